@@ -1,0 +1,37 @@
+"""The errors distrun raises: one family, so that `except DistrunError` catches all of them and nothing else."""
+
+
+class DistrunError(Exception):
+    """Base of every error distrun raises on purpose; its text is one sentence meant for the user."""
+
+
+class UsageError(DistrunError, ValueError):
+    """The caller asked for something that cannot be: the text holds the value, what is allowed and the remedy."""
+
+
+class NotInitializedError(DistrunError, ValueError):
+    """A question about the world was asked before `distrun.init()` or after `distrun.shutdown()`."""
+
+
+class LaunchError(DistrunError, RuntimeError):
+    """The launcher could not start or finish the job."""
+
+
+class BootstrapError(DistrunError, RuntimeError):
+    """The ranks of a job could not find or trust one another."""
+
+
+class CollectiveError(DistrunError, RuntimeError):
+    """A collective operation failed. Unless it is a `JobAbortedError`, the job can go on."""
+
+
+class MismatchError(CollectiveError):
+    """Ranks disagreed about an operation; every rank of the process set gets the same text."""
+
+
+class StallError(CollectiveError):
+    """An operation was given up because some ranks did not submit it within the stall timeout."""
+
+
+class JobAbortedError(CollectiveError):
+    """A peer is gone or the engine has been shut down: no operation can complete any more."""

@@ -1,0 +1,162 @@
+"""An agent as the launcher sees it: two pipes, a thread that reads one and a thread that writes the other.
+
+How an agent comes to life differs (`local_agent.py`, later SSH); from then on all are the same pair of byte streams.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from queue import SimpleQueue
+from typing import Protocol
+
+from distrun.errors import LaunchError
+from distrun.runner import events
+from distrun.runner.exits import RankExit
+from distrun.runner.frames import WINDOW, Frame, FrameDecoder, Kind, pieces
+from distrun.runner.plan import AgentPlan
+
+
+class AgentProcess(Protocol):
+    """A started agent: the one interface that each way of starting one implements."""
+
+    commands: int
+    """Descriptor the launcher writes frames to."""
+    reports: int
+    """Descriptor the launcher reads frames from."""
+
+    def end_of_life(self) -> tuple[str, int]:
+        """Wait for the agent's end; returns how it ended in words, and the exit status that stands for it."""
+
+    def kill(self) -> None:
+        """End the agent at once."""
+
+    def clean_up(self, pids: set[int]) -> None:
+        """End what is left of a dead agent's descendants, as far as they can be reached from here.
+
+        Args:
+            pids: the process ids its ranks had.
+        """
+
+    def close(self) -> None:
+        """Close the descriptors."""
+
+
+class Audience(Protocol):
+    """Who is told what ranks say and become."""
+
+    def output(self, agent: Agent, frame: Frame) -> None:
+        """A rank has written something; whoever deals with it acknowledges it to the agent."""
+
+    def result(self, frame: Frame) -> None:
+        """A piece of a rank's result."""
+
+    def is_witness(self, rank: int) -> bool:
+        """Whether the rank's last words say that it ended for the loss of a peer."""
+
+    def post(self, event: events.Event) -> None:
+        """Something the decider must know."""
+
+
+class Agent:
+    """The launcher's end of one agent."""
+
+    def __init__(self, plan: AgentPlan, process: AgentProcess, audience: Audience) -> None:
+        """Takes over the process; the threads start with `start`."""
+        self.host = plan.host
+        self.pids: set[int] = set()
+        """Process ids of the ranks it has started."""
+        self._plan = plan
+        self._process = process
+        self._audience = audience
+        self._outbox: SimpleQueue[Frame | None] = SimpleQueue()
+        self._unacknowledged = 0
+        self._stdin_taken = threading.Semaphore()
+        self._threads = [
+            threading.Thread(target=target, name=f"distrun {target.__name__} {self.host}", daemon=True)
+            for target in (self._read, self._write)
+        ]
+
+    def start(self, function: bytes | None = None) -> None:
+        """Hand the agent its part of the plan, and the pickled function of `distrun.run` if there is one."""
+        for thread in self._threads:
+            thread.start()
+        for piece in pieces(Kind.FUNCTION, function or b""):
+            self.send(piece)
+        self.send(Frame(Kind.PLAN, payload=self._plan.to_json()))
+
+    def send(self, frame: Frame) -> None:
+        """Have a frame written to the agent; never blocks."""
+        self._outbox.put(frame)
+
+    def acknowledge(self, count: int) -> None:
+        """Some output has been dealt with. For one thread; tells the agent only when it has become worth a frame."""
+        self._unacknowledged += count
+        if self._unacknowledged >= WINDOW // 8:
+            self.send(Frame.number(Kind.ACK, self._unacknowledged))
+            self._unacknowledged = 0
+
+    def send_stdin(self, rank: int, data: bytes) -> None:
+        """Pass on a piece of standard input, none meaning its end; blocks until the rank has taken the piece before."""
+        self._stdin_taken.acquire()
+        self.send(Frame(Kind.STDIN, rank, data))
+
+    def kill(self) -> None:
+        """End the agent at once; its descendants are `clean_up`'s business."""
+        self._process.kill()
+
+    def clean_up(self) -> None:
+        """End what is left of the agent's descendants."""
+        self._process.clean_up(self.pids)
+
+    def close(self) -> None:
+        """Forget the agent, which must be dead: join the threads and close the pipes."""
+        self._outbox.put(None)
+        for thread in self._threads:
+            thread.join()
+        self._process.close()
+
+    def _write(self) -> None:
+        while (frame := self._outbox.get()) is not None:
+            data = memoryview(frame.encode())
+            try:
+                while data:
+                    data = data[os.write(self._process.commands, data) :]
+            except OSError:  # the agent is gone; the reader tells
+                return
+
+    def _read(self) -> None:
+        decoder = FrameDecoder()
+        farewell: events.Event | None = None
+        try:
+            while data := os.read(self._process.reports, 1 << 20):
+                for frame in decoder.feed(data):
+                    if frame.kind is Kind.GONE:
+                        farewell = events.AgentGone(self.host, frame.as_int())
+                    else:
+                        self._report(frame)
+        except Exception as error:  # whatever it is, a reader that dies in silence would leave the job hanging
+            self._process.kill()
+            farewell = events.AgentLost(self.host, str(error) if isinstance(error, LaunchError) else repr(error))
+        how, status = self._process.end_of_life()
+        self._audience.post(farewell or events.AgentLost(self.host, f"the agent on {self.host} {how}", status))
+
+    def _report(self, frame: Frame) -> None:
+        match frame.kind:
+            case Kind.STDOUT | Kind.STDERR:
+                self._audience.output(self, frame)
+            case Kind.RESULT:
+                self._audience.result(frame)
+            case Kind.ACK:
+                self._stdin_taken.release()
+            case Kind.STARTED:
+                self.pids.add(frame.as_int())
+                self._audience.post(events.RankStarted(frame.rank, frame.as_int()))
+            case Kind.NOT_STARTED:
+                status, _, reason = frame.payload.decode(errors="replace").partition(" ")
+                self._audience.post(events.RankNotStarted(frame.rank, int(status), reason))
+            case Kind.EXITED:
+                witness = self._audience.is_witness(frame.rank)
+                self._audience.post(events.RankExited(frame.rank, RankExit.decode(frame.payload), witness))
+            case _:
+                raise LaunchError(f"{frame.kind!r} is not for the launcher")

@@ -1,0 +1,131 @@
+"""The command line: options in, a request out, and errors as one sentence."""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import Any, NoReturn
+
+import click
+
+from distrun.errors import DistrunError, UsageError
+from distrun.runner.hosts import Host, parse_host_list
+from distrun.runner.plan import LaunchRequest, describe, parse_ranks
+
+_SECONDS = click.FloatRange(min=0)
+_SETTINGS = {"allow_interspersed_args": False, "help_option_names": ["-h", "--help"], "max_content_width": 120}
+
+
+@click.command(context_settings=_SETTINGS, options_metavar="[OPTIONS]")
+@click.option("-np", "--num-proc", "np", type=int, metavar="N", help="Number of ranks; default: all slots of the hosts.")
+@click.option("-H", "--hosts", metavar="LIST", help="Hosts and their slots: localhost:4. Default: this machine.")
+@click.option("-hostfile", "--hostfile", metavar="FILE", help="Hosts in a file, one 'NAME slots=N' per line.")
+@click.option("-x", "exports", multiple=True, metavar="NAME[=VALUE]", help="Environment variable for the ranks; patterns as 'NCCL_*'.")
+@click.option("--wdir", metavar="DIR", help="Working directory of the ranks.")
+@click.option("--output-dir", metavar="DIR", help="Also write DIR/rank.N/stdout and stderr.")
+@click.option("--tag-output/--no-tag-output", default=True, help="Begin each line with the rank that wrote it.")
+@click.option("--rank-filter", metavar="RANKS", help="Show the output of these ranks only: 0,2-3.")
+@click.option("--stdin", default="none", metavar="none|RANK", help="The rank that gets standard input; default: none.")
+@click.option("--start-timeout", type=_SECONDS, metavar="S", help="Seconds the ranks may take to start; default: 60.")
+@click.option("--grace", type=_SECONDS, default=5.0, metavar="S", help="Seconds between SIGTERM and SIGKILL; default: 5.")
+@click.option("--stall-warning", type=_SECONDS, metavar="S", help="Report an operation some ranks have not joined after S seconds; 0: never.")
+@click.option("--stall-timeout", type=_SECONDS, metavar="S", help="Fail such an operation after S seconds; 0: never.")
+@click.option("--openmpi-env", is_flag=True, help="Also set OMPI_COMM_WORLD_RANK and its like.")
+@click.option("--dry-run", is_flag=True, help="Print the plan and start nothing.")
+@click.option("-v", "--verbose", is_flag=True, help="Tell what the launcher does.")
+@click.option("--version", is_flag=True, help="Print the version.")
+@click.argument("command", nargs=-1, type=click.UNPROCESSED)
+def distrun(**options: Any) -> int:
+    """Start COMMAND once per rank and stay until all are done: distrun -np 2 python train.py
+
+    Everything from the first word that is no option belongs to the command. The exit status is that of the first rank
+    that fails.
+    """
+    if options["version"]:
+        from distrun import __version__
+
+        click.echo(f"distrun {__version__}")
+        return 0
+    return _run(options)
+
+
+def main(arguments: list[str] | None = None) -> NoReturn:
+    """The `distrun` command."""
+    sys.exit(_status(arguments))
+
+
+def _status(arguments: list[str] | None) -> int:
+    try:
+        status = distrun.main(args=arguments, prog_name="distrun", standalone_mode=False)
+    except click.ClickException as error:
+        return _complain(error.format_message().rstrip("."), 2, "; see distrun --help")
+    except click.Abort:
+        return 130
+    except DistrunError as error:
+        return _complain(str(error), getattr(error, "status", 2 if isinstance(error, UsageError) else 1))
+    return int(status or 0)
+
+
+def _complain(sentence: str, status: int, remedy: str = "") -> int:
+    click.echo(f"distrun: error: {sentence}{remedy}", err=True)
+    return status
+
+
+def _run(options: dict[str, Any]) -> int:
+    from distrun.runner.launch import prepare
+
+    request = _request(options)
+    plan = prepare(request, options["grace"])
+    ranks = parse_ranks(options["rank_filter"], plan.size) if options["rank_filter"] is not None else None
+    if options["dry_run"]:
+        click.echo(describe(plan, os.environ))
+        return 0
+
+    from distrun.runner.job import Job, JobOptions
+    from distrun.runner.output import Style
+    from distrun.runner.sinks import DescriptorSink
+
+    job_options = JobOptions(
+        grace=options["grace"],
+        start_timeout=60.0 if request.start_timeout is None else request.start_timeout,
+        style=Style(options["tag_output"], ranks, prompts=request.stdin is not None),
+        output_dir=options["output_dir"],
+        stdin=request.stdin,
+        verbose=options["verbose"],
+    )
+    return Job(plan, job_options, DescriptorSink(1), DescriptorSink(2)).run().status
+
+
+def _request(options: dict[str, Any]) -> LaunchRequest:
+    if not options["command"]:
+        raise UsageError("there is no command to start: give one after the options, such as distrun -np 2 python train.py")
+    return LaunchRequest(
+        command=options["command"],
+        np=options["np"],
+        hosts=tuple(_hosts(options["hosts"], options["hostfile"])),
+        exports=options["exports"],
+        wdir=options["wdir"],
+        openmpi_env=options["openmpi_env"],
+        stdin=_stdin_rank(options["stdin"]),
+        stall_warning=options["stall_warning"],
+        stall_timeout=options["stall_timeout"],
+        start_timeout=options["start_timeout"],
+    )
+
+
+def _hosts(listed: str | None, file: str | None) -> list[Host]:
+    from distrun.runner.launch import read_hostfile
+
+    if listed is not None and file is not None:
+        raise UsageError(f"--hosts {listed!r} and --hostfile {file!r} exclude each other: give one of them")
+    if listed is not None:
+        return parse_host_list(listed)
+    return read_hostfile(file) if file is not None else []
+
+
+def _stdin_rank(text: str) -> int | None:
+    if text == "none":
+        return None
+    if not (text.isascii() and text.isdecimal()):
+        raise UsageError(f"--stdin {text!r} is not understood: allowed are none and the number of a rank")
+    return int(text)

@@ -1,0 +1,61 @@
+"""The environment a rank is born with: the launcher's, cleaned of other launches, then ours, then what `-x` asks for."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import fields
+from fnmatch import fnmatchcase
+
+from distrun.errors import UsageError
+from distrun.runtime.contract import PREFIX, LaunchContract
+
+# What an outer launcher told *us* and must not reach our ranks: they would take it for their own identity.
+_STALE = re.compile(
+    r"RANK|WORLD_SIZE|LOCAL_RANK|LOCAL_WORLD_SIZE|GROUP_RANK|GROUP_WORLD_SIZE|ROLE_(NAME|RANK|WORLD_SIZE)"
+    r"|MASTER_ADDR|MASTER_PORT|TORCHELASTIC_.*|OMPI_COMM_WORLD_.*|OMPI_UNIVERSE_SIZE|PMIX_.*|PMI_.*|HOROVOD_RANK"
+    r"|" + "|".join(PREFIX + field.name.upper() for field in fields(LaunchContract))
+)
+_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_PATTERN = re.compile(r"[A-Za-z0-9_*?\[\]!-]+")
+
+
+def inherited(environ: Mapping[str, str]) -> dict[str, str]:
+    """The launcher's environment without what belongs to another launch."""
+    return {name: value for name, value in environ.items() if not _STALE.fullmatch(name)}
+
+
+def requested(specs: Sequence[str], environ: Mapping[str, str]) -> tuple[dict[str, str], list[str]]:
+    """What the `-x` options ask for.
+
+    Args:
+        specs: `NAME=VALUE` sets a variable; `NAME` and patterns such as `NCCL_*` take it from the environment.
+        environ: the launcher's environment.
+
+    Returns:
+        The variables, and a sentence for each spec that matches nothing.
+
+    Raises:
+        UsageError: a spec names no variable.
+    """
+    variables: dict[str, str] = {}
+    notes = []
+    for spec in specs:
+        name, equals, value = spec.partition("=")
+        if equals and _NAME.fullmatch(name):
+            variables[name] = value
+            continue
+        if equals or not _PATTERN.fullmatch(name):
+            raise UsageError(f"-x {spec!r} names no variable: allowed are NAME, NAME=VALUE and patterns such as 'NCCL_*'")
+        found = {key: text for key, text in environ.items() if fnmatchcase(key, name)}
+        variables.update(found)
+        if not found:
+            notes.append(f"-x {spec}: no such variable in the environment of distrun")
+    return variables, notes
+
+
+def threads(environ: Mapping[str, str], cores: int, local_size: int) -> dict[str, str]:
+    """OMP_NUM_THREADS so that the ranks of a host share its cores, unless the user has set it."""
+    if "OMP_NUM_THREADS" in environ:
+        return {}
+    return {"OMP_NUM_THREADS": str(max(1, cores // local_size))}

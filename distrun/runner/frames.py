@@ -1,0 +1,111 @@
+"""The frames launcher and agent exchange over the agent's stdin and stdout: binary-safe, self-delimiting, ordered.
+
+A frame is a kind, a rank (-1 when it concerns no single rank), a length and that many bytes. Output travels against a
+window: the agent sends at most `WINDOW` bytes of output that the launcher has not acknowledged, so a blocked terminal
+stops the ranks' writing and never the frames that report an exit.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+from enum import IntEnum
+from typing import NamedTuple
+
+from distrun.errors import LaunchError
+
+HEADER = struct.Struct("!BiI")
+NO_RANK = -1
+WINDOW = 1 << 20  # bytes of output (or of stdin) that may be under way without an acknowledgement
+CHUNK = 1 << 16  # bytes read from a pipe at a time: what a Linux pipe holds
+MAX_PAYLOAD = 1 << 26  # a longer frame is not ours: something else wrote on the agent's stdout
+
+
+class Kind(IntEnum):
+    """What a frame means; the first group goes to the agent, the second comes from it, ACK goes both ways."""
+
+    PLAN = 1
+    """The agent's part of the plan, JSON. The ranks start when it arrives."""
+    FUNCTION = 2
+    """A piece of the pickled function of `distrun.run`; all pieces precede PLAN."""
+    SIGNAL = 3
+    """A signal number for the process group of every rank still alive."""
+    STDIN = 4
+    """Bytes for the stdin of a rank; none = end of file."""
+    FINISH = 5
+    """All is over: end what the ranks left behind (payload: seconds of grace) and leave."""
+
+    STARTED = 16
+    """A rank runs; payload: its process id."""
+    NOT_STARTED = 17
+    """A rank could not be started; payload: exit status and the reason."""
+    STDOUT = 18
+    STDERR = 19
+    RESULT = 20
+    """A piece of what the function of `distrun.run` returned or raised on a rank."""
+    EXITED = 21
+    """A rank is gone; payload: a `RankExit`. All it had written precedes this frame."""
+    GONE = 22
+    """The last frame: no descendant of the agent is left; payload: how many had to be ended."""
+
+    ACK = 32
+    """So many bytes of output (or of stdin) have been dealt with."""
+
+
+class Frame(NamedTuple):
+    """One message between launcher and agent."""
+
+    kind: Kind
+    rank: int = NO_RANK
+    payload: bytes = b""
+
+    def encode(self) -> bytes:
+        """The frame as it travels."""
+        return HEADER.pack(self.kind, self.rank, len(self.payload)) + self.payload
+
+    @classmethod
+    def number(cls, kind: Kind, number: float, rank: int = NO_RANK) -> Frame:
+        """A frame whose payload is one number, as text."""
+        return cls(kind, rank, repr(int(number) if isinstance(number, int) else float(number)).encode())
+
+    def as_int(self) -> int:
+        """The payload of a frame made by `number` from an int."""
+        return int(self.payload)
+
+    def as_float(self) -> float:
+        """The payload of a frame made by `number`."""
+        return float(self.payload)
+
+
+class FrameDecoder:
+    """Turns the bytes of a stream, in pieces of any size, back into frames."""
+
+    def __init__(self) -> None:
+        self._pending = bytearray()
+
+    def feed(self, data: bytes) -> Iterator[Frame]:
+        """Take the next bytes of the stream and yield the frames they complete.
+
+        Raises:
+            LaunchError: the stream is not one of frames.
+        """
+        self._pending += data
+        while len(self._pending) >= HEADER.size:
+            kind, rank, length = HEADER.unpack_from(self._pending)
+            if length > MAX_PAYLOAD or kind not in _KINDS:
+                raise LaunchError(f"the agent's stream is damaged: {bytes(self._pending[:60])!r} is no frame of ours")
+            end = HEADER.size + length
+            if len(self._pending) < end:
+                return
+            frame = Frame(Kind(kind), rank, bytes(self._pending[HEADER.size : end]))
+            del self._pending[:end]
+            yield frame
+
+
+_KINDS = frozenset(Kind)
+
+
+def pieces(kind: Kind, data: bytes, rank: int = NO_RANK, size: int = 1 << 20) -> Iterator[Frame]:
+    """Cut long data into frames of at most `size` bytes."""
+    for start in range(0, len(data), size):
+        yield Frame(kind, rank, data[start : start + size])

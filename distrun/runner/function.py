@@ -1,0 +1,161 @@
+"""`distrun.run`: call a function on every rank and get the results back, from within a Python program.
+
+Function and results travel through the agents' pipes, pickled by cloudpickle: no file, no network.
+"""
+
+from __future__ import annotations
+
+import pickle
+import signal
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NoReturn, TextIO, TypeVar
+
+from distrun.errors import LaunchError
+from distrun.runner.hosts import Host, parse_host_list
+from distrun.runner.job import Job, JobOptions, Outcome
+from distrun.runner.launch import prepare, read_hostfile
+from distrun.runner.output import Style
+from distrun.runner.plan import LaunchRequest
+from distrun.runner.sinks import DescriptorSink, Sink, TextSink
+
+Result = TypeVar("Result")
+
+_WORKER = Path(__file__).with_name("function_worker.py")
+
+
+class RemoteTraceback(Exception):
+    """The cause of an exception that a rank raised: where it was raised there, as text."""
+
+    def __init__(self, rank: int, text: str) -> None:
+        super().__init__(rank, text)
+        self.rank = rank
+        self.text = text
+
+    def __str__(self) -> str:
+        return f"on rank {self.rank}:\n{self.text}"
+
+
+def run(
+    function: Callable[..., Result],
+    args: Sequence[Any] = (),
+    kwargs: Mapping[str, Any] | None = None,
+    *,
+    np: int | None = 1,
+    hosts: str | None = None,
+    hostfile: str | None = None,
+    env: Mapping[str, str] | None = None,
+    wdir: str | None = None,
+    output_dir: str | None = None,
+    tag_output: bool = True,
+    start_timeout: float = 60.0,
+    grace: float = 5.0,
+    stall_warning: float | None = None,
+    stall_timeout: float | None = None,
+    openmpi_env: bool = False,
+    verbose: bool = False,
+) -> list[Result]:
+    """Call `function(*args, **kwargs)` once per rank, each in a process of its own, and return the results in rank order.
+
+    Unlike `multiprocessing`, functions of notebooks, closures and lambdas work, since cloudpickle carries them by value.
+    Unlike `horovod.run`, an exception of a rank is raised here as the object it was.
+
+    Args:
+        function: what to call; it may use `distrun.init()` and all that follows.
+        args, kwargs: its arguments, the same on every rank.
+        np: how many ranks; None = all slots of the hosts.
+        hosts: as after `-H`.
+        hostfile: as after `--hostfile`.
+        env: variables for the ranks besides those of this process.
+        wdir, output_dir, tag_output, start_timeout, grace, stall_warning, stall_timeout, openmpi_env, verbose: as the
+            options of the same name.
+
+    Raises:
+        UsageError: the request cannot be met.
+        LaunchError: a rank ended without a result, or raised something that cannot be unpickled here.
+        KeyboardInterrupt: after Ctrl-C, when the ranks are gone.
+        Exception: whatever the first rank that failed has raised; its cause is a `RemoteTraceback`.
+    """
+    request = LaunchRequest(
+        command=(sys.executable, str(_WORKER)),
+        np=np,
+        hosts=tuple(_hosts(hosts, hostfile)),
+        exports=tuple(f"{name}={value}" for name, value in (env or {}).items()),
+        wdir=wdir,
+        openmpi_env=openmpi_env,
+        stall_warning=stall_warning,
+        stall_timeout=stall_timeout,
+        start_timeout=start_timeout,
+    )
+    plan = prepare(request, grace)
+    options = JobOptions(
+        grace=grace,
+        start_timeout=start_timeout,
+        style=Style(tag_output),
+        output_dir=output_dir,
+        verbose=verbose,
+        notes=verbose,
+        function=_pickled(function, tuple(args), dict(kwargs or {})),
+    )
+    outcome = Job(plan, options, _sink(sys.stdout), _sink(sys.stderr)).run()
+    if outcome.interrupted_by is not None:
+        _interrupt(outcome.interrupted_by)
+    if outcome.failure is not None:
+        _raise(outcome)
+    return [_result(rank, outcome) for rank in range(plan.size)]
+
+
+def _hosts(listed: str | None, file: str | None) -> list[Host]:
+    if listed is not None:
+        return parse_host_list(listed)
+    return read_hostfile(file) if file is not None else []
+
+
+def _pickled(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> bytes:
+    """Two pickles in a row: what the worker needs to be able to import what the second one mentions, then the call."""
+    import cloudpickle
+
+    try:
+        call = cloudpickle.dumps((function, args, kwargs))
+    except Exception as error:
+        raise LaunchError(f"{function!r} or its arguments cannot be pickled: {error}") from error
+    return pickle.dumps(sys.path) + call
+
+
+def _sink(stream: TextIO) -> Sink:
+    """Where prints of this process go: a notebook and pytest put something of their own in the place of sys.stdout."""
+    stream.flush()
+    if stream in (sys.__stdout__, sys.__stderr__):
+        return DescriptorSink(stream.fileno())
+    return TextSink(stream)
+
+
+def _interrupt(signum: int) -> NoReturn:
+    """Deliver the signal that ended the job to this process, as if no job had caught it."""
+    signal.raise_signal(signum)
+    raise LaunchError(f"the job was ended by {signal.Signals(signum).name}")
+
+
+def _raise(outcome: Outcome) -> NoReturn:
+    assert outcome.failure is not None
+    rank = outcome.failure.rank
+    if rank is None or rank not in outcome.results:
+        raise LaunchError((outcome.story or outcome.failure.what).removeprefix("distrun: "))
+    _, pickled, text = pickle.loads(outcome.results[rank])
+    try:
+        error = pickle.loads(pickled)
+        assert isinstance(error, BaseException)
+    except Exception:  # its class cannot be made here, or not from its arguments
+        raise LaunchError(f"rank {rank} raised an exception that cannot be unpickled here:\n{text}") from None
+    raise error from RemoteTraceback(rank, text)
+
+
+def _result(rank: int, outcome: Outcome) -> Any:
+    if rank not in outcome.results:
+        raise LaunchError(f"rank {rank} exited with code 0 before the function returned")
+    _, pickled, _ = pickle.loads(outcome.results[rank])
+    try:
+        return pickle.loads(pickled)
+    except Exception as error:
+        raise LaunchError(f"the result of rank {rank} cannot be unpickled here: {error}") from error

@@ -1,0 +1,106 @@
+"""Host lists and host files: text in, hosts with their slots out. Nothing here looks at a machine."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+
+from distrun.errors import UsageError
+
+_ALLOWED = "allowed are NAME, NAME:SLOTS, USER@NAME:SLOTS and [IPV6]:SLOTS with SLOTS >= 1"
+# worker-1.cluster   worker-1:4   me@10.0.0.7:2   [fe80::1]:8   ::1
+_HOST = re.compile(
+    r"(?:(?P<user>[A-Za-z0-9_][\w.-]*)@)?"
+    r"(?:\[(?P<bracketed>[0-9A-Fa-f:.]+(?:%[\w.-]+)?)\]|(?P<name>[A-Za-z0-9_][\w.-]*)|(?P<bare>[0-9A-Fa-f]*:[0-9A-Fa-f.]*:[0-9A-Fa-f:.]*))"
+    r"(?P<slots>:[^:]*)?"
+)
+
+
+@dataclass(frozen=True)
+class Host:
+    """A machine as the user named it."""
+
+    name: str
+    slots: int | None = None
+    """How many ranks it takes; None = the user did not say."""
+    user: str | None = None
+    """The account for SSH; None = as ~/.ssh/config has it."""
+
+    def __str__(self) -> str:
+        return self.name if self.slots is None else f"{self.name}:{self.slots}"
+
+
+def parse_host(text: str) -> Host:
+    """One entry of a host list, such as `worker-1:4`.
+
+    Raises:
+        UsageError: the text names no host.
+    """
+    match = _HOST.fullmatch(text)
+    if match is None:
+        raise UsageError(f"{text!r} is not a host: {_ALLOWED}")
+    name = match["name"] or match["bracketed"] or match["bare"]
+    slots = None if match["slots"] is None else _slots(match["slots"][1:], text)
+    return Host(name, slots, match["user"])
+
+
+def parse_host_list(text: str) -> list[Host]:
+    """The value of `-H`: `localhost:2,worker-1:4`.
+
+    Raises:
+        UsageError: an entry names no host.
+    """
+    return merge(parse_host(entry.strip()) for entry in text.split(","))
+
+
+def parse_hostfile(text: str, file: str = "hostfile") -> list[Host]:
+    """The contents of a host file: one `NAME slots=N` or `NAME:N` per line; `#` starts a comment; blank lines are fine.
+
+    Args:
+        text: the contents.
+        file: what to call it in an error.
+
+    Raises:
+        UsageError: a line cannot be understood, or there is no host at all.
+    """
+    hosts = []
+    for number, line in enumerate(text.splitlines(), start=1):
+        words = line.partition("#")[0].split()
+        if not words:
+            continue
+        try:
+            hosts.append(_parse_line(words))
+        except UsageError as error:
+            raise UsageError(f"{file}, line {number}: {error}") from None
+    if not hosts:
+        raise UsageError(f"{file} names no host: give one per line, such as 'worker-1 slots=4'")
+    return merge(hosts)
+
+
+def merge(hosts: Iterable[Host]) -> list[Host]:
+    """Add up the slots of hosts that are listed more than once; the order is that of the first mention."""
+    merged: dict[tuple[str, str | None], Host] = {}
+    for host in hosts:
+        known = merged.setdefault((host.name, host.user), host)
+        if known is not host:
+            both = None if known.slots is None or host.slots is None else known.slots + host.slots
+            merged[host.name, host.user] = replace(known, slots=both)
+    return list(merged.values())
+
+
+def _parse_line(words: list[str]) -> Host:
+    host = parse_host(words[0])
+    for word in words[1:]:
+        key, equals, value = word.partition("=")
+        if key in ("slots", "cpu") and equals:
+            host = replace(host, slots=_slots(value, word))
+        elif key not in ("max_slots", "max-slots") or not equals:  # Open MPI's limit on oversubscription means nothing here
+            raise UsageError(f"{word!r} is not understood: after the host's name allowed are slots=N and max_slots=N")
+    return host
+
+
+def _slots(value: str, text: str) -> int:
+    if not (value.isascii() and value.isdecimal() and int(value) >= 1):
+        raise UsageError(f"{text!r} gives {value!r} slots: {_ALLOWED}")
+    return int(value)

@@ -1,0 +1,202 @@
+"""One job from start to end: the effects around `Policy`, the one decider, and the one queue it listens to."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from queue import Empty, SimpleQueue
+
+from distrun.runner import descendants, events, policy, signals, stdin
+from distrun.runner.agents import Agent
+from distrun.runner.frames import Frame, Kind
+from distrun.runner.local_agent import LocalAgentProcess
+from distrun.runner.output import Printer, Style
+from distrun.runner.plan import LaunchPlan
+from distrun.runner.policy import Failure, Policy, State
+from distrun.runner.sinks import RankFiles, Sink
+from distrun.runner.story import LastWords, tell
+
+_PRINT_PATIENCE = 2.0  # seconds a blocked terminal may delay the end of a job that a signal ended
+
+
+@dataclass(frozen=True)
+class JobOptions:
+    """How a plan is carried out."""
+
+    grace: float = 5.0
+    """Seconds between SIGTERM and SIGKILL."""
+    start_timeout: float = 60.0
+    style: Style = Style()
+    output_dir: str | None = None
+    stdin: int | None = None
+    verbose: bool = False
+    notes: bool = True
+    """Whether the plan's notes are printed."""
+    function: bytes | None = None
+    """The pickled function of `distrun.run`. With it the launcher is a guest in somebody's process."""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How a job ended."""
+
+    status: int
+    """The exit status for `distrun`."""
+    failure: Failure | None
+    story: str | None
+    interrupted_by: int | None
+    results: dict[int, bytes] = field(repr=False)
+    """What ranks sent through their result pipes."""
+
+
+class Job:
+    """Carries out a plan. It is also the audience of the agents, whose threads call the methods marked so."""
+
+    def __init__(self, plan: LaunchPlan, options: JobOptions, stdout: Sink, stderr: Sink) -> None:
+        """Raises: UsageError: the output directory cannot be written."""
+        self._plan = plan
+        self._options = options
+        self._queue: SimpleQueue[events.Event] = SimpleQueue()
+        self._files = RankFiles(Path(options.output_dir), plan.size) if options.output_dir else None
+        self._printer = Printer(stdout, stderr, options.style, self._files, self.post)
+        self._words = LastWords()
+        self._results: dict[int, bytearray] = {}
+        self._pids: dict[int, int] = {}
+        self._hosts = {rank.rank: agent.host for agent in plan.agents for rank in agent.ranks}
+        self._agents: dict[str, Agent] = {}
+        self._policy = Policy(self._hosts, options.grace, options.start_timeout, time.monotonic())
+
+    # --- the agents' audience
+
+    def output(self, agent: Agent, frame: Frame) -> None:
+        """A rank wrote something (an agent's thread)."""
+        if frame.kind is Kind.STDERR:
+            self._words.record(frame.rank, frame.payload)
+        stream = "stderr" if frame.kind is Kind.STDERR else "stdout"
+        self._printer.output(frame.rank, stream, frame.payload, agent.acknowledge)
+
+    def result(self, frame: Frame) -> None:
+        """A rank sent a piece of its result (an agent's thread)."""
+        self._results.setdefault(frame.rank, bytearray()).extend(frame.payload)
+
+    def is_witness(self, rank: int) -> bool:
+        """Whether a rank that is gone blames a peer (an agent's thread)."""
+        return self._words.is_witness(rank)
+
+    def post(self, event: events.Event) -> None:
+        """Tell the decider (any thread, and signal handlers)."""
+        self._queue.put(event)
+
+    # --- the decider
+
+    def run(self) -> Outcome:
+        """Start the ranks and stay until none of them, nor anything they started, is left.
+
+        Raises:
+            LaunchError: an agent could not be started.
+        """
+        descendants.set_subreaper()
+        try:
+            with signals.posted(self.post):
+                try:
+                    self._start()
+                    self._decide()
+                finally:
+                    self._let_go()
+                return self._conclude()
+        finally:
+            if self._options.function is not None:
+                descendants.set_subreaper(False)
+
+    def _start(self) -> None:
+        self._printer.start()
+        if self._options.notes:
+            for note in self._plan.notes:
+                self._printer.say(f"distrun: {note}")
+        marker = None if self._options.function is None else f"DISTRUN_JOB={self._plan.job}"
+        for part in self._plan.agents:
+            process = LocalAgentProcess(part, marker)
+            self._agents[part.host] = agent = Agent(part, process, self)
+            agent.start(self._options.function)
+            self._tell(f"agent on {part.host} started (pid {process.pid})")
+        if self._options.stdin is not None:
+            stdin.forward(self._agents[self._hosts[self._options.stdin]], self._options.stdin)
+
+    def _decide(self) -> None:
+        while self._policy.state is not State.OVER:
+            event = self._next_event(self._policy.deadline)
+            now = time.monotonic()
+            if event is not None:
+                self._note(event)
+                self._act(self._policy.handle(event, now))
+            self._act(self._policy.tick(now))
+
+    def _next_event(self, deadline: float | None) -> events.Event | None:
+        try:
+            return self._queue.get(timeout=None if deadline is None else max(0.0, deadline - time.monotonic()))
+        except Empty:
+            return None
+
+    def _act(self, actions: list[policy.Action]) -> None:
+        for action in actions:
+            match action:
+                case policy.SignalRanks(signum):
+                    self._broadcast(Frame.number(Kind.SIGNAL, signum))
+                case policy.FinishAgents(grace):
+                    self._broadcast(Frame.number(Kind.FINISH, grace))
+                case policy.CleanUpAfter(host):
+                    self._agents[host].clean_up()
+                case policy.KillAgents():
+                    for agent in self._agents.values():
+                        agent.kill()
+                        agent.clean_up()
+
+    def _broadcast(self, frame: Frame) -> None:
+        for agent in self._agents.values():
+            agent.send(frame)
+
+    def _let_go(self) -> None:
+        """Leave no agent behind, even when the decider itself failed."""
+        for agent in self._agents.values():
+            if self._policy.state is not State.OVER:
+                agent.kill()
+                agent.clean_up()
+            agent.close()
+
+    def _conclude(self) -> Outcome:
+        """Print the rest and the story. A blocked terminal is waited for, unless somebody is in a hurry."""
+        failure, interrupted_by = self._policy.failure, self._policy.interrupted_by
+        story = None if failure is None else self._story(failure)
+        self._printer.close(story)
+        hurry = None if interrupted_by is None else time.monotonic() + _PRINT_PATIENCE
+        while (event := self._next_event(hurry)) is not None and not isinstance(event, events.Printed):
+            if isinstance(event, events.SignalReceived):
+                break
+        results = {rank: bytes(data) for rank, data in self._results.items()}
+        return Outcome(self._policy.status, failure, story, interrupted_by, results)
+
+    def _story(self, failure: Failure) -> str:
+        rank = failure.rank
+        log = None if self._files is None or rank is None else str(self._files.path(rank, "stderr"))
+        return tell(failure, self._hosts, self._pids, [] if rank is None else self._words.lines(rank), log)
+
+    # --- what the user is told meanwhile
+
+    def _note(self, event: events.Event) -> None:
+        match event:
+            case events.RankStarted(rank, pid):
+                self._pids[rank] = pid
+                self._tell(f"rank {rank} on {self._hosts[rank]} started (pid {pid})")
+            case events.RankExited(rank, end):
+                self._tell(f"rank {rank} on {self._hosts[rank]} {end}")
+            case events.AgentGone(host, ended) if ended:
+                self._tell(f"the agent on {host} ended {ended} processes that ranks had left behind")
+            case events.SignalReceived(signum):
+                self._tell(f"received signal {signum}")
+            case _:
+                pass
+
+    def _tell(self, text: str) -> None:
+        if self._options.verbose:
+            self._printer.say(f"distrun: {text}")

@@ -1,0 +1,78 @@
+"""From the bytes of many ranks to tidy lines on one console: splitting, tagging, and who may go on whose line.
+
+Only bytes are handled, so what is not UTF-8 passes unharmed. A line ends with \\n, \\r\\n or \\r (progress bars); one that
+grows beyond `LONGEST` is passed on in pieces, so a line of any length costs no more memory than that.
+"""
+
+from __future__ import annotations
+
+import re
+
+LONGEST = 1 << 16
+
+_PIECE = re.compile(rb"[^\r\n]*(?:\r\n|\n|\r)|[^\r\n]+")
+_CLEAR_TO_END_OF_LINE = b"\x1b[K"
+
+
+class LineSplitter:
+    """Cuts one stream of one rank into pieces that end where a line does."""
+
+    def __init__(self) -> None:
+        self._partial = bytearray()
+
+    @property
+    def has_partial(self) -> bool:
+        """Whether the beginning of a line is being held back."""
+        return bool(self._partial)
+
+    def feed(self, data: bytes) -> list[bytes]:
+        """The pieces that are complete now."""
+        self._partial += data
+        if len(data) < LONGEST and b"\n" not in data and b"\r" not in data and len(self._partial) < LONGEST:
+            return []  # a long line in small pieces: do not look at its beginning again and again
+        pieces = [match.group() for match in _PIECE.finditer(self._partial)]
+        self._partial.clear()
+        last = pieces[-1] if pieces else b""
+        if last and not last.endswith((b"\n", b"\r")) and len(last) < LONGEST:
+            self._partial += pieces.pop()
+        return pieces
+
+    def flush(self) -> bytes:
+        """Give up waiting for the end of the line: its beginning."""
+        partial = bytes(self._partial)
+        self._partial.clear()
+        return partial
+
+
+class Console:
+    """One place where output appears, perhaps of several streams, with a cursor that somebody's line may be at."""
+
+    def __init__(self, is_terminal: bool = False) -> None:
+        self._is_terminal = is_terminal
+        self._last_writer: object = None
+        self._last_byte = b"\n"
+
+    def compose(self, writer: object, tag: bytes, pieces: list[bytes]) -> bytes:
+        """The bytes that show a writer's pieces: each line with its tag, except where the writer's own line goes on."""
+        out = []
+        for piece in pieces:
+            out += [self._prefix(writer, tag, piece), piece]
+            self._last_writer, self._last_byte = writer, piece[-1:]
+        return b"".join(out)
+
+    def end_line(self) -> bytes:
+        """The bytes that bring the cursor to the beginning of a line."""
+        needed = self._last_byte != b"\n"
+        self._last_byte = b"\n"
+        return b"\n" if needed else b""
+
+    def _prefix(self, writer: object, tag: bytes, piece: bytes) -> bytes:
+        own = writer == self._last_writer
+        if self._last_byte == b"\n":
+            return tag
+        if self._last_byte == b"\r":
+            if own:
+                return b"" if piece == b"\n" else tag
+            # Another rank's progress bar is on this line: a terminal shows ours in its place, a file gets both.
+            return (_CLEAR_TO_END_OF_LINE if self._is_terminal else b"") + tag
+        return b"" if own else b"\n" + tag

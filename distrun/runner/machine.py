@@ -1,0 +1,53 @@
+"""What the launcher asks of the machine it runs on: its names, its cores, its GPUs, a free port."""
+
+from __future__ import annotations
+
+import os
+import re
+import socket
+from pathlib import Path
+
+
+def is_local(name: str) -> bool:
+    """Whether a host's name or address means this machine."""
+    if name in ("localhost", "::1", socket.gethostname()) or name.startswith("127."):
+        return True
+    try:
+        addresses = {str(info[4][0]).partition("%")[0] for info in socket.getaddrinfo(name, None)}
+    except OSError:
+        return False
+    import psutil  # costs 50 ms, and names that need it are rare on one machine
+
+    ours = {item.address.partition("%")[0] for items in psutil.net_if_addrs().values() for item in items}
+    return not addresses.isdisjoint(ours)
+
+
+def count_cores() -> int:
+    """The cores this process may use."""
+    return len(os.sched_getaffinity(0))
+
+
+def count_gpus(devices: str = "/dev", driver: str = "/proc/driver/nvidia/gpus") -> int:
+    """The NVIDIA GPUs this process may use, found without starting a process or loading a library."""
+    chosen = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if chosen is not None:
+        return sum(bool(entry.strip()) and entry.strip() != "-1" for entry in chosen.split(","))
+    try:
+        nodes = sum(re.fullmatch(r"nvidia\d+", name) is not None for name in os.listdir(devices))
+        # A container may see all GPUs of its host in /proc and only its own in /dev.
+        return min(nodes, len(list(Path(driver).iterdir())))
+    except OSError:
+        return 0
+
+
+def default_slots() -> int:
+    """Ranks this machine takes when nobody says: one per GPU, else one per core."""
+    return count_gpus() or count_cores()
+
+
+def free_port() -> int:
+    """A TCP port nobody listens on at this moment."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+    return port

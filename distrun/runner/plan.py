@@ -1,0 +1,246 @@
+"""The launch plan: which rank runs where with which environment, as frozen data. Pure; effects are elsewhere."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+
+from distrun.errors import UsageError
+from distrun.runner import environ as environs
+from distrun.runner.hosts import Host
+from distrun.runtime.contract import STALL_TIMEOUT, STALL_WARNING, START_TIMEOUT, LaunchContract
+
+_HIDDEN = ("DISTRUN_KEY",)
+
+
+@dataclass(frozen=True)
+class LaunchRequest:
+    """What the user asks for; the defaults are those of the command line."""
+
+    command: tuple[str, ...]
+    np: int | None = None
+    """How many ranks; None = every slot of the hosts."""
+    hosts: tuple[Host, ...] = ()
+    """Empty = this machine, with as many slots as it takes."""
+    exports: tuple[str, ...] = ()
+    """The values of `-x`."""
+    wdir: str | None = None
+    openmpi_env: bool = False
+    stdin: int | None = None
+    """The rank that gets the launcher's standard input."""
+    stall_warning: float | None = None
+    stall_timeout: float | None = None
+    start_timeout: float | None = None
+
+
+@dataclass(frozen=True)
+class Launcher:
+    """What the plan needs to know of the launching process and of the moment."""
+
+    environ: Mapping[str, str]
+    cwd: str
+    job: str
+    key: str
+    master_port: int
+    cores: int
+    slots: int
+    """Slots of this machine when the user gives none."""
+
+
+@dataclass(frozen=True)
+class RankPlan:
+    """One rank: its place in the world and the variables that are its own."""
+
+    rank: int
+    local_rank: int
+    local_size: int
+    cross_rank: int
+    cross_size: int
+    environ: dict[str, str]
+    stdin: bool = False
+    """Whether it gets the launcher's standard input; the others read an empty one."""
+
+
+@dataclass(frozen=True)
+class AgentPlan:
+    """All that one host's agent is told."""
+
+    host: str
+    command: list[str]
+    wdir: str
+    grace: float
+    environ: dict[str, str]
+    """What all ranks of the host have in common."""
+    ranks: list[RankPlan]
+
+    def to_json(self) -> bytes:
+        """As the payload of a PLAN frame; bytes that are not UTF-8 (surrogates in Python) survive as escapes."""
+        return json.dumps(asdict(self)).encode("ascii")
+
+    @classmethod
+    def from_json(cls, payload: bytes) -> AgentPlan:
+        """The inverse of `to_json`."""
+        values = json.loads(payload)
+        return cls(**{**values, "ranks": [RankPlan(**rank) for rank in values["ranks"]]})
+
+
+@dataclass(frozen=True)
+class LaunchPlan:
+    """The whole job."""
+
+    job: str
+    size: int
+    agents: tuple[AgentPlan, ...]
+    notes: tuple[str, ...] = ()
+    """What the launcher decided by itself and the user should know, a sentence each."""
+
+    def host_of(self, rank: int) -> str:
+        """The name of the host a rank runs on."""
+        return next(agent.host for agent in self.agents for item in agent.ranks if item.rank == rank)
+
+
+def place(hosts: Sequence[Host], np: int | None, default_slots: int) -> list[tuple[Host, int]]:
+    """How many ranks each host gets: hosts are filled in the order given, all slots of one before the next.
+
+    Hosts whose slots nobody stated have `default_slots`, and take more when `np` asks for more than all have together.
+
+    Raises:
+        UsageError: `np` is not positive, or more than the slots the user stated.
+    """
+    if np is not None and np < 1:
+        raise UsageError(f"-np {np} asks for no rank at all: give a number >= 1")
+    slots = [default_slots if host.slots is None else host.slots for host in hosts]
+    elastic = [index for index, host in enumerate(hosts) if host.slots is None]
+    missing = (sum(slots) if np is None else np) - sum(slots)
+    if missing > 0 and not elastic:
+        stated = ",".join(map(str, hosts))
+        raise UsageError(
+            f"-np {np} asks for more ranks than the {sum(slots)} slots of {stated}: lower -np or give hosts more slots"
+        )
+    for position in range(max(0, missing)):
+        slots[elastic[position % len(elastic)]] += 1
+    remaining = sum(slots) if np is None else np
+    placed = []
+    for host, capacity in zip(hosts, slots, strict=True):
+        count = min(capacity, remaining)
+        remaining -= count
+        if count:
+            placed.append((host, count))
+    return placed
+
+
+def make_plan(request: LaunchRequest, launcher: Launcher, grace: float = 5.0) -> LaunchPlan:
+    """Turn a request into the plan of the whole job.
+
+    Raises:
+        UsageError: the request cannot be met as it stands.
+    """
+    placed = place(request.hosts or (Host("localhost"),), request.np, launcher.slots)
+    size = sum(count for _, count in placed)
+    if request.stdin is not None and request.stdin not in range(size):
+        raise UsageError(f"--stdin {request.stdin} is not a rank of this job: allowed are none and 0 to {size - 1}")
+    contracts = _contracts([(host.name, count) for host, count in placed], launcher)
+    inherited = environs.inherited(launcher.environ)
+    exports, notes = environs.requested(request.exports, inherited)
+    common = {**inherited, **_settings(request), **exports}
+    agents = []
+    for host, count in placed:
+        shared = {"PYTHONUNBUFFERED": "1", **environs.threads(common, launcher.cores, count), **common}
+        ranks = [_rank_plan(contracts.pop(0), request, exports) for _ in range(count)]
+        wdir = request.wdir or launcher.cwd
+        agents.append(AgentPlan(host.name, list(request.command), wdir, grace, shared, ranks))
+        if "OMP_NUM_THREADS" not in common:
+            value = shared["OMP_NUM_THREADS"]
+            notes.append(f"OMP_NUM_THREADS={value} on {host.name} ({launcher.cores} cores, {count} ranks); set it to choose")
+    return LaunchPlan(launcher.job, size, tuple(agents), tuple(notes))
+
+
+def _contracts(placed: list[tuple[str, int]], launcher: Launcher) -> list[LaunchContract]:
+    """The contracts of all ranks, in rank order. With hosts of 2, 1 and 2 ranks, local rank 1 exists on the first and third
+    host only, so rank 4 has cross rank 1 of 2."""
+    contracts = []
+    for index, (host, local_size) in enumerate(placed):
+        for local_rank in range(local_size):
+            peers = [position for position, (_, count) in enumerate(placed) if count > local_rank]
+            contracts.append(
+                LaunchContract(
+                    job=launcher.job,
+                    key=launcher.key,
+                    rank=len(contracts),
+                    size=sum(count for _, count in placed),
+                    local_rank=local_rank,
+                    local_size=local_size,
+                    cross_rank=peers.index(index),
+                    cross_size=len(peers),
+                    hostname=host,
+                    master_addr="127.0.0.1",
+                    master_port=launcher.master_port,
+                )
+            )
+    return contracts
+
+
+def _rank_plan(contract: LaunchContract, request: LaunchRequest, exports: Mapping[str, str]) -> RankPlan:
+    variables = contract.to_environ()
+    if request.openmpi_env:
+        variables |= contract.openmpi_environ()
+    return RankPlan(
+        contract.rank,
+        contract.local_rank,
+        contract.local_size,
+        contract.cross_rank,
+        contract.cross_size,
+        {name: value for name, value in variables.items() if name not in exports},  # -x MASTER_PORT=29500 is obeyed
+        contract.rank == request.stdin,
+    )
+
+
+def _settings(request: LaunchRequest) -> dict[str, str]:
+    settings = {
+        STALL_WARNING: request.stall_warning,
+        STALL_TIMEOUT: request.stall_timeout,
+        START_TIMEOUT: request.start_timeout,
+    }
+    return {name: f"{value:g}" for name, value in settings.items() if value is not None}
+
+
+def parse_ranks(text: str, size: int) -> frozenset[int]:
+    """The value of `--rank-filter`, such as `0,2-3`.
+
+    Raises:
+        UsageError: the text is not a list of ranks of a job of this size.
+    """
+    ranks: set[int] = set()
+    for entry in text.split(","):
+        match = re.fullmatch(r"\s*(\d+)(?:-(\d+))?\s*", entry, re.ASCII)
+        first, last = (int(match[1]), int(match[2] or match[1])) if match else (1, 0)
+        if not first <= last < size:
+            raise UsageError(f"--rank-filter {text!r}: {entry!r} is wrong; allowed are ranks 0 to {size - 1} as in 0,2-3")
+        ranks.update(range(first, last + 1))
+    return frozenset(ranks)
+
+
+def describe(plan: LaunchPlan, inherited: Mapping[str, str]) -> str:
+    """The plan for people, without secrets. Variables that are as in `inherited` are left out."""
+    lines = [f"job {plan.job}: {plan.size} ranks on {len(plan.agents)} host{'s' * (len(plan.agents) != 1)}"]
+    lines += [f"note: {note}" for note in plan.notes]
+    for agent in plan.agents:
+        lines += [
+            f"host {agent.host}: {len(agent.ranks)} ranks",
+            f"  directory: {agent.wdir}",
+            f"  command:   {shlex.join(agent.command)}",
+            *(f"  {text}" for text in _assignments(agent.environ, inherited)),
+        ]
+        for rank in agent.ranks:
+            place_text = f"local {rank.local_rank}({rank.local_size}), host {rank.cross_rank}({rank.cross_size})"
+            lines.append(f"  rank {rank.rank}({plan.size}): {place_text}")
+            lines += [f"    {text}" for text in _assignments(rank.environ, {})]
+    return "\n".join(lines)
+
+
+def _assignments(variables: Mapping[str, str], known: Mapping[str, str]) -> list[str]:
+    new = {name: value for name, value in variables.items() if known.get(name) != value}
+    return [f"{name}={'(secret)' if name in _HIDDEN else value!r}" for name, value in new.items()]

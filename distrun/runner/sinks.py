@@ -1,0 +1,110 @@
+"""Where printed bytes go: a descriptor, a text stream of Python, files per rank."""
+
+from __future__ import annotations
+
+import os
+import select
+from contextlib import suppress
+from pathlib import Path
+from typing import BinaryIO, Protocol, TextIO
+
+from distrun.errors import UsageError
+
+
+class Sink(Protocol):
+    """Something bytes can be printed on."""
+
+    @property
+    def is_terminal(self) -> bool:
+        """Whether a human is likely to be looking at it."""
+
+    @property
+    def identity(self) -> object:
+        """Equal for two sinks whose output appears in the same place."""
+
+    def write(self, data: bytes) -> None:
+        """Write all of it; blocks as long as the reader does not read. Raises OSError when there is none."""
+
+
+class DescriptorSink:
+    """A file descriptor, such as 1 and 2. Unlike `sys.stdout.buffer` it has no lock that a blocked writer could hold."""
+
+    def __init__(self, descriptor: int) -> None:
+        self._descriptor = descriptor
+        self.is_terminal = os.isatty(descriptor)
+        self.identity: object = descriptor
+        with suppress(OSError):
+            status = os.fstat(descriptor)
+            self.identity = (status.st_dev, status.st_ino)
+
+    def write(self, data: bytes) -> None:
+        """Write all of it, also when somebody has made the descriptor non-blocking."""
+        rest = memoryview(data)
+        while rest:
+            try:
+                rest = rest[os.write(self._descriptor, rest) :]
+            except BlockingIOError:
+                select.select([], [self._descriptor], [])
+
+
+class TextSink:
+    """A text stream that may not have a descriptor, such as `sys.stdout` in a notebook."""
+
+    is_terminal = False
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+        self.identity: object = id(stream)
+
+    def write(self, data: bytes) -> None:
+        """Write it as text; what is not UTF-8 appears as backslash escapes."""
+        self._stream.write(data.decode(errors="backslashreplace"))
+        self._stream.flush()
+
+
+class RankFiles:
+    """DIR/rank.<padded>/stdout and stderr: all that each rank wrote, byte for byte."""
+
+    _MOST_OPEN = 256
+
+    def __init__(self, directory: Path, size: int) -> None:
+        """Create the directories and empty the files.
+
+        Raises:
+            UsageError: that is not possible.
+        """
+        self.directory = directory
+        self._width = len(str(size - 1))
+        self._open: dict[Path, BinaryIO] = {}
+        try:
+            for rank in range(size):
+                self.path(rank, "stdout").parent.mkdir(parents=True, exist_ok=True)
+                for stream in ("stdout", "stderr"):
+                    self.path(rank, stream).write_bytes(b"")
+        except OSError as error:
+            raise UsageError(
+                f"--output-dir {str(directory)!r} cannot be written: {error.strerror}; give a directory you may write"
+            ) from None
+
+    def path(self, rank: int, stream: str) -> Path:
+        """The file of one stream of one rank."""
+        return self.directory / f"rank.{rank:0{self._width}}" / stream
+
+    def write(self, rank: int, stream: str, data: bytes) -> None:
+        """Append to a file. Raises OSError, for example when the disk is full."""
+        path = self.path(rank, stream)
+        file = self._open.pop(path, None)
+        if file is None:
+            if len(self._open) >= self._MOST_OPEN:
+                self._open.pop(next(iter(self._open))).close()
+            file = path.open("ab", buffering=0)
+        self._open[path] = file  # the most recently used comes last
+        rest = memoryview(data)
+        while rest:
+            rest = rest[file.write(rest) :]
+
+    def close(self) -> None:
+        """Close all files."""
+        for file in self._open.values():
+            file.close()
+        self._open.clear()

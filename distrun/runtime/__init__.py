@@ -1,0 +1,1 @@
+"""What runs inside a rank: bootstrap, topology, engine, negotiation, backends, devices."""

@@ -1,0 +1,58 @@
+"""What a backend offers: each collective on host arrays, called in the same order by every rank of its group.
+
+Arrays are flat, contiguous and of a storage dtype (see `runtime.dtypes`) unless said otherwise. The engine has already made
+sure that all ranks agree on everything but the sizes in which they may differ. `what` names the operation for error
+messages. Every method may raise `JobAbortedError` or `StallError`, after which the backend cannot be used any more.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from distrun.runtime.reduction import Reduction
+
+Flat = NDArray[Any]
+
+
+class Backend(ABC):
+    """A group of ranks that can carry out collectives. `rank` and `size` are positions in the group."""
+
+    name: ClassVar[str]
+    rank: int
+    size: int
+
+    def empty(self, count: int, dtype: np.dtype[Any]) -> Flat:
+        """An uninitialised flat array in the memory this backend reads fastest."""
+        return np.empty(count, dtype)
+
+    @abstractmethod
+    def allreduce(self, inputs: Sequence[Flat], outputs: Sequence[Flat], reduction: Reduction, what: str) -> None:
+        """Reduce `inputs`, taken as one array, over the ranks into `outputs`; an output may be its input."""
+
+    @abstractmethod
+    def allgather(self, array: Flat, what: str) -> tuple[Flat, list[int]]:
+        """The ranks' arrays (of any sizes) one after the other, and how many elements came from each."""
+
+    @abstractmethod
+    def broadcast(self, array: Flat, root: int, what: str) -> None:
+        """Copy the root's array into everybody's."""
+
+    @abstractmethod
+    def alltoall(self, array: Flat, splits: Sequence[int], what: str) -> tuple[Flat, list[int]]:
+        """Send `splits[i]` elements to rank i; what came, in rank order, and how many elements came from each."""
+
+    @abstractmethod
+    def reducescatter(self, array: Flat, counts: Sequence[int], reduction: Reduction, what: str) -> Flat:
+        """Reduce over the ranks; this rank's part, `counts[rank]` elements. `counts` sums to `array.size`."""
+
+    @abstractmethod
+    def barrier(self, what: str) -> None:
+        """Return when all ranks have come."""
+
+    def close(self) -> None:  # noqa: B027 - most backends hold nothing
+        """Let go of what the backend holds."""

@@ -1,0 +1,195 @@
+"""Collectives between the ranks of one host, at the speed of its memory.
+
+Every rank's segment is visible to all. A large reduction is divided by elements: rank r combines slice r of everybody's
+buffer, a cache-sized chunk at a time, and writes the result into everybody's buffer. Each element is read once per buffer
+and written once per buffer, and is computed by exactly one rank, so all ranks hold the same bits. A small one is combined by
+everybody for itself, in the same order and so to the same bits, which saves the second barrier.
+
+What the ranks show each other must lie in their segments. It lies there already when the caller allocated it with `empty`
+(the fusion buffers of the framework faces do). Otherwise it is copied there: into a staging buffer that stays in cache,
+piece by piece, or whole into the heap where the shape of the operation needs that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from distrun.runtime.backends.base import Backend, Flat
+from distrun.runtime.neighbourhood import Neighbourhood
+from distrun.runtime.reduction import Reduction
+from distrun.runtime.segment import STAGE
+from distrun.tensor_fusion.packing import pack, unpack
+
+SMALL = 32 << 10
+"""Bytes up to which every rank combines everything itself."""
+
+
+class SharedMemoryBackend(Backend):
+    """All ranks of the group live in one neighbourhood."""
+
+    name = "shared memory"
+
+    def __init__(self, neighbourhood: Neighbourhood) -> None:
+        self._hood = neighbourhood
+        self._segments = neighbourhood.segments
+        self._mine = neighbourhood.mine
+        self._stage = neighbourhood.mine.layout.stage
+        self.rank = neighbourhood.local_rank
+        self.size = neighbourhood.size
+
+    def empty(self, count: int, dtype: np.dtype[Any]) -> Flat:
+        return self._hood.heap.empty(count, dtype)
+
+    # Reductions -----------------------------------------------------------------------------------------------------
+
+    def allreduce(self, inputs: Sequence[Flat], outputs: Sequence[Flat], reduction: Reduction, what: str) -> None:
+        count = sum(part.size for part in inputs)
+        dtype = inputs[0].dtype
+        if count * dtype.itemsize <= SMALL:
+            self._allreduce_small(inputs, outputs, count, reduction, what)
+            return
+        if len(inputs) > 1:
+            self._allreduce_fused(inputs, outputs, count, reduction, what)
+            return
+        (source,), (target,) = inputs, outputs
+        offset = self._mine.offset_of(target)
+        if offset >= 0 and source is not target:
+            target[:] = source
+            source = target
+        offsets = [words[0] for words in self._hood.exchange((offset,), what)]
+        if min(offsets) < 0:
+            self._allreduce_staged(source, target, reduction, what)
+        else:
+            self._reduce_slices(offsets, count, dtype, reduction)
+            self._hood.exchange((), what)
+
+    def _allreduce_small(
+        self, inputs: Sequence[Flat], outputs: Sequence[Flat], count: int, reduction: Reduction, what: str
+    ) -> None:
+        """One exchange: everybody stages its input, then combines all inputs for itself."""
+        dtype = inputs[0].dtype
+        offset = self._stage + self._hood.parity * STAGE
+        pack(inputs, self._mine.view(offset, count, dtype))
+        self._hood.exchange((), what)
+        sources = [segment.view(offset, count, dtype) for segment in self._segments]
+        if len(outputs) == 1:
+            reduction.combine(sources, outputs)
+            return
+        result = np.empty(count, dtype)
+        reduction.combine(sources, [result])
+        unpack(result, outputs)
+
+    def _allreduce_staged(self, source: Flat, target: Flat, reduction: Reduction, what: str) -> None:
+        """Piece by piece through the staging buffers, so that what is copied in is still in cache when it is combined."""
+        piece = STAGE // source.itemsize
+        for start in range(0, source.size, piece):
+            stop = min(source.size, start + piece)
+            offset = self._stage + self._hood.parity * STAGE
+            view = self._mine.view(offset, stop - start, source.dtype)
+            view[:] = source[start:stop]
+            self._hood.exchange((), what)
+            self._reduce_slices([offset] * self.size, stop - start, source.dtype, reduction)
+            self._hood.exchange((), what)
+            target[start:stop] = view
+
+    def _allreduce_fused(
+        self, inputs: Sequence[Flat], outputs: Sequence[Flat], count: int, reduction: Reduction, what: str
+    ) -> None:
+        """Many tensors: packed into one buffer of the heap, combined there, unpacked."""
+        buffer = self.empty(count, inputs[0].dtype)
+        pack(inputs, buffer)
+        offsets = [words[0] for words in self._hood.exchange((self._mine.offset_of(buffer),), what)]
+        self._reduce_slices(offsets, count, buffer.dtype, reduction)
+        self._hood.exchange((), what)
+        unpack(buffer, outputs)
+
+    def _reduce_slices(self, offsets: Sequence[int], count: int, dtype: np.dtype[Any], reduction: Reduction) -> None:
+        """Combine this rank's slice of everybody's buffer, in place in all of them."""
+        first, last = count * self.rank // self.size, count * (self.rank + 1) // self.size
+        if first < last:
+            start = first * dtype.itemsize
+            slices = [
+                segment.view(offset + start, last - first, dtype)
+                for segment, offset in zip(self._segments, offsets, strict=True)
+            ]
+            reduction.combine(slices, slices)
+
+    def reducescatter(self, array: Flat, counts: Sequence[int], reduction: Reduction, what: str) -> Flat:
+        offset, keep = self._show(array)
+        offsets = [words[0] for words in self._hood.exchange((offset,), what)]
+        output = np.empty(counts[self.rank], array.dtype)
+        start = sum(counts[: self.rank]) * array.itemsize
+        sources = [
+            segment.view(at + start, output.size, array.dtype)
+            for segment, at in zip(self._segments, offsets, strict=True)
+        ]
+        if output.size:
+            reduction.combine(sources, [output])
+        self._finish(offsets, what)
+        del keep
+        return output
+
+    # Copies ---------------------------------------------------------------------------------------------------------
+
+    def allgather(self, array: Flat, what: str) -> tuple[Flat, list[int]]:
+        offset, keep = self._show(array)
+        shown = self._hood.exchange((offset, array.size), what)
+        counts = [words[1] for words in shown]
+        output = np.empty(sum(counts), array.dtype)
+        start = 0
+        for segment, (at, count) in zip(self._segments, shown, strict=True):
+            output[start : start + count] = segment.view(at, count, array.dtype)
+            start += count
+        self._finish([words[0] for words in shown], what)
+        del keep
+        return output, counts
+
+    def broadcast(self, array: Flat, root: int, what: str) -> None:
+        is_root = self.rank == root
+        offset, keep = self._show(array) if is_root else (self._stage, None)
+        offsets = [words[0] for words in self._hood.exchange((offset,), what)]
+        if not is_root:
+            array[:] = self._segments[root].view(offsets[root], array.size, array.dtype)
+        self._finish(offsets, what)
+        del keep
+
+    def alltoall(self, array: Flat, splits: Sequence[int], what: str) -> tuple[Flat, list[int]]:
+        offset, keep = self._show(array)
+        shown = self._hood.exchange((offset, *splits), what)
+        counts = [words[1 + self.rank] for words in shown]
+        output = np.empty(sum(counts), array.dtype)
+        start = 0
+        for segment, words, count in zip(self._segments, shown, counts, strict=True):
+            skipped = sum(words[1 : 1 + self.rank]) * array.itemsize
+            output[start : start + count] = segment.view(words[0] + skipped, count, array.dtype)
+            start += count
+        self._finish([words[0] for words in shown], what)
+        del keep
+        return output, counts
+
+    def barrier(self, what: str) -> None:
+        self._hood.exchange((), what)
+
+    def _show(self, array: Flat) -> tuple[int, Flat | None]:
+        """Put `array` where the neighbours see it: its offset, and what must live until they have read it."""
+        offset = self._mine.offset_of(array)
+        if offset >= 0:
+            return offset, array
+        if array.nbytes <= STAGE:
+            offset = self._stage + self._hood.parity * STAGE
+            self._mine.view(offset, array.size, array.dtype)[:] = array
+            return offset, None
+        copy = self.empty(array.size, array.dtype)
+        copy[:] = array
+        return self._mine.offset_of(copy), copy
+
+    def _finish(self, offsets: Sequence[int], what: str) -> None:
+        """Let the others finish reading, unless everybody read from staging, which is not written again too soon."""
+        if any(offset >= self._mine.layout.heap for offset in offsets):
+            self._hood.exchange((), what)
+
+    def close(self) -> None:
+        self._hood.close()

@@ -1,0 +1,249 @@
+"""The controller: which operations are ready, in which order they run, and what the ranks disagree about.
+
+Pure policy: no clock, no memory, no messages of its own; the coordinator (rank 0) feeds it what the ranks submitted and
+carries its decisions to them. An operation of a process set is ready when every rank of the set has submitted it under the
+same name, in whatever order each of them did. One controller orders the operations of all process sets, so that no two
+ranks that share two sets ever meet them in different orders.
+
+Ranks spell a request out once. The decision that first carries it out gives it a number; from then on a rank submits the
+number alone (the response cache). A number stands for exactly one request, so a rank that changes its mind about a name
+(another shape, say) simply spells out the new request, and comparing it with what the others meant needs no invalidation.
+
+Unnamed operations are matched by the order in which each rank submitted them to the process set.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from distrun.runtime.request import AGREED, Request, describe, title
+
+CACHE_CAPACITY = 1 << 16
+"""Requests the cache will number. The ones after that are spelled out every time, which is slower and as right."""
+
+Key = tuple[int, str | int]  # process set, then the name or, unnamed, the place in the order
+
+
+@dataclass(frozen=True)
+class Execute:
+    """Carry out these numbered requests, in this order; neighbours in the list may be fused."""
+
+    numbers: list[int]
+
+
+@dataclass(frozen=True)
+class Define:
+    """Carry out this request and, unless it is -1, remember the number it has from now on."""
+
+    number: int
+    request: Request
+
+
+@dataclass(frozen=True)
+class Fail:
+    """Give up the operation under this key, with this text; ranks that have no such operation take no notice."""
+
+    key: Key
+    text: str
+    is_stall: bool = False
+
+
+Decision = Execute | Define | Fail
+
+
+@dataclass
+class _Slot:
+    """An operation some ranks have submitted and others not yet."""
+
+    key: Key
+    number: int  # of the first request seen, -1 while it has none
+    request: Request
+    since: float
+    mask: int = 0
+    dissent: dict[int, Request] = field(default_factory=dict)  # rank -> what it asked for, where that differs
+    sites: dict[int, str] = field(default_factory=dict)  # rank -> call site, where it was spelled out
+    failed: str | None = None
+
+
+@dataclass(frozen=True)
+class Stall:
+    """An operation that has been waiting, for the report."""
+
+    title: str
+    process_set: int
+    present: tuple[int, ...]
+    missing: tuple[int, ...]
+    waited: float
+    site: str
+
+
+class Controller:
+    """The state of the negotiation, as rank 0 keeps it."""
+
+    def __init__(self, members: Mapping[int, Iterable[int]], capacity: int = CACHE_CAPACITY) -> None:
+        """`members` maps a process set's id to its ranks; 0 is the world."""
+        self._required = {process_set: _mask(ranks) for process_set, ranks in members.items()}
+        self._capacity = capacity
+        self._requests: list[Request] = []
+        self._numbers: dict[Request, int] = {}
+        self._sites: dict[tuple[int, int], str] = {}  # (rank, number) -> where the rank spelled it out
+        self._slots: dict[Key, _Slot] = {}
+        self._unnamed: dict[tuple[int, int], int] = {}  # (process set, rank) -> unnamed operations submitted
+        self._ready: list[int] = []
+        self._decisions: list[Decision] = []
+
+    # Events ---------------------------------------------------------------------------------------------------------
+
+    def submit(self, rank: int, request: Request, site: str, now: float) -> None:
+        """`rank` submitted a request it spelled out."""
+        number = self._numbers.get(request, -1)
+        if number >= 0:
+            self._sites[rank, number] = site
+        self._submit(rank, number, request, site, now)
+
+    def submit_numbers(self, rank: int, numbers: Iterable[int], now: float) -> None:
+        """`rank` submitted requests by their numbers."""
+        requests = self._requests
+        for number in numbers:
+            self._submit(rank, number, requests[number], "", now)
+
+    def _submit(self, rank: int, number: int, request: Request, site: str, now: float) -> None:
+        process_set = request.process_set
+        key: Key
+        if request.name is not None:
+            key = (process_set, request.name)
+        else:
+            place = self._unnamed.get((process_set, rank), 0)
+            self._unnamed[process_set, rank] = place + 1
+            key = (process_set, place)
+        slot = self._slots.get(key)
+        if slot is None:
+            slot = self._slots[key] = _Slot(key, number, request, now)
+        elif (slot.number != number or number < 0) and slot.request != request:
+            slot.dissent[rank] = request
+        if site:
+            slot.sites[rank] = site
+        slot.mask |= 1 << rank
+        if slot.failed is not None:
+            self._decisions.append(Fail(key, slot.failed, is_stall=True))
+        if slot.mask == self._required[process_set]:
+            del self._slots[key]
+            if slot.failed is None:
+                self._decide(slot)
+
+    def _decide(self, slot: _Slot) -> None:
+        if slot.dissent:
+            self._flush()
+            self._decisions.append(Fail(slot.key, self._disagreement(slot)))
+        elif slot.number >= 0:
+            self._ready.append(slot.number)
+        else:
+            self._flush()
+            self._decisions.append(Define(self._number(slot), slot.request))
+
+    def _number(self, slot: _Slot) -> int:
+        known = self._numbers.get(slot.request)
+        if known is not None:
+            return known
+        if len(self._requests) >= self._capacity:
+            return -1
+        number = len(self._requests)
+        # Unnamed requests share a number by what they ask for; their place in the order tells them apart.
+        self._requests.append(slot.request)
+        self._numbers[slot.request] = number
+        for rank, site in slot.sites.items():
+            self._sites[rank, number] = site
+        return number
+
+    def _flush(self) -> None:
+        if self._ready:
+            self._decisions.append(Execute(self._ready))
+            self._ready = []
+
+    def decisions(self) -> list[Decision]:
+        """What has been decided since the last call, in the order in which every rank must carry it out."""
+        self._flush()
+        decisions, self._decisions = self._decisions, []
+        return decisions
+
+    # Trouble --------------------------------------------------------------------------------------------------------
+
+    def _site(self, slot: _Slot, rank: int) -> str:
+        return slot.sites.get(rank) or self._sites.get((rank, slot.number), "")
+
+    def _disagreement(self, slot: _Slot) -> str:
+        asked = {rank: slot.dissent.get(rank, slot.request) for rank in _ranks(slot.mask)}
+        fields = [name for name in AGREED if len({getattr(request, name) for request in asked.values()}) > 1]
+        camps: dict[str, list[int]] = {}
+        for rank, request in asked.items():
+            camps.setdefault(", ".join(f"{name} {describe(request, name)}" for name in fields), []).append(rank)
+        sides = [
+            f"{list_ranks(ranks)} asked for {values}{_at(self._site(slot, ranks[0]))}" for values, ranks in camps.items()
+        ]
+        what = _title(slot)
+        return f"{what}: the ranks disagree about {', '.join(fields)}: {'; '.join(sides)}"
+
+    def stalls(self, now: float, after: float) -> list[Stall]:
+        """The operations that some but not all ranks submitted at least `after` seconds ago, oldest first."""
+        stalls = [
+            Stall(
+                title=_title(slot),
+                process_set=slot.key[0],
+                present=tuple(_ranks(slot.mask)),
+                missing=tuple(_ranks(self._required[slot.key[0]] & ~slot.mask)),
+                waited=now - slot.since,
+                site=self._site(slot, _ranks(slot.mask)[0]),
+            )
+            for slot in self._slots.values()
+            if slot.failed is None and now - slot.since >= after
+        ]
+        return sorted(stalls, key=lambda stall: -stall.waited)
+
+    def give_up(self, now: float, after: float, why: Mapping[str, str]) -> None:
+        """Fail every operation that stalls this long; `why` maps its title to the text. Ranks that come later get it too."""
+        for slot in self._slots.values():
+            if slot.failed is None and now - slot.since >= after:
+                slot.failed = why.get(_title(slot), f"{_title(slot)}: not all ranks submitted it in time")
+                self._flush()
+                self._decisions.append(Fail(slot.key, slot.failed, is_stall=True))
+
+    @property
+    def oldest(self) -> float | None:
+        """When the operation that has waited longest was first submitted; None when none waits."""
+        for slot in self._slots.values():  # in the order in which they were first submitted
+            if slot.failed is None:
+                return slot.since
+        return None
+
+
+def _title(slot: _Slot) -> str:
+    place = slot.key[1] if isinstance(slot.key[1], int) else None
+    return title(slot.request.kind, slot.request.name, place)
+
+
+def _mask(ranks: Iterable[int]) -> int:
+    mask = 0
+    for rank in ranks:
+        mask |= 1 << rank
+    return mask
+
+
+def _ranks(mask: int) -> list[int]:
+    return [rank for rank in range(mask.bit_length()) if mask >> rank & 1]
+
+
+def _at(site: str) -> str:
+    return f" at {site}" if site else ""
+
+
+def list_ranks(ranks: Sequence[int]) -> str:
+    """`rank 3`, `ranks 0-2, 5`."""
+    runs: list[list[int]] = []
+    for rank in ranks:
+        if runs and rank == runs[-1][-1] + 1:
+            runs[-1].append(rank)
+        else:
+            runs.append([rank])
+    words = ", ".join(str(run[0]) if len(run) == 1 else f"{run[0]}-{run[-1]}" for run in runs)
+    return f"rank{'s' if len(ranks) > 1 else ''} {words}"

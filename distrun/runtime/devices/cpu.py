@@ -1,0 +1,19 @@
+"""The CPU, which all ranks of a host share."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import ClassVar
+
+from distrun.runtime.devices.base import Device
+from distrun.runtime.topology import Topology
+
+
+class Cpu(Device):
+    """The host's processors and memory. Pinning ranks to cores is left to the launcher and the operating system."""
+
+    name: ClassVar[str] = "cpu"
+
+    @classmethod
+    def bind(cls, topology: Topology, environ: Mapping[str, str]) -> Cpu:
+        return cls(index=0)

@@ -1,0 +1,65 @@
+"""NVIDIA GPUs: rank i of a host has GPU i."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import ClassVar
+
+from distrun.errors import UsageError
+from distrun.runtime.devices.base import Device
+from distrun.runtime.topology import Topology
+
+_VISIBLE = "CUDA_VISIBLE_DEVICES"
+_SHARE = "DISTRUN_SHARE_GPUS"  # 1: ranks may share a GPU when there are too few
+# srun --gpus-per-task=1: every task sees GPUs that no other task sees, and all of them call the first one 0.
+_OWN = "SLURM_GPUS_PER_TASK"
+_GPUS = Path("/proc/driver/nvidia/gpus")  # one directory per GPU, named by its PCI address: 0000:3b:00.0
+
+
+class Cuda(Device):
+    """The index of a GPU, for the framework's own `set_device`, which the faces call.
+
+    Nothing here touches CUDA: a driver initialised before the script forks would be unusable in its children. Moving
+    tensors between GPUs comes with the NCCL backend, which does not exist yet.
+    """
+
+    name: ClassVar[str] = "cuda"
+
+    @classmethod
+    def bind(cls, topology: Topology, environ: Mapping[str, str]) -> Cuda:
+        gpus, rank, ranks = visible_gpus(environ), topology.local_rank, topology.local_size
+        if gpus >= ranks:
+            return cls(index=rank)
+        if gpus and environ.get(_OWN):
+            return cls(index=0)
+        if gpus and environ.get(_SHARE) == "1":
+            return cls(index=rank % gpus)
+        raise UsageError(
+            f"{ranks} ranks on {topology.hostname} but only {gpus} visible GPUs: start at most {gpus} there, "
+            f"set {_SHARE}=1 to let ranks share them, or set {_VISIBLE}='' to train on the CPU"
+        )
+
+
+def visible_gpus(environ: Mapping[str, str]) -> int:
+    """How many GPUs CUDA would show this process, as far as files and variables tell; 0 without NVIDIA's driver."""
+    present = sum(1 for _ in _GPUS.iterdir()) if _GPUS.is_dir() else 0
+    visible = environ.get(_VISIBLE)
+    return present if visible is None else min(present, _count_listed(visible, present))
+
+
+def _count_listed(visible: str, present: int) -> int:
+    """How many GPUs a CUDA_VISIBLE_DEVICES lets through: as in CUDA, the first word that names none ends the list."""
+    # 0,1,3
+    # GPU-8932f937-d72c-4106-c12f-20bd9faed9f6,GPU-5b1c...
+    # MIG-2f0e...          (of several instances a process sees the first only)
+    # -1, NoDevFiles, ''   (none; the second is Slurm's)
+    count = 0
+    for word in visible.split(","):
+        word = word.strip()
+        if word.startswith("MIG-"):
+            return max(count, 1)
+        if not (word.startswith("GPU-") or (word.isdecimal() and int(word) < present)):
+            break
+        count += 1
+    return count

@@ -1,0 +1,91 @@
+"""The element types distrun can move and reduce, by name.
+
+A type has a *storage* dtype, the numpy dtype its elements lie in memory as, and an *accumulator* dtype, in which sums are
+formed. They differ for the half-precision types: float16 and bfloat16 are summed in float32. bfloat16 has no numpy dtype
+of its own (ml_dtypes adds one, torch has one), so its elements travel as uint16 and are converted by shifting bits.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from distrun.errors import UsageError
+
+BFLOAT16 = "bfloat16"
+
+
+@dataclass(frozen=True)
+class ElementType:
+    """One supported element type."""
+
+    name: str
+    storage: np.dtype[Any]
+    accumulator: np.dtype[Any]
+
+    @property
+    def is_converted(self) -> bool:
+        """Whether elements are widened before they are combined."""
+        return self.storage != self.accumulator
+
+    def widen(self, source: NDArray[Any], out: NDArray[Any]) -> None:
+        """Convert storage elements to accumulator elements."""
+        if self.name != BFLOAT16:
+            out[:] = source
+            return
+        np.left_shift(source, 16, out=out.view(np.uint32), dtype=np.uint32, casting="unsafe")
+
+    def narrow(self, source: NDArray[Any], out: NDArray[Any]) -> None:
+        """Convert accumulator elements to storage elements, rounding to nearest even; destroys nothing but `out`."""
+        if self.name != BFLOAT16:
+            with np.errstate(over="ignore"):  # a sum too large for float16 is inf, as on any device
+                out[:] = source
+            return
+        bits = source.view(np.uint32)
+        rounded = bits + (np.uint32(0x7FFF) + ((bits >> np.uint32(16)) & np.uint32(1)))
+        rounded >>= np.uint32(16)
+        out[:] = rounded
+        # Rounding carries a NaN with a low mantissa over into infinity; a NaN must stay one.
+        nan = np.isnan(source)
+        if nan.any():
+            out[nan] = 0x7FC0
+
+
+def _plain(name: str) -> ElementType:
+    dtype = np.dtype(name)
+    return ElementType(name, dtype, dtype)
+
+
+_PLAIN = (
+    "bool int8 int16 int32 int64 uint8 uint16 uint32 uint64 float32 float64 longdouble complex64 complex128 clongdouble"
+).split()
+
+ELEMENT_TYPES: dict[str, ElementType] = {
+    **{_plain(name).storage.name: ElementType(np.dtype(name).name, np.dtype(name), np.dtype(name)) for name in _PLAIN},
+    "float16": ElementType("float16", np.dtype(np.float16), np.dtype(np.float32)),
+    BFLOAT16: ElementType(BFLOAT16, np.dtype(np.uint16), np.dtype(np.float32)),
+}
+
+_BY_DTYPE: dict[np.dtype[Any], str] = {
+    element.storage: name for name, element in ELEMENT_TYPES.items() if name != BFLOAT16
+}
+
+
+def name_of(dtype: np.dtype[Any]) -> str:
+    """The name of the element type of a numpy (or ml_dtypes) dtype.
+
+    Raises:
+        UsageError: distrun cannot move elements of this dtype.
+    """
+    name = _BY_DTYPE.get(dtype)
+    if name is not None:
+        return name
+    if dtype.name == BFLOAT16:
+        return BFLOAT16
+    if not dtype.isnative:
+        raise UsageError(f"dtype {dtype.str!r} is not in this machine's byte order: convert it with .astype({dtype.name!r})")
+    known = ", ".join(ELEMENT_TYPES)
+    raise UsageError(f"dtype {dtype} cannot travel as an array (known: {known}): use broadcast_object or allgather_object")

@@ -1,0 +1,414 @@
+"""The engine: takes operations in any order, agrees on one order with the other ranks, and carries them out.
+
+Whoever waits drives. All communication of a rank is done under one lock, by whichever thread holds it: a thread that waits
+for its operation takes the lock and does the work itself, so a synchronous call costs no hand-over to another thread and
+back. The engine's own thread drives when operations are under way and nobody waits for them, and sleeps otherwise. There is
+no cycle and no polling: an idle rank costs nothing.
+
+One turn of the driver: hand the newly submitted operations to the coordinator; if we are the coordinator, let the controller
+decide what is ready; carry out what has been decided, in the order in which it was decided; sleep until there is more.
+"""
+
+from __future__ import annotations
+
+import array
+import json
+import os
+import threading
+import time
+from collections import deque
+from collections.abc import Iterable, Sequence
+
+from distrun.errors import CollectiveError, JobAbortedError, MismatchError, StallError, UsageError
+from distrun.runtime.backends.base import Backend
+from distrun.runtime.callsite import call_site, main_stack
+from distrun.runtime.control import Control
+from distrun.runtime.controller import Controller, Decision, Define, Execute, Fail, Key
+from distrun.runtime.handles import Handle
+from distrun.runtime.neighbourhood import FOREVER, Neighbourhood
+from distrun.runtime.performing import fusion_key, perform
+from distrun.runtime.request import Request, title
+from distrun.runtime.segment import FAILED, LEFT
+from distrun.runtime.stalls import CoordinatorWatch, FollowerWatch
+from distrun.tensor_fusion.fusing import DEFAULT_THRESHOLD, fuse
+
+# Messages start with a letter that says what follows.
+_NUMBERS, _REQUEST, _ANSWER = b"N", b"R", b"A"  # to the coordinator
+_EXECUTE, _DEFINE, _FAIL, _QUESTION = b"X", b"D", b"F", b"Q"  # from the coordinator
+_NUMBER = "i"
+
+
+class Engine:
+    """The communication of one rank of a job with several; see the module's text."""
+
+    def __init__(
+        self,
+        neighbourhood: Neighbourhood,
+        backend: Backend,
+        controller: Controller | None,
+        fusion_threshold: int = DEFAULT_THRESHOLD,
+    ) -> None:
+        """`controller` is given on the coordinator and on no other rank."""
+        self.backend = backend
+        self._hood = neighbourhood
+        self._rank = neighbourhood.ranks[neighbourhood.local_rank]
+        self._control = Control(neighbourhood)
+        self._controller = controller
+        self._watch: CoordinatorWatch | FollowerWatch
+        if controller is not None:
+            self._watch = CoordinatorWatch(controller, neighbourhood.patience, self._describe, self._ask)
+        else:
+            self._watch = FollowerWatch(neighbourhood.patience, self._nag)
+        self._threshold = fusion_threshold
+        self._outbox: deque[Handle] = deque()
+        self._pending: dict[Key, Handle] = {}
+        self._unnamed: dict[int, deque[Key]] = {}
+        self._places: dict[int, int] = {}
+        self._numbers: dict[Request, int] = {}
+        self._named: dict[Key, tuple[Request, int]] = {}
+        self._requests: dict[int, Request] = {}
+        self._plans: dict[bytes, list[list[int]]] = {}
+        self._own_decisions: deque[Decision] = deque()
+        self._failure: str | None = None
+        self._stopping = False
+        self._lock = threading.Lock()
+        self._driving = False
+        self._finished = threading.Condition()
+        self._waiters = 0
+        self._pid = os.getpid()
+        self._thread = threading.Thread(target=self._serve, name="distrun", daemon=True)
+        self._thread.start()
+
+    # Submitting -----------------------------------------------------------------------------------------------------
+
+    def submit(self, handle: Handle) -> Handle:
+        """Start an operation; it makes progress while the caller does other things.
+
+        Raises:
+            UsageError: an operation of this name is under way already.
+            JobAbortedError: the job has failed or this rank has shut down.
+        """
+        self._enqueue(handle)
+        (self._hood.bell if self._driving else self._hood.service_bells[self._hood.local_rank]).ring()
+        return handle
+
+    def run(self, handle: Handle) -> Handle:
+        """Start an operation that the caller will wait for at once."""
+        self._enqueue(handle)
+        if self._driving:
+            self._hood.bell.ring()
+        return handle
+
+    def _enqueue(self, handle: Handle) -> None:
+        if self._failure is not None:
+            raise JobAbortedError(self._failure)
+        if not self.is_ours():
+            raise UsageError("a forked child of a rank is not a rank: call collectives in the rank itself")
+        request = handle.request
+        key: Key
+        if request.name is None:
+            with self._finished:  # the order of unnamed operations must be the order of their places
+                self._enqueue_unnamed(handle)
+            return
+        handle.key = key = (request.process_set, request.name)
+        if self._pending.setdefault(key, handle) is not handle:
+            raise UsageError(
+                f"{title(request.kind, request.name)} is under way already: wait for it, or give this operation another name"
+            )
+        known = self._named.get(key)
+        if known is not None and known[0] == request:
+            handle.number = known[1]
+        else:
+            handle.site = call_site()
+        self._outbox.append(handle)
+
+    def _enqueue_unnamed(self, handle: Handle) -> None:
+        request = handle.request
+        place = self._places.get(request.process_set, 0)
+        self._places[request.process_set] = place + 1
+        handle.key = (request.process_set, place)
+        handle.number = self._numbers.get(request, -1)
+        if handle.number < 0:
+            handle.site = call_site()
+        self._pending[handle.key] = handle
+        self._unnamed.setdefault(request.process_set, deque()).append(handle.key)
+        self._outbox.append(handle)
+
+    # Waiting and driving --------------------------------------------------------------------------------------------
+
+    def wait(self, handle: Handle) -> None:
+        """Return when `handle` is done, driving the engine meanwhile if nobody else does."""
+        while not handle.done:
+            if self._lock.acquire(blocking=False):
+                self._drive_and_release(handle)
+                continue
+            with self._finished:
+                self._waiters += 1
+                try:
+                    # The driver tells when it completes something and when it stops driving. It cannot do so between our
+                    # look at the lock and here unnoticed: it takes `_finished` after it has let go of the lock.
+                    if not handle.done and self._driving:
+                        self._finished.wait(1.0)
+                finally:
+                    self._waiters -= 1
+
+    def _drive_and_release(self, handle: Handle | None) -> None:
+        self._driving = True
+        try:
+            self._drive(handle)
+        except CollectiveError as error:
+            self._abort(str(error))
+        except BaseException as error:
+            self._abort(f"rank {self._rank} was interrupted while communicating: {type(error).__name__}: {error}")
+            raise
+        finally:
+            self._driving = False
+            self._lock.release()
+            if self._waiters:
+                with self._finished:
+                    self._finished.notify_all()
+            if (self._outbox or self._pending) and handle is not None:
+                self._hood.service_bells[self._hood.local_rank].ring()
+
+    def _drive(self, handle: Handle | None) -> None:
+        """Make progress until `handle` is done or, given None, until nothing is under way."""
+        while True:
+            if self._outbox:
+                self._hand_in()
+            if self._controller is not None:
+                self._coordinate(self._controller)
+            else:
+                self._follow()
+            if handle is None:
+                self._watch.look(time.monotonic())
+                if self._is_idle():
+                    return
+            elif handle.done:
+                return
+            if not self._has_news():
+                self._sleep()
+
+    def _is_idle(self) -> bool:
+        return self._stopping or not (self._pending or self._outbox or self._watch.is_busy)
+
+    def _has_news(self) -> bool:
+        return bool(self._outbox) or self._control.waiting() or self._stopping
+
+    def _sleep(self) -> None:
+        now = time.monotonic()
+        until = self._watch.next_look(now)
+        if self._control.is_stuck:
+            self._control.push()
+            until = min(until, now + 0.001)
+        if not self._hood.wait(self._has_news, self._waiting_for, until, FOREVER):
+            self._watch.look(time.monotonic())
+
+    def _waiting_for(self) -> str:
+        handles = list(self._pending.values())
+        if not handles:
+            return "the engine"
+        more = f" and {len(handles) - 1} more" if len(handles) > 1 else ""
+        request, place = handles[0].request, handles[0].key[1]
+        return title(request.kind, request.name, place if isinstance(place, int) else None) + more
+
+    def _serve(self) -> None:
+        """The engine's own thread."""
+        bell = self._hood.service_bells[self._hood.local_rank]
+        sleeper = self._hood.service_sleeper()
+        while not self._stopping:
+            bell.doze()
+            if self._driving or not (self._outbox or self._pending or self._stopping):
+                sleeper.sleep()
+            bell.rouse()
+            if not self._stopping and self._failure is None and self._lock.acquire(blocking=False):
+                self._drive_and_release(None)
+
+    # Negotiating ----------------------------------------------------------------------------------------------------
+
+    def _hand_in(self) -> None:
+        """Tell the coordinator (perhaps ourselves) about newly submitted operations, in order."""
+        numbers: list[int] = []
+        outbox = self._outbox
+        while outbox:
+            handle = outbox.popleft()
+            if handle.number >= 0:
+                numbers.append(handle.number)
+            else:
+                self._send_numbers(numbers)
+                numbers = []
+                self._send_request(handle.request, handle.site)
+        self._send_numbers(numbers)
+
+    def _send_numbers(self, numbers: list[int]) -> None:
+        if not numbers:
+            return
+        if self._controller is not None:
+            self._controller.submit_numbers(self._rank, numbers, time.monotonic())
+        else:
+            self._control.send(0, _NUMBERS + array.array(_NUMBER, numbers).tobytes())
+
+    def _send_request(self, request: Request, site: str) -> None:
+        if self._controller is not None:
+            self._controller.submit(self._rank, request, site, time.monotonic())
+        else:
+            self._control.send(0, _REQUEST + request.encode(site))
+
+    def _coordinate(self, controller: Controller) -> None:
+        """Coordinator: hear the ranks, decide, tell the ranks, act on it."""
+        now = time.monotonic()
+        for rank, message in self._control.messages():
+            body = message[1:]
+            letter = message[:1]
+            if letter == _NUMBERS:
+                numbers = array.array(_NUMBER)
+                numbers.frombytes(body)
+                controller.submit_numbers(rank, numbers, now)
+            elif letter == _REQUEST:
+                request, site = Request.decode(body)
+                controller.submit(rank, request, site, now)
+            else:
+                self._watch.answered(rank, body.decode(errors="replace"), now)
+        self._announce(controller.decisions())
+
+    def _announce(self, decisions: Iterable[Decision]) -> None:
+        for decision in decisions:
+            message = _encode(decision)
+            for rank in self._hood.others:
+                self._control.send(rank, message)
+            self._act(message)
+
+    def _follow(self) -> None:
+        """Others: act on what the coordinator has decided."""
+        for _, message in self._control.messages():
+            self._watch.heard()
+            self._act(message)
+
+    def _act(self, message: bytes) -> None:
+        letter = message[:1]
+        if letter == _EXECUTE:
+            for numbers in self._plan(message):
+                self._perform([self._take(number) for number in numbers])
+        elif letter == _DEFINE:
+            request, _ = Request.decode(message[5:])
+            self._perform([self._take_new(request, int.from_bytes(message[1:5], "little", signed=True))])
+        elif letter == _FAIL:
+            process_set, name, text, is_stall = json.loads(message[1:])
+            self._fail((process_set, name), StallError(text) if is_stall else MismatchError(text))
+        else:
+            self._control.send(0, _ANSWER + main_stack().encode())
+
+    # Carrying out ---------------------------------------------------------------------------------------------------
+
+    def _plan(self, message: bytes) -> list[list[int]]:
+        """Which of the numbers in an "execute" message travel together. Training repeats itself: most are known."""
+        plan = self._plans.get(message)
+        if plan is None:
+            numbers = array.array(_NUMBER)
+            numbers.frombytes(message[1:])
+            plan = fuse(
+                numbers,
+                key=lambda number: fusion_key(self._requests[number]),
+                nbytes=lambda number: self._requests[number].nbytes,
+                threshold=self._threshold,
+            )
+            if len(self._plans) > 1000:
+                self._plans.clear()
+            self._plans[message] = plan
+        return plan
+
+    def _take(self, number: int) -> Handle:
+        request = self._requests[number]
+        if request.name is not None:
+            return self._pending.pop((request.process_set, request.name))
+        return self._pending.pop(self._unnamed[request.process_set].popleft())
+
+    def _take_new(self, request: Request, number: int) -> Handle:
+        if number >= 0:
+            self._requests[number] = request
+            self._numbers[request] = number
+            if request.name is not None:
+                self._named[request.process_set, request.name] = request, number
+        if request.name is not None:
+            return self._pending.pop((request.process_set, request.name))
+        return self._pending.pop(self._unnamed[request.process_set].popleft())
+
+    def _perform(self, handles: Sequence[Handle]) -> None:
+        try:
+            perform(self.backend, handles)
+        except BaseException as error:
+            for handle in handles:  # they are no longer pending, so `_abort` would miss them
+                self._pending[handle.key] = handle
+            if isinstance(error, CollectiveError):
+                raise JobAbortedError(*error.args) from None
+            raise
+        self._complete(handles)
+
+    def _complete(self, handles: Iterable[Handle]) -> None:
+        for handle in handles:
+            handle.done = True
+        if self._waiters:
+            with self._finished:
+                self._finished.notify_all()
+
+    def _fail(self, key: Key, error: CollectiveError) -> None:
+        handle = self._pending.pop(key, None)
+        if handle is None:
+            return
+        if isinstance(key[1], int):
+            self._unnamed[key[0]].remove(key)
+        handle.error = error
+        self._complete([handle])
+
+    # Trouble --------------------------------------------------------------------------------------------------------
+
+    def _describe(self, rank: int) -> str:
+        return self._hood.describe([self._hood.ranks.index(rank)])
+
+    def _ask(self, rank: int) -> None:
+        """Coordinator: ask a rank where its main thread is."""
+        if rank == self._rank:
+            self._watch.answered(rank, main_stack(), time.monotonic())
+            return
+        index = self._hood.ranks.index(rank)
+        self._control.send(index, _QUESTION)
+        self._hood.service_bells[index].force()
+
+    def _nag(self) -> None:
+        """Others: wake the coordinator's engine, whose rank may be busy with other things, to look for stalls."""
+        self._hood.service_bells[0].force()
+
+    def _abort(self, reason: str) -> None:
+        """Nothing can complete any more: every operation under way fails, and so does every later one, on all ranks."""
+        self._failure = reason
+        self._hood.announce(FAILED, reason)
+        handles = list(self._pending.values())
+        self._pending.clear()
+        self._outbox.clear()
+        for handle in handles:
+            handle.error = JobAbortedError(reason)
+        self._complete(handles)
+
+    def is_ours(self) -> bool:
+        """Whether this process, not a parent it was forked from, made the engine."""
+        return os.getpid() == self._pid
+
+    def shutdown(self) -> None:
+        """Leave the job: operations under way fail here, and on the others those that need this rank."""
+        self._stopping = True
+        self._failure = self._failure or "distrun.shutdown() was called"
+        self._hood.service_bells[self._hood.local_rank].force()
+        self._hood.bell.force()
+        self._thread.join()
+        with self._lock:
+            self._hood.announce(LEFT)
+            self._abort(self._failure)
+        self.backend.close()
+
+
+def _encode(decision: Decision) -> bytes:
+    if isinstance(decision, Execute):
+        return _EXECUTE + array.array(_NUMBER, decision.numbers).tobytes()
+    if isinstance(decision, Define):
+        return _DEFINE + decision.number.to_bytes(4, "little", signed=True) + decision.request.encode("")
+    assert isinstance(decision, Fail)
+    return _FAIL + json.dumps([*decision.key, decision.text, decision.is_stall]).encode()

@@ -1,0 +1,26 @@
+"""Who started this process: one file per environment, all giving the same `Topology`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from distrun.runtime.environments.base import Environment
+from distrun.runtime.environments.distrun import Distrun
+from distrun.runtime.environments.env_url import EnvUrl
+from distrun.runtime.environments.hydra import Hydra
+from distrun.runtime.environments.openmpi import OpenMpi
+from distrun.runtime.environments.single import Single
+from distrun.runtime.environments.slurm import Slurm
+from distrun.runtime.environments.torchrun import Torchrun
+
+__all__ = ["DETECTION_ORDER", "Environment", "detect"]
+
+# The first one present wins. A launcher started inside another one's job leaves both sets of variables in the rank, so
+# the one that is usually inside comes first: `srun --ntasks-per-node=1 torchrun ...` is torchrun's job, and `mpirun` in
+# an sbatch script is MPI's. RANK and WORLD_SIZE alone are what any script may export, so they come after the launchers.
+DETECTION_ORDER: tuple[type[Environment], ...] = (Distrun, Torchrun, OpenMpi, Hydra, Slurm, EnvUrl, Single)
+
+
+def detect(environ: Mapping[str, str]) -> Environment:
+    """The environment that `environ` (usually `os.environ`) was made by; `Single` when nobody claims it."""
+    return next(kind(environ) for kind in DETECTION_ORDER if kind.is_present(environ))

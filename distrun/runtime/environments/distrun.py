@@ -1,0 +1,46 @@
+"""Ranks started by `distrun`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from distrun.errors import UsageError
+from distrun.runtime.contract import LaunchContract
+from distrun.runtime.environments.base import Environment
+from distrun.runtime.topology import Topology
+
+
+class Distrun(Environment):
+    """Everything is in the launch contract."""
+
+    name = "distrun"
+
+    @classmethod
+    def is_present(cls, environ: Mapping[str, str]) -> bool:
+        return LaunchContract.is_present(environ)
+
+    def topology(self) -> Topology:
+        contract = self._contract()
+        return Topology(
+            rank=contract.rank,
+            size=contract.size,
+            local_rank=contract.local_rank,
+            local_size=contract.local_size,
+            cross_rank=contract.cross_rank,
+            cross_size=contract.cross_size,
+            hostname=contract.hostname,
+        )
+
+    def job_name(self) -> str:
+        # The plan's name of the host keeps `-H localhost:2,127.0.0.1:2` apart: two in the plan, one to the kernel.
+        contract = self._contract()
+        return f"{self.name}.{contract.job}.{contract.hostname}"
+
+    def job_key(self) -> bytes | None:
+        try:
+            return bytes.fromhex(self._contract().key)
+        except ValueError:  # the value is a secret: not shown, and no traceback that shows it either
+            raise UsageError("DISTRUN_KEY is not in hexadecimal digits: start the script with `distrun`") from None
+
+    def _contract(self) -> LaunchContract:
+        return LaunchContract.from_environ(self._environ)

@@ -1,0 +1,76 @@
+"""Ranks started by Slurm's srun."""
+
+from __future__ import annotations
+
+import re
+import socket
+from collections.abc import Mapping
+
+from distrun.errors import UsageError
+from distrun.runtime.environments.base import Environment
+from distrun.runtime.topology import Topology
+
+_JOB = "SLURM_JOB_ID"
+_STEP = "SLURM_STEP_ID"
+_RANK = "SLURM_PROCID"
+_SIZE = "SLURM_STEP_NUM_TASKS"
+_LOCAL_RANK = "SLURM_LOCALID"
+_HOST_INDEX = "SLURM_NODEID"
+_RANKS_PER_HOST = "SLURM_STEP_TASKS_PER_NODE"
+_HOSTNAME = "SLURMD_NODENAME"
+# Numbers from here on are no steps started by srun: 4294967290 is salloc's interactive shell, ...291 the batch script,
+# ...292 the container for outside processes (slurm.h: SLURM_INTERACTIVE_STEP, SLURM_BATCH_SCRIPT, SLURM_EXTERN_CONT).
+_FIRST_SPECIAL_STEP = 0xFFFFFFF0
+
+
+class Slurm(Environment):
+    name = "Slurm's srun"
+
+    @classmethod
+    def is_present(cls, environ: Mapping[str, str]) -> bool:
+        # A plain `python` in an sbatch script or a salloc shell has SLURM_JOB_ID, and even SLURM_PROCID=0 and the whole
+        # allocation's SLURM_NTASKS, but nobody starts the other tasks: it is a world of one. Only a step has them.
+        step = environ.get(_STEP, "")
+        return _RANK in environ and step.isdecimal() and int(step) < _FIRST_SPECIAL_STEP
+
+    def topology(self) -> Topology:
+        local_rank, host = self._number(_LOCAL_RANK), self._number(_HOST_INDEX)
+        listed = self._text(_RANKS_PER_HOST)
+        per_host = ranks_per_host(listed)
+        if host >= len(per_host):
+            raise UsageError(
+                f"{_HOST_INDEX}={host} but {_RANKS_PER_HOST}={listed!r} has {len(per_host)} hosts: "
+                "start the script with one plain `srun`, or with `distrun`"
+            )
+        return Topology(
+            rank=self._number(_RANK),
+            size=self._number(_SIZE),
+            local_rank=local_rank,
+            local_size=per_host[host],
+            cross_rank=sum(count > local_rank for count in per_host[:host]),
+            cross_size=sum(count > local_rank for count in per_host),
+            hostname=self._environ.get(_HOSTNAME) or socket.gethostname(),
+        )
+
+    def job_name(self) -> str:
+        return f"slurm.{self._text(_JOB)}.{self._text(_STEP)}.{self._text(_HOST_INDEX)}"
+
+
+def ranks_per_host(text: str) -> list[int]:
+    """Expand Slurm's list of task counts, in the order of the step's hosts.
+
+    Raises:
+        UsageError: `text` is not such a list.
+    """
+    # 4            one host
+    # 2(x2),1      three hosts
+    # 4(x128)      a cluster
+    counts: list[int] = []
+    for word in text.split(","):
+        match = re.fullmatch(r"(\d+)(?:\(x(\d+)\))?", word, re.ASCII)
+        if match is None:
+            raise UsageError(
+                f"{_RANKS_PER_HOST}={text!r} is not a list of counts like 2(x2),1: start the script with `distrun`"
+            )
+        counts += [int(match[1])] * int(match[2] or 1)
+    return counts

@@ -1,0 +1,103 @@
+"""Handles: operations on their way, as the caller holds them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from numpy.typing import NDArray
+
+from distrun.errors import DistrunError
+from distrun.runtime.request import Request, title
+
+if TYPE_CHECKING:
+    from distrun.runtime.engine import Engine
+    from distrun.runtime.solo_engine import SoloEngine
+
+Flat = NDArray[Any]
+
+
+def _results(handle: Handle) -> Any:
+    return handle.outputs
+
+
+class Handle:
+    """One submitted operation. `poll()` asks whether it is done, `wait()` returns its result or raises its error.
+
+    Horovod's torch handles are integers; `distrun.poll` and `distrun.synchronize` take these objects in the same places.
+    """
+
+    __slots__ = ("collect", "done", "engine", "error", "given", "inputs", "key", "number", "outputs", "received", "request", "site", "splits")
+
+    def __init__(
+        self,
+        engine: Engine | SoloEngine,
+        request: Request,
+        inputs: Sequence[Flat],
+        outputs: Sequence[Flat] = (),
+        collect: Callable[[Handle], Any] = _results,
+        splits: Sequence[int] = (),
+        given: Any = None,
+    ) -> None:
+        """`inputs` and `outputs` are flat storage arrays; `collect` makes the caller's result of a handle that is done, from
+        these and from `given`, which the caller may use as it likes."""
+        self.engine = engine
+        self.request = request
+        self.inputs = inputs
+        self.outputs = outputs
+        self.collect = collect
+        self.splits = splits
+        self.given = given
+        self.received: list[list[int]] = []  # elements that came from each rank, per output, where they may differ
+        self.key: tuple[int, str | int] = (0, "")  # process set, then the name or, unnamed, the place in the order
+        self.number = -1  # in the response cache
+        self.site = ""
+        self.done = False
+        self.error: DistrunError | None = None
+
+    def poll(self) -> bool:
+        """Whether the operation is done, successfully or not; never waits."""
+        return self.done
+
+    def wait(self) -> Any:
+        """Wait until the operation is done; its result.
+
+        Raises:
+            MismatchError: the ranks disagreed about the operation.
+            StallError: some rank did not submit it within the stall timeout.
+            JobAbortedError: a rank is gone.
+        """
+        if not self.done:
+            self.engine.wait(self)
+        if self.error is not None:
+            raise type(self.error)(*self.error.args)
+        return self.collect(self)
+
+    def __repr__(self) -> str:
+        state = "failed" if self.error else "done" if self.done else "under way"
+        place = self.key[1] if isinstance(self.key[1], int) else None
+        return f"<{title(self.request.kind, self.request.name, place)}: {state}>"
+
+
+
+
+class HandleGroup:
+    """Several handles that the caller sees as one, each with its places in the list of results."""
+
+    def __init__(self, parts: Sequence[tuple[Handle, Sequence[int]]]) -> None:
+        """`parts`: handles whose results are lists, and at which index of the whole each element belongs."""
+        self._parts = parts
+
+    def poll(self) -> bool:
+        """Whether all are done; never waits."""
+        return all(handle.poll() for handle, _ in self._parts)
+
+    def wait(self) -> list[Any]:
+        """Wait for all; their results in the caller's order. Raises as `Handle.wait` does, for the first that failed."""
+        results: dict[int, Any] = {}
+        for handle, places in self._parts:
+            results.update(zip(places, handle.wait(), strict=True))
+        return [results[place] for place in range(len(results))]
+
+
+AnyHandle = Handle | HandleGroup

@@ -1,0 +1,192 @@
+"""The meeting: how the ranks of one host find each other and exchange the file descriptors of what they share.
+
+Local rank 0 listens on an abstract Unix socket whose name follows from the job; the others connect, say who they are and
+hand over their descriptors; local rank 0 then gives everybody's to everybody. The socket has no name in a file system and
+lives only until all have met. Both sides check that the other belongs to the same user (SO_PEERCRED) and, where the
+launcher gave the job a key, that it knows the key, before anything it sent is used.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import os
+import secrets
+import socket
+import struct
+import time
+from dataclasses import dataclass
+
+from distrun.errors import BootstrapError
+from distrun.runtime.doorbell import new_bell_fd
+from distrun.runtime.segment import new_segment_fd, segment_size
+
+_HELLO = struct.Struct("<II")  # local rank, process id
+_DESCRIPTORS = 4
+_MAC = 32
+
+
+@dataclass(frozen=True)
+class Presence:
+    """What one rank shows its neighbours: file descriptors, and the process id for messages to people."""
+
+    pid: int
+    segment: int
+    bell: int
+    service_bell: int
+    pidfd: int
+
+    @property
+    def descriptors(self) -> list[int]:
+        """In the order in which they travel."""
+        return [self.segment, self.bell, self.service_bell, self.pidfd]
+
+    def close(self) -> None:
+        """Close the descriptors; mappings of the segment stay."""
+        for fd in self.descriptors:
+            os.close(fd)
+
+
+def own_presence(local_size: int) -> Presence:
+    """A new presence of this process."""
+    segment = new_segment_fd(segment_size(local_size))
+    return Presence(os.getpid(), segment, new_bell_fd(), new_bell_fd(), os.pidfd_open(os.getpid()))
+
+
+def meet(name: str, key: bytes | None, local_rank: int, local_size: int, timeout: float) -> list[Presence]:
+    """Meet the other ranks of this host; everybody's presence by local rank, our own included.
+
+    Args:
+        name: the same on all ranks that should meet, and on no others; need not be secret.
+        key: the job key, or None where no launcher of ours gave one.
+        timeout: seconds to wait for the slowest rank.
+
+    Raises:
+        BootstrapError: somebody did not come in time, or was not who they should be.
+    """
+    mine = own_presence(local_size)
+    if local_size == 1:
+        return [mine]
+    address = "\0distrun-" + hashlib.sha256(f"{os.getuid()}:{name}".encode()).hexdigest()[:32]
+    secret = key or b""
+    deadline = time.monotonic() + timeout
+    if local_rank == 0:
+        return _host(address, secret, local_size, mine, deadline, timeout)
+    return _visit(address, secret, local_rank, local_size, mine, deadline, timeout)
+
+
+def _host(
+    address: str, secret: bytes, local_size: int, mine: Presence, deadline: float, timeout: float
+) -> list[Presence]:
+    present: dict[int, Presence] = {0: mine}
+    guests: dict[int, socket.socket] = {}
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener:
+        try:
+            listener.bind(address)
+        except OSError as error:
+            raise BootstrapError(f"local rank 0 cannot listen for the other ranks of this host: {error}") from None
+        listener.listen(local_size)
+        while len(present) < local_size:
+            missing = sorted(set(range(local_size)) - set(present))
+            try:
+                listener.settimeout(max(0.001, deadline - time.monotonic()))
+                guest, _ = listener.accept()
+            except TimeoutError:
+                raise BootstrapError(
+                    f"local ranks {missing} of {local_size} did not call init() within {timeout:g} s: "
+                    "see whether they are still starting (raise --start-timeout) or have ended"
+                ) from None
+            try:
+                local_rank, presence = _receive_guest(guest, secret, deadline)
+            except (OSError, BootstrapError, ValueError):
+                guest.close()  # a stranger; whoever belongs to us is still awaited
+                continue
+            present[local_rank] = presence
+            guests[local_rank] = guest
+    everybody = [present[rank] for rank in range(local_size)]
+    for local_rank, guest in guests.items():
+        with guest:
+            for presence in everybody:
+                socket.send_fds(guest, [_HELLO.pack(0, presence.pid)], presence.descriptors)
+    return everybody
+
+
+def _receive_guest(guest: socket.socket, secret: bytes, deadline: float) -> tuple[int, Presence]:
+    guest.settimeout(max(0.001, min(5.0, deadline - time.monotonic())))
+    _check_same_user(guest)
+    challenge = secrets.token_bytes(_MAC)
+    guest.send(challenge)
+    answer = guest.recv(2 * _MAC)
+    proof, counter_challenge = answer[:_MAC], answer[_MAC:]
+    if not hmac.compare_digest(proof, _mac(secret, b"guest", challenge)):
+        raise BootstrapError("a process that does not know the job key tried to join")
+    guest.send(_mac(secret, b"host", counter_challenge))
+    message, fds, _, _ = socket.recv_fds(guest, _HELLO.size, _DESCRIPTORS)
+    if len(fds) != _DESCRIPTORS:
+        raise BootstrapError("a rank showed no descriptors")
+    local_rank, pid = _HELLO.unpack(message)
+    return local_rank, Presence(pid, *fds)
+
+
+def _visit(
+    address: str, secret: bytes, local_rank: int, local_size: int, mine: Presence, deadline: float, timeout: float
+) -> list[Presence]:
+    with _connect(address, deadline, timeout) as host:
+        host.settimeout(max(0.001, deadline - time.monotonic()))
+        _check_same_user(host)
+        try:
+            challenge = host.recv(_MAC)
+            if not challenge:
+                raise ConnectionError("it closed the connection")
+            counter_challenge = secrets.token_bytes(_MAC)
+            host.send(_mac(secret, b"guest", challenge) + counter_challenge)
+            if not hmac.compare_digest(host.recv(_MAC), _mac(secret, b"host", counter_challenge)):
+                raise BootstrapError("the process that listens in local rank 0's place does not know the job key")
+            socket.send_fds(host, [_HELLO.pack(local_rank, mine.pid)], mine.descriptors)
+            everybody = []
+            for peer in range(local_size):
+                message, fds, _, _ = socket.recv_fds(host, _HELLO.size, _DESCRIPTORS)
+                if len(fds) != _DESCRIPTORS:
+                    raise BootstrapError("local rank 0 ended while the ranks of this host were meeting")
+                presence = Presence(_HELLO.unpack(message)[1], *fds)
+                if peer == local_rank:
+                    presence.close()  # our own, come back: keep the originals
+                    presence = mine
+                everybody.append(presence)
+            return everybody
+        except TimeoutError:
+            raise BootstrapError(
+                f"local rank {local_rank} met local rank 0, but some rank of this host did not come within {timeout:g} s"
+            ) from None
+        except ConnectionError as error:
+            raise BootstrapError(f"local rank 0 ended while the ranks of this host were meeting ({error})") from None
+
+
+def _connect(address: str, deadline: float, timeout: float) -> socket.socket:
+    """Connect as soon as local rank 0 listens. Nothing tells when an abstract socket appears, hence the short naps."""
+    nap = 0.0005
+    while True:
+        connection = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        try:
+            connection.connect(address)
+            return connection
+        except OSError:
+            connection.close()
+        if time.monotonic() > deadline:
+            raise BootstrapError(
+                f"local rank 0 did not call init() within {timeout:g} s: see whether it is still starting "
+                "(raise --start-timeout) or has ended"
+            )
+        time.sleep(nap)
+        nap = min(0.02, nap * 1.5)
+
+
+def _check_same_user(connection: socket.socket) -> None:
+    raw = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
+    _, uid, _ = struct.unpack("3i", raw)
+    if uid != os.getuid():
+        raise BootstrapError(f"user id {uid} tried to meet the ranks of user id {os.getuid()}")
+
+
+def _mac(secret: bytes, side: bytes, challenge: bytes) -> bytes:
+    return hmac.digest(secret, side + challenge, "sha256")

@@ -1,0 +1,205 @@
+"""The neighbourhood: the ranks of one host, what each shows the others, and how they wait for one another."""
+
+from __future__ import annotations
+
+import logging
+import os
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from distrun.errors import JobAbortedError, StallError
+from distrun.runtime import peer_process
+from distrun.runtime.doorbell import Doorbell, Sleeper
+from distrun.runtime.meeting import Presence
+from distrun.runtime.segment import EPOCH, FAILED, LEFT, RUNNING, SERVICE_SLEEPING, SLEEPING, STATE, Heap, Segment
+
+log = logging.getLogger("distrun")
+
+SPINS = 400
+"""Looks before sleeping, some tens of microseconds: a wake-up costs about as much as this, so waiting costs at most twice."""
+
+
+@dataclass(frozen=True)
+class Patience:
+    """How long a rank waits in silence; seconds, 0 for ever."""
+
+    warning: float = 60.0
+    """After this a wait is reported, and again each time it has doubled."""
+    timeout: float = 0.0
+    """After this it fails."""
+
+
+FOREVER = Patience(0.0, 0.0)
+
+
+class Neighbourhood:
+    """The ranks of one host as one of them sees them. `local_rank` is ours; `ranks[i]` is the world rank of local rank i."""
+
+    def __init__(self, local_rank: int, ranks: Sequence[int], presences: Sequence[Presence], patience: Patience) -> None:
+        self.local_rank = local_rank
+        self.size = len(presences)
+        self.ranks = tuple(ranks)
+        self.patience = patience
+        self._presences = presences
+        size = os.fstat(presences[0].segment).st_size
+        self.segments = [Segment(presence.segment, size, self.size) for presence in presences]
+        self.mine = self.segments[local_rank]
+        self.heap = Heap(self.mine)
+        self.bells = self._bells([p.bell for p in presences], SLEEPING)
+        self.service_bells = self._bells([p.service_bell for p in presences], SERVICE_SLEEPING)
+        self.bell = self.bells[local_rank]
+        self.others = [index for index in range(self.size) if index != local_rank]
+        self._pidfds = {presences[index].pidfd: index for index in self.others}
+        self._sleeper = Sleeper(self.bell, self._pidfds)
+        self._ended: dict[int, str] = {}
+        self._epoch = 0
+        self._words = self.mine.words
+        self._line_start = self.mine.layout.lines // 8
+        self._line_words = self.mine.layout.line_words
+        self._their_words = [self.segments[index].words for index in self.others]
+        self._their_bells = [self.bells[index] for index in self.others]
+        crowded = self.size > len(os.sched_getaffinity(0))
+        self._spins = 2 if crowded else SPINS
+
+    def _bells(self, fds: Sequence[int], word: int) -> list[Doorbell]:
+        return [Doorbell(fd, segment.words, word) for fd, segment in zip(fds, self.segments, strict=True)]
+
+    # The exchange ---------------------------------------------------------------------------------------------------
+    #
+    # A barrier at which every rank shows the others a line of words. Everybody writes a line, then the number of the
+    # exchange; and goes on when all numbers have come as far. There are two lines, used in turn: a line is written again
+    # two exchanges later, which its owner reaches only after everybody arrived at the one between, that is, has read it.
+    # The same holds for the two staging buffers, which are used in step with the lines.
+
+    @property
+    def parity(self) -> int:
+        """Which line and which staging buffer the *next* exchange uses."""
+        return (self._epoch + 1) & 1
+
+    def exchange(self, words: Sequence[int], what: str) -> list[Sequence[int]]:
+        """Show `words` (64-bit integers, at most `Layout.line_words`) to all; everybody's, by local rank.
+
+        `what` names the operation for whoever has to be told that it waits.
+
+        Raises:
+            JobAbortedError: a neighbour ended, left or failed before it arrived.
+            StallError: it did not arrive within the stall timeout.
+        """
+        self._epoch = epoch = self._epoch + 1
+        start = self._line_start + (epoch & 1) * self._line_words
+        count = len(words)
+        mine = self._words
+        for index in range(count):
+            mine[start + index] = words[index]
+        mine[EPOCH] = epoch
+        for bell in self._their_bells:
+            bell.ring()
+        theirs = self._their_words
+        for words_of_peer in theirs:
+            if words_of_peer[EPOCH] < epoch:
+                self.wait(lambda: all(their[EPOCH] >= epoch for their in theirs), lambda: self._lagging(epoch, what))
+                break
+        stop = start + count
+        return [segment.words[start:stop] for segment in self.segments]
+
+    def _lagging(self, epoch: int, what: str) -> str:
+        late = [index for index in self.others if self.segments[index].words[EPOCH] < epoch]
+        return f"{what}, which has begun and waits for {self.describe(late)}"
+
+    # Waiting --------------------------------------------------------------------------------------------------------
+
+    def wait(
+        self, ready: Callable[[], bool], what: Callable[[], str], until: float | None = None, patience: Patience | None = None
+    ) -> bool:
+        """Wait until `ready()`; False when the monotonic time `until` came first.
+
+        `ready` must become true through something a neighbour wrote before ringing our bell. `what` says, in words, what is
+        waited for.
+
+        Raises:
+            JobAbortedError: a neighbour ended, left or failed, and `ready()` is still false.
+            StallError: the stall timeout is over.
+        """
+        for _ in range(self._spins):
+            if ready():
+                return True
+        started = time.monotonic()
+        patience = patience or self.patience
+        next_warning = patience.warning or float("inf")
+        limit = patience.timeout or float("inf")
+        while True:
+            self.bell.doze()
+            try:
+                trouble = self._trouble()
+                if ready():
+                    return True
+                if trouble is not None:
+                    raise JobAbortedError(f"{what()}: {trouble}")
+                now = time.monotonic()
+                if until is not None and now >= until:
+                    return False
+                waited = now - started
+                if waited >= limit:
+                    raise StallError(f"gave up after {waited:.0f} s: {what()}")
+                if waited >= next_warning:
+                    log.warning("waiting for %.0f s: %s", waited, what())
+                    next_warning *= 2
+                wake = started + min(limit, next_warning)
+                self._sleep(min(wake, until) - now if until is not None else wake - now)
+            finally:
+                self.bell.rouse()
+
+    def _sleep(self, seconds: float) -> None:
+        for index in self._sleeper.sleep(None if seconds == float("inf") else seconds):
+            self.note_end(index)
+
+    def note_end(self, index: int) -> None:
+        """A neighbour's process is known to have ended."""
+        self._ended.setdefault(index, peer_process.ending(self._presences[index].pidfd))
+
+    def _trouble(self) -> str | None:
+        """Why somebody will not come any more. Read before the last look at what is waited for, never after it."""
+        for index in self.others:
+            state = self.segments[index].words[STATE]
+            if state == FAILED:
+                return f"{self.describe([index])} failed: {self.segments[index].reason}"
+            if state == LEFT:
+                return f"{self.describe([index])} has left: it called shutdown() or its script ended"
+        for index, how in self._ended.items():
+            return f"{self.describe([index])} {how}"
+        return None
+
+    # Telling and asking ---------------------------------------------------------------------------------------------
+
+    def describe(self, indices: Sequence[int]) -> str:
+        """Neighbours for people: `rank 1 (process 4242, stopped by a signal)`."""
+        return ", ".join(self._describe_one(index) for index in indices)
+
+    def _describe_one(self, index: int) -> str:
+        presence = self._presences[index]
+        details = [f"process {presence.pid}"]
+        if index != self.local_rank and index not in self._ended:
+            state = peer_process.condition(presence.pidfd)
+            if state is not None:
+                details.append(state)
+        return f"rank {self.ranks[index]} ({', '.join(details)})"
+
+    def announce(self, state: int, reason: str = "") -> None:
+        """Tell the neighbours that we leave or have failed."""
+        if self.mine.words[STATE] != RUNNING:
+            return
+        self.mine.reason = reason
+        self.mine.words[STATE] = state
+        for index in self.others:
+            self.bells[index].force()
+            self.service_bells[index].force()
+
+    def service_sleeper(self) -> Sleeper:
+        """For the engine's own thread: sleeps until our service bell rings."""
+        return Sleeper(self.service_bells[self.local_rank], {})
+
+    def close(self) -> None:
+        """Close the descriptors. The memory itself goes when the last array in it does."""
+        for presence in self._presences:
+            presence.close()

@@ -1,0 +1,44 @@
+"""Collectives on Python objects, which travel pickled: convenient for configuration and metrics, not for tensors.
+
+What is unpickled comes from ranks of the same job, which have proved that they belong to it when they met.
+"""
+
+from __future__ import annotations
+
+import pickle
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from distrun.runtime import collectives, world
+from distrun.runtime.process_set import ProcessSet, global_process_set
+
+
+def _pickle(obj: Any) -> NDArray[np.uint8]:
+    import cloudpickle  # not at the top: most scripts send no objects
+
+    return np.frombuffer(cloudpickle.dumps(obj), np.uint8)
+
+
+def broadcast_object(
+    obj: Any, root_rank: int = 0, name: str | None = None, process_set: ProcessSet = global_process_set
+) -> Any:
+    """The root's object, pickled there and unpickled here; on the root the object itself. Others may pass None."""
+    is_root = world.rank() == root_rank
+    payload = _pickle(obj) if is_root else None
+    length = np.array(0 if payload is None else payload.size, np.int64)
+    length = collectives.broadcast(length, root_rank, name and f"{name}.length", process_set)
+    if payload is None:
+        payload = np.empty(int(length), np.uint8)
+    received = collectives.broadcast(payload, root_rank, name and f"{name}.bytes", process_set)
+    return obj if is_root else pickle.loads(received.tobytes())
+
+
+def allgather_object(obj: Any, name: str | None = None, process_set: ProcessSet = global_process_set) -> list[Any]:
+    """All ranks' objects, in rank order."""
+    payload = _pickle(obj)
+    lengths = collectives.allgather(np.array([payload.size], np.int64), name and f"{name}.lengths", process_set)
+    received = collectives.allgather(payload, name and f"{name}.bytes", process_set)
+    stops = np.cumsum(lengths)
+    return [pickle.loads(received[stop - length : stop].tobytes()) for length, stop in zip(lengths, stops, strict=True)]

@@ -1,0 +1,77 @@
+"""Performing: from operations that are ready to calls of a backend."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+
+from distrun.runtime.backends.base import Backend
+from distrun.runtime.handles import Handle
+from distrun.runtime.reduction import Reduction, reduction
+from distrun.runtime.request import Request, Shape, title
+
+
+def fusion_key(request: Request) -> Hashable | None:
+    """What two requests must have in common to be carried out as one; None when the request must travel alone."""
+    if request.kind != "allreduce":
+        return None
+    return request.process_set, request.device, request.dtype, request.op, request.prescale, request.postscale
+
+
+def rows_of(shape: Shape, size: int) -> list[int]:
+    """How many rows of dimension 0 each rank keeps in a reducescatter: evenly, the earlier ranks taking what is over."""
+    rows, over = divmod(shape[0], size)
+    return [rows + (rank < over) for rank in range(size)]
+
+
+def perform(backend: Backend, handles: Sequence[Handle]) -> None:
+    """Carry out `handles`, all of one kind and, if there are several, of one `fusion_key`; fills in their outputs."""
+    request = handles[0].request
+    what = title(request.kind, request.name, _place(handles[0]))
+    if len(handles) > 1:
+        what += f" and {len(handles) - 1} more"
+    if request.kind == "allreduce":
+        _allreduce(backend, handles, _reduction(backend, request), what)
+        return
+    for handle in handles:
+        if request.kind == "barrier":
+            backend.barrier(what)
+        elif request.kind == "broadcast":
+            for array in handle.outputs:
+                backend.broadcast(array, request.root, what)
+        elif request.kind == "allgather":
+            gathered = [backend.allgather(array, what) for array in handle.inputs]
+            handle.outputs = [output for output, _ in gathered]
+            handle.received = [counts for _, counts in gathered]
+        elif request.kind == "alltoall":
+            output, counts = backend.alltoall(handle.inputs[0], handle.splits, what)
+            handle.outputs, handle.received = [output], [counts]
+        else:
+            handle.outputs = [
+                backend.reducescatter(array, _counts(shape, backend.size), _reduction(backend, request), what)
+                for array, shape in zip(handle.inputs, request.shapes, strict=True)
+            ]
+
+
+def _place(handle: Handle) -> int | None:
+    return handle.key[1] if isinstance(handle.key[1], int) else None
+
+
+def _reduction(backend: Backend, request: Request) -> Reduction:
+    return reduction(request.dtype, request.op, backend.size, request.prescale, request.postscale)
+
+
+def _allreduce(backend: Backend, handles: Sequence[Handle], how: Reduction, what: str) -> None:
+    if len(handles) == 1:
+        inputs, outputs = handles[0].inputs, handles[0].outputs
+    else:
+        inputs = [array for handle in handles for array in handle.inputs]
+        outputs = [array for handle in handles for array in handle.outputs]
+    if inputs:
+        backend.allreduce(inputs, outputs, how, what)
+
+
+def _counts(shape: Shape, size: int) -> list[int]:
+    row = 1
+    for extent in shape[1:]:
+        row *= extent
+    return [rows * row for rows in rows_of(shape, size)]

@@ -1,0 +1,47 @@
+"""Process sets: the ranks that take part in an operation."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from distrun.errors import UsageError
+
+
+class ProcessSet:
+    """A set of ranks. Everything in the engine is keyed by process set; for now there is one, the world.
+
+    Horovod's `ProcessSet(ranks)` makes further ones; here that is refused, with a sentence, until they are supported.
+    """
+
+    def __init__(self, ranks: Iterable[int] | None = None) -> None:
+        """`ranks`: None for all of them.
+
+        Raises:
+            UsageError: `ranks` is given.
+        """
+        if ranks is not None:
+            raise UsageError(f"ProcessSet({list(ranks)}): only distrun.global_process_set is supported in this version")
+        self.process_set_id = 0
+
+    def __repr__(self) -> str:
+        return "ProcessSet(all ranks)"
+
+    def included(self) -> bool:
+        """Whether this rank belongs to the set."""
+        return True
+
+    def rank(self) -> int:
+        """This rank's position in the set."""
+        from distrun.runtime import world
+
+        return world.rank()
+
+    def size(self) -> int:
+        """The number of ranks in the set."""
+        from distrun.runtime import world
+
+        return world.size()
+
+
+global_process_set = ProcessSet()
+"""All ranks of the job."""

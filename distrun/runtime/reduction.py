@@ -1,0 +1,150 @@
+"""The arithmetic of a reduction: how the ranks' elements at one place become one element.
+
+A `Reduction` combines flat arrays, one per rank, in rank order. Whoever computes a given element therefore computes the
+same bits: that is what makes the result identical on all ranks however the work is divided.
+"""
+
+from __future__ import annotations
+
+import enum
+import functools
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from distrun.errors import UsageError
+from distrun.runtime.dtypes import ELEMENT_TYPES, ElementType
+
+Flat = NDArray[Any]
+
+CHUNK = 128 << 10
+"""Bytes combined at a time: a chunk of two sources and the accumulator stay in a core's second-level cache."""
+
+
+class ReduceOp(enum.IntEnum):
+    """How elements are combined. The names are Horovod's."""
+
+    AVERAGE = 0
+    SUM = 1
+    MIN = 2
+    MAX = 3
+    PRODUCT = 4
+
+    def __str__(self) -> str:
+        return self.name.lower()
+
+
+Average, Sum, Min, Max, Product = ReduceOp
+
+_UFUNCS: dict[ReduceOp, np.ufunc] = {
+    Average: np.add,
+    Sum: np.add,
+    Min: np.minimum,
+    Max: np.maximum,
+    Product: np.multiply,
+}
+
+
+def check_op(op: ReduceOp, dtype: str) -> None:
+    """Refuse an operator that has no meaning for the elements.
+
+    Raises:
+        UsageError: `op` is no reduce op, or has no meaning for `dtype`.
+    """
+    if not isinstance(op, ReduceOp):
+        known = ", ".join(f"distrun.{member.name.capitalize()}" for member in ReduceOp)
+        raise UsageError(f"op={op!r} is no reduce op: use one of {known}")
+    if dtype.startswith(("complex", "clongdouble")) and op in (Min, Max):
+        raise UsageError(f"op={op} has no meaning for {dtype}, which is not ordered: reduce the real or imaginary part")
+
+
+class Reduction:
+    """One way of combining `size` arrays: element type, operator and scale factors, prepared once and used often.
+
+    The result is `postscale * op(prescale * x_0, prescale * x_1, ...)`, formed in the accumulator type of the elements.
+    Integers: an average is the exact sum (modulo 2**bits) divided by `size`, rounded towards zero; other scale factors are
+    applied in float64 and rounded towards zero. Booleans: sum and average are `or`, product is `and`.
+    """
+
+    def __init__(self, element: ElementType, op: ReduceOp, size: int, prescale: float, postscale: float) -> None:
+        self.element = element
+        self.size = size
+        self._ufunc = _UFUNCS[op]
+        if element.storage == np.bool_:
+            self._ufunc = {np.add: np.logical_or, np.multiply: np.logical_and}.get(self._ufunc, self._ufunc)
+        inexact = np.issubdtype(element.accumulator, np.inexact)
+        averages = op is Average and size > 1
+        self._prescale = prescale
+        self._postscale = postscale / size if averages and inexact else postscale
+        self._divisor = size if averages and np.issubdtype(element.accumulator, np.integer) else 1
+        self._accumulator = np.empty(CHUNK // element.accumulator.itemsize, element.accumulator)
+        self._operand = np.empty_like(self._accumulator)
+        self._direct = not element.is_converted and prescale == 1.0
+
+    @property
+    def is_identity(self) -> bool:
+        """Whether the reduction of a world of one is the input itself."""
+        return self.size == 1 and self._prescale == 1.0 and self._postscale == 1.0
+
+    def combine(self, sources: Sequence[Flat], targets: Sequence[Flat]) -> None:
+        """Combine `sources` (flat, of equal length, in rank order) and write the result to each of `targets`.
+
+        A target may be one of the sources.
+        """
+        step = self._accumulator.size
+        length = sources[0].size
+        if length <= step:
+            self._combine_chunk(sources, targets)
+            return
+        for start in range(0, length, step):
+            chunk = slice(start, min(length, start + step))
+            self._combine_chunk([source[chunk] for source in sources], [target[chunk] for target in targets])
+
+    def _combine_chunk(self, sources: Sequence[Flat], targets: Sequence[Flat]) -> None:
+        total = self._accumulator[: sources[0].size]
+        if self._direct and len(sources) > 1:
+            self._ufunc(sources[0], sources[1], out=total)
+            for source in sources[2:]:
+                self._ufunc(total, source, out=total)
+        else:
+            self._load(sources[0], total)
+            operand = self._operand[: total.size]
+            for source in sources[1:]:
+                self._load(source, operand)
+                self._ufunc(total, operand, out=total)
+        if self._divisor != 1:
+            _divide_towards_zero(total, self._divisor)
+        if self._postscale != 1.0:
+            _scale(total, self._postscale)
+        for target in targets:
+            if self.element.is_converted:
+                self.element.narrow(total, target)
+            else:
+                target[:] = total
+
+    def _load(self, source: Flat, out: Flat) -> None:
+        self.element.widen(source, out)
+        if self._prescale != 1.0:
+            _scale(out, self._prescale)
+
+
+def _scale(values: Flat, factor: float) -> None:
+    if np.issubdtype(values.dtype, np.inexact):
+        values *= values.dtype.type(factor)
+    elif values.dtype != np.bool_:
+        values[:] = np.trunc(values * np.float64(factor)).astype(values.dtype)
+
+
+def _divide_towards_zero(values: Flat, divisor: int) -> None:
+    """Integer division as in C; numpy's rounds towards minus infinity."""
+    remainder = np.remainder(values, divisor)
+    quotient = np.floor_divide(values, divisor)
+    np.add(quotient, (values < 0) & (remainder != 0), out=values, casting="unsafe")
+
+
+@functools.lru_cache(maxsize=1024)
+def reduction(dtype: str, op: ReduceOp, size: int, prescale: float, postscale: float) -> Reduction:
+    """The `Reduction` for these parameters, made once. Not safe to use from two threads at a time; the engine never does."""
+    return Reduction(ELEMENT_TYPES[dtype], op, size, prescale, postscale)

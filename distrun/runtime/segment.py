@@ -1,0 +1,180 @@
+"""Segments: the memory each rank shows to the other ranks of its host.
+
+A segment is one memfd: memory without a name in any file system, so that nothing is left behind however a rank ends and no
+/dev/shm limit applies. It is as large as the machine's memory but sparse: a page exists once it has been touched. All
+neighbours map it whole when they meet, and from then on anything the owner allocates in it is visible to them by offset.
+"""
+
+from __future__ import annotations
+
+import bisect
+import mmap
+import os
+import threading
+import weakref
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+PAGE = 4096
+LINE = 8  # 64-bit words in a cache line
+RING = 1 << 20  # bytes of a message ring
+STAGE = 512 << 10  # bytes of one staging buffer; there are two
+REASON = PAGE  # bytes for the text that says why the owner failed
+
+RUNNING, LEFT, FAILED = 0, 1, 2
+
+# Words of the header, each on a cache line of its own, for each has one writer and many readers.
+STATE = 0 * LINE
+SLEEPING = 1 * LINE
+SERVICE_SLEEPING = 2 * LINE
+EPOCH = 3 * LINE
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Where things lie in a segment of a host with `local_size` ranks; offsets in bytes."""
+
+    local_size: int
+
+    @property
+    def line_words(self) -> int:
+        """Words a rank may show to its neighbours in one exchange."""
+        return 16 + 2 * self.local_size
+
+    @property
+    def lines(self) -> int:
+        """Two lines of words for exchanges, used in turn."""
+        return PAGE
+
+    @property
+    def reason(self) -> int:
+        return _pages(self.lines + 2 * 8 * self.line_words)
+
+    @property
+    def stage(self) -> int:
+        return self.reason + REASON
+
+    def ring(self, index: int) -> int:
+        """The message rings: 0 goes from the owner to its coordinator; 1 + r, in the coordinator's segment, to rank r."""
+        return self.stage + 2 * STAGE + index * (RING + PAGE)
+
+    @property
+    def heap(self) -> int:
+        return self.ring(1 + self.local_size)
+
+
+def _pages(nbytes: int) -> int:
+    return -(-nbytes // PAGE) * PAGE
+
+
+def segment_size(local_size: int) -> int:
+    """Bytes of every segment of this host: its whole memory, within what the address space can map of all ranks."""
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    return max(1 << 30, _pages(min(memory, (32 << 40) // local_size)))
+
+
+class Segment:
+    """A segment as this process maps it: the owner's or a neighbour's."""
+
+    def __init__(self, fd: int, size: int, local_size: int) -> None:
+        self.layout = Layout(local_size)
+        self._map = mmap.mmap(fd, size)
+        self.bytes: NDArray[np.uint8] = np.frombuffer(self._map, np.uint8)
+        self.buffer = memoryview(self._map)
+        self.words = self.buffer[: self.layout.stage].cast("q")
+        self.address: int = self.bytes.__array_interface__["data"][0]
+
+    def view(self, offset: int, count: int, dtype: np.dtype[Any]) -> NDArray[Any]:
+        """`count` elements of `dtype` at byte `offset`, flat, without a copy."""
+        return self.bytes[offset : offset + count * dtype.itemsize].view(dtype)
+
+    def offset_of(self, array: NDArray[Any]) -> int:
+        """The byte offset of a contiguous array that lies in this segment's heap, else -1."""
+        offset: int = array.__array_interface__["data"][0] - self.address
+        inside = self.layout.heap <= offset and offset + array.nbytes <= self.bytes.size
+        return offset if inside else -1
+
+    @property
+    def reason(self) -> str:
+        """Why the owner failed, once its state says so."""
+        raw = bytes(self.buffer[self.layout.reason : self.layout.reason + REASON])
+        return raw.split(b"\0", 1)[0].decode(errors="replace")
+
+    @reason.setter
+    def reason(self, text: str) -> None:
+        raw = text.encode()[: REASON - 1] + b"\0"
+        self.buffer[self.layout.reason : self.layout.reason + len(raw)] = raw
+
+
+def new_segment_fd(size: int) -> int:
+    """A new sparse memfd of `size` bytes, closed on exec."""
+    fd = os.memfd_create("distrun", os.MFD_CLOEXEC)
+    os.ftruncate(fd, size)
+    return fd
+
+
+class Heap:
+    """Allocates arrays in the owner's segment; an array returns its memory when the last view of it is gone.
+
+    First fit over a sorted list of free extents, whole pages at a time: a job has few, large buffers.
+    """
+
+    def __init__(self, segment: Segment) -> None:
+        self._segment = segment
+        self._free: list[tuple[int, int]] = [(segment.layout.heap, segment.bytes.size - segment.layout.heap)]
+        self._returned: list[tuple[int, int]] = []
+        self._lock = threading.Lock()
+
+    def empty(self, count: int, dtype: np.dtype[Any]) -> NDArray[Any]:
+        """A flat, uninitialised array of `count` elements that the neighbours can see.
+
+        Raises:
+            MemoryError: the segment has no extent as large.
+        """
+        size = _pages(max(1, count * dtype.itemsize))
+        with self._lock:
+            offset = self._take(size)
+        owner = _Extent(self._segment.bytes[offset : offset + size])
+        # The garbage collector may run the finaliser in any thread and at any line, so it only appends; `_take` tidies up.
+        weakref.finalize(owner, self._returned.append, (offset, size)).atexit = False
+        return np.asarray(owner)[: count * dtype.itemsize].view(dtype)
+
+    def _take(self, size: int) -> int:
+        while self._returned:
+            self._release(*self._returned.pop())
+        for index, (offset, free) in enumerate(self._free):
+            if free >= size:
+                if free == size:
+                    del self._free[index]
+                else:
+                    self._free[index] = offset + size, free - size
+                return offset
+        raise MemoryError(f"no {size} contiguous bytes left in this rank's shared memory")
+
+    def _release(self, offset: int, size: int) -> None:
+        index = bisect.bisect(self._free, (offset, 0))
+        if index < len(self._free) and self._free[index][0] == offset + size:
+            size += self._free.pop(index)[1]
+        if index > 0 and sum(self._free[index - 1]) == offset:
+            offset, before = self._free.pop(index - 1)
+            size += before
+            index -= 1
+        self._free.insert(index, (offset, size))
+
+
+class _Extent:
+    """Owns a piece of the heap: numpy keeps it alive as the base of every view made of it."""
+
+    def __init__(self, memory: NDArray[np.uint8]) -> None:
+        self.__array_interface__ = {
+            "data": (memory.__array_interface__["data"][0], False),
+            "shape": memory.shape,
+            "typestr": "|u1",
+            "version": 3,
+        }
+        self._memory = memory
+
+

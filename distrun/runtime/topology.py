@@ -1,0 +1,48 @@
+"""Where a rank stands in the job: the one answer that every environment gives."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from distrun.errors import UsageError
+
+
+@dataclass(frozen=True, repr=False)
+class Topology:
+    """A rank's place in the job, in its host and across the hosts.
+
+    The six numbers mean what they mean in Horovod. Each index counts from 0 and is smaller than its size.
+
+    Raises:
+        UsageError: an index is outside its size, or a part is larger than the whole.
+    """
+
+    rank: int
+    size: int
+    local_rank: int
+    local_size: int
+    cross_rank: int
+    """Index of this host among the hosts that have a rank with my local rank."""
+    cross_size: int
+    """How many hosts have a rank with my local rank."""
+    hostname: str
+
+    def __post_init__(self) -> None:
+        for name in ("size", "local_size", "cross_size"):
+            value = getattr(self, name)
+            if not 1 <= value <= max(self.size, 1):
+                limit = "at least 1" if name == "size" else f"between 1 and the size, {self.size}"
+                raise UsageError(f"{name} {value} must be {limit}: {_REMEDY}")
+        for part in ("", "local_", "cross_"):
+            index, count = getattr(self, f"{part}rank"), getattr(self, f"{part}size")
+            if not 0 <= index < count:
+                raise UsageError(f"{part}rank {index} must be between 0 and {count - 1} ({part}size - 1): {_REMEDY}")
+
+    def __repr__(self) -> str:
+        return (
+            f"rank {self.rank}({self.size}), local {self.local_rank}({self.local_size}), "
+            f"host {self.cross_rank}({self.cross_size}) on {self.hostname}"
+        )
+
+
+_REMEDY = "check the variables that the launcher gave this process, or start the script with `distrun`"

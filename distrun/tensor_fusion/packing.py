@@ -1,0 +1,31 @@
+"""Packing many flat arrays into one contiguous buffer and unpacking it again.
+
+The reference these must equal is three lines: `buffer = concatenate(parts)`, reduce `buffer`, `parts = split(buffer)`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+Flat = NDArray[Any]  # one-dimensional and contiguous
+
+
+def pack(parts: Sequence[Flat], buffer: Flat) -> None:
+    """Copy `parts`, one after the other, into `buffer`, whose length is the sum of theirs; all of one dtype."""
+    if len(parts) == 1:
+        buffer[:] = parts[0]
+    else:
+        np.concatenate(parts, out=buffer)
+
+
+def unpack(buffer: Flat, parts: Sequence[Flat]) -> None:
+    """Copy `buffer` into `parts`, the inverse of `pack`."""
+    start = 0
+    for part in parts:
+        stop = start + part.size
+        part[:] = buffer[start:stop]
+        start = stop

@@ -1,0 +1,43 @@
+"""A topology can only hold numbers that fit together, and prints value and total side by side."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+
+from distrun.errors import UsageError
+from distrun.runtime.topology import Topology
+
+FIFTH = Topology(rank=5, size=8, local_rank=1, local_size=2, cross_rank=2, cross_size=4, hostname="nodeA")
+
+
+def test_its_repr_shows_each_index_with_its_size():
+    assert repr(FIFTH) == "rank 5(8), local 1(2), host 2(4) on nodeA"
+
+
+def test_equal_numbers_make_equal_topologies():
+    assert dataclasses.replace(FIFTH) == FIFTH
+    assert dataclasses.replace(FIFTH, rank=4) != FIFTH
+
+
+def test_it_cannot_be_changed():
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        FIFTH.rank = 0  # type: ignore[misc]  # that is the point
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"rank": 8}, r"^rank 8 must be between 0 and 7 \(size - 1\): .*`distrun`"),
+        ({"rank": -1}, r"^rank -1 must be between 0 and 7"),
+        ({"local_rank": 2}, r"^local_rank 2 must be between 0 and 1 \(local_size - 1\)"),
+        ({"cross_rank": 4}, r"^cross_rank 4 must be between 0 and 3 \(cross_size - 1\)"),
+        ({"size": 0}, r"^size 0 must be at least 1"),
+        ({"local_size": 9}, r"^local_size 9 must be between 1 and the size, 8"),
+        ({"cross_size": 0}, r"^cross_size 0 must be between 1 and the size, 8"),
+    ],
+)
+def test_numbers_that_do_not_fit_are_refused_with_value_limit_and_remedy(change, message):
+    with pytest.raises(UsageError, match=message):
+        dataclasses.replace(FIFTH, **change)
