@@ -1,8 +1,8 @@
 """The agent: one per host, started by the launcher; starts the host's ranks, relays their output, reports their ends.
 
-`python -m distrun.runner.agent` reads its part of the plan as a frame from stdin and writes frames to stdout. It has one
-thread and sleeps until something happens. When its stdin closes, the launcher is gone: it ends all its descendants and
-leaves. It is a subreaper, so no descendant can escape from it.
+`python -m distrun.runner.agent` reads its part of the plan as a frame from stdin and writes frames to stdout. It has
+one thread and sleeps until something happens. When its stdin closes, the launcher is gone: it ends all its descendants
+and leaves. It is a subreaper, so no descendant can escape from it.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from collections.abc import Callable
 from contextlib import suppress
 
 from distrun.runner import descendants
-from distrun.runner.child import Child, NotStarted, waiting_bytes
+from distrun.runner.child import Child, StartError, waiting_bytes
 from distrun.runner.exits import RankExit
 from distrun.runner.frames import CHUNK, WINDOW, Frame, FrameDecoder, Kind
 from distrun.runner.oom import OomCounter
@@ -55,7 +55,8 @@ class Agent:
         self._watch_launcher()
         self._watch_signals()
         while not self._left:
-            for key, _ in self._selector.select(self._ending and self._ending.seconds_left()):
+            timeout = None if self._ending is None else self._ending.seconds_left()
+            for key, _ in self._selector.select(timeout):
                 if key.fd in self._selector.get_map():  # an earlier callback may have closed it
                     key.data()
             self._update_reading()
@@ -101,8 +102,7 @@ class Agent:
         for source in [key for key in self._selector.get_map().values() if key.data in self._launcher_callbacks()]:
             self._selector.unregister(source.fileobj)
         self._outgoing.clear()
-        if self._ending is None:
-            self._ending = _Ending(_ORPHAN_GRACE)
+        self._finish(_ORPHAN_GRACE)
 
     def _launcher_callbacks(self) -> tuple[Callable[[], None], ...]:
         return (self._read_commands, self._launcher_gone, self._flush)
@@ -123,7 +123,7 @@ class Agent:
             case Kind.ACK:
                 self._unacknowledged -= frame.as_int()
             case Kind.FINISH:
-                self._ending = self._ending or _Ending(frame.as_float())
+                self._finish(frame.as_float())
             case _:
                 raise ValueError(f"{frame.kind!r} is not for an agent")
 
@@ -141,7 +141,7 @@ class Agent:
     def _start_rank(self, plan: AgentPlan, rank: RankPlan) -> None:
         try:
             child = Child(plan, rank, self._function)
-        except NotStarted as error:
+        except StartError as error:
             self._send(Frame(Kind.NOT_STARTED, rank.rank, f"{error.status} {error}".encode()))
             return
         self._children[rank.rank] = self._by_pid[child.pid] = child
@@ -247,6 +247,13 @@ class Agent:
 
     # --- the end
 
+    def _finish(self, grace: float) -> None:
+        """Begin to end what is left; the second time, without grace, hurry."""
+        if self._ending is None:
+            self._ending = _Ending(grace)
+        elif grace <= 0:
+            self._ending.hurry()
+
     def _reap(self) -> bool:
         """Collect and report all that have died; returns whether any child is left."""
         ends: list[tuple[Child, int]] = []
@@ -266,17 +273,17 @@ class Agent:
     def _end_descendants(self, ending: _Ending) -> None:
         """One step of ending all that is left: SIGTERM once, SIGKILL again and again after the grace, then GONE."""
         if not self._reap():
-            self._leave(ending)
+            self._leave(ending, immortal=0)
         elif (signum := ending.due_signal()) is not None:
             ending.ended.update(descendants.signal_all(signum))
         elif ending.hopeless:
-            self._leave(ending)
+            self._leave(ending, immortal=len(descendants.signal_all(signal.SIGKILL)))
 
-    def _leave(self, ending: _Ending) -> None:
+    def _leave(self, ending: _Ending, immortal: int) -> None:
         for child in self._children.values():
             self._drain(child)
             child.close()
-        self._send(Frame.number(Kind.GONE, len(ending.ended)))
+        self._send(Frame(Kind.GONE, payload=b"%d %d" % (len(ending.ended), immortal)))
         os.set_blocking(self._reports, True)
         if not self._launcher_lost:
             self._flush()
@@ -307,6 +314,13 @@ class _Ending:
         self._next = self._kill_at if due == signal.SIGTERM else now + _KILL_INTERVAL
         self._signal = signal.SIGKILL
         return due
+
+    def hurry(self) -> None:
+        """Send SIGKILL now."""
+        now = time.monotonic()
+        self._signal = signal.SIGKILL
+        self._next = min(self._next, now)
+        self._give_up_at = min(self._give_up_at, now + _KILL_PATIENCE)
 
     @property
     def hopeless(self) -> bool:

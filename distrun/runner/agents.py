@@ -132,7 +132,7 @@ class Agent:
             while data := os.read(self._process.reports, 1 << 20):
                 for frame in decoder.feed(data):
                     if frame.kind is Kind.GONE:
-                        farewell = events.AgentGone(self.host, frame.as_int())
+                        farewell = events.AgentGone(self.host, *map(int, frame.payload.split()))
                     else:
                         self._report(frame)
         except Exception as error:  # whatever it is, a reader that dies in silence would leave the job hanging

@@ -17,7 +17,7 @@ from distrun.runner.frames import Kind
 from distrun.runner.plan import AgentPlan, RankPlan
 
 
-class NotStarted(Exception):
+class StartError(Exception):
     """A rank could not be started; `status` is the exit status a shell would give."""
 
     def __init__(self, status: int, reason: str) -> None:
@@ -37,7 +37,7 @@ class Child:
             function: descriptor of the pickled function of `distrun.run`, None for an ordinary command.
 
         Raises:
-            NotStarted: the command or the directory does not exist or may not be used.
+            StartError: the command or the directory does not exist or may not be used.
         """
         self.rank = rank.rank
         self.alive = True
@@ -60,7 +60,8 @@ class Child:
     ) -> subprocess.Popen[bytes]:
         stdout, stderr = self._source(Kind.STDOUT, theirs), self._source(Kind.STDERR, theirs)
         stdin = self._sink(theirs) if rank.stdin else subprocess.DEVNULL
-        command, inherit = plan.command, ()
+        command = plan.command
+        inherit: tuple[int, ...] = ()
         if function is not None:
             inherit = (function, self._source(Kind.RESULT, theirs))
             command = [*command, *map(str, inherit)]
@@ -90,7 +91,7 @@ class Child:
         return their_end
 
     def signal(self, signum: int) -> None:
-        """Send a signal to the rank's process group. Until the rank is reaped its number cannot mean another process."""
+        """Send a signal to the rank's process group; until the rank is reaped its number means nobody else."""
         if self.alive:
             with suppress(ProcessLookupError, PermissionError):
                 os.killpg(self.pid, signum)
@@ -125,8 +126,8 @@ def _before_exec(agent: int) -> None:
     signal.signal(signal.SIGINT, signal.SIG_DFL)  # a background shell starts us with SIGINT ignored, and ranks need it
 
 
-def _explain(error: OSError, plan: AgentPlan) -> NotStarted:
+def _explain(error: OSError, plan: AgentPlan) -> StartError:
     if error.filename == plan.wdir:
-        return NotStarted(2, f"the working directory {plan.wdir!r} cannot be used: {error.strerror}")
+        return StartError(2, f"the working directory {plan.wdir!r} cannot be used: {error.strerror}")
     status = NOT_FOUND if isinstance(error, FileNotFoundError) else NOT_EXECUTABLE
-    return NotStarted(status, f"{plan.command[0]!r} cannot be run: {error.strerror}")
+    return StartError(status, f"{plan.command[0]!r} cannot be run: {error.strerror}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import sys
 from typing import Any, NoReturn
@@ -12,24 +13,42 @@ from distrun.errors import DistrunError, UsageError
 from distrun.runner.hosts import Host, parse_host_list
 from distrun.runner.plan import LaunchRequest, describe, parse_ranks
 
-_SECONDS = click.FloatRange(min=0)
+
+class _Seconds(click.ParamType):
+    """A number of seconds; unlike `click.FloatRange` it refuses nan and inf, and does not clutter the help."""
+
+    name = "seconds"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        try:
+            seconds = float(value)
+        except ValueError:
+            seconds = math.nan
+        if not 0 <= seconds < math.inf:
+            self.fail(f"{value!r} is not a number of seconds >= 0", param, ctx)
+        return seconds
+
+
+_SECONDS = _Seconds()
 _SETTINGS = {"allow_interspersed_args": False, "help_option_names": ["-h", "--help"], "max_content_width": 120}
 
 
 @click.command(context_settings=_SETTINGS, options_metavar="[OPTIONS]")
-@click.option("-np", "--num-proc", "np", type=int, metavar="N", help="Number of ranks; default: all slots of the hosts.")
+@click.option("-np", "--num-proc", "np", type=int, metavar="N", help="Number of ranks. Default: all slots.")
 @click.option("-H", "--hosts", metavar="LIST", help="Hosts and their slots: localhost:4. Default: this machine.")
 @click.option("-hostfile", "--hostfile", metavar="FILE", help="Hosts in a file, one 'NAME slots=N' per line.")
-@click.option("-x", "exports", multiple=True, metavar="NAME[=VALUE]", help="Environment variable for the ranks; patterns as 'NCCL_*'.")
+@click.option("-x", "exports", multiple=True, metavar="NAME[=VALUE]", help="Variable for the ranks; also 'NCCL_*'.")
 @click.option("--wdir", metavar="DIR", help="Working directory of the ranks.")
 @click.option("--output-dir", metavar="DIR", help="Also write DIR/rank.N/stdout and stderr.")
 @click.option("--tag-output/--no-tag-output", default=True, help="Begin each line with the rank that wrote it.")
 @click.option("--rank-filter", metavar="RANKS", help="Show the output of these ranks only: 0,2-3.")
-@click.option("--stdin", default="none", metavar="none|RANK", help="The rank that gets standard input; default: none.")
-@click.option("--start-timeout", type=_SECONDS, metavar="S", help="Seconds the ranks may take to start; default: 60.")
-@click.option("--grace", type=_SECONDS, default=5.0, metavar="S", help="Seconds between SIGTERM and SIGKILL; default: 5.")
-@click.option("--stall-warning", type=_SECONDS, metavar="S", help="Report an operation some ranks have not joined after S seconds; 0: never.")
-@click.option("--stall-timeout", type=_SECONDS, metavar="S", help="Fail such an operation after S seconds; 0: never.")
+@click.option("--stdin", default="none", metavar="none|RANK", help="The rank that gets standard input. Default: none.")
+@click.option("--start-timeout", type=_SECONDS, metavar="S", help="Seconds the ranks may take to start. Default: 60.")
+@click.option("--grace", type=_SECONDS, default=5.0, metavar="S", help="Seconds from SIGTERM to SIGKILL. Default: 5.")
+@click.option(
+    "--stall-warning", type=_SECONDS, metavar="S", help="Report a waiting operation after S seconds; 0: never."
+)
+@click.option("--stall-timeout", type=_SECONDS, metavar="S", help="Fail a waiting operation after S seconds; 0: never.")
 @click.option("--openmpi-env", is_flag=True, help="Also set OMPI_COMM_WORLD_RANK and its like.")
 @click.option("--dry-run", is_flag=True, help="Print the plan and start nothing.")
 @click.option("-v", "--verbose", is_flag=True, help="Tell what the launcher does.")
@@ -59,7 +78,7 @@ def _status(arguments: list[str] | None) -> int:
         status = distrun.main(args=arguments, prog_name="distrun", standalone_mode=False)
     except click.ClickException as error:
         return _complain(error.format_message().rstrip("."), 2, "; see distrun --help")
-    except click.Abort:
+    except (click.Abort, KeyboardInterrupt):
         return 130
     except DistrunError as error:
         return _complain(str(error), getattr(error, "status", 2 if isinstance(error, UsageError) else 1))
@@ -98,7 +117,9 @@ def _run(options: dict[str, Any]) -> int:
 
 def _request(options: dict[str, Any]) -> LaunchRequest:
     if not options["command"]:
-        raise UsageError("there is no command to start: give one after the options, such as distrun -np 2 python train.py")
+        raise UsageError(
+            "there is no command to start: give one after the options, as in distrun -np 2 python train.py"
+        )
     return LaunchRequest(
         command=options["command"],
         np=options["np"],

@@ -1,7 +1,7 @@
 """Processes below this one: adopting orphans, dying with the parent, and ending every descendant.
 
 A process that daemonises leaves its parent, process group and session, but not its line of descent: a subreaper adopts
-it. That is why a subreaper without children has no descendant left anywhere, and why a single failed `waitpid` proves it.
+it. That is why a subreaper without children has no descendant left anywhere: a single failed `waitpid` proves it.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ def reap(pid: int = -1) -> tuple[int, int] | None:
     """Collect one dead child without waiting.
 
     Returns:
-        Its process id and its return code as in `subprocess` (negative = signal); (0, 0) when all children live on; None
-        when there is no child at all.
+        Its process id and its return code as in `subprocess` (negative = signal); (0, 0) when all children live
+        on; None when there is no child at all.
     """
     try:
         found, status = os.waitpid(pid, os.WNOHANG)

@@ -1,4 +1,4 @@
-"""The environment a rank is born with: the launcher's, cleaned of other launches, then ours, then what `-x` asks for."""
+"""The environment a rank is born with: the launcher's, cleaned of other launches, and what `-x` asks for."""
 
 from __future__ import annotations
 
@@ -46,7 +46,9 @@ def requested(specs: Sequence[str], environ: Mapping[str, str]) -> tuple[dict[st
             variables[name] = value
             continue
         if equals or not _PATTERN.fullmatch(name):
-            raise UsageError(f"-x {spec!r} names no variable: allowed are NAME, NAME=VALUE and patterns such as 'NCCL_*'")
+            raise UsageError(
+                f"-x {spec!r} names no variable: allowed are NAME, NAME=VALUE and patterns such as 'NCCL_*'"
+            )
         found = {key: text for key, text in environ.items() if fnmatchcase(key, name)}
         variables.update(found)
         if not found:

@@ -37,11 +37,13 @@ class RankExited:
 
 @dataclass(frozen=True)
 class AgentGone:
-    """An agent has said farewell: none of its descendants is left, except `immortal` ones that SIGKILL does not end."""
+    """An agent has said farewell: its descendants are gone."""
 
     host: str
     ended: int
     """How many processes that ranks had left behind it had to end."""
+    immortal: int = 0
+    """How many are left because the kernel does not end them, not even by SIGKILL."""
 
 
 @dataclass(frozen=True)

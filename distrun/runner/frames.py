@@ -46,7 +46,8 @@ class Kind(IntEnum):
     EXITED = 21
     """A rank is gone; payload: a `RankExit`. All it had written precedes this frame."""
     GONE = 22
-    """The last frame: no descendant of the agent is left; payload: how many had to be ended."""
+    """The last frame: no descendant of the agent is left; payload: how many had to be ended, and how many
+    could not be."""
 
     ACK = 32
     """So many bytes of output (or of stdin) have been dealt with."""

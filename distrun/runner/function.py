@@ -25,7 +25,7 @@ Result = TypeVar("Result")
 _WORKER = Path(__file__).with_name("function_worker.py")
 
 
-class RemoteTraceback(Exception):
+class RemoteTraceback(Exception):  # noqa: N818  # the name multiprocessing and concurrent.futures use
     """The cause of an exception that a rank raised: where it was raised there, as text."""
 
     def __init__(self, rank: int, text: str) -> None:
@@ -56,9 +56,9 @@ def run(
     openmpi_env: bool = False,
     verbose: bool = False,
 ) -> list[Result]:
-    """Call `function(*args, **kwargs)` once per rank, each in a process of its own, and return the results in rank order.
+    """Call `function(*args, **kwargs)` once per rank, each in a process of its own, and return the results by rank.
 
-    Unlike `multiprocessing`, functions of notebooks, closures and lambdas work, since cloudpickle carries them by value.
+    Unlike `multiprocessing`, functions of notebooks, closures and lambdas work: cloudpickle carries them by value.
     Unlike `horovod.run`, an exception of a rank is raised here as the object it was.
 
     Args:
@@ -117,7 +117,7 @@ def _pickled(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[s
     import cloudpickle
 
     try:
-        call = cloudpickle.dumps((function, args, kwargs))
+        call: bytes = cloudpickle.dumps((function, args, kwargs))
     except Exception as error:
         raise LaunchError(f"{function!r} or its arguments cannot be pickled: {error}") from error
     return pickle.dumps(sys.path) + call

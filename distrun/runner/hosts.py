@@ -95,7 +95,9 @@ def _parse_line(words: list[str]) -> Host:
         key, equals, value = word.partition("=")
         if key in ("slots", "cpu") and equals:
             host = replace(host, slots=_slots(value, word))
-        elif key not in ("max_slots", "max-slots") or not equals:  # Open MPI's limit on oversubscription means nothing here
+        elif (
+            key not in ("max_slots", "max-slots") or not equals
+        ):  # Open MPI's limit on oversubscription means nothing here
             raise UsageError(f"{word!r} is not understood: after the host's name allowed are slots=N and max_slots=N")
     return host
 

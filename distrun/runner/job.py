@@ -27,7 +27,7 @@ class JobOptions:
     grace: float = 5.0
     """Seconds between SIGTERM and SIGKILL."""
     start_timeout: float = 60.0
-    style: Style = Style()
+    style: Style = field(default_factory=Style)
     output_dir: str | None = None
     stdin: int | None = None
     verbose: bool = False
@@ -65,6 +65,7 @@ class Job:
         self._pids: dict[int, int] = {}
         self._hosts = {rank.rank: agent.host for agent in plan.agents for rank in agent.ranks}
         self._agents: dict[str, Agent] = {}
+        self._is_guest = options.function is not None
         self._policy = Policy(self._hosts, options.grace, options.start_timeout, time.monotonic())
 
     # --- the agents' audience
@@ -106,7 +107,7 @@ class Job:
                     self._let_go()
                 return self._conclude()
         finally:
-            if self._options.function is not None:
+            if self._is_guest:
                 descendants.set_subreaper(False)
 
     def _start(self) -> None:
@@ -114,7 +115,7 @@ class Job:
         if self._options.notes:
             for note in self._plan.notes:
                 self._printer.say(f"distrun: {note}")
-        marker = None if self._options.function is None else f"DISTRUN_JOB={self._plan.job}"
+        marker = f"DISTRUN_JOB={self._plan.job}" if self._is_guest else None
         for part in self._plan.agents:
             process = LocalAgentProcess(part, marker)
             self._agents[part.host] = agent = Agent(part, process, self)
@@ -168,7 +169,7 @@ class Job:
         """Print the rest and the story. A blocked terminal is waited for, unless somebody is in a hurry."""
         failure, interrupted_by = self._policy.failure, self._policy.interrupted_by
         story = None if failure is None else self._story(failure)
-        self._printer.close(story)
+        self._printer.close(None if self._is_guest else story)  # a guest's host tells it by raising
         hurry = None if interrupted_by is None else time.monotonic() + _PRINT_PATIENCE
         while (event := self._next_event(hurry)) is not None and not isinstance(event, events.Printed):
             if isinstance(event, events.SignalReceived):
@@ -190,8 +191,11 @@ class Job:
                 self._tell(f"rank {rank} on {self._hosts[rank]} started (pid {pid})")
             case events.RankExited(rank, end):
                 self._tell(f"rank {rank} on {self._hosts[rank]} {end}")
-            case events.AgentGone(host, ended) if ended:
-                self._tell(f"the agent on {host} ended {ended} processes that ranks had left behind")
+            case events.AgentGone(host, ended, immortal):
+                if immortal:
+                    self._printer.say(f"distrun: {immortal} processes on {host} do not end, not even by SIGKILL")
+                if ended:
+                    self._tell(f"the agent on {host} ended {ended} processes that ranks had left behind")
             case events.SignalReceived(signum):
                 self._tell(f"received signal {signum}")
             case _:

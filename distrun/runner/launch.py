@@ -1,4 +1,4 @@
-"""From a request to a plan that this machine can carry out: the checks that look at the world, then the pure planning."""
+"""From a request to a plan that this machine can carry out: the checks that look at the world, then the planning."""
 
 from __future__ import annotations
 
@@ -32,7 +32,8 @@ def prepare(request: LaunchRequest, grace: float) -> LaunchPlan:
     """
     if request.wdir is not None and not os.path.isdir(request.wdir):
         raise UsageError(f"--wdir {request.wdir!r} is not a directory: give one that exists on every host")
-    request = replace(request, hosts=tuple(_local(request.hosts)))
+    wdir = None if request.wdir is None else os.path.abspath(request.wdir)
+    request = replace(request, hosts=tuple(_local(request.hosts)), wdir=wdir)
     plan = make_plan(request, _launcher(), grace)
     for agent in plan.agents:
         check_command(agent)
@@ -62,11 +63,12 @@ def check_command(agent: AgentPlan) -> None:
     path = os.path.join(agent.wdir, command) if os.sep in command else command
     if shutil.which(path, path=agent.environ.get("PATH")) is not None:
         return
-    file = Path(agent.wdir, command)
-    if file.is_file() and (os.sep in command or command.endswith(".py")):
+    remedy = "give a program on PATH or the path of one"
+    if Path(agent.wdir, command).is_file():
         remedy = f"did you mean 'python {command}'?" if command.endswith(".py") else f"try 'chmod +x {command}'"
-        raise CommandError(f"command {command!r} is not executable: {remedy}", NOT_EXECUTABLE)
-    raise CommandError(f"command {command!r} not found: give a program on PATH or the path of one", NOT_FOUND)
+        if os.sep in command:
+            raise CommandError(f"command {command!r} is not executable: {remedy}", NOT_EXECUTABLE)
+    raise CommandError(f"command {command!r} not found: {remedy}", NOT_FOUND)
 
 
 def _launcher() -> Launcher:

@@ -1,6 +1,6 @@
 """From the bytes of many ranks to tidy lines on one console: splitting, tagging, and who may go on whose line.
 
-Only bytes are handled, so what is not UTF-8 passes unharmed. A line ends with \\n, \\r\\n or \\r (progress bars); one that
+Only bytes are handled, so what is not UTF-8 passes unharmed. A line ends with LF, CR LF or CR (progress bars); one that
 grows beyond `LONGEST` is passed on in pieces, so a line of any length costs no more memory than that.
 """
 

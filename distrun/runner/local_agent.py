@@ -42,6 +42,7 @@ class LocalAgentProcess:
                 # `-m` puts this directory first on sys.path: distrun is found however it was found here, and a
                 # select.py in the user's directory is not. The ranks' directory is in the plan.
                 cwd=_PACKAGE_ROOT,
+                env={name: value for name, value in os.environ.items() if name != "PYTHONSAFEPATH"},
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 start_new_session=True,

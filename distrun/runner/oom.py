@@ -33,7 +33,7 @@ class OomCounter:
 def _counter_file(cgroup: Path, mount: Path) -> Path | None:
     """The counter of the innermost group we can see.
 
-    /proc/self/cgroup has lines such as "0::/user.slice/session-1.scope" (v2) and "4:memory:/docker/982816bd" (v1). Inside a
+    /proc/self/cgroup has lines such as "0::/user.slice/session-1.scope" (v2) and "4:memory:/docker/982816bd" (v1). In a
     container the path may be the host's, and our own group is what is mounted: the root of the mount comes second.
     """
     try:

@@ -1,6 +1,6 @@
 """All that the launcher prints goes through one thread, so that a blocked terminal blocks nobody else.
 
-Its queue needs no bound of its own: an agent sends no more than a window of output that the printer has not acknowledged.
+Its queue needs no bound of its own: an agent sends no more than a window of output that is not acknowledged.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class Printer:
         self,
         stdout: Sink,
         stderr: Sink,
-        style: Style = Style(),  # noqa: B008  # frozen
+        style: Style = Style(),
         files: RankFiles | None = None,
         post: Callable[[events.Event], None] = lambda event: None,
     ) -> None:
@@ -83,7 +83,7 @@ class Printer:
         self._queue.put(self._coloured("stderr", b"2", text.encode(errors="surrogateescape")))
 
     def close(self, story: str | None = None) -> None:
-        """Print what is left, unfinished lines included, and last the story; then post `Printed` and end; never blocks."""
+        """Print what is left, unfinished lines too, and last the story; then post `Printed` and end; never blocks."""
         self._queue.put(_Last(story))
 
     def _run(self) -> None:

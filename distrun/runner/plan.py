@@ -154,14 +154,16 @@ def make_plan(request: LaunchRequest, launcher: Launcher, grace: float = 5.0) ->
         agents.append(AgentPlan(host.name, list(request.command), wdir, grace, shared, ranks))
         if "OMP_NUM_THREADS" not in common:
             value = shared["OMP_NUM_THREADS"]
-            notes.append(f"OMP_NUM_THREADS={value} on {host.name} ({launcher.cores} cores, {count} ranks); set it to choose")
+            notes.append(
+                f"OMP_NUM_THREADS={value} on {host.name} ({launcher.cores} cores, {count} ranks); set it to override"
+            )
     return LaunchPlan(launcher.job, size, tuple(agents), tuple(notes))
 
 
 def _contracts(placed: list[tuple[str, int]], launcher: Launcher) -> list[LaunchContract]:
-    """The contracts of all ranks, in rank order. With hosts of 2, 1 and 2 ranks, local rank 1 exists on the first and third
-    host only, so rank 4 has cross rank 1 of 2."""
-    contracts = []
+    """The contracts of all ranks, in rank order. With hosts of 2, 1 and 2 ranks, local rank 1 exists on the first and the
+    third host only, so rank 4 has cross rank 1 of 2."""
+    contracts: list[LaunchContract] = []
     for index, (host, local_size) in enumerate(placed):
         for local_rank in range(local_size):
             peers = [position for position, (_, count) in enumerate(placed) if count > local_rank]
@@ -218,7 +220,9 @@ def parse_ranks(text: str, size: int) -> frozenset[int]:
         match = re.fullmatch(r"\s*(\d+)(?:-(\d+))?\s*", entry, re.ASCII)
         first, last = (int(match[1]), int(match[2] or match[1])) if match else (1, 0)
         if not first <= last < size:
-            raise UsageError(f"--rank-filter {text!r}: {entry!r} is wrong; allowed are ranks 0 to {size - 1} as in 0,2-3")
+            raise UsageError(
+                f"--rank-filter {text!r}: {entry!r} is wrong; allowed are ranks 0 to {size - 1} as in 0,2-3"
+            )
         ranks.update(range(first, last + 1))
     return frozenset(ranks)
 

@@ -126,7 +126,7 @@ class Policy:
             case events.OutputClosed():
                 return self._signalled(signal.SIGPIPE, now)
             case events.Printed():
-                return []
+                return self._printer_lost(now)
 
     def tick(self, now: float) -> list[Action]:
         """Do what is due at the deadline; returns what is to be done."""
@@ -148,6 +148,12 @@ class Policy:
                 return [KillAgents(), *self._agents_gone(set(self._agents))]
             case State.OVER:
                 return []
+
+    def _printer_lost(self, now: float) -> list[Action]:
+        """It is asked to end only after us: something it did not expect has ended it, and nobody would see any more."""
+        if self.state in (State.RUNNING, State.SETTLING):
+            return self._fail(Failure(None, 1, "the launcher cannot print any more"), now)
+        return []
 
     def _started(self, rank: int) -> list[Action]:
         self._starting.discard(rank)

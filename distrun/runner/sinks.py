@@ -27,7 +27,7 @@ class Sink(Protocol):
 
 
 class DescriptorSink:
-    """A file descriptor, such as 1 and 2. Unlike `sys.stdout.buffer` it has no lock that a blocked writer could hold."""
+    """A file descriptor, such as 1 and 2. Unlike `sys.stdout.buffer` it has no lock a blocked writer could hold."""
 
     def __init__(self, descriptor: int) -> None:
         self._descriptor = descriptor
@@ -57,8 +57,10 @@ class TextSink:
         self.identity: object = id(stream)
 
     def write(self, data: bytes) -> None:
-        """Write it as text; what is not UTF-8 appears as backslash escapes."""
-        self._stream.write(data.decode(errors="backslashreplace"))
+        """Write it as text; what is not text there appears as backslash escapes."""
+        encoding = getattr(self._stream, "encoding", None) or "utf-8"
+        text = data.decode(errors="backslashreplace")
+        self._stream.write(text.encode(encoding, "backslashreplace").decode(encoding))
         self._stream.flush()
 
 

@@ -10,8 +10,8 @@ from distrun.runner.frames import CHUNK
 
 
 def forward(agent: Agent, rank: int, descriptor: int = 0) -> None:
-    """Start a thread that passes a descriptor's bytes and its end to a rank. It dies with the process: nothing can wake a
-    thread that reads a terminal, and nobody waits for it."""
+    """Start a thread that passes a descriptor's bytes and its end to a rank. It dies with the process: nothing can wake
+    a thread that reads a terminal, and nobody waits for it."""
 
     def pump() -> None:
         while True:

@@ -13,7 +13,7 @@ _WITNESS = b"distrun.errors.JobAbortedError"  # how Python ends the traceback of
 
 
 class LastWords:
-    """The last bytes each rank wrote to stderr. One thread per agent records; the decider reads after the rank's end."""
+    """The last bytes each rank wrote to stderr. An agent's thread records; the decider reads after the rank's end."""
 
     def __init__(self) -> None:
         self._kept: dict[int, bytearray] = {}

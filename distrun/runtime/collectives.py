@@ -36,7 +36,7 @@ __all__ = [
 
 Array = NDArray[Any]
 
-LARGE = 1 << 20
+LARGE = 256 << 10
 """Bytes from which a result is allocated in shared memory, where it is formed without another copy."""
 
 
@@ -61,18 +61,17 @@ def _flat(tensor: Array) -> tuple[Array, str]:
     return (flat.view(np.uint16) if dtype == dtypes.BFLOAT16 else flat), dtype
 
 
-def _flat_in_place(tensor: Array) -> tuple[Array, str]:
+def _check_in_place(tensor: Any) -> None:
     if not isinstance(tensor, np.ndarray):
         raise UsageError(f"an in-place operation needs a numpy array, not {type(tensor).__name__}: use the form without _")
     if not tensor.flags.writeable:
         raise UsageError("an in-place operation needs a writable array, and this one is read-only: copy it first")
-    return _flat(tensor)
 
 
-def _room_for(flat: Array) -> Array:
-    if flat.nbytes >= LARGE:
-        return world.engine().backend.empty(flat.size, flat.dtype)
-    return np.empty(flat.size, flat.dtype)
+def _room_for(count: int, dtype: np.dtype[Any], engine: world.AnyEngine) -> Array:
+    if count * dtype.itemsize >= LARGE:
+        return engine.backend.empty(count, dtype)
+    return np.empty(count, dtype)
 
 
 def _shaped(output: Array, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
@@ -81,20 +80,46 @@ def _shaped(output: Array, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Arra
     return output if output.shape == shape else output.reshape(shape)
 
 
-def _collect_new(handle: Handle) -> list[Array]:
-    dtype: np.dtype[Any] = handle.given
-    return [_shaped(output, shape, dtype) for output, shape in zip(handle.outputs, handle.request.shapes, strict=True)]
+def _cut(output: Array, shapes: Sequence[tuple[int, ...]]) -> list[Array]:
+    """The pieces of a flat array that have these shapes, as views."""
+    pieces = []
+    start = 0
+    for shape in shapes:
+        if len(shape) == 1:
+            stop = start + shape[0]
+            pieces.append(output[start:stop])
+        else:
+            stop = start + math.prod(shape)
+            pieces.append(output[start:stop].reshape(shape))
+        start = stop
+    return pieces
 
 
-def _collect_in_place(handle: Handle) -> list[Array]:
-    tensors: Sequence[Array] = handle.given
+def _new_group(handle: Handle) -> list[Array]:
+    """The results of a group, which lie in one new buffer."""
+    output: Array = handle.outputs[0]
+    return _cut(output if output.dtype == handle.given else output.view(handle.given), handle.request.shapes)
+
+
+def _new(handle: Handle) -> Array:
+    return _shaped(handle.outputs[0], handle.request.shapes[0], handle.given)
+
+
+def _given(handle: Handle) -> Any:
+    """The result of an operation in place: what the caller gave."""
+    return handle.given
+
+
+def _copied_back(handle: Handle) -> Any:
+    """The same where not all of it was contiguous, so that the operation worked on a copy."""
+    tensors = handle.given if isinstance(handle.given, list) else [handle.given]
     for tensor, output in zip(tensors, handle.outputs, strict=True):
-        if not tensor.flags.c_contiguous:  # it was copied, so it is copied back
+        if not tensor.flags.c_contiguous:
             tensor[...] = output.view(tensor.dtype).reshape(tensor.shape)
-    return list(tensors)
+    return handle.given
 
 
-def _collect_rows(handle: Handle) -> list[Array]:
+def _rows_group(handle: Handle) -> list[Array]:
     """For results whose first dimension the operation decides."""
     dtype: np.dtype[Any] = handle.given
     return [
@@ -103,11 +128,8 @@ def _collect_rows(handle: Handle) -> list[Array]:
     ]
 
 
-def _only(collect: Callable[[Handle], list[Array]]) -> Callable[[Handle], Array]:
-    return lambda handle: collect(handle)[0]
-
-
-_new, _in_place, _rows = _only(_collect_new), _only(_collect_in_place), _only(_collect_rows)
+def _rows(handle: Handle) -> Array:
+    return _rows_group(handle)[0]
 
 
 def _same_dtype(tensors: Sequence[Array]) -> list[list[int]]:
@@ -122,9 +144,9 @@ def _grouped(tensors: Sequence[Array], name: str | None, start: Callable[[Sequen
     """Start one operation per dtype among the tensors."""
     if not tensors:
         raise UsageError("a group needs at least one tensor, and this one is empty: leave the call out, on all ranks")
-    groups = _same_dtype(tensors)
-    if len(groups) == 1:
+    if len({tensor.dtype for tensor in tensors}) == 1:
         return start(tensors, name)
+    groups = _same_dtype(tensors)
     return HandleGroup(
         [
             (start([tensors[place] for place in places], name and f"{name}.{tensors[places[0]].dtype}"), places)
@@ -149,14 +171,18 @@ def _needs_rows(tensor: Array, kind: str) -> Array:
 def _allreduce(
     tensor: Array, name: str | None, op: ReduceOp, prescale: float, postscale: float, process_set: ProcessSet, in_place: bool
 ) -> Handle:
-    flat, dtype = _flat_in_place(tensor) if in_place else _flat(tensor)
+    engine = world.engine()
+    flat, dtype = _flat(tensor)
     check_op(op, dtype)
-    request = Request(
-        "allreduce", name, dtype, (tensor.shape,), op, -1, prescale, postscale, process_set.process_set_id
-    )
-    if in_place:
-        return Handle(world.engine(), request, (flat,), (flat,), _in_place, (), (tensor,))
-    return Handle(world.engine(), request, (flat,), (_room_for(flat),), _new, (), tensor.dtype)
+    request = Request("allreduce", name, dtype, (tensor.shape,), op, -1, prescale, postscale, process_set.process_set_id)
+    if not in_place:
+        return Handle(engine, request, (flat,), (_room_for(flat.size, flat.dtype, engine),), _new, tensor.dtype)
+    collect = _given
+    if not tensor.flags.carray:
+        _check_in_place(tensor)
+        collect = _copied_back
+    flats = (flat,)
+    return Handle(engine, request, flats, flats, collect, tensor)
 
 
 def allreduce_async(
@@ -225,21 +251,23 @@ def _allreduce_group(
     process_set: ProcessSet,
     in_place: bool,
 ) -> Handle:
-    prepare = _flat_in_place if in_place else _flat
-    flats = [prepare(tensor)[0] for tensor in tensors]
+    engine = world.engine()
     dtype = dtypes.name_of(tensors[0].dtype)
     check_op(op, dtype)
+    flats = [tensor.reshape(-1) for tensor in tensors]
+    if dtype == dtypes.BFLOAT16:
+        flats = [flat.view(np.uint16) for flat in flats]
     shapes = tuple([tensor.shape for tensor in tensors])
     request = Request("allreduce", name, dtype, shapes, op, -1, prescale, postscale, process_set.process_set_id)
-    if in_place:
-        return Handle(world.engine(), request, flats, flats, _collect_in_place, (), tensors)
-    outputs = []
-    room = np.empty(sum([flat.size for flat in flats]), flats[0].dtype)
-    start = 0
-    for flat in flats:
-        outputs.append(room[start : start + flat.size])
-        start += flat.size
-    return Handle(world.engine(), request, flats, outputs, _collect_new, (), tensors[0].dtype)
+    if not in_place:
+        room = _room_for(sum([flat.size for flat in flats]), flats[0].dtype, engine)
+        return Handle(engine, request, flats, (room,), _new_group, tensors[0].dtype)
+    collect = _given
+    if not all([tensor.flags.carray for tensor in tensors]):
+        for tensor in tensors:
+            _check_in_place(tensor)
+        collect = _copied_back
+    return Handle(engine, request, flats, flats, collect, list(tensors))
 
 
 def grouped_allreduce_async(
@@ -320,7 +348,7 @@ def _allgather(tensors: Sequence[Array], name: str | None, process_set: ProcessS
     shapes = tuple((-1, *_needs_rows(tensor, "allgather").shape[1:]) for tensor in tensors)
     flats = [_flat(tensor) for tensor in tensors]
     request = Request("allgather", name, flats[0][1], shapes, process_set=process_set.process_set_id)
-    handle = Handle(world.engine(), request, [flat for flat, _ in flats], (), collect, (), tensors[0].dtype)
+    handle = Handle(world.engine(), request, [flat for flat, _ in flats], (), collect, tensors[0].dtype)
     return handle.engine.submit(handle)
 
 
@@ -338,7 +366,7 @@ def grouped_allgather_async(
     tensors: Sequence[ArrayLike], name: str | None = None, process_set: ProcessSet = global_process_set
 ) -> AnyHandle:
     """Start `grouped_allgather`; the handle's result is the list of gathered arrays."""
-    return _grouped(_arrays(tensors), name, lambda group, name: _allgather(group, name, process_set, _collect_rows))
+    return _grouped(_arrays(tensors), name, lambda group, name: _allgather(group, name, process_set, _rows_group))
 
 
 def grouped_allgather(
@@ -355,12 +383,14 @@ def _broadcast(tensor: Array, root: int, name: str | None, process_set: ProcessS
     size = process_set.size()
     if not (isinstance(root, (int, np.integer)) and 0 <= root < size):
         raise UsageError(f"root_rank={root!r} is no rank of this process set: it has ranks 0 to {size - 1}")
-    flat, dtype = _flat_in_place(tensor) if in_place else _flat(tensor)
+    flat, dtype = _flat(tensor)
     request = Request("broadcast", name, dtype, (tensor.shape,), root=int(root), process_set=process_set.process_set_id)
     if in_place:
-        return Handle(world.engine(), request, (), (flat,), _in_place, (), (tensor,))
+        _check_in_place(tensor)
+        collect = _given if tensor.flags.c_contiguous else _copied_back
+        return Handle(world.engine(), request, (), (flat,), collect, tensor)
     output = flat.copy() if world.rank() == root else np.empty(flat.size, flat.dtype)
-    return Handle(world.engine(), request, (), (output,), _new, (), tensor.dtype)
+    return Handle(world.engine(), request, (), (output,), _new, tensor.dtype)
 
 
 def broadcast_async(
@@ -430,7 +460,8 @@ def alltoall_async(
             return output
         return output, np.array([count // row if row else 0 for count in handle.received[0]], np.int32)
 
-    handle = Handle(world.engine(), request, (flat,), (), collect, [count * row for count in rows], array.dtype)
+    handle = Handle(world.engine(), request, (flat,), (), collect, array.dtype)
+    handle.splits = [count * row for count in rows]
     return handle.engine.submit(handle)
 
 
@@ -468,7 +499,7 @@ def _reducescatter(
     request = Request(
         "reducescatter", name, flats[0][1], shapes, op, -1, prescale, postscale, process_set.process_set_id
     )
-    handle = Handle(world.engine(), request, [flat for flat, _ in flats], (), collect, (), tensors[0].dtype)
+    handle = Handle(world.engine(), request, [flat for flat, _ in flats], (), collect, tensors[0].dtype)
     return handle.engine.submit(handle)
 
 
@@ -509,7 +540,7 @@ def grouped_reducescatter_async(
     """Start `grouped_reducescatter`; the handle's result is the list of this rank's parts."""
 
     def start(group: Sequence[Array], name: str | None) -> Handle:
-        return _reducescatter(group, name, op, prescale_factor, postscale_factor, process_set, _collect_rows)
+        return _reducescatter(group, name, op, prescale_factor, postscale_factor, process_set, _rows_group)
 
     return _grouped(_arrays(tensors), name, start)
 

@@ -10,6 +10,10 @@ number alone (the response cache). A number stands for exactly one request, so a
 (another shape, say) simply spells out the new request, and comparing it with what the others meant needs no invalidation.
 
 Unnamed operations are matched by the order in which each rank submitted them to the process set.
+
+Most of the time all ranks submit the same numbers in the same order. As long as they do, their numbers are kept as streams
+and whole stretches of them compared at once; the first difference moves what is left of the streams into slots, where each
+operation is matched for itself, and there it goes on until nothing is waiting.
 """
 
 from __future__ import annotations
@@ -88,6 +92,9 @@ class Controller:
         self._requests: list[Request] = []
         self._numbers: dict[Request, int] = {}
         self._sites: dict[tuple[int, int], str] = {}  # (rank, number) -> where the rank spelled it out
+        self._streams: dict[int, list[int]] = {rank: [] for rank in _ranks(self._required[0])}
+        self._stream_since: dict[int, float] = {}
+        self._unnamed_numbers: set[int] = set()
         self._slots: dict[Key, _Slot] = {}
         self._unnamed: dict[tuple[int, int], int] = {}  # (process set, rank) -> unnamed operations submitted
         self._ready: list[int] = []
@@ -97,6 +104,7 @@ class Controller:
 
     def submit(self, rank: int, request: Request, site: str, now: float) -> None:
         """`rank` submitted a request it spelled out."""
+        self._drain_streams()
         number = self._numbers.get(request, -1)
         if number >= 0:
             self._sites[rank, number] = site
@@ -104,9 +112,41 @@ class Controller:
 
     def submit_numbers(self, rank: int, numbers: Iterable[int], now: float) -> None:
         """`rank` submitted requests by their numbers."""
-        requests = self._requests
-        for number in numbers:
-            self._submit(rank, number, requests[number], "", now)
+        if self._slots:
+            for number in numbers:
+                self._submit(rank, number, self._requests[number], "", now)
+            return
+        stream = self._streams[rank]
+        if not stream:
+            self._stream_since[rank] = now
+        stream.extend(numbers)
+        self._match_streams()
+
+    def _match_streams(self) -> None:
+        first, *others = self._streams.values()
+        length = min(len(first), *[len(stream) for stream in others]) if others else len(first)
+        if not length:
+            return
+        prefix = first[:length]
+        for stream in others:
+            if stream[:length] != prefix:
+                self._drain_streams()
+                return
+        for stream in self._streams.values():
+            del stream[:length]
+        self._ready += prefix
+        unnamed = sum(number in self._unnamed_numbers for number in prefix) if self._unnamed_numbers else 0
+        if unnamed:
+            for rank in self._streams:
+                self._unnamed[0, rank] = self._unnamed.get((0, rank), 0) + unnamed
+
+    def _drain_streams(self) -> None:
+        """Move what waits in the streams into slots."""
+        for rank, stream in self._streams.items():
+            if stream:
+                numbers, self._streams[rank] = stream, []
+                for number in numbers:
+                    self._submit(rank, number, self._requests[number], "", self._stream_since[rank])
 
     def _submit(self, rank: int, number: int, request: Request, site: str, now: float) -> None:
         process_set = request.process_set
@@ -152,6 +192,8 @@ class Controller:
         # Unnamed requests share a number by what they ask for; their place in the order tells them apart.
         self._requests.append(slot.request)
         self._numbers[slot.request] = number
+        if slot.request.name is None:
+            self._unnamed_numbers.add(number)
         for rank, site in slot.sites.items():
             self._sites[rank, number] = site
         return number
@@ -186,6 +228,7 @@ class Controller:
 
     def stalls(self, now: float, after: float) -> list[Stall]:
         """The operations that some but not all ranks submitted at least `after` seconds ago, oldest first."""
+        self._drain_streams()
         stalls = [
             Stall(
                 title=_title(slot),
@@ -202,6 +245,7 @@ class Controller:
 
     def give_up(self, now: float, after: float, why: Mapping[str, str]) -> None:
         """Fail every operation that stalls this long; `why` maps its title to the text. Ranks that come later get it too."""
+        self._drain_streams()
         for slot in self._slots.values():
             if slot.failed is None and now - slot.since >= after:
                 slot.failed = why.get(_title(slot), f"{_title(slot)}: not all ranks submitted it in time")
@@ -211,10 +255,12 @@ class Controller:
     @property
     def oldest(self) -> float | None:
         """When the operation that has waited longest was first submitted; None when none waits."""
+        times = [self._stream_since[rank] for rank, stream in self._streams.items() if stream]
         for slot in self._slots.values():  # in the order in which they were first submitted
             if slot.failed is None:
-                return slot.since
-        return None
+                times.append(slot.since)
+                break
+        return min(times, default=None)
 
 
 def _title(slot: _Slot) -> str:

@@ -49,6 +49,9 @@ class Doorbell:
             fence()
             if not self._words[self._index]:
                 return
+            # Whoever comes next need not ring as well: they may rely on the ring that follows. (The other way round, a
+            # late 0 could hide that the owner has woken and dozed off again.)
+            self._words[self._index] = 0
         self.force()
 
     def force(self) -> None:

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import array
 import json
-import os
 import threading
 import time
 from collections import deque
@@ -67,6 +66,7 @@ class Engine:
         self._numbers: dict[Request, int] = {}
         self._named: dict[Key, tuple[Request, int]] = {}
         self._requests: dict[int, Request] = {}
+        self._keys: dict[int, Key] = {}  # of named numbers
         self._plans: dict[bytes, list[list[int]]] = {}
         self._own_decisions: deque[Decision] = deque()
         self._failure: str | None = None
@@ -75,7 +75,6 @@ class Engine:
         self._driving = False
         self._finished = threading.Condition()
         self._waiters = 0
-        self._pid = os.getpid()
         self._thread = threading.Thread(target=self._serve, name="distrun", daemon=True)
         self._thread.start()
 
@@ -102,8 +101,6 @@ class Engine:
     def _enqueue(self, handle: Handle) -> None:
         if self._failure is not None:
             raise JobAbortedError(self._failure)
-        if not self.is_ours():
-            raise UsageError("a forked child of a rank is not a rank: call collectives in the rank itself")
         request = handle.request
         key: Key
         if request.name is None:
@@ -317,20 +314,22 @@ class Engine:
         return plan
 
     def _take(self, number: int) -> Handle:
-        request = self._requests[number]
-        if request.name is not None:
-            return self._pending.pop((request.process_set, request.name))
-        return self._pending.pop(self._unnamed[request.process_set].popleft())
+        """The pending operation that a number now stands for."""
+        key = self._keys.get(number)
+        if key is None:
+            key = self._unnamed[self._requests[number].process_set].popleft()
+        return self._pending.pop(key)
 
     def _take_new(self, request: Request, number: int) -> Handle:
+        """The pending operation that asked for `request`, which has `number` from now on."""
+        key: Key | None = None if request.name is None else (request.process_set, request.name)
         if number >= 0:
             self._requests[number] = request
             self._numbers[request] = number
-            if request.name is not None:
-                self._named[request.process_set, request.name] = request, number
-        if request.name is not None:
-            return self._pending.pop((request.process_set, request.name))
-        return self._pending.pop(self._unnamed[request.process_set].popleft())
+            if key is not None:
+                self._keys[number] = key
+                self._named[key] = request, number
+        return self._pending.pop(key or self._unnamed[request.process_set].popleft())
 
     def _perform(self, handles: Sequence[Handle]) -> None:
         try:
@@ -388,9 +387,9 @@ class Engine:
             handle.error = JobAbortedError(reason)
         self._complete(handles)
 
-    def is_ours(self) -> bool:
-        """Whether this process, not a parent it was forked from, made the engine."""
-        return os.getpid() == self._pid
+    def disown(self) -> None:
+        """We are a forked child of the rank that this engine belongs to."""
+        self._failure = "a forked child of a rank is not a rank: call collectives in the rank itself"
 
     def shutdown(self) -> None:
         """Leave the job: operations under way fail here, and on the others those that need this rank."""

@@ -27,7 +27,18 @@ class Handle:
     Horovod's torch handles are integers; `distrun.poll` and `distrun.synchronize` take these objects in the same places.
     """
 
-    __slots__ = ("collect", "done", "engine", "error", "given", "inputs", "key", "number", "outputs", "received", "request", "site", "splits")
+    # Defaults of what most handles never change: not setting them keeps making one cheap.
+    key: tuple[int, str | int] = (0, "")
+    """Process set, then the name or, unnamed, the place in the order."""
+    number = -1
+    """In the response cache."""
+    site = ""
+    """Where in user code it was submitted, if that was asked for."""
+    done = False
+    error: DistrunError | None = None
+    received: Sequence[list[int]] = ()
+    """Elements that came from each rank, per output, where they may differ."""
+    splits: Sequence[int] = ()
 
     def __init__(
         self,
@@ -36,24 +47,16 @@ class Handle:
         inputs: Sequence[Flat],
         outputs: Sequence[Flat] = (),
         collect: Callable[[Handle], Any] = _results,
-        splits: Sequence[int] = (),
         given: Any = None,
     ) -> None:
-        """`inputs` and `outputs` are flat storage arrays; `collect` makes the caller's result of a handle that is done, from
-        these and from `given`, which the caller may use as it likes."""
+        """`inputs` and `outputs` are flat storage arrays, each list taken as one long array; `collect` makes the caller's
+        result of a handle that is done, from these and from `given`, which the caller may use as it likes."""
         self.engine = engine
         self.request = request
         self.inputs = inputs
         self.outputs = outputs
         self.collect = collect
-        self.splits = splits
         self.given = given
-        self.received: list[list[int]] = []  # elements that came from each rank, per output, where they may differ
-        self.key: tuple[int, str | int] = (0, "")  # process set, then the name or, unnamed, the place in the order
-        self.number = -1  # in the response cache
-        self.site = ""
-        self.done = False
-        self.error: DistrunError | None = None
 
     def poll(self) -> bool:
         """Whether the operation is done, successfully or not; never waits."""

@@ -47,17 +47,27 @@ _UFUNCS: dict[ReduceOp, np.ufunc] = {
 }
 
 
+_ORDERED_ONLY = (Min, Max)
+_MEANINGFUL = {
+    (op, name)
+    for op in ReduceOp
+    for name in ELEMENT_TYPES
+    if not (op in _ORDERED_ONLY and name.startswith(("complex", "clongdouble")))
+}
+
+
 def check_op(op: ReduceOp, dtype: str) -> None:
     """Refuse an operator that has no meaning for the elements.
 
     Raises:
         UsageError: `op` is no reduce op, or has no meaning for `dtype`.
     """
+    if (op, dtype) in _MEANINGFUL and type(op) is ReduceOp:
+        return
     if not isinstance(op, ReduceOp):
         known = ", ".join(f"distrun.{member.name.capitalize()}" for member in ReduceOp)
         raise UsageError(f"op={op!r} is no reduce op: use one of {known}")
-    if dtype.startswith(("complex", "clongdouble")) and op in (Min, Max):
-        raise UsageError(f"op={op} has no meaning for {dtype}, which is not ordered: reduce the real or imaginary part")
+    raise UsageError(f"op={op} has no meaning for {dtype}, which is not ordered: reduce the real or imaginary part")
 
 
 class Reduction:

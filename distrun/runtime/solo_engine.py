@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-
 from distrun.runtime.backends.solo import SoloBackend
 from distrun.runtime.handles import Handle
 from distrun.runtime.performing import perform
@@ -14,7 +12,6 @@ class SoloEngine:
 
     def __init__(self) -> None:
         self.backend = SoloBackend()
-        self._pid = os.getpid()
 
     def submit(self, handle: Handle) -> Handle:
         """Carry the operation out."""
@@ -27,9 +24,8 @@ class SoloEngine:
     def wait(self, handle: Handle) -> None:
         """Nothing is ever under way."""
 
-    def is_ours(self) -> bool:
-        """Whether this process, not a parent it was forked from, made the engine."""
-        return os.getpid() == self._pid
+    def disown(self) -> None:
+        """A forked child may go on alone: nobody else is concerned."""
 
     def shutdown(self) -> None:
         """Nothing to let go of."""

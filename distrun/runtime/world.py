@@ -42,6 +42,7 @@ class World:
 _lock = threading.Lock()
 _world: World | None = None
 _generation = 0
+_is_child = False  # of a fork: the world is the parent's
 
 
 def init() -> None:
@@ -56,6 +57,8 @@ def init() -> None:
     """
     global _world, _generation
     with _lock:
+        if _is_child:
+            raise UsageError("a forked child of a rank cannot join the job: start it as a rank, or use the spawn method")
         if _world is not None:
             return
         _generation += 1
@@ -128,13 +131,21 @@ def shutdown() -> None:
         if _world is None:
             return
         world, _world = _world, None
-        world.engine.shutdown()
+        if not _is_child:
+            world.engine.shutdown()
 
 
-@atexit.register
-def _leave() -> None:
-    if _world is not None and _world.engine.is_ours():
-        shutdown()
+def _disown() -> None:
+    """In a forked child (a data loader's, say): rank and size can still be asked for, the rest belongs to the parent."""
+    global _is_child, _lock
+    _lock = threading.Lock()  # the parent's may have been held at the fork
+    if _world is not None and _world.topology.size > 1:
+        _is_child = True
+        _world.engine.disown()
+
+
+atexit.register(shutdown)
+os.register_at_fork(after_in_child=_disown)
 
 
 def current() -> World:

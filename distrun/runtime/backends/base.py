@@ -32,7 +32,10 @@ class Backend(ABC):
 
     @abstractmethod
     def allreduce(self, inputs: Sequence[Flat], outputs: Sequence[Flat], reduction: Reduction, what: str) -> None:
-        """Reduce `inputs`, taken as one array, over the ranks into `outputs`; an output may be its input."""
+        """Reduce `inputs` over the ranks into `outputs`.
+
+        Each list is taken as one long array, and the two may be cut at different places; the outputs may be the inputs.
+        """
 
     @abstractmethod
     def allgather(self, array: Flat, what: str) -> tuple[Flat, list[int]]:

@@ -51,20 +51,22 @@ class SharedMemoryBackend(Backend):
         if count * dtype.itemsize <= SMALL:
             self._allreduce_small(inputs, outputs, count, reduction, what)
             return
-        if len(inputs) > 1:
+        if len(outputs) > 1:
             self._allreduce_fused(inputs, outputs, count, reduction, what)
             return
-        (source,), (target,) = inputs, outputs
+        target = outputs[0]
         offset = self._mine.offset_of(target)
-        if offset >= 0 and source is not target:
-            target[:] = source
-            source = target
+        if offset >= 0 and inputs[0] is not target:
+            pack(inputs, target)
+            inputs = outputs
         offsets = [words[0] for words in self._hood.exchange((offset,), what)]
-        if min(offsets) < 0:
-            self._allreduce_staged(source, target, reduction, what)
-        else:
+        if min(offsets) >= 0:
             self._reduce_slices(offsets, count, dtype, reduction)
             self._hood.exchange((), what)
+        elif len(inputs) == 1:
+            self._allreduce_staged(inputs[0], target, reduction, what)
+        else:
+            self._allreduce_fused(inputs, outputs, count, reduction, what)
 
     def _allreduce_small(
         self, inputs: Sequence[Flat], outputs: Sequence[Flat], count: int, reduction: Reduction, what: str

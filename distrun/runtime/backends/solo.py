@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import numpy as np
+
 from distrun.runtime.backends.base import Backend, Flat
 from distrun.runtime.reduction import Reduction
+from distrun.tensor_fusion.packing import unpack
 
 
 class SoloBackend(Backend):
@@ -16,6 +19,11 @@ class SoloBackend(Backend):
     size = 1
 
     def allreduce(self, inputs: Sequence[Flat], outputs: Sequence[Flat], reduction: Reduction, what: str) -> None:
+        if len(inputs) != len(outputs):
+            result = np.concatenate(inputs)
+            self.allreduce([result], [result], reduction, what)
+            unpack(result, outputs)
+            return
         for source, target in zip(inputs, outputs, strict=True):
             if not reduction.is_identity:
                 reduction.combine([source], [target])

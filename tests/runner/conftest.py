@@ -1,0 +1,137 @@
+"""What the tests of the launcher share: a real `distrun` whose every descendant can be found, and waiting without sleep."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import IO
+
+import psutil
+import pytest
+
+DEADLINE = 30.0  # seconds; far more than anything takes, so that a busy machine fails no test
+
+
+class Stream:
+    """Collects a pipe in a thread, so that tests can wait for what appears on it."""
+
+    def __init__(self, pipe: IO[bytes]) -> None:
+        self.data = b""
+        self._pipe = pipe
+        self._changed = threading.Condition()
+        self._thread = threading.Thread(target=self._collect, daemon=True)
+        self._thread.start()
+
+    def _collect(self) -> None:
+        pieces = bytearray()
+        while piece := os.read(self._pipe.fileno(), 1 << 20):
+            pieces += piece
+            with self._changed:
+                self.data = bytes(pieces)
+                self._changed.notify_all()
+
+    def wait_for(self, text: bytes, count: int = 1) -> bytes:
+        """Wait until the text has appeared so often; returns all that was written until then."""
+        with self._changed:
+            if not self._changed.wait_for(lambda: self.data.count(text) >= count, DEADLINE):
+                raise AssertionError(f"{text!r} did not appear {count} times in {self.data[-2000:]!r}")
+            return self.data
+
+    def close(self) -> None:
+        """Wait for the end of the pipe."""
+        self._thread.join(DEADLINE)
+        assert not self._thread.is_alive(), "somebody still holds the pipe"
+        self._pipe.close()
+
+
+class Distrun:
+    """A running `distrun` and all the processes below it, known by a variable in their environment."""
+
+    def __init__(self, arguments: tuple[str, ...], tmp: Path, stdin: int, environ: dict[str, str]) -> None:
+        self._marker = uuid.uuid4().hex
+        self._tmp = tmp
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "distrun.runner", *arguments],
+            stdin=stdin,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            env={**os.environ, "TMPDIR": str(tmp), "DISTRUN_TEST": self._marker, **environ},
+        )
+        assert self.process.stdout is not None
+        assert self.process.stderr is not None
+        self.started = time.monotonic()
+        self.stdout = Stream(self.process.stdout)
+        self.stderr = Stream(self.process.stderr)
+
+    def wait(self) -> int:
+        """Wait for its end, and for that of everything it has printed; returns the exit status."""
+        status = self.process.wait(DEADLINE)
+        self.seconds = time.monotonic() - self.started
+        self.stdout.close()
+        self.stderr.close()
+        return status
+
+    def family(self) -> list[psutil.Process]:
+        """Every living process that was born below this launch, itself included."""
+        found = []
+        for process in psutil.process_iter():
+            try:
+                if process.environ().get("DISTRUN_TEST") == self._marker and process.status() != psutil.STATUS_ZOMBIE:
+                    found.append(process)
+            except psutil.Error:
+                continue
+        return found
+
+    def agent(self) -> psutil.Process:
+        """The process of the agent."""
+        (agent,) = (child for child in self.family() if child.cmdline()[-1] == "distrun.runner.agent")
+        return agent
+
+    def assert_gone(self) -> None:
+        """Nothing is left: no process (and so no port), no file in the temporary directory, no shared memory."""
+        assert self.family() == []
+        assert list(self._tmp.iterdir()) == []
+        assert [name for name in os.listdir("/dev/shm") if "distrun" in name] == []
+
+    def end(self) -> None:
+        """Leave nothing behind after a failed test."""
+        for process in self.family():
+            process.kill()
+        self.process.wait(DEADLINE)
+
+
+@pytest.fixture
+def distrun(tmp_path: Path) -> Iterator[Callable[..., Distrun]]:
+    """Starts `distrun` with the given arguments."""
+    started: list[Distrun] = []
+    tmp = tmp_path / "tmp"
+    tmp.mkdir()
+
+    def start(*arguments: str, stdin: int = subprocess.DEVNULL, **environ: str) -> Distrun:
+        started.append(Distrun(arguments, tmp, stdin, environ))
+        return started[-1]
+
+    yield start
+    for launch in started:
+        launch.end()
+
+
+@pytest.fixture
+def python() -> Callable[[str], list[str]]:
+    """The command of a rank that executes some Python."""
+    return lambda code: [sys.executable, "-c", code]
+
+
+@pytest.fixture(autouse=True)
+def _default_signals() -> Iterator[None]:
+    """A test runner in the background may ignore SIGINT; launched processes would inherit that."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)

@@ -1,0 +1,226 @@
+"""What happens to real processes when something goes wrong, and that nothing is left of them afterwards."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+
+import psutil
+import pytest
+from conftest import DEADLINE
+
+SLEEP = "import time; print('ready', flush=True); time.sleep(1000)"
+STUBBORN = "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN); signal.signal(signal.SIGINT, signal.SIG_IGN);"
+# Leaves a process in a session of its own that holds the output pipes; its death would take a signal of its own.
+DAEMON = """
+import os, time
+if os.fork() == 0:
+    os.setsid()
+    if os.fork() == 0:
+        print('daemon', flush=True)
+        time.sleep(1000)
+    os._exit(0)
+os.wait()
+"""
+
+
+def test_the_exit_code_of_the_failing_rank_is_the_exit_status(distrun, python):
+    code = "import os, sys, time; os.environ['RANK'] == '1' and sys.exit(42); time.sleep(1000)"
+    job = distrun("-np", "3", *python(code))
+    assert job.wait() == 42
+    assert job.seconds < 5
+    assert job.stderr.data.count(b"rank 1 on localhost (pid ") == 1
+    assert b"exited with code 42\n" in job.stderr.data
+    job.assert_gone()
+
+
+def test_the_story_ends_with_the_last_words_of_the_rank_that_raised(distrun, python):
+    code = "import os, time\nif os.environ['RANK'] == '0': raise ValueError('no such data')\ntime.sleep(1000)"
+    job = distrun("-np", "2", *python(code))
+    assert job.wait() == 1
+    before, _, story = job.stderr.data.partition(b"distrun: rank 0 ")
+    assert b"[0] ValueError: no such data\n" in before
+    assert story.endswith(b"    ValueError: no such data\n")
+    job.assert_gone()
+
+
+def test_a_killed_rank_is_the_story_and_its_peers_are_stopped(distrun, python):
+    code = "import os, signal, time\nif os.environ['RANK'] == '1': os.kill(os.getpid(), signal.SIGKILL)\ntime.sleep(1000)"
+    job = distrun("-np", "2", *python(code))
+    assert job.wait() == 137
+    assert b"rank 1 on localhost" in job.stderr.data
+    assert b"was killed by SIGKILL\n" in job.stderr.data
+    job.assert_gone()
+
+
+def test_ranks_that_ignore_sigterm_are_killed_after_the_grace(distrun, python):
+    code = STUBBORN + "import os, sys, time; print('ready', flush=True)\nif os.environ['RANK'] == '0': sys.exit(3)\ntime.sleep(1000)"
+    job = distrun("-np", "2", "--grace", "0.2", *python(code))
+    assert job.wait() == 3
+    job.assert_gone()
+
+
+def test_ranks_that_die_of_a_lost_peer_are_not_the_story(distrun, python):
+    """The first to exit only noticed the end of the real culprit, whose interpreter takes its time to shut down."""
+    code = """
+import os, sys, time
+class JobAbortedError(Exception): __module__ = 'distrun.errors'
+if os.environ['RANK'] == '0':
+    raise JobAbortedError('rank 1 is gone')
+while os.path.exists(f'/proc/{os.environ["WITNESS"]}'): time.sleep(0.01)
+sys.exit(9)
+"""
+    witness_first = "import os, sys\n" + code.replace(
+        "while os.path.exists(f'/proc/{os.environ[\"WITNESS\"]}'): time.sleep(0.01)", "time.sleep(0.2)"
+    )
+    job = distrun("-np", "2", *python(witness_first))
+    assert job.wait() == 9
+    assert b"distrun: rank 1 " in job.stderr.data
+    job.assert_gone()
+
+
+@pytest.mark.parametrize(("signum", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)])
+def test_a_signal_to_distrun_ends_the_ranks(distrun, python, signum, status):
+    job = distrun("-np", "2", *python(SLEEP))
+    job.stdout.wait_for(b"ready", 2)
+    job.process.send_signal(signum)
+    assert job.wait() == status
+    job.assert_gone()
+
+
+def test_ctrl_c_reaches_the_ranks_as_sigint(distrun, python):
+    code = "import time\nprint('ready', flush=True)\ntry: time.sleep(1000)\nexcept KeyboardInterrupt: print('tidy', flush=True)"
+    job = distrun("-np", "2", *python(code))
+    job.stdout.wait_for(b"ready", 2)
+    job.process.send_signal(signal.SIGINT)
+    assert job.wait() == 130
+    assert job.stdout.data.count(b"tidy") == 2
+    assert b"rank" not in job.stderr.data
+    job.assert_gone()
+
+
+def test_a_second_ctrl_c_kills_at_once(distrun, python):
+    code = "import signal, time\nsignal.signal(signal.SIGINT, lambda *_: print('no', flush=True))\nprint('ready', flush=True)\nwhile True: time.sleep(1000)"
+    job = distrun("-np", "2", "--grace", "1000", *python(code))
+    job.stdout.wait_for(b"ready", 2)
+    job.process.send_signal(signal.SIGINT)
+    job.stdout.wait_for(b"no", 2)
+    job.process.send_signal(signal.SIGINT)
+    assert job.wait() == 130
+    job.assert_gone()
+
+
+def test_sigusr1_is_forwarded_and_changes_nothing_else(distrun, python):
+    code = "import signal, time\nsignal.signal(signal.SIGUSR1, lambda *_: print('got it', flush=True))\nprint('ready', flush=True)\nsignal.pause()"
+    job = distrun("-np", "2", *python(code))
+    job.stdout.wait_for(b"ready", 2)
+    job.process.send_signal(signal.SIGUSR1)
+    assert job.wait() == 0
+    assert job.stdout.data.count(b"got it") == 2
+    job.assert_gone()
+
+
+@pytest.mark.parametrize("code", [SLEEP, STUBBORN + SLEEP, DAEMON + SLEEP], ids=["plain", "stubborn", "with daemons"])
+def test_nothing_survives_the_sigkill_of_distrun(distrun, python, code):
+    job = distrun("-np", "2", *python(code))
+    job.stdout.wait_for(b"ready", 2)
+    family = job.family()
+    assert len(family) >= 4
+    job.process.kill()
+    assert psutil.wait_procs(family, timeout=DEADLINE)[1] == []
+    assert job.wait() == -signal.SIGKILL
+    job.assert_gone()
+
+
+def test_a_daemon_that_holds_the_output_pipe_does_not_keep_the_job(distrun, python):
+    job = distrun("-np", "2", *python(DAEMON))
+    assert job.wait() == 0
+    assert job.stdout.data.count(b"daemon") == 2
+    job.assert_gone()
+
+
+def test_a_stubborn_daemon_is_killed_after_the_grace(distrun, python):
+    job = distrun("-np", "1", "--grace", "0.2", *python(STUBBORN + DAEMON))
+    assert job.wait() == 0
+    job.assert_gone()
+
+
+def test_a_daemon_survives_neither_ctrl_c(distrun, python):
+    job = distrun("-np", "2", *python(DAEMON + SLEEP))
+    job.stdout.wait_for(b"ready", 2)
+    job.process.send_signal(signal.SIGINT)
+    assert job.wait() == 130
+    job.assert_gone()
+
+
+@pytest.mark.parametrize("code", [SLEEP, DAEMON + SLEEP], ids=["plain", "with daemons"])
+def test_the_sigkill_of_the_agent_is_reported_and_leaves_nothing(distrun, python, code):
+    job = distrun("-np", "2", *python(code))
+    job.stdout.wait_for(b"ready", 2)
+    agent = job.agent()
+    agent.kill()
+    assert job.wait() == 137
+    assert f"the agent on localhost (pid {agent.pid}) was killed by SIGKILL".encode() in job.stderr.data
+    job.assert_gone()
+
+
+def test_a_command_that_vanishes_before_exec_ends_with_127(distrun, tmp_path):
+    """The interpreter of a script is looked for by the kernel, after our own check."""
+    script = tmp_path / "script"
+    script.write_text("#!/no/such/interpreter\n")
+    script.chmod(0o755)
+    job = distrun("-np", "2", str(script))
+    assert job.wait() == 127
+    assert b"could not be started" in job.stderr.data
+    job.assert_gone()
+
+
+def test_ten_megabytes_without_newline_and_without_utf8_arrive_intact(distrun, python):
+    code = "import os; os.write(2, b'x'); out = open(1, 'wb'); out.write(bytes(range(11, 256)) * 40000); out.flush()"
+    job = distrun("-np", "1", "--no-tag-output", *python(code))
+    assert job.wait() == 0
+    assert job.stdout.data == bytes(range(11, 256)).replace(b"\r", b"\r") * 40000
+    job.assert_gone()
+
+
+def test_a_reader_that_pauses_loses_nothing_and_delays_no_exit(distrun, python):
+    """Backpressure: nobody reads distrun's output for a while, and still the failure of a rank ends the other."""
+    code = "import os, sys\nif os.environ['RANK'] == '1':\n  sys.stdin.read(); sys.exit(7)\nwhile True: os.write(1, b'y' * 65535 + b'\\n')"
+    process = subprocess.Popen(
+        [psutil.Process().exe(), "-m", "distrun.runner", "-np", "2", "--stdin", "1", *python(code)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
+    assert process.stdin is not None
+    assert process.stdout is not None
+    assert process.stderr is not None
+    family = psutil.Process(process.pid)
+    process.stdout.read(1 << 22)  # more than all buffers on the way hold, so that from now on they fill up
+    process.stdin.close()
+    ranks = [rank for rank in family.children(recursive=True) if "-m" not in rank.cmdline()]
+    assert psutil.wait_procs(ranks, timeout=DEADLINE)[1] == []
+    assert set(process.stdout.read()) <= set(b"[0] y\n")
+    assert process.wait(DEADLINE) == 7
+    assert b"rank 1 " in process.stderr.read()
+    process.stdout.close()
+    process.stderr.close()
+
+
+def test_a_closed_reader_ends_the_job_as_sigpipe_would(distrun, python):
+    job = distrun("-np", "2", *python("import os\nwhile True: os.write(1, b'y\\n')"))
+    read, write = os.pipe()
+    os.close(write)
+    os.close(read)
+    job.stdout.wait_for(b"y")
+    os.close(os.dup(job.process.stdout.fileno()))
+    job.process.send_signal(signal.SIGTERM)
+    assert job.wait() == 143
+    job.assert_gone()
+
+
+def test_thirty_two_ranks_start_and_end_on_a_small_machine(distrun):
+    job = distrun("-np", "32", "true")
+    assert job.wait() == 0
+    job.assert_gone()
