@@ -161,8 +161,10 @@ def make_plan(request: LaunchRequest, launcher: Launcher, grace: float = 5.0) ->
 
 
 def _contracts(placed: list[tuple[str, int]], launcher: Launcher) -> list[LaunchContract]:
-    """The contracts of all ranks, in rank order. With hosts of 2, 1 and 2 ranks, local rank 1 exists on the first and the
-    third host only, so rank 4 has cross rank 1 of 2."""
+    """The contracts of all ranks, in rank order.
+
+    With hosts of 2, 1 and 2 ranks, local rank 1 exists on the first and the third host only: rank 4 has cross rank 1(2).
+    """
     contracts: list[LaunchContract] = []
     for index, (host, local_size) in enumerate(placed):
         for local_rank in range(local_size):

@@ -19,13 +19,13 @@ class Control:
     def __init__(self, neighbourhood: Neighbourhood) -> None:
         self._hood = neighbourhood
         coordinator = neighbourhood.segments[0]
-        self.is_coordinator = neighbourhood.local_rank == 0
+        self.is_coordinator = neighbourhood.own == 0
         self._unsent: dict[int, deque[bytes]] = {}
         if self.is_coordinator:
             self._inboxes = {rank: Mailbox(neighbourhood.segments[rank], 0) for rank in neighbourhood.others}
             self._outboxes = {rank: Mailbox(coordinator, 1 + rank) for rank in neighbourhood.others}
         else:
-            self._inboxes = {0: Mailbox(coordinator, 1 + neighbourhood.local_rank)}
+            self._inboxes = {0: Mailbox(coordinator, 1 + neighbourhood.own)}
             self._outboxes = {0: Mailbox(neighbourhood.mine, 0)}
         self._incoming = list(self._inboxes.values())
 

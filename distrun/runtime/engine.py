@@ -18,6 +18,8 @@ import time
 from collections import deque
 from collections.abc import Iterable, Sequence
 
+import numpy as np
+
 from distrun.errors import CollectiveError, JobAbortedError, MismatchError, StallError, UsageError
 from distrun.runtime.backends.base import Backend
 from distrun.runtime.callsite import call_site, main_stack
@@ -36,6 +38,13 @@ _NUMBERS, _REQUEST, _ANSWER = b"N", b"R", b"A"  # to the coordinator
 _EXECUTE, _DEFINE, _FAIL, _QUESTION = b"X", b"D", b"F", b"Q"  # from the coordinator
 _NUMBER = "i"
 
+LINGER = 0.0002
+"""Seconds without a new submission after which the engine's own thread sets to work on small operations."""
+BIG = 256 << 10
+"""Bytes of a tensor for which it does so at once."""
+MANY = 1000
+"""Operations for which it does so at once."""
+
 
 class Engine:
     """The communication of one rank of a job with several; see the module's text."""
@@ -50,7 +59,7 @@ class Engine:
         """`controller` is given on the coordinator and on no other rank."""
         self.backend = backend
         self._hood = neighbourhood
-        self._rank = neighbourhood.ranks[neighbourhood.local_rank]
+        self._rank = neighbourhood.ranks[neighbourhood.own]
         self._control = Control(neighbourhood)
         self._controller = controller
         self._watch: CoordinatorWatch | FollowerWatch
@@ -88,7 +97,7 @@ class Engine:
             JobAbortedError: the job has failed or this rank has shut down.
         """
         self._enqueue(handle)
-        (self._hood.bell if self._driving else self._hood.service_bells[self._hood.local_rank]).ring()
+        (self._hood.bell if self._driving else self._hood.service_bells[self._hood.own]).ring()
         return handle
 
     def run(self, handle: Handle) -> Handle:
@@ -165,7 +174,7 @@ class Engine:
                 with self._finished:
                     self._finished.notify_all()
             if (self._outbox or self._pending) and handle is not None:
-                self._hood.service_bells[self._hood.local_rank].ring()
+                self._hood.service_bells[self._hood.own].ring()
 
     def _drive(self, handle: Handle | None) -> None:
         """Make progress until `handle` is done or, given None, until nothing is under way."""
@@ -210,15 +219,29 @@ class Engine:
 
     def _serve(self) -> None:
         """The engine's own thread."""
-        bell = self._hood.service_bells[self._hood.local_rank]
+        bell = self._hood.service_bells[self._hood.own]
         sleeper = self._hood.service_sleeper()
         while not self._stopping:
             bell.doze()
             if self._driving or not (self._outbox or self._pending or self._stopping):
                 sleeper.sleep()
             bell.rouse()
+            self._linger()
             if not self._stopping and self._failure is None and self._lock.acquire(blocking=False):
                 self._drive_and_release(None)
+
+    def _linger(self) -> None:
+        """Let a burst of small operations come together before anything is done about them.
+
+        A thread that submits hundreds of them in a row would otherwise be interrupted for the first few, and again for the
+        next few. If it then waits for one of them, it drives at once: we do not hold the lock while we linger.
+        """
+        seen = -1
+        while not self._driving and seen != len(self._outbox) < MANY:
+            seen = len(self._outbox)
+            if any(array.nbytes >= BIG for handle in tuple(self._outbox) for array in handle.inputs):
+                return
+            time.sleep(LINGER)
 
     # Negotiating ----------------------------------------------------------------------------------------------------
 
@@ -333,7 +356,8 @@ class Engine:
 
     def _perform(self, handles: Sequence[Handle]) -> None:
         try:
-            perform(self.backend, handles)
+            with np.errstate(all="ignore"):  # overflow and NaN are results, as on any device
+                perform(self.backend, handles)
         except BaseException as error:
             for handle in handles:  # they are no longer pending, so `_abort` would miss them
                 self._pending[handle.key] = handle
@@ -395,7 +419,7 @@ class Engine:
         """Leave the job: operations under way fail here, and on the others those that need this rank."""
         self._stopping = True
         self._failure = self._failure or "distrun.shutdown() was called"
-        self._hood.service_bells[self._hood.local_rank].force()
+        self._hood.service_bells[self._hood.own].force()
         self._hood.bell.force()
         self._thread.join()
         with self._lock:

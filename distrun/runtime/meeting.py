@@ -1,7 +1,7 @@
 """The meeting: how the ranks of one host find each other and exchange the file descriptors of what they share.
 
-Local rank 0 listens on an abstract Unix socket whose name follows from the job; the others connect, say who they are and
-hand over their descriptors; local rank 0 then gives everybody's to everybody. The socket has no name in a file system and
+Rank 0 listens on an abstract Unix socket whose name follows from the job; the others connect, say who they are and
+hand over their descriptors; rank 0 then gives everybody's to everybody. The socket has no name in a file system and
 lives only until all have met. Both sides check that the other belongs to the same user (SO_PEERCRED) and, where the
 launcher gave the job a key, that it knows the key, before anything it sent is used.
 """
@@ -21,7 +21,7 @@ from distrun.errors import BootstrapError
 from distrun.runtime.doorbell import new_bell_fd
 from distrun.runtime.segment import new_segment_fd, segment_size
 
-_HELLO = struct.Struct("<II")  # local rank, process id
+_HELLO = struct.Struct("<II")  # rank, process id
 _DESCRIPTORS = 4
 _MAC = 32
 
@@ -47,14 +47,14 @@ class Presence:
             os.close(fd)
 
 
-def own_presence(local_size: int) -> Presence:
+def own_presence(size: int) -> Presence:
     """A new presence of this process."""
-    segment = new_segment_fd(segment_size(local_size))
+    segment = new_segment_fd(segment_size(size))
     return Presence(os.getpid(), segment, new_bell_fd(), new_bell_fd(), os.pidfd_open(os.getpid()))
 
 
-def meet(name: str, key: bytes | None, local_rank: int, local_size: int, timeout: float) -> list[Presence]:
-    """Meet the other ranks of this host; everybody's presence by local rank, our own included.
+def meet(name: str, key: bytes | None, position: int, size: int, timeout: float) -> list[Presence]:
+    """Meet the other ranks of this host; everybody's presence by rank, our own included.
 
     Args:
         name: the same on all ranks that should meet, and on no others; need not be secret.
@@ -64,19 +64,19 @@ def meet(name: str, key: bytes | None, local_rank: int, local_size: int, timeout
     Raises:
         BootstrapError: somebody did not come in time, or was not who they should be.
     """
-    mine = own_presence(local_size)
-    if local_size == 1:
+    mine = own_presence(size)
+    if size == 1:
         return [mine]
     address = "\0distrun-" + hashlib.sha256(f"{os.getuid()}:{name}".encode()).hexdigest()[:32]
     secret = key or b""
     deadline = time.monotonic() + timeout
-    if local_rank == 0:
-        return _host(address, secret, local_size, mine, deadline, timeout)
-    return _visit(address, secret, local_rank, local_size, mine, deadline, timeout)
+    if position == 0:
+        return _host(address, secret, size, mine, deadline, timeout)
+    return _visit(address, secret, position, size, mine, deadline, timeout)
 
 
 def _host(
-    address: str, secret: bytes, local_size: int, mine: Presence, deadline: float, timeout: float
+    address: str, secret: bytes, size: int, mine: Presence, deadline: float, timeout: float
 ) -> list[Presence]:
     present: dict[int, Presence] = {0: mine}
     guests: dict[int, socket.socket] = {}
@@ -84,27 +84,27 @@ def _host(
         try:
             listener.bind(address)
         except OSError as error:
-            raise BootstrapError(f"local rank 0 cannot listen for the other ranks of this host: {error}") from None
-        listener.listen(local_size)
-        while len(present) < local_size:
-            missing = sorted(set(range(local_size)) - set(present))
+            raise BootstrapError(f"rank 0 cannot listen for the other ranks of this host: {error}") from None
+        listener.listen(size)
+        while len(present) < size:
+            missing = sorted(set(range(size)) - set(present))
             try:
                 listener.settimeout(max(0.001, deadline - time.monotonic()))
                 guest, _ = listener.accept()
             except TimeoutError:
                 raise BootstrapError(
-                    f"local ranks {missing} of {local_size} did not call init() within {timeout:g} s: "
+                    f"ranks {missing} of {size} did not call init() within {timeout:g} s: "
                     "see whether they are still starting (raise --start-timeout) or have ended"
                 ) from None
             try:
-                local_rank, presence = _receive_guest(guest, secret, deadline)
+                position, presence = _receive_guest(guest, secret, deadline)
             except (OSError, BootstrapError, ValueError):
                 guest.close()  # a stranger; whoever belongs to us is still awaited
                 continue
-            present[local_rank] = presence
-            guests[local_rank] = guest
-    everybody = [present[rank] for rank in range(local_size)]
-    for local_rank, guest in guests.items():
+            present[position] = presence
+            guests[position] = guest
+    everybody = [present[rank] for rank in range(size)]
+    for position, guest in guests.items():
         with guest:
             for presence in everybody:
                 socket.send_fds(guest, [_HELLO.pack(0, presence.pid)], presence.descriptors)
@@ -124,12 +124,12 @@ def _receive_guest(guest: socket.socket, secret: bytes, deadline: float) -> tupl
     message, fds, _, _ = socket.recv_fds(guest, _HELLO.size, _DESCRIPTORS)
     if len(fds) != _DESCRIPTORS:
         raise BootstrapError("a rank showed no descriptors")
-    local_rank, pid = _HELLO.unpack(message)
-    return local_rank, Presence(pid, *fds)
+    position, pid = _HELLO.unpack(message)
+    return position, Presence(pid, *fds)
 
 
 def _visit(
-    address: str, secret: bytes, local_rank: int, local_size: int, mine: Presence, deadline: float, timeout: float
+    address: str, secret: bytes, position: int, size: int, mine: Presence, deadline: float, timeout: float
 ) -> list[Presence]:
     with _connect(address, deadline, timeout) as host:
         host.settimeout(max(0.001, deadline - time.monotonic()))
@@ -141,29 +141,29 @@ def _visit(
             counter_challenge = secrets.token_bytes(_MAC)
             host.send(_mac(secret, b"guest", challenge) + counter_challenge)
             if not hmac.compare_digest(host.recv(_MAC), _mac(secret, b"host", counter_challenge)):
-                raise BootstrapError("the process that listens in local rank 0's place does not know the job key")
-            socket.send_fds(host, [_HELLO.pack(local_rank, mine.pid)], mine.descriptors)
+                raise BootstrapError("the process that listens in rank 0's place does not know the job key")
+            socket.send_fds(host, [_HELLO.pack(position, mine.pid)], mine.descriptors)
             everybody = []
-            for peer in range(local_size):
+            for peer in range(size):
                 message, fds, _, _ = socket.recv_fds(host, _HELLO.size, _DESCRIPTORS)
                 if len(fds) != _DESCRIPTORS:
-                    raise BootstrapError("local rank 0 ended while the ranks of this host were meeting")
+                    raise BootstrapError("rank 0 ended while the ranks of this host were meeting")
                 presence = Presence(_HELLO.unpack(message)[1], *fds)
-                if peer == local_rank:
+                if peer == position:
                     presence.close()  # our own, come back: keep the originals
                     presence = mine
                 everybody.append(presence)
             return everybody
         except TimeoutError:
             raise BootstrapError(
-                f"local rank {local_rank} met local rank 0, but some rank of this host did not come within {timeout:g} s"
+                f"rank {position} met rank 0, but some rank of this host did not come within {timeout:g} s"
             ) from None
         except ConnectionError as error:
-            raise BootstrapError(f"local rank 0 ended while the ranks of this host were meeting ({error})") from None
+            raise BootstrapError(f"rank 0 ended while the ranks of this host were meeting ({error})") from None
 
 
 def _connect(address: str, deadline: float, timeout: float) -> socket.socket:
-    """Connect as soon as local rank 0 listens. Nothing tells when an abstract socket appears, hence the short naps."""
+    """Connect as soon as rank 0 listens. Nothing tells when an abstract socket appears, hence the short naps."""
     nap = 0.0005
     while True:
         connection = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -174,7 +174,7 @@ def _connect(address: str, deadline: float, timeout: float) -> socket.socket:
             connection.close()
         if time.monotonic() > deadline:
             raise BootstrapError(
-                f"local rank 0 did not call init() within {timeout:g} s: see whether it is still starting "
+                f"rank 0 did not call init() within {timeout:g} s: see whether it is still starting "
                 "(raise --start-timeout) or has ended"
             )
         time.sleep(nap)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import time
@@ -30,26 +31,38 @@ class Patience:
     """After this it fails."""
 
 
+def _usable_cores(presences: Sequence[Presence]) -> int:
+    """The cores that the ranks together may run on: mpirun and srun bind each rank to a few."""
+    cores = set(os.sched_getaffinity(0))
+    for presence in presences:
+        with contextlib.suppress(OSError):
+            cores |= os.sched_getaffinity(presence.pid)
+    return len(cores)
+
+
 FOREVER = Patience(0.0, 0.0)
 
 
 class Neighbourhood:
-    """The ranks of one host as one of them sees them. `local_rank` is ours; `ranks[i]` is the world rank of local rank i."""
+    """The ranks of one host as one of them sees them.
 
-    def __init__(self, local_rank: int, ranks: Sequence[int], presences: Sequence[Presence], patience: Patience) -> None:
-        self.local_rank = local_rank
+    Neighbours are numbered by position: `ranks[i]` is the world rank of neighbour i, in rising order; `own` is our number.
+    """
+
+    def __init__(self, own: int, ranks: Sequence[int], presences: Sequence[Presence], patience: Patience) -> None:
+        self.own = own
         self.size = len(presences)
         self.ranks = tuple(ranks)
         self.patience = patience
         self._presences = presences
         size = os.fstat(presences[0].segment).st_size
         self.segments = [Segment(presence.segment, size, self.size) for presence in presences]
-        self.mine = self.segments[local_rank]
+        self.mine = self.segments[own]
         self.heap = Heap(self.mine)
         self.bells = self._bells([p.bell for p in presences], SLEEPING)
         self.service_bells = self._bells([p.service_bell for p in presences], SERVICE_SLEEPING)
-        self.bell = self.bells[local_rank]
-        self.others = [index for index in range(self.size) if index != local_rank]
+        self.bell = self.bells[own]
+        self.others = [index for index in range(self.size) if index != own]
         self._pidfds = {presences[index].pidfd: index for index in self.others}
         self._sleeper = Sleeper(self.bell, self._pidfds)
         self._ended: dict[int, str] = {}
@@ -59,8 +72,7 @@ class Neighbourhood:
         self._line_words = self.mine.layout.line_words
         self._their_words = [self.segments[index].words for index in self.others]
         self._their_bells = [self.bells[index] for index in self.others]
-        crowded = self.size > len(os.sched_getaffinity(0))
-        self._spins = 2 if crowded else SPINS
+        self._spins = SPINS if self.size <= _usable_cores(presences) else 2
 
     def _bells(self, fds: Sequence[int], word: int) -> list[Doorbell]:
         return [Doorbell(fd, segment.words, word) for fd, segment in zip(fds, self.segments, strict=True)]
@@ -179,7 +191,7 @@ class Neighbourhood:
     def _describe_one(self, index: int) -> str:
         presence = self._presences[index]
         details = [f"process {presence.pid}"]
-        if index != self.local_rank and index not in self._ended:
+        if index != self.own and index not in self._ended:
             state = peer_process.condition(presence.pidfd)
             if state is not None:
                 details.append(state)
@@ -197,7 +209,7 @@ class Neighbourhood:
 
     def service_sleeper(self) -> Sleeper:
         """For the engine's own thread: sleeps until our service bell rings."""
-        return Sleeper(self.service_bells[self.local_rank], {})
+        return Sleeper(self.service_bells[self.own], {})
 
     def close(self) -> None:
         """Close the descriptors. The memory itself goes when the last array in it does."""

@@ -84,7 +84,7 @@ class Reduction:
         self._ufunc = _UFUNCS[op]
         if element.storage == np.bool_:
             self._ufunc = {np.add: np.logical_or, np.multiply: np.logical_and}.get(self._ufunc, self._ufunc)
-        inexact = np.issubdtype(element.accumulator, np.inexact)
+        self._is_inexact = inexact = np.issubdtype(element.accumulator, np.inexact)
         averages = op is Average and size > 1
         self._prescale = prescale
         self._postscale = postscale / size if averages and inexact else postscale
@@ -113,38 +113,46 @@ class Reduction:
             self._combine_chunk([source[chunk] for source in sources], [target[chunk] for target in targets])
 
     def _combine_chunk(self, sources: Sequence[Flat], targets: Sequence[Flat]) -> None:
-        total = self._accumulator[: sources[0].size]
-        if self._direct and len(sources) > 1:
-            self._ufunc(sources[0], sources[1], out=total)
-            for source in sources[2:]:
-                self._ufunc(total, source, out=total)
+        first = targets[0]
+        if len(sources) == 2 and self._direct:  # no accumulator needed, even where `first` is one of the sources
+            total = self._ufunc(sources[0], sources[1], out=first)
         else:
-            self._load(sources[0], total)
-            operand = self._operand[: total.size]
-            for source in sources[1:]:
-                self._load(source, operand)
-                self._ufunc(total, operand, out=total)
+            total = self._accumulate(sources)
         if self._divisor != 1:
             _divide_towards_zero(total, self._divisor)
         if self._postscale != 1.0:
-            _scale(total, self._postscale)
-        for target in targets:
-            if self.element.is_converted:
-                self.element.narrow(total, target)
-            else:
-                target[:] = total
+            self._scale(total, self._postscale)
+        if self.element.is_converted:
+            self.element.narrow(total, first)
+        elif total is not first:
+            first[:] = total
+        for target in targets[1:]:
+            target[:] = first
+
+    def _accumulate(self, sources: Sequence[Flat]) -> Flat:
+        total = self._accumulator[: sources[0].size]
+        if self._direct and len(sources) > 2:
+            self._ufunc(sources[0], sources[1], out=total)
+            for source in sources[2:]:
+                self._ufunc(total, source, out=total)
+            return total
+        self._load(sources[0], total)
+        operand = self._operand[: total.size]
+        for source in sources[1:]:
+            self._load(source, operand)
+            self._ufunc(total, operand, out=total)
+        return total
 
     def _load(self, source: Flat, out: Flat) -> None:
         self.element.widen(source, out)
         if self._prescale != 1.0:
-            _scale(out, self._prescale)
+            self._scale(out, self._prescale)
 
-
-def _scale(values: Flat, factor: float) -> None:
-    if np.issubdtype(values.dtype, np.inexact):
-        values *= values.dtype.type(factor)
-    elif values.dtype != np.bool_:
-        values[:] = np.trunc(values * np.float64(factor)).astype(values.dtype)
+    def _scale(self, values: Flat, factor: float) -> None:
+        if self._is_inexact:
+            values *= values.dtype.type(factor)
+        elif values.dtype != np.bool_:
+            values[:] = np.trunc(values * np.float64(factor)).astype(values.dtype)
 
 
 def _divide_towards_zero(values: Flat, divisor: int) -> None:

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 PAGE = 4096
 LINE = 8  # 64-bit words in a cache line
 RING = 1 << 20  # bytes of a message ring
-STAGE = 512 << 10  # bytes of one staging buffer; there are two
+STAGE = 1 << 20  # bytes of one staging buffer; there are two
 REASON = PAGE  # bytes for the text that says why the owner failed
 
 RUNNING, LEFT, FAILED = 0, 1, 2

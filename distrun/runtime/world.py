@@ -80,15 +80,16 @@ def _join(environ: Mapping[str, str], generation: int) -> World:
 
 
 def _engine(environment: Environment, topology: Topology, environ: Mapping[str, str], generation: int) -> Engine:
+    # Neighbours are numbered by their ranks, not their local ranks: MPI libraries number the two independently.
     presences = meet(
         f"{environment.job_name()}:{generation}",
         environment.job_key(),
-        topology.local_rank,
-        topology.local_size,
+        topology.rank,
+        topology.size,
         _number(environ, contract.START_TIMEOUT, 60.0),
     )
     patience = Patience(_number(environ, contract.STALL_WARNING, 60.0), _number(environ, contract.STALL_TIMEOUT, 0.0))
-    neighbourhood = Neighbourhood(topology.local_rank, range(topology.size), presences, patience)
+    neighbourhood = Neighbourhood(topology.rank, range(topology.size), presences, patience)
     controller = None
     if topology.rank == 0:
         capacity = int(_number(environ, CACHE, CACHE_CAPACITY))

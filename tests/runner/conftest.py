@@ -54,7 +54,9 @@ class Stream:
 class Distrun:
     """A running `distrun` and all the processes below it, known by a variable in their environment."""
 
-    def __init__(self, arguments: tuple[str, ...], tmp: Path, stdin: int, environ: dict[str, str]) -> None:
+    def __init__(
+        self, arguments: tuple[str, ...], tmp: Path, stdin: int, collect: bool, environ: dict[str, str]
+    ) -> None:
         self._marker = uuid.uuid4().hex
         self._tmp = tmp
         self.process = subprocess.Popen(
@@ -67,14 +69,16 @@ class Distrun:
         assert self.process.stdout is not None
         assert self.process.stderr is not None
         self.started = time.monotonic()
-        self.stdout = Stream(self.process.stdout)
+        if collect:
+            self.stdout = Stream(self.process.stdout)
         self.stderr = Stream(self.process.stderr)
 
     def wait(self) -> int:
         """Wait for its end, and for that of everything it has printed; returns the exit status."""
         status = self.process.wait(DEADLINE)
         self.seconds = time.monotonic() - self.started
-        self.stdout.close()
+        if hasattr(self, "stdout"):
+            self.stdout.close()
         self.stderr.close()
         return status
 
@@ -109,13 +113,13 @@ class Distrun:
 
 @pytest.fixture
 def distrun(tmp_path: Path) -> Iterator[Callable[..., Distrun]]:
-    """Starts `distrun` with the given arguments."""
+    """Starts `distrun` with the given arguments; `collect=False` leaves its stdout to the test."""
     started: list[Distrun] = []
     tmp = tmp_path / "tmp"
     tmp.mkdir()
 
-    def start(*arguments: str, stdin: int = subprocess.DEVNULL, **environ: str) -> Distrun:
-        started.append(Distrun(arguments, tmp, stdin, environ))
+    def start(*arguments: str, stdin: int = subprocess.DEVNULL, collect: bool = True, **environ: str) -> Distrun:
+        started.append(Distrun(arguments, tmp, stdin, collect, environ))
         return started[-1]
 
     yield start

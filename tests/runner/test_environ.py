@@ -1,0 +1,43 @@
+"""What ranks inherit, what is kept from them, and what -x adds."""
+
+from __future__ import annotations
+
+import pytest
+
+from distrun.errors import UsageError
+from distrun.runner.environ import inherited, requested, threads
+
+
+def test_the_identity_of_an_outer_launch_is_not_inherited():
+    stale = ["RANK", "DISTRUN_KEY", "DISTRUN_LOCAL_RANK", "OMPI_COMM_WORLD_RANK", "TORCHELASTIC_RUN_ID", "PMIX_RANK"]
+    kept = {"PATH": "/bin", "DISTRUN_STALL_WARNING": "5", "NCCL_DEBUG": "INFO", "SLURM_JOB_ID": "1", "MY_RANK": "2"}
+    assert inherited({**dict.fromkeys(stale, "1"), **kept}) == kept
+
+
+def test_a_variable_is_set_taken_or_matched_by_a_pattern():
+    environ = {"A": "1", "NCCL_DEBUG": "INFO", "NCCL_ALGO": "Ring"}
+    variables, notes = requested(["A", "B=x=y", "EMPTY=", "NCCL_*"], environ)
+    assert variables == {"A": "1", "B": "x=y", "EMPTY": "", "NCCL_DEBUG": "INFO", "NCCL_ALGO": "Ring"}
+    assert notes == []
+
+
+def test_a_variable_that_does_not_exist_is_noted_and_no_error():
+    variables, notes = requested(["NOPE"], {})
+    assert variables == {}
+    assert "NOPE" in notes[0]
+
+
+@pytest.mark.parametrize("spec", ["", "=3", "1A=3", "A B", "A-*=3", "a b=3"])
+def test_what_names_no_variable_is_quoted_with_what_is_allowed(spec):
+    with pytest.raises(UsageError, match="allowed are NAME") as error:
+        requested([spec], {})
+    assert repr(spec) in str(error.value)
+
+
+@pytest.mark.parametrize(("cores", "ranks", "expected"), [(16, 4, "4"), (2, 2, "1"), (2, 32, "1"), (7, 2, "3")])
+def test_ranks_share_the_cores_of_their_host(cores, ranks, expected):
+    assert threads({}, cores, ranks) == {"OMP_NUM_THREADS": expected}
+
+
+def test_a_thread_count_of_the_user_stands():
+    assert threads({"OMP_NUM_THREADS": "3"}, 16, 2) == {}

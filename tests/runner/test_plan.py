@@ -1,0 +1,136 @@
+"""Requests become plans: which rank runs where, with which environment."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from distrun.errors import UsageError
+from distrun.runner.hosts import Host
+from distrun.runner.plan import AgentPlan, Launcher, LaunchRequest, RankPlan, describe, make_plan, parse_ranks, place
+from distrun.runtime.contract import LaunchContract
+
+LAUNCHER = Launcher(
+    environ={"PATH": "/bin", "RANK": "7", "HOME": "/root"},
+    cwd="/work",
+    job="0" * 32,
+    key="5ec4e7" * 10 + "5ec4",
+    master_port=4711,
+    cores=8,
+    slots=2,
+)
+TEXT = st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]) | st.sampled_from("\udc80\udcff"))
+
+
+def plan(**request):
+    return make_plan(LaunchRequest(**{"command": ("train",), **request}), LAUNCHER)
+
+
+@pytest.mark.parametrize(
+    ("hosts", "np", "counts"),
+    [
+        ([Host("a", 4)], None, [4]),
+        ([Host("a", 4)], 2, [2]),
+        ([Host("a", 2), Host("b", 2)], 3, [2, 1]),
+        ([Host("a", 2), Host("b", 2)], 2, [2]),
+        ([Host("a")], None, [2]),
+        ([Host("a")], 32, [32]),
+        ([Host("a"), Host("b", 1), Host("c")], 9, [4, 1, 4]),
+    ],
+)
+def test_hosts_are_filled_in_order_and_np_caps_the_ranks(hosts, np, counts):
+    assert [count for _, count in place(hosts, np, 2)] == counts
+
+
+@pytest.mark.parametrize(("np", "value"), [(0, "-np 0"), (-3, "-np -3"), (3, "-np 3")])
+def test_an_impossible_number_of_ranks_is_refused(np, value):
+    with pytest.raises(UsageError, match=value):
+        place([Host("localhost", 2)], np, 8)
+
+
+def test_every_rank_knows_its_place():
+    made = plan(hosts=(Host("a", 2), Host("b", 1), Host("c", 2)))
+    contracts = [LaunchContract.from_environ(rank.environ) for agent in made.agents for rank in agent.ranks]
+    assert [(c.rank, c.local_rank, c.local_size, c.cross_rank, c.cross_size, c.hostname) for c in contracts] == [
+        (0, 0, 2, 0, 3, "a"),
+        (1, 1, 2, 0, 2, "a"),
+        (2, 0, 1, 1, 3, "b"),
+        (3, 0, 2, 2, 3, "c"),
+        (4, 1, 2, 1, 2, "c"),
+    ]
+    assert {c.size for c in contracts} == {5}
+    assert made.host_of(2) == "b"
+
+
+def test_the_environment_is_the_launchers_then_ours_then_the_users():
+    (agent,) = plan(np=2, exports=("MASTER_PORT=1", "PYTHONUNBUFFERED=0", "A=b")).agents
+    rank = agent.ranks[1]
+    environ = {**agent.environ, **rank.environ}
+    assert environ["PATH"] == "/bin"
+    assert environ["A"] == "b"
+    assert (environ["RANK"], environ["WORLD_SIZE"]) == ("1", "2")
+    assert (environ["MASTER_PORT"], environ["PYTHONUNBUFFERED"]) == ("1", "0")
+    assert environ["OMP_NUM_THREADS"] == "4"
+    assert "OMPI_COMM_WORLD_RANK" not in environ
+
+
+def test_settings_and_open_mpi_names_are_set_on_request():
+    (agent,) = plan(np=2, openmpi_env=True, stall_warning=0.5, stall_timeout=30.0, start_timeout=5.0).agents
+    assert agent.ranks[1].environ["OMPI_COMM_WORLD_RANK"] == "1"
+    assert agent.environ["DISTRUN_STALL_WARNING"] == "0.5"
+    assert agent.environ["DISTRUN_STALL_TIMEOUT"] == "30"
+    assert agent.environ["DISTRUN_START_TIMEOUT"] == "5"
+
+
+def test_the_thread_count_is_announced_only_when_we_choose_it():
+    assert "OMP_NUM_THREADS=4 on localhost" in plan(np=2).notes[0]
+    assert plan(np=2, exports=("OMP_NUM_THREADS=3",)).notes == ()
+
+
+def test_standard_input_goes_to_one_rank():
+    assert [rank.stdin for rank in plan(np=3, stdin=1).agents[0].ranks] == [False, True, False]
+    with pytest.raises(UsageError, match="--stdin 3"):
+        plan(np=3, stdin=3)
+
+
+def test_the_description_shows_everything_but_the_key():
+    made = plan(np=2, exports=("A=b",), hosts=(Host("localhost", 4),))
+    text = describe(made, LAUNCHER.environ)
+    for expected in ("2 ranks on 1 host", "command:   train", "A='b'", "rank 1(2): local 1(2)", "OMP_NUM_THREADS='4'"):
+        assert expected in text
+    assert LAUNCHER.key not in text
+    assert "HOME" not in text
+
+
+@given(
+    st.builds(
+        AgentPlan,
+        host=TEXT,
+        command=st.lists(TEXT, min_size=1),
+        wdir=TEXT,
+        grace=st.floats(0, 1e6),
+        environ=st.dictionaries(TEXT, TEXT),
+        ranks=st.lists(
+            st.builds(
+                RankPlan,
+                *[st.integers(0, 1 << 20)] * 5,
+                environ=st.dictionaries(TEXT, TEXT),
+                stdin=st.booleans(),
+            )
+        ),
+    )
+)
+def test_an_agents_plan_survives_the_journey_whatever_bytes_are_in_it(agent):
+    assert AgentPlan.from_json(agent.to_json()) == agent
+
+
+@pytest.mark.parametrize(("text", "ranks"), [("0", {0}), ("0,2-3", {0, 2, 3}), ("1-1, 0", {0, 1})])
+def test_a_rank_filter_is_a_list_of_ranks_and_ranges(text, ranks):
+    assert parse_ranks(text, 4) == ranks
+
+
+@pytest.mark.parametrize("text", ["", "4", "2-1", "a", "0,,1", "-1", "0-9", "²"])
+def test_a_rank_filter_outside_the_job_is_refused(text):
+    with pytest.raises(UsageError, match="allowed are 0 to 3"):
+        parse_ranks(text, 4)

@@ -1,0 +1,237 @@
+"""The decider, fed with histories of events: no process, no clock but the one in the table."""
+
+from __future__ import annotations
+
+import signal
+
+import pytest
+
+from distrun.runner.events import (
+    AgentGone,
+    AgentLost,
+    OutputClosed,
+    Printed,
+    RankExited,
+    RankNotStarted,
+    RankStarted,
+    SignalReceived,
+)
+from distrun.runner.exits import RankExit
+from distrun.runner.policy import (
+    KILL_PATIENCE,
+    LEAVE_PATIENCE,
+    SETTLE,
+    CleanUpAfter,
+    FinishAgents,
+    KillAgents,
+    Policy,
+    SignalRanks,
+    State,
+)
+
+GRACE = 5.0
+TERM, KILL, INT = SignalRanks(signal.SIGTERM), SignalRanks(signal.SIGKILL), SignalRanks(signal.SIGINT)
+BYE = AgentGone("here", 0)
+TICK = None  # only time passes
+STARTED = [(0, RankStarted(rank, 100 + rank), []) for rank in range(2)]
+
+
+def ended(rank, code=0, witness=False):
+    return RankExited(rank, RankExit(code), witness)
+
+
+# name: (steps of (time, event, actions expected), exit status, rank of the story)
+HISTORIES = {
+    "all ranks end well": ([(1, ended(0), []), (2, ended(1), [FinishAgents(GRACE)]), (2, BYE, [])], 0, None),
+    "a rank fails and its peer obeys": (
+        [(1, ended(1, 42), [TERM]), (2, ended(0, -15), [FinishAgents(4.0)]), (2, BYE, [])],
+        42,
+        1,
+    ),
+    "a rank is killed and its peer is stubborn": (
+        [(1, ended(0, -9), [TERM]), (6, TICK, [KILL]), (6, ended(1, -9), [FinishAgents(0.0)]), (6, BYE, [])],
+        137,
+        0,
+    ),
+    "a later failure is not the story": (
+        [(1, ended(0, 3), [TERM]), (1, ended(1, 4), [FinishAgents(GRACE)]), (1, BYE, [])],
+        3,
+        0,
+    ),
+    "the last rank fails": (
+        [(1, ended(0), []), (2, ended(1, 5), [FinishAgents(GRACE)]), (2, BYE, [])],
+        5,
+        1,
+    ),
+    "a witness waits for the culprit": (
+        [(1, ended(0, 1, True), []), (1.5, ended(1, 9), [FinishAgents(GRACE)]), (2, BYE, [])],
+        9,
+        1,
+    ),
+    "a witness whose culprit does not end is the story": (
+        [
+            (1, ended(0, 1, True), []),
+            (1 + SETTLE, TICK, [TERM]),
+            (3, ended(1, -15), [FinishAgents(GRACE - 1)]),
+            (3, BYE, []),
+        ],
+        1,
+        0,
+    ),
+    "of witnesses alone the first is the story": (
+        [(1, ended(1, 1, True), []), (1.1, ended(0, 1, True), [FinishAgents(GRACE)]), (2, BYE, [])],
+        1,
+        1,
+    ),
+    "a witness and a culprit that ended well": (
+        [(1, ended(1, 1, True), []), (1.1, ended(0), [FinishAgents(GRACE)]), (2, BYE, [])],
+        1,
+        1,
+    ),
+    "Ctrl-C": (
+        [
+            (1, SignalReceived(signal.SIGINT), [INT]),
+            (1.1, ended(0, 1), []),
+            (1.2, ended(1, -2), [FinishAgents(pytest.approx(4.8))]),
+            (1.3, BYE, []),
+        ],
+        130,
+        None,
+    ),
+    "SIGTERM, and ranks that end well": (
+        [
+            (1, SignalReceived(signal.SIGTERM), [TERM]),
+            (1, ended(0), []),
+            (1, ended(1), [FinishAgents(GRACE)]),
+            (1, BYE, []),
+        ],
+        143,
+        None,
+    ),
+    "a second Ctrl-C kills": (
+        [
+            (1, SignalReceived(signal.SIGINT), [INT]),
+            (2, SignalReceived(signal.SIGINT), [KILL]),
+            (2, ended(0, -9), []),
+            (2, ended(1, -9), [FinishAgents(0.0)]),
+            (2, BYE, []),
+        ],
+        130,
+        None,
+    ),
+    "Ctrl-C while a failure is dealt with kills, and the failure stays the story": (
+        [
+            (1, ended(0, 42), [TERM]),
+            (2, SignalReceived(signal.SIGINT), [KILL]),
+            (2, ended(1, -9), [FinishAgents(0.0)]),
+            (2, BYE, []),
+        ],
+        42,
+        0,
+    ),
+    "Ctrl-C while leftovers have their grace": (
+        [
+            (1, ended(0), []),
+            (1, ended(1), [FinishAgents(GRACE)]),
+            (2, SignalReceived(signal.SIGINT), [FinishAgents(0.0)]),
+            (2, BYE, []),
+        ],
+        0,
+        None,
+    ),
+    "SIGUSR1 is only forwarded": (
+        [
+            (1, SignalReceived(signal.SIGUSR1), [SignalRanks(signal.SIGUSR1)]),
+            (2, ended(0), []),
+            (2, ended(1), [FinishAgents(GRACE)]),
+            (2, BYE, []),
+        ],
+        0,
+        None,
+    ),
+    "nobody reads the output any more": (
+        [
+            (1, OutputClosed(), [TERM]),
+            (1, ended(0, -15), []),
+            (1, ended(1, -15), [FinishAgents(GRACE)]),
+            (1, BYE, []),
+        ],
+        141,
+        None,
+    ),
+    "the printer dies": (
+        [(1, Printed(), [TERM]), (1, ended(0, -15), []), (1, ended(1, -15), [FinishAgents(GRACE)]), (1, BYE, [])],
+        1,
+        None,
+    ),
+    "a command that cannot be run": (
+        [
+            (1, RankNotStarted(0, 127, "gone"), [TERM]),
+            (1, RankNotStarted(1, 127, "gone"), [FinishAgents(GRACE)]),
+            (1, BYE, []),
+        ],
+        127,
+        0,
+    ),
+    "the agent is lost": (
+        [(1, AgentLost("here", "the agent was killed", 137), [CleanUpAfter("here"), FinishAgents(5.0)])],
+        137,
+        None,
+    ),
+    "the agent is lost while a failure is dealt with": (
+        [(1, ended(0, 42), [TERM]), (2, AgentLost("here", "killed", 137), [CleanUpAfter("here"), FinishAgents(4.0)])],
+        42,
+        0,
+    ),
+    "a rank that even SIGKILL does not end": (
+        [
+            (1, ended(0, 42), [TERM]),
+            (6, TICK, [KILL]),
+            (6 + KILL_PATIENCE, TICK, [FinishAgents(0.0)]),
+            (6 + KILL_PATIENCE + LEAVE_PATIENCE, TICK, [KillAgents()]),
+        ],
+        42,
+        0,
+    ),
+}
+
+
+@pytest.mark.parametrize("name", HISTORIES)
+def test_a_history_leads_to_the_expected_actions_and_end(name):
+    steps, status, story = HISTORIES[name]
+    policy = Policy({0: "here", 1: "here"}, GRACE, 60.0, 0)
+    for now, event, expected in [*STARTED, *steps]:
+        actions = policy.tick(now) if event is TICK else policy.handle(event, now)
+        assert actions == expected, (now, event)
+    assert policy.state is State.OVER
+    assert policy.status == status
+    assert (policy.failure.rank if policy.failure else None) == story
+
+
+def test_ranks_that_do_not_start_in_time_are_named():
+    policy = Policy({0: "here", 1: "here", 2: "here"}, GRACE, 60.0, 0)
+    policy.handle(RankStarted(1, 101), 1)
+    assert policy.deadline == 60
+    assert policy.tick(59) == []
+    assert policy.tick(60) == [TERM]
+    assert policy.failure.what == "ranks 0, 2 did not start within 60 s"
+
+
+def test_an_idle_job_has_no_deadline_to_wake_up_for():
+    policy = Policy({0: "here"}, GRACE, 60.0, 0)
+    policy.handle(RankStarted(0, 100), 1)
+    assert policy.deadline is None
+
+
+def test_without_grace_ranks_are_killed_at_once():
+    policy = Policy({0: "here", 1: "here"}, 0.0, 60.0, 0)
+    assert policy.handle(ended(0, 1), 1) == [KILL]
+
+
+def test_a_lost_agent_ends_the_ranks_of_the_other_hosts():
+    policy = Policy({0: "a", 1: "b"}, GRACE, 60.0, 0)
+    assert policy.handle(AgentLost("a", "gone"), 1) == [CleanUpAfter("a"), TERM]
+    assert policy.handle(ended(1, -15), 2) == [FinishAgents(4.0)]
+    assert policy.state is State.FINISHING
+    policy.handle(AgentGone("b", 0), 3)
+    assert policy.state is State.OVER
