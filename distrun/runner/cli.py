@@ -14,22 +14,16 @@ from distrun.runner.hosts import Host, parse_host_list
 from distrun.runner.plan import LaunchRequest, describe, parse_ranks
 
 
-class _Seconds(click.ParamType):
-    """A number of seconds; unlike `click.FloatRange` it refuses nan and inf, and does not clutter the help."""
-
-    name = "seconds"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
-        try:
-            seconds = float(value)
-        except ValueError:
-            seconds = math.nan
-        if not 0 <= seconds < math.inf:
-            self.fail(f"{value!r} is not a number of seconds >= 0", param, ctx)
-        return seconds
+def _seconds(value: str) -> float:
+    try:
+        seconds = float(value)
+    except ValueError:
+        seconds = math.nan
+    if not 0 <= seconds < math.inf:
+        raise click.BadParameter(f"{value!r} is not a number of seconds >= 0")
+    return seconds
 
 
-_SECONDS = _Seconds()
 _SETTINGS = {"allow_interspersed_args": False, "help_option_names": ["-h", "--help"], "max_content_width": 120}
 
 
@@ -43,12 +37,12 @@ _SETTINGS = {"allow_interspersed_args": False, "help_option_names": ["-h", "--he
 @click.option("--tag-output/--no-tag-output", default=True, help="Begin each line with the rank that wrote it.")
 @click.option("--rank-filter", metavar="RANKS", help="Show the output of these ranks only: 0,2-3.")
 @click.option("--stdin", default="none", metavar="none|RANK", help="The rank that gets standard input. Default: none.")
-@click.option("--start-timeout", type=_SECONDS, metavar="S", help="Seconds the ranks may take to start. Default: 60.")
-@click.option("--grace", type=_SECONDS, default=5.0, metavar="S", help="Seconds from SIGTERM to SIGKILL. Default: 5.")
+@click.option("--start-timeout", type=_seconds, metavar="S", help="Seconds the ranks may take to start. Default: 60.")
+@click.option("--grace", type=_seconds, default=5.0, metavar="S", help="Seconds from SIGTERM to SIGKILL. Default: 5.")
 @click.option(
-    "--stall-warning", type=_SECONDS, metavar="S", help="Report a waiting operation after S seconds; 0: never."
+    "--stall-warning", type=_seconds, metavar="S", help="Report a waiting operation after S seconds; 0: never."
 )
-@click.option("--stall-timeout", type=_SECONDS, metavar="S", help="Fail a waiting operation after S seconds; 0: never.")
+@click.option("--stall-timeout", type=_seconds, metavar="S", help="Fail a waiting operation after S seconds; 0: never.")
 @click.option("--openmpi-env", is_flag=True, help="Also set OMPI_COMM_WORLD_RANK and its like.")
 @click.option("--dry-run", is_flag=True, help="Print the plan and start nothing.")
 @click.option("-v", "--verbose", is_flag=True, help="Tell what the launcher does.")

@@ -9,7 +9,6 @@ import os
 import pickle
 import sys
 import traceback
-from typing import Any
 
 
 def main(call: int, result: int) -> None:
@@ -19,25 +18,28 @@ def main(call: int, result: int) -> None:
     with open(f"/proc/self/fd/{call}", "rb") as memory:  # opened anew: the ranks share the descriptor's position
         sys.path[:] = pickle.load(memory)
         pickled = memory.read()
+    import cloudpickle
+
     try:
         function, args, kwargs = pickle.loads(pickled)
         del pickled
-        value = function(*args, **kwargs)
+        value = cloudpickle.dumps(function(*args, **kwargs))
     except Exception as error:
-        _send(result, False, error, traceback.format_exc())
+        _send(result, False, _pickled(error), traceback.format_exc())
         raise
     _send(result, True, value, "")
 
 
-def _send(result: int, returned: bool, value: Any, text: str) -> None:
+def _pickled(error: Exception) -> bytes:
     import cloudpickle
 
     try:
-        pickled = cloudpickle.dumps(value)
-    except Exception:
-        if returned:  # then it is this exception that the caller gets
-            raise
-        pickled = b""
+        return bytes(cloudpickle.dumps(error))
+    except Exception:  # the caller gets its text
+        return b""
+
+
+def _send(result: int, returned: bool, pickled: bytes, text: str) -> None:
     with open(result, "wb") as pipe:
         pickle.dump((returned, pickled, text), pipe)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import socket
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
@@ -38,7 +39,7 @@ def parse_host(text: str) -> Host:
         UsageError: the text names no host.
     """
     match = _HOST.fullmatch(text)
-    if match is None:
+    if match is None or not _is_ipv6(match["bracketed"] or match["bare"] or "::"):
         raise UsageError(f"{text!r} is not a host: {_ALLOWED}")
     name = match["name"] or match["bracketed"] or match["bare"]
     slots = None if match["slots"] is None else _slots(match["slots"][1:], text)
@@ -100,6 +101,14 @@ def _parse_line(words: list[str]) -> Host:
         ):  # Open MPI's limit on oversubscription means nothing here
             raise UsageError(f"{word!r} is not understood: after the host's name allowed are slots=N and max_slots=N")
     return host
+
+
+def _is_ipv6(text: str) -> bool:
+    try:
+        socket.inet_pton(socket.AF_INET6, text.partition("%")[0])
+    except OSError:
+        return False
+    return True
 
 
 def _slots(value: str, text: str) -> int:

@@ -163,7 +163,7 @@ def make_plan(request: LaunchRequest, launcher: Launcher, grace: float = 5.0) ->
 def _contracts(placed: list[tuple[str, int]], launcher: Launcher) -> list[LaunchContract]:
     """The contracts of all ranks, in rank order.
 
-    With hosts of 2, 1 and 2 ranks, local rank 1 exists on the first and the third host only: rank 4 has cross rank 1(2).
+    With hosts of 2, 1 and 2 ranks, local rank 1 exists on the first and third host only: rank 4 has cross rank 1(2).
     """
     contracts: list[LaunchContract] = []
     for index, (host, local_size) in enumerate(placed):
@@ -249,4 +249,4 @@ def describe(plan: LaunchPlan, inherited: Mapping[str, str]) -> str:
 
 def _assignments(variables: Mapping[str, str], known: Mapping[str, str]) -> list[str]:
     new = {name: value for name, value in variables.items() if known.get(name) != value}
-    return [f"{name}={'(secret)' if name in _HIDDEN else value!r}" for name, value in new.items()]
+    return [f"{name}={'(secret)' if name in _HIDDEN else repr(value)}" for name, value in new.items()]

@@ -63,7 +63,9 @@ def _flat(tensor: Array) -> tuple[Array, str]:
 
 def _check_in_place(tensor: Any) -> None:
     if not isinstance(tensor, np.ndarray):
-        raise UsageError(f"an in-place operation needs a numpy array, not {type(tensor).__name__}: use the form without _")
+        raise UsageError(
+            f"an in-place operation needs a numpy array, not {type(tensor).__name__}: use the form without _"
+        )
     if not tensor.flags.writeable:
         raise UsageError("an in-place operation needs a writable array, and this one is read-only: copy it first")
 
@@ -140,7 +142,9 @@ def _same_dtype(tensors: Sequence[Array]) -> list[list[int]]:
     return list(places.values())
 
 
-def _grouped(tensors: Sequence[Array], name: str | None, start: Callable[[Sequence[Array], str | None], Handle]) -> AnyHandle:
+def _grouped(
+    tensors: Sequence[Array], name: str | None, start: Callable[[Sequence[Array], str | None], Handle]
+) -> AnyHandle:
     """Start one operation per dtype among the tensors."""
     if not tensors:
         raise UsageError("a group needs at least one tensor, and this one is empty: leave the call out, on all ranks")
@@ -169,12 +173,20 @@ def _needs_rows(tensor: Array, kind: str) -> Array:
 
 
 def _allreduce(
-    tensor: Array, name: str | None, op: ReduceOp, prescale: float, postscale: float, process_set: ProcessSet, in_place: bool
+    tensor: Array,
+    name: str | None,
+    op: ReduceOp,
+    prescale: float,
+    postscale: float,
+    process_set: ProcessSet,
+    in_place: bool,
 ) -> Handle:
     engine = world.engine()
     flat, dtype = _flat(tensor)
     check_op(op, dtype)
-    request = Request("allreduce", name, dtype, (tensor.shape,), op, -1, prescale, postscale, process_set.process_set_id)
+    request = Request(
+        "allreduce", name, dtype, (tensor.shape,), op, -1, prescale, postscale, process_set.process_set_id
+    )
     if not in_place:
         return Handle(engine, request, (flat,), (_room_for(flat.size, flat.dtype, engine),), _new, tensor.dtype)
     collect = _given
@@ -263,7 +275,7 @@ def _allreduce_group(
         room = _room_for(sum([flat.size for flat in flats]), flats[0].dtype, engine)
         return Handle(engine, request, flats, (room,), _new_group, tensors[0].dtype)
     collect = _given
-    if not all([tensor.flags.carray for tensor in tensors]):
+    if not all(tensor.flags.carray for tensor in tensors):
         for tensor in tensors:
             _check_in_place(tensor)
         collect = _copied_back
@@ -321,7 +333,7 @@ def grouped_allreduce(
         handle = _allreduce_group(group, name, op, prescale_factor, postscale_factor, process_set, in_place=False)
         return handle.engine.run(handle)
 
-    return _grouped(_arrays(tensors), name, start).wait()  # type: ignore[no-any-return]
+    return _grouped(_arrays(tensors), name, start).wait()
 
 
 def grouped_allreduce_(
@@ -338,13 +350,15 @@ def grouped_allreduce_(
         handle = _allreduce_group(group, name, op, prescale_factor, postscale_factor, process_set, in_place=True)
         return handle.engine.run(handle)
 
-    return _grouped(tensors, name, start).wait()  # type: ignore[no-any-return]
+    return _grouped(tensors, name, start).wait()
 
 
 # Allgather ------------------------------------------------------------------------------------------------------------
 
 
-def _allgather(tensors: Sequence[Array], name: str | None, process_set: ProcessSet, collect: Callable[[Handle], Any]) -> Handle:
+def _allgather(
+    tensors: Sequence[Array], name: str | None, process_set: ProcessSet, collect: Callable[[Handle], Any]
+) -> Handle:
     shapes = tuple((-1, *_needs_rows(tensor, "allgather").shape[1:]) for tensor in tensors)
     flats = [_flat(tensor) for tensor in tensors]
     request = Request("allgather", name, flats[0][1], shapes, process_set=process_set.process_set_id)
@@ -373,7 +387,7 @@ def grouped_allgather(
     tensors: Sequence[ArrayLike], name: str | None = None, process_set: ProcessSet = global_process_set
 ) -> list[Array]:
     """`allgather` of several tensors as one operation."""
-    return grouped_allgather_async(tensors, name, process_set).wait()  # type: ignore[no-any-return]
+    return grouped_allgather_async(tensors, name, process_set).wait()
 
 
 # Broadcast ------------------------------------------------------------------------------------------------------------
@@ -437,7 +451,9 @@ def _splits(rows: int, splits: ArrayLike | None, size: int) -> list[int]:
     if wanted.shape != (size,) or not np.issubdtype(wanted.dtype, np.integer) or (wanted < 0).any():
         raise UsageError(f"splits={splits!r} must be {size} whole numbers >= 0, one per rank")
     if wanted.sum() != rows:
-        raise UsageError(f"splits={wanted.tolist()} sum to {wanted.sum()}, and the tensor has {rows} rows: they must agree")
+        raise UsageError(
+            f"splits={wanted.tolist()} sum to {wanted.sum()}, and the tensor has {rows} rows: they must agree"
+        )
     return [int(count) for count in wanted]
 
 
@@ -554,9 +570,7 @@ def grouped_reducescatter(
     process_set: ProcessSet = global_process_set,
 ) -> list[Array]:
     """`reducescatter` of several tensors as one operation."""
-    return grouped_reducescatter_async(  # type: ignore[no-any-return]
-        tensors, name, op, prescale_factor, postscale_factor, process_set
-    ).wait()
+    return grouped_reducescatter_async(tensors, name, op, prescale_factor, postscale_factor, process_set).wait()
 
 
 # Barrier and handles --------------------------------------------------------------------------------------------------

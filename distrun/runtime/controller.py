@@ -221,7 +221,8 @@ class Controller:
         for rank, request in asked.items():
             camps.setdefault(", ".join(f"{name} {describe(request, name)}" for name in fields), []).append(rank)
         sides = [
-            f"{list_ranks(ranks)} asked for {values}{_at(self._site(slot, ranks[0]))}" for values, ranks in camps.items()
+            f"{list_ranks(ranks)} asked for {values}{_at(self._site(slot, ranks[0]))}"
+            for values, ranks in camps.items()
         ]
         what = _title(slot)
         return f"{what}: the ranks disagree about {', '.join(fields)}: {'; '.join(sides)}"

@@ -25,7 +25,9 @@ def fence() -> None:
     _fence_lock.acquire(blocking=False)
     try:
         _fence_lock.release()
-    except RuntimeError:  # another thread held it, and left it between our two lines: the fence has happened all the same
+    except (
+        RuntimeError
+    ):  # another thread held it, and left it between our two lines: the fence has happened all the same
         pass
 
 

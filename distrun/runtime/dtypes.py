@@ -53,17 +53,15 @@ class ElementType:
             out[nan] = 0x7FC0
 
 
-def _plain(name: str) -> ElementType:
-    dtype = np.dtype(name)
-    return ElementType(name, dtype, dtype)
+def _plain(dtype: np.dtype[Any]) -> ElementType:
+    return ElementType(dtype.name, dtype, dtype)
 
 
-_PLAIN = (
-    "bool int8 int16 int32 int64 uint8 uint16 uint32 uint64 float32 float64 longdouble complex64 complex128 clongdouble"
-).split()
+_PLAIN = ("bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64")
+_PLAIN += ("float32", "float64", "longdouble", "complex64", "complex128", "clongdouble")
 
 ELEMENT_TYPES: dict[str, ElementType] = {
-    **{_plain(name).storage.name: ElementType(np.dtype(name).name, np.dtype(name), np.dtype(name)) for name in _PLAIN},
+    **{np.dtype(name).name: _plain(np.dtype(name)) for name in _PLAIN},
     "float16": ElementType("float16", np.dtype(np.float16), np.dtype(np.float32)),
     BFLOAT16: ElementType(BFLOAT16, np.dtype(np.uint16), np.dtype(np.float32)),
 }
@@ -85,6 +83,10 @@ def name_of(dtype: np.dtype[Any]) -> str:
     if dtype.name == BFLOAT16:
         return BFLOAT16
     if not dtype.isnative:
-        raise UsageError(f"dtype {dtype.str!r} is not in this machine's byte order: convert it with .astype({dtype.name!r})")
+        raise UsageError(
+            f"dtype {dtype.str!r} is not in this machine's byte order: convert it with .astype({dtype.name!r})"
+        )
     known = ", ".join(ELEMENT_TYPES)
-    raise UsageError(f"dtype {dtype} cannot travel as an array (known: {known}): use broadcast_object or allgather_object")
+    raise UsageError(
+        f"dtype {dtype} cannot travel as an array (known: {known}): use broadcast_object or allgather_object"
+    )

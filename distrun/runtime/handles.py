@@ -82,8 +82,6 @@ class Handle:
         return f"<{title(self.request.kind, self.request.name, place)}: {state}>"
 
 
-
-
 class HandleGroup:
     """Several handles that the caller sees as one, each with its places in the list of results."""
 

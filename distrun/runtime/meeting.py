@@ -75,11 +75,9 @@ def meet(name: str, key: bytes | None, position: int, size: int, timeout: float)
     return _visit(address, secret, position, size, mine, deadline, timeout)
 
 
-def _host(
-    address: str, secret: bytes, size: int, mine: Presence, deadline: float, timeout: float
-) -> list[Presence]:
+def _host(address: str, secret: bytes, size: int, mine: Presence, deadline: float, timeout: float) -> list[Presence]:
     present: dict[int, Presence] = {0: mine}
-    guests: dict[int, socket.socket] = {}
+    guests: list[socket.socket] = []
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener:
         try:
             listener.bind(address)
@@ -102,9 +100,9 @@ def _host(
                 guest.close()  # a stranger; whoever belongs to us is still awaited
                 continue
             present[position] = presence
-            guests[position] = guest
+            guests.append(guest)
     everybody = [present[rank] for rank in range(size)]
-    for position, guest in guests.items():
+    for guest in guests:
         with guest:
             for presence in everybody:
                 socket.send_fds(guest, [_HELLO.pack(0, presence.pid)], presence.descriptors)

@@ -122,7 +122,11 @@ class Neighbourhood:
     # Waiting --------------------------------------------------------------------------------------------------------
 
     def wait(
-        self, ready: Callable[[], bool], what: Callable[[], str], until: float | None = None, patience: Patience | None = None
+        self,
+        ready: Callable[[], bool],
+        what: Callable[[], str],
+        until: float | None = None,
+        patience: Patience | None = None,
     ) -> bool:
         """Wait until `ready()`; False when the monotonic time `until` came first.
 

@@ -46,6 +46,12 @@ _UFUNCS: dict[ReduceOp, np.ufunc] = {
     Product: np.multiply,
 }
 
+_BOOLEAN_UFUNCS: dict[ReduceOp, np.ufunc] = {
+    **_UFUNCS,
+    Average: np.logical_or,
+    Sum: np.logical_or,
+    Product: np.logical_and,
+}
 
 _ORDERED_ONLY = (Min, Max)
 _MEANINGFUL = {
@@ -62,12 +68,11 @@ def check_op(op: ReduceOp, dtype: str) -> None:
     Raises:
         UsageError: `op` is no reduce op, or has no meaning for `dtype`.
     """
-    if (op, dtype) in _MEANINGFUL and type(op) is ReduceOp:
-        return
-    if not isinstance(op, ReduceOp):
+    if type(op) is not ReduceOp:
         known = ", ".join(f"distrun.{member.name.capitalize()}" for member in ReduceOp)
         raise UsageError(f"op={op!r} is no reduce op: use one of {known}")
-    raise UsageError(f"op={op} has no meaning for {dtype}, which is not ordered: reduce the real or imaginary part")
+    if (op, dtype) not in _MEANINGFUL:
+        raise UsageError(f"op={op} has no meaning for {dtype}, which is not ordered: reduce the real or imaginary part")
 
 
 class Reduction:
@@ -83,7 +88,7 @@ class Reduction:
         self.size = size
         self._ufunc = _UFUNCS[op]
         if element.storage == np.bool_:
-            self._ufunc = {np.add: np.logical_or, np.multiply: np.logical_and}.get(self._ufunc, self._ufunc)
+            self._ufunc = _BOOLEAN_UFUNCS[op]
         self._is_inexact = inexact = np.issubdtype(element.accumulator, np.inexact)
         averages = op is Average and size > 1
         self._prescale = prescale

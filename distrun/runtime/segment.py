@@ -176,5 +176,3 @@ class _Extent:
             "version": 3,
         }
         self._memory = memory
-
-

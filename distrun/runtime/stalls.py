@@ -91,7 +91,8 @@ class CoordinatorWatch:
 
     def _open(self, stalls: list[Stall], now: float) -> None:
         missing = {rank for stall in stalls for rank in stall.missing}
-        self._inquiry = _Inquiry(stalls, now + ANSWER_TIME, missing)
+        before_giving_up = self._timeout - stalls[0].waited
+        self._inquiry = _Inquiry(stalls, now + min(ANSWER_TIME, before_giving_up), missing)
         for rank in sorted(missing):
             self._ask(rank)
 
@@ -105,7 +106,7 @@ class CoordinatorWatch:
         missing = ", ".join(self._describe(rank) for rank in stall.missing)
         site = f" (at {stall.site})" if stall.site else ""
         return (
-            f"{stall.title} has waited for {stall.waited:.0f} s: submitted by {list_ranks(stall.present)}{site}, "
+            f"{stall.title} has waited for {stall.waited:.1f} s: submitted by {list_ranks(stall.present)}{site}, "
             f"not by {missing}"
         )
 
@@ -116,7 +117,7 @@ class CoordinatorWatch:
         for rank in sorted(inquiry.asked):
             stack = inquiry.answers.get(rank)
             if stack is None:
-                lines.append(f"{self._describe(rank)} did not answer within {ANSWER_TIME:g} s")
+                lines.append(f"{self._describe(rank)} was asked where it is, and did not answer")
             else:
                 lines.append(f"the main thread of rank {rank} is at\n{stack}")
         log.warning("%s", "\n".join(lines))
@@ -140,7 +141,11 @@ class FollowerWatch:
         self._quiet_since = None
 
     def _times(self, since: float) -> list[float]:
-        return [since + self._warning * 2**self._nags, since + self._timeout + 0.05, since + self._timeout + COORDINATOR_GRACE]
+        return [
+            since + self._warning * 2**self._nags,
+            since + self._timeout + 0.05,
+            since + self._timeout + COORDINATOR_GRACE,
+        ]
 
     def next_look(self, now: float) -> float:
         """The monotonic time by which `look` should be called again."""

@@ -58,7 +58,9 @@ def init() -> None:
     global _world, _generation
     with _lock:
         if _is_child:
-            raise UsageError("a forked child of a rank cannot join the job: start it as a rank, or use the spawn method")
+            raise UsageError(
+                "a forked child of a rank cannot join the job: start it as a rank, or use the spawn method"
+            )
         if _world is not None:
             return
         _generation += 1
@@ -212,5 +214,14 @@ def cross_size() -> int:
     return current().topology.cross_size
 
 
-logging.getLogger("distrun").addHandler(logging.StreamHandler())
-logging.getLogger("distrun").propagate = False
+def _prepare_log() -> None:
+    """Warnings go to stderr, marked as ours, unless the application has set up the `distrun` logger itself."""
+    log = logging.getLogger("distrun")
+    if not log.handlers:
+        handler = logging.StreamHandler()
+        handler.setFormatter(logging.Formatter("distrun: %(message)s"))
+        log.addHandler(handler)
+        log.propagate = False
+
+
+_prepare_log()

@@ -1,4 +1,4 @@
-"""What the tests of the launcher share: a real `distrun` whose every descendant can be found, and waiting without sleep."""
+"""What the tests of the launcher share: a real `distrun`, every descendant of which can be found, and waiting."""
 
 from __future__ import annotations
 

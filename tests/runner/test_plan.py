@@ -132,5 +132,5 @@ def test_a_rank_filter_is_a_list_of_ranks_and_ranges(text, ranks):
 
 @pytest.mark.parametrize("text", ["", "4", "2-1", "a", "0,,1", "-1", "0-9", "²"])
 def test_a_rank_filter_outside_the_job_is_refused(text):
-    with pytest.raises(UsageError, match="allowed are 0 to 3"):
+    with pytest.raises(UsageError, match="allowed are ranks 0 to 3"):
         parse_ranks(text, 4)

@@ -40,7 +40,7 @@ class SoloBackend(Backend):
         return array[: splits[0]].copy(), [splits[0]]
 
     def reducescatter(self, array: Flat, counts: Sequence[int], reduction: Reduction, what: str) -> Flat:
-        output = array.copy()
+        output: Flat = array.copy()
         if not reduction.is_identity:
             reduction.combine([array], [output])
         return output

@@ -1,0 +1,115 @@
+"""Allreduce: in place, sum, float32, from 4 KB to 100 MB, beside what copying as much memory costs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from comparison import Comparison
+from measuring import Rounds, Summary, summary, take_turns
+from numpy.typing import NDArray
+from ranks import SIZE, Rank, main
+
+Array = NDArray[np.float32]
+
+SIZES = {
+    "4 KB": (4 << 10, Rounds(60, turn=5)),
+    "64 KB": (64 << 10, Rounds(60, turn=5)),
+    "1 MB": (1 << 20, Rounds(60, turn=3)),
+    "4 MB": (4 << 20, Rounds(60)),
+    "32 MB": (32 << 20, Rounds(24)),
+    "100 MB": (100 << 20, Rounds(15)),
+}
+"""Bytes, and how often they are reduced."""
+
+COPY, COPIES = "memcpy", "2 memcpys"
+DISTRUN, DISTRUN_NUMPY, GLOO, OPENMPI = "distrun", "distrun (numpy)", "gloo", "Open MPI"
+
+
+def compare(rank: Rank) -> Comparison:
+    """All sizes."""
+    comparison = Comparison(
+        f"allreduce in place, sum, float32, {SIZE} ranks",
+        "size",
+        [COPY, COPIES, DISTRUN, DISTRUN_NUMPY, GLOO, OPENMPI],
+        [(DISTRUN, COPY), (DISTRUN, COPIES), (GLOO, DISTRUN), (OPENMPI, DISTRUN)],
+        notes=[
+            f"{COPY}: numpy.copyto of as many bytes between warm arrays, the other rank asleep; {COPIES}: both ranks at once.",
+            f"{DISTRUN}: an array of distrun.empty; {DISTRUN_NUMPY}: an ordinary one; {GLOO}: torch.distributed.all_reduce; "
+            f"{OPENMPI}: mpi4py's Allreduce(IN_PLACE).",
+        ],
+    )
+    for label, (nbytes, rounds) in SIZES.items():
+        comparison.add(label, _measure(rank, nbytes // 4, rounds))
+    return comparison
+
+
+def _measure(rank: Rank, count: int, rounds: Rounds) -> dict[str, Summary]:
+    """One size. A lonely memcpy has its turn in every round too, but on rank 0 alone, so its clock is rank 0's."""
+    reductions = _reductions(rank, count)
+    for name, (fill, reduce, result) in reductions.items():
+        _check(rank, name, fill, reduce, result)
+    source, target = np.zeros(count, np.float32), np.ones(count, np.float32)
+
+    def copy() -> None:
+        np.copyto(target, source)
+
+    programs: dict[str, Callable[[], object]] = {COPIES: copy}
+    programs |= {name: reduce for name, (_, reduce, _) in reductions.items()}
+    programs = {COPY: copy if rank.rank == 0 else _nothing, **programs}
+    spans = take_turns(programs, rounds.shortened() if rank.quick else rounds, rank.together)
+    results = {name: summary(rank.durations(spans[name])) for name in programs if name != COPY}
+    return {COPY: summary([end - begun for begun, end in spans[COPY]]), **results}
+
+
+def _nothing() -> None:
+    """What a rank does while another one is measured alone: the next barrier, in which it falls asleep."""
+
+
+Reduction = tuple[Callable[[float], object], Callable[[], object], Callable[[], Array]]
+"""How to fill the buffer with a number, reduce it, and look at it."""
+
+
+def _reductions(rank: Rank, count: int) -> dict[str, Reduction]:
+    import torch
+    import torch.distributed
+    from mpi4py import MPI
+
+    import distrun
+
+    shared, private = distrun.empty(count), np.empty(count, np.float32)
+    tensor = torch.empty(count)
+    buffer = np.empty(count, np.float32)
+
+    def by_distrun(array: Array, name: str) -> Callable[[], object]:
+        return lambda: distrun.allreduce_(array, name=name, op=distrun.Sum)
+
+    def by_gloo() -> Any:
+        return torch.distributed.all_reduce(tensor)
+
+    def by_openmpi() -> None:
+        rank.mpi.Allreduce(MPI.IN_PLACE, buffer)
+
+    return {
+        DISTRUN: (shared.fill, by_distrun(shared, f"shared.{count}"), lambda: shared),
+        DISTRUN_NUMPY: (private.fill, by_distrun(private, f"private.{count}"), lambda: private),
+        GLOO: (tensor.fill_, by_gloo, tensor.numpy),
+        OPENMPI: (buffer.fill, by_openmpi, lambda: buffer),
+    }
+
+
+def _check(
+    rank: Rank, name: str, fill: Callable[[float], object], reduce: Callable[[], object], result: Callable[[], Array]
+) -> None:
+    """Once, before anything is measured. Then zeros, which stay zeros however often they are added up."""
+    fill(rank.rank + 1.0)
+    reduce()
+    wanted = SIZE * (SIZE + 1) / 2
+    if not (result() == wanted).all():
+        raise SystemExit(f"{name}: the sum of {result().size} elements is {result()}, not {wanted} everywhere")
+    fill(0.0)
+
+
+if __name__ == "__main__":
+    main(compare)

@@ -1,0 +1,108 @@
+"""Comparisons: what a benchmark found out, and how it is written as text, as Markdown and as JSON."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from measuring import Summary
+
+
+@dataclass
+class Comparison:
+    """Some programs side by side: a row per task, a column per program, then the ratios of columns."""
+
+    title: str
+    tasks: str
+    """What the rows are: the heading of the first column."""
+    programs: Sequence[str]
+    ratios: Sequence[tuple[str, str]]
+    """Pairs of programs: the first one's median divided by the second one's."""
+    rows: dict[str, dict[str, Summary]] = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)
+
+    def add(self, task: str, results: Mapping[str, Summary]) -> None:
+        """A row. Programs that are not in `results` were not measured."""
+        self.rows[task] = dict(results)
+
+    def cells(self) -> list[list[str]]:
+        """The whole table, its headings first."""
+        head = [self.tasks, *self.programs, *(f"{of} / {to}" for of, to in self.ratios)]
+        return [head, *(self._row(task, results) for task, results in self.rows.items())]
+
+    def _row(self, task: str, results: Mapping[str, Summary]) -> list[str]:
+        medians = {name: result.median for name, result in results.items()}
+        times = [duration(medians[name]) if name in medians else "-" for name in self.programs]
+        return [task, *times, *(_ratio(medians.get(of), medians.get(to)) for of, to in self.ratios)]
+
+    def encode(self) -> dict[str, Any]:
+        """As plain data for JSON; durations in seconds."""
+        return asdict(self)
+
+    @classmethod
+    def decode(cls, data: Mapping[str, Any]) -> Comparison:
+        """The inverse of `encode`."""
+        rows = {
+            task: {name: Summary(r["median"], tuple(r["quartiles"]), r["count"]) for name, r in results.items()}
+            for task, results in data["rows"].items()
+        }
+        ratios = [(of, to) for of, to in data["ratios"]]
+        return cls(data["title"], data["tasks"], data["programs"], ratios, rows, list(data["notes"]))
+
+
+def duration(seconds: float) -> str:
+    """Three digits and a unit: `31.9 us`, `4.41 ms`, `-0.12 ms`."""
+    for factor, unit in ((1e6, "us"), (1e3, "ms")):
+        if abs(seconds) * factor < 999.5:
+            return f"{_digits(seconds * factor)} {unit}"
+    return f"{_digits(seconds)} s"
+
+
+def _digits(value: float) -> str:
+    size = abs(value)
+    return f"{value:.{2 if size < 9.995 else 1 if size < 99.95 else 0}f}"
+
+
+def _ratio(of: float | None, to: float | None) -> str:
+    if of is None or to is None:
+        return "-"
+    return f"{_digits(of / to)}x" if to > 0 else "n/a"
+
+
+def as_text(comparison: Comparison) -> str:
+    """Aligned columns."""
+    cells = comparison.cells()
+    widths = [max(len(row[column]) for row in cells) for column in range(len(cells[0]))]
+    lines = [_aligned(row, widths) for row in cells]
+    return "\n".join([comparison.title, "", *lines, "", *comparison.notes])
+
+
+def as_markdown(comparison: Comparison) -> str:
+    """A table for the README."""
+    head, *rows = comparison.cells()
+    rule = ["---"] + ["---:"] * (len(head) - 1)
+    lines = ["| " + " | ".join(row) + " |" for row in (head, rule, *rows)]
+    return "\n".join([f"**{comparison.title}**", "", *lines, "", *comparison.notes])
+
+
+def print_rich(comparison: Comparison) -> None:
+    """A table for a terminal, as wide as it needs to be."""
+    from rich.box import SIMPLE_HEAD
+    from rich.console import Console
+    from rich.table import Table
+
+    head, *rows = comparison.cells()
+    table = Table(title=comparison.title, title_justify="left", title_style="bold", box=SIMPLE_HEAD)
+    for column, heading in enumerate(head):
+        table.add_column(heading, justify="right" if column else "left", overflow="fold")
+    for row in rows:
+        table.add_row(*row)
+    console = Console(highlight=False)
+    console.print(table)
+    for note in comparison.notes:
+        console.print(note, style="dim", markup=False)
+
+
+def _aligned(row: Sequence[str], widths: Sequence[int]) -> str:
+    return "  ".join([row[0].ljust(widths[0]), *(cell.rjust(width) for cell, width in zip(row[1:], widths[1:], strict=True))])

@@ -1,0 +1,120 @@
+"""Many: 200 tensors of 4 KB, each started on its own and then waited for, and all of them in one call."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from comparison import Comparison
+from measuring import Rounds
+from numpy.typing import NDArray
+from ranks import SIZE, Rank, main
+
+COUNT, ELEMENTS = 200, 1024
+ROUNDS = Rounds(45, turn=3)
+DISTRUN, GLOO, OPENMPI = "distrun", "gloo", "Open MPI"
+
+Program = Callable[[], object]
+
+
+def compare(rank: Rank) -> Comparison:
+    """Both ways of handing in the tensors."""
+    comparison = Comparison(
+        f"{COUNT} tensors of {ELEMENTS * 4 // 1024} KB, in place, sum, float32, {SIZE} ranks",
+        "round",
+        [DISTRUN, GLOO, OPENMPI],
+        [(GLOO, DISTRUN), (OPENMPI, DISTRUN)],
+        notes=[
+            f"{GLOO}: all_reduce(async_op=True); in one call: flattened into one tensor, reduced, copied back. "
+            f"{OPENMPI}: Iallreduce and Waitall.",
+        ],
+    )
+    apart = {**_distrun(rank), **_gloo(rank), **_openmpi(rank)}
+    at_once = {**_distrun_grouped(rank), **_gloo_coalesced(rank)}
+    # All in one go, so that both rows were measured at the same time.
+    results = rank.compare({**apart, **{f"{name} at once": program for name, program in at_once.items()}}, ROUNDS)
+    comparison.add("started one by one, then waited for", {name: results[name] for name in apart})
+    comparison.add("in one call", {name: results[f"{name} at once"] for name in at_once})
+    return comparison
+
+
+def _arrays(rank: Rank) -> list[NDArray[np.float32]]:
+    return [np.full(ELEMENTS, index + rank.rank, np.float32) for index in range(COUNT)]
+
+
+def _checked(name: str, arrays: list[NDArray[np.float32]], program: Program) -> dict[str, Program]:
+    """Run it once and look at the sums. Then zeros, which stay zeros however often they are added up."""
+    program()
+    for index, array in enumerate(arrays):
+        wanted = index * SIZE + SIZE * (SIZE - 1) / 2
+        if not (array == wanted).all():
+            raise SystemExit(f"{name}: the sum of tensor {index} is {array}, not {wanted} everywhere")
+        array.fill(0.0)
+    return {name: program}
+
+
+def _distrun(rank: Rank) -> dict[str, Program]:
+    import distrun
+
+    arrays = _arrays(rank)
+    names = [f"tensor.{index}" for index in range(COUNT)]
+
+    def program() -> None:
+        handles = [distrun.allreduce_async_(array, name, distrun.Sum) for array, name in zip(arrays, names, strict=True)]
+        for handle in handles:
+            handle.wait()
+
+    return _checked(DISTRUN, arrays, program)
+
+
+def _distrun_grouped(rank: Rank) -> dict[str, Program]:
+    import distrun
+
+    arrays = _arrays(rank)
+    return _checked(DISTRUN, arrays, lambda: distrun.grouped_allreduce_(arrays, name="group", op=distrun.Sum))
+
+
+def _gloo(rank: Rank) -> dict[str, Program]:
+    import torch
+    import torch.distributed
+
+    arrays = _arrays(rank)
+    tensors = [torch.from_numpy(array) for array in arrays]
+
+    def program() -> None:
+        works: list[Any] = [torch.distributed.all_reduce(tensor, async_op=True) for tensor in tensors]
+        for work in works:
+            work.wait()
+
+    return _checked(GLOO, arrays, program)
+
+
+def _gloo_coalesced(rank: Rank) -> dict[str, Program]:
+    import torch
+    import torch.distributed
+
+    arrays = _arrays(rank)
+    tensors = [torch.from_numpy(array) for array in arrays]
+
+    def program() -> None:
+        flat = torch.cat(tensors)
+        torch.distributed.all_reduce(flat)
+        torch._foreach_copy_(tensors, flat.split(ELEMENTS))
+
+    return _checked(GLOO, arrays, program)
+
+
+def _openmpi(rank: Rank) -> dict[str, Program]:
+    from mpi4py import MPI
+
+    arrays = _arrays(rank)
+
+    def program() -> None:
+        MPI.Request.Waitall([rank.mpi.Iallreduce(MPI.IN_PLACE, array) for array in arrays])
+
+    return _checked(OPENMPI, arrays, program)
+
+
+if __name__ == "__main__":
+    main(compare)

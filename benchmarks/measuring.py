@@ -1,0 +1,78 @@
+"""Measuring: programs take turns, and what is kept of the many durations of one is its median and its quartiles."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from statistics import quantiles
+
+Span = tuple[float, float]
+"""When a run of a program began and ended, on the clock that all processes of a host share (`time.perf_counter`)."""
+
+
+@dataclass(frozen=True)
+class Summary:
+    """What is told of many durations; seconds."""
+
+    median: float
+    quartiles: tuple[float, float]
+    count: int
+
+
+def summary(durations: Sequence[float]) -> Summary:
+    """The summary of at least one duration."""
+    if len(durations) < 2:
+        return Summary(durations[0], (durations[0], durations[0]), 1)
+    lower, median, upper = quantiles(durations, n=4, method="inclusive")
+    return Summary(median, (lower, upper), len(durations))
+
+
+@dataclass(frozen=True)
+class Rounds:
+    """How often programs are run: in each of `count` rounds every program has one turn of `turn` runs."""
+
+    count: int
+    turn: int = 1
+    warmup: int = 5
+    """Rounds of one run each before the ones that count."""
+
+    def shortened(self) -> Rounds:
+        """For a quick look: a third of the rounds, though at least three."""
+        return Rounds(max(3, self.count // 3), self.turn, self.warmup)
+
+
+def take_turns(
+    programs: dict[str, Callable[[], object]], rounds: Rounds, before: Callable[[], None]
+) -> dict[str, list[Span]]:
+    """Run the programs in turns, so that whatever the machine does meanwhile happens to all of them.
+
+    `before` is called before each run; its time does not count.
+    """
+    for _ in range(rounds.warmup):
+        for program in programs.values():
+            before()
+            program()
+    spans: dict[str, list[Span]] = {name: [] for name in programs}
+    for _ in range(rounds.count):
+        for name, program in programs.items():
+            spans[name] += [timed(program, before) for _ in range(rounds.turn)]
+    return spans
+
+
+def timed(program: Callable[[], object], before: Callable[[], None]) -> Span:
+    """One run of `program`."""
+    before()
+    begun = time.perf_counter()
+    program()
+    return begun, time.perf_counter()
+
+
+def durations(spans_of_ranks: Iterable[Sequence[Span]], skew: float = float("inf")) -> list[float]:
+    """How long each run took from the moment the first rank began to the moment the last one had finished.
+
+    Runs that the ranks began more than `skew` seconds apart are left out, unless that leaves nothing.
+    """
+    runs = list(zip(*spans_of_ranks, strict=True))
+    together = [run for run in runs if max(b for b, _ in run) - min(b for b, _ in run) <= skew]
+    return [max(end for _, end in run) - min(begun for begun, _ in run) for run in together or runs]

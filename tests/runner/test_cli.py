@@ -1,0 +1,219 @@
+"""The command line: what is accepted, and that what is not costs one sentence."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+
+SHOW = "import json, os, sys; print(json.dumps([dict(os.environ), sys.argv[1:], os.getcwd()]))"
+
+
+def complaint(job):
+    """The one sentence a launch ended with."""
+    text = job.stderr.data.decode()
+    assert text.startswith("distrun: error: ")
+    assert text.count("\n") == 1
+    assert job.stdout.data == b""
+    job.assert_gone()
+    return text
+
+
+@pytest.mark.parametrize(
+    ("arguments", "value"),
+    [
+        (["-np", "0", "true"], "-np 0"),
+        (["-np", "x", "true"], "'x'"),
+        (["-np", "3", "-H", "localhost:2", "true"], "-np 3 asks for more ranks than the 2 slots of localhost:2"),
+        (["-H", "a_%b", "true"], "'a_%b'"),
+        (["-H", "localhost:0", "true"], "'localhost:0'"),
+        (["-H", "192.0.2.1:2", "true"], "remote hosts are not supported"),
+        (["-H", "localhost", "--hostfile", "x", "true"], "exclude each other"),
+        (["--hostfile", "/no/such/file", "true"], "'/no/such/file'"),
+        (["--hostfile", "/dev/null", "true"], "names no host"),
+        ([], "no command"),
+        (["-np", "2"], "no command"),
+        (["-x", "=3", "true"], "'=3'"),
+        (["--wdir", "/no/such/dir", "true"], "'/no/such/dir'"),
+        (["-np", "2", "--rank-filter", "0,7", "true"], "'7'"),
+        (["-np", "2", "--stdin", "2", "true"], "--stdin 2"),
+        (["--stdin", "all", "true"], "'all'"),
+        (["--grace", "-1", "true"], "'-1'"),
+        (["--stall-timeout", "nan", "true"], "'nan'"),
+        (["--no-such-option", "true"], "--no-such-option"),
+        (["--output-dir", "/dev/null/x", "true"], "'/dev/null/x'"),
+    ],
+)
+def test_bad_input_costs_one_sentence_with_the_value_and_status_2(distrun, arguments, value):
+    job = distrun(*arguments)
+    assert job.wait() == 2
+    assert value in complaint(job)
+
+
+def test_a_command_that_does_not_exist_ends_with_127(distrun):
+    job = distrun("-np", "2", "no-such-command")
+    assert job.wait() == 127
+    assert "'no-such-command' not found" in complaint(job)
+
+
+def test_a_script_that_is_no_program_is_recognised(distrun, tmp_path):
+    (tmp_path / "train.py").write_text("")
+    job = distrun("--wdir", str(tmp_path), "./train.py")
+    assert job.wait() == 126
+    assert "did you mean 'python ./train.py'?" in complaint(job)
+
+
+def test_ranks_get_their_environment_arguments_and_directory(distrun, python, tmp_path):
+    hosts = tmp_path / "hosts"
+    hosts.write_text("# this machine\n\nlocalhost slots=4 max_slots=8\n")
+    job = distrun(
+        *("--num-proc", "2", "--hostfile", str(hosts), "-x", "A=1", "-x", "TAK*", "--wdir", str(tmp_path)),
+        *("--no-tag-output", "--openmpi-env", "--stall-warning", "3", "--stall-timeout", "4.5", "--start-timeout", "9"),
+        *python(SHOW),
+        *("-np", "7", "--help"),
+        TAKEN="2",
+        RANK="99",
+        OMP_NUM_THREADS="5",
+    )
+    assert job.wait() == 0
+    shown = sorted(map(json.loads, job.stdout.data.splitlines()), key=lambda item: item[0]["RANK"])
+    for rank, (environ, arguments, directory) in enumerate(shown):
+        assert arguments == ["-np", "7", "--help"]
+        assert directory == str(tmp_path)
+        expected = {
+            **{"RANK": str(rank), "WORLD_SIZE": "2", "DISTRUN_RANK": str(rank), "OMPI_COMM_WORLD_RANK": str(rank)},
+            **{"A": "1", "TAKEN": "2", "OMP_NUM_THREADS": "5", "PYTHONUNBUFFERED": "1"},
+            **{"DISTRUN_STALL_WARNING": "3", "DISTRUN_STALL_TIMEOUT": "4.5", "DISTRUN_START_TIMEOUT": "9"},
+        }
+        assert expected.items() <= environ.items()
+    assert len(shown) == 2
+    assert shown[0][0]["DISTRUN_KEY"] == shown[1][0]["DISTRUN_KEY"]
+    assert job.stderr.data == b""
+    job.assert_gone()
+
+
+def test_np_caps_the_slots(distrun):
+    job = distrun("-np", "2", "-H", "localhost:4", "echo", "hi")
+    assert job.wait() == 0
+    assert sorted(job.stdout.data.splitlines()) == [b"[0] hi", b"[1] hi"]
+    assert b"OMP_NUM_THREADS=" in job.stderr.data or "OMP_NUM_THREADS" in os.environ
+    job.assert_gone()
+
+
+def test_all_names_of_this_machine_are_one_host(distrun, python):
+    code = "import os; print(os.environ['LOCAL_RANK'], os.environ['LOCAL_WORLD_SIZE'], os.environ['GROUP_RANK'])"
+    job = distrun("-H", "localhost:1,127.0.0.1:1", "--no-tag-output", *python(code))
+    assert job.wait() == 0
+    assert sorted(job.stdout.data.splitlines()) == [b"0 2 0", b"1 2 0"]
+
+
+def test_standard_input_goes_to_the_chosen_rank_and_its_answer_comes_back(distrun, python):
+    code = "import sys\nprint('ready', flush=True)\nfor line in sys.stdin: print('got', line, end='', flush=True)"
+    job = distrun("-np", "2", "--stdin", "1", *python(code), stdin=subprocess.PIPE)
+    job.stdout.wait_for(b"ready", 2)
+    for line in (b"one\n", b"two\n"):
+        job.process.stdin.write(line)
+        job.process.stdin.flush()
+        job.stdout.wait_for(b"[1] got " + line)
+    job.process.stdin.close()
+    assert job.wait() == 0
+    assert b"[0] got" not in job.stdout.data
+    job.assert_gone()
+
+
+def test_a_debugger_can_be_used(distrun, python):
+    job = distrun(
+        "-np",
+        "2",
+        "--stdin",
+        "0",
+        *python("import os\nif os.environ['RANK'] == '0': breakpoint(); print()"),
+        stdin=subprocess.PIPE,
+    )
+    job.stdout.wait_for(b"(Pdb) ")
+    job.process.stdin.write(b"p 6 * 7\n")
+    job.process.stdin.flush()
+    job.stdout.wait_for(b"42\n")
+    job.process.stdin.write(b"c\n")
+    job.process.stdin.close()
+    assert job.wait() == 0
+    job.assert_gone()
+
+
+def test_much_standard_input_passes_a_slow_reader_unharmed(distrun, python):
+    code = "import hashlib, sys; print(hashlib.sha1(sys.stdin.buffer.read()).hexdigest())"
+    job = distrun("-np", "1", "--stdin", "0", "--no-tag-output", *python(code), stdin=subprocess.PIPE)
+    data = os.urandom(1 << 22)
+    job.process.stdin.write(data)
+    job.process.stdin.close()
+    assert job.wait() == 0
+    import hashlib
+
+    assert job.stdout.data.decode().strip() == hashlib.sha1(data).hexdigest()
+    job.assert_gone()
+
+
+@pytest.mark.parametrize("np", [1, 11])
+def test_output_is_kept_in_files_of_each_rank(distrun, tmp_path, np):
+    job = distrun("-np", str(np), "--output-dir", str(tmp_path / "logs"), "sh", "-c", "echo $RANK; echo e$RANK >&2")
+    assert job.wait() == 0
+    for rank in range(np):
+        directory = tmp_path / "logs" / (f"rank.{rank:02}" if np > 10 else f"rank.{rank}")
+        assert (directory / "stdout").read_bytes() == b"%d\n" % rank
+        assert (directory / "stderr").read_bytes() == b"e%d\n" % rank
+        assert b"[%d] %d\n" % (rank, rank) in job.stdout.data
+    job.assert_gone()
+
+
+def test_a_rank_filter_shows_some_ranks(distrun):
+    job = distrun("-np", "4", "--rank-filter", "0,2-3", "sh", "-c", "echo hi")
+    assert job.wait() == 0
+    assert sorted(job.stdout.data.splitlines()) == [b"[0] hi", b"[2] hi", b"[3] hi"]
+
+
+def test_a_dry_run_shows_the_plan_without_its_secret_and_starts_nothing(distrun, tmp_path):
+    job = distrun("-np", "2", "--dry-run", "touch", str(tmp_path / "touched"))
+    assert job.wait() == 0
+    assert b"rank 1(2)" in job.stdout.data
+    assert b"DISTRUN_KEY=(secret)" in job.stdout.data
+    assert not (tmp_path / "touched").exists()
+
+
+def test_verbose_tells_of_processes_and_never_the_key(distrun, python):
+    job = distrun("-np", "1", "-v", *python("import os; print(os.environ['DISTRUN_KEY'])"))
+    assert job.wait() == 0
+    key = job.stdout.data.split()[1]
+    assert b"rank 0 on localhost started (pid " in job.stderr.data
+    assert key not in job.stderr.data
+
+
+def test_no_secret_is_on_a_command_line_or_in_the_agents_environment(distrun, python):
+    job = distrun(
+        "-np", "1", *python("import os; print(os.environ['DISTRUN_KEY'], flush=True); input()"), stdin=subprocess.PIPE
+    )
+    key = job.stdout.wait_for(b"\n").split()[1].decode()
+    for process in job.family():
+        assert key not in " ".join(process.cmdline())
+    assert "DISTRUN_KEY" not in job.agent().environ()
+    job.process.terminate()
+    job.wait()
+
+
+@pytest.mark.parametrize("flag", ["--help", "--version"])
+def test_help_and_version_are_printed(distrun, flag):
+    job = distrun(flag)
+    assert job.wait() == 0
+    assert b"distrun" in job.stdout.data
+
+
+def test_the_launcher_and_the_agent_load_nothing_heavy():
+    code = (
+        "import sys, distrun.runner.cli, distrun.runner.job, distrun.runner.launch, distrun.runner.agent\n"
+        "heavy = {'numpy', 'mpi4py', 'cupy', 'torch', 'tensorflow', 'jax', 'rich', 'psutil', 'cloudpickle', 'paramiko'}\n"
+        "print(sorted(heavy & set(sys.modules)))"
+    )
+    shown = subprocess.run([sys.executable, "-c", code], stdout=subprocess.PIPE, check=True).stdout
+    assert shown == b"[]\n"

@@ -1,0 +1,132 @@
+"""`distrun.run`: functions out, results and exceptions back."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+
+import psutil
+import pytest
+
+from distrun.errors import LaunchError, UsageError
+from distrun.runner.function import RemoteTraceback, run
+
+
+class OddError(Exception):
+    """Cannot be made from its arguments, so it cannot be unpickled."""
+
+    def __init__(self, one, two):
+        super().__init__("odd")
+
+
+def assert_no_children():
+    assert psutil.Process().children() == []
+
+
+def test_results_come_back_in_rank_order():
+    def place(greeting, *, mark):
+        return greeting, int(os.environ["RANK"]), mark
+
+    assert run(place, ("hi",), {"mark": "!"}, np=3) == [("hi", rank, "!") for rank in range(3)]
+    assert_no_children()
+
+
+def test_large_arguments_and_results_survive():
+    data = os.urandom(10_000_000)
+    assert run(lambda value: value[::-1], (data,), np=2) == [data[::-1]] * 2
+
+
+def test_the_exception_of_a_rank_is_raised_as_the_object_it_was(capfd):
+    def fail():
+        if os.environ["RANK"] == "1":
+            raise KeyError("no such sample", 7)
+        signal.pause()
+
+    with pytest.raises(KeyError) as caught:
+        run(fail, np=2)
+    assert caught.value.args == ("no such sample", 7)
+    assert isinstance(caught.value.__cause__, RemoteTraceback)
+    assert "on rank 1:" in str(caught.value.__cause__)
+    assert "in fail" in str(caught.value.__cause__)
+    assert_no_children()
+
+
+def test_an_exception_that_cannot_be_unpickled_is_told_as_text():
+    def fail():
+        raise OddError(1, 2)
+
+    with pytest.raises(LaunchError, match=r"(?s)rank 0 raised.*OddError: odd"):
+        run(fail)
+
+
+def test_a_rank_that_dies_without_an_exception_is_a_launch_error():
+    with pytest.raises(LaunchError, match=r"rank 0 on localhost .* was killed by SIGKILL"):
+        run(lambda: os.kill(os.getpid(), signal.SIGKILL))
+    with pytest.raises(LaunchError, match=r"exited with code 42"):
+        run(sys.exit, (42,))
+    with pytest.raises(LaunchError, match=r"exited with code 0 before the function returned"):
+        run(sys.exit, (0,))
+
+
+def test_a_result_that_cannot_be_pickled_is_the_ranks_exception():
+    with pytest.raises(TypeError, match="pickle"):
+        run(threading.Lock)
+
+
+def test_a_function_that_cannot_be_pickled_starts_nothing():
+    lock = threading.Lock()
+    with pytest.raises(LaunchError, match="cannot be pickled"):
+        run(lambda: lock)
+
+
+def test_bad_requests_are_usage_errors():
+    with pytest.raises(UsageError, match="-np 0"):
+        run(print, np=0)
+    with pytest.raises(UsageError, match="2 slots"):
+        run(print, np=3, hosts="localhost:2")
+
+
+def test_what_ranks_print_appears_on_our_streams(capsys):
+    run(lambda: print("hello from", os.environ["RANK"]), np=2)
+    assert sorted(capsys.readouterr().out.splitlines()) == ["[0] hello from 0", "[1] hello from 1"]
+
+
+def test_variables_and_modules_of_the_caller_are_there(tmp_path, monkeypatch):
+    (tmp_path / "helper_of_the_caller.py").write_text("def answer(): return 42\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    import helper_of_the_caller
+
+    assert run(helper_of_the_caller.answer) == [42]
+    assert run(os.getenv, ("A",), env={"A": "b"}) == ["b"]
+
+
+def test_other_children_of_the_caller_live_on():
+    with subprocess.Popen(["sleep", "1000"]) as other:
+        try:
+            with pytest.raises(LaunchError, match=r"agent on localhost .* was killed by SIGKILL"):
+                run(lambda: os.kill(os.getppid(), signal.SIGKILL), np=2)
+            assert other.poll() is None
+            assert psutil.Process().children() == [psutil.Process(other.pid)]
+        finally:
+            other.kill()
+
+
+def test_ctrl_c_ends_the_ranks_and_is_raised():
+    def interrupt(caller):
+        os.kill(caller, signal.SIGINT)
+        signal.pause()
+
+    with pytest.raises(KeyboardInterrupt):
+        run(interrupt, (os.getpid(),), np=2)
+    assert_no_children()
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+def test_it_works_outside_the_main_thread():
+    from concurrent.futures import ThreadPoolExecutor
+
+    with ThreadPoolExecutor(1) as pool:
+        assert pool.submit(run, os.getpid).result(30) != [os.getpid()]

@@ -1,0 +1,158 @@
+"""What the printer prints, and that nothing a terminal does stops anybody else."""
+
+from __future__ import annotations
+
+import os
+import queue
+import threading
+
+import pytest
+
+from distrun.runner.events import OutputClosed, Printed
+from distrun.runner.output import Printer, Style
+from distrun.runner.sinks import DescriptorSink, RankFiles, TextSink
+
+DEADLINE = 30.0
+STYLE = Style()
+
+
+class Paper:
+    """A sink that keeps what is printed, can be a terminal, blocked or closed."""
+
+    def __init__(self, is_terminal: bool = False) -> None:
+        self.is_terminal = is_terminal
+        self.identity: object = id(self)
+        self.data = b""
+        self.unblocked = threading.Event()
+        self.unblocked.set()
+        self.written = threading.Event()
+        self.closed = False
+
+    def write(self, data: bytes) -> None:
+        assert self.unblocked.wait(DEADLINE)
+        if self.closed:
+            raise BrokenPipeError
+        self.data += data
+        self.written.set()
+
+
+def printed(*outputs, style=STYLE, out=None, err=None, story=None, files=None):
+    """Print all of it; returns what is on stdout and stderr, and the bytes acknowledged."""
+    out, err, events, acknowledged = out or Paper(), err or Paper(), queue.SimpleQueue(), []
+    printer = Printer(out, err, style, files, events.put)
+    printer.start()
+    for rank, stream, data in outputs:
+        printer.output(rank, stream, data, acknowledged.append)
+    printer.close(story)
+    while not isinstance(events.get(timeout=DEADLINE), Printed):
+        pass
+    return out.data, err.data, sum(acknowledged)
+
+
+def test_lines_have_tags_and_streams_stay_apart():
+    assert printed((0, "stdout", b"a\n"), (1, "stderr", b"b\n")) == (b"[0] a\n", b"[1] b\n", 4)
+
+
+def test_without_tags_bytes_pass_as_they_are():
+    assert printed((0, "stdout", b"\xff\x00\nx"), style=Style(tags=False))[0] == b"\xff\x00\nx"
+
+
+def test_an_unfinished_last_line_is_printed_and_ended_before_the_story():
+    out, err, _ = printed((0, "stdout", b"a"), (0, "stderr", b"b"), story="the story \udcff")
+    assert out == b"[0] a\n"
+    assert err == b"[0] b\nthe story \xff\n"
+
+
+def test_only_the_ranks_asked_for_are_shown_but_all_are_acknowledged():
+    outputs = [(rank, "stdout", b"x\n") for rank in range(4)]
+    assert printed(*outputs, style=Style(ranks=frozenset({1, 3}))) == (b"[1] x\n[3] x\n", b"", 8)
+
+
+def test_tags_have_colours_on_a_terminal_unless_no_color_is_set(monkeypatch):
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    assert printed((0, "stdout", b"a\n"), out=Paper(True))[0] == b"\x1b[36m[0]\x1b[0m a\n"
+    monkeypatch.setenv("NO_COLOR", "1")
+    assert printed((0, "stdout", b"a\n"), out=Paper(True))[0] == b"[0] a\n"
+
+
+def test_two_streams_on_one_terminal_share_its_cursor():
+    out, err = Paper(), Paper()
+    err.identity = out.identity
+    printed((0, "stdout", b"x" * 70000), (1, "stderr", b"b\n"), out=out, err=err)
+    assert err.data.startswith(b"\n[1] b\n")
+
+
+@pytest.mark.parametrize(("terminal", "prompts"), [(True, False), (False, True)])
+def test_a_prompt_is_shown_though_its_line_has_no_end(terminal, prompts, monkeypatch):
+    monkeypatch.setenv("NO_COLOR", "1")
+    out, events = Paper(terminal), queue.SimpleQueue()
+    printer = Printer(out, Paper(), Style(prompts=prompts), None, events.put)
+    printer.start()
+    printer.output(0, "stdout", b"(Pdb) ", lambda count: None)
+    assert out.written.wait(DEADLINE)
+    assert out.data == b"[0] (Pdb) "
+    printer.close()
+    assert isinstance(events.get(timeout=DEADLINE), Printed)
+
+
+def test_a_blocked_terminal_blocks_neither_output_nor_acknowledges_it():
+    out, events, acknowledged = Paper(), queue.SimpleQueue(), []
+    out.unblocked.clear()
+    printer = Printer(out, Paper(), Style(), None, events.put)
+    printer.start()
+    for _ in range(100):
+        printer.output(0, "stdout", b"x\n", acknowledged.append)  # returns at once
+    printer.close()
+    assert acknowledged == []
+    out.unblocked.set()
+    assert isinstance(events.get(timeout=DEADLINE), Printed)
+    assert sum(acknowledged) == 200
+
+
+def test_a_reader_that_is_gone_is_reported_once_and_the_rest_acknowledged():
+    out, events, acknowledged = Paper(), queue.SimpleQueue(), []
+    out.closed = True
+    printer = Printer(out, Paper(), Style(), None, events.put)
+    printer.start()
+    for _ in range(3):
+        printer.output(0, "stdout", b"x\n", acknowledged.append)
+    printer.close()
+    assert isinstance(events.get(timeout=DEADLINE), OutputClosed)
+    assert isinstance(events.get(timeout=DEADLINE), Printed)
+    assert sum(acknowledged) == 6
+
+
+def test_files_hold_every_byte_whatever_is_shown(tmp_path):
+    files = RankFiles(tmp_path / "logs", 11)
+    printed(
+        (3, "stdout", b"a\xff"), (3, "stderr", b"b"), (3, "stdout", b"c"), files=files, style=Style(ranks=frozenset())
+    )
+    assert (tmp_path / "logs/rank.03/stdout").read_bytes() == b"a\xffc"
+    assert (tmp_path / "logs/rank.03/stderr").read_bytes() == b"b"
+    assert (tmp_path / "logs/rank.10/stdout").read_bytes() == b""
+
+
+def test_a_full_disk_costs_the_copy_and_not_the_job(tmp_path):
+    files = RankFiles(tmp_path, 1)
+    files.path(0, "stdout").unlink()
+    files.path(0, "stdout").symlink_to("/dev/full")
+    out, err, _ = printed((0, "stdout", b"a\n"), (0, "stdout", b"b\n"), files=files)
+    assert out == b"[0] a\n[0] b\n"
+    assert err.count(b"--output-dir is no longer written: No space left on device") == 1
+
+
+def test_a_non_blocking_descriptor_gets_all_bytes():
+    read, write = os.pipe()
+    os.set_blocking(write, False)
+    data = bytes(300_000)
+    writer = threading.Thread(target=lambda: (DescriptorSink(write).write(data), os.close(write)))
+    writer.start()
+    with open(read, "rb") as pipe:
+        assert pipe.read() == data
+    writer.join(DEADLINE)
+
+
+def test_a_text_stream_shows_what_is_no_text_as_escapes(tmp_path):
+    with (tmp_path / "out").open("w", encoding="ascii") as stream:
+        TextSink(stream).write("ä\n".encode() + b"\xff\n")
+    assert (tmp_path / "out").read_bytes() == b"\\xe4\n\\xff\n"

@@ -1,0 +1,48 @@
+"""The first failure's story and the last words it quotes."""
+
+from __future__ import annotations
+
+from distrun.runner.policy import Failure
+from distrun.runner.story import LAST_LINES, LastWords, tell
+
+
+def test_the_story_names_rank_host_process_end_and_last_words():
+    failure = Failure(3, 42, "exited with code 42")
+    assert tell(failure, {3: "worker-1"}, {3: 77}, [b"first", b"\xff"], "logs/rank.3/stderr") == (
+        "distrun: rank 3 on worker-1 (pid 77) exited with code 42\n"
+        "distrun: its last lines on stderr (all of it: logs/rank.3/stderr):\n"
+        "    first\n"
+        "    \udcff"
+    )
+
+
+def test_a_silent_rank_and_a_failure_of_no_rank_have_short_stories():
+    assert tell(Failure(0, 1, "exited with code 1"), {0: "a"}, {0: 7}, []).endswith("wrote nothing to stderr")
+    assert tell(Failure(None, 1, "the agent is lost"), {}, {}, []) == "distrun: the agent is lost"
+    assert (
+        tell(Failure(0, 127, "could not be started"), {0: "a"}, {}, []) == "distrun: rank 0 on a could not be started"
+    )
+
+
+def test_last_words_are_the_last_lines_in_bounded_memory():
+    words = LastWords()
+    for number in range(100_000):
+        words.record(0, b"line %d\r\n" % number)
+    assert words.lines(0) == [b"line %d" % number for number in range(100_000 - LAST_LINES, 100_000)]
+    words.record(1, b"x" * 10_000_000)
+    assert len(words.lines(1)[0]) < 10_000
+    assert words.lines(2) == []
+
+
+def test_of_a_progress_bar_the_last_state_is_told():
+    words = LastWords()
+    words.record(0, b"10%\r20%\r30%\nboom\n\n")
+    assert words.lines(0) == [b"30%", b"boom"]
+
+
+def test_a_rank_that_lost_its_peer_is_a_witness():
+    words = LastWords()
+    words.record(0, b"Traceback ...\ndistrun.errors.JobAbortedError: rank 1 is gone\n")
+    words.record(1, b"about distrun.errors.JobAbortedError\n")
+    assert words.is_witness(0)
+    assert not words.is_witness(1)
