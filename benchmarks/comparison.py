@@ -105,4 +105,6 @@ def print_rich(comparison: Comparison) -> None:
 
 
 def _aligned(row: Sequence[str], widths: Sequence[int]) -> str:
-    return "  ".join([row[0].ljust(widths[0]), *(cell.rjust(width) for cell, width in zip(row[1:], widths[1:], strict=True))])
+    return "  ".join(
+        [row[0].ljust(widths[0]), *(cell.rjust(width) for cell, width in zip(row[1:], widths[1:], strict=True))]
+    )

@@ -61,7 +61,9 @@ def _distrun(rank: Rank) -> dict[str, Program]:
     names = [f"tensor.{index}" for index in range(COUNT)]
 
     def program() -> None:
-        handles = [distrun.allreduce_async_(array, name, distrun.Sum) for array, name in zip(arrays, names, strict=True)]
+        handles = [
+            distrun.allreduce_async_(array, name, distrun.Sum) for array, name in zip(arrays, names, strict=True)
+        ]
         for handle in handles:
             handle.wait()
 

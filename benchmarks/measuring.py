@@ -76,3 +76,8 @@ def durations(spans_of_ranks: Iterable[Sequence[Span]], skew: float = float("inf
     runs = list(zip(*spans_of_ranks, strict=True))
     together = [run for run in runs if max(b for b, _ in run) - min(b for b, _ in run) <= skew]
     return [max(end for _, end in run) - min(begun for begun, _ in run) for run in together or runs]
+
+
+def slowest(spans_of_ranks: Iterable[Sequence[Span]]) -> list[float]:
+    """How long each run took on the rank on which it took longest; for runs that ranks do not begin together."""
+    return [max(end - begun for begun, end in run) for run in zip(*spans_of_ranks, strict=True)]

@@ -32,7 +32,9 @@ GRID = 400e-6
 # Outside the ranks ----------------------------------------------------------------------------------------------------
 
 
-def start(program: Path, python: str, quick: bool, environ: Mapping[str, str], work: Path, deadline: float) -> Comparison:
+def start(
+    program: Path, python: str, quick: bool, environ: Mapping[str, str], work: Path, deadline: float
+) -> Comparison:
     """Run a program of this directory on two ranks; what its rank 0 found out.
 
     Raises:
@@ -45,7 +47,7 @@ def start(program: Path, python: str, quick: bool, environ: Mapping[str, str], w
     if (os.cpu_count() or 1) < SIZE:
         options += ["--map-by", ":OVERSUBSCRIBE"]
     arguments = [str(program), "--result", str(result), "--deadline", str(deadline), *["--quick"][: int(quick)]]
-    processes.run([mpirun, *options, python, *arguments], _environ(environ), deadline)
+    processes.run([mpirun, *options, python, *arguments], _environ(environ), deadline + processes.GRACE)
     return Comparison.decode(json.loads(result.read_text()))
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from comparison import Comparison
-from measuring import Rounds, Span, Summary, summary, timed
+from measuring import Rounds, Span, Summary, slowest, summary, timed
 from ranks import SIZE, Rank, main
 
 if TYPE_CHECKING:
@@ -153,13 +153,15 @@ def _digest(model: torch.nn.Module) -> str:
 
 def _measure(rank: Rank, trainings: dict[str, Training], rounds: Rounds) -> dict[str, Summary]:
     """Blocks of steps by turns. The first step of a block finds another model in the caches, so it does not count."""
+    import distrun
+
     rounds = rounds.shortened() if rank.quick else rounds
     spans: dict[str, list[Span]] = {name: [] for name in trainings}
     for _ in range(rounds.count):
         for name, training in trainings.items():
             timed(training.step, rank.together)
             spans[name] += [timed(training.step, _at_once) for _ in range(rounds.turn)]
-    results = {name: summary(rank.durations(spans[name])) for name in trainings}
+    results = {name: summary(slowest(distrun.allgather_object(spans[name]))) for name in trainings}
     for name, added in ((DDP, DDP_ADDS), (DISTRUN, DISTRUN_ADDS)):
         if name in results:
             results[added] = _minus(results[name], results[ALONE])

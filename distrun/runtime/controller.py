@@ -21,7 +21,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from distrun.runtime.request import AGREED, Request, describe, title
+from distrun.runtime.request import AGREED, Request, describe, first_difference, title
 
 CACHE_CAPACITY = 1 << 16
 """Requests the cache will number. The ones after that are spelled out every time, which is slower and as right."""
@@ -217,6 +217,9 @@ class Controller:
     def _disagreement(self, slot: _Slot) -> str:
         asked = {rank: slot.dissent.get(rank, slot.request) for rank in _ranks(slot.mask)}
         fields = [name for name in AGREED if len({getattr(request, name) for request in asked.values()}) > 1]
+        place = first_difference(list(asked.values()))
+        if place is not None and len(slot.request.shapes) > 1:  # of a large group, show the tensor that differs
+            asked = {rank: request._replace(shapes=(request.shapes[place],)) for rank, request in asked.items()}
         camps: dict[str, list[int]] = {}
         for rank, request in asked.items():
             camps.setdefault(", ".join(f"{name} {describe(request, name)}" for name in fields), []).append(rank)
@@ -224,8 +227,12 @@ class Controller:
             f"{list_ranks(ranks)} asked for {values}{_at(self._site(slot, ranks[0]))}"
             for values, ranks in camps.items()
         ]
-        what = _title(slot)
-        return f"{what}: the ranks disagree about {', '.join(fields)}: {'; '.join(sides)}"
+        which = (
+            f" (of tensor {place} of {len(slot.request.shapes)})"
+            if place is not None and len(slot.request.shapes) > 1
+            else ""
+        )
+        return f"{_title(slot)}: the ranks disagree about {', '.join(fields)}{which}: {'; '.join(sides)}"
 
     def stalls(self, now: float, after: float) -> list[Stall]:
         """The operations that some but not all ranks submitted at least `after` seconds ago, oldest first."""

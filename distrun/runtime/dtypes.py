@@ -57,8 +57,10 @@ def _plain(dtype: np.dtype[Any]) -> ElementType:
     return ElementType(dtype.name, dtype, dtype)
 
 
-_PLAIN = ("bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64")
-_PLAIN += ("float32", "float64", "longdouble", "complex64", "complex128", "clongdouble")
+_PLAIN = (
+    *("bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64"),
+    *("float32", "float64", "longdouble", "complex64", "complex128", "clongdouble"),
+)
 
 ELEMENT_TYPES: dict[str, ElementType] = {
     **{np.dtype(name).name: _plain(np.dtype(name)) for name in _PLAIN},

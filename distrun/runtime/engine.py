@@ -11,8 +11,6 @@ decide what is ready; carry out what has been decided, in the order in which it 
 
 from __future__ import annotations
 
-import array
-import json
 import threading
 import time
 from collections import deque
@@ -21,22 +19,19 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 
 from distrun.errors import CollectiveError, JobAbortedError, MismatchError, StallError, UsageError
+from distrun.runtime import messages
 from distrun.runtime.backends.base import Backend
 from distrun.runtime.callsite import call_site, main_stack
 from distrun.runtime.control import Control
-from distrun.runtime.controller import Controller, Decision, Define, Execute, Fail, Key
+from distrun.runtime.controller import Controller, Decision, Key
 from distrun.runtime.handles import Handle
+from distrun.runtime.mailbox import LARGEST
 from distrun.runtime.neighbourhood import FOREVER, Neighbourhood
 from distrun.runtime.performing import fusion_key, perform
 from distrun.runtime.request import Request, title
 from distrun.runtime.segment import FAILED, LEFT
 from distrun.runtime.stalls import CoordinatorWatch, FollowerWatch
 from distrun.tensor_fusion.fusing import DEFAULT_THRESHOLD, fuse
-
-# Messages start with a letter that says what follows.
-_NUMBERS, _REQUEST, _ANSWER = b"N", b"R", b"A"  # to the coordinator
-_EXECUTE, _DEFINE, _FAIL, _QUESTION = b"X", b"D", b"F", b"Q"  # from the coordinator
-_NUMBER = "i"
 
 LINGER = 0.0002
 """Seconds without a new submission after which the engine's own thread sets to work on small operations."""
@@ -67,7 +62,8 @@ class Engine:
             self._watch = CoordinatorWatch(controller, neighbourhood.patience, self._describe, self._ask)
         else:
             self._watch = FollowerWatch(neighbourhood.patience, self._nag)
-        self._threshold = fusion_threshold
+        # Everybody plans the fusion for itself, so everybody must go by the same threshold: rank 0's.
+        self._threshold = neighbourhood.exchange((fusion_threshold,), "init")[0][0]
         self._outbox: deque[Handle] = deque()
         self._pending: dict[Key, Handle] = {}
         self._unnamed: dict[int, deque[Key]] = {}
@@ -77,7 +73,6 @@ class Engine:
         self._requests: dict[int, Request] = {}
         self._keys: dict[int, Key] = {}  # of named numbers
         self._plans: dict[bytes, list[list[int]]] = {}
-        self._own_decisions: deque[Decision] = deque()
         self._failure: str | None = None
         self._stopping = False
         self._lock = threading.Lock()
@@ -125,17 +120,30 @@ class Engine:
         if known is not None and known[0] == request:
             handle.number = known[1]
         else:
-            handle.site = call_site()
+            try:
+                self._spell_out(handle)
+            except UsageError:
+                del self._pending[key]
+                raise
         self._outbox.append(handle)
+
+    def _spell_out(self, handle: Handle) -> None:
+        """Prepare the long form of a request that has no number yet."""
+        handle.spelled_out = handle.request.encode(call_site())
+        if len(handle.spelled_out) > LARGEST:
+            raise UsageError(
+                f"a request of {len(handle.spelled_out)} bytes is too large to negotiate (limit {LARGEST}): "
+                "split the group, or use shorter names"
+            )
 
     def _enqueue_unnamed(self, handle: Handle) -> None:
         request = handle.request
+        handle.number = self._numbers.get(request, -1)
+        if handle.number < 0:
+            self._spell_out(handle)
         place = self._places.get(request.process_set, 0)
         self._places[request.process_set] = place + 1
         handle.key = (request.process_set, place)
-        handle.number = self._numbers.get(request, -1)
-        if handle.number < 0:
-            handle.site = call_site()
         self._pending[handle.key] = handle
         self._unnamed.setdefault(request.process_set, deque()).append(handle.key)
         self._outbox.append(handle)
@@ -256,7 +264,7 @@ class Engine:
             else:
                 self._send_numbers(numbers)
                 numbers = []
-                self._send_request(handle.request, handle.site)
+                self._send_request(handle.spelled_out)
         self._send_numbers(numbers)
 
     def _send_numbers(self, numbers: list[int]) -> None:
@@ -265,34 +273,30 @@ class Engine:
         if self._controller is not None:
             self._controller.submit_numbers(self._rank, numbers, time.monotonic())
         else:
-            self._control.send(0, _NUMBERS + array.array(_NUMBER, numbers).tobytes())
+            self._control.send(0, messages.pack_numbers(messages.NUMBERS, numbers))
 
-    def _send_request(self, request: Request, site: str) -> None:
+    def _send_request(self, spelled_out: bytes) -> None:
         if self._controller is not None:
-            self._controller.submit(self._rank, request, site, time.monotonic())
+            self._controller.submit(self._rank, *Request.decode(spelled_out), time.monotonic())
         else:
-            self._control.send(0, _REQUEST + request.encode(site))
+            self._control.send(0, messages.REQUEST + spelled_out)
 
     def _coordinate(self, controller: Controller) -> None:
         """Coordinator: hear the ranks, decide, tell the ranks, act on it."""
         now = time.monotonic()
         for rank, message in self._control.messages():
-            body = message[1:]
             letter = message[:1]
-            if letter == _NUMBERS:
-                numbers = array.array(_NUMBER)
-                numbers.frombytes(body)
-                controller.submit_numbers(rank, numbers, now)
-            elif letter == _REQUEST:
-                request, site = Request.decode(body)
-                controller.submit(rank, request, site, now)
+            if letter == messages.NUMBERS:
+                controller.submit_numbers(rank, messages.unpack_numbers(message), now)
+            elif letter == messages.REQUEST:
+                controller.submit(rank, *Request.decode(message[1:]), now)
             else:
-                self._watch.answered(rank, body.decode(errors="replace"), now)
+                self._watch.answered(rank, message[1:].decode(errors="replace"), now)
         self._announce(controller.decisions())
 
     def _announce(self, decisions: Iterable[Decision]) -> None:
         for decision in decisions:
-            message = _encode(decision)
+            message = messages.pack_decision(decision)
             for rank in self._hood.others:
                 self._control.send(rank, message)
             self._act(message)
@@ -305,17 +309,17 @@ class Engine:
 
     def _act(self, message: bytes) -> None:
         letter = message[:1]
-        if letter == _EXECUTE:
+        if letter == messages.EXECUTE:
             for numbers in self._plan(message):
                 self._perform([self._take(number) for number in numbers])
-        elif letter == _DEFINE:
-            request, _ = Request.decode(message[5:])
-            self._perform([self._take_new(request, int.from_bytes(message[1:5], "little", signed=True))])
-        elif letter == _FAIL:
-            process_set, name, text, is_stall = json.loads(message[1:])
-            self._fail((process_set, name), StallError(text) if is_stall else MismatchError(text))
+        elif letter == messages.DEFINE:
+            define = messages.unpack_define(message)
+            self._perform([self._take_new(define.request, define.number)])
+        elif letter == messages.FAIL:
+            fail = messages.unpack_fail(message)
+            self._fail(fail.key, StallError(fail.text) if fail.is_stall else MismatchError(fail.text))
         else:
-            self._control.send(0, _ANSWER + main_stack().encode())
+            self._control.send(0, messages.ANSWER + main_stack().encode())
 
     # Carrying out ---------------------------------------------------------------------------------------------------
 
@@ -323,10 +327,8 @@ class Engine:
         """Which of the numbers in an "execute" message travel together. Training repeats itself: most are known."""
         plan = self._plans.get(message)
         if plan is None:
-            numbers = array.array(_NUMBER)
-            numbers.frombytes(message[1:])
             plan = fuse(
-                numbers,
+                messages.unpack_numbers(message),
                 key=lambda number: fusion_key(self._requests[number]),
                 nbytes=lambda number: self._requests[number].nbytes,
                 threshold=self._threshold,
@@ -417,7 +419,7 @@ class Engine:
 
     def shutdown(self) -> None:
         """Leave the job: operations under way fail here, and on the others those that need this rank."""
-        self._stopping = True
+        self._stopping = self._hood.leaving = True
         self._failure = self._failure or "distrun.shutdown() was called"
         self._hood.service_bells[self._hood.own].force()
         self._hood.bell.force()
@@ -426,12 +428,4 @@ class Engine:
             self._hood.announce(LEFT)
             self._abort(self._failure)
         self.backend.close()
-
-
-def _encode(decision: Decision) -> bytes:
-    if isinstance(decision, Execute):
-        return _EXECUTE + array.array(_NUMBER, decision.numbers).tobytes()
-    if isinstance(decision, Define):
-        return _DEFINE + decision.number.to_bytes(4, "little", signed=True) + decision.request.encode("")
-    assert isinstance(decision, Fail)
-    return _FAIL + json.dumps([*decision.key, decision.text, decision.is_stall]).encode()
+        self._hood.close()

@@ -32,8 +32,8 @@ class Handle:
     """Process set, then the name or, unnamed, the place in the order."""
     number = -1
     """In the response cache."""
-    site = ""
-    """Where in user code it was submitted, if that was asked for."""
+    spelled_out = b""
+    """The request as a message, while it has no number."""
     done = False
     error: DistrunError | None = None
     received: Sequence[list[int]] = ()

@@ -6,12 +6,11 @@ length in 8 bytes, then its bytes, padded to 8. The reader sees a message once `
 
 from __future__ import annotations
 
-from distrun.errors import UsageError
 from distrun.runtime.segment import LINE, PAGE, RING, Segment
 
 _HEAD, _TAIL = 0, LINE
 LARGEST = RING // 4
-"""Bytes of the largest message."""
+"""Bytes of the largest message. What users can make long is checked where they submit it."""
 
 
 class Mailbox:
@@ -26,16 +25,9 @@ class Mailbox:
         self._tail = self._words[_TAIL]
 
     def put(self, message: bytes) -> bool:
-        """Writer: append a message; False when there is no room for it now.
-
-        Raises:
-            UsageError: the message is larger than the ring will ever take.
-        """
+        """Writer: append a message of at most `LARGEST` bytes; False when there is no room for it now."""
         length = len(message)
-        if length > LARGEST:
-            raise UsageError(
-                f"a request of {length} bytes is too large to negotiate (limit {LARGEST}): split the group or shorten names"
-            )
+        assert length <= LARGEST, length
         padded = -(-length // 8) * 8
         head = self._head
         if head + 8 + padded - self._words[_TAIL] > RING:

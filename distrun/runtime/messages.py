@@ -1,0 +1,52 @@
+"""The messages of the control plane: a letter that says what follows, then the body."""
+
+from __future__ import annotations
+
+import array
+import json
+from collections.abc import Sequence
+
+from distrun.runtime.controller import Decision, Define, Execute, Fail, Key
+from distrun.runtime.request import Request
+
+# To the coordinator: requests by their numbers, a request spelled out, the answer to a question.
+NUMBERS, REQUEST, ANSWER = b"N", b"R", b"A"
+# From the coordinator: its decisions, and the question where the main thread is.
+EXECUTE, DEFINE, FAIL, QUESTION = b"X", b"D", b"F", b"Q"
+
+_NUMBER = "i"
+_LONGEST_TEXT = 20_000
+
+
+def pack_numbers(letter: bytes, numbers: Sequence[int]) -> bytes:
+    """A message of request numbers."""
+    return letter + array.array(_NUMBER, numbers).tobytes()
+
+
+def unpack_numbers(message: bytes) -> list[int]:
+    """The numbers in a message made by `pack_numbers`."""
+    numbers = array.array(_NUMBER)
+    numbers.frombytes(message[1:])
+    return numbers.tolist()
+
+
+def pack_decision(decision: Decision) -> bytes:
+    """A decision as a message."""
+    if isinstance(decision, Execute):
+        return pack_numbers(EXECUTE, decision.numbers)
+    if isinstance(decision, Define):
+        return DEFINE + decision.number.to_bytes(4, "little", signed=True) + decision.request.encode("")
+    return FAIL + json.dumps([*decision.key, decision.text[:_LONGEST_TEXT], decision.is_stall]).encode()
+
+
+def unpack_define(message: bytes) -> Define:
+    """The decision in a message that begins with `DEFINE`."""
+    request, _ = Request.decode(message[5:])
+    return Define(int.from_bytes(message[1:5], "little", signed=True), request)
+
+
+def unpack_fail(message: bytes) -> Fail:
+    """The decision in a message that begins with `FAIL`."""
+    process_set, name, text, is_stall = json.loads(message[1:])
+    key: Key = (process_set, name)
+    return Fail(key, text, is_stall)

@@ -1,0 +1,89 @@
+"""Compression of what travels between hosts.
+
+Within a host tensors travel through its memory, where halving them costs more than it saves: `Compression.fp16` and
+`Compression.bf16` are accepted, and leave them as they are. This version connects the ranks of one host, so nothing is
+compressed by them at all, and results are at least as exact as Horovod's. A compressor of your own - a class with
+the static methods `compress(tensor) -> (tensor, context)` and `decompress(tensor, context) -> tensor` - is called always.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+
+
+class Compressor(Protocol):
+    """What a compressor must offer; a class with these static methods, or an object."""
+
+    def compress(self, tensor: Tensor, /) -> tuple[Tensor, Any]:
+        """What is to travel instead of `tensor`, and what `decompress` needs to know."""
+        ...
+
+    def decompress(self, tensor: Tensor, ctx: Any, /) -> Tensor:
+        """The tensor again, of the dtype and shape it had."""
+        ...
+
+
+class NoneCompressor:
+    """Leaves tensors as they are."""
+
+    @staticmethod
+    def compress(tensor: Tensor) -> tuple[Tensor, Any]:
+        """`tensor` itself."""
+        return tensor, None
+
+    @staticmethod
+    def decompress(tensor: Tensor, ctx: Any) -> Tensor:
+        """`tensor` itself."""
+        return tensor
+
+
+def _narrow(tensor: Tensor, dtype: torch.dtype) -> tuple[Tensor, Any]:
+    return (tensor.to(dtype), tensor.dtype) if tensor.is_floating_point() else (tensor, None)
+
+
+def _widen(tensor: Tensor, ctx: Any) -> Tensor:
+    return tensor if ctx is None else tensor.to(ctx)
+
+
+class FP16Compressor:
+    """Sends floating-point tensors as float16."""
+
+    @staticmethod
+    def compress(tensor: Tensor) -> tuple[Tensor, Any]:
+        """The tensor in float16."""
+        return _narrow(tensor, torch.float16)
+
+    @staticmethod
+    def decompress(tensor: Tensor, ctx: Any) -> Tensor:
+        """The tensor in its own dtype."""
+        return _widen(tensor, ctx)
+
+
+class BF16Compressor:
+    """Sends floating-point tensors as bfloat16, which has the range of float32."""
+
+    @staticmethod
+    def compress(tensor: Tensor) -> tuple[Tensor, Any]:
+        """The tensor in bfloat16."""
+        return _narrow(tensor, torch.bfloat16)
+
+    @staticmethod
+    def decompress(tensor: Tensor, ctx: Any) -> Tensor:
+        """The tensor in its own dtype."""
+        return _widen(tensor, ctx)
+
+
+class Compression:
+    """The compressors that come with distrun."""
+
+    none = NoneCompressor
+    fp16 = FP16Compressor
+    bf16 = BF16Compressor
+
+
+def of_the_wire(compressor: Compressor | type) -> bool:
+    """Whether `compressor` is one of ours, which concern only what leaves the host; a subclass is the user's."""
+    return compressor in (NoneCompressor, FP16Compressor, BF16Compressor)

@@ -1,0 +1,188 @@
+"""The operations on torch tensors, prepared: each function checks its arguments and returns a handle not yet submitted.
+
+A handle's result is the list of the resulting tensors. `run` and `submit` start it, for those who wait and those who do not.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from torch import Tensor
+
+from distrun.errors import UsageError
+from distrun.runtime import world
+from distrun.runtime.handles import AnyHandle, Handle, HandleGroup
+from distrun.runtime.process_set import ProcessSet, global_process_set
+from distrun.runtime.reduction import Average, ReduceOp, Sum, check_op
+from distrun.runtime.request import Request
+from distrun.torch import tensors as storage
+
+
+@dataclass(frozen=True)
+class Call:
+    """What the arguments of a collective call say besides the tensors."""
+
+    name: str | None = None
+    process_set: ProcessSet = global_process_set
+    op: ReduceOp = Average
+    prescale: float = 1.0
+    postscale: float = 1.0
+
+    def named(self, suffix: str) -> Call:
+        """The same for an operation that goes with this one; one without a name stays so."""
+        return replace(self, name=self.name and f"{self.name}.{suffix}")
+
+    def request(self, kind: str, tensors: Sequence[Tensor], free_rows: bool = False, root: int = -1) -> Request:
+        """The request for tensors of one dtype. `free_rows`: ranks may differ in the first dimension."""
+        dtypes = [storage.dtype_name(tensor) for tensor in tensors]
+        if free_rows or kind == "reducescatter":
+            for tensor in tensors:
+                _check_rows(tensor, kind)
+        shapes = tuple([(-1, *tensor.shape[1:]) if free_rows else tuple(tensor.shape) for tensor in tensors])
+        return Request(
+            kind, self.name, dtypes[0], shapes, self.op, root, self.prescale, self.postscale, self.process_set.process_set_id
+        )
+
+
+def _check_rows(tensor: Tensor, kind: str) -> None:
+    if tensor.dim() == 0:
+        raise UsageError(f"{kind} divides the first dimension, and a 0-dimensional tensor has none: use .reshape(1)")
+
+
+def run(handle: Handle) -> Handle:
+    """Start an operation that the caller waits for at once."""
+    return handle.engine.run(handle)
+
+
+def submit(handle: Handle) -> Handle:
+    """Start an operation and return at once."""
+    return handle.engine.submit(handle)
+
+
+# What comes out: `given` is the caller's tensors -----------------------------------------------------------------------
+
+
+def _new(handle: Handle) -> list[Tensor]:
+    dtype = handle.given[0].dtype
+    return [
+        storage.tensor_of(array, dtype, shape)
+        for array, shape in zip(handle.outputs, handle.request.shapes, strict=True)
+    ]
+
+
+def _new_rows(handle: Handle) -> list[Tensor]:
+    dtype = handle.given[0].dtype
+    return [
+        storage.tensor_of(array, dtype, (-1, *shape[1:]))
+        for array, shape in zip(handle.outputs, handle.request.shapes, strict=True)
+    ]
+
+
+def _in_place(handle: Handle) -> list[Tensor]:
+    for tensor, array in zip(handle.given, handle.outputs, strict=True):
+        if not storage.is_flat(tensor):  # it was copied, so it is copied back
+            tensor.detach().copy_(storage.tensor_of(array, tensor.dtype, tensor.shape))
+    return list(handle.given)
+
+
+# The operations --------------------------------------------------------------------------------------------------------
+
+
+def allreduce(tensors: Sequence[Tensor], call: Call, in_place: bool = False) -> Handle:
+    """Reduce each of `tensors`, all of one dtype."""
+    request = call.request("allreduce", tensors)
+    check_op(call.op, request.dtype)
+    arrays = [storage.flat(tensor) for tensor in tensors]
+    if in_place:
+        return Handle(world.engine(), request, arrays, arrays, _in_place, (), tensors)
+    return Handle(world.engine(), request, arrays, [storage.room_for(array) for array in arrays], _new, (), tensors)
+
+
+def allgather(tensors: Sequence[Tensor], call: Call) -> Handle:
+    """Concatenate the ranks' tensors along dimension 0, each of `tensors` for itself, all of one dtype."""
+    request = call.request("allgather", tensors, free_rows=True)
+    return Handle(world.engine(), request, [storage.flat(tensor) for tensor in tensors], (), _new_rows, (), tensors)
+
+
+def reducescatter(tensors: Sequence[Tensor], call: Call) -> Handle:
+    """Reduce each of `tensors`, all of one dtype, and keep this rank's rows."""
+    request = call.request("reducescatter", tensors)
+    check_op(call.op, request.dtype)
+    if call.op not in (Average, Sum):
+        raise UsageError(f"reducescatter with op={call.op} is not offered: use Sum or Average, or allreduce")
+    return Handle(world.engine(), request, [storage.flat(tensor) for tensor in tensors], (), _new_rows, (), tensors)
+
+
+def broadcast(tensor: Tensor, root: int, call: Call, in_place: bool = False) -> Handle:
+    """The root's tensor, into a new one or into `tensor`."""
+    size = call.process_set.size()
+    if not (isinstance(root, (int, np.integer)) and 0 <= root < size):
+        raise UsageError(f"root_rank={root!r} is no rank of this process set: it has ranks 0 to {size - 1}")
+    request = call.request("broadcast", [tensor], root=int(root))
+    array = storage.flat(tensor)
+    if in_place:
+        return Handle(world.engine(), request, (), (array,), _in_place, (), [tensor])
+    output = array.copy() if world.rank() == root else np.empty_like(array)
+    return Handle(world.engine(), request, (), (output,), _new, (), [tensor])
+
+
+def alltoall(tensor: Tensor, splits: Any, call: Call) -> Handle:
+    """Send `splits[i]` rows to rank i; without splits, to each rank the same number."""
+    request = call.request("alltoall", [tensor], free_rows=True)
+    row = math.prod(tensor.shape[1:])
+    rows = _splits(tensor.shape[0], splits, call.process_set.size())
+    counts = [count * row for count in rows]
+    return Handle(world.engine(), request, (storage.flat(tensor),), (), _new_rows, counts, [tensor])
+
+
+def _splits(rows: int, splits: Any, size: int) -> list[int]:
+    if splits is None:
+        if rows % size:
+            raise UsageError(f"alltoall of {rows} rows among {size} ranks does not come out even: give `splits`")
+        return [rows // size] * size
+    wanted = np.asarray(splits)
+    if wanted.shape != (size,) or not np.issubdtype(wanted.dtype, np.integer) or (wanted < 0).any():
+        raise UsageError(f"splits={splits!r} must be {size} whole numbers >= 0, one per rank")
+    if wanted.sum() != rows:
+        raise UsageError(f"splits={wanted.tolist()} sum to {wanted.sum()}, and the tensor has {rows} rows: they must agree")
+    return [int(count) for count in wanted]
+
+
+def received_rows(handle: Handle, index: int = 0) -> list[int]:
+    """How many rows came from each rank, in the tensor at `index` of an allgather or alltoall that is done."""
+    row = math.prod(handle.request.shapes[index][1:])
+    return [count // row if row else 0 for count in handle.received[index]]
+
+
+# Groups and single tensors ---------------------------------------------------------------------------------------------
+
+
+def grouped(
+    tensors: Sequence[Tensor], call: Call, prepare: Callable[[Sequence[Tensor], Call], Handle], start: Callable[[Handle], Handle]
+) -> AnyHandle:
+    """Start one operation per dtype among the tensors; to the caller they are one."""
+    tensors = list(tensors)
+    if not tensors:
+        raise UsageError("a group needs at least one tensor, and this one is empty: leave the call out, on all ranks")
+    places: dict[str, list[int]] = {}
+    for place, tensor in enumerate(tensors):
+        places.setdefault(storage.dtype_name(tensor), []).append(place)
+    if len(places) == 1:
+        return start(prepare(tensors, call))
+    return HandleGroup(
+        [
+            (start(prepare([tensors[place] for place in group], call.named(dtype))), group)
+            for dtype, group in places.items()
+        ]
+    )
+
+
+def single(handle: Handle) -> Handle:
+    """A handle whose result is the tensor itself, not a list of one."""
+    collect = handle.collect
+    handle.collect = lambda handle: collect(handle)[0]
+    return handle

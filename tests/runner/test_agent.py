@@ -1,0 +1,112 @@
+"""A real agent, spoken to in frames by the test in the launcher's place."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+
+import pytest
+
+from distrun.runner.exits import RankExit
+from distrun.runner.frames import WINDOW, Frame, FrameDecoder, Kind
+from distrun.runner.plan import AgentPlan, RankPlan
+
+DEADLINE = 30.0  # seconds
+
+
+class Launcher:
+    """The launcher's end of an agent."""
+
+    def __init__(self) -> None:
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "distrun.runner.agent"], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+        )
+        self.received: list[Frame] = []
+        self._decoder = FrameDecoder()
+
+    def start(self, *codes: str, stdin: int | None = None) -> None:
+        """Have ranks started that execute this Python."""
+        ranks = [RankPlan(rank, rank, 1, 0, 1, {"CODE": code}, rank == stdin) for rank, code in enumerate(codes)]
+        command = [sys.executable, "-c", "import os; exec(os.environ['CODE'])"]
+        plan = AgentPlan("here", command, os.getcwd(), 5.0, dict(os.environ), ranks)
+        self.send(Frame(Kind.PLAN, payload=plan.to_json()))
+
+    def send(self, frame: Frame) -> None:
+        self.process.stdin.write(frame.encode())
+        self.process.stdin.flush()
+
+    def receive(self, kind: Kind) -> Frame:
+        """Read on until a frame of this kind comes."""
+        deadline = time.monotonic() + DEADLINE
+        while time.monotonic() < deadline:
+            data = os.read(self.process.stdout.fileno(), 1 << 16)
+            assert data, "the agent is gone"
+            frames = list(self._decoder.feed(data))
+            self.received += frames
+            for frame in frames:
+                if frame.kind is kind:
+                    return frame
+        raise AssertionError(f"no {kind!r}")
+
+    def output(self) -> bytes:
+        return b"".join(frame.payload for frame in self.received if frame.kind is Kind.STDOUT)
+
+
+@pytest.fixture
+def launcher():
+    launcher = Launcher()
+    yield launcher
+    launcher.process.kill()
+    launcher.process.wait(DEADLINE)
+    launcher.process.stdin.close()
+    launcher.process.stdout.close()
+
+
+def test_the_output_of_a_rank_precedes_its_end(launcher):
+    launcher.start("import sys; print('x' * 300_000); sys.exit(3)")
+    exited = launcher.receive(Kind.EXITED)
+    assert RankExit.decode(exited.payload) == RankExit(3)
+    assert launcher.output() == b"x" * 300_000 + b"\n"
+    assert launcher.received[0].kind is Kind.STARTED
+
+
+def test_unacknowledged_output_is_bounded_while_commands_are_obeyed(launcher):
+    launcher.start("import os\nwhile True: os.write(1, b'x' * 4096)", "input()", stdin=1)
+    while len(launcher.output()) < WINDOW:
+        launcher.receive(Kind.STDOUT)
+    launcher.send(Frame(Kind.STDIN, 1, b"\n"))  # rank 1 ends, though rank 0 has filled the window
+    assert launcher.receive(Kind.EXITED).rank == 1
+    before = len(launcher.output())
+    assert before <= WINDOW + (1 << 17)
+    launcher.send(Frame.number(Kind.ACK, before))
+    while len(launcher.output()) < before + WINDOW // 2:
+        launcher.receive(Kind.STDOUT)
+
+
+def test_it_leaves_with_a_farewell_and_a_count_of_what_it_had_to_end(launcher):
+    launcher.start("import os, time\nif os.fork() == 0:\n os.setsid(); time.sleep(1000)")
+    launcher.receive(Kind.EXITED)
+    launcher.send(Frame.number(Kind.FINISH, 5.0))
+    assert launcher.receive(Kind.GONE).payload == b"1 0"
+    assert launcher.process.wait(DEADLINE) == 0
+
+
+def test_a_launcher_that_is_gone_before_the_plan_leaves_nothing_to_do(launcher):
+    launcher.process.stdin.close()
+    assert launcher.process.wait(DEADLINE) == 0
+
+
+def test_sigterm_ends_it_and_its_ranks(launcher):
+    launcher.start("import time; time.sleep(1000)")
+    rank = launcher.receive(Kind.STARTED).as_int()
+    launcher.process.terminate()
+    assert launcher.process.wait(DEADLINE) == 0
+    assert not os.path.exists(f"/proc/{rank}")
+
+
+def test_what_it_cannot_start_it_reports_with_a_shells_status(launcher, tmp_path):
+    plan = AgentPlan("here", [str(tmp_path)], os.getcwd(), 5.0, {}, [RankPlan(0, 0, 1, 0, 1, {})])
+    launcher.send(Frame(Kind.PLAN, payload=plan.to_json()))
+    assert launcher.receive(Kind.NOT_STARTED).payload.startswith(b"126 ")
