@@ -25,8 +25,11 @@ if TYPE_CHECKING:
     from mpi4py import MPI
 
 SIZE = 2
-GRID = 400e-6
-"""Seconds: after a barrier the ranks begin at the next whole multiple but one of this, that is, all at the same time."""
+GRID = 25e-6
+"""Seconds: after a barrier the ranks begin at the next whole multiple but one of this, that is, all at the same time.
+
+Short, because a rank that spins for long has used up its share of a core when the threads of gloo need one.
+"""
 
 
 # Outside the ranks ----------------------------------------------------------------------------------------------------

@@ -156,7 +156,8 @@ class Agent:
                 status, _, reason = frame.payload.decode(errors="replace").partition(" ")
                 self._audience.post(events.RankNotStarted(frame.rank, int(status), reason))
             case Kind.EXITED:
-                witness = self._audience.is_witness(frame.rank)
-                self._audience.post(events.RankExited(frame.rank, RankExit.decode(frame.payload), witness))
+                end = RankExit.decode(frame.payload)
+                witness = end.returncode == 1 and self._audience.is_witness(frame.rank)
+                self._audience.post(events.RankExited(frame.rank, end, witness))
             case _:
                 raise LaunchError(f"{frame.kind!r} is not for the launcher")

@@ -64,7 +64,15 @@ def distrun(**options: Any) -> int:
 
 def main(arguments: list[str] | None = None) -> NoReturn:
     """The `distrun` command."""
+    _open_standard_descriptors()
     sys.exit(_status(arguments))
+
+
+def _open_standard_descriptors() -> None:
+    """A daemon may start us with 0, 1 or 2 closed, and our pipes must not come to lie there."""
+    while (descriptor := os.open(os.devnull, os.O_RDWR)) <= 2:
+        os.set_inheritable(descriptor, True)
+    os.close(descriptor)
 
 
 def _status(arguments: list[str] | None) -> int:

@@ -13,25 +13,24 @@ from __future__ import annotations
 
 import threading
 import time
-from collections import deque
 from collections.abc import Iterable, Sequence
 
 import numpy as np
 
-from distrun.errors import CollectiveError, JobAbortedError, MismatchError, StallError, UsageError
+from distrun.errors import CollectiveError, JobAbortedError, MismatchError, StallError
 from distrun.runtime import messages
 from distrun.runtime.backends.base import Backend
-from distrun.runtime.callsite import call_site, main_stack
+from distrun.runtime.callsite import main_stack
 from distrun.runtime.control import Control
 from distrun.runtime.controller import Controller, Decision, Key
 from distrun.runtime.handles import Handle
-from distrun.runtime.mailbox import LARGEST
+from distrun.runtime.ledger import Ledger
 from distrun.runtime.neighbourhood import FOREVER, Neighbourhood
-from distrun.runtime.performing import fusion_key, perform
+from distrun.runtime.performing import perform
 from distrun.runtime.request import Request, title
 from distrun.runtime.segment import FAILED, LEFT
 from distrun.runtime.stalls import CoordinatorWatch, FollowerWatch
-from distrun.tensor_fusion.fusing import DEFAULT_THRESHOLD, fuse
+from distrun.tensor_fusion.fusing import DEFAULT_THRESHOLD
 
 LINGER = 0.0002
 """Seconds without a new submission after which the engine's own thread sets to work on small operations."""
@@ -63,16 +62,9 @@ class Engine:
         else:
             self._watch = FollowerWatch(neighbourhood.patience, self._nag)
         # Everybody plans the fusion for itself, so everybody must go by the same threshold: rank 0's.
-        self._threshold = neighbourhood.exchange((fusion_threshold,), "init")[0][0]
-        self._outbox: deque[Handle] = deque()
-        self._pending: dict[Key, Handle] = {}
-        self._unnamed: dict[int, deque[Key]] = {}
-        self._places: dict[int, int] = {}
-        self._numbers: dict[Request, int] = {}
-        self._named: dict[Key, tuple[Request, int]] = {}
-        self._requests: dict[int, Request] = {}
-        self._keys: dict[int, Key] = {}  # of named numbers
-        self._plans: dict[bytes, list[list[int]]] = {}
+        self._ledger = Ledger(neighbourhood.exchange((fusion_threshold,), "init")[0][0])
+        self._pending = self._ledger.pending
+        self._outbox = self._ledger.outbox
         self._failure: str | None = None
         self._stopping = False
         self._lock = threading.Lock()
@@ -105,48 +97,7 @@ class Engine:
     def _enqueue(self, handle: Handle) -> None:
         if self._failure is not None:
             raise JobAbortedError(self._failure)
-        request = handle.request
-        key: Key
-        if request.name is None:
-            with self._finished:  # the order of unnamed operations must be the order of their places
-                self._enqueue_unnamed(handle)
-            return
-        handle.key = key = (request.process_set, request.name)
-        if self._pending.setdefault(key, handle) is not handle:
-            raise UsageError(
-                f"{title(request.kind, request.name)} is under way already: wait for it, or give this operation another name"
-            )
-        known = self._named.get(key)
-        if known is not None and known[0] == request:
-            handle.number = known[1]
-        else:
-            try:
-                self._spell_out(handle)
-            except UsageError:
-                del self._pending[key]
-                raise
-        self._outbox.append(handle)
-
-    def _spell_out(self, handle: Handle) -> None:
-        """Prepare the long form of a request that has no number yet."""
-        handle.spelled_out = handle.request.encode(call_site())
-        if len(handle.spelled_out) > LARGEST:
-            raise UsageError(
-                f"a request of {len(handle.spelled_out)} bytes is too large to negotiate (limit {LARGEST}): "
-                "split the group, or use shorter names"
-            )
-
-    def _enqueue_unnamed(self, handle: Handle) -> None:
-        request = handle.request
-        handle.number = self._numbers.get(request, -1)
-        if handle.number < 0:
-            self._spell_out(handle)
-        place = self._places.get(request.process_set, 0)
-        self._places[request.process_set] = place + 1
-        handle.key = (request.process_set, place)
-        self._pending[handle.key] = handle
-        self._unnamed.setdefault(request.process_set, deque()).append(handle.key)
-        self._outbox.append(handle)
+        self._ledger.enter(handle)
 
     # Waiting and driving --------------------------------------------------------------------------------------------
 
@@ -187,6 +138,8 @@ class Engine:
     def _drive(self, handle: Handle | None) -> None:
         """Make progress until `handle` is done or, given None, until nothing is under way."""
         while True:
+            if self._failure is not None:  # whatever was submitted since then cannot complete either
+                raise JobAbortedError(self._failure)
             if self._outbox:
                 self._hand_in()
             if self._controller is not None:
@@ -310,11 +263,12 @@ class Engine:
     def _act(self, message: bytes) -> None:
         letter = message[:1]
         if letter == messages.EXECUTE:
-            for numbers in self._plan(message):
-                self._perform([self._take(number) for number in numbers])
+            take = self._ledger.take
+            for numbers in self._ledger.plan(message):
+                self._perform([take(number) for number in numbers])
         elif letter == messages.DEFINE:
             define = messages.unpack_define(message)
-            self._perform([self._take_new(define.request, define.number)])
+            self._perform([self._ledger.take_new(define.request, define.number)])
         elif letter == messages.FAIL:
             fail = messages.unpack_fail(message)
             self._fail(fail.key, StallError(fail.text) if fail.is_stall else MismatchError(fail.text))
@@ -323,46 +277,12 @@ class Engine:
 
     # Carrying out ---------------------------------------------------------------------------------------------------
 
-    def _plan(self, message: bytes) -> list[list[int]]:
-        """Which of the numbers in an "execute" message travel together. Training repeats itself: most are known."""
-        plan = self._plans.get(message)
-        if plan is None:
-            plan = fuse(
-                messages.unpack_numbers(message),
-                key=lambda number: fusion_key(self._requests[number]),
-                nbytes=lambda number: self._requests[number].nbytes,
-                threshold=self._threshold,
-            )
-            if len(self._plans) > 1000:
-                self._plans.clear()
-            self._plans[message] = plan
-        return plan
-
-    def _take(self, number: int) -> Handle:
-        """The pending operation that a number now stands for."""
-        key = self._keys.get(number)
-        if key is None:
-            key = self._unnamed[self._requests[number].process_set].popleft()
-        return self._pending.pop(key)
-
-    def _take_new(self, request: Request, number: int) -> Handle:
-        """The pending operation that asked for `request`, which has `number` from now on."""
-        key: Key | None = None if request.name is None else (request.process_set, request.name)
-        if number >= 0:
-            self._requests[number] = request
-            self._numbers[request] = number
-            if key is not None:
-                self._keys[number] = key
-                self._named[key] = request, number
-        return self._pending.pop(key or self._unnamed[request.process_set].popleft())
-
     def _perform(self, handles: Sequence[Handle]) -> None:
         try:
             with np.errstate(all="ignore"):  # overflow and NaN are results, as on any device
                 perform(self.backend, handles)
         except BaseException as error:
-            for handle in handles:  # they are no longer pending, so `_abort` would miss them
-                self._pending[handle.key] = handle
+            self._ledger.put_back(handles)  # for `_abort` to find
             if isinstance(error, CollectiveError):
                 raise JobAbortedError(*error.args) from None
             raise
@@ -376,13 +296,10 @@ class Engine:
                 self._finished.notify_all()
 
     def _fail(self, key: Key, error: CollectiveError) -> None:
-        handle = self._pending.pop(key, None)
-        if handle is None:
-            return
-        if isinstance(key[1], int):
-            self._unnamed[key[0]].remove(key)
-        handle.error = error
-        self._complete([handle])
+        handle = self._ledger.take_failed(key)
+        if handle is not None:
+            handle.error = error
+            self._complete([handle])
 
     # Trouble --------------------------------------------------------------------------------------------------------
 
@@ -395,7 +312,7 @@ class Engine:
             self._watch.answered(rank, main_stack(), time.monotonic())
             return
         index = self._hood.ranks.index(rank)
-        self._control.send(index, _QUESTION)
+        self._control.send(index, messages.QUESTION)
         self._hood.service_bells[index].force()
 
     def _nag(self) -> None:
@@ -406,9 +323,7 @@ class Engine:
         """Nothing can complete any more: every operation under way fails, and so does every later one, on all ranks."""
         self._failure = reason
         self._hood.announce(FAILED, reason)
-        handles = list(self._pending.values())
-        self._pending.clear()
-        self._outbox.clear()
+        handles = self._ledger.take_all()
         for handle in handles:
             handle.error = JobAbortedError(reason)
         self._complete(handles)

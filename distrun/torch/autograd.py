@@ -7,7 +7,6 @@ broadcast average where a sum would be due, as Horovod's do; a wrapped optimizer
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any
 
 import torch
@@ -20,11 +19,6 @@ from distrun.torch import operations
 from distrun.torch.operations import Call, run
 
 Gradients = tuple[Tensor | None, ...]
-
-
-def needs_gradient(tensors: Sequence[Tensor]) -> bool:
-    """Whether autograd must know of an operation on `tensors`."""
-    return torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors)
 
 
 def _contiguous(gradients: Sequence[Tensor]) -> list[Tensor]:
@@ -44,7 +38,7 @@ class Allreduce(torch.autograd.Function):
         call: Call = ctx.call
         if call.op not in (Average, Sum):
             raise UsageError(f"allreduce with op={call.op} has no gradient here: reduce tensor.detach() instead")
-        return None, *allreduce(_contiguous(gradients), call.named("gradient"))
+        return None, *apply(Allreduce, call.named("gradient"), *_contiguous(gradients))
 
 
 class Allgather(torch.autograd.Function):
@@ -60,8 +54,7 @@ class Allgather(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> Gradients:
-        call: Call = replace(ctx.call.named("gradient"), op=Average)
-        (averaged,) = allreduce(_contiguous([gradient]), call)
+        (averaged,) = apply(Allreduce, ctx.call.named("gradient"), gradient.contiguous())
         if not averaged.numel():  # with nothing in a row, rows are not counted
             return None, averaged.new_zeros((ctx.rows, *averaged.shape[1:]))
         return None, averaged.narrow(0, ctx.start, ctx.rows)
@@ -83,8 +76,7 @@ class Reducescatter(torch.autograd.Function):
         if call.op is Average:
             factor /= call.process_set.size()
         gathering = Call(call.name, call.process_set).named("gradient")
-        gathered = allgather(gradient.contiguous(), gathering)
-        return None, gathered * factor
+        return None, apply(Allgather, gathering, gradient.contiguous()) * factor
 
 
 class Broadcast(torch.autograd.Function):
@@ -98,7 +90,7 @@ class Broadcast(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> Gradients:
-        (averaged,) = allreduce(_contiguous([gradient]), ctx.call.named("gradient"))
+        (averaged,) = apply(Allreduce, ctx.call.named("gradient"), gradient.contiguous())
         return None, None, averaged if ctx.call.process_set.rank() == ctx.root else torch.zeros_like(averaged)
 
 
@@ -116,33 +108,15 @@ class Alltoall(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor, _: Tensor) -> Gradients:
-        sent_back, _ = alltoall(gradient.contiguous(), ctx.rows, ctx.call.named("gradient"))
+        sent_back, _ = apply(Alltoall, ctx.call.named("gradient"), ctx.rows, gradient.contiguous())
         return None, None, sent_back
 
 
-# The functions to call: through autograd where that has something to do ------------------------------------------------
+# Calling them ----------------------------------------------------------------------------------------------------------
 
 
-def _apply(function: type[torch.autograd.Function], *args: Any) -> Any:
-    return function.apply(*args)  # type: ignore[no-untyped-call]
-
-
-def _plain(function: type[torch.autograd.Function], *args: Any) -> Any:
-    with torch.no_grad():
-        return function.forward(_Nothing(), *args)
-
-
-class _Nothing(FunctionCtx):
-    """A context that nobody looks at again."""
-
-
-def allreduce(tensors: Sequence[Tensor], call: Call) -> tuple[Tensor, ...]:
-    """Reduced copies."""
-    start = _apply if needs_gradient(tensors) else _plain
-    return start(Allreduce, call, *tensors)  # type: ignore[no-any-return]
-
-
-def allgather(tensor: Tensor, call: Call) -> Tensor:
-    """The ranks' tensors along dimension 0."""
-    start = _apply if needs_gradient([tensor]) else _plain
-    return start(Allgather, call, tensor)  # type: ignore[no-any-return]
+def apply(function: type[torch.autograd.Function], *args: Any) -> Any:
+    """Call one of the above, through autograd only where that has something to do: it costs more than a small allreduce."""
+    if torch.is_grad_enabled() and any(isinstance(arg, Tensor) and arg.requires_grad for arg in args):
+        return function.apply(*args)  # type: ignore[no-untyped-call]
+    return function.forward(FunctionCtx(), *args)

@@ -202,6 +202,12 @@ def test_no_secret_is_on_a_command_line_or_in_the_agents_environment(distrun, py
     job.wait()
 
 
+def test_closed_standard_descriptors_do_no_harm(tmp_path):
+    command = f"'{sys.executable}' -m distrun.runner -np 1 sh -c 'touch {tmp_path}/done' <&- >&- 2>&-"
+    assert subprocess.run(["sh", "-c", command], check=False).returncode == 0
+    assert (tmp_path / "done").exists()
+
+
 @pytest.mark.parametrize("flag", ["--help", "--version"])
 def test_help_and_version_are_printed(distrun, flag):
     job = distrun(flag)

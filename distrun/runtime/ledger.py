@@ -1,0 +1,139 @@
+"""The ledger: the operations of this rank that are under way, and what it knows about requests it has seen before."""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Sequence
+
+from distrun.errors import UsageError
+from distrun.runtime.callsite import call_site
+from distrun.runtime.controller import Key
+from distrun.runtime.handles import Handle
+from distrun.runtime.mailbox import LARGEST
+from distrun.runtime.messages import unpack_numbers
+from distrun.runtime.performing import fusion_key
+from distrun.runtime.request import Request, title
+from distrun.tensor_fusion.fusing import fuse
+
+_KNOWN_PLANS = 1000
+
+
+class Ledger:
+    """Operations are entered once, by whichever thread submits them, and taken out once, by the driver of the engine."""
+
+    def __init__(self, fusion_threshold: int) -> None:
+        self.pending: dict[Key, Handle] = {}
+        self.outbox: deque[Handle] = deque()
+        """Operations the coordinator has not been told about yet."""
+        self._unnamed: dict[int, deque[Key]] = {}  # process set -> unnamed operations under way, oldest first
+        self._places: dict[int, int] = {}  # process set -> unnamed operations so far
+        self._order = threading.Lock()  # the order of unnamed operations must be the order of their places
+        self._requests: dict[int, Request] = {}
+        self._numbers: dict[Request, int] = {}
+        self._named: dict[Key, tuple[Request, int]] = {}  # what a name last stood for
+        self._keys: dict[int, Key] = {}  # of named numbers
+        self._threshold = fusion_threshold
+        self._plans: dict[bytes, list[list[int]]] = {}
+
+    def enter(self, handle: Handle) -> None:
+        """Note an operation that is now under way.
+
+        Raises:
+            UsageError: its name is under way already, or the request is too large.
+        """
+        request = handle.request
+        if request.name is None:
+            with self._order:
+                self._enter_unnamed(handle)
+            return
+        handle.key = key = (request.process_set, request.name)
+        if self.pending.setdefault(key, handle) is not handle:
+            raise UsageError(
+                f"{title(request.kind, request.name)} is under way already: wait for it, or give this operation another name"
+            )
+        known = self._named.get(key)
+        if known is not None and known[0] == request:
+            handle.number = known[1]
+        else:
+            try:
+                _spell_out(handle)
+            except UsageError:
+                del self.pending[key]
+                raise
+        self.outbox.append(handle)
+
+    def _enter_unnamed(self, handle: Handle) -> None:
+        request = handle.request
+        handle.number = self._numbers.get(request, -1)
+        if handle.number < 0:
+            _spell_out(handle)
+        place = self._places.get(request.process_set, 0)
+        self._places[request.process_set] = place + 1
+        handle.key = (request.process_set, place)
+        self.pending[handle.key] = handle
+        self._unnamed.setdefault(request.process_set, deque()).append(handle.key)
+        self.outbox.append(handle)
+
+    def take(self, number: int) -> Handle:
+        """Take out the operation that a number now stands for."""
+        key = self._keys.get(number)
+        if key is None:
+            key = self._unnamed[self._requests[number].process_set].popleft()
+        return self.pending.pop(key)
+
+    def take_new(self, request: Request, number: int) -> Handle:
+        """Take out the operation that asked for `request`, which has `number` (unless -1) from now on."""
+        key: Key | None = None if request.name is None else (request.process_set, request.name)
+        if number >= 0:
+            self._requests[number] = request
+            self._numbers[request] = number
+            if key is not None:
+                self._keys[number] = key
+                self._named[key] = request, number
+        return self.pending.pop(key or self._unnamed[request.process_set].popleft())
+
+    def take_failed(self, key: Key) -> Handle | None:
+        """Take out the operation under a key, if there is one."""
+        handle = self.pending.pop(key, None)
+        if handle is not None and isinstance(key[1], int):
+            self._unnamed[key[0]].remove(key)
+        return handle
+
+    def take_all(self) -> list[Handle]:
+        """Take out everything: nothing can complete any more."""
+        handles = list(self.pending.values())
+        self.pending.clear()
+        self.outbox.clear()
+        self._unnamed.clear()
+        return handles
+
+    def put_back(self, handles: Sequence[Handle]) -> None:
+        """Operations that were taken out could not be carried out."""
+        for handle in handles:
+            self.pending[handle.key] = handle
+
+    def plan(self, message: bytes) -> list[list[int]]:
+        """Which of the numbers in an "execute" message travel together. Training repeats itself: most messages are known."""
+        plan = self._plans.get(message)
+        if plan is None:
+            plan = fuse(
+                unpack_numbers(message),
+                key=lambda number: fusion_key(self._requests[number]),
+                nbytes=lambda number: self._requests[number].nbytes,
+                threshold=self._threshold,
+            )
+            if len(self._plans) >= _KNOWN_PLANS:
+                self._plans.clear()
+            self._plans[message] = plan
+        return plan
+
+
+def _spell_out(handle: Handle) -> None:
+    """Prepare the long form of a request that has no number yet."""
+    handle.spelled_out = handle.request.encode(call_site())
+    if len(handle.spelled_out) > LARGEST:
+        raise UsageError(
+            f"a request of {len(handle.spelled_out)} bytes is too large to negotiate (limit {LARGEST}): "
+            "split the group, or use shorter names"
+        )

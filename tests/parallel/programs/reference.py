@@ -1,0 +1,64 @@
+"""What a reduction must give, in plain numpy."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+import distrun
+
+Array = np.ndarray[Any, Any]
+
+
+def reduce(parts: Sequence[Array], op: object, prescale: float = 1.0, postscale: float = 1.0) -> Array:
+    """The ranks' arrays combined, in rank order; half precision in float32."""
+    dtype = parts[0].dtype
+    with np.errstate(all="ignore"):
+        if dtype == np.bool_:
+            combine = {distrun.Min: np.logical_and, distrun.Product: np.logical_and}.get(op, np.logical_or)
+            return np.asarray(_fold(parts, combine))
+        wide = np.dtype(np.float32) if dtype.itemsize == 2 and dtype.kind not in "iu" else dtype
+        scaled = [_scaled(part.astype(wide), prescale) for part in parts]
+        combine = {distrun.Min: np.minimum, distrun.Max: np.maximum, distrun.Product: np.multiply}.get(op, np.add)
+        total = np.asarray(_fold(scaled, combine)).astype(wide)
+        if op == distrun.Average:
+            # fmod has the sign of the dividend, so what is left divides exactly, and the quotient is rounded to zero.
+            size = len(parts)
+            total = (total - np.fmod(total, size)) // size if wide.kind in "iu" else total / wide.type(size)
+        return np.asarray(_scaled(total, postscale)).astype(dtype)
+
+
+def _fold(parts: Sequence[Array], combine: Any) -> Array:
+    total = parts[0]
+    for part in parts[1:]:
+        total = combine(total, part)
+    return total
+
+
+def _scaled(values: Array, factor: float) -> Array:
+    if factor == 1.0:
+        return values
+    if values.dtype.kind in "iu":
+        return np.trunc(values * np.float64(factor)).astype(values.dtype)
+    return values * values.dtype.type(factor)
+
+
+def check(actual: Array, expected: Array, exact: bool) -> None:
+    """Equal; where a division is involved, up to the last bits of the type."""
+    assert actual.dtype == expected.dtype, (actual.dtype, expected.dtype)
+    assert actual.shape == expected.shape, (actual.shape, expected.shape)
+    if expected.size == 0:
+        return
+    if exact or expected.dtype.kind in "biu":
+        equal = (actual == expected) | ((actual != actual) & (expected != expected))
+        assert bool(np.all(equal)), (actual[~equal], expected[~equal])
+        return
+    if expected.dtype.itemsize == 2:
+        tolerance = 2.0**-7 if expected.dtype.kind != "f" or expected.dtype.name == "bfloat16" else 2.0**-10
+        actual, expected = actual.astype(np.float32), expected.astype(np.float32)
+        np.testing.assert_allclose(actual, expected, rtol=tolerance, atol=1e-7)
+    else:
+        tolerance = 4 * float(np.finfo(expected.dtype).eps)
+        np.testing.assert_allclose(actual, expected, rtol=tolerance, atol=0)
