@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Mapping
 
 import processes
@@ -40,15 +41,18 @@ def compare(quick: bool, environ: Mapping[str, str]) -> Comparison:
 
 def _commands() -> dict[str, Callable[[], list[str]]]:
     return {
-        DISTRUN: lambda: [_distrun(), "-np", "2", "true"],
-        DISTRUN_32: lambda: [_distrun(), "-np", "32", "true"],
+        DISTRUN: lambda: [*_distrun(), "-np", "2", "true"],
+        DISTRUN_32: lambda: [*_distrun(), "-np", "32", "true"],
         TORCHRUN: lambda: [_torchrun(), "--nproc-per-node", "2", "--no-python", "true"],
         MPIRUN: lambda: [_mpirun(), "-np", "2", "true"],
     }
 
 
-def _distrun() -> str:
-    return processes.find("distrun", "`pip install --editable .` in the checkout brings it")
+def _distrun() -> list[str]:
+    try:
+        return [processes.find("distrun", "")]
+    except processes.ProcessError:  # not installed, only on the PYTHONPATH
+        return [sys.executable, "-m", "distrun.runner"]
 
 
 def _torchrun() -> str:

@@ -6,6 +6,7 @@ import argparse
 import json
 import os
 import platform
+import resource
 import signal
 import sys
 import tempfile
@@ -65,14 +66,16 @@ def _terminated(*_: object) -> NoReturn:
 
 
 def _compare(name: str, quick: bool, environ: dict[str, str], work: Path) -> comparison.Comparison:
-    load = _other_load()
-    begun = time.monotonic()
+    begun, before = time.monotonic(), _used_by_others()
     if name == "launch":
         found = launch.compare(quick, environ)
     else:
         found = ranks.start(HERE / f"{name}.py", sys.executable, quick, environ, work, DEADLINES[name])
     took = time.monotonic() - begun
-    found.notes.append(f"Medians. Other work on the machine just before: {load}. It took {took:.0f} s.")
+    others = max(0.0, _used_by_others() - before) / took
+    found.notes.append(
+        f"Medians of {took:.0f} s, during which other work kept {others:.1f} of {os.cpu_count()} cores busy."
+    )
     return found
 
 
@@ -84,8 +87,16 @@ def _environ(work: Path) -> dict[str, str]:
     return environ
 
 
-def _other_load() -> str:
-    return f"{psutil.cpu_percent(0.5):.0f} % of {os.cpu_count()} cores"
+def _used_by_others() -> float:
+    """Seconds of processor time that went neither to us nor to children of ours that have ended, since the machine started.
+
+    Where the machine is virtual, what its host took away from it ("steal") is among them.
+    """
+    times = psutil.cpu_times()
+    idle = times.idle + times.iowait
+    everything = sum(times) - idle - times.guest - times.guest_nice  # guests are in user and nice, too
+    own = resource.getrusage(resource.RUSAGE_SELF), resource.getrusage(resource.RUSAGE_CHILDREN)
+    return everything - sum(usage.ru_utime + usage.ru_stime for usage in own)
 
 
 def _conditions() -> dict[str, str]:

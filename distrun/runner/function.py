@@ -17,7 +17,7 @@ from distrun.runner.hosts import Host, parse_host_list
 from distrun.runner.job import Job, JobOptions, Outcome
 from distrun.runner.launch import prepare, read_hostfile
 from distrun.runner.output import Style
-from distrun.runner.plan import LaunchRequest
+from distrun.runner.plan import LaunchPlan, LaunchRequest
 from distrun.runner.sinks import DescriptorSink, Sink, TextSink
 
 Result = TypeVar("Result")
@@ -65,8 +65,7 @@ def run(
         function: what to call; it may use `distrun.init()` and all that follows.
         args, kwargs: its arguments, the same on every rank.
         np: how many ranks; None = all slots of the hosts.
-        hosts: as after `-H`.
-        hostfile: as after `--hostfile`.
+        hosts, hostfile: as after the options of the same name.
         env: variables for the ranks besides those of this process.
         wdir, output_dir, tag_output, start_timeout, grace, stall_warning, stall_timeout, openmpi_env, verbose: as the
             options of the same name.
@@ -98,6 +97,10 @@ def run(
         notes=verbose,
         function=_pickled(function, tuple(args), dict(kwargs or {})),
     )
+    return _carry_out(plan, options)
+
+
+def _carry_out(plan: LaunchPlan, options: JobOptions) -> list[Any]:
     outcome = Job(plan, options, _sink(sys.stdout), _sink(sys.stderr)).run()
     if outcome.interrupted_by is not None:
         _interrupt(outcome.interrupted_by)

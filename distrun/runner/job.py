@@ -193,9 +193,9 @@ class Job:
                 self._tell(f"rank {rank} on {self._hosts[rank]} {end}")
             case events.AgentGone(host, ended, immortal):
                 if immortal:
-                    self._printer.say(f"distrun: {immortal} processes on {host} do not end, not even by SIGKILL")
+                    self._printer.say(f"distrun: processes on {host} that do not end, not even by SIGKILL: {immortal}")
                 if ended:
-                    self._tell(f"the agent on {host} ended {ended} processes that ranks had left behind")
+                    self._tell(f"the agent on {host} ended what ranks had left behind, processes: {ended}")
             case events.SignalReceived(signum):
                 self._tell(f"received signal {signum}")
             case _:

@@ -153,10 +153,8 @@ def make_plan(request: LaunchRequest, launcher: Launcher, grace: float = 5.0) ->
         wdir = request.wdir or launcher.cwd
         agents.append(AgentPlan(host.name, list(request.command), wdir, grace, shared, ranks))
         if "OMP_NUM_THREADS" not in common:
-            value = shared["OMP_NUM_THREADS"]
-            notes.append(
-                f"OMP_NUM_THREADS={value} on {host.name} ({launcher.cores} cores, {count} ranks); set it to override"
-            )
+            why = f"{_count(launcher.cores, 'core')}, {_count(count, 'rank')}"
+            notes.append(f"OMP_NUM_THREADS={shared['OMP_NUM_THREADS']} on {host.name} ({why}); set it to override")
     return LaunchPlan(launcher.job, size, tuple(agents), tuple(notes))
 
 
@@ -231,11 +229,11 @@ def parse_ranks(text: str, size: int) -> frozenset[int]:
 
 def describe(plan: LaunchPlan, inherited: Mapping[str, str]) -> str:
     """The plan for people, without secrets. Variables that are as in `inherited` are left out."""
-    lines = [f"job {plan.job}: {plan.size} ranks on {len(plan.agents)} host{'s' * (len(plan.agents) != 1)}"]
+    lines = [f"job {plan.job}: {_count(plan.size, 'rank')} on {_count(len(plan.agents), 'host')}"]
     lines += [f"note: {note}" for note in plan.notes]
     for agent in plan.agents:
         lines += [
-            f"host {agent.host}: {len(agent.ranks)} ranks",
+            f"host {agent.host}: {_count(len(agent.ranks), 'rank')}",
             f"  directory: {agent.wdir}",
             f"  command:   {shlex.join(agent.command)}",
             *(f"  {text}" for text in _assignments(agent.environ, inherited)),
@@ -245,6 +243,10 @@ def describe(plan: LaunchPlan, inherited: Mapping[str, str]) -> str:
             lines.append(f"  rank {rank.rank}({plan.size}): {place_text}")
             lines += [f"    {text}" for text in _assignments(rank.environ, {})]
     return "\n".join(lines)
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}{'s' * (number != 1)}"
 
 
 def _assignments(variables: Mapping[str, str], known: Mapping[str, str]) -> list[str]:

@@ -55,9 +55,12 @@ def empty(shape: int | Sequence[int], dtype: Any = np.float32) -> Array:
 
 
 def _flat(tensor: Array) -> tuple[Array, str]:
-    """A flat storage array of the tensor's elements, the tensor's own memory where it is contiguous; and its type's name."""
+    """A flat storage array of the tensor's elements and its type's name: its own memory where contiguous, else a copy.
+
+    `reshape(-1)` alone would not do: of a strided one-dimensional array it is a view, and not contiguous.
+    """
     dtype = dtypes.name_of(tensor.dtype)
-    flat = tensor.reshape(-1)
+    flat = (tensor if tensor.flags.c_contiguous else np.ascontiguousarray(tensor)).reshape(-1)
     return (flat.view(np.uint16) if dtype == dtypes.BFLOAT16 else flat), dtype
 
 
@@ -121,11 +124,22 @@ def _copied_back(handle: Handle) -> Any:
     return handle.given
 
 
+def _flat_rows(tensor: Array) -> tuple[Array, str]:
+    """`_flat` for operations that move rows. Rows without elements would get lost: they travel as one element each."""
+    flat, dtype = _flat(tensor)
+    return (np.zeros(tensor.shape[0], flat.dtype) if _row(tensor.shape) == 0 else flat), dtype
+
+
+def _row(shape: Sequence[int]) -> int:
+    """Elements in a row."""
+    return math.prod(shape[1:])
+
+
 def _rows_group(handle: Handle) -> list[Array]:
     """For results whose first dimension the operation decides."""
     dtype: np.dtype[Any] = handle.given
     return [
-        _shaped(output, (-1, *shape[1:]) if math.prod(shape[1:]) else (0, *shape[1:]), dtype)
+        _shaped(output, (-1, *shape[1:]), dtype) if _row(shape) else np.empty((output.size, *shape[1:]), dtype)
         for output, shape in zip(handle.outputs, handle.request.shapes, strict=True)
     ]
 
@@ -185,7 +199,7 @@ def _allreduce(
     flat, dtype = _flat(tensor)
     check_op(op, dtype)
     request = Request(
-        "allreduce", name, dtype, (tensor.shape,), op, -1, prescale, postscale, process_set.process_set_id
+        "allreduce", name, dtype, (tensor.shape,), op, -1, float(prescale), float(postscale), process_set.process_set_id
     )
     if not in_place:
         return Handle(engine, request, (flat,), (_room_for(flat.size, flat.dtype, engine),), _new, tensor.dtype)
@@ -266,11 +280,14 @@ def _allreduce_group(
     engine = world.engine()
     dtype = dtypes.name_of(tensors[0].dtype)
     check_op(op, dtype)
-    flats = [tensor.reshape(-1) for tensor in tensors]
-    if dtype == dtypes.BFLOAT16:
-        flats = [flat.view(np.uint16) for flat in flats]
+    if dtype != dtypes.BFLOAT16 and all(tensor.flags.c_contiguous for tensor in tensors):
+        flats = [tensor.reshape(-1) for tensor in tensors]
+    else:
+        flats = [_flat(tensor)[0] for tensor in tensors]
     shapes = tuple([tensor.shape for tensor in tensors])
-    request = Request("allreduce", name, dtype, shapes, op, -1, prescale, postscale, process_set.process_set_id)
+    request = Request(
+        "allreduce", name, dtype, shapes, op, -1, float(prescale), float(postscale), process_set.process_set_id
+    )
     if not in_place:
         room = _room_for(sum([flat.size for flat in flats]), flats[0].dtype, engine)
         return Handle(engine, request, flats, (room,), _new_group, tensors[0].dtype)
@@ -360,7 +377,7 @@ def _allgather(
     tensors: Sequence[Array], name: str | None, process_set: ProcessSet, collect: Callable[[Handle], Any]
 ) -> Handle:
     shapes = tuple((-1, *_needs_rows(tensor, "allgather").shape[1:]) for tensor in tensors)
-    flats = [_flat(tensor) for tensor in tensors]
+    flats = [_flat_rows(tensor) for tensor in tensors]
     request = Request("allgather", name, flats[0][1], shapes, process_set=process_set.process_set_id)
     handle = Handle(world.engine(), request, [flat for flat, _ in flats], (), collect, tensors[0].dtype)
     return handle.engine.submit(handle)
@@ -465,8 +482,8 @@ def alltoall_async(
 ) -> Handle:
     """Start `alltoall`; the handle's result is what `alltoall` returns."""
     array = _needs_rows(np.asarray(tensor), "alltoall")
-    flat, dtype = _flat(array)
-    row = math.prod(array.shape[1:])
+    flat, dtype = _flat_rows(array)
+    row = _row(array.shape) or 1
     rows = _splits(array.shape[0], splits, process_set.size())
     request = Request("alltoall", name, dtype, ((-1, *array.shape[1:]),), process_set=process_set.process_set_id)
 
@@ -474,7 +491,7 @@ def alltoall_async(
         output = _rows(handle)
         if splits is None:
             return output
-        return output, np.array([count // row if row else 0 for count in handle.received[0]], np.int32)
+        return output, np.array([count // row for count in handle.received[0]], np.int32)
 
     handle = Handle(world.engine(), request, (flat,), (), collect, array.dtype)
     handle.splits = [count * row for count in rows]
@@ -508,12 +525,20 @@ def _reducescatter(
     collect: Callable[[Handle], Any],
 ) -> Handle:
     shapes = tuple(_needs_rows(tensor, "reducescatter").shape for tensor in tensors)
-    flats = [_flat(tensor) for tensor in tensors]
+    flats = [_flat_rows(tensor) for tensor in tensors]
     check_op(op, flats[0][1])
     if op not in (Average, Sum):
         raise UsageError(f"reducescatter with op={op} is not offered: use distrun.Sum or distrun.Average, or allreduce")
     request = Request(
-        "reducescatter", name, flats[0][1], shapes, op, -1, prescale, postscale, process_set.process_set_id
+        "reducescatter",
+        name,
+        flats[0][1],
+        shapes,
+        op,
+        -1,
+        float(prescale),
+        float(postscale),
+        process_set.process_set_id,
     )
     handle = Handle(world.engine(), request, [flat for flat, _ in flats], (), collect, tensors[0].dtype)
     return handle.engine.submit(handle)

@@ -46,10 +46,11 @@ class Define:
 
 @dataclass(frozen=True)
 class Fail:
-    """Give up the operation under this key, with this text; ranks that have no such operation take no notice."""
+    """Give up the operation under this key, with this text, on these ranks, which have all submitted it."""
 
     key: Key
     text: str
+    ranks: tuple[int, ...]
     is_stall: bool = False
 
 
@@ -67,7 +68,14 @@ class _Slot:
     mask: int = 0
     dissent: dict[int, Request] = field(default_factory=dict)  # rank -> what it asked for, where that differs
     sites: dict[int, str] = field(default_factory=dict)  # rank -> call site, where it was spelled out
-    failed: str | None = None
+
+
+@dataclass
+class _GivenUp:
+    """An operation that was given up, until the ranks that had not submitted it have heard of it."""
+
+    text: str
+    awaited: int  # mask
 
 
 @dataclass(frozen=True)
@@ -96,6 +104,7 @@ class Controller:
         self._stream_since: dict[int, float] = {}
         self._unnamed_numbers: set[int] = set()
         self._slots: dict[Key, _Slot] = {}
+        self._given_up: dict[Key, _GivenUp] = {}
         self._unnamed: dict[tuple[int, int], int] = {}  # (process set, rank) -> unnamed operations submitted
         self._ready: list[int] = []
         self._decisions: list[Decision] = []
@@ -112,7 +121,7 @@ class Controller:
 
     def submit_numbers(self, rank: int, numbers: Iterable[int], now: float) -> None:
         """`rank` submitted requests by their numbers."""
-        if self._slots:
+        if self._slots or self._given_up:
             for number in numbers:
                 self._submit(rank, number, self._requests[number], "", now)
             return
@@ -157,6 +166,8 @@ class Controller:
             place = self._unnamed.get((process_set, rank), 0)
             self._unnamed[process_set, rank] = place + 1
             key = (process_set, place)
+        if self._given_up and self._is_late(key, rank):
+            return
         slot = self._slots.get(key)
         if slot is None:
             slot = self._slots[key] = _Slot(key, number, request, now)
@@ -165,17 +176,29 @@ class Controller:
         if site:
             slot.sites[rank] = site
         slot.mask |= 1 << rank
-        if slot.failed is not None:
-            self._decisions.append(Fail(key, slot.failed, is_stall=True))
         if slot.mask == self._required[process_set]:
             del self._slots[key]
-            if slot.failed is None:
-                self._decide(slot)
+            self._decide(slot)
+
+    def _is_late(self, key: Key, rank: int) -> bool:
+        """Whether the others have given this operation up; the rank that comes late hears of it, and the case is closed.
+
+        A rank that tries again is not late: it begins a new operation under the same key.
+        """
+        given_up = self._given_up.get(key)
+        if given_up is None or not given_up.awaited >> rank & 1:
+            return False
+        given_up.awaited &= ~(1 << rank)
+        if not given_up.awaited:
+            del self._given_up[key]
+        self._flush()
+        self._decisions.append(Fail(key, given_up.text, (rank,), is_stall=True))
+        return True
 
     def _decide(self, slot: _Slot) -> None:
         if slot.dissent:
             self._flush()
-            self._decisions.append(Fail(slot.key, self._disagreement(slot)))
+            self._decisions.append(Fail(slot.key, self._disagreement(slot), tuple(_ranks(slot.mask))))
         elif slot.number >= 0:
             self._ready.append(slot.number)
         else:
@@ -247,27 +270,26 @@ class Controller:
                 site=self._site(slot, _ranks(slot.mask)[0]),
             )
             for slot in self._slots.values()
-            if slot.failed is None and now - slot.since >= after
+            if now - slot.since >= after
         ]
         return sorted(stalls, key=lambda stall: -stall.waited)
 
     def give_up(self, now: float, after: float, why: Mapping[str, str]) -> None:
         """Fail every operation that stalls this long; `why` maps its title to the text. Ranks that come later get it too."""
         self._drain_streams()
-        for slot in self._slots.values():
-            if slot.failed is None and now - slot.since >= after:
-                slot.failed = why.get(_title(slot), f"{_title(slot)}: not all ranks submitted it in time")
-                self._flush()
-                self._decisions.append(Fail(slot.key, slot.failed, is_stall=True))
+        for slot in [slot for slot in self._slots.values() if now - slot.since >= after]:
+            text = why.get(_title(slot), f"{_title(slot)}: not all ranks submitted it in time")
+            del self._slots[slot.key]
+            self._given_up[slot.key] = _GivenUp(text, self._required[slot.key[0]] & ~slot.mask)
+            self._flush()
+            self._decisions.append(Fail(slot.key, text, tuple(_ranks(slot.mask)), is_stall=True))
 
     @property
     def oldest(self) -> float | None:
         """When the operation that has waited longest was first submitted; None when none waits."""
         times = [self._stream_since[rank] for rank, stream in self._streams.items() if stream]
-        for slot in self._slots.values():  # in the order in which they were first submitted
-            if slot.failed is None:
-                times.append(slot.since)
-                break
+        if self._slots:  # they are in the order in which they were first submitted
+            times.append(next(iter(self._slots.values())).since)
         return min(times, default=None)
 
 

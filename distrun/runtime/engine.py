@@ -22,7 +22,7 @@ from distrun.runtime import messages
 from distrun.runtime.backends.base import Backend
 from distrun.runtime.callsite import main_stack
 from distrun.runtime.control import Control
-from distrun.runtime.controller import Controller, Decision, Key
+from distrun.runtime.controller import Controller, Decision, Fail, Key
 from distrun.runtime.handles import Handle
 from distrun.runtime.ledger import Ledger
 from distrun.runtime.neighbourhood import FOREVER, Neighbourhood
@@ -98,6 +98,8 @@ class Engine:
         if self._failure is not None:
             raise JobAbortedError(self._failure)
         self._ledger.enter(handle)
+        if self._failure is not None:  # it failed meanwhile, perhaps before it could see this operation
+            self._abort(self._failure)
 
     # Waiting and driving --------------------------------------------------------------------------------------------
 
@@ -250,9 +252,12 @@ class Engine:
     def _announce(self, decisions: Iterable[Decision]) -> None:
         for decision in decisions:
             message = messages.pack_decision(decision)
-            for rank in self._hood.others:
-                self._control.send(rank, message)
-            self._act(message)
+            ranks = decision.ranks if isinstance(decision, Fail) else self._hood.ranks
+            for rank in ranks:
+                if rank != self._rank:
+                    self._control.send(self._hood.ranks.index(rank), message)
+            if self._rank in ranks:
+                self._act(message)
 
     def _follow(self) -> None:
         """Others: act on what the coordinator has decided."""
@@ -263,9 +268,9 @@ class Engine:
     def _act(self, message: bytes) -> None:
         letter = message[:1]
         if letter == messages.EXECUTE:
-            take = self._ledger.take
-            for numbers in self._ledger.plan(message):
-                self._perform([take(number) for number in numbers])
+            handles = self._ledger.take(message)
+            for places in self._ledger.plan(message):
+                self._perform([handles[place] for place in places])
         elif letter == messages.DEFINE:
             define = messages.unpack_define(message)
             self._perform([self._ledger.take_new(define.request, define.number)])

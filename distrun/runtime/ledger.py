@@ -48,19 +48,15 @@ class Ledger:
                 self._enter_unnamed(handle)
             return
         handle.key = key = (request.process_set, request.name)
-        if self.pending.setdefault(key, handle) is not handle:
-            raise UsageError(
-                f"{title(request.kind, request.name)} is under way already: wait for it, or give this operation another name"
-            )
         known = self._named.get(key)
         if known is not None and known[0] == request:
             handle.number = known[1]
         else:
-            try:
-                _spell_out(handle)
-            except UsageError:
-                del self.pending[key]
-                raise
+            _spell_out(handle)
+        if self.pending.setdefault(key, handle) is not handle:
+            raise UsageError(
+                f"{title(request.kind, request.name)} is under way already: wait for it, or give this operation another name"
+            )
         self.outbox.append(handle)
 
     def _enter_unnamed(self, handle: Handle) -> None:
@@ -75,12 +71,15 @@ class Ledger:
         self._unnamed.setdefault(request.process_set, deque()).append(handle.key)
         self.outbox.append(handle)
 
-    def take(self, number: int) -> Handle:
-        """Take out the operation that a number now stands for."""
-        key = self._keys.get(number)
-        if key is None:
-            key = self._unnamed[self._requests[number].process_set].popleft()
-        return self.pending.pop(key)
+    def take(self, message: bytes) -> list[Handle]:
+        """Take out the operations that the numbers in an "execute" message now stand for, in its order."""
+        handles = []
+        for number in unpack_numbers(message):
+            key = self._keys.get(number)
+            if key is None:
+                key = self._unnamed[self._requests[number].process_set].popleft()
+            handles.append(self.pending.pop(key))
+        return handles
 
     def take_new(self, request: Request, number: int) -> Handle:
         """Take out the operation that asked for `request`, which has `number` (unless -1) from now on."""
@@ -114,13 +113,17 @@ class Ledger:
             self.pending[handle.key] = handle
 
     def plan(self, message: bytes) -> list[list[int]]:
-        """Which of the numbers in an "execute" message travel together. Training repeats itself: most messages are known."""
+        """Which operations of an "execute" message travel together, by their places in it.
+
+        Training repeats itself: most messages are known.
+        """
         plan = self._plans.get(message)
         if plan is None:
+            requests = [self._requests[number] for number in unpack_numbers(message)]
             plan = fuse(
-                unpack_numbers(message),
-                key=lambda number: fusion_key(self._requests[number]),
-                nbytes=lambda number: self._requests[number].nbytes,
+                range(len(requests)),
+                key=lambda place: fusion_key(requests[place]),
+                nbytes=lambda place: requests[place].nbytes,
                 threshold=self._threshold,
             )
             if len(self._plans) >= _KNOWN_PLANS:
@@ -131,6 +134,9 @@ class Ledger:
 
 def _spell_out(handle: Handle) -> None:
     """Prepare the long form of a request that has no number yet."""
+    name = handle.request.name
+    if not (name is None or isinstance(name, str)):
+        raise UsageError(f"name={name!r} is no name for an operation: use a string")
     handle.spelled_out = handle.request.encode(call_site())
     if len(handle.spelled_out) > LARGEST:
         raise UsageError(

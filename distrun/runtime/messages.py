@@ -6,7 +6,7 @@ import array
 import json
 from collections.abc import Sequence
 
-from distrun.runtime.controller import Decision, Define, Execute, Fail, Key
+from distrun.runtime.controller import Decision, Define, Execute, Fail
 from distrun.runtime.request import Request
 
 # To the coordinator: requests by their numbers, a request spelled out, the answer to a question.
@@ -36,7 +36,7 @@ def pack_decision(decision: Decision) -> bytes:
         return pack_numbers(EXECUTE, decision.numbers)
     if isinstance(decision, Define):
         return DEFINE + decision.number.to_bytes(4, "little", signed=True) + decision.request.encode("")
-    return FAIL + json.dumps([*decision.key, decision.text[:_LONGEST_TEXT], decision.is_stall]).encode()
+    return FAIL + json.dumps([*decision.key, decision.text[:_LONGEST_TEXT], decision.ranks, decision.is_stall]).encode()
 
 
 def unpack_define(message: bytes) -> Define:
@@ -47,6 +47,5 @@ def unpack_define(message: bytes) -> Define:
 
 def unpack_fail(message: bytes) -> Fail:
     """The decision in a message that begins with `FAIL`."""
-    process_set, name, text, is_stall = json.loads(message[1:])
-    key: Key = (process_set, name)
-    return Fail(key, text, is_stall)
+    process_set, name, text, ranks, is_stall = json.loads(message[1:])
+    return Fail((process_set, name), text, tuple(ranks), is_stall)

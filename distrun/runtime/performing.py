@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Hashable, Sequence
 
 from distrun.runtime.backends.base import Backend
@@ -71,7 +72,6 @@ def _allreduce(backend: Backend, handles: Sequence[Handle], how: Reduction, what
 
 
 def _counts(shape: Shape, size: int) -> list[int]:
-    row = 1
-    for extent in shape[1:]:
-        row *= extent
+    """Elements each rank keeps in a reducescatter. Rows without elements travel as one byte each."""
+    row = math.prod(shape[1:]) or 1
     return [rows * row for rows in rows_of(shape, size)]

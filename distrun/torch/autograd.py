@@ -42,41 +42,42 @@ class Allreduce(torch.autograd.Function):
 
 
 class Allgather(torch.autograd.Function):
-    """Back flows this rank's rows of the averaged gradient."""
+    """Back flows this rank's rows of the averaged gradients."""
 
     @staticmethod
-    def forward(ctx: Any, call: Call, tensor: Tensor) -> Tensor:
-        handle = run(operations.allgather([tensor], call))
-        (gathered,) = handle.wait()
-        before = operations.received_rows(handle)[: call.process_set.rank()]
-        ctx.call, ctx.start, ctx.rows = call, sum(before), tensor.shape[0]
-        return gathered  # type: ignore[no-any-return]
+    def forward(ctx: Any, call: Call, *tensors: Tensor) -> tuple[Tensor, ...]:
+        gathered = operations.grouped(tensors, call, operations.allgather_with_rows, run).wait()
+        rank = call.process_set.rank()
+        ctx.call = call
+        ctx.parts = [(sum(rows[:rank]), tensor.shape[0]) for tensor, (_, rows) in zip(tensors, gathered, strict=True)]
+        return tuple([tensor for tensor, _ in gathered])
 
     @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> Gradients:
-        (averaged,) = apply(Allreduce, ctx.call.named("gradient"), gradient.contiguous())
-        if not averaged.numel():  # with nothing in a row, rows are not counted
-            return None, averaged.new_zeros((ctx.rows, *averaged.shape[1:]))
-        return None, averaged.narrow(0, ctx.start, ctx.rows)
+    def backward(ctx: Any, *gradients: Tensor) -> Gradients:
+        averaged = apply(Allreduce, ctx.call.named("gradient"), *_contiguous(gradients))
+        # With nothing in a row, rows are not counted, and there is no gradient either.
+        return None, *[
+            whole.narrow(0, start, rows) if whole.numel() else whole.new_zeros((rows, *whole.shape[1:]))
+            for whole, (start, rows) in zip(averaged, ctx.parts, strict=True)
+        ]
 
 
 class Reducescatter(torch.autograd.Function):
-    """Back flows the ranks' gradients put together, scaled as the sum was."""
+    """Back flow the ranks' gradients put together, scaled as the sum was."""
 
     @staticmethod
-    def forward(ctx: Any, call: Call, tensor: Tensor) -> Tensor:
+    def forward(ctx: Any, call: Call, *tensors: Tensor) -> tuple[Tensor, ...]:
         ctx.call = call
-        (part,) = run(operations.reducescatter([tensor], call)).wait()
-        return part  # type: ignore[no-any-return]
+        return tuple(operations.grouped(tensors, call, operations.reducescatter, run).wait())
 
     @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> Gradients:
+    def backward(ctx: Any, *gradients: Tensor) -> Gradients:
         call: Call = ctx.call
         factor = call.prescale * call.postscale
         if call.op is Average:
             factor /= call.process_set.size()
         gathering = Call(call.name, call.process_set).named("gradient")
-        return None, apply(Allgather, gathering, gradient.contiguous()) * factor
+        return None, *[whole * factor for whole in apply(Allgather, gathering, *_contiguous(gradients))]
 
 
 class Broadcast(torch.autograd.Function):

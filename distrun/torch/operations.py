@@ -82,6 +82,10 @@ def _new_rows(handle: Handle) -> list[Tensor]:
     ]
 
 
+def _new_with_rows(handle: Handle) -> list[tuple[Tensor, list[int]]]:
+    return [(tensor, received_rows(handle, index)) for index, tensor in enumerate(_new_rows(handle))]
+
+
 def _in_place(handle: Handle) -> list[Tensor]:
     for tensor, array in zip(handle.given, handle.outputs, strict=True):
         if not storage.is_flat(tensor):  # it was copied, so it is copied back
@@ -106,6 +110,13 @@ def allgather(tensors: Sequence[Tensor], call: Call) -> Handle:
     """Concatenate the ranks' tensors along dimension 0, each of `tensors` for itself, all of one dtype."""
     request = call.request("allgather", tensors, free_rows=True)
     return Handle(world.engine(), request, [storage.flat(tensor) for tensor in tensors], (), _new_rows, (), tensors)
+
+
+def allgather_with_rows(tensors: Sequence[Tensor], call: Call) -> Handle:
+    """`allgather`, with pairs as results: the tensor, and how many of its rows came from each rank."""
+    handle = allgather(tensors, call)
+    handle.collect = _new_with_rows
+    return handle
 
 
 def reducescatter(tensors: Sequence[Tensor], call: Call) -> Handle:

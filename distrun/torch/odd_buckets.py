@@ -1,0 +1,97 @@
+"""The buckets for what does not fit into one buffer: sparse gradients, and gradients that a user's compressor changes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from distrun.errors import UsageError
+from distrun.runtime.handles import AnyHandle, Handle
+from distrun.runtime.reduction import Average, Sum
+from distrun.torch import operations
+from distrun.torch.bucket import FLAGS, Bucket
+from distrun.torch.compression import Compressor
+from distrun.torch.operations import Call, submit
+
+
+class SparseBucket(Bucket):
+    """One parameter with sparse (COO) gradients: the ranks' indices and values are gathered, and added up by everybody."""
+
+    def __init__(self, call: Call, place: int, parameter: Tensor, sparse_dims: int) -> None:
+        super().__init__(call, [place], [parameter])
+        if call.op not in (Average, Sum):
+            raise UsageError(f"sparse gradients with op={call.op} are not offered: use Average or Sum, or sparse_as_dense=True")
+        self._sparse_dims = sparse_dims
+        self._handles: list[Handle] = []
+
+    @torch.no_grad()
+    def send(self) -> None:
+        (parameter,) = self.parameters
+        gradient = parameter.grad
+        if gradient is None:
+            indices = torch.empty((0, self._sparse_dims), dtype=torch.int64)
+            values = torch.empty((0, *parameter.shape[self._sparse_dims :]), dtype=parameter.dtype)
+        else:
+            sparse = (gradient if gradient.is_sparse else gradient.to_sparse(self._sparse_dims)).coalesce()
+            indices, values = sparse.indices().t().contiguous(), sparse.values()
+        self._handles = [
+            submit(operations.single(operations.allgather([tensor], self.call.named(part))))
+            for part, tensor in (("indices", indices), ("values", values))
+        ]
+        self.is_sent = True
+
+    @torch.no_grad()
+    def receive(self) -> None:
+        (parameter,) = self.parameters
+        indices, values = [handle.wait() for handle in self._handles]
+        if not len(indices) and parameter.grad is None:
+            return
+        factor = self.call.prescale * self.call.postscale
+        if self.call.op is Average:
+            factor /= self.call.process_set.size()
+        if factor != 1.0:
+            values *= factor
+        parameter.grad = torch.sparse_coo_tensor(indices.t(), values, parameter.shape).coalesce()
+
+
+class CompressedBucket(Bucket):
+    """Gradients that travel as a user's compressor makes them, each for itself but in one operation per dtype."""
+
+    def __init__(self, call: Call, places: Sequence[int], parameters: Sequence[Tensor], compressor: Compressor | type) -> None:
+        super().__init__(call, places, parameters)
+        self._compressor = compressor
+        self._contexts: list[Any] = []
+        self._handle: AnyHandle | None = None
+
+    @torch.no_grad()
+    def send(self) -> None:
+        present, absent = FLAGS.get(self.call.op, (1.0, 0.0))
+        flags = torch.tensor([absent if parameter.grad is None else present for parameter in self.parameters])
+        tensors = []
+        self._contexts = []
+        for parameter in self.parameters:
+            gradient = torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
+            if gradient.is_sparse:
+                gradient = gradient.to_dense()
+            compressed, context = self._compressor.compress(gradient)
+            tensors.append(compressed)
+            self._contexts.append(context)
+        # Not in place: a compressor may have returned the gradient itself.
+        self._handle = operations.grouped([*tensors, flags], self.call, operations.allreduce, submit)
+        self.is_sent = True
+
+    @torch.no_grad()
+    def receive(self) -> None:
+        handle, self._handle = self._handle, None
+        assert handle is not None
+        *reduced, flags = handle.wait()
+        _, absent = FLAGS.get(self.call.op, (1.0, 0.0))
+        for parameter, tensor, context, flag in zip(
+            self.parameters, reduced, self._contexts, flags.tolist(), strict=True
+        ):
+            if flag != absent:
+                gradient = self._compressor.decompress(tensor, context)
+                parameter.grad = gradient.to(parameter.dtype).view(parameter.shape)

@@ -1,0 +1,46 @@
+"""Allgather against `numpy.concatenate`, with as many rows on each rank as it likes."""
+
+from dataclasses import dataclass
+
+import numpy as np
+from examples import SameEverywhere, Tensor, collect, same, tensors
+from hypothesis import strategies as st
+
+import distrun
+
+
+@dataclass(frozen=True)
+class Case:
+    tensor: Tensor
+    rows: tuple[int, ...]
+    form: str
+    named: bool
+
+
+@st.composite
+def cases(draw):
+    tensor = draw(tensors(min_dims=1, values=("any", "special")))
+    extra = st.lists(st.sampled_from([0, -1, 1, 3, -tensor.shape[0]]), min_size=4, max_size=4)
+    rows = tuple(max(0, tensor.shape[0] + more) for more in draw(extra))
+    return Case(tensor, rows, draw(st.sampled_from(["now", "async"])), draw(st.booleans()))
+
+
+def perform(case: Case, name: str | None) -> None:
+    given = case.tensor.on(distrun.rank(), case.rows[distrun.rank()])
+    if case.form == "now":
+        result = distrun.allgather(given, name)
+    else:
+        result = distrun.allgather_async(given, name).wait()
+    same(result, np.concatenate([case.tensor.plain(rank, case.rows[rank]) for rank in range(distrun.size())]))
+    everywhere.add(result)
+
+
+distrun.init()
+everywhere = SameEverywhere()
+for number, case in enumerate(collect(cases(), 150)):
+    try:
+        perform(case, f"tensor.{number % 5}" if case.named else None)
+    except AssertionError as error:
+        raise AssertionError(f"{case}: {error}") from error
+everywhere.check()
+assert distrun.allgather([distrun.rank()]).tolist() == list(range(distrun.size()))

@@ -1,0 +1,81 @@
+"""Alltoall against slices of everybody's tensor, with and without splits."""
+
+from dataclasses import dataclass
+
+import numpy as np
+from examples import Tensor, collect, same, tensors
+from hypothesis import strategies as st
+
+import distrun
+
+
+@dataclass(frozen=True)
+class Case:
+    tensor: Tensor
+    even: bool
+    form: str
+    named: bool
+
+    def splits(self, rank: int) -> list[int]:
+        """How many rows `rank` sends to each rank; some send nothing to somebody, or to anybody."""
+        size = distrun.size()
+        if self.even:
+            return [self.tensor.shape[0]] * size
+        generator = np.random.default_rng([self.tensor.seed, 77, rank])
+        rows = generator.integers(0, self.tensor.shape[0] + 1, size)
+        return [int(count) for count in rows * (generator.random(size) < 0.8)]
+
+
+def perform(case: Case, name: str | None) -> None:
+    me, size = distrun.rank(), distrun.size()
+    splits = case.splits(me)
+    given = case.tensor.on(me, sum(splits))
+    explicit = None if case.even else splits
+    if case.form == "now":
+        result = distrun.alltoall(given, explicit, name)
+    else:
+        result = distrun.alltoall_async(given, None if explicit is None else np.array(explicit), name).wait()
+    pieces = []
+    for rank in range(size):
+        theirs = case.splits(rank)
+        start = sum(theirs[:me])
+        pieces.append(case.tensor.plain(rank, sum(theirs))[start : start + theirs[me]])
+    if not case.even:
+        result, received = result
+        assert received.dtype == np.int32
+        assert received.tolist() == [len(piece) for piece in pieces]
+    same(result, np.concatenate(pieces))
+
+
+distrun.init()
+cases = st.builds(
+    Case,
+    tensors(min_dims=1, values=("any", "special")),
+    st.booleans(),
+    st.sampled_from(["now", "async"]),
+    st.booleans(),
+)
+for number, case in enumerate(collect(cases, 120)):
+    try:
+        perform(case, f"tensor.{number % 5}" if case.named else None)
+    except AssertionError as error:
+        raise AssertionError(f"{case}: {error}") from error
+
+
+def refused(text: str, *arguments: object) -> None:
+    try:
+        distrun.alltoall(*arguments)
+    except distrun.UsageError as error:
+        assert text in str(error), error
+    else:
+        raise AssertionError(f"accepted: {arguments}")
+
+
+size = distrun.size()
+refused("does not come out even: give `splits`", np.ones(size + 1))
+refused("sum to", np.ones(size), [2] * size)
+refused("whole numbers >= 0", np.ones(size), [1] * (size + 1))
+refused("whole numbers >= 0", np.ones(size), [1.0] * size)
+refused("whole numbers >= 0", np.ones(size), [-1, *[1] * (size - 2), 2 if size == 2 else 3][:size])
+refused("0-dimensional", np.float32(1))
+assert distrun.alltoall(np.arange(size)).tolist() == [distrun.rank()] * size

@@ -1,0 +1,59 @@
+"""Broadcast: everybody ends with the root's values."""
+
+from dataclasses import dataclass
+
+import numpy as np
+from examples import Tensor, collect, same, tensors
+from hypothesis import strategies as st
+
+import distrun
+
+
+@dataclass(frozen=True)
+class Case:
+    tensor: Tensor
+    root: int
+    form: str
+    named: bool
+
+
+def perform(case: Case, name: str | None) -> None:
+    given = case.tensor.on(distrun.rank())
+    root = case.root % distrun.size()
+    before = given.copy()
+    if case.form == "new":
+        result = distrun.broadcast(given, root, name)
+    elif case.form == "in place":
+        result = distrun.broadcast_(given, root, name)
+    elif case.form == "async":
+        result = distrun.broadcast_async(given, root, name).wait()
+    else:
+        result = distrun.broadcast_async_(given, root, name).wait()
+    same(result, case.tensor.plain(root))
+    if "in place" in case.form:
+        assert result is given
+    else:
+        assert given.tobytes() == before.tobytes(), "the input has changed"
+        assert not np.shares_memory(result, given)
+
+
+distrun.init()
+cases = st.builds(
+    Case,
+    tensors(values=("any", "special")),
+    st.integers(0, 3),
+    st.sampled_from(["new", "in place", "async", "async in place"]),
+    st.booleans(),
+)
+for number, case in enumerate(collect(cases, 150)):
+    try:
+        perform(case, f"tensor.{number % 5}" if case.named else None)
+    except AssertionError as error:
+        raise AssertionError(f"{case}: {error}") from error
+for root in (-1, distrun.size(), 0.5, None):
+    try:
+        distrun.broadcast(np.ones(2), root)
+    except distrun.UsageError as error:
+        assert f"root_rank={root!r} is no rank" in str(error), error
+    else:
+        raise AssertionError(f"root {root} was accepted")

@@ -1,0 +1,92 @@
+"""Grouped operations: lists of tensors of mixed dtypes and shapes, as one."""
+
+from dataclasses import dataclass
+
+import numpy as np
+import reference
+from examples import SameEverywhere, Tensor, collect, same, tensors
+from hypothesis import strategies as st
+
+import distrun
+
+FORMS = (
+    "allreduce", "allreduce in place", "allreduce async", "allreduce async in place", "allgather", "allgather async",
+    "reducescatter", "reducescatter async",
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Case:
+    tensors: tuple[Tensor, ...]
+    op: object
+    form: str
+    named: bool
+
+
+@st.composite
+def cases(draw):
+    form = draw(st.sampled_from(FORMS))
+    members = tensors(
+        min_dims=0 if "allreduce" in form else 1, values=("any", "special"), dtypes="float32 float32 float64 bfloat16 int8".split()
+    )
+    group = tuple(draw(st.lists(members, min_size=1, max_size=6)))
+    return Case(group, draw(st.sampled_from([distrun.Sum, distrun.Average])), form, draw(st.booleans()))
+
+
+def start(case: Case, given: list[np.ndarray], name: str | None):
+    if case.form == "allreduce":
+        return distrun.grouped_allreduce(given, name, case.op)
+    if case.form == "allreduce in place":
+        return distrun.grouped_allreduce_(given, name, case.op)
+    if case.form == "allreduce async":
+        return distrun.grouped_allreduce_async(given, name, case.op).wait()
+    if case.form == "allreduce async in place":
+        handle = distrun.grouped_allreduce_async_(given, name, case.op)
+        results = distrun.synchronize(handle)
+        assert distrun.poll(handle)
+        return results
+    if case.form == "allgather":
+        return distrun.grouped_allgather(given, name)
+    if case.form == "allgather async":
+        return distrun.grouped_allgather_async(given, name).wait()
+    if case.form == "reducescatter":
+        return distrun.grouped_reducescatter(given, name, case.op)
+    return distrun.grouped_reducescatter_async(given, name, case.op).wait()
+
+
+def perform(case: Case, name: str | None) -> None:
+    given = [tensor.on(distrun.rank()) for tensor in case.tensors]
+    results = start(case, given, name)
+    assert len(results) == len(given)
+    for tensor, mine, result in zip(case.tensors, given, results, strict=True):
+        parts = [tensor.plain(rank) for rank in range(distrun.size())]
+        if "gather" in case.form:
+            same(result, np.concatenate(parts))
+            continue
+        whole = reference.reduce(parts, case.op)
+        if "scatter" in case.form:
+            reference.check(result, np.array_split(whole, distrun.size())[distrun.rank()], case.op == distrun.Sum)
+            continue
+        assert (result is mine) == ("in place" in case.form)
+        reference.check(result, whole, case.op == distrun.Sum)
+        everywhere.add(result)
+
+
+distrun.init()
+everywhere = SameEverywhere()
+for number, case in enumerate(collect(cases(), 120)):
+    try:
+        perform(case, f"group.{number % 5}" if case.named else None)
+    except AssertionError as error:
+        raise AssertionError(f"{case}: {error}") from error
+everywhere.check()
+
+try:
+    distrun.grouped_allreduce([])
+except distrun.UsageError as error:
+    assert "a group needs at least one tensor" in str(error), error
+else:
+    raise AssertionError("an empty group was accepted")
+many = [np.full(100 + place, place + distrun.rank(), np.float32) for place in range(500)]
+for place, result in enumerate(distrun.grouped_allreduce(many, op=distrun.Max, name="many")):
+    assert result.tolist() == [place + distrun.size() - 1] * (100 + place)

@@ -1,0 +1,60 @@
+"""Reducescatter: this rank's rows of the reduction, the earlier ranks keeping one more where it does not come out even."""
+
+from dataclasses import dataclass
+
+import numpy as np
+import reference
+from examples import Tensor, collect, tensors
+from hypothesis import strategies as st
+
+import distrun
+
+
+@dataclass(frozen=True)
+class Case:
+    tensor: Tensor
+    op: object
+    prescale: float
+    postscale: float
+    form: str
+    named: bool
+
+
+@st.composite
+def cases(draw):
+    scaled = draw(st.booleans())
+    tensor = draw(tensors(min_dims=1, values=("small",) if scaled else ("any", "special")))
+    prescale, postscale = draw(st.tuples(*[st.sampled_from([1.0, 0.5, 2.0])] * 2)) if scaled else (1.0, 1.0)
+    form, named = draw(st.sampled_from(["now", "async"])), draw(st.booleans())
+    return Case(tensor, draw(st.sampled_from([distrun.Sum, distrun.Average])), prescale, postscale, form, named)
+
+
+def perform(case: Case, name: str | None) -> None:
+    given = case.tensor.on(distrun.rank())
+    before = given.copy()
+    options = (name, case.op, case.prescale, case.postscale)
+    if case.form == "now":
+        result = distrun.reducescatter(given, *options)
+    else:
+        result = distrun.reducescatter_async(given, *options).wait()
+    assert given.tobytes() == before.tobytes(), "the input has changed"
+    whole = reference.reduce(
+        [case.tensor.plain(rank) for rank in range(distrun.size())], case.op, case.prescale, case.postscale
+    )
+    exact = case.op == distrun.Sum and case.prescale == case.postscale == 1.0
+    reference.check(result, np.array_split(whole, distrun.size())[distrun.rank()], exact)
+
+
+distrun.init()
+for number, case in enumerate(collect(cases(), 150)):
+    try:
+        perform(case, f"tensor.{number % 5}" if case.named else None)
+    except AssertionError as error:
+        raise AssertionError(f"{case}: {error}") from error
+for op in (distrun.Min, distrun.Max, distrun.Product):
+    try:
+        distrun.reducescatter(np.ones(4), op=op)
+    except distrun.UsageError as error:
+        assert "is not offered: use distrun.Sum or distrun.Average" in str(error), error
+    else:
+        raise AssertionError(f"{op} was accepted")

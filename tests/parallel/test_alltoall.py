@@ -1,0 +1,7 @@
+"""Alltoall between real ranks equals slices of everybody's tensor."""
+
+from __future__ import annotations
+
+
+def test_every_dtype_shape_layout_and_split(job):
+    job.run("alltoall")

@@ -1,0 +1,7 @@
+"""Broadcast between real ranks gives everybody the root's values."""
+
+from __future__ import annotations
+
+
+def test_every_dtype_shape_layout_root_and_form(job):
+    job.run("broadcast")

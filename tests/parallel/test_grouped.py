@@ -1,0 +1,7 @@
+"""Grouped operations between real ranks equal one operation per tensor."""
+
+from __future__ import annotations
+
+
+def test_every_form_on_groups_of_mixed_dtypes(job):
+    job.run("grouped")

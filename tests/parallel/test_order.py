@@ -1,0 +1,11 @@
+"""The order in which ranks and threads submit operations does not matter, except for unnamed ones."""
+
+from __future__ import annotations
+
+
+def test_any_order_on_any_rank_and_thread_gives_each_its_own_result(job):
+    job.run("order")
+
+
+def test_it_is_the_same_when_nothing_is_cached_or_fused(job):
+    job.run("order", DISTRUN_CACHE_CAPACITY="10", DISTRUN_FUSION_THRESHOLD="0")

@@ -1,0 +1,7 @@
+"""Reducescatter between real ranks equals numpy's array_split of the reduction."""
+
+from __future__ import annotations
+
+
+def test_every_dtype_shape_layout_operator_and_scale(job):
+    job.run("reducescatter")
