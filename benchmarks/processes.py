@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import time
@@ -13,6 +15,7 @@ from pathlib import Path
 
 import psutil
 
+_PR_SET_PDEATHSIG = 1  # linux/prctl.h
 GRACE = 5.0
 """Seconds between asking processes to end and ending them."""
 
@@ -50,6 +53,7 @@ def run(command: Sequence[str], environ: Mapping[str, str], deadline: float) -> 
         text=True,
         errors="replace",
         start_new_session=True,  # a Ctrl-C is for us: we end the child, in order
+        preexec_fn=_end_with_parent,
     )
     try:
         output, _ = child.communicate(timeout=deadline)
@@ -63,6 +67,11 @@ def run(command: Sequence[str], environ: Mapping[str, str], deadline: float) -> 
         last = "\n".join(output.strip().splitlines()[-25:])
         raise ProcessError(f"{_title(command)} ended with status {child.returncode}:\n{last}")
     return took
+
+
+def _end_with_parent() -> None:
+    """In the child: be told to end when the parent is gone, even if that was killed."""
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
 
 
 def _title(command: Sequence[str]) -> str:

@@ -31,6 +31,7 @@ def main() -> int:
     """Run what was chosen, print each table when it is there; 0 if nothing failed."""
     options = _options()
     signal.signal(signal.SIGTERM, _terminated)
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # shells start what is in the background without it
     chosen = CHOICES if options.only == "all" else (options.only,)
     conditions = _conditions()
     _say("  ".join(f"{name} {value}" for name, value in conditions.items()), options.markdown)

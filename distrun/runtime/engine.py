@@ -98,7 +98,11 @@ class Engine:
         if self._failure is not None:
             raise JobAbortedError(self._failure)
         self._ledger.enter(handle)
-        if self._failure is not None:  # it failed meanwhile, perhaps before it could see this operation
+        self._sweep()
+
+    def _sweep(self) -> None:
+        """If another thread aborted meanwhile, perhaps before it could see the operation just entered, fail it now."""
+        if self._failure is not None:
             self._abort(self._failure)
 
     # Waiting and driving --------------------------------------------------------------------------------------------

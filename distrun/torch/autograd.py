@@ -55,11 +55,7 @@ class Allgather(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> Gradients:
         averaged = apply(Allreduce, ctx.call.named("gradient"), *_contiguous(gradients))
-        # With nothing in a row, rows are not counted, and there is no gradient either.
-        return None, *[
-            whole.narrow(0, start, rows) if whole.numel() else whole.new_zeros((rows, *whole.shape[1:]))
-            for whole, (start, rows) in zip(averaged, ctx.parts, strict=True)
-        ]
+        return None, *[whole.narrow(0, start, rows) for whole, (start, rows) in zip(averaged, ctx.parts, strict=True)]
 
 
 class Reducescatter(torch.autograd.Function):

@@ -32,4 +32,4 @@ def outermost_call() -> tuple[FrameType | None, int]:
 
 def at_end_of_task(callback: Callable[[], None]) -> None:
     """Have `callback` called when the current graph task has run all its nodes; its errors come out of `backward()`."""
-    torch.autograd.Variable._execution_engine.queue_callback(callback)  # type: ignore[attr-defined]
+    torch.autograd.Variable._execution_engine.queue_callback(callback)

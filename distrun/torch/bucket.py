@@ -18,7 +18,7 @@ from distrun.runtime import world
 from distrun.runtime.handles import Handle
 from distrun.runtime.reduction import Max, Min, Product, ReduceOp
 from distrun.torch.operations import Call
-from distrun.torch.tensors import empty_array, flat, tensor_of
+from distrun.torch.tensors import empty_array, tensor_of
 
 
 class Bucket(ABC):
@@ -63,7 +63,7 @@ class _Buffer:
         dtype = parameters[0].dtype
         array = empty_array(sum(counts) + len(counts), dtype)
         whole = tensor_of(array, dtype, (array.size,))
-        *parts, self.flags = whole.split([*counts, len(counts)])
+        *parts, self.flags = torch.split(whole, [*counts, len(counts)])
         self.arrays = (array,)
         self.views = [_laid_out(part, parameter) for part, parameter in zip(parts, parameters, strict=True)]
         self.targets = [*self.views, self.flags]
@@ -71,7 +71,7 @@ class _Buffer:
         self._stop = self._start + array.nbytes
 
     def holds(self, tensor: Tensor) -> bool:
-        return self._start <= tensor.data_ptr() < self._stop
+        return not tensor.is_sparse and self._start <= tensor.data_ptr() < self._stop
 
 
 def _laid_out(part: Tensor, parameter: Tensor) -> Tensor:

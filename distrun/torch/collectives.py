@@ -46,7 +46,7 @@ def reduce_op(average: bool | None, op: ReduceOp | None) -> ReduceOp:
 # Allreduce -------------------------------------------------------------------------------------------------------------
 
 
-def _allreduce(tensors: Sequence[Tensor], call: Call, compression: Compressor | type) -> list[Tensor]:
+def _allreduce(tensors: Sequence[Tensor], call: Call, compression: Compressor) -> list[Tensor]:
     if of_the_wire(compression):
         return list(autograd.apply(autograd.Allreduce, call, *tensors))
     pairs = [compression.compress(tensor) for tensor in tensors]
@@ -62,7 +62,7 @@ def allreduce(
     tensor: Tensor,
     average: bool | None = None,
     name: str | None = None,
-    compression: Compressor | type = Compression.none,
+    compression: Compressor = Compression.none,
     op: ReduceOp | None = None,
     prescale_factor: float = 1.0,
     postscale_factor: float = 1.0,
@@ -123,7 +123,7 @@ def grouped_allreduce(
     tensors: Sequence[Tensor],
     average: bool | None = None,
     name: str | None = None,
-    compression: Compressor | type = Compression.none,
+    compression: Compressor = Compression.none,
     op: ReduceOp | None = None,
     prescale_factor: float = 1.0,
     postscale_factor: float = 1.0,
@@ -159,7 +159,7 @@ def grouped_allreduce_(
 ) -> list[Tensor]:
     """`grouped_allreduce` in place; returns the tensors given."""
     call = Call(name, process_set, reduce_op(average, op), prescale_factor, postscale_factor)
-    return grouped(tensors, call, _allreduce_in_place, run).wait()  # type: ignore[no-any-return]
+    return grouped(tensors, call, _allreduce_in_place, run).wait()
 
 
 def grouped_allreduce_async_(
@@ -265,7 +265,7 @@ def alltoall_async(
 # Reducescatter ---------------------------------------------------------------------------------------------------------
 
 
-def _reducescatter(tensors: Sequence[Tensor], call: Call, compression: Compressor | type) -> list[Tensor]:
+def _reducescatter(tensors: Sequence[Tensor], call: Call, compression: Compressor) -> list[Tensor]:
     if of_the_wire(compression):
         return list(autograd.apply(autograd.Reducescatter, call, *tensors))
     pairs = [compression.compress(tensor) for tensor in tensors]
@@ -276,7 +276,7 @@ def _reducescatter(tensors: Sequence[Tensor], call: Call, compression: Compresso
 def reducescatter(
     tensor: Tensor,
     name: str | None = None,
-    compression: Compressor | type = Compression.none,
+    compression: Compressor = Compression.none,
     op: ReduceOp = Average,
     process_set: ProcessSet = _World,
     prescale_factor: float = 1.0,
@@ -306,7 +306,7 @@ def reducescatter_async(
 def grouped_reducescatter(
     tensors: Sequence[Tensor],
     name: str | None = None,
-    compression: Compressor | type = Compression.none,
+    compression: Compressor = Compression.none,
     op: ReduceOp = Average,
     process_set: ProcessSet = _World,
     prescale_factor: float = 1.0,

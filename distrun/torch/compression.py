@@ -84,6 +84,6 @@ class Compression:
     bf16 = BF16Compressor
 
 
-def of_the_wire(compressor: Compressor | type) -> bool:
+def of_the_wire(compressor: Compressor) -> bool:
     """Whether `compressor` is one of ours, which concern only what leaves the host; a subclass is the user's."""
     return compressor in (NoneCompressor, FP16Compressor, BF16Compressor)

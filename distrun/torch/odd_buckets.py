@@ -23,7 +23,9 @@ class SparseBucket(Bucket):
     def __init__(self, call: Call, place: int, parameter: Tensor, sparse_dims: int) -> None:
         super().__init__(call, [place], [parameter])
         if call.op not in (Average, Sum):
-            raise UsageError(f"sparse gradients with op={call.op} are not offered: use Average or Sum, or sparse_as_dense=True")
+            raise UsageError(
+                f"sparse gradients with op={call.op} are not offered: use Average or Sum, or sparse_as_dense=True"
+            )
         self._sparse_dims = sparse_dims
         self._handles: list[Handle] = []
 
@@ -60,7 +62,7 @@ class SparseBucket(Bucket):
 class CompressedBucket(Bucket):
     """Gradients that travel as a user's compressor makes them, each for itself but in one operation per dtype."""
 
-    def __init__(self, call: Call, places: Sequence[int], parameters: Sequence[Tensor], compressor: Compressor | type) -> None:
+    def __init__(self, call: Call, places: Sequence[int], parameters: Sequence[Tensor], compressor: Compressor) -> None:
         super().__init__(call, places, parameters)
         self._compressor = compressor
         self._contexts: list[Any] = []
@@ -94,4 +96,4 @@ class CompressedBucket(Bucket):
         ):
             if flag != absent:
                 gradient = self._compressor.decompress(tensor, context)
-                parameter.grad = gradient.to(parameter.dtype).view(parameter.shape)
+                parameter.grad = gradient.to(parameter.dtype).reshape(parameter.shape)

@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
+import torch
 from torch import Tensor
 
 from distrun.errors import UsageError
@@ -44,7 +45,15 @@ class Call:
                 _check_rows(tensor, kind)
         shapes = tuple([(-1, *tensor.shape[1:]) if free_rows else tuple(tensor.shape) for tensor in tensors])
         return Request(
-            kind, self.name, dtypes[0], shapes, self.op, root, self.prescale, self.postscale, self.process_set.process_set_id
+            kind,
+            self.name,
+            dtypes[0],
+            shapes,
+            self.op,
+            root,
+            self.prescale,
+            self.postscale,
+            self.process_set.process_set_id,
         )
 
 
@@ -67,18 +76,23 @@ def submit(handle: Handle) -> Handle:
 
 
 def _new(handle: Handle) -> list[Tensor]:
+    """The results of an allreduce or a broadcast, which lie in one buffer."""
+    whole = torch.from_numpy(handle.outputs[0])
     dtype = handle.given[0].dtype
-    return [
-        storage.tensor_of(array, dtype, shape)
-        for array, shape in zip(handle.outputs, handle.request.shapes, strict=True)
-    ]
+    if whole.dtype is not dtype:
+        whole = whole.view(dtype)
+    shapes = handle.request.shapes
+    if len(shapes) == 1:
+        return [whole.view(shapes[0])]
+    parts = torch.split(whole, [math.prod(shape) for shape in shapes])
+    return [part.view(shape) for part, shape in zip(parts, shapes, strict=True)]
 
 
 def _new_rows(handle: Handle) -> list[Tensor]:
+    """The results of an operation that decides about the first dimension."""
     dtype = handle.given[0].dtype
     return [
-        storage.tensor_of(array, dtype, (-1, *shape[1:]))
-        for array, shape in zip(handle.outputs, handle.request.shapes, strict=True)
+        storage.rows_of(array, dtype, shape) for array, shape in zip(handle.outputs, handle.request.shapes, strict=True)
     ]
 
 
@@ -102,14 +116,14 @@ def allreduce(tensors: Sequence[Tensor], call: Call, in_place: bool = False) -> 
     check_op(call.op, request.dtype)
     arrays = [storage.flat(tensor) for tensor in tensors]
     if in_place:
-        return Handle(world.engine(), request, arrays, arrays, _in_place, (), tensors)
-    return Handle(world.engine(), request, arrays, [storage.room_for(array) for array in arrays], _new, (), tensors)
+        return Handle(world.engine(), request, arrays, arrays, _in_place, tensors)
+    return Handle(world.engine(), request, arrays, [storage.room_for(arrays)], _new, tensors)
 
 
 def allgather(tensors: Sequence[Tensor], call: Call) -> Handle:
     """Concatenate the ranks' tensors along dimension 0, each of `tensors` for itself, all of one dtype."""
     request = call.request("allgather", tensors, free_rows=True)
-    return Handle(world.engine(), request, [storage.flat(tensor) for tensor in tensors], (), _new_rows, (), tensors)
+    return Handle(world.engine(), request, [storage.flat_rows(tensor) for tensor in tensors], (), _new_rows, tensors)
 
 
 def allgather_with_rows(tensors: Sequence[Tensor], call: Call) -> Handle:
@@ -125,7 +139,7 @@ def reducescatter(tensors: Sequence[Tensor], call: Call) -> Handle:
     check_op(call.op, request.dtype)
     if call.op not in (Average, Sum):
         raise UsageError(f"reducescatter with op={call.op} is not offered: use Sum or Average, or allreduce")
-    return Handle(world.engine(), request, [storage.flat(tensor) for tensor in tensors], (), _new_rows, (), tensors)
+    return Handle(world.engine(), request, [storage.flat_rows(tensor) for tensor in tensors], (), _new_rows, tensors)
 
 
 def broadcast(tensor: Tensor, root: int, call: Call, in_place: bool = False) -> Handle:
@@ -136,18 +150,19 @@ def broadcast(tensor: Tensor, root: int, call: Call, in_place: bool = False) -> 
     request = call.request("broadcast", [tensor], root=int(root))
     array = storage.flat(tensor)
     if in_place:
-        return Handle(world.engine(), request, (), (array,), _in_place, (), [tensor])
+        return Handle(world.engine(), request, (), (array,), _in_place, [tensor])
     output = array.copy() if world.rank() == root else np.empty_like(array)
-    return Handle(world.engine(), request, (), (output,), _new, (), [tensor])
+    return Handle(world.engine(), request, (), (output,), _new, [tensor])
 
 
 def alltoall(tensor: Tensor, splits: Any, call: Call) -> Handle:
     """Send `splits[i]` rows to rank i; without splits, to each rank the same number."""
     request = call.request("alltoall", [tensor], free_rows=True)
-    row = math.prod(tensor.shape[1:])
+    row = storage.elements_in_row(tensor.shape) or 1
     rows = _splits(tensor.shape[0], splits, call.process_set.size())
-    counts = [count * row for count in rows]
-    return Handle(world.engine(), request, (storage.flat(tensor),), (), _new_rows, counts, [tensor])
+    handle = Handle(world.engine(), request, (storage.flat_rows(tensor),), (), _new_rows, [tensor])
+    handle.splits = [count * row for count in rows]
+    return handle
 
 
 def _splits(rows: int, splits: Any, size: int) -> list[int]:
@@ -159,21 +174,26 @@ def _splits(rows: int, splits: Any, size: int) -> list[int]:
     if wanted.shape != (size,) or not np.issubdtype(wanted.dtype, np.integer) or (wanted < 0).any():
         raise UsageError(f"splits={splits!r} must be {size} whole numbers >= 0, one per rank")
     if wanted.sum() != rows:
-        raise UsageError(f"splits={wanted.tolist()} sum to {wanted.sum()}, and the tensor has {rows} rows: they must agree")
+        raise UsageError(
+            f"splits={wanted.tolist()} sum to {wanted.sum()}, and the tensor has {rows} rows: they must agree"
+        )
     return [int(count) for count in wanted]
 
 
 def received_rows(handle: Handle, index: int = 0) -> list[int]:
     """How many rows came from each rank, in the tensor at `index` of an allgather or alltoall that is done."""
-    row = math.prod(handle.request.shapes[index][1:])
-    return [count // row if row else 0 for count in handle.received[index]]
+    row = storage.elements_in_row(handle.request.shapes[index]) or 1
+    return [count // row for count in handle.received[index]]
 
 
 # Groups and single tensors ---------------------------------------------------------------------------------------------
 
 
 def grouped(
-    tensors: Sequence[Tensor], call: Call, prepare: Callable[[Sequence[Tensor], Call], Handle], start: Callable[[Handle], Handle]
+    tensors: Sequence[Tensor],
+    call: Call,
+    prepare: Callable[[Sequence[Tensor], Call], Handle],
+    start: Callable[[Handle], Handle],
 ) -> AnyHandle:
     """Start one operation per dtype among the tensors; to the caller they are one."""
     tensors = list(tensors)

@@ -20,10 +20,21 @@ from distrun.runtime import collectives
 Flat = NDArray[Any]
 
 _NAMES = {
-    getattr(torch, name): name
-    for name in (
-        "bool uint8 int8 int16 uint16 int32 uint32 int64 uint64 float16 bfloat16 float32 float64 complex64 complex128"
-    ).split()
+    torch.bool: "bool",
+    torch.uint8: "uint8",
+    torch.int8: "int8",
+    torch.uint16: "uint16",
+    torch.int16: "int16",
+    torch.uint32: "uint32",
+    torch.int32: "int32",
+    torch.uint64: "uint64",
+    torch.int64: "int64",
+    torch.float16: "float16",
+    torch.bfloat16: "bfloat16",
+    torch.float32: "float32",
+    torch.float64: "float64",
+    torch.complex64: "complex64",
+    torch.complex128: "complex128",
 }
 _STORAGE = {dtype: np.dtype(np.uint16 if name == "bfloat16" else name) for dtype, name in _NAMES.items()}
 
@@ -37,7 +48,9 @@ def dtype_name(tensor: Tensor) -> str:
     if not isinstance(tensor, Tensor):
         raise UsageError(f"a torch.Tensor is needed, not {type(tensor).__name__}: make one with torch.as_tensor(...)")
     if tensor.device.type != "cpu":
-        raise UsageError(f"a tensor on {tensor.device} cannot travel yet: this version moves CPU tensors, so use .cpu()")
+        raise UsageError(
+            f"a tensor on {tensor.device} cannot travel yet: this version moves CPU tensors, so use .cpu()"
+        )
     if tensor.layout is not torch.strided:
         raise UsageError(f"a tensor of layout {tensor.layout} cannot travel by itself: use .to_dense()")
     name = _NAMES.get(tensor.dtype)
@@ -52,13 +65,19 @@ def flat(tensor: Tensor) -> Flat:
     plain = tensor.detach()
     if plain.is_complex() or plain.is_neg():
         plain = plain.resolve_conj().resolve_neg()
-    plain = plain.reshape(-1)
-    return _numpy(plain.view(torch.uint16) if plain.dtype is torch.bfloat16 else plain)
-
-
-def _numpy(tensor: Tensor) -> Flat:
-    array: Flat = tensor.numpy()
+    plain = plain.contiguous().view(-1)  # reshape alone would make a strided view of a strided vector
+    array: Flat = (plain.view(torch.uint16) if plain.dtype is torch.bfloat16 else plain).numpy()
     return array
+
+
+def flat_rows(tensor: Tensor) -> Flat:
+    """`flat` for operations that move rows. Rows without elements would get lost: they travel as one element each."""
+    return flat(tensor) if elements_in_row(tensor.shape) else np.zeros(tensor.shape[0], _STORAGE[tensor.dtype])
+
+
+def elements_in_row(shape: Sequence[int]) -> int:
+    """How many elements one index of the first dimension stands for."""
+    return math.prod(shape[1:])
 
 
 def is_flat(tensor: Tensor) -> bool:
@@ -67,13 +86,18 @@ def is_flat(tensor: Tensor) -> bool:
 
 
 def tensor_of(array: Flat, dtype: torch.dtype, shape: Sequence[int]) -> Tensor:
-    """The tensor of `dtype` and `shape` in the memory of a flat storage array. The first dimension may be -1."""
+    """The tensor of `dtype` and `shape` in the memory of a flat storage array."""
     tensor = torch.from_numpy(array)
     if tensor.dtype is not dtype:
         tensor = tensor.view(dtype)
-    if shape and shape[0] == -1 and not math.prod(shape[1:]):
-        shape = (0, *shape[1:])  # nothing in a row: the number of rows is not in the data
     return tensor.view(shape)
+
+
+def rows_of(array: Flat, dtype: torch.dtype, shape: Sequence[int]) -> Tensor:
+    """The tensor whose first dimension the data decides; `shape[1:]` are its other ones. See `flat_rows`."""
+    if not elements_in_row(shape):
+        return torch.empty((array.size, *shape[1:]), dtype=dtype)
+    return tensor_of(array, dtype, (-1, *shape[1:]))
 
 
 def empty_array(count: int, dtype: torch.dtype) -> Flat:
@@ -81,8 +105,7 @@ def empty_array(count: int, dtype: torch.dtype) -> Flat:
     return collectives.empty(count, _STORAGE[dtype])
 
 
-def room_for(array: Flat) -> Flat:
-    """An array like `array` for a result to be formed in."""
-    if array.nbytes >= collectives.LARGE:
-        return collectives.empty(array.size, array.dtype)
-    return np.empty(array.size, array.dtype)
+def room_for(arrays: Sequence[Flat]) -> Flat:
+    """One array in which the result of an operation on `arrays`, taken as one, is formed."""
+    count, dtype = sum([array.size for array in arrays]), arrays[0].dtype
+    return collectives.empty(count, dtype) if count * dtype.itemsize >= collectives.LARGE else np.empty(count, dtype)

@@ -1,0 +1,163 @@
+"""Allgather, broadcast and alltoall: the collectives that only move data."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from distrun.errors import UsageError
+from distrun.runtime import world
+from distrun.runtime.collectives.tensors import (
+    Array,
+    arrays,
+    check_in_place,
+    copied_back,
+    flat_of,
+    flat_rows,
+    given,
+    grouped,
+    needs_rows,
+    new,
+    row_size,
+    rows,
+    rows_group,
+)
+from distrun.runtime.handles import AnyHandle, Handle
+from distrun.runtime.process_set import ProcessSet, global_process_set
+from distrun.runtime.request import Request
+
+
+def _allgather(
+    tensors: Sequence[Array], name: str | None, process_set: ProcessSet, collect: Callable[[Handle], Any]
+) -> Handle:
+    shapes = tuple((-1, *needs_rows(tensor, "allgather").shape[1:]) for tensor in tensors)
+    flats = [flat_rows(tensor) for tensor in tensors]
+    request = Request("allgather", name, flats[0][1], shapes, process_set=process_set.process_set_id)
+    handle = Handle(world.engine(), request, [flat for flat, _ in flats], (), collect, tensors[0].dtype)
+    return handle.engine.submit(handle)
+
+
+def allgather_async(tensor: ArrayLike, name: str | None = None, process_set: ProcessSet = global_process_set) -> Handle:
+    """Start `allgather`; the handle's result is the gathered array."""
+    return _allgather([np.asarray(tensor)], name, process_set, rows)
+
+
+def allgather(tensor: ArrayLike, name: str | None = None, process_set: ProcessSet = global_process_set) -> Array:
+    """The ranks' tensors, one after the other along dimension 0, in which they may differ."""
+    return allgather_async(tensor, name, process_set).wait()  # type: ignore[no-any-return]
+
+
+def grouped_allgather_async(
+    tensors: Sequence[ArrayLike], name: str | None = None, process_set: ProcessSet = global_process_set
+) -> AnyHandle:
+    """Start `grouped_allgather`; the handle's result is the list of gathered arrays."""
+    return grouped(arrays(tensors), name, lambda group, name: _allgather(group, name, process_set, rows_group))
+
+
+def grouped_allgather(
+    tensors: Sequence[ArrayLike], name: str | None = None, process_set: ProcessSet = global_process_set
+) -> list[Array]:
+    """`allgather` of several tensors as one operation."""
+    return grouped_allgather_async(tensors, name, process_set).wait()
+
+
+def _broadcast(tensor: Array, root: int, name: str | None, process_set: ProcessSet, in_place: bool) -> Handle:
+    size = process_set.size()
+    if not (isinstance(root, (int, np.integer)) and 0 <= root < size):
+        raise UsageError(f"root_rank={root!r} is no rank of this process set: it has ranks 0 to {size - 1}")
+    flat, dtype = flat_of(tensor)
+    request = Request("broadcast", name, dtype, (tensor.shape,), root=int(root), process_set=process_set.process_set_id)
+    if in_place:
+        check_in_place(tensor)
+        collect = given if tensor.flags.c_contiguous else copied_back
+        return Handle(world.engine(), request, (), (flat,), collect, tensor)
+    output = flat.copy() if world.rank() == root else np.empty(flat.size, flat.dtype)
+    return Handle(world.engine(), request, (), (output,), new, tensor.dtype)
+
+
+def broadcast_async(
+    tensor: ArrayLike, root_rank: int, name: str | None = None, process_set: ProcessSet = global_process_set
+) -> Handle:
+    """Start `broadcast`; the handle's result is the copy."""
+    handle = _broadcast(np.asarray(tensor), root_rank, name, process_set, in_place=False)
+    return handle.engine.submit(handle)
+
+
+def broadcast_async_(
+    tensor: Array, root_rank: int, name: str | None = None, process_set: ProcessSet = global_process_set
+) -> Handle:
+    """Start `broadcast_`; the handle's result is `tensor`."""
+    handle = _broadcast(tensor, root_rank, name, process_set, in_place=True)
+    return handle.engine.submit(handle)
+
+
+def broadcast(
+    tensor: ArrayLike, root_rank: int, name: str | None = None, process_set: ProcessSet = global_process_set
+) -> Array:
+    """A copy of the root's tensor; the others' must have the same shape and dtype. `root_rank` is a rank of the world."""
+    handle = _broadcast(np.asarray(tensor), root_rank, name, process_set, in_place=False)
+    return handle.engine.run(handle).wait()  # type: ignore[no-any-return]
+
+
+def broadcast_(
+    tensor: Array, root_rank: int, name: str | None = None, process_set: ProcessSet = global_process_set
+) -> Array:
+    """Overwrite `tensor` with the root's; returns it."""
+    handle = _broadcast(tensor, root_rank, name, process_set, in_place=True)
+    return handle.engine.run(handle).wait()  # type: ignore[no-any-return]
+
+
+def _splits(rows: int, splits: ArrayLike | None, size: int) -> list[int]:
+    if splits is None:
+        if rows % size:
+            raise UsageError(f"alltoall of {rows} rows among {size} ranks does not come out even: give `splits`")
+        return [rows // size] * size
+    wanted = np.asarray(splits)
+    if wanted.shape != (size,) or not np.issubdtype(wanted.dtype, np.integer) or (wanted < 0).any():
+        raise UsageError(f"splits={splits!r} must be {size} whole numbers >= 0, one per rank")
+    if wanted.sum() != rows:
+        raise UsageError(
+            f"splits={wanted.tolist()} sum to {wanted.sum()}, and the tensor has {rows} rows: they must agree"
+        )
+    return [int(count) for count in wanted]
+
+
+def alltoall_async(
+    tensor: ArrayLike,
+    splits: ArrayLike | None = None,
+    name: str | None = None,
+    process_set: ProcessSet = global_process_set,
+) -> Handle:
+    """Start `alltoall`; the handle's result is what `alltoall` returns."""
+    array = needs_rows(np.asarray(tensor), "alltoall")
+    flat, dtype = flat_rows(array)
+    row = row_size(array.shape) or 1
+    counts = _splits(array.shape[0], splits, process_set.size())
+    request = Request("alltoall", name, dtype, ((-1, *array.shape[1:]),), process_set=process_set.process_set_id)
+
+    def collect(handle: Handle) -> Any:
+        output = rows(handle)
+        if splits is None:
+            return output
+        return output, np.array([count // row for count in handle.received[0]], np.int32)
+
+    handle = Handle(world.engine(), request, (flat,), (), collect, array.dtype)
+    handle.splits = [count * row for count in counts]
+    return handle.engine.submit(handle)
+
+
+def alltoall(
+    tensor: ArrayLike,
+    splits: ArrayLike | None = None,
+    name: str | None = None,
+    process_set: ProcessSet = global_process_set,
+) -> Any:
+    """Send `splits[i]` rows of `tensor`, in order, to rank i, and receive what the others send here, in rank order.
+
+    Without `splits` every rank gets the same number of rows, and the received array is returned; with them, a pair of it
+    and of the int32 vector of rows received from each rank.
+    """
+    return alltoall_async(tensor, splits, name, process_set).wait()

@@ -1,0 +1,27 @@
+"""Barrier, and waiting for handles."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from distrun.runtime import world
+from distrun.runtime.handles import AnyHandle, Handle
+from distrun.runtime.process_set import ProcessSet, global_process_set
+from distrun.runtime.request import Request
+
+
+def barrier(name: str | None = None, process_set: ProcessSet = global_process_set) -> None:
+    """Return when all ranks of the process set have called it."""
+    request = Request("barrier", name, "uint8", (), process_set=process_set.process_set_id)
+    handle = Handle(world.engine(), request, ())
+    handle.engine.run(handle).wait()
+
+
+def poll(handle: AnyHandle) -> bool:
+    """Whether the operation is done; never waits."""
+    return handle.poll()
+
+
+def synchronize(handle: AnyHandle) -> Any:
+    """Wait for the operation; its result. See `Handle.wait` for the errors."""
+    return handle.wait()

@@ -1,0 +1,285 @@
+"""DistributedOptimizer: any torch optimizer, fed with the gradients of all ranks."""
+
+from __future__ import annotations
+
+import copyreg
+import itertools
+import os
+import types
+import weakref
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from functools import wraps
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from distrun.errors import UsageError
+from distrun.runtime.process_set import ProcessSet, global_process_set
+from distrun.runtime.reduction import Average, ReduceOp, check_op
+from distrun.tensor_fusion.buckets import DEFAULT_THRESHOLD
+from distrun.torch.compression import Compression, Compressor
+from distrun.torch.reducer import GradientReducer, Settings
+from distrun.torch.tensors import dtype_name
+
+BUCKET_BYTES = "DISTRUN_BUCKET_BYTES"  # bytes from which a bucket of gradients is full
+
+_numbers = itertools.count()  # optimizers are told apart by the order in which they were wrapped, the same on all ranks
+
+
+def DistributedOptimizer(  # noqa: N802 - Horovod's name
+    optimizer: torch.optim.Optimizer,
+    named_parameters: Iterable[tuple[str, Tensor]] | None = None,
+    compression: Compressor = Compression.none,
+    backward_passes_per_step: int = 1,
+    op: ReduceOp = Average,
+    gradient_predivide_factor: float = 1.0,
+    num_groups: int = 0,
+    groups: int | Sequence[Sequence[Tensor]] | None = None,
+    sparse_as_dense: bool = False,
+    process_set: ProcessSet = global_process_set,
+) -> Any:
+    """Make `optimizer` use the gradients of all ranks together; returns it.
+
+    When `loss.backward()` returns, gradients are reduced already (as with DDP, unlike Horovod, where they are after
+    `step()` or `synchronize()`): clipping, `GradScaler` and closures need nothing special. The gradients are views of the
+    communication buffers; a parameter that no rank has a gradient for keeps None.
+
+    Args:
+        optimizer: of any class. It stays the same object, with its state, its schedulers and its hooks; its class becomes a
+            subclass of its class.
+        named_parameters: such as `model.named_parameters()`: names for error messages. Must name every parameter.
+        compression: see `distrun.torch.compression`.
+        backward_passes_per_step: gradients are added up locally and reduced at the end of every so many backward passes.
+            `step()` reduces what is left over. See also `no_sync`.
+        op: Average, Sum, Min, Max or Product. Ranks without a gradient for a parameter count as zero.
+        gradient_predivide_factor: f divides gradients by f before they are summed and by size / f after (Average only).
+        num_groups, groups: which gradients travel together: a number of equal groups, or lists of parameters. What is in no
+            list is bucketed as usual. Without them, buckets of `DISTRUN_BUCKET_BYTES` (25 MiB), in order of arrival.
+        sparse_as_dense: reduce sparse gradients as dense ones. Otherwise their indices and values are gathered.
+
+    If `step` is given a closure, the loss it returns is reduced as well, so that optimizers which look at it (LBFGS) do the
+    same on all ranks.
+
+    Raises:
+        UsageError: an argument cannot be; the optimizer is wrapped already.
+    """
+    _check_optimizer(optimizer)
+    if num_groups and groups is None:
+        groups = num_groups
+    settings = Settings(
+        op, gradient_predivide_factor, compression, sparse_as_dense, groups or 0, _bucket_bytes(), process_set
+    )
+    _check(settings, backward_passes_per_step)
+    names = _names(optimizer, named_parameters)
+    for parameter in names:
+        dtype_name(parameter)  # refuses what cannot travel
+    number = next(_numbers)
+    reducer = None
+    if process_set.size() > 1:
+        lister = _lister(weakref.ref(optimizer), names)
+        reducer = GradientReducer(f"optimizer.{number}", lister, settings, backward_passes_per_step)
+    return _wrap(optimizer, reducer, process_set)
+
+
+# The arguments ---------------------------------------------------------------------------------------------------------
+
+
+def _check_optimizer(optimizer: object) -> None:
+    if isinstance(optimizer, Distributed):
+        raise UsageError(f"this {type(optimizer).__name__} is a DistributedOptimizer already: wrap an optimizer once")
+    if not isinstance(optimizer, torch.optim.Optimizer):
+        raise UsageError(
+            f"DistributedOptimizer wraps a torch.optim.Optimizer, not a {type(optimizer).__name__}: give it the optimizer, "
+            "such as torch.optim.SGD(model.parameters(), lr=0.1)"
+        )
+
+
+def _check(settings: Settings, passes: int) -> None:
+    check_op(settings.op, "float32")
+    if settings.predivide != 1.0 and settings.op is not Average:
+        raise UsageError(
+            f"gradient_predivide_factor={settings.predivide} belongs to op=Average, not to op={settings.op}"
+        )
+    if not settings.predivide > 0:
+        raise UsageError(f"gradient_predivide_factor={settings.predivide} must be greater than 0")
+    if not (isinstance(passes, int) and passes > 0):
+        raise UsageError(f"backward_passes_per_step={passes!r} must be a whole number greater than 0")
+    _check_groups(settings.groups)
+
+
+def _check_groups(groups: object) -> None:
+    if isinstance(groups, int):
+        if groups < 0:
+            raise UsageError(f"groups={groups} must not be negative: give a number of groups, or lists of parameters")
+        return
+    seen: set[int] = set()
+    if not isinstance(groups, Sequence) or not all(isinstance(group, Sequence) for group in groups):
+        raise UsageError(f"groups={groups!r} must be a number of groups, or a list of lists of parameters")
+    for tensor in itertools.chain.from_iterable(groups):
+        if not isinstance(tensor, Tensor) or id(tensor) in seen:
+            raise UsageError("groups must list parameters, each at most once")
+        seen.add(id(tensor))
+
+
+def _bucket_bytes() -> int:
+    text = os.environ.get(BUCKET_BYTES, "")
+    if text and not text.isdecimal():
+        raise UsageError(f"{BUCKET_BYTES}={text!r} is no number of bytes: unset it or correct it")
+    return int(text) if text else DEFAULT_THRESHOLD
+
+
+def _names(
+    optimizer: torch.optim.Optimizer, named_parameters: Iterable[tuple[str, Tensor]] | None
+) -> dict[Tensor, str]:
+    """The name of each of the optimizer's parameters."""
+    if named_parameters is None:
+        return {parameter: name for name, parameter in _numbered(optimizer)}
+    names: dict[Tensor, str] = {}
+    seen: set[str] = set()
+    for pair in named_parameters:
+        if not (isinstance(pair, tuple) and len(pair) == 2 and isinstance(pair[0], str)):
+            raise UsageError(
+                "named_parameters must give pairs of a name and a parameter, as model.named_parameters() does"
+            )
+        name, parameter = pair
+        if name in seen:
+            raise UsageError(f"named_parameters gives the name {name!r} twice: names must be unique")
+        seen.add(name)
+        names.setdefault(parameter, name)
+    unnamed = [name for name, parameter in _numbered(optimizer) if parameter not in names]
+    if unnamed:
+        raise UsageError(
+            f"named_parameters leaves {len(unnamed)} of the optimizer's parameters without a name, the first being "
+            f"{unnamed[0]}: give all of them, or leave the argument out"
+        )
+    return names
+
+
+def _numbered(optimizer: torch.optim.Optimizer) -> Iterator[tuple[str, Tensor]]:
+    for group, options in enumerate(optimizer.param_groups):
+        for index, parameter in enumerate(options["params"]):
+            yield f"parameter {group}.{index}", parameter
+
+
+def _lister(
+    optimizer: weakref.ref[torch.optim.Optimizer], names: dict[Tensor, str]
+) -> Callable[[], list[tuple[str, Tensor]]]:
+    """Lists the optimizer's parameters as they are at the time; those added later are called by their place."""
+
+    def parameters() -> list[tuple[str, Tensor]]:
+        alive = optimizer()
+        if alive is None:
+            return []
+        return [(names.get(parameter, place), parameter) for place, parameter in _numbered(alive)]
+
+    return parameters
+
+
+# The wrapping ----------------------------------------------------------------------------------------------------------
+
+
+def _wrap(optimizer: torch.optim.Optimizer, reducer: GradientReducer | None, process_set: ProcessSet) -> Distributed:
+    plain = type(optimizer)
+    wrapped = types.new_class(plain.__name__, (Distributed, plain))
+    wrapped.__qualname__, wrapped.__module__, wrapped.__doc__ = plain.__qualname__, plain.__module__, plain.__doc__
+    vars(optimizer).update(_reducer=reducer, _skips=False, process_set=process_set)
+    step = vars(optimizer).get("step")  # a scheduler made before has put its own in front of the class's
+    optimizer.__class__ = wrapped
+    assert isinstance(optimizer, Distributed)
+    if step is not None and reducer is not None:
+        optimizer.step = _in_front(weakref.ref(optimizer), step)  # type: ignore[method-assign]
+    return optimizer
+
+
+def _in_front(optimizer: weakref.ref[Distributed], step: Callable[..., Any]) -> Callable[..., Any]:
+    """What `Distributed.step` does, in front of a `step` that is an attribute of the instance."""
+
+    @wraps(step)  # with the marks the scheduler has left on it
+    def distributed_step(closure: Callable[[], Any] | None = None, **options: Any) -> Any:
+        alive = optimizer()
+        assert alive is not None
+        return alive._step(step, closure, options)
+
+    return distributed_step
+
+
+class Distributed(torch.optim.Optimizer):
+    """What `DistributedOptimizer` adds to an optimizer's class; the work is done by its `GradientReducer`."""
+
+    _reducer: GradientReducer | None  # None in a world of one
+    _skips: bool
+    process_set: ProcessSet
+
+    def step(self, closure: Callable[[], Any] | None = None, **options: Any) -> Any:
+        """Update the parameters, after reducing the gradients in so far as `backward` has not."""
+        return self._step(super().step, closure, options)
+
+    step.hooked = True  # type: ignore[attr-defined]  # so that torch does not run the step hooks twice
+
+    def _step(self, plain_step: Callable[..., Any], closure: Callable[[], Any] | None, options: dict[str, Any]) -> Any:
+        reducer = self._reducer
+        if reducer is None:
+            return plain_step(closure, **options) if closure is not None else plain_step(**options)
+        if closure is not None:
+            result = plain_step(_reducing(closure, reducer), **options)
+        else:
+            if reducer.is_due and not self._skips:
+                reducer.complete()
+            result = plain_step(**options)
+        reducer.forget()
+        return result
+
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        """Drop the gradients, or set them to zero."""
+        super().zero_grad(set_to_none)
+        if self._reducer is not None:
+            self._reducer.forget()
+
+    def synchronize(self) -> None:
+        """Make sure that the gradients are reduced. They are after `backward()`, unless it was one of several to accumulate."""
+        if self._reducer is not None and self._reducer.is_due:
+            self._reducer.complete()
+
+    @contextmanager
+    def skip_synchronize(self) -> Iterator[None]:
+        """Within this context `step()` reduces nothing. For Horovod's `synchronize()`, then clipping, then `step()`."""
+        self._skips = True
+        try:
+            yield
+        finally:
+            self._skips = False
+
+    def no_sync(self) -> AbstractContextManager[None]:
+        """Within this context `backward()` adds gradients up on this rank and reduces nothing; a later one reduces the sum."""
+        return nullcontext() if self._reducer is None else self._reducer.suppress()
+
+    def set_backward_passes_per_step(self, passes: int) -> None:
+        """Reduce at the end of every so many backward passes."""
+        if not (isinstance(passes, int) and passes > 0):
+            raise UsageError(f"backward_passes_per_step={passes!r} must be a whole number greater than 0")
+        if self._reducer is not None:
+            self._reducer.passes_per_reduction = passes
+
+    def add_param_group(self, param_group: dict[str, Any]) -> None:
+        """Add parameters, on all ranks the same; their gradients are reduced from then on."""
+        super().add_param_group(param_group)
+        if self._reducer is not None:
+            self._reducer.follow_parameters()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """A copy, or what a pickle gives back, is the plain optimizer: the connection to the other ranks is not copied."""
+        plain = type(self).__mro__[2]
+        return copyreg.__newobj__, (plain,), super().__getstate__()  # type: ignore[attr-defined]
+
+
+def _reducing(closure: Callable[[], Any], reducer: GradientReducer) -> Callable[[], Any]:
+    def evaluate() -> Any:
+        reducer.forget()
+        loss = closure()
+        if reducer.is_due:
+            reducer.complete()
+        return reducer.reduce_loss(loss)
+
+    return evaluate

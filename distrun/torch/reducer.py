@@ -1,0 +1,321 @@
+"""The gradient reducer: sees to it that after `backward()` the gradients are those of all ranks together.
+
+What it knows of a backward pass comes from hooks, one per parameter, called when the parameter's gradient is complete:
+
+- The first hook of a pass decides whether this pass reduces (not within `no_sync`, nor before the last of
+  `backward_passes_per_step`) and arranges for `complete` to be called at the pass's end.
+- A hook that completes a bucket sends the bucket, so that it travels while the pass goes on.
+- `complete` sends the other buckets, waits for all, and makes the results the parameters' gradients.
+
+The first reduction is a meeting: the ranks compare their parameters, agree on which have sparse gradients, and plan the
+buckets in the order in which rank 0's gradients arrived. Until then nothing is sent early. When parameters are added or
+unfrozen the next reduction is a meeting again.
+
+`step()` calls `complete` if something has not been reduced: the last, partial window of an accumulation, or a pass in which
+no hook fired on this rank though it may have on others. So each step takes at least one reduction on every rank.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from types import FrameType
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.utils.hooks import RemovableHandle
+
+from distrun.errors import UsageError
+from distrun.runtime import world
+from distrun.runtime.process_set import ProcessSet, global_process_set
+from distrun.runtime.reduction import Average, ReduceOp
+from distrun.tensor_fusion.buckets import DEFAULT_THRESHOLD, Item, equal_groups, expected_order, plan, plan_groups
+from distrun.torch import agreement, backward, collectives
+from distrun.torch.bucket import Bucket, DenseBucket
+from distrun.torch.compression import Compression, Compressor, of_the_wire
+from distrun.torch.odd_buckets import CompressedBucket, SparseBucket
+from distrun.torch.operations import Call
+
+_NONE, _DENSE, _SPARSE = 0, 1, 2  # what a gradient is; a sparse one's number of sparse dimensions is added to the last
+
+
+@dataclass(frozen=True)
+class Settings:
+    """How gradients are reduced; see `DistributedOptimizer` for the meaning."""
+
+    op: ReduceOp = Average
+    predivide: float = 1.0
+    compression: Compressor = Compression.none
+    sparse_as_dense: bool = False
+    groups: int | Sequence[Sequence[Tensor]] = 0
+    threshold: int = DEFAULT_THRESHOLD
+    process_set: ProcessSet = global_process_set
+
+    def call(self, name: str) -> Call:
+        """The call that reduces gradients under `name`."""
+        return Call(name, self.process_set, self.op, 1.0 / self.predivide, self.predivide)
+
+
+class GradientReducer:
+    """Reduces the gradients of the parameters that `parameters()` lists, as `name, parameter` pairs, and need gradients."""
+
+    def __init__(
+        self, name: str, parameters: Callable[[], list[tuple[str, Tensor]]], settings: Settings, passes: int = 1
+    ) -> None:
+        """`name` is what the operations' names begin with: the same on all ranks, and nobody else's."""
+        self.passes_per_reduction = passes
+        self.suppressed = False
+        self._name = name
+        self._list_parameters = parameters
+        self._settings = settings
+        self._names: list[str] = []
+        self._parameters: list[Tensor] = []
+        self._hooks: list[RemovableHandle] = []
+        self._buckets: list[Bucket] | None = None  # None: a meeting is due
+        self._home: list[Bucket] = []  # by place: the bucket a parameter belongs to
+        self._arrived: list[int] = []
+        self._passes = 0  # since the last reduction
+        self._is_reduced = False  # since the last step
+        self._call: FrameType | None = None  # of the engine: tells one pass from another
+        self._close_pass()
+        weakref.finalize(self, _remove, self._hooks)
+        self.follow_parameters()
+
+    # Which parameters ------------------------------------------------------------------------------------------------
+
+    def follow_parameters(self) -> None:
+        """Take note of parameters added, unfrozen or taken away since the last call."""
+        pairs = [(name, parameter) for name, parameter in self._list_parameters() if parameter.requires_grad]
+        if len(pairs) == len(self._parameters) and all(
+            known is parameter for known, (_, parameter) in zip(self._parameters, pairs, strict=True)
+        ):
+            return
+        _remove(self._hooks)
+        self._names = [name for name, _ in pairs]
+        self._parameters = [parameter for _, parameter in pairs]
+        self._buckets = None
+        self._arrived = []
+        reducer = weakref.ref(self)  # a discarded optimizer must not live on in the hooks of its parameters
+        for place, parameter in enumerate(self._parameters):
+            self._hooks.append(parameter.register_post_accumulate_grad_hook(_hook(reducer, place)))  # type: ignore[no-untyped-call]
+
+    # A backward pass -------------------------------------------------------------------------------------------------
+
+    def arrive(self, place: int) -> None:
+        """A parameter's gradient is complete."""
+        if backward.current_task() != self._task:
+            self._enter_task()
+        if not self._reduces:
+            return
+        if self._buckets is None:
+            self._arrived.append(place)
+            if not self._is_end_arranged and len(self._arrived) == len(self._parameters):
+                self._arrange_end()
+            return
+        bucket = self._home[place]
+        waiting_for = bucket.waiting_for
+        try:
+            waiting_for.remove(place)
+        except KeyError:
+            raise UsageError(
+                f"the gradient of {self._names[place]} changed after it was sent, by a second backward pass inside the first "
+                "(torch.utils.checkpoint with use_reentrant=True of a shared parameter?): pass use_reentrant=False, or run "
+                "backward() under optimizer.no_sync() and call optimizer.synchronize() after it"
+            ) from None
+        if not waiting_for:
+            bucket.send()
+            if not self._is_end_arranged and all(bucket.is_sent for bucket in self._buckets):
+                self._arrange_end()
+
+    def _enter_task(self) -> None:
+        """The graph task is not the one of the hook before: a new backward pass, or one inside the pass we are in."""
+        call, depth = backward.outermost_call()
+        is_new = not self._is_open or call is not self._call
+        self._task = backward.current_task()
+        if is_new:
+            if self._is_open:
+                self._abandon()
+            self._begin_pass(call)
+        if depth <= 1 and not self._is_end_arranged:
+            self._arrange_end()
+
+    def _begin_pass(self, call: FrameType | None) -> None:
+        self._is_open = True
+        self._is_end_arranged = False
+        self._call = call
+        self._passes += 1
+        self._reduces = not self.suppressed and self._passes >= self.passes_per_reduction
+        if self._reduces:
+            self.follow_parameters()
+            self._check_again()
+            self._arrived = []
+
+    def _arrange_end(self) -> None:
+        self._is_end_arranged = True
+        backward.at_end_of_task(self._end_pass)
+
+    def _end_pass(self) -> None:
+        if self._reduces:
+            self.complete()
+        self._close_pass()
+
+    def _close_pass(self) -> None:
+        self._is_open = self._is_end_arranged = self._reduces = False
+        self._task = -1
+        self._call = None  # not longer than needed: the frame holds the loss
+
+    def _abandon(self) -> None:
+        """The pass before this one failed half-way: what it has sent must come in before anything is sent again."""
+        for bucket in self._buckets or ():
+            if bucket.is_sent:
+                bucket.receive()
+            bucket.reset()
+        self._close_pass()
+
+    # Reducing --------------------------------------------------------------------------------------------------------
+
+    @property
+    def is_due(self) -> bool:
+        """Whether there may be gradients that have not been reduced."""
+        return not self._is_reduced or self._passes > 0
+
+    def forget(self) -> None:
+        """The gradients have been used, or dropped: the next ones are new."""
+        self._is_reduced = False
+        self._passes = 0
+
+    def complete(self) -> None:
+        """Reduce the gradients that are there now and have not been sent yet, and wait for all of them.
+
+        Raises:
+            MismatchError: the ranks do not have the same parameters.
+        """
+        if not self._reduces:  # not at the end of a backward pass that reduces
+            self.follow_parameters()
+            self._check_again()
+        if self._buckets is None:
+            self._meet()
+        buckets = self._buckets or []
+        try:
+            for bucket in buckets:
+                if not bucket.is_sent:
+                    bucket.send()
+            for bucket in buckets:
+                bucket.receive()
+        finally:
+            for bucket in buckets:
+                bucket.reset()
+            self._close_pass()
+        self._is_reduced = True
+        self._passes = 0
+
+    def _check_again(self) -> None:
+        """Averages may be averaged again, together with what has been added since; sums would be summed again."""
+        if not self._is_reduced or self._settings.op is Average:
+            return
+        for bucket in self._buckets or ():
+            for parameter in bucket.parameters:
+                if parameter.grad is not None and bucket.holds(parameter.grad):
+                    raise UsageError(
+                        f"a second backward() before step() would reduce gradients twice, which op={self._settings.op} does "
+                        "not allow: run the earlier ones under optimizer.no_sync(), or set backward_passes_per_step"
+                    )
+
+    # Planning --------------------------------------------------------------------------------------------------------
+
+    def _meet(self) -> None:
+        """Compare the parameters with the other ranks', learn of their gradients, and plan the buckets."""
+        count = len(self._parameters)
+        own = np.array([self._kind(parameter) for parameter in self._parameters], np.int8)
+        order = np.array(expected_order(count, self._arrived), np.int32)
+        entries = [
+            agreement.describe(name, parameter)
+            + ("" if parameter.is_contiguous() else f" strides {parameter.stride()}")
+            for name, parameter in zip(self._names, self._parameters, strict=True)
+        ]
+        notes = agreement.compare(
+            entries,
+            "the parameters of the optimizer",
+            f"{self._name}.parameters",
+            own.tobytes() + order.tobytes(),
+            self._settings.process_set,
+        )
+        kinds = np.max([np.frombuffer(note[:count], np.int8) for note in notes], axis=0) if count else own
+        self._plan(kinds.tolist(), np.frombuffer(notes[0][count:], np.int32).tolist())
+
+    def _kind(self, parameter: Tensor) -> int:
+        gradient = parameter.grad
+        if gradient is None:
+            return _NONE
+        if gradient.layout is torch.strided or self._settings.sparse_as_dense:
+            return _DENSE
+        return _SPARSE + gradient.sparse_dim()
+
+    def _plan(self, kinds: Sequence[int], order: Sequence[int]) -> None:
+        items = [Item(parameter.numel() * parameter.element_size(), parameter.dtype) for parameter in self._parameters]
+        dense = [place for place in order if kinds[place] <= _DENSE]
+        threshold = self._settings.threshold
+        groups = self._groups()
+        lists = plan_groups(items, groups, dense, threshold) if groups else plan(items, dense, threshold)
+        buckets = [self._make_bucket(index, places) for index, places in enumerate(lists)]
+        for place in order:
+            if kinds[place] > _DENSE:
+                call = self._settings.call(f"{self._name}.sparse.{self._names[place]}")
+                buckets.append(SparseBucket(call, place, self._parameters[place], kinds[place] - _SPARSE))
+        self._buckets = buckets
+        homes = {place: bucket for bucket in buckets for place in bucket.places}
+        self._home = [homes[place] for place in range(len(self._parameters))]
+
+    def _groups(self) -> list[list[int]]:
+        groups = self._settings.groups
+        if isinstance(groups, int):
+            return equal_groups(len(self._parameters), groups) if groups else []
+        places = {id(parameter): place for place, parameter in enumerate(self._parameters)}
+        return [[places[id(tensor)] for tensor in group if id(tensor) in places] for group in groups]
+
+    def _make_bucket(self, index: int, places: Sequence[int]) -> Bucket:
+        call = self._settings.call(f"{self._name}.bucket.{index}")
+        parameters = [self._parameters[place] for place in places]
+        if of_the_wire(self._settings.compression):
+            return DenseBucket(call, places, parameters, self._settings.sparse_as_dense)
+        return CompressedBucket(call, places, parameters, self._settings.compression)
+
+    # Helping the optimizer -------------------------------------------------------------------------------------------
+
+    @contextmanager
+    def suppress(self) -> Iterator[None]:
+        """Within this context backward passes reduce nothing."""
+        before, self.suppressed = self.suppressed, True
+        try:
+            yield
+        finally:
+            self.suppressed = before
+
+    def reduce_loss(self, loss: Tensor | float | None) -> Tensor | float | None:
+        """The loss of all ranks together, so that an optimizer that looks at it does the same everywhere."""
+        if loss is None:
+            return None
+        value = loss.detach().clone() if isinstance(loss, Tensor) else torch.tensor(loss, dtype=torch.float64)
+        settings = self._settings
+        reduced = collectives.allreduce_(
+            value, None, f"{self._name}.loss", settings.op, process_set=settings.process_set
+        )
+        return reduced if isinstance(loss, Tensor) else reduced.item()
+
+
+def _hook(reducer: weakref.ref[GradientReducer], place: int) -> Callable[[Tensor], None]:
+    def arrived(_: Tensor) -> None:
+        alive = reducer()
+        if alive is not None and world.is_initialized():
+            alive.arrive(place)
+
+    return arrived
+
+
+def _remove(hooks: list[RemovableHandle]) -> None:
+    for hook in hooks:
+        hook.remove()
+    hooks.clear()

@@ -1,0 +1,132 @@
+"""Starting from the same state: parameters, optimizer state and objects, from one rank to all."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from distrun.errors import UsageError
+from distrun.runtime import objects, world
+from distrun.torch import agreement
+from distrun.torch.collectives import broadcast_async_
+
+Parameters = Mapping[str, Any] | Iterable[Tensor] | Iterable[tuple[str, Tensor]]
+
+
+def broadcast_parameters(params: Parameters, root_rank: int) -> None:
+    """Overwrite tensors with the root's, in place: `broadcast_parameters(model.state_dict(), root_rank=0)`.
+
+    `params` is a state_dict, or gives tensors or pairs of a name and a tensor. What is no tensor is left alone.
+
+    Raises:
+        MismatchError: the ranks do not have the same names, shapes and dtypes.
+    """
+    named = _named(params)
+    if world.size() == 1:
+        return
+    agreement.compare(
+        [agreement.describe(name, tensor) for name, tensor in named],
+        "the parameters to broadcast",
+        "broadcast_parameters",
+    )
+    handles = [
+        broadcast_async_(tensor, root_rank, f"broadcast_parameters.{place}.{name}")
+        for place, (name, tensor) in enumerate(named)
+    ]
+    for handle in handles:
+        handle.wait()
+
+
+def _named(params: Parameters) -> list[tuple[str, Tensor]]:
+    if isinstance(params, Mapping):
+        return [(str(name), value) for name, value in params.items() if isinstance(value, Tensor)]
+    if isinstance(params, (Tensor, str)) or not isinstance(params, Iterable):
+        raise UsageError(
+            "broadcast_parameters takes a state_dict, or tensors, or pairs of a name and a tensor, not a "
+            f"{type(params).__name__}"
+        )
+    named = []
+    for place, entry in enumerate(params):
+        name, value = entry if isinstance(entry, tuple) else (str(place), entry)
+        if isinstance(value, Tensor):
+            named.append((name, value))
+    return named
+
+
+@dataclass(frozen=True)
+class _Place:
+    """Stands in a state_dict for a tensor that travels by itself."""
+
+    index: int
+    shape: tuple[int, ...]
+    dtype: torch.dtype
+
+
+def broadcast_optimizer_state(
+    optimizer: torch.optim.Optimizer, root_rank: int, model: torch.nn.Module | None = None
+) -> None:
+    """Give every rank's optimizer the root's state and options (learning rates included).
+
+    Only the root needs to have any state, say from a checkpoint it has read. Works with every optimizer whose
+    `load_state_dict` accepts its `state_dict`, LBFGS included. `model` is accepted for Horovod's sake and not needed.
+
+    Raises:
+        MismatchError: the optimizers do not have the same parameters.
+    """
+    if world.size() == 1:
+        return
+    entries = [
+        agreement.describe(f"parameter {group}.{index}", parameter)
+        for group, options in enumerate(optimizer.param_groups)
+        for index, parameter in enumerate(options["params"])
+    ]
+    agreement.compare(entries, "the parameters of the optimizer", "broadcast_optimizer_state")
+    is_root = world.rank() == root_rank
+    tensors: list[Tensor] = []
+    skeleton = _without_tensors(optimizer.state_dict(), tensors) if is_root else None
+    skeleton = objects.broadcast_object(skeleton, root_rank, "broadcast_optimizer_state.skeleton")
+    if not is_root:
+        tensors = [torch.empty(place.shape, dtype=place.dtype) for place in _places(skeleton)]
+    handles = [
+        broadcast_async_(tensor, root_rank, f"broadcast_optimizer_state.{index}")
+        for index, tensor in enumerate(tensors)
+    ]
+    for handle in handles:
+        handle.wait()
+    if not is_root:
+        optimizer.load_state_dict(_with_tensors(skeleton, tensors))
+
+
+def _without_tensors(value: Any, tensors: list[Tensor]) -> Any:
+    """`value` with a `_Place` for each tensor, and the tensors appended to `tensors`."""
+    if isinstance(value, Tensor):
+        tensors.append(value)
+        return _Place(len(tensors) - 1, tuple(value.shape), value.dtype)
+    if isinstance(value, dict):
+        return {key: _without_tensors(entry, tensors) for key, entry in value.items()}
+    if type(value) in (list, tuple):
+        return type(value)(_without_tensors(entry, tensors) for entry in value)
+    return value
+
+
+def _with_tensors(value: Any, tensors: list[Tensor]) -> Any:
+    """The inverse of `_without_tensors`."""
+    if isinstance(value, _Place):
+        return tensors[value.index]
+    if isinstance(value, dict):
+        return {key: _with_tensors(entry, tensors) for key, entry in value.items()}
+    if type(value) in (list, tuple):
+        return type(value)(_with_tensors(entry, tensors) for entry in value)
+    return value
+
+
+def _places(value: Any) -> list[_Place]:
+    """The places in `value`, in the order of their index."""
+    if isinstance(value, _Place):
+        return [value]
+    entries = value.values() if isinstance(value, dict) else value if type(value) in (list, tuple) else ()
+    return [place for entry in entries for place in _places(entry)]

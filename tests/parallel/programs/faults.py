@@ -1,0 +1,90 @@
+"""Ranks to which something happens. The first argument names the scenario; stdin tells when, stdout tells what came of it."""
+
+import os
+import select
+import signal
+import sys
+
+import numpy as np
+
+import distrun
+
+scenario = sys.argv[1]
+victim = int(sys.argv[2]) if len(sys.argv) > 2 else -1
+distrun.init()
+me, size = distrun.rank(), distrun.size()
+
+
+def say(text: str) -> None:
+    print(text, flush=True)
+
+
+def attempt(name: str, count: int = 3) -> bool:
+    """One allreduce; says how it went."""
+    try:
+        result = distrun.allreduce(np.ones(count), name, distrun.Sum)
+    except distrun.DistrunError as error:
+        say(f"{name}: {type(error).__name__}: {error}")
+        return False
+    assert (result == size).all()
+    say(f"{name}: done")
+    return True
+
+
+def busy_with_something_else() -> None:
+    """A loop in pure Python until the test writes a line."""
+    while not select.select([sys.stdin], [], [], 0)[0]:
+        pass
+    sys.stdin.readline()
+
+
+distrun.barrier()
+say("ready")
+if scenario == "waiting":  # for a rank that does nothing until it is told to, if it lives that long
+    if me == victim:
+        if sys.stdin.readline() == "exit\n":
+            sys.exit(3)
+    else:
+        attempt("first")
+        attempt("second")
+elif scenario == "working":  # all are communicating when one is killed
+    turn = 0
+    while attempt("big", 2_000_000 if turn % 2 else 100):
+        turn += 1
+elif scenario == "stopped inside":
+    from distrun.runtime import world
+
+    backend = world.engine().backend
+    if me == victim:
+        ordinary = backend.allreduce
+
+        def stop_first(*arguments: object) -> None:
+            os.kill(os.getpid(), signal.SIGSTOP)
+            ordinary(*arguments)
+
+        backend.allreduce = stop_first
+    attempt("first", 500_000)
+elif scenario == "busy":
+    if me == victim:
+        busy_with_something_else()
+    attempt("first")
+    attempt("second")
+elif scenario == "interrupted":
+    if me == victim:
+        try:
+            attempt("first")
+        except KeyboardInterrupt:
+            say("KeyboardInterrupt")
+        attempt("second")
+    else:
+        sys.stdin.readline()
+        attempt("first")
+elif scenario == "retry":
+    if me == victim:
+        sys.stdin.readline()
+    while not attempt("first"):
+        pass
+    assert distrun.allgather([me]).tolist() == list(range(size))
+else:
+    raise AssertionError(scenario)
+say("end")

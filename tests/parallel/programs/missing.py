@@ -1,0 +1,5 @@
+"""Only joins the job."""
+
+import distrun
+
+distrun.init()

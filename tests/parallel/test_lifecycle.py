@@ -1,0 +1,58 @@
+"""Joining and leaving a job, as often as one likes."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+
+import pytest
+
+
+@pytest.mark.parametrize("job", ["distrun-2", "distrun-4"], indirect=True)
+def test_init_and_shutdown_twenty_times_with_forks_and_threads(job):
+    job.run("lifecycle")
+
+
+def test_a_plain_script_is_a_world_of_one():
+    program = (
+        "import distrun, numpy as np; distrun.init(); assert distrun.size() == 1; "
+        "assert distrun.allreduce(np.ones(3)).tolist() == [1.0] * 3; print(distrun.allgather_object('me'))"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True)
+    assert done.stdout == "['me']\n"
+
+
+def test_an_idle_rank_costs_nothing(ranks):
+    both = ranks("idle")
+    for rank in both:
+        rank.stdout.wait_for("idle")
+    for rank in ranks("missing"):  # the time in which they are watched is the life of another job
+        assert rank.end() == 0
+    for rank in both:
+        rank.tell("enough")
+    for rank in both:
+        assert rank.end() == 0, rank.stderr.text
+        cpu, switches = rank.stdout.text.split()[-2:]
+        assert float(cpu) <= 0.01, f"an idle rank used {cpu} s of processor time"
+        assert int(switches) <= 10, f"an idle rank woke up {switches} times"
+
+
+def test_a_rank_that_never_comes_is_named_in_time(ranks):
+    (present,) = ranks("missing", size=1, DISTRUN_SIZE="2", DISTRUN_LOCAL_SIZE="2", DISTRUN_START_TIMEOUT="0.5")
+    assert present.end() == 1
+    assert re.search(r"BootstrapError: .*ranks \[1\] of 2 did not call init\(\) within 0.5 s", present.stderr.text)
+
+
+def test_a_late_first_rank_is_waited_for_in_time(ranks):
+    (present,) = ranks(
+        "missing",
+        size=1,
+        DISTRUN_SIZE="2",
+        DISTRUN_LOCAL_SIZE="2",
+        DISTRUN_RANK="1",
+        DISTRUN_LOCAL_RANK="1",
+        DISTRUN_START_TIMEOUT="0.5",
+    )
+    assert present.end() == 1
+    assert re.search(r"BootstrapError: .*rank 0 did not call init\(\) within 0.5 s", present.stderr.text)
