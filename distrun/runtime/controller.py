@@ -284,12 +284,18 @@ class Controller:
             self._flush()
             self._decisions.append(Fail(slot.key, text, tuple(_ranks(slot.mask)), is_stall=True))
 
+    def backdate(self, rank: int, since: float) -> None:
+        """What `rank` has submitted waits since then, if that is longer than we know."""
+        self._drain_streams()
+        for slot in self._slots.values():
+            if slot.mask >> rank & 1:
+                slot.since = min(slot.since, since)
+
     @property
     def oldest(self) -> float | None:
         """When the operation that has waited longest was first submitted; None when none waits."""
         times = [self._stream_since[rank] for rank, stream in self._streams.items() if stream]
-        if self._slots:  # they are in the order in which they were first submitted
-            times.append(next(iter(self._slots.values())).since)
+        times += [slot.since for slot in self._slots.values()]
         return min(times, default=None)
 
 

@@ -60,7 +60,7 @@ class Engine:
         if controller is not None:
             self._watch = CoordinatorWatch(controller, neighbourhood.patience, self._describe, self._ask)
         else:
-            self._watch = FollowerWatch(neighbourhood.patience, self._nag)
+            self._watch = FollowerWatch(neighbourhood.patience, self._describe, self._remind)
         # Everybody plans the fusion for itself, so everybody must go by the same threshold: rank 0's.
         self._ledger = Ledger(neighbourhood.exchange((fusion_threshold,), "init")[0][0])
         self._pending = self._ledger.pending
@@ -249,6 +249,8 @@ class Engine:
                 controller.submit_numbers(rank, messages.unpack_numbers(message), now)
             elif letter == messages.REQUEST:
                 controller.submit(rank, *Request.decode(message[1:]), now)
+            elif letter == messages.REMINDER:
+                self._watch.reminded(rank, messages.unpack_reminder(message), now)
             else:
                 self._watch.answered(rank, message[1:].decode(errors="replace"), now)
         self._announce(controller.decisions())
@@ -324,8 +326,9 @@ class Engine:
         self._control.send(index, messages.QUESTION)
         self._hood.service_bells[index].force()
 
-    def _nag(self) -> None:
+    def _remind(self, waited: float) -> None:
         """Others: wake the coordinator's engine, whose rank may be busy with other things, to look for stalls."""
+        self._control.send(0, messages.pack_reminder(waited))
         self._hood.service_bells[0].force()
 
     def _abort(self, reason: str) -> None:

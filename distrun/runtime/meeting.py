@@ -119,7 +119,7 @@ def _receive_guest(guest: socket.socket, secret: bytes, deadline: float) -> tupl
     if not hmac.compare_digest(proof, _mac(secret, b"guest", challenge)):
         raise BootstrapError("a process that does not know the job key tried to join")
     guest.send(_mac(secret, b"host", counter_challenge))
-    message, fds, _, _ = socket.recv_fds(guest, _HELLO.size, _DESCRIPTORS)
+    message, fds = _receive(guest)
     if len(fds) != _DESCRIPTORS:
         raise BootstrapError("a rank showed no descriptors")
     position, pid = _HELLO.unpack(message)
@@ -143,7 +143,7 @@ def _visit(
             socket.send_fds(host, [_HELLO.pack(position, mine.pid)], mine.descriptors)
             everybody = []
             for peer in range(size):
-                message, fds, _, _ = socket.recv_fds(host, _HELLO.size, _DESCRIPTORS)
+                message, fds = _receive(host)
                 if len(fds) != _DESCRIPTORS:
                     raise BootstrapError("rank 0 ended while the ranks of this host were meeting")
                 presence = Presence(_HELLO.unpack(message)[1], *fds)
@@ -177,6 +177,12 @@ def _connect(address: str, deadline: float, timeout: float) -> socket.socket:
             )
         time.sleep(nap)
         nap = min(0.02, nap * 1.5)
+
+
+def _receive(connection: socket.socket) -> tuple[bytes, list[int]]:
+    """A hello and the descriptors that came with it, closed on exec like all of ours."""
+    message, fds, _, _ = socket.recv_fds(connection, _HELLO.size, _DESCRIPTORS, socket.MSG_CMSG_CLOEXEC)
+    return message, fds
 
 
 def _check_same_user(connection: socket.socket) -> None:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import array
 import json
+import struct
 from collections.abc import Sequence
 
 from distrun.runtime.controller import Decision, Define, Execute, Fail
 from distrun.runtime.request import Request
 
-# To the coordinator: requests by their numbers, a request spelled out, the answer to a question.
-NUMBERS, REQUEST, ANSWER = b"N", b"R", b"A"
+# To the coordinator: requests by their numbers, a request spelled out, the answer to a question, how long we have waited.
+NUMBERS, REQUEST, ANSWER, REMINDER = b"N", b"R", b"A", b"W"
 # From the coordinator: its decisions, and the question where the main thread is.
 EXECUTE, DEFINE, FAIL, QUESTION = b"X", b"D", b"F", b"Q"
 
@@ -28,6 +29,17 @@ def unpack_numbers(message: bytes) -> list[int]:
     numbers = array.array(_NUMBER)
     numbers.frombytes(message[1:])
     return numbers.tolist()
+
+
+def pack_reminder(waited: float) -> bytes:
+    """A message that says for how many seconds the sender has waited."""
+    return REMINDER + struct.pack("<d", waited)
+
+
+def unpack_reminder(message: bytes) -> float:
+    """The seconds in a message made by `pack_reminder`."""
+    (waited,) = struct.unpack("<d", message[1:])
+    return float(waited)
 
 
 def pack_decision(decision: Decision) -> bytes:

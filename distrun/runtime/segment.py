@@ -18,6 +18,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from distrun.errors import BootstrapError
+
 PAGE = 4096
 LINE = 8  # 64-bit words in a cache line
 RING = 1 << 20  # bytes of a message ring
@@ -81,7 +83,13 @@ class Segment:
 
     def __init__(self, fd: int, size: int, local_size: int) -> None:
         self.layout = Layout(local_size)
-        self._map = mmap.mmap(fd, size)
+        try:
+            self._map = mmap.mmap(fd, size)
+        except OSError as error:
+            raise BootstrapError(
+                f"cannot map {size} bytes of shared memory ({error}): each rank maps that much address space for every rank of "
+                "its host, of which it uses little; raise the limit on it (ulimit -v unlimited)"
+            ) from None
         self.bytes: NDArray[np.uint8] = np.frombuffer(self._map, np.uint8)
         self.buffer = memoryview(self._map)
         self.words = self.buffer[: self.layout.stage].cast("q")

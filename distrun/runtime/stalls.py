@@ -54,11 +54,16 @@ class CoordinatorWatch:
         self._ask = ask
         self._inquiry: _Inquiry | None = None
         self._next_report = 0.0
+        self._is_stalled = False
 
     @property
     def is_busy(self) -> bool:
-        """Whether answers are awaited."""
-        return self._inquiry is not None
+        """Whether `look` must be called again though nothing is under way here: answers are awaited, or a stall goes on."""
+        return self._inquiry is not None or self._is_stalled
+
+    def reminded(self, rank: int, waited: float, now: float) -> None:
+        """A rank says that it has waited for so many seconds; we may have taken note of its operations only now."""
+        self._controller.backdate(rank, now - waited)
 
     def heard(self) -> None:
         """Nothing to remember: the controller knows since when each operation waits."""
@@ -80,6 +85,7 @@ class CoordinatorWatch:
             self._report(self._inquiry)
             self._inquiry = None
         oldest = self._controller.oldest
+        self._is_stalled = oldest is not None and now >= oldest + self._warning
         if oldest is None:
             return
         if now >= oldest + self._timeout:
@@ -126,13 +132,14 @@ class CoordinatorWatch:
 class FollowerWatch:
     """The other ranks' side: reminds the coordinator, and gives up when it never answers."""
 
-    def __init__(self, patience: Patience, nag: Callable[[], None]) -> None:
-        """`nag` wakes the coordinator's engine."""
+    def __init__(self, patience: Patience, describe: Callable[[int], str], remind: Callable[[float], None]) -> None:
+        """`describe` names a rank for people; `remind` wakes the coordinator's engine and says how long we have waited."""
         self._warning = warning_time(patience)
         self._timeout = patience.timeout or NEVER
-        self._nag = nag
+        self._describe = describe
+        self._remind = remind
         self._quiet_since: float | None = None
-        self._nags = 0
+        self._reminders = 0
 
     is_busy = False
 
@@ -142,7 +149,7 @@ class FollowerWatch:
 
     def _times(self, since: float) -> list[float]:
         return [
-            since + self._warning * 2**self._nags,
+            since + self._warning * 2**self._reminders,
             since + self._timeout + 0.05,
             since + self._timeout + COORDINATOR_GRACE,
         ]
@@ -150,7 +157,7 @@ class FollowerWatch:
     def next_look(self, now: float) -> float:
         """The monotonic time by which `look` should be called again."""
         if self._quiet_since is None:
-            self._quiet_since, self._nags = now, 0
+            self._quiet_since, self._reminders = now, 0
         return min((time for time in self._times(self._quiet_since) if time > now), default=now)
 
     def look(self, now: float) -> None:
@@ -163,10 +170,15 @@ class FollowerWatch:
             return
         remind, last_reminder, give_up = self._times(self._quiet_since)
         if now >= give_up:
-            raise StallError(f"rank 0, which coordinates the job, has not answered for {now - self._quiet_since:.0f} s")
+            raise StallError(
+                f"{self._describe(0)}, which coordinates the job, has not answered for {now - self._quiet_since:.0f} s"
+            )
         if now >= min(remind, last_reminder):
-            self._nags += 1
-            self._nag()
+            self._reminders += 1
+            self._remind(now - self._quiet_since)
 
     def answered(self, rank: int, stack: str, now: float) -> None:
         """Answers go to the coordinator, never here."""
+
+    def reminded(self, rank: int, waited: float, now: float) -> None:
+        """So do reminders."""

@@ -98,12 +98,12 @@ def test_a_missing_rank_is_reported_with_its_stack_and_the_job_goes_on(ranks, vi
 
 @pytest.mark.parametrize("victim", [0, 1, 2])
 def test_an_operation_given_up_fails_on_all_ranks_and_the_job_goes_on(ranks, victim):
-    started = time.monotonic()
     everybody = ready(ranks("faults", "busy", str(victim), size=3, DISTRUN_STALL_TIMEOUT="0.6"))
+    started = time.monotonic()
     for place, rank in enumerate(everybody):
         if place != victim:
             rank.stdout.wait_for("first: StallError")
-    assert time.monotonic() - started < 10
+    assert time.monotonic() - started < 2, "given up late"
     everybody[victim].tell("go on")
     for rank in everybody:
         assert rank.end() == 0, rank.stderr.text

@@ -191,9 +191,8 @@ def test_verbose_tells_of_processes_and_never_the_key(distrun, python):
 
 
 def test_no_secret_is_on_a_command_line_or_in_the_agents_environment(distrun, python):
-    job = distrun(
-        "-np", "1", *python("import os; print(os.environ['DISTRUN_KEY'], flush=True); input()"), stdin=subprocess.PIPE
-    )
+    code = "import os, signal; print(os.environ['DISTRUN_KEY'], flush=True); signal.pause()"
+    job = distrun("-np", "1", *python(code))
     key = job.stdout.wait_for(b"\n").split()[1].decode()
     for process in job.family():
         assert key not in " ".join(process.cmdline())
