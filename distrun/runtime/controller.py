@@ -235,7 +235,11 @@ class Controller:
     # Trouble --------------------------------------------------------------------------------------------------------
 
     def _site(self, slot: _Slot, rank: int) -> str:
-        return slot.sites.get(rank) or self._sites.get((rank, slot.number), "")
+        """Where `rank` submitted the operation, as far as we know: a number does not say."""
+        if rank in slot.sites:
+            return slot.sites[rank]
+        site = self._sites.get((rank, slot.number), "")
+        return f"{site}, when first seen" if site and slot.request.name is None else site
 
     def _disagreement(self, slot: _Slot) -> str:
         asked = {rank: slot.dissent.get(rank, slot.request) for rank in _ranks(slot.mask)}

@@ -20,7 +20,7 @@ from distrun.runtime.process_set import ProcessSet, global_process_set
 from distrun.runtime.reduction import Average, ReduceOp, check_op
 from distrun.tensor_fusion.buckets import DEFAULT_THRESHOLD
 from distrun.torch.compression import Compression, Compressor
-from distrun.torch.reducer import GradientReducer, Settings
+from distrun.torch.reducer import GradientReducer, Settings, numbered
 from distrun.torch.tensors import dtype_name
 
 BUCKET_BYTES = "DISTRUN_BUCKET_BYTES"  # bytes from which a bucket of gradients is full
@@ -78,8 +78,7 @@ def DistributedOptimizer(  # noqa: N802 - Horovod's name
     number = next(_numbers)
     reducer = None
     if process_set.size() > 1:
-        lister = _lister(weakref.ref(optimizer), names)
-        reducer = GradientReducer(f"optimizer.{number}", lister, settings, backward_passes_per_step)
+        reducer = GradientReducer(f"optimizer.{number}", optimizer, names, settings, backward_passes_per_step)
     return _wrap(optimizer, reducer, process_set)
 
 
@@ -135,7 +134,7 @@ def _names(
 ) -> dict[Tensor, str]:
     """The name of each of the optimizer's parameters."""
     if named_parameters is None:
-        return {parameter: name for name, parameter in _numbered(optimizer)}
+        return {parameter: name for name, parameter in numbered(optimizer)}
     names: dict[Tensor, str] = {}
     seen: set[str] = set()
     for pair in named_parameters:
@@ -148,33 +147,13 @@ def _names(
             raise UsageError(f"named_parameters gives the name {name!r} twice: names must be unique")
         seen.add(name)
         names.setdefault(parameter, name)
-    unnamed = [name for name, parameter in _numbered(optimizer) if parameter not in names]
+    unnamed = [name for name, parameter in numbered(optimizer) if parameter not in names]
     if unnamed:
         raise UsageError(
             f"named_parameters leaves {len(unnamed)} of the optimizer's parameters without a name, the first being "
             f"{unnamed[0]}: give all of them, or leave the argument out"
         )
     return names
-
-
-def _numbered(optimizer: torch.optim.Optimizer) -> Iterator[tuple[str, Tensor]]:
-    for group, options in enumerate(optimizer.param_groups):
-        for index, parameter in enumerate(options["params"]):
-            yield f"parameter {group}.{index}", parameter
-
-
-def _lister(
-    optimizer: weakref.ref[torch.optim.Optimizer], names: dict[Tensor, str]
-) -> Callable[[], list[tuple[str, Tensor]]]:
-    """Lists the optimizer's parameters as they are at the time; those added later are called by their place."""
-
-    def parameters() -> list[tuple[str, Tensor]]:
-        alive = optimizer()
-        if alive is None:
-            return []
-        return [(names.get(parameter, place), parameter) for place, parameter in _numbered(alive)]
-
-    return parameters
 
 
 # The wrapping ----------------------------------------------------------------------------------------------------------

@@ -18,9 +18,10 @@ no hook fired on this rank though it may have on others. So each step takes at l
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from operator import is_
 from types import FrameType
 
 import numpy as np
@@ -60,20 +61,30 @@ class Settings:
 
 
 class GradientReducer:
-    """Reduces the gradients of the parameters that `parameters()` lists, as `name, parameter` pairs, and need gradients."""
+    """Reduces the gradients of those of an optimizer's parameters that need one."""
 
     def __init__(
-        self, name: str, parameters: Callable[[], list[tuple[str, Tensor]]], settings: Settings, passes: int = 1
+        self,
+        name: str,
+        optimizer: torch.optim.Optimizer,
+        names: Mapping[Tensor, str],
+        settings: Settings,
+        passes: int = 1,
     ) -> None:
-        """`name` is what the operations' names begin with: the same on all ranks, and nobody else's."""
+        """`name` is what the operations' names begin with: the same on all ranks, and nobody else's. Parameters that `names`
+        lacks are called by their place."""
         self.passes_per_reduction = passes
         self.suppressed = False
         self._name = name
-        self._list_parameters = parameters
+        self._optimizer = weakref.ref(optimizer)
+        self._given_names = names
         self._settings = settings
-        self._names: list[str] = []
-        self._parameters: list[Tensor] = []
-        self._hooks: list[RemovableHandle] = []
+        self._listed: list[Tensor] = []  # all the optimizer has
+        self._needing: list[bool] = []  # which of them need gradients
+        self._parameters: list[Tensor] = []  # those that do, and
+        self._names: list[str] = []  # their names
+        self._places: dict[int, int] = {}  # where they stand, by id
+        self._hooks: dict[int, RemovableHandle] = {}  # by id; those of parameters taken away do nothing
         self._buckets: list[Bucket] | None = None  # None: a meeting is due
         self._home: list[Bucket] = []  # by place: the bucket a parameter belongs to
         self._arrived: list[int] = []
@@ -88,27 +99,34 @@ class GradientReducer:
 
     def follow_parameters(self) -> None:
         """Take note of parameters added, unfrozen or taken away since the last call."""
-        pairs = [(name, parameter) for name, parameter in self._list_parameters() if parameter.requires_grad]
-        if len(pairs) == len(self._parameters) and all(
-            known is parameter for known, (_, parameter) in zip(self._parameters, pairs, strict=True)
-        ):
+        optimizer = self._optimizer()
+        if optimizer is None:
             return
-        _remove(self._hooks)
-        self._names = [name for name, _ in pairs]
-        self._parameters = [parameter for _, parameter in pairs]
+        listed = [parameter for options in optimizer.param_groups for parameter in options["params"]]
+        needing = [parameter.requires_grad for parameter in listed]
+        if needing == self._needing and len(listed) == len(self._listed) and all(map(is_, listed, self._listed)):
+            return
+        self._listed, self._needing = listed, needing
+        self._parameters = [parameter for parameter in listed if parameter.requires_grad]
+        by_place = {parameter: name for name, parameter in numbered(optimizer)}
+        self._names = [self._given_names.get(parameter, by_place[parameter]) for parameter in self._parameters]
+        self._places = {id(parameter): place for place, parameter in enumerate(self._parameters)}
         self._buckets = None
         self._arrived = []
         reducer = weakref.ref(self)  # a discarded optimizer must not live on in the hooks of its parameters
-        for place, parameter in enumerate(self._parameters):
-            self._hooks.append(parameter.register_post_accumulate_grad_hook(_hook(reducer, place)))  # type: ignore[no-untyped-call]
+        for parameter in self._parameters:
+            if id(parameter) not in self._hooks:  # we may be in one of the hooks, so they stay as they are
+                hook = parameter.register_post_accumulate_grad_hook(_hook(reducer, id(parameter)))  # type: ignore[no-untyped-call]
+                self._hooks[id(parameter)] = hook
 
     # A backward pass -------------------------------------------------------------------------------------------------
 
-    def arrive(self, place: int) -> None:
-        """A parameter's gradient is complete."""
+    def arrive(self, parameter: int) -> None:
+        """The gradient of the parameter of this id is complete."""
         if backward.current_task() != self._task:
             self._enter_task()
-        if not self._reduces:
+        place = self._places.get(parameter)
+        if not self._reduces or place is None:
             return
         if self._buckets is None:
             self._arrived.append(place)
@@ -273,8 +291,7 @@ class GradientReducer:
         groups = self._settings.groups
         if isinstance(groups, int):
             return equal_groups(len(self._parameters), groups) if groups else []
-        places = {id(parameter): place for place, parameter in enumerate(self._parameters)}
-        return [[places[id(tensor)] for tensor in group if id(tensor) in places] for group in groups]
+        return [[self._places[id(tensor)] for tensor in group if id(tensor) in self._places] for group in groups]
 
     def _make_bucket(self, index: int, places: Sequence[int]) -> Bucket:
         call = self._settings.call(f"{self._name}.bucket.{index}")
@@ -306,16 +323,23 @@ class GradientReducer:
         return reduced if isinstance(loss, Tensor) else reduced.item()
 
 
-def _hook(reducer: weakref.ref[GradientReducer], place: int) -> Callable[[Tensor], None]:
+def numbered(optimizer: torch.optim.Optimizer) -> Iterator[tuple[str, Tensor]]:
+    """The optimizer's parameters, with names made of their group and place."""
+    for group, options in enumerate(optimizer.param_groups):
+        for index, parameter in enumerate(options["params"]):
+            yield f"parameter {group}.{index}", parameter
+
+
+def _hook(reducer: weakref.ref[GradientReducer], parameter: int) -> Callable[[Tensor], None]:
     def arrived(_: Tensor) -> None:
         alive = reducer()
         if alive is not None and world.is_initialized():
-            alive.arrive(place)
+            alive.arrive(parameter)
 
     return arrived
 
 
-def _remove(hooks: list[RemovableHandle]) -> None:
-    for hook in hooks:
+def _remove(hooks: dict[int, RemovableHandle]) -> None:
+    for hook in hooks.values():
         hook.remove()
     hooks.clear()

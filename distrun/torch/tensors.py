@@ -38,6 +38,7 @@ _NAMES = {
 }
 _STORAGE = {dtype: np.dtype(np.uint16 if name == "bfloat16" else name) for dtype, name in _NAMES.items()}
 
+
 def dtype_name(tensor: Tensor) -> str:
     """The runtime's name of a tensor's element type.
 

@@ -3,8 +3,7 @@
 Every rank's segment is visible to all. A large reduction is divided by elements: rank r combines slice r of everybody's
 buffer, a cache-sized chunk at a time, and writes the result into everybody's buffer. Each element is read once per buffer
 and written once per buffer, and is computed by exactly one rank, so all ranks hold the same bits. A small one is combined by
-everybody for itself, in the same order and so to the same bits, which saves the second barrier and, while few ranks take
-part, moves no more between cores.
+everybody for itself, in the same order and so to the same bits, which saves the second barrier.
 
 What the ranks show each other must lie in their segments. It lies there already when the caller allocated it with `empty`
 (the fusion buffers of the framework faces do). Otherwise it is copied there: into a staging buffer that stays in cache,
@@ -24,8 +23,9 @@ from distrun.runtime.reduction import Reduction
 from distrun.runtime.segment import STAGE
 from distrun.tensor_fusion.packing import pack, unpack
 
-SMALL = 1 << 20
-"""Bytes a rank may read from its neighbours so that everybody combines everything for itself; at most what staging holds."""
+SMALL = 128 << 10
+"""Bytes a rank may read from its neighbours so that everybody combines everything for itself. Reading what another core has
+just written is slow: beyond this, one more barrier costs less. At most what staging holds."""
 
 
 class SharedMemoryBackend(Backend):
@@ -65,7 +65,7 @@ class SharedMemoryBackend(Backend):
             self._reduce_slices(offsets, count, dtype, reduction)
             self._hood.exchange((), what)
         elif len(inputs) == 1:
-            self._allreduce_staged(inputs[0], target, reduction, what)
+            self._allreduce_piecewise(inputs[0], target, reduction, what)
         else:
             self._allreduce_fused(inputs, outputs, count, reduction, what)
 
@@ -85,23 +85,33 @@ class SharedMemoryBackend(Backend):
         reduction.combine(sources, [result])
         unpack(result, outputs)
 
-    def _allreduce_staged(self, source: Flat, target: Flat, reduction: Reduction, what: str) -> None:
-        """Piece by piece through the staging buffers, so that what is copied in is still in cache when it is combined."""
+    def _allreduce_staged(
+        self, inputs: Sequence[Flat], outputs: Sequence[Flat], count: int, reduction: Reduction, what: str
+    ) -> None:
+        """Through a staging buffer: what is copied in is still in cache when it is combined."""
+        dtype = inputs[0].dtype
+        offset = self._stage + self._hood.parity * STAGE
+        staged = self._mine.view(offset, count, dtype)
+        pack(inputs, staged)
+        self._hood.exchange((), what)
+        self._reduce_slices([offset] * self.size, count, dtype, reduction)
+        self._hood.exchange((), what)
+        unpack(staged, outputs)
+
+    def _allreduce_piecewise(self, source: Flat, target: Flat, reduction: Reduction, what: str) -> None:
+        """A large array of ordinary memory, through staging piece by piece."""
         piece = STAGE // source.itemsize
         for start in range(0, source.size, piece):
             stop = min(source.size, start + piece)
-            offset = self._stage + self._hood.parity * STAGE
-            view = self._mine.view(offset, stop - start, source.dtype)
-            view[:] = source[start:stop]
-            self._hood.exchange((), what)
-            self._reduce_slices([offset] * self.size, stop - start, source.dtype, reduction)
-            self._hood.exchange((), what)
-            target[start:stop] = view
+            self._allreduce_staged((source[start:stop],), (target[start:stop],), stop - start, reduction, what)
 
     def _allreduce_fused(
         self, inputs: Sequence[Flat], outputs: Sequence[Flat], count: int, reduction: Reduction, what: str
     ) -> None:
-        """Many tensors: packed into one buffer of the heap, combined there, unpacked."""
+        """Many tensors: packed into one buffer, combined there, unpacked."""
+        if count * inputs[0].itemsize <= STAGE:
+            self._allreduce_staged(inputs, outputs, count, reduction, what)
+            return
         buffer = self.empty(count, inputs[0].dtype)
         pack(inputs, buffer)
         offsets = [words[0] for words in self._hood.exchange((self._mine.offset_of(buffer),), what)]

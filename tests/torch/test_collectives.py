@@ -1,0 +1,15 @@
+"""The collectives on torch tensors; see programs/collectives.py and programs/gradients.py for the behaviours."""
+
+from __future__ import annotations
+
+import pytest
+
+
+@pytest.mark.parametrize("size", [2, 4])
+def test_every_collective_does_what_plain_torch_does_on_everybodys_tensors(job, size):
+    job("collectives", size)
+
+
+@pytest.mark.parametrize("size", [2, 3])
+def test_gradients_flow_back_through_the_collectives(job, size):
+    job("gradients", size)
