@@ -87,7 +87,7 @@ class GradientReducer:
         self._hooks: dict[int, RemovableHandle] = {}  # by id; those of parameters taken away do nothing
         self._buckets: list[Bucket] | None = None  # None: a meeting is due
         self._home: list[Bucket] = []  # by place: the bucket a parameter belongs to
-        self._arrived: list[int] = []
+        self._arrived: dict[int, None] = {}  # places, in the order in which their gradients came
         self._passes = 0  # since the last reduction
         self._is_reduced = False  # since the last step
         self._call: FrameType | None = None  # of the engine: tells one pass from another
@@ -112,7 +112,7 @@ class GradientReducer:
         self._names = [self._given_names.get(parameter, by_place[parameter]) for parameter in self._parameters]
         self._places = {id(parameter): place for place, parameter in enumerate(self._parameters)}
         self._buckets = None
-        self._arrived = []
+        self._arrived = {}
         reducer = weakref.ref(self)  # a discarded optimizer must not live on in the hooks of its parameters
         for parameter in self._parameters:
             if id(parameter) not in self._hooks:  # we may be in one of the hooks, so they stay as they are
@@ -129,7 +129,7 @@ class GradientReducer:
         if not self._reduces or place is None:
             return
         if self._buckets is None:
-            self._arrived.append(place)
+            self._arrived[place] = None
             if not self._is_end_arranged and len(self._arrived) == len(self._parameters):
                 self._arrange_end()
             return
@@ -169,7 +169,7 @@ class GradientReducer:
         if self._reduces:
             self.follow_parameters()
             self._check_again()
-            self._arrived = []
+            self._arrived = {}
 
     def _arrange_end(self) -> None:
         self._is_end_arranged = True

@@ -40,9 +40,9 @@ class Job:
             return [sys.executable, "-m", "distrun.runner", "-np", str(self.size)]
         return [mpirun(), "-np", str(self.size), "--oversubscribe", "--bind-to", "none"]
 
-    def run(self, program: str, *arguments: str, **environ: str) -> str:
-        """Run `programs/<program>.py` on all ranks, which check everything themselves; what they printed."""
-        done = subprocess.run(
+    def start(self, program: str, *arguments: str, **environ: str) -> subprocess.CompletedProcess[str]:
+        """Run `programs/<program>.py` on all ranks, to the end."""
+        return subprocess.run(
             [*self._command(), sys.executable, str(PROGRAMS / f"{program}.py"), *arguments],
             env={**os.environ, "OMP_NUM_THREADS": "1", "DISTRUN_STALL_TIMEOUT": "30", **self._environ, **environ},
             capture_output=True,
@@ -50,6 +50,10 @@ class Job:
             timeout=2 * DEADLINE,
             check=False,
         )
+
+    def run(self, program: str, *arguments: str, **environ: str) -> str:
+        """The same for a program that checks everything itself and succeeds; what it printed."""
+        done = self.start(program, *arguments, **environ)
         assert done.returncode == 0, f"exit status {done.returncode}\n{done.stdout[-5000:]}\n{done.stderr[-10000:]}"
         return done.stdout
 
@@ -71,17 +75,21 @@ _JOBS = {
 }
 
 
-@pytest.fixture(
-    params=[
-        "distrun-2",
-        "distrun-4",
-        pytest.param("mpi-backend-2", marks=pytest.mark.mpi),
-    ]
-)
-def job(request: pytest.FixtureRequest, marker: str) -> Job:
+@pytest.fixture
+def make_job(marker: str) -> Callable[[str], Job]:
+    """Makes one of `_JOBS`."""
+
+    def make(name: str) -> Job:
+        launcher, size, environ = _JOBS[name]
+        return Job(launcher, size, {**environ, MARK: marker})
+
+    return make
+
+
+@pytest.fixture(params=["distrun-2", "distrun-4", pytest.param("mpi-backend-2", marks=pytest.mark.mpi)])
+def job(request: pytest.FixtureRequest, make_job: Callable[[str], Job]) -> Job:
     """Two ranks and four, and two that communicate through MPI. `indirect` parametrisation picks others of `_JOBS`."""
-    launcher, size, environ = _JOBS[request.param]
-    return Job(launcher, size, {**environ, MARK: marker})
+    return make_job(request.param)
 
 
 # Ranks whose launcher is the test ---------------------------------------------------------------------------------------
@@ -93,7 +101,6 @@ class Stream:
     def __init__(self, pipe: IO[bytes]) -> None:
         self._pipe = pipe
         self._data = b""
-        self._times: list[tuple[int, float]] = []
         self._changed = threading.Condition()
         self._thread = threading.Thread(target=self._collect, daemon=True)
         self._thread.start()

@@ -123,7 +123,8 @@ def test_an_operation_given_up_can_be_tried_again_under_its_name(ranks):
 
 @pytest.mark.parametrize("victim", [0, 1])
 def test_an_interrupt_is_raised_where_it_happened_and_ends_the_job_for_all(ranks, victim):
-    everybody = ready(ranks("faults", "interrupted", str(victim)))
+    everybody = ready(ranks("faults", "interrupted", str(victim), DISTRUN_STALL_WARNING="0.2"))
+    everybody[0].stderr.wait_for("allreduce 'first' has waited")  # so the victim is inside it
     everybody[victim].signal(signal.SIGINT)
     everybody[victim].stdout.wait_for("KeyboardInterrupt\n")
     everybody[1 - victim].tell("now you")

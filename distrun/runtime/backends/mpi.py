@@ -246,17 +246,18 @@ class MPIBackend(Backend):
         return f"{what}, which has begun and waits in MPI for one of {self._hood.describe(self._hood.others)}"
 
     def close(self) -> None:
-        """Let go of the communicator, or, in a job that has failed, see to it that this process can end.
+        """Let go of the communicator, or, where the job has failed, see to it that this process can end.
 
-        mpi4py finalises MPI when the interpreter ends, and MPI_Finalize waits for all ranks, also for dead ones. So then MPI
-        is aborted instead, which is as late: the script has printed its story and run its exit handlers.
+        mpi4py finalises MPI when the interpreter ends, and MPI_Finalize waits for all ranks, also for dead ones. So a rank on
+        which the job has failed aborts MPI instead, which is as late: its script has told its story and run its exit handlers.
+        A rank that left before others failed does wait in MPI_Finalize, so that it does not cut off their stories.
         """
         states = [segment.words[STATE] for segment in self._hood.segments]
-        if self._failed or FAILED in states:
+        if self._failed or states[self.rank] == FAILED:
             from mpi4py.run import set_abort_status
 
             set_abort_status(1)
-        else:
+        elif FAILED not in states:
             self._comm.Free()
 
 

@@ -64,7 +64,7 @@ def perform(case: Case, name: str | None) -> None:
 
 distrun.init()
 same = SameEverywhere()
-for number, case in enumerate(collect(cases(), 250)):
+for number, case in enumerate(collect(cases(), 180)):
     try:
         perform(case, f"tensor.{number % 7}" if case.named else None)
     except AssertionError as error:

@@ -74,7 +74,7 @@ def perform(case: Case, name: str | None) -> None:
 
 distrun.init()
 everywhere = SameEverywhere()
-for number, case in enumerate(collect(cases(), 120)):
+for number, case in enumerate(collect(cases(), 60)):
     try:
         perform(case, f"group.{number % 5}" if case.named else None)
     except AssertionError as error:

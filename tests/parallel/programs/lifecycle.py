@@ -63,7 +63,7 @@ for tensor, expected in survivors:
     assert (tensor == expected).all(), "memory from before shutdown has changed"
 # A segment lives as long as an array in it: one mapping, and the descriptor that Python's mmap keeps beside it.
 assert levels[-1][0] <= levels[0][0] + len(survivors) - 1, levels
-assert levels[-1][1] == len(survivors), levels
+assert levels[-1][1] <= len(survivors), levels
 assert levels[-1][2] <= levels[1][2], levels
 
 distrun.init()

@@ -1,0 +1,31 @@
+"""Compiled models train as others do."""
+
+import sys
+
+import torch
+from checking import batches, check, close, gradients, loss_of, mine, network, parameters, run_checks, same_on_all_ranks
+
+import distrun.torch as hvd
+
+
+@check
+def a_compiled_model_gets_the_result_of_one_process():
+    alone = network()
+    optimizer = torch.optim.SGD(alone.parameters(), 0.1, momentum=0.9)
+    for batch in batches(4):
+        optimizer.zero_grad()
+        loss_of(alone, batch).backward()
+        optimizer.step()
+    model = network()
+    compiled = torch.compile(model, backend=sys.argv[1] if len(sys.argv) > 1 else "aot_eager")
+    optimizer = hvd.DistributedOptimizer(torch.optim.SGD(compiled.parameters(), 0.1, momentum=0.9))
+    for batch in batches(4):
+        optimizer.zero_grad()
+        loss_of(compiled, mine(batch)).backward()
+        assert same_on_all_ranks(gradients(model))
+        optimizer.step()
+    assert close(parameters(model), parameters(alone))
+    assert same_on_all_ranks(parameters(model))
+
+
+run_checks()

@@ -1,0 +1,453 @@
+"""Backward passes of all kinds: accumulating, repeated, nested, with parameters that come and go."""
+
+import copy
+import gc
+import weakref
+
+import torch
+from checking import (
+    batches,
+    check,
+    close,
+    gradients,
+    loss_of,
+    mine,
+    network,
+    parameters,
+    raises,
+    run_checks,
+    same_on_all_ranks,
+)
+from torch.utils.checkpoint import checkpoint
+
+import distrun.torch as hvd
+
+hvd.init()
+RANK, SIZE = hvd.rank(), hvd.size()
+SGD = torch.optim.SGD
+
+
+def whole(batch):
+    return batch
+
+
+def plain(optimizer, model, **_):
+    return optimizer
+
+
+def wrapped(optimizer, model, **options):
+    return hvd.DistributedOptimizer(optimizer, model.named_parameters(), **options)
+
+
+@check
+def gradients_are_reduced_when_backward_returns():
+    batch = batches(1)[0]
+    alone, model = network(), network()
+    loss_of(alone, batch).backward()
+    optimizer = wrapped(SGD(model.parameters(), 0.1), model)
+    for _ in range(3):
+        optimizer.zero_grad()
+        loss_of(model, mine(batch)).backward()
+        assert close(gradients(model), gradients(alone))
+        assert same_on_all_ranks(gradients(model))
+
+
+@check
+def the_wrapped_optimizer_is_the_same_object_with_its_state_and_schedulers():
+    def run(wrap, part):
+        model = network()
+        optimizer = SGD(model.parameters(), 0.1, momentum=0.9)
+        scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 2, 0.5)
+        calls = []
+        optimizer.register_step_post_hook(lambda *_: calls.append(1))
+        for step, batch in enumerate(batches(6)):
+            if step == 2:
+                same = wrap(optimizer, model)
+                assert same is optimizer
+                assert type(optimizer).__name__ == "SGD"
+                assert isinstance(optimizer, SGD)
+            if step == 4:
+                optimizer.load_state_dict(copy.deepcopy(optimizer.state_dict()))
+            optimizer.zero_grad()
+            loss_of(model, part(batch) if step >= 2 else batch).backward()
+            optimizer.step()
+            scheduler.step()
+        assert len(calls) == 6
+        return [*parameters(model), torch.tensor(scheduler.get_last_lr())]
+
+    with warnings_as_errors():
+        assert close(run(wrapped, mine), run(plain, whole))
+
+
+@check
+def schedulers_made_after_wrapping_work_too():
+    def run(wrap, part):
+        model = network()
+        optimizer = wrap(SGD(model.parameters(), 0.1), model)
+        scheduler = torch.optim.lr_scheduler.OneCycleLR(optimizer, 0.2, total_steps=5)
+        for batch in batches(4):
+            optimizer.zero_grad()
+            loss_of(model, part(batch)).backward()
+            optimizer.step()
+            scheduler.step()
+        return parameters(model)
+
+    with warnings_as_errors():
+        assert close(run(wrapped, mine), run(plain, whole))
+
+
+@check
+def a_copy_of_a_wrapped_optimizer_is_a_plain_one():
+    model = network()
+    optimizer = wrapped(SGD(model.parameters(), 0.1), model)
+    assert type(copy.deepcopy(optimizer)) is SGD
+
+
+def accumulate(wrap, part, how, window=3, count=7):
+    """Steps after every `window` backward passes, and a last one for what is left."""
+    model = network()
+    options = {"backward_passes_per_step": window} if how == "passes" else {}
+    optimizer = wrap(SGD(model.parameters(), 0.05, momentum=0.9), model, **options)
+    todo = batches(count)
+    for number, batch in enumerate(todo, 1):
+        last = number % window == 0 or number == count
+        if how == "no_sync" and not last and wrap is wrapped:
+            with optimizer.no_sync():
+                loss_of(model, part(batch)).backward()
+        else:
+            loss_of(model, part(batch)).backward()
+        if last:
+            optimizer.step()
+            optimizer.zero_grad()
+    return parameters(model)
+
+
+@check
+def accumulated_gradients_are_reduced_once_and_a_partial_window_at_step():
+    alone = accumulate(plain, whole, "plainly")
+    for how in ("passes", "no_sync", "every time"):
+        together = accumulate(wrapped, mine, how)
+        assert close(together, alone), how
+        assert same_on_all_ranks(together)
+
+
+@check
+def within_no_sync_gradients_stay_local():
+    model = network()
+    optimizer = wrapped(SGD(model.parameters(), 0.1), model)
+    batch = mine(batches(1)[0])
+    reference = network()
+    loss_of(reference, batch).backward()
+    with optimizer.no_sync():
+        loss_of(model, batch).backward()
+    assert close(gradients(model), gradients(reference), 0.0)
+    optimizer.step()
+    assert same_on_all_ranks(parameters(model))
+
+
+@check
+def the_number_of_passes_per_step_can_be_changed():
+    model = network()
+    optimizer = wrapped(SGD(model.parameters(), 0.1), model)
+    optimizer.set_backward_passes_per_step(2)
+    batch = batches(1)[0]
+    loss_of(model, mine(batch)).backward()
+    assert not same_on_all_ranks(gradients(model))
+    loss_of(model, mine(batch)).backward()
+    assert same_on_all_ranks(gradients(model))
+    with raises(ValueError, "backward_passes_per_step='two'"):
+        optimizer.set_backward_passes_per_step("two")
+
+
+@check
+def a_second_backward_is_averaged_again_and_refused_for_sums():
+    first, second = batches(2)
+    alone = network()
+    (loss_of(alone, first) + loss_of(alone, second)).backward()
+    model = network()
+    optimizer = wrapped(SGD(model.parameters(), 0.1), model)
+    loss_of(model, mine(first)).backward()
+    loss_of(model, mine(second)).backward()
+    assert close(gradients(model), gradients(alone))
+    model = network()
+    optimizer = wrapped(SGD(model.parameters(), 0.1), model, op=hvd.Sum)
+    loss_of(model, mine(first)).backward()
+    with raises(ValueError, "op=sum", "no_sync", "backward_passes_per_step"):
+        loss_of(model, mine(second)).backward()
+    model = network()
+    optimizer = wrapped(SGD(model.parameters(), 0.1), model, op=hvd.Sum)
+    for _ in range(3):
+        model.zero_grad()  # not the optimizer's
+        loss_of(model, mine(first)).backward()
+    optimizer.step()
+
+
+@check
+def both_ways_of_zeroing_gradients_work_and_what_flies_is_never_what_grad_shows():
+    def run(wrap, part, set_to_none):
+        model = network()
+        optimizer = wrap(SGD(model.parameters(), 0.1, momentum=0.9), model)
+        for batch in batches(5):
+            optimizer.zero_grad(set_to_none=set_to_none)
+            before = gradients(model)
+            loss_of(model, part(batch)).backward()
+            assert (before[0] is None) == set_to_none or not any(p.grad is None for p in model.parameters())
+            optimizer.step()
+        return parameters(model)
+
+    for set_to_none in (True, False):
+        assert close(run(wrapped, mine, set_to_none), run(plain, whole, set_to_none))
+    model = network()
+    optimizer = wrapped(SGD(model.parameters(), 0.1), model)
+    addresses = []
+    for batch in batches(6):
+        optimizer.zero_grad(set_to_none=False)
+        loss_of(model, mine(batch)).backward()
+        addresses.append(model[0].weight.grad.data_ptr())
+    assert len(set(addresses)) == 2, "two buffers, by turns"
+    assert all(a != b for a, b in zip(addresses, addresses[1:]))
+
+
+@check
+def frozen_parameters_stay_out_and_unfrozen_ones_come_in():
+    def run(wrap, part):
+        model = network()
+        model[0].requires_grad_(False)
+        optimizer = wrap(SGD(model.parameters(), 0.1, momentum=0.9), model)
+        for step, batch in enumerate(batches(9)):
+            if step == 3:
+                model[0].weight.requires_grad_(True)
+            if step == 5:
+                model.requires_grad_(True)
+            if step == 7:
+                model[2].requires_grad_(False)
+            optimizer.zero_grad()
+            loss_of(model, part(batch)).backward()
+            optimizer.step()
+        return parameters(model)
+
+    together = run(wrapped, mine)
+    assert close(together, run(plain, whole))
+    assert same_on_all_ranks(together)
+
+
+@check
+def parameters_added_later_are_reduced_too():
+    def run(wrap, part, add):
+        model = network()
+        optimizer = wrap(SGD(model[0].parameters(), 0.1), model[0])
+        for step, batch in enumerate(batches(5)):
+            if step == 2:
+                add(optimizer, model)
+            optimizer.zero_grad()
+            loss_of(model, part(batch)).backward()
+            optimizer.step()
+        return parameters(model)
+
+    def properly(optimizer, model):
+        optimizer.add_param_group({"params": list(model[2].parameters()), "lr": 0.05})
+        optimizer.add_param_group({"params": list(model[4].parameters())})
+
+    def behind_our_back(optimizer, model):
+        optimizer.param_groups[0]["params"].extend(model[2].parameters())
+
+    for add in (properly, behind_our_back):
+        together = run(wrapped, mine, add)
+        assert close(together, run(plain, whole, add))
+        assert same_on_all_ranks(together)
+
+
+@check
+def a_backward_pass_that_fails_half_way_is_forgotten():
+    class Fails(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, tensor):
+            return tensor.clone()
+
+        @staticmethod
+        def backward(ctx, gradient):
+            raise ArithmeticError("on purpose")
+
+    model = network()
+    optimizer = wrapped(SGD(model.parameters(), 0.1), model, groups=6)
+    for fails in (False, True, False):
+        optimizer.zero_grad()
+        features, targets = mine(batches(1)[0])
+        hidden = model[0](features)
+        hidden = Fails.apply(hidden) if fails else hidden
+        loss = torch.nn.functional.mse_loss(model[1:](hidden), targets)
+        if fails:
+            with raises(ArithmeticError):
+                loss.backward()
+        else:
+            loss.backward()
+            assert same_on_all_ranks(gradients(model))
+            optimizer.step()
+    assert same_on_all_ranks(parameters(model))
+
+
+@check
+def activation_checkpointing_of_both_kinds_is_one_pass():
+    def run(wrap, part, reentrant):
+        model = network()
+        optimizer = wrap(SGD(model.parameters(), 0.1, momentum=0.9), model, **({"groups": 3} if wrap is wrapped else {}))
+        for batch in batches(4):
+            features, targets = part(batch)
+            features = features.clone().requires_grad_()
+            hidden = checkpoint(model[:2], features, use_reentrant=reentrant)
+            output = model[4](checkpoint(model[2:4], hidden, use_reentrant=reentrant))
+            optimizer.zero_grad()
+            torch.nn.functional.mse_loss(output, targets).backward()
+            if wrap is wrapped:
+                assert same_on_all_ranks(gradients(model))
+            optimizer.step()
+        return parameters(model)
+
+    for reentrant in (True, False):
+        assert close(run(wrapped, mine, reentrant), run(plain, whole, reentrant))
+
+
+@check
+def a_model_wholly_within_checkpoints_is_reduced_when_backward_returns():
+    model = network()
+    optimizer = wrapped(SGD(model.parameters(), 0.1), model)
+    for batch in batches(3):
+        features, targets = mine(batch)
+        output = checkpoint(model, features.clone().requires_grad_(), use_reentrant=True)
+        optimizer.zero_grad()
+        torch.nn.functional.mse_loss(output, targets).backward()
+        assert same_on_all_ranks(gradients(model))
+        optimizer.step()
+
+
+@check
+def a_shared_parameter_sent_too_early_is_an_error_not_a_wrong_result():
+    layer = torch.nn.Linear(6, 6)
+    first = torch.nn.Linear(6, 6)
+    model = torch.nn.ModuleList([first, layer])
+    hvd.broadcast_parameters(model.state_dict(), 0)
+    optimizer = wrapped(SGD(model.parameters(), 0.1), model, groups=2)
+
+    def backward():
+        hidden = first(torch.ones(2, 6) + RANK)
+        for _ in range(2):
+            hidden = checkpoint(layer, hidden, use_reentrant=True)
+        hidden.sum().backward()
+
+    with raises(ValueError, "use_reentrant=False", "no_sync"):
+        for _ in range(2):
+            optimizer.zero_grad()
+            backward()
+    for _ in range(2):
+        optimizer.zero_grad()
+        with optimizer.no_sync():
+            backward()
+        optimizer.synchronize()
+        assert same_on_all_ranks(gradients(model))
+
+
+@check
+def gradients_of_gradients_and_gradients_of_inputs_work():
+    def run(wrap, part):
+        model = network()
+        optimizer = wrap(SGD(model.parameters(), 0.05), model)
+        for batch in batches(3):
+            features, targets = part(batch)
+            features = features.clone().requires_grad_()
+            loss = torch.nn.functional.mse_loss(model(features), targets)
+            (slope,) = torch.autograd.grad(loss * len(features), features, create_graph=True)
+            optimizer.zero_grad()
+            (loss + slope.square().sum(1).mean()).backward()
+            optimizer.step()
+        return parameters(model)
+
+    assert close(run(wrapped, mine), run(plain, whole))
+
+
+@check
+def sparse_gradients_travel_as_indices_and_values():
+    def run(wrap, part, sparse, **options):
+        torch.manual_seed(1)
+        table = torch.nn.EmbeddingBag(50, 4, mode="sum", sparse=sparse).double()
+        model = torch.nn.Sequential(table, torch.nn.Linear(4, 1).double())
+        optimizer = wrap(SGD(model.parameters(), 0.1), model, **options)
+        for step in range(4):
+            torch.manual_seed(step)
+            words = torch.randint(0, 50, (8 * SIZE, 3))
+            optimizer.zero_grad()
+            model(part((words, words))[0]).square().mean().backward()
+            assert table.weight.grad.is_sparse == (sparse and not options)
+            optimizer.step()
+        return parameters(model)
+
+    alone = run(plain, whole, True)
+    for options in ({}, {"sparse_as_dense": True}, {"groups": 1, "sparse_as_dense": True}):
+        together = run(wrapped, mine, True, **options)
+        assert close(together, alone), options
+        assert same_on_all_ranks(together)
+
+
+@check
+def a_sparse_parameter_may_be_unused_on_some_ranks():
+    table = torch.nn.Embedding(10, 2, sparse=True)
+    hvd.broadcast_parameters(table.state_dict(), 0)
+    other = torch.nn.Parameter(torch.ones(2))
+    optimizer = hvd.DistributedOptimizer(torch.optim.SGD([*table.parameters(), other], 0.1))
+    for step in range(4):
+        optimizer.zero_grad()
+        loss = other.sum()
+        if step < 3 and step % SIZE == RANK:
+            loss = loss + table(torch.tensor([1, 2, 1])).sum()
+        loss.backward()
+        optimizer.step()
+        assert same_on_all_ranks(parameters(table))
+    assert table.weight.grad is None
+
+
+@check
+def a_discarded_optimizer_leaves_its_parameters_alone():
+    model = network()
+    optimizer = wrapped(SGD(model.parameters(), 0.1), model)
+    loss_of(model, mine(batches(1)[0])).backward()
+    gone = weakref.ref(optimizer)
+    reducer = weakref.ref(optimizer._reducer)
+    optimizer = None
+    gc.collect()
+    assert gone() is None
+    assert reducer() is None
+    model.zero_grad()
+    batch = mine(batches(1)[0])
+    loss_of(model, batch).backward()
+    assert not same_on_all_ranks(gradients(model))
+
+
+@check
+def ranks_may_have_any_number_of_optimizers_in_the_same_order():
+    models = [network() for _ in range(5)]
+    optimizers = [wrapped(SGD(model.parameters(), 0.1), model) for model in models]
+    batch = mine(batches(1)[0])
+    for model in models:
+        loss_of(model, batch).backward()
+    for optimizer in optimizers:
+        optimizer.step()
+    assert same_on_all_ranks([p for model in models for p in parameters(model)])
+
+
+def warnings_as_errors():
+    import warnings
+
+    context = warnings.catch_warnings()
+    enter = context.__enter__
+
+    class Errors:
+        def __enter__(self):
+            enter()
+            warnings.simplefilter("error")
+
+        def __exit__(self, *details):
+            return context.__exit__(*details)
+
+    return Errors()
+
+
+run_checks()

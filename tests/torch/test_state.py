@@ -1,0 +1,10 @@
+"""Starting from the same state; see programs/state.py for the behaviours."""
+
+from __future__ import annotations
+
+import pytest
+
+
+@pytest.mark.parametrize("size", [2, 3])
+def test_all_ranks_start_from_the_roots_state(job, size):
+    job("state", size)
