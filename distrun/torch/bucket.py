@@ -31,6 +31,7 @@ class Bucket(ABC):
         self.parameters = list(parameters)
         self.waiting_for = set(places)
         self.is_sent = False
+        self.is_last = False
 
     @abstractmethod
     def send(self) -> None:
@@ -115,7 +116,11 @@ class DenseBucket(Bucket):
         else:
             self._fill_with_gaps(buffer, gradients)
         engine = world.engine()
-        self._handle = engine.submit(Handle(engine, self._request, buffer.arrays, buffer.arrays))
+        handle = Handle(engine, self._request, buffer.arrays, buffer.arrays)
+        import os
+        mode = os.environ.get("MODE", "a")
+        last = mode == "c" or (mode == "b" and self.is_last)
+        self._handle = (engine.run if last else engine.submit)(handle)
         self.is_sent = True
 
     def _free_buffer(self, gradients: Sequence[Tensor | None]) -> _Buffer:

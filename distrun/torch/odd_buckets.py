@@ -56,7 +56,9 @@ class SparseBucket(Bucket):
             factor /= self.call.process_set.size()
         if factor != 1.0:
             values *= factor
-        parameter.grad = torch.sparse_coo_tensor(indices.t(), values, parameter.shape).coalesce()
+        parameter.grad = torch.sparse_coo_tensor(
+            indices.t(), values, parameter.shape, check_invariants=False
+        ).coalesce()
 
 
 class CompressedBucket(Bucket):

@@ -144,6 +144,7 @@ class GradientReducer:
                 "backward() under optimizer.no_sync() and call optimizer.synchronize() after it"
             ) from None
         if not waiting_for:
+            bucket.is_last = bucket is self._buckets[-1]
             bucket.send()
             if not self._is_end_arranged and all(bucket.is_sent for bucket in self._buckets):
                 self._arrange_end()

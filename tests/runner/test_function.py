@@ -15,13 +15,6 @@ from distrun.errors import LaunchError, UsageError
 from distrun.runner.function import RemoteTraceback, run
 
 
-class OddError(Exception):
-    """Cannot be made from its arguments, so it cannot be unpickled."""
-
-    def __init__(self, one, two):
-        super().__init__("odd")
-
-
 def assert_no_children():
     assert psutil.Process().children() == []
 
@@ -55,6 +48,12 @@ def test_the_exception_of_a_rank_is_raised_as_the_object_it_was(capfd):
 
 
 def test_an_exception_that_cannot_be_unpickled_is_told_as_text():
+    class OddError(Exception):
+        """Cannot be made from its arguments. A class of this function, so that it travels by value."""
+
+        def __init__(self, one, two):
+            super().__init__("odd")
+
     def fail():
         raise OddError(1, 2)
 

@@ -68,10 +68,11 @@ def _broadcast(tensor: Array, root: int, name: str | None, process_set: ProcessS
     size = process_set.size()
     if not (isinstance(root, (int, np.integer)) and 0 <= root < size):
         raise UsageError(f"root_rank={root!r} is no rank of this process set: it has ranks 0 to {size - 1}")
+    if in_place:
+        check_in_place(tensor)
     flat, dtype = flat_of(tensor)
     request = Request("broadcast", name, dtype, (tensor.shape,), root=int(root), process_set=process_set.process_set_id)
     if in_place:
-        check_in_place(tensor)
         collect = given if tensor.flags.c_contiguous else copied_back
         return Handle(world.engine(), request, (), (flat,), collect, tensor)
     output = flat.copy() if world.rank() == root else np.empty(flat.size, flat.dtype)

@@ -25,6 +25,7 @@ from distrun.runtime.collectives.tensors import (
     room_for,
     rows,
     rows_group,
+    writable,
 )
 from distrun.runtime.handles import AnyHandle, Handle
 from distrun.runtime.process_set import ProcessSet, global_process_set
@@ -42,6 +43,8 @@ def _allreduce(
     in_place: bool,
 ) -> Handle:
     engine = world.engine()
+    if in_place and type(tensor) is not np.ndarray:
+        check_in_place(tensor)
     flat, dtype = flat_of(tensor)
     check_op(op, dtype)
     request = Request(
@@ -137,11 +140,7 @@ def _allreduce_group(
     if not in_place:
         room = room_for(sum([flat.size for flat in flats]), flats[0].dtype, engine)
         return Handle(engine, request, flats, (room,), new_group, tensors[0].dtype)
-    collect = given
-    if not all(tensor.flags.carray for tensor in tensors):
-        for tensor in tensors:
-            check_in_place(tensor)
-        collect = copied_back
+    collect = given if all(tensor.flags.c_contiguous for tensor in tensors) else copied_back
     return Handle(engine, request, flats, flats, collect, list(tensors))
 
 
@@ -176,7 +175,7 @@ def grouped_allreduce_async_(
         handle = _allreduce_group(group, name, op, prescale_factor, postscale_factor, process_set, in_place=True)
         return handle.engine.submit(handle)
 
-    return grouped(tensors, name, start)
+    return grouped(writable(tensors), name, start)
 
 
 def grouped_allreduce(
@@ -213,7 +212,7 @@ def grouped_allreduce_(
         handle = _allreduce_group(group, name, op, prescale_factor, postscale_factor, process_set, in_place=True)
         return handle.engine.run(handle)
 
-    return grouped(tensors, name, start).wait()
+    return grouped(writable(tensors), name, start).wait()
 
 
 def _reducescatter(

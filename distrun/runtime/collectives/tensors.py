@@ -41,12 +41,21 @@ def flat_of(tensor: Array) -> tuple[Array, str]:
 
 
 def check_in_place(tensor: Any) -> None:
+    """Refuse what an in-place operation cannot write to."""
     if not isinstance(tensor, np.ndarray):
         raise UsageError(
             f"an in-place operation needs a numpy array, not {type(tensor).__name__}: use the form without _"
         )
     if not tensor.flags.writeable:
         raise UsageError("an in-place operation needs a writable array, and this one is read-only: copy it first")
+
+
+def writable(tensors: Sequence[Any]) -> list[Array]:
+    """The tensors of a group, once it is clear that all can be written to."""
+    for tensor in tensors:
+        if type(tensor) is not np.ndarray or not tensor.flags.writeable:
+            check_in_place(tensor)
+    return list(tensors)
 
 
 def room_for(count: int, dtype: np.dtype[Any], engine: world.AnyEngine) -> Array:

@@ -65,7 +65,7 @@ def network(dtype: torch.dtype = torch.float64) -> torch.nn.Sequential:
     return torch.nn.Sequential(*layers).to(dtype)
 
 
-def batches(count: int, rows: int = 16, dtype: torch.dtype = torch.float64) -> list[tuple[torch.Tensor, torch.Tensor]]:
+def batches(count: int, rows: int = 12, dtype: torch.dtype = torch.float64) -> list[tuple[torch.Tensor, torch.Tensor]]:
     """The combined batches, the same on all ranks."""
     torch.manual_seed(5)
     return [(torch.randn(rows, 6, dtype=dtype), torch.randn(rows, 2, dtype=dtype)) for _ in range(count)]

@@ -131,7 +131,13 @@ def async_forms_return_handles():
 
 @check
 def groups_may_mix_dtypes_and_shapes():
-    kinds = [((3,), torch.float32), ((2, 2), torch.int64), ((), torch.float32), ((4,), torch.bfloat16), ((0,), torch.bool)]
+    kinds = [
+        ((3,), torch.float32),
+        ((2, 2), torch.int64),
+        ((), torch.float32),
+        ((4,), torch.bfloat16),
+        ((0,), torch.bool),
+    ]
     tensors = [sample(*kind) for kind in kinds]
     expected = [added(everyone(*kind)) for kind in kinds]
     for results in (
@@ -187,7 +193,9 @@ def alltoall_sends_each_rank_its_rows():
     for dtype in [*REAL, torch.int64, torch.bool]:
         for rest in [(), (2,), (0,)]:
             tensor = sample((SIZE * 2, *rest), dtype)
-            expected = torch.cat([sample((SIZE * 2, *rest), dtype, rank)[RANK * 2 : RANK * 2 + 2] for rank in range(SIZE)])
+            expected = torch.cat(
+                [sample((SIZE * 2, *rest), dtype, rank)[RANK * 2 : RANK * 2 + 2] for rank in range(SIZE)]
+            )
             assert equal(hvd.alltoall(tensor), expected)
             splits = list(range(SIZE))  # rank r receives r rows from everybody
             tensor = sample((sum(splits), *rest), dtype)
@@ -276,7 +284,9 @@ def a_compressor_of_the_users_own_is_called():
     tensor = sample((5,), torch.float32)
     expected = added(everyone((5,), torch.float32))
     assert equal(hvd.allreduce(tensor, op=hvd.Sum, compression=Halves), expected)
-    assert all(equal(each, expected) for each in hvd.grouped_allreduce([tensor, tensor], op=hvd.Sum, compression=Halves))
+    assert all(
+        equal(each, expected) for each in hvd.grouped_allreduce([tensor, tensor], op=hvd.Sum, compression=Halves)
+    )
     assert calls == ["compress", "decompress", "compress", "compress", "decompress", "decompress"]
     exact = torch.full((5,), 1.0 + 2.0**-20)
     for ours in (hvd.Compression.none, hvd.Compression.fp16, hvd.Compression.bf16):

@@ -290,7 +290,9 @@ def a_backward_pass_that_fails_half_way_is_forgotten():
 def activation_checkpointing_of_both_kinds_is_one_pass():
     def run(wrap, part, reentrant):
         model = network()
-        optimizer = wrap(SGD(model.parameters(), 0.1, momentum=0.9), model, **({"groups": 3} if wrap is wrapped else {}))
+        optimizer = wrap(
+            SGD(model.parameters(), 0.1, momentum=0.9), model, **({"groups": 3} if wrap is wrapped else {})
+        )
         for batch in batches(4):
             features, targets = part(batch)
             features = features.clone().requires_grad_()

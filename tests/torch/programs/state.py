@@ -54,7 +54,9 @@ def parameters_become_the_roots():
 @check
 def different_parameters_are_an_error_that_names_the_difference():
     model = torch.nn.Linear(3, 3 + (RANK == 1))
-    with raises(MismatchError, "the parameters to broadcast", "weight [3, 3] float32", "weight [4, 3] float32 on rank 1"):
+    with raises(
+        MismatchError, "the parameters to broadcast", "weight [3, 3] float32", "weight [4, 3] float32 on rank 1"
+    ):
         hvd.broadcast_parameters(model.state_dict(), 0)
     with raises(MismatchError, "the parameters of the optimizer"):
         hvd.broadcast_optimizer_state(torch.optim.SGD(model.parameters(), 0.1), 0)

@@ -23,7 +23,9 @@ RANK, SIZE = hvd.rank(), hvd.size()
 SGD = torch.optim.SGD
 
 
-def train(make, count=6, rows=16, dtype=torch.float64, wrap=lambda optimizer, model: optimizer, part=lambda batch: batch):
+def train(
+    make, count=6, rows=12, dtype=torch.float64, wrap=lambda optimizer, model: optimizer, part=lambda batch: batch
+):
     """Train the small model; what its parameters are afterwards."""
     model = network(dtype)
     optimizer = wrap(make(model.parameters()), model)
@@ -290,7 +292,7 @@ def parameters_unused_on_some_ranks_count_as_zero_and_unused_on_all_keep_none():
         for step in range(4):
             optimizer.zero_grad()
             loss = used(torch.ones(1, 3, dtype=torch.float64)).sum()
-            if RANK == step % SIZE:
+            if step % SIZE == RANK:
                 loss = loss + sometimes(torch.ones(1, 3, dtype=torch.float64)).sum()
             loss.backward()
             assert never.weight.grad is None

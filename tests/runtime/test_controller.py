@@ -1,0 +1,467 @@
+"""Histories of events, and what the controller decides: no ranks, no clock."""
+
+from __future__ import annotations
+
+import dataclasses
+import random
+from collections import Counter
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from distrun.runtime.controller import Controller, Define, Execute, Fail, list_ranks
+from distrun.runtime.reduction import Max, Sum
+from distrun.runtime.request import Request
+
+
+def request(name: str | None = "a", **changes: object) -> Request:
+    return Request("allreduce", name, "float32", ((3,),))._replace(**changes)
+
+
+A, B, C = request("a"), request("b"), request("c")
+
+
+def controller(size: int = 2, **options: int) -> Controller:
+    return Controller({0: range(size)}, **options)
+
+
+def taught(size: int, *requests: Request) -> Controller:
+    """A controller that knows these requests by the numbers 0, 1, ..."""
+    made = controller(size)
+    for known in requests:
+        for rank in range(size):
+            made.submit(rank, known, f"train.py:{rank}", 0.0)
+    assert made.decisions() == [Define(number, known) for number, known in enumerate(requests)]
+    return made
+
+
+def test_an_operation_is_ready_when_the_last_rank_has_submitted_it():
+    made = controller(3)
+    for rank in (2, 0):
+        made.submit(rank, A, "", 0.0)
+        assert made.decisions() == []
+    made.submit(1, A, "", 0.0)
+    assert made.decisions() == [Define(0, A)]
+    assert made.decisions() == []
+
+
+def test_operations_run_in_the_order_in_which_they_became_ready_whatever_order_each_rank_used():
+    made = controller()
+    for known in (A, B, C):
+        made.submit(0, known, "", 0.0)
+    for known in (C, A, B):
+        made.submit(1, known, "", 0.0)
+    assert made.decisions() == [Define(0, C), Define(1, A), Define(2, B)]
+
+
+def test_known_operations_are_numbers_and_those_that_become_ready_together_make_one_decision():
+    made = taught(2, A, B, C)
+    made.submit_numbers(0, [0, 1, 2], 0.0)
+    assert made.decisions() == []
+    made.submit_numbers(1, [2, 0], 0.0)
+    assert made.decisions() == [Execute([2, 0])]
+    made.submit_numbers(1, [1], 0.0)
+    assert made.decisions() == [Execute([1])]
+
+
+def test_a_stretch_of_equal_numbers_is_ready_as_far_as_the_slowest_rank_has_come():
+    made = taught(3, A, B, C)
+    made.submit_numbers(0, [0, 1, 2], 0.0)
+    made.submit_numbers(2, [0, 1], 0.0)
+    made.submit_numbers(1, [0], 0.0)
+    assert made.decisions() == [Execute([0])]
+    made.submit_numbers(1, [1, 2], 0.0)
+    made.submit_numbers(2, [2], 0.0)
+    assert made.decisions() == [Execute([1, 2])]
+
+
+def test_one_rank_may_spell_out_what_another_submits_by_number():
+    made = taught(2, A, B)
+    made.submit_numbers(0, [0, 1], 0.0)
+    made.submit(1, B, "", 0.0)
+    made.submit(1, A, "", 0.0)
+    assert made.decisions() == [Execute([1, 0])]
+
+
+def test_a_new_operation_between_known_ones_keeps_its_place():
+    made = taught(2, A, B)
+    for rank in range(2):
+        made.submit_numbers(rank, [0], 0.0)
+        made.submit(rank, C, "", 0.0)
+        made.submit_numbers(rank, [1], 0.0)
+    assert made.decisions() == [Execute([0]), Define(2, C), Execute([1])]
+
+
+def test_a_changed_shape_under_the_same_name_gets_a_number_of_its_own_and_the_old_one_stays():
+    made = taught(2, A)
+    longer = A._replace(shapes=((4,),))
+    for rank in range(2):
+        made.submit(rank, longer, "", 0.0)
+    assert made.decisions() == [Define(1, longer)]
+    made.submit_numbers(0, [0], 0.0)
+    made.submit(1, A, "", 0.0)
+    assert made.decisions() == [Execute([0])]
+    for rank in range(2):
+        made.submit_numbers(rank, [1], 0.0)
+    assert made.decisions() == [Execute([1])]
+
+
+def test_requests_beyond_the_capacity_are_carried_out_without_a_number():
+    made = controller(2, capacity=1)
+    for _ in range(2):
+        for known in (A, B):
+            for rank in range(2):
+                made.submit(rank, known, "", 0.0)
+    assert made.decisions() == [Define(0, A), Define(-1, B), Execute([0]), Define(-1, B)]
+
+
+def test_without_capacity_everything_is_spelled_out_every_time():
+    made = controller(2, capacity=0)
+    for rank in (0, 0, 1, 1):
+        made.submit(rank, request(None), "", 0.0)
+    assert made.decisions() == [Define(-1, request(None))] * 2
+
+
+def test_unnamed_operations_are_matched_by_their_order():
+    first, second = request(None), request(None, shapes=((9,),))
+    made = controller()
+    made.submit(0, first, "", 0.0)
+    made.submit(0, second, "", 0.0)
+    made.submit(0, first, "", 0.0)
+    made.submit(1, first, "", 0.0)
+    made.submit(1, second, "", 0.0)
+    assert made.decisions() == [Define(0, first), Define(1, second)]
+    made.submit_numbers(1, [0], 0.0)
+    (decided,) = made.decisions()
+    # Rank 0 spelled it out before it knew the number: it may be told again, but it is the same number.
+    assert decided in (Define(0, first), Execute([0]))
+
+
+def test_unnamed_operations_keep_their_order_among_streams_of_numbers():
+    unnamed, other = request(None), request(None, op=Max)
+    made = taught(2, A, unnamed, other)
+    made.submit_numbers(0, [1, 0, 2, 1], 0.0)
+    made.submit_numbers(1, [1, 0], 0.0)
+    assert made.decisions() == [Execute([1, 0])]
+    made.submit_numbers(1, [2, 1], 0.0)
+    assert made.decisions() == [Execute([2, 1])]
+    made.submit_numbers(0, [1], 0.0)
+    made.submit_numbers(1, [2], 0.0)
+    (failed,) = made.decisions()
+    # 1 and 2 when they were taught, then 1, 2, 1: this is the sixth, number 5.
+    assert isinstance(failed, Fail)
+    assert failed.text.startswith("unnamed allreduce (number 5): the ranks disagree about op: ")
+
+
+def test_process_sets_are_ready_by_themselves_and_share_one_order():
+    made = Controller({0: range(3), 1: [0, 2]})
+    inner = request("a", process_set=1)
+    made.submit(0, inner, "", 0.0)
+    made.submit(0, A, "", 0.0)
+    made.submit(1, A, "", 0.0)
+    made.submit(2, A, "", 0.0)
+    made.submit(2, inner, "", 0.0)
+    assert made.decisions() == [Define(0, A), Define(1, inner)]
+
+
+# Disagreement ---------------------------------------------------------------------------------------------------------
+
+DISAGREEMENTS = [
+    ({"dtype": "float64"}, "dtype: ranks 0, 2 asked for dtype float32 at t.py:0; rank 1 asked for dtype float64 at t.py:1"),
+    ({"shapes": ((3, 1),)}, "shapes: ranks 0, 2 asked for shapes [3] at t.py:0; rank 1 asked for shapes [3, 1] at t.py:1"),
+    ({"shapes": ((),)}, "shapes: ranks 0, 2 asked for shapes [3] at t.py:0; rank 1 asked for shapes [] at t.py:1"),
+    ({"op": Sum}, "op: ranks 0, 2 asked for op average at t.py:0; rank 1 asked for op sum at t.py:1"),
+    ({"root": 2}, "root: ranks 0, 2 asked for root -1 at t.py:0; rank 1 asked for root 2 at t.py:1"),
+    ({"prescale": 0.5}, "prescale: ranks 0, 2 asked for prescale 1.0 at t.py:0; rank 1 asked for prescale 0.5 at t.py:1"),
+    ({"postscale": 2.0}, "postscale: ranks 0, 2 asked for postscale 1.0 at t.py:0; rank 1 asked for postscale 2.0 at t.py:1"),
+    ({"device": "cuda"}, "device: ranks 0, 2 asked for device cpu at t.py:0; rank 1 asked for device cuda at t.py:1"),
+    (
+        {"kind": "allgather", "shapes": ((-1,),)},
+        "kind, shapes: ranks 0, 2 asked for kind allreduce, shapes [3] at t.py:0; "
+        "rank 1 asked for kind allgather, shapes [*] at t.py:1",
+    ),
+]
+
+
+@pytest.mark.parametrize(("changes", "text"), DISAGREEMENTS)
+@pytest.mark.parametrize("order", [(0, 1, 2), (1, 2, 0)])
+def test_a_disagreement_names_the_operation_the_fields_the_ranks_their_values_and_where_they_are(changes, text, order):
+    made = controller(3)
+    for rank in order:
+        made.submit(rank, A._replace(**changes) if rank == 1 else A, f"t.py:{rank}", 0.0)
+    (failed,) = made.decisions()
+    assert isinstance(failed, Fail)
+    assert failed.key == (0, "a")
+    assert failed.ranks == (0, 1, 2)
+    assert not failed.is_stall
+    prefix, _, sides = text.partition(": ")
+    assert failed.text.startswith(f"allreduce 'a': the ranks disagree about {prefix}: ") or failed.text.startswith(
+        f"{A._replace(**changes).kind} 'a': the ranks disagree about {prefix}: "
+    )
+    for side in sides.split("; "):
+        assert side in failed.text
+
+
+def test_after_a_disagreement_the_name_can_be_used_again():
+    made = controller()
+    made.submit(0, A, "", 0.0)
+    made.submit(1, A._replace(op=Max), "", 0.0)
+    assert [type(decision) for decision in made.decisions()] == [Fail]
+    for rank in range(2):
+        made.submit(rank, A, "", 0.0)
+    assert made.decisions() == [Define(0, A)]
+
+
+def test_a_disagreement_keeps_its_place_between_other_decisions():
+    made = taught(2, A, B, C)
+    made.submit_numbers(0, [0, 1, 2], 0.0)
+    made.submit_numbers(1, [0], 0.0)
+    made.submit(1, B._replace(op=Max), "", 0.0)
+    made.submit_numbers(1, [2], 0.0)
+    before, failed, after = made.decisions()
+    assert (before, after) == (Execute([0]), Execute([2]))
+    assert isinstance(failed, Fail)
+
+
+def test_numbers_say_where_the_rank_was_when_it_spelled_the_request_out():
+    made = taught(2, A)
+    made.submit_numbers(0, [0], 0.0)
+    made.submit(1, A._replace(op=Max), "elsewhere.py:9", 0.0)
+    (failed,) = made.decisions()
+    assert "rank 0 asked for op average at train.py:0" in failed.text
+    assert "rank 1 asked for op max at elsewhere.py:9" in failed.text
+
+
+def test_of_a_large_group_the_tensor_that_differs_is_shown():
+    group = request("group", shapes=((1,), (2,), (3,)))
+    made = controller()
+    made.submit(0, group, "", 0.0)
+    made.submit(1, group._replace(shapes=((1,), (2,), (4,))), "", 0.0)
+    (failed,) = made.decisions()
+    assert failed.text == (
+        "allreduce 'group': the ranks disagree about shapes (of tensor 2 of 3): "
+        "rank 0 asked for shapes [3]; rank 1 asked for shapes [4]"
+    )
+
+
+# Stalls ---------------------------------------------------------------------------------------------------------------
+
+
+def test_nothing_waits_at_first_and_the_oldest_is_told_while_something_does():
+    made = taught(2, A, B)
+    assert made.oldest is None
+    made.submit(0, C, "", 5.0)
+    made.submit_numbers(0, [1], 7.0)
+    assert made.oldest == 5.0
+    made.submit(1, C, "", 8.0)
+    assert made.oldest == 7.0
+    made.submit_numbers(1, [1], 9.0)
+    assert made.oldest is None
+
+
+def test_stalls_tell_who_submitted_what_where_and_who_did_not():
+    made = controller(4)
+    made.submit(2, A, "train.py:12 in main", 1.0)
+    made.submit(1, A, "train.py:15 in main", 2.0)
+    made.submit(1, B, "", 4.0)
+    assert made.stalls(3.5, 3.0) == []
+    (stall,) = made.stalls(5.0, 3.0)
+    assert stall.title == "allreduce 'a'"
+    assert (stall.present, stall.missing, stall.waited) == ((1, 2), (0, 3), 4.0)
+    assert stall.site == "train.py:15 in main"
+    assert [stall.title for stall in made.stalls(9.0, 3.0)] == ["allreduce 'a'", "allreduce 'b'"]
+
+
+def test_operations_known_by_number_stall_too():
+    made = taught(3, A, B)
+    made.submit_numbers(0, [0, 1], 10.0)
+    made.submit_numbers(2, [0], 11.0)
+    first, second = made.stalls(20.0, 5.0)
+    assert (first.title, first.present, first.missing) == ("allreduce 'a'", (0, 2), (1,))
+    assert (second.title, second.present, second.missing) == ("allreduce 'b'", (0,), (1, 2))
+    made.submit_numbers(1, [1, 0], 21.0)
+    assert made.decisions() == [Execute([0])]  # b still lacks rank 2
+    made.submit_numbers(2, [1], 22.0)
+    assert made.decisions() == [Execute([1])]
+
+
+def test_a_rank_that_says_how_long_it_has_waited_moves_the_beginning_back():
+    made = taught(2, A)
+    made.submit_numbers(1, [0], 10.0)
+    made.backdate(1, 4.0)
+    assert made.oldest == 4.0
+    made.backdate(1, 6.0)
+    assert made.oldest == 4.0
+    made.backdate(0, 1.0)  # it has submitted nothing that waits
+    assert made.oldest == 4.0
+
+
+def test_giving_up_fails_those_that_wait_and_tells_the_late_comer_who_is_awaited_no_longer():
+    made = controller(3)
+    made.submit(0, A, "", 0.0)
+    made.submit(2, A, "", 0.0)
+    made.submit(0, B, "", 8.0)
+    made.give_up(10.0, 10.0, {"allreduce 'a'": "too late"})
+    assert made.decisions() == [Fail((0, "a"), "too late", (0, 2), is_stall=True)]
+    made.submit(1, A, "", 11.0)
+    assert made.decisions() == [Fail((0, "a"), "too late", (1,), is_stall=True)]
+    assert [stall.title for stall in made.stalls(100.0, 0.0)] == ["allreduce 'b'"]
+    for rank in range(3):
+        made.submit(rank, A, "", 12.0)
+    assert made.decisions() == [Define(0, A)]
+
+
+def test_what_is_tried_again_before_the_late_comer_came_is_a_new_operation():
+    made = taught(3, A)
+    made.submit_numbers(0, [0], 0.0)
+    made.submit_numbers(2, [0], 0.0)
+    made.give_up(1.0, 1.0, {})
+    (failed,) = made.decisions()
+    assert failed.text == "allreduce 'a': not all ranks submitted it in time"
+    made.submit_numbers(2, [0], 1.5)  # again
+    assert made.oldest == 1.5
+    made.submit_numbers(1, [0], 2.0)  # late
+    (failed,) = made.decisions()
+    assert failed.ranks == (1,)
+    made.submit_numbers(1, [0], 2.0)  # again
+    made.submit_numbers(0, [0], 2.0)  # again
+    assert made.decisions() == [Execute([0])]
+    assert made.oldest is None
+
+
+def test_an_unnamed_operation_that_was_given_up_does_not_shift_the_others():
+    unnamed, other = request(None), request(None, op=Max)
+    made = controller()
+    made.submit(0, unnamed, "", 0.0)
+    made.give_up(1.0, 1.0, {})
+    (failed,) = made.decisions()
+    assert failed.key == (0, 0)
+    made.submit(0, other, "", 2.0)
+    made.submit(1, unnamed, "", 3.0)
+    (failed,) = made.decisions()
+    assert (failed.key, failed.ranks) == ((0, 0), (1,))
+    made.submit(1, other, "", 4.0)
+    assert made.decisions() == [Define(0, other)]
+
+
+# Any interleaving -----------------------------------------------------------------------------------------------------
+
+
+@dataclasses.dataclass
+class Rank:
+    """A rank as its engine behaves: submits its script's operations, learns numbers, carries out decisions."""
+
+    rank: int
+    script: list[Request]
+    numbers: dict[Request, int] = dataclasses.field(default_factory=dict)
+    pending: Counter[Request] = dataclasses.field(default_factory=Counter)
+    log: list[tuple[str, Request]] = dataclasses.field(default_factory=list)
+    heard: int = 0
+
+    def next_requests(self, limit: int) -> list[Request]:
+        """What it can submit now: a name may be under way once."""
+        found: list[Request] = []
+        names = {request.name for request in self.pending if self.pending[request]}
+        while self.script and len(found) < limit:
+            name = self.script[0].name
+            if name is not None and name in names:
+                break
+            names.add(name)
+            found.append(self.script.pop(0))
+        return found
+
+    def act(self, decision: Define | Execute | Fail, requests: dict[int, Request]) -> None:
+        if isinstance(decision, Define):
+            if decision.number >= 0:
+                self.numbers[decision.request] = decision.number
+                requests[decision.number] = decision.request
+            self._done("run", decision.request)
+        elif isinstance(decision, Execute):
+            for number in decision.numbers:
+                self._done("run", requests[number])
+        else:
+            assert self.rank in decision.ranks
+            mine = [request for request in self.pending if request.name == decision.key[1] and self.pending[request]]
+            self._done("fail", mine[0])
+
+    def _done(self, how: str, request: Request) -> None:
+        assert self.pending[request] > 0, f"rank {self.rank} has not submitted {request}"
+        self.pending[request] -= 1
+        self.log.append((how, request))
+
+
+NAMES = ["a", "b", "c", "d"]
+
+
+@st.composite
+def jobs(draw: st.DrawFn) -> tuple[list[list[Request]], random.Random, int]:
+    """The ranks' scripts: the same operations, the named ones anywhere, the unnamed ones in one order."""
+    size = draw(st.integers(1, 4))
+    rounds = draw(st.lists(st.lists(st.sampled_from(NAMES), unique=True), min_size=1, max_size=4))
+    unnamed = [request(None, shapes=((extent,),)) for extent in draw(st.lists(st.integers(1, 2), max_size=6))]
+    dissent = draw(st.sets(st.sampled_from(NAMES), max_size=1))
+    generator = draw(st.randoms(use_true_random=False))
+    scripts = []
+    for rank in range(size):
+        script: list[Request] = []
+        for number, names in enumerate(rounds):
+            operations = [request(name, shapes=((1 + number % 2,),)) for name in generator.sample(names, len(names))]
+            odd = rank == size - 1 and size > 1 and number == 0
+            script += [op._replace(dtype="int8") if odd and op.name in dissent else op for op in operations]
+        for operation in reversed(unnamed):
+            script.insert(generator.randrange(len(script) + 1), operation)
+        positions = [index for index, operation in enumerate(script) if operation.name is None]
+        for index, operation in zip(positions, unnamed, strict=True):
+            script[index] = operation
+        scripts.append(script)
+    return scripts, generator, draw(st.sampled_from([0, 1, 3, 1000]))
+
+
+@settings(max_examples=300, deadline=None)
+@given(jobs())
+def test_any_interleaving_decides_each_operation_exactly_once_and_in_one_order(job):
+    scripts, generator, capacity = job
+    submitted = [Counter(script) for script in scripts]
+    made = Controller({0: range(len(scripts))}, capacity)
+    ranks = [Rank(rank, list(script)) for rank, script in enumerate(scripts)]
+    told: list[Define | Execute | Fail] = []  # the decisions, as the coordinator sends them to everybody
+    requests: dict[int, Request] = {}
+    now = 0.0
+    while any(rank.script or sum(rank.pending.values()) for rank in ranks):
+        now += 1.0
+        rank = generator.choice(ranks)
+        if generator.random() < 0.5 and rank.heard < len(told):
+            rank.act(told[rank.heard], requests)
+            rank.heard += 1
+            continue
+        batch: list[int] = []
+        for operation in rank.next_requests(generator.randrange(1, 6)):
+            rank.pending[operation] += 1
+            number = rank.numbers.get(operation)
+            if number is not None and generator.random() < 0.9:  # (it may spell out what it could say by number)
+                batch.append(number)
+                continue
+            if batch:
+                made.submit_numbers(rank.rank, batch, now)
+                batch = []
+            made.submit(rank.rank, operation, "", now)
+        if batch:
+            made.submit_numbers(rank.rank, batch, now)
+        told += made.decisions()
+        assert now < 100_000, "nothing more is decided, and not all is done"
+    logs = [rank.log for rank in ranks]
+    assert all([(how, operation.name) for how, operation in log] == [(how, op.name) for how, op in logs[0]] for log in logs)
+    for log, own in zip(logs, submitted, strict=True):
+        assert Counter(operation for _, operation in log) == own
+    odd = {operation.name for operation in submitted[-1] if operation.dtype == "int8"}
+    for how, operation in logs[-1]:
+        assert (how == "fail") == (operation.dtype == "int8")
+    assert {operation.name for how, operation in logs[0] if how == "fail"} == odd
+    assert made.oldest is None
+
+
+def test_lists_of_ranks_are_written_shortly():
+    assert list_ranks([3]) == "rank 3"
+    assert list_ranks([0, 1, 2, 5]) == "ranks 0-2, 5"
+    assert list_ranks([0, 2, 3]) == "ranks 0, 2-3"
