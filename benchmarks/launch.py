@@ -26,25 +26,33 @@ def compare(quick: bool, environ: Mapping[str, str]) -> Comparison:
     launchers: dict[str, list[str]] = {}
     for name, command in _commands().items():
         try:
-            launchers[name] = command()
-            processes.run(launchers[name], environ, DEADLINE)  # warm-up: what is on the disk is in memory now
+            launcher, count = command()
+            _check(launcher, count, environ)
+            launchers[name] = [*launcher, "true"]
         except processes.ProcessError as error:
-            launchers.pop(name, None)
             comparison.notes.append(f"{name} is missing: {error}")
     seconds: dict[str, list[float]] = {name: [] for name in launchers}
     for _ in range(5 if quick else ROUNDS):
         for name, launcher in launchers.items():
-            seconds[name].append(processes.run(launcher, environ, DEADLINE))
+            seconds[name].append(processes.run(launcher, environ, DEADLINE).seconds)
     comparison.add("true", {name: summary(values) for name, values in seconds.items()})
     return comparison
 
 
-def _commands() -> dict[str, Callable[[], list[str]]]:
+def _check(launcher: list[str], count: int, environ: Mapping[str, str]) -> None:
+    """As many processes start as should; and what is on the disk is in memory now."""
+    output = processes.run([*launcher, "echo", "a-process"], environ, DEADLINE).output
+    if output.count("a-process") != count:
+        raise processes.ProcessError(f"it should have started {count} processes, and said: {output}")
+
+
+def _commands() -> dict[str, Callable[[], tuple[list[str], int]]]:
+    """Each launcher, up to the command it is to start, and how many processes that makes."""
     return {
-        DISTRUN: lambda: [*_distrun(), "-np", "2", "true"],
-        DISTRUN_32: lambda: [*_distrun(), "-np", "32", "true"],
-        TORCHRUN: lambda: [_torchrun(), "--nproc-per-node", "2", "--no-python", "true"],
-        MPIRUN: lambda: [_mpirun(), "-np", "2", "true"],
+        DISTRUN: lambda: ([*_distrun(), "-np", "2"], 2),
+        DISTRUN_32: lambda: ([*_distrun(), "-np", "32"], 32),
+        TORCHRUN: lambda: ([_torchrun(), "--nproc-per-node", "2", "--no-python"], 2),
+        MPIRUN: lambda: ([_mpirun(), "-np", "2"], 2),
     }
 
 

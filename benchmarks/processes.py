@@ -11,6 +11,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import psutil
@@ -37,8 +38,16 @@ def find(name: str, remedy: str) -> str:
     return found
 
 
-def run(command: Sequence[str], environ: Mapping[str, str], deadline: float) -> float:
-    """Run a command to its end; the seconds it took.
+@dataclass(frozen=True)
+class Finished:
+    """A command that has been run."""
+
+    seconds: float
+    output: str
+
+
+def run(command: Sequence[str], environ: Mapping[str, str], deadline: float) -> Finished:
+    """Run a command to its end.
 
     Raises:
         ProcessError: its exit status was not 0, or `deadline` seconds were not enough.
@@ -66,7 +75,7 @@ def run(command: Sequence[str], environ: Mapping[str, str], deadline: float) -> 
     if child.returncode:
         last = "\n".join(output.strip().splitlines()[-25:])
         raise ProcessError(f"{_title(command)} ended with status {child.returncode}:\n{last}")
-    return took
+    return Finished(took, output)
 
 
 def _end_with_parent() -> None:

@@ -75,7 +75,7 @@ def _compare(name: str, quick: bool, environ: dict[str, str], work: Path) -> com
     took = time.monotonic() - begun
     others = max(0.0, _used_by_others() - before) / took
     found.notes.append(
-        f"Medians of {took:.0f} s, during which other work kept {others:.1f} of {os.cpu_count()} cores busy."
+        f"Medians of {took:.0f} s, during which other work kept at most {others:.1f} of {os.cpu_count()} cores busy."
     )
     return found
 
@@ -91,7 +91,8 @@ def _environ(work: Path) -> dict[str, str]:
 def _used_by_others() -> float:
     """Seconds of processor time that went neither to us nor to children of ours that have ended, since the machine started.
 
-    Where the machine is virtual, what its host took away from it ("steal") is among them.
+    Where the machine is virtual, what its host took away from it ("steal") is among them; and so is what a launcher's
+    children used if nobody waited for them, so this is an upper bound.
     """
     times = psutil.cpu_times()
     idle = times.idle + times.iowait

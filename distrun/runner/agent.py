@@ -15,11 +15,14 @@ import sys
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
 
-from distrun.runner import descendants
+from distrun.runner import descendants, environ, hello
 from distrun.runner.child import Child, StartError, waiting_bytes
 from distrun.runner.exits import RankExit
 from distrun.runner.frames import CHUNK, WINDOW, Frame, FrameDecoder, Kind
+from distrun.runner.keepalive import Keepalive
 from distrun.runner.oom import OomCounter
 from distrun.runner.plan import AgentPlan, RankPlan
 
@@ -47,6 +50,7 @@ class Agent:
         self._stdin_pending: dict[int, bytearray] = {}
         self._stdin_ended: set[int] = set()
         self._oom = OomCounter()
+        self._keepalive: Keepalive | None = None
         self._ending: _Ending | None = None
         self._left = False
 
@@ -55,11 +59,13 @@ class Agent:
         self._watch_launcher()
         self._watch_signals()
         while not self._left:
-            timeout = None if self._ending is None else self._ending.seconds_left()
+            clocks = [clock for clock in (self._ending, self._keepalive) if clock is not None]
+            timeout = min((clock.seconds_left() for clock in clocks), default=None)
             for key, _ in self._selector.select(timeout):
                 if key.fd in self._selector.get_map():  # an earlier callback may have closed it
                     key.data()
             self._update_reading()
+            self._stay_in_touch()
             if self._ending is not None:
                 self._end_descendants(self._ending)
 
@@ -93,12 +99,24 @@ class Agent:
         data = os.read(self._commands, 1 << 20)
         if not data:
             self._launcher_gone()
+        if self._keepalive is not None:
+            self._keepalive.heard()
         for frame in self._decoder.feed(data):
             self._obey(frame)
+
+    def _stay_in_touch(self) -> None:
+        """Between hosts a connection can be cut without either end being told."""
+        if self._keepalive is None:
+            return
+        if self._keepalive.is_lost():
+            self._launcher_gone()
+        elif self._keepalive.is_due():
+            self._send(Frame(Kind.KEEPALIVE))
 
     def _launcher_gone(self) -> None:
         """The launcher is dead, its connection is cut, or somebody asks us to leave: end everything."""
         self._launcher_lost = True
+        self._keepalive = None
         for source in [key for key in self._selector.get_map().values() if key.data in self._launcher_callbacks()]:
             self._selector.unregister(source.fileobj)
         self._outgoing.clear()
@@ -111,6 +129,8 @@ class Agent:
 
     def _obey(self, frame: Frame) -> None:
         match frame.kind:
+            case Kind.HELLO:
+                self._greet(hello.Greeting.from_json(frame.payload))
             case Kind.PLAN:
                 self._start_ranks(AgentPlan.from_json(frame.payload))
             case Kind.FUNCTION:
@@ -124,8 +144,16 @@ class Agent:
                 self._unacknowledged -= frame.as_int()
             case Kind.FINISH:
                 self._finish(frame.as_float())
+            case Kind.KEEPALIVE:
+                pass
             case _:
                 raise ValueError(f"{frame.kind!r} is not for an agent")
+
+    def _greet(self, greeting: hello.Greeting) -> None:
+        self._outgoing += hello.MAGIC
+        self._send(Frame(Kind.HELLO, payload=hello.answer(greeting).to_json()))
+        if greeting.keepalive:
+            self._keepalive = Keepalive(greeting.keepalive)
 
     def _keep_function(self, piece: bytes) -> None:
         """Anonymous memory that every rank can read: no file, no name, nothing to clean up."""
@@ -135,6 +163,10 @@ class Agent:
             memory.write(piece)
 
     def _start_ranks(self, plan: AgentPlan) -> None:
+        if plan.remote:
+            plan = replace(plan, environ=environ.at_home(plan.environ, os.environ, len(plan.ranks)))
+        if self._function is not None:
+            plan = replace(plan, command=[sys.executable, str(Path(__file__).with_name("function_worker.py"))])
         for rank in plan.ranks:
             self._start_rank(plan, rank)
 

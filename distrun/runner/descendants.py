@@ -65,7 +65,7 @@ def signal_all(signum: int, spare: Collection[int] = (), marker: str | None = No
         if child.pid in spare:
             continue
         for process in _family(child):
-            if marker is None or _has_marker(process, marker):
+            if marker is None or has_marker(process, marker):
                 meant.append(process.pid)
                 with suppress(psutil.Error):
                     process.send_signal(signum)
@@ -81,7 +81,8 @@ def _family(process: psutil.Process) -> list[psutil.Process]:
         return [process]
 
 
-def _has_marker(process: psutil.Process, marker: str) -> bool:
+def has_marker(process: psutil.Process, marker: str) -> bool:
+    """Whether a process was born with this `NAME=VALUE` in its environment."""
     import psutil
 
     name, _, value = marker.partition("=")

@@ -22,8 +22,10 @@ MAX_PAYLOAD = 1 << 26  # a longer frame is not ours: something else wrote on the
 
 
 class Kind(IntEnum):
-    """What a frame means; the first group goes to the agent, the second comes from it, ACK goes both ways."""
+    """What a frame means; the first group goes to the agent, the second comes from it, HELLO and the last go both ways."""
 
+    HELLO = 0
+    """To an agent on another host: what it must know before the plan comes. From it: who it is. See `hello.py`."""
     PLAN = 1
     """The agent's part of the plan, JSON. The ranks start when it arrives."""
     FUNCTION = 2
@@ -51,6 +53,8 @@ class Kind(IntEnum):
 
     ACK = 32
     """So many bytes of output (or of stdin) have been dealt with."""
+    KEEPALIVE = 33
+    """Nothing, so that the other side knows that the connection lives. Both ways, between hosts only."""
 
 
 class Frame(NamedTuple):

@@ -9,13 +9,18 @@ from dataclasses import dataclass, replace
 
 from distrun.errors import UsageError
 
-_ALLOWED = "allowed are NAME, NAME:SLOTS, USER@NAME:SLOTS and [IPV6]:SLOTS with SLOTS >= 1"
-# worker-1.cluster   worker-1:4   me@10.0.0.7:2   [fe80::1]:8   ::1
+_ALLOWED = (
+    "allowed are NAME, NAME:SLOTS, USER@NAME:SLOTS and [IPV6]:SLOTS with SLOTS >= 1; "
+    "NAME:[0,2] and NAME:4[0,2] also choose GPUs"
+)
+# worker-1.cluster   worker-1:4   me@10.0.0.7:2   [fe80::1]:8   ::1   worker-1:[0,2]   worker-1:4[0,2]
 _HOST = re.compile(
     r"(?:(?P<user>[A-Za-z0-9_][\w.-]*)@)?"
     r"(?:\[(?P<bracketed>[0-9A-Fa-f:.]+(?:%[\w.-]+)?)\]|(?P<name>[A-Za-z0-9_][\w.-]*)|(?P<bare>[0-9A-Fa-f]*:[0-9A-Fa-f.]*:[0-9A-Fa-f:.]*))"
-    r"(?P<slots>:[^:]*)?"
+    r"(?::(?P<slots>[^:\[\]]*)(?:\[(?P<gpus>[^\[\]]*)\])?)?"
 )
+_COMMA = re.compile(r",(?![^\[]*\])")  # one that is not within brackets
+_GPU = re.compile(r"[A-Za-z0-9][\w/-]*", re.ASCII)  # 0   GPU-8a1b7c   MIG-77
 
 
 @dataclass(frozen=True)
@@ -27,6 +32,8 @@ class Host:
     """How many ranks it takes; None = the user did not say."""
     user: str | None = None
     """The account for SSH; None = as ~/.ssh/config has it."""
+    gpus: tuple[str, ...] = ()
+    """The GPUs its ranks may use, as CUDA_VISIBLE_DEVICES names them; none = the user did not say."""
 
     def __str__(self) -> str:
         return self.name if self.slots is None else f"{self.name}:{self.slots}"
@@ -42,21 +49,24 @@ def parse_host(text: str) -> Host:
     if match is None or not _is_ipv6(match["bracketed"] or match["bare"] or "::"):
         raise UsageError(f"{text!r} is not a host: {_ALLOWED}")
     name = match["name"] or match["bracketed"] or match["bare"]
-    slots = None if match["slots"] is None else _slots(match["slots"][1:], text)
-    return Host(name, slots, match["user"])
+    gpus = () if match["gpus"] is None else _gpus(match["gpus"], text)
+    if match["slots"] is None:
+        return Host(name, None, match["user"])
+    slots = len(gpus) if gpus and not match["slots"] else _slots(match["slots"], text)
+    return Host(name, slots, match["user"], gpus)
 
 
 def parse_host_list(text: str) -> list[Host]:
-    """The value of `-H`: `localhost:2,worker-1:4`.
+    """The value of `-H`: `localhost:2,worker-1:4,worker-2:[0,2]`.
 
     Raises:
         UsageError: an entry names no host.
     """
-    return merge(parse_host(entry.strip()) for entry in text.split(","))
+    return merge(parse_host(entry.strip()) for entry in _COMMA.split(text))
 
 
 def parse_hostfile(text: str, file: str = "hostfile") -> list[Host]:
-    """The contents of a host file: one `NAME slots=N` or `NAME:N` per line; `#` starts a comment; blank lines are fine.
+    """The contents of a host file: one `NAME slots=N gpus=0,2` or `NAME:N` per line; `#` starts a comment.
 
     Args:
         text: the contents.
@@ -86,7 +96,8 @@ def merge(hosts: Iterable[Host]) -> list[Host]:
         known = merged.setdefault((host.name, host.user), host)
         if known is not host:
             both = None if known.slots is None or host.slots is None else known.slots + host.slots
-            merged[host.name, host.user] = replace(known, slots=both)
+            gpus = tuple(dict.fromkeys((*known.gpus, *host.gpus)))
+            merged[host.name, host.user] = replace(known, slots=both, gpus=gpus)
     return list(merged.values())
 
 
@@ -96,10 +107,13 @@ def _parse_line(words: list[str]) -> Host:
         key, equals, value = word.partition("=")
         if key in ("slots", "cpu") and equals:
             host = replace(host, slots=_slots(value, word))
+        elif key == "gpus" and equals:
+            gpus = _gpus(value, word)
+            host = replace(host, gpus=gpus, slots=len(gpus) if host.slots is None else host.slots)
         elif (
             key not in ("max_slots", "max-slots") or not equals
         ):  # Open MPI's limit on oversubscription means nothing here
-            raise UsageError(f"{word!r} is not understood: after the host's name allowed are slots=N and max_slots=N")
+            raise UsageError(f"{word!r} is not understood: after the host's name allowed are slots=N, gpus=0,2 and max_slots=N")
     return host
 
 
@@ -109,6 +123,13 @@ def _is_ipv6(text: str) -> bool:
     except OSError:
         return False
     return True
+
+
+def _gpus(value: str, text: str) -> tuple[str, ...]:
+    gpus = tuple(entry.strip() for entry in value.split(","))
+    if not all(map(_GPU.fullmatch, gpus)) or len(set(gpus)) < len(gpus):
+        raise UsageError(f"{text!r} names {value!r} as GPUs: allowed are different numbers or UUIDs, as in 0,2")
+    return gpus
 
 
 def _slots(value: str, text: str) -> int:

@@ -75,6 +75,8 @@ class AgentPlan:
     environ: dict[str, str]
     """What all ranks of the host have in common."""
     ranks: list[RankPlan]
+    remote: bool = False
+    """Whether `environ` is to be completed with what a login on the host gives; see `environ.at_home`."""
 
     def to_json(self) -> bytes:
         """As the payload of a PLAN frame; bytes that are not UTF-8 (surrogates in Python) survive as escapes."""

@@ -15,6 +15,7 @@ import secrets
 import socket
 import struct
 import time
+from contextlib import ExitStack
 from dataclasses import dataclass
 
 from distrun.errors import BootstrapError
@@ -68,49 +69,79 @@ def meet(name: str, key: bytes | None, position: int, size: int, timeout: float)
     if size == 1:
         return [mine]
     address = "\0distrun-" + hashlib.sha256(f"{os.getuid()}:{name}".encode()).hexdigest()[:32]
-    secret = key or b""
-    deadline = time.monotonic() + timeout
-    if position == 0:
-        return _host(address, secret, size, mine, deadline, timeout)
-    return _visit(address, secret, position, size, mine, deadline, timeout)
+    deadline = _Deadline(timeout)
+    with ExitStack() as undo:  # whoever fails to meet leaves no descriptor open
+        undo.callback(mine.close)
+        if position == 0:
+            everybody = _host(address, key or b"", size, mine, deadline, undo)
+        else:
+            everybody = _visit(address, key or b"", position, size, mine, deadline, undo)
+        undo.pop_all()
+    return everybody
 
 
-def _host(address: str, secret: bytes, size: int, mine: Presence, deadline: float, timeout: float) -> list[Presence]:
+class _Deadline:
+    """When waiting ends."""
+
+    def __init__(self, timeout: float) -> None:
+        self.timeout = timeout
+        self._time = time.monotonic() + timeout
+
+    def left(self) -> float:
+        """Seconds, never quite 0, which would mean "do not block" to a socket."""
+        return max(0.001, self._time - time.monotonic())
+
+    def is_over(self) -> bool:
+        return time.monotonic() > self._time
+
+
+def _host(
+    address: str, secret: bytes, size: int, mine: Presence, deadline: _Deadline, undo: ExitStack
+) -> list[Presence]:
     present: dict[int, Presence] = {0: mine}
-    guests: list[socket.socket] = []
-    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener:
+    with ExitStack() as connections:
+        listener = connections.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET))
         try:
             listener.bind(address)
         except OSError as error:
             raise BootstrapError(f"rank 0 cannot listen for the other ranks of this host: {error}") from None
         listener.listen(size)
+        guests: list[socket.socket] = []
         while len(present) < size:
             missing = sorted(set(range(size)) - set(present))
-            try:
-                listener.settimeout(max(0.001, deadline - time.monotonic()))
-                guest, _ = listener.accept()
-            except TimeoutError:
-                raise BootstrapError(
-                    f"ranks {missing} of {size} did not call init() within {timeout:g} s: "
-                    "see whether they are still starting (raise --start-timeout) or have ended"
-                ) from None
+            guest = connections.enter_context(_accept(listener, deadline, missing, size))
             try:
                 position, presence = _receive_guest(guest, secret, deadline)
-            except (OSError, BootstrapError, ValueError):
+            except (OSError, BootstrapError):
                 guest.close()  # a stranger; whoever belongs to us is still awaited
                 continue
+            if position not in missing:
+                presence.close()
+                guest.close()
+                continue
+            undo.callback(presence.close)
             present[position] = presence
             guests.append(guest)
-    everybody = [present[rank] for rank in range(size)]
-    for guest in guests:
-        with guest:
+        everybody = [present[rank] for rank in range(size)]
+        for guest in guests:
             for presence in everybody:
                 socket.send_fds(guest, [_HELLO.pack(0, presence.pid)], presence.descriptors)
     return everybody
 
 
-def _receive_guest(guest: socket.socket, secret: bytes, deadline: float) -> tuple[int, Presence]:
-    guest.settimeout(max(0.001, min(5.0, deadline - time.monotonic())))
+def _accept(listener: socket.socket, deadline: _Deadline, missing: list[int], size: int) -> socket.socket:
+    try:
+        listener.settimeout(deadline.left())
+        return listener.accept()[0]
+    except TimeoutError:
+        raise BootstrapError(
+            f"ranks {missing} of {size} did not call init() within {deadline.timeout:g} s: "
+            "see whether they are still starting (raise --start-timeout) or have ended"
+        ) from None
+
+
+def _receive_guest(guest: socket.socket, secret: bytes, deadline: _Deadline) -> tuple[int, Presence]:
+    guest.settimeout(min(5.0, deadline.left()))
     _check_same_user(guest)
     challenge = secrets.token_bytes(_MAC)
     guest.send(challenge)
@@ -119,48 +150,48 @@ def _receive_guest(guest: socket.socket, secret: bytes, deadline: float) -> tupl
     if not hmac.compare_digest(proof, _mac(secret, b"guest", challenge)):
         raise BootstrapError("a process that does not know the job key tried to join")
     guest.send(_mac(secret, b"host", counter_challenge))
-    message, fds = _receive(guest)
-    if len(fds) != _DESCRIPTORS:
-        raise BootstrapError("a rank showed no descriptors")
-    position, pid = _HELLO.unpack(message)
-    return position, Presence(pid, *fds)
+    return _receive(guest)
 
 
 def _visit(
-    address: str, secret: bytes, position: int, size: int, mine: Presence, deadline: float, timeout: float
+    address: str, secret: bytes, position: int, size: int, mine: Presence, deadline: _Deadline, undo: ExitStack
 ) -> list[Presence]:
-    with _connect(address, deadline, timeout) as host:
-        host.settimeout(max(0.001, deadline - time.monotonic()))
+    with _connect(address, deadline) as host:
+        host.settimeout(deadline.left())
         _check_same_user(host)
         try:
-            challenge = host.recv(_MAC)
-            if not challenge:
-                raise ConnectionError("it closed the connection")
-            counter_challenge = secrets.token_bytes(_MAC)
-            host.send(_mac(secret, b"guest", challenge) + counter_challenge)
-            if not hmac.compare_digest(host.recv(_MAC), _mac(secret, b"host", counter_challenge)):
-                raise BootstrapError("the process that listens in rank 0's place does not know the job key")
+            _introduce(host, secret)
             socket.send_fds(host, [_HELLO.pack(position, mine.pid)], mine.descriptors)
             everybody = []
             for peer in range(size):
-                message, fds = _receive(host)
-                if len(fds) != _DESCRIPTORS:
-                    raise BootstrapError("rank 0 ended while the ranks of this host were meeting")
-                presence = Presence(_HELLO.unpack(message)[1], *fds)
+                _, presence = _receive(host)
                 if peer == position:
                     presence.close()  # our own, come back: keep the originals
                     presence = mine
+                else:
+                    undo.callback(presence.close)
                 everybody.append(presence)
             return everybody
         except TimeoutError:
             raise BootstrapError(
-                f"rank {position} met rank 0, but some rank of this host did not come within {timeout:g} s"
+                f"rank {position} met rank 0, but some rank of this host did not come within {deadline.timeout:g} s"
             ) from None
         except ConnectionError as error:
             raise BootstrapError(f"rank 0 ended while the ranks of this host were meeting ({error})") from None
 
 
-def _connect(address: str, deadline: float, timeout: float) -> socket.socket:
+def _introduce(host: socket.socket, secret: bytes) -> None:
+    """Prove that we know the key, and see that the host does."""
+    challenge = host.recv(_MAC)
+    if not challenge:
+        raise ConnectionError("it closed the connection")
+    counter_challenge = secrets.token_bytes(_MAC)
+    host.send(_mac(secret, b"guest", challenge) + counter_challenge)
+    if not hmac.compare_digest(host.recv(_MAC), _mac(secret, b"host", counter_challenge)):
+        raise BootstrapError("the process that listens in rank 0's place does not know the job key")
+
+
+def _connect(address: str, deadline: _Deadline) -> socket.socket:
     """Connect as soon as rank 0 listens. Nothing tells when an abstract socket appears, hence the short naps."""
     nap = 0.0005
     while True:
@@ -170,19 +201,24 @@ def _connect(address: str, deadline: float, timeout: float) -> socket.socket:
             return connection
         except OSError:
             connection.close()
-        if time.monotonic() > deadline:
+        if deadline.is_over():
             raise BootstrapError(
-                f"rank 0 did not call init() within {timeout:g} s: see whether it is still starting "
+                f"rank 0 did not call init() within {deadline.timeout:g} s: see whether it is still starting "
                 "(raise --start-timeout) or has ended"
             )
         time.sleep(nap)
         nap = min(0.02, nap * 1.5)
 
 
-def _receive(connection: socket.socket) -> tuple[bytes, list[int]]:
-    """A hello and the descriptors that came with it, closed on exec like all of ours."""
+def _receive(connection: socket.socket) -> tuple[int, Presence]:
+    """Somebody's position and presence; the descriptors are closed on exec like all of ours."""
     message, fds, _, _ = socket.recv_fds(connection, _HELLO.size, _DESCRIPTORS, socket.MSG_CMSG_CLOEXEC)
-    return message, fds
+    if len(message) != _HELLO.size or len(fds) != _DESCRIPTORS:
+        for fd in fds:
+            os.close(fd)
+        raise ConnectionError("it closed the connection" if not message else "it showed no descriptors")
+    position, pid = _HELLO.unpack(message)
+    return position, Presence(pid, *fds)
 
 
 def _check_same_user(connection: socket.socket) -> None:

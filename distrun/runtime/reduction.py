@@ -88,8 +88,10 @@ class Reduction:
             self._ufunc = _BOOLEAN_UFUNCS[op]
         self._is_inexact = inexact = np.issubdtype(element.accumulator, np.inexact)
         averages = op is Average and size > 1
+        number = np.longdouble if element.name in (np.dtype("longdouble").name, np.dtype("clongdouble").name) else float
         self._prescale = prescale
-        self._postscale = postscale / size if averages and inexact else postscale
+        # A long double keeps its precision: 1/3 as a Python float would have no more than a double's.
+        self._postscale = number(postscale) / size if averages and inexact else postscale
         self._divisor = size if averages and np.issubdtype(element.accumulator, np.integer) else 1
         self._accumulator = np.empty(CHUNK // element.accumulator.itemsize, element.accumulator)
         self._operand = np.empty_like(self._accumulator)

@@ -8,7 +8,7 @@ which parameters have a gradient anywhere; one that has none keeps `grad` None, 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
@@ -19,6 +19,9 @@ from distrun.runtime.handles import Handle
 from distrun.runtime.reduction import Max, Min, Product, ReduceOp
 from distrun.torch.operations import Call
 from distrun.torch.tensors import empty_array, tensor_of
+
+Start = Callable[[Handle], Handle]
+"""`operations.submit`, or `operations.run` where the caller waits next."""
 
 
 class Bucket(ABC):
@@ -31,10 +34,9 @@ class Bucket(ABC):
         self.parameters = list(parameters)
         self.waiting_for = set(places)
         self.is_sent = False
-        self.is_last = False
 
     @abstractmethod
-    def send(self) -> None:
+    def send(self, start: Start) -> None:
         """Start reducing the gradients that are there. They stay as they are, and in place, until `receive`."""
 
     @abstractmethod
@@ -68,11 +70,8 @@ class _Buffer:
         self.arrays = (array,)
         self.views = [_laid_out(part, parameter) for part, parameter in zip(parts, parameters, strict=True)]
         self.targets = [*self.views, self.flags]
-        self._start = whole.data_ptr()
-        self._stop = self._start + array.nbytes
-
-    def holds(self, tensor: Tensor) -> bool:
-        return not tensor.is_sparse and self._start <= tensor.data_ptr() < self._stop
+        self.start = whole.data_ptr()
+        self.stop = self.start + array.nbytes
 
 
 def _laid_out(part: Tensor, parameter: Tensor) -> Tensor:
@@ -107,26 +106,24 @@ class DenseBucket(Bucket):
         return tensor_of(buffer.arrays[0], buffer.flags.dtype, (-1,))
 
     @torch.no_grad()
-    def send(self) -> None:
+    def send(self, start: Start) -> None:
         gradients = [parameter.grad for parameter in self.parameters]
-        buffer = self._buffer = self._free_buffer(gradients)
         there = [gradient for gradient in gradients if gradient is not None and not gradient.is_sparse]
+        buffer = self._buffer = self._free_buffer(there)
         if len(there) == len(gradients):
             torch._foreach_copy_(buffer.targets, [*there, self._all_present])
         else:
             self._fill_with_gaps(buffer, gradients)
         engine = world.engine()
-        handle = Handle(engine, self._request, buffer.arrays, buffer.arrays)
-        import os
-        mode = os.environ.get("MODE", "a")
-        last = mode == "c" or (mode == "b" and self.is_last)
-        self._handle = (engine.run if last else engine.submit)(handle)
+        self._handle = start(Handle(engine, self._request, buffer.arrays, buffer.arrays))
         self.is_sent = True
 
-    def _free_buffer(self, gradients: Sequence[Tensor | None]) -> _Buffer:
+    def _free_buffer(self, gradients: Sequence[Tensor]) -> _Buffer:
         """A buffer that none of the gradients lies in."""
+        addresses = [gradient.data_ptr() for gradient in gradients]
         for buffer in self._buffers:
-            if not any(gradient is not None and buffer.holds(gradient) for gradient in gradients):
+            start, stop = buffer.start, buffer.stop
+            if all(not start <= address < stop for address in addresses):
                 return buffer
         self._buffers.append(_Buffer(self.parameters))
         return self._buffers[-1]
@@ -163,4 +160,6 @@ class DenseBucket(Bucket):
             parameter.grad = view
 
     def holds(self, gradient: Tensor) -> bool:
-        return any(buffer.holds(gradient) for buffer in self._buffers)
+        return not gradient.is_sparse and any(
+            buffer.start <= gradient.data_ptr() < buffer.stop for buffer in self._buffers
+        )

@@ -12,9 +12,9 @@ from distrun.errors import UsageError
 from distrun.runtime.handles import AnyHandle, Handle
 from distrun.runtime.reduction import Average, Sum
 from distrun.torch import operations
-from distrun.torch.bucket import FLAGS, Bucket
+from distrun.torch.bucket import FLAGS, Bucket, Start
 from distrun.torch.compression import Compressor
-from distrun.torch.operations import Call, submit
+from distrun.torch.operations import Call
 
 
 class SparseBucket(Bucket):
@@ -30,7 +30,7 @@ class SparseBucket(Bucket):
         self._handles: list[Handle] = []
 
     @torch.no_grad()
-    def send(self) -> None:
+    def send(self, start: Start) -> None:
         (parameter,) = self.parameters
         gradient = parameter.grad
         if gradient is None:
@@ -40,7 +40,7 @@ class SparseBucket(Bucket):
             sparse = (gradient if gradient.is_sparse else gradient.to_sparse(self._sparse_dims)).coalesce()
             indices, values = sparse.indices().t().contiguous(), sparse.values()
         self._handles = [
-            submit(operations.single(operations.allgather([tensor], self.call.named(part))))
+            start(operations.single(operations.allgather([tensor], self.call.named(part))))
             for part, tensor in (("indices", indices), ("values", values))
         ]
         self.is_sent = True
@@ -71,7 +71,7 @@ class CompressedBucket(Bucket):
         self._handle: AnyHandle | None = None
 
     @torch.no_grad()
-    def send(self) -> None:
+    def send(self, start: Start) -> None:
         present, absent = FLAGS.get(self.call.op, (1.0, 0.0))
         flags = torch.tensor([absent if parameter.grad is None else present for parameter in self.parameters])
         tensors = []
@@ -84,7 +84,7 @@ class CompressedBucket(Bucket):
             tensors.append(compressed)
             self._contexts.append(context)
         # Not in place: a compressor may have returned the gradient itself.
-        self._handle = operations.grouped([*tensors, flags], self.call, operations.allreduce, submit)
+        self._handle = operations.grouped([*tensors, flags], self.call, operations.allreduce, start)
         self.is_sent = True
 
     @torch.no_grad()

@@ -30,7 +30,6 @@ from torch import Tensor
 from torch.utils.hooks import RemovableHandle
 
 from distrun.errors import UsageError
-from distrun.runtime import world
 from distrun.runtime.process_set import ProcessSet, global_process_set
 from distrun.runtime.reduction import Average, ReduceOp
 from distrun.tensor_fusion.buckets import DEFAULT_THRESHOLD, Item, equal_groups, expected_order, plan, plan_groups
@@ -38,7 +37,7 @@ from distrun.torch import agreement, backward, collectives
 from distrun.torch.bucket import Bucket, DenseBucket
 from distrun.torch.compression import Compression, Compressor, of_the_wire
 from distrun.torch.odd_buckets import CompressedBucket, SparseBucket
-from distrun.torch.operations import Call
+from distrun.torch.operations import Call, run, submit
 
 _NONE, _DENSE, _SPARSE = 0, 1, 2  # what a gradient is; a sparse one's number of sparse dimensions is added to the last
 
@@ -86,6 +85,7 @@ class GradientReducer:
         self._places: dict[int, int] = {}  # where they stand, by id
         self._hooks: dict[int, RemovableHandle] = {}  # by id; those of parameters taken away do nothing
         self._buckets: list[Bucket] | None = None  # None: a meeting is due
+        self._unsent = 0
         self._home: list[Bucket] = []  # by place: the bucket a parameter belongs to
         self._arrived: dict[int, None] = {}  # places, in the order in which their gradients came
         self._passes = 0  # since the last reduction
@@ -144,10 +144,13 @@ class GradientReducer:
                 "backward() under optimizer.no_sync() and call optimizer.synchronize() after it"
             ) from None
         if not waiting_for:
-            bucket.is_last = bucket is self._buckets[-1]
-            bucket.send()
-            if not self._is_end_arranged and all(bucket.is_sent for bucket in self._buckets):
+            self._send(bucket)
+            if not self._unsent and not self._is_end_arranged:
                 self._arrange_end()
+
+    def _send(self, bucket: Bucket) -> None:
+        self._unsent -= 1
+        bucket.send(submit if self._unsent else run)  # after the last one nothing is left to do but to wait
 
     def _enter_task(self) -> None:
         """The graph task is not the one of the hook before: a new backward pass, or one inside the pass we are in."""
@@ -191,8 +194,14 @@ class GradientReducer:
         for bucket in self._buckets or ():
             if bucket.is_sent:
                 bucket.receive()
-            bucket.reset()
+        self._reset_buckets()
         self._close_pass()
+
+    def _reset_buckets(self) -> None:
+        buckets = self._buckets or []
+        for bucket in buckets:
+            bucket.reset()
+        self._unsent = len(buckets)
 
     # Reducing --------------------------------------------------------------------------------------------------------
 
@@ -221,12 +230,11 @@ class GradientReducer:
         try:
             for bucket in buckets:
                 if not bucket.is_sent:
-                    bucket.send()
+                    self._send(bucket)
             for bucket in buckets:
                 bucket.receive()
         finally:
-            for bucket in buckets:
-                bucket.reset()
+            self._reset_buckets()
             self._close_pass()
         self._is_reduced = True
         self._passes = 0
@@ -285,6 +293,7 @@ class GradientReducer:
                 call = self._settings.call(f"{self._name}.sparse.{self._names[place]}")
                 buckets.append(SparseBucket(call, place, self._parameters[place], kinds[place] - _SPARSE))
         self._buckets = buckets
+        self._unsent = len(buckets)
         homes = {place: bucket for bucket in buckets for place in bucket.places}
         self._home = [homes[place] for place in range(len(self._parameters))]
 
@@ -334,7 +343,7 @@ def numbered(optimizer: torch.optim.Optimizer) -> Iterator[tuple[str, Tensor]]:
 def _hook(reducer: weakref.ref[GradientReducer], parameter: int) -> Callable[[Tensor], None]:
     def arrived(_: Tensor) -> None:
         alive = reducer()
-        if alive is not None and world.is_initialized():
+        if alive is not None:
             alive.arrive(parameter)
 
     return arrived

@@ -59,7 +59,7 @@ def test_a_host_file_without_hosts_is_refused(text):
         parse_hostfile(text)
 
 
-@pytest.mark.parametrize("line", ["a slots", "a slots=0", "a slots=x", "a gpus=2", "a b"])
+@pytest.mark.parametrize("line", ["a slots", "a slots=0", "a slots=x", "a gpus=0,0", "a b"])
 def test_an_error_in_a_host_file_names_the_line(line):
     with pytest.raises(UsageError, match="nodes, line 2: "):
         parse_hostfile(f"first\n{line}\n", "nodes")

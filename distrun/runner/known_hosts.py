@@ -1,0 +1,105 @@
+"""Known hosts: which keys a host is known by, read from the files of OpenSSH. Pure; one function appends a key.
+
+paramiko has a reader of its own. It fails on markers, knows no patterns, and cannot tell where a key was written down.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import hmac
+import os
+from collections.abc import Iterable
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from pathlib import Path
+
+
+@dataclass(frozen=True)
+class KnownKey:
+    """A host key somebody wrote down."""
+
+    type: str
+    """`ssh-ed25519`, as the file has it."""
+    blob: bytes
+    where: str
+    """`/root/.ssh/known_hosts, line 3`."""
+    revoked: bool = False
+
+
+def name_of(hostname: str, port: int) -> str:
+    """How known_hosts files call a host: `worker-1`, or `[worker-1]:2222` on another port than 22."""
+    return hostname if port == 22 else f"[{hostname}]:{port}"
+
+
+def lookup(name: str, files: Iterable[str]) -> list[KnownKey]:
+    """The keys that files hold for a host, in their order. A file that cannot be read holds none.
+
+    Args:
+        name: as `name_of` makes it.
+        files: paths.
+    """
+    keys = []
+    for file in files:
+        try:
+            lines = Path(file).read_text(errors="replace").splitlines()
+        except OSError:
+            continue
+        keys += [key for number, line in enumerate(lines, 1) for key in _parse(line, name, f"{file}, line {number}")]
+    return keys
+
+
+def fingerprint(blob: bytes) -> str:
+    """A key as ssh shows it to people: `SHA256:9kf3...`."""
+    return "SHA256:" + base64.b64encode(hashlib.sha256(blob).digest()).decode().rstrip("=")
+
+
+def append(name: str, type: str, blob: bytes, file: str) -> None:
+    """Write a key down. Raises OSError."""
+    path = Path(file)
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    line = f"{name} {type} {base64.b64encode(blob).decode()}\n"
+    with open(path, "ab", opener=lambda file, flags: os.open(file, flags, 0o600)) as known:
+        if known.tell() and not path.read_bytes().endswith(b"\n"):
+            line = "\n" + line
+        known.write(line.encode())
+
+
+def _parse(line: str, name: str, where: str) -> list[KnownKey]:
+    # worker-1,10.0.0.5 ssh-ed25519 AAAA... comment     *.cluster ssh-rsa AAAA...     |1|salt|hash ssh-ed25519 AAAA...
+    # @revoked worker-1 ssh-rsa AAAA...                 @cert-authority *.cluster ssh-rsa AAAA...
+    words = line.split()
+    marker = words.pop(0) if words and words[0].startswith("@") else ""
+    if len(words) < 3 or words[0].startswith("#") or marker not in ("", "@revoked") or not _matches(words[0], name):
+        return []
+    try:
+        return [KnownKey(words[1], base64.b64decode(words[2]), where, marker == "@revoked")]
+    except ValueError:
+        return []
+
+
+def _matches(patterns: str, name: str) -> bool:
+    if patterns.startswith("|1|"):
+        return _matches_hash(patterns, name)
+    found = False
+    for pattern in patterns.split(","):
+        negated = pattern.startswith("!")
+        if fnmatchcase(name.lower(), _glob(pattern.lstrip("!").lower())):
+            if negated:
+                return False
+            found = True
+    return found
+
+
+def _glob(pattern: str) -> str:
+    """OpenSSH knows * and ?; brackets stand for themselves, as in [worker-1]:2222."""
+    return pattern.replace("[", "[[]")
+
+
+def _matches_hash(hashed: str, name: str) -> bool:
+    try:
+        _, _, salt, digest = hashed.split("|")
+        expected = hmac.new(base64.b64decode(salt), name.encode(), hashlib.sha1).digest()
+        return hmac.compare_digest(expected, base64.b64decode(digest))
+    except ValueError:
+        return False

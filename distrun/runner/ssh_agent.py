@@ -1,0 +1,168 @@
+"""The agent of another host: a program on an SSH channel, whose stdin closes when the connection does."""
+
+from __future__ import annotations
+
+import sys
+import sysconfig
+import time
+from contextlib import suppress
+from pathlib import Path
+from shlex import quote
+
+from paramiko import Channel, Transport
+from paramiko.ssh_exception import SSHException
+
+from distrun.errors import LaunchError
+from distrun.runner.frames import Frame, Kind
+from distrun.runner.hello import Answer, Greeting, HostError, explain, extract, judge
+from distrun.runner.plan import AgentPlan
+from distrun.runner.ssh_config import Route, SshOptions
+from distrun.runner.ssh_connect import Connections
+
+_PACKAGE_ROOT = Path(__file__).resolve().parents[2]
+_STATUS_PATIENCE = 2.0  # seconds an exit status may come after the end of the output
+_CLEAN_UP_PATIENCE = 6.0  # seconds for ending what a dead agent left behind; it stops trying after 5
+
+
+class SshAgentProcess:
+    """An agent on another host; see `distrun.runner.agents.AgentProcess` for the interface."""
+
+    def __init__(
+        self, plan: AgentPlan, job: str, route: Route, options: SshOptions, connections: Connections, deadline: float
+    ) -> None:
+        """Connect, start the agent and hear its first words.
+
+        Args:
+            plan: its part of the plan. It is not handed over here.
+            job: the job's name, by which what it leaves behind is found.
+            route: where its host is.
+            options: the flags.
+            connections: makes them.
+            deadline: when to give up.
+
+        Raises:
+            HostError: the host cannot be used.
+        """
+        self.keepalive = options.keepalive or None
+        self._host = plan.host
+        self._job = job
+        self._python = options.python or sys.executable
+        self._silent = False
+        self._transport = connections.connect(route)
+        try:
+            self._channel = _execute(self._transport, remote_command(self._python, "distrun.runner.agent"), route.timeout)
+            self.answer, self._early = self._greet(Greeting(options.keepalive, plan.wdir), deadline)
+            self.note = judge(self.answer, self._python)
+        except (SSHException, EOFError, OSError) as error:
+            self._transport.close()
+            raise HostError(f"the connection was lost while the agent started: {error}") from None
+        except BaseException:
+            self._transport.close()
+            raise
+        self._channel.settimeout(self.keepalive)
+
+    @property
+    def pid(self) -> int:
+        """The agent's process id on its host."""
+        return self.answer.pid
+
+    def read(self) -> bytes:
+        """The next bytes of its frames; none at their end.
+
+        Raises:
+            LaunchError: it has been silent for too long.
+        """
+        early, self._early = self._early, b""
+        try:
+            return early or self._channel.recv(1 << 20)
+        except TimeoutError:
+            self._silent = True
+            raise LaunchError(
+                f"nothing was heard from {self._host} for {self.keepalive:g} s: the host or the connection to it is gone"
+            ) from None
+
+    def write(self, data: bytes) -> None:
+        """Send it all; raises OSError when there is nobody any more."""
+        self._channel.sendall(data)
+
+    def end_of_life(self) -> tuple[str, int]:
+        """Wait for the agent's end."""
+        ended = self._channel.status_event.wait(_STATUS_PATIENCE)
+        status = self._channel.exit_status if ended else -1
+        if status >= 0:
+            last = "; ".join(_stderr(self._channel).strip().splitlines()[-1:])
+            words = f": {last}" if last and status else ""
+            return f"(pid {self.pid}) left without a farewell, with exit code {status}{words}", status or 1
+        if self._transport.is_active():
+            return f"(pid {self.pid}) was killed", 137  # SSH told the signal, and paramiko does not pass it on
+        return f"(pid {self.pid}) is out of reach: the SSH connection is gone", 1
+
+    def kill(self) -> None:
+        """Close the agent's stdin, which ends it; one that does not mind is `clean_up`'s business."""
+        self._channel.close()
+
+    def clean_up(self, pids: set[int]) -> None:
+        """End the agent if need be, and what is left of its descendants, by a second program on the same connection."""
+        if self._silent or not self._transport.is_active():
+            return  # the agent notices that, too
+        with suppress(SSHException, EOFError, OSError):
+            sweep = _execute(self._transport, remote_command(self._python, "distrun.runner.sweep"), _CLEAN_UP_PATIENCE)
+            sweep.settimeout(_CLEAN_UP_PATIENCE)
+            sweep.sendall(f"{self._job} {self.pid}\n".encode())
+            sweep.shutdown_write()
+            sweep.recv(1)  # its end
+
+    def close(self) -> None:
+        """Close the connection."""
+        self._transport.close()
+
+    def _greet(self, greeting: Greeting, deadline: float) -> tuple[Answer, bytes]:
+        self._channel.sendall(Frame(Kind.HELLO, payload=greeting.to_json()).encode())
+        stream = b""
+        while (found := extract(stream)) is None:
+            self._channel.settimeout(max(0.1, deadline - time.monotonic()))
+            try:
+                data = self._channel.recv(1 << 16)
+            except TimeoutError:
+                said = f"; it wrote {stream[-200:]!r}" if stream else ""
+                raise HostError(f"the agent did not answer in time{said}") from None
+            if not data:
+                raise HostError(self._stillborn(stream))
+            stream += data
+        payload, rest = found
+        return Answer.from_json(payload), rest
+
+    def _stillborn(self, stream: bytes) -> str:
+        self._channel.status_event.wait(_STATUS_PATIENCE)
+        output = stream.decode(errors="replace") + _stderr(self._channel)
+        return explain(self._channel.exit_status, output, self._python)
+
+
+def remote_command(python: str, module: str) -> str:
+    """The command line that runs `main` of a module of ours, for any login shell.
+
+    A distrun that is imported from a checkout here is looked for in the same place there, and an installed one in what
+    that Python has installed. The login's directory is not searched for modules.
+    """
+    installed = {sysconfig.get_path("purelib"), sysconfig.get_path("platlib")}
+    first = [] if str(_PACKAGE_ROOT) in installed else [str(_PACKAGE_ROOT)]
+    program = (
+        "import sys; sys.version_info < (3, 10) and sys.exit('distrun needs Python 3.10 or newer, and this is '"
+        f" + sys.version.split()[0]); sys.path = {first!r} + [p for p in sys.path if p]; "
+        f"from {module} import main; main()"
+    )
+    return f"exec {quote(python)} -c {quote(program)}"
+
+
+def _execute(transport: Transport, command: str, timeout: float) -> Channel:
+    channel = transport.open_session(timeout=timeout)
+    channel.settimeout(timeout)
+    channel.exec_command(command)
+    return channel
+
+
+def _stderr(channel: Channel) -> str:
+    data = b""
+    while channel.recv_stderr_ready():
+        data += channel.recv_stderr(1 << 16)
+    return data.decode(errors="replace")

@@ -1,0 +1,198 @@
+"""Ranks of a host meet, exchange what they share, and let no stranger in or stop them."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import secrets
+import select
+import socket
+import threading
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from distrun.errors import BootstrapError
+from distrun.runtime.meeting import Presence, meet, own_presence
+from distrun.runtime.segment import segment_size
+
+KEY = bytes(range(32))
+
+
+class Guest(threading.Thread):
+    """One rank's call of `meet`."""
+
+    def __init__(self, name: str, key: bytes | None, rank: int, size: int, timeout: float = 20.0) -> None:
+        super().__init__()
+        self._arguments = (name, key, rank, size, timeout)
+        self.result: list[Presence] = []
+        self.error: Exception | None = None
+        self.start()
+
+    def run(self) -> None:
+        try:
+            self.result = meet(*self._arguments)
+        except Exception as error:
+            self.error = error
+
+    def end(self) -> list[Presence]:
+        self.join(30.0)
+        assert not self.is_alive(), "it is still waiting"
+        if self.error is not None:
+            raise self.error
+        return self.result
+
+
+@pytest.fixture
+def name() -> Iterator[str]:
+    """A name for a meeting; afterwards no descriptor and no socket of it is left."""
+    before = len(os.listdir("/proc/self/fd"))
+    yield secrets.token_hex(8)
+    assert len(os.listdir("/proc/self/fd")) == before, "descriptors are left open"
+
+
+def address_of(name: str) -> str:
+    return "\0distrun-" + hashlib.sha256(f"{os.getuid()}:{name}".encode()).hexdigest()[:32]
+
+
+def is_open(name: str) -> bool:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as probe:
+        return probe.connect_ex(address_of(name)) == 0
+
+
+def close(meetings: list[list[Presence]]) -> None:
+    for presences in meetings:
+        for presence in presences:
+            presence.close()
+
+
+@pytest.mark.parametrize("size", [2, 5])
+@pytest.mark.parametrize("key", [KEY, None])
+def test_everybody_gets_what_everybody_shows_whatever_the_order_of_arrival(name, size, key):
+    guests = [Guest(name, key, rank, size) for rank in reversed(range(size))]
+    met = [guest.end() for guest in guests]
+    for presences in met:
+        assert [presence.pid for presence in presences] == [os.getpid()] * size
+        assert all(os.fstat(presence.segment).st_size == segment_size(size) for presence in presences)
+    for rank in range(size):  # all hold the same files, each under its own descriptor
+        assert len({os.fstat(presences[rank].segment).st_ino for presences in met}) == 1
+        assert len({presences[rank].segment for presences in met}) == size
+        os.eventfd_write(met[0][rank].bell, 1)
+        for presences in met:
+            assert select.select([presences[rank].bell], [], [], 0)[0]
+    assert len({os.fstat(presence.segment).st_ino for presence in met[0]}) == size
+    assert not is_open(name)
+    close(met)
+
+
+def test_alone_there_is_nobody_to_meet(name):
+    (mine,) = meet(name, KEY, 0, 1, 20.0)
+    assert mine.pid == os.getpid()
+    mine.close()
+
+
+def test_descriptors_are_not_inherited(name):
+    mine = own_presence(2)
+    assert not any(os.get_inheritable(fd) for fd in mine.descriptors)
+    mine.close()
+
+
+def test_who_has_another_key_is_not_let_in_and_the_meeting_goes_on(name):
+    host = Guest(name, KEY, 0, 2)
+    with pytest.raises(BootstrapError):
+        Guest(name, KEY[::-1], 1, 2, 5.0).end()
+    with pytest.raises(BootstrapError):
+        Guest(name, None, 1, 2, 5.0).end()
+    guest = Guest(name, KEY, 1, 2)
+    close([host.end(), guest.end()])
+
+
+def test_a_host_that_does_not_know_the_key_is_not_believed(name):
+    host = Guest(name, KEY[::-1], 0, 2, 1.0)
+    guest = Guest(name, KEY, 1, 2, 1.0)
+    for one in (host, guest):
+        with pytest.raises(BootstrapError):
+            one.end()
+
+
+@pytest.mark.parametrize("junk", [b"", b"x", b"GET / HTTP/1.1\r\n\r\n", bytes(64), bytes(32), b"\xff" * 60_000])
+def test_a_stranger_that_talks_nonsense_stops_nobody(name, junk):
+    host = Guest(name, KEY, 0, 2)
+    stranger = knock(name)
+    if junk:
+        stranger.send(junk)
+    else:
+        stranger.close()
+    guest = Guest(name, KEY, 1, 2)
+    close([host.end(), guest.end()])
+    stranger.close()
+
+
+@pytest.mark.slow
+def test_a_stranger_that_says_nothing_stops_nobody(name):
+    host = Guest(name, KEY, 0, 2)
+    stranger = knock(name)
+    guest = Guest(name, KEY, 1, 2)
+    close([host.end(), guest.end()])
+    stranger.close()
+
+
+def knock(name: str) -> socket.socket:
+    """Connect like a guest as soon as somebody listens."""
+    deadline = time.monotonic() + 20.0
+    stranger = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    while stranger.connect_ex(address_of(name)) != 0:
+        assert time.monotonic() < deadline, "nobody listens"
+        select.select([], [], [], 0.001)
+    return stranger
+
+
+def test_a_rank_that_dies_during_the_meeting_may_come_again(name):
+    """As when a launcher restarts it: the first one's place is taken by the second."""
+    host = Guest(name, KEY, 0, 3)
+    knock(name).close()
+    guests = [Guest(name, KEY, rank, 3) for rank in (2, 1)]
+    close([host.end(), *[guest.end() for guest in guests]])
+
+
+def test_the_host_tells_in_time_who_did_not_come(name):
+    host = Guest(name, KEY, 0, 4, 0.5)
+    guest = Guest(name, KEY, 2, 4)
+    with pytest.raises(BootstrapError, match=r"ranks \[1, 3\] of 4 did not call init\(\) within 0.5 s: .*--start-timeout"):
+        host.end()
+    with pytest.raises(BootstrapError, match="ended while the ranks of this host were meeting"):
+        guest.end()
+    assert not is_open(name)
+
+
+def test_a_guest_tells_in_time_that_there_is_no_host(name):
+    with pytest.raises(BootstrapError, match=r"rank 0 did not call init\(\) within 0.2 s"):
+        meet(name, KEY, 1, 2, 0.2)
+
+
+def test_a_guest_tells_in_time_that_others_are_missing(name):
+    host = Guest(name, KEY, 0, 3, 1.0)
+    guest = Guest(name, KEY, 1, 3, 0.3)
+    with pytest.raises(BootstrapError, match=r"met .*rank 0, but some rank of this host did not come within 0.3 s"):
+        guest.end()
+    with pytest.raises(BootstrapError):
+        host.end()
+
+
+def test_two_hosts_of_one_name_are_one_too_many(name):
+    host = Guest(name, KEY, 0, 2)
+    knock(name).close()
+    with pytest.raises(BootstrapError, match="cannot listen"):
+        meet(name, KEY, 0, 2, 5.0)
+    guest = Guest(name, KEY, 1, 2)
+    close([host.end(), guest.end()])
+
+
+def test_meetings_of_different_names_do_not_disturb_each_other(name):
+    guests = [Guest(f"{name}{job}", KEY, rank, 2) for rank in range(2) for job in range(3)]
+    met = [guest.end() for guest in guests]
+    for job in range(3):
+        host, guest = met[job], met[3 + job]
+        assert [os.fstat(one.segment).st_ino for one in host] == [os.fstat(one.segment).st_ino for one in guest]
+    close(met)

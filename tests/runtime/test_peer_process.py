@@ -1,0 +1,105 @@
+"""What a pidfd tells about real processes."""
+
+from __future__ import annotations
+
+import os
+import platform
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from distrun.runtime.peer_process import condition, ending
+
+KERNEL = tuple(int(part) for part in platform.release().split("-")[0].split(".")[:2])
+needs_endings = pytest.mark.skipif(KERNEL < (6, 15), reason="Linux tells how others' children ended since 6.15")
+
+
+class Peer:
+    """A process that waits until its stdin is closed."""
+
+    def __init__(self, code: str = "") -> None:
+        self.process = subprocess.Popen(
+            [sys.executable, "-c", f"print('ready', flush=True); input()\n{code}"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+        )
+        self.pidfd = os.pidfd_open(self.process.pid)
+        assert self.process.stdout is not None
+        self.process.stdout.readline()
+
+
+@pytest.fixture
+def peer() -> Iterator[Peer]:
+    peer = Peer()
+    yield peer
+    peer.process.kill()
+    peer.process.communicate()
+    os.close(peer.pidfd)
+
+
+def test_a_process_that_runs_or_sleeps_has_no_special_condition(peer):
+    assert condition(peer.pidfd) is None
+
+
+def test_a_stopped_process_is_stopped_until_it_continues(peer):
+    peer.process.send_signal(signal.SIGSTOP)
+    os.waitid(os.P_PID, peer.process.pid, os.WSTOPPED)
+    assert condition(peer.pidfd) == "stopped by a signal"
+    peer.process.send_signal(signal.SIGCONT)
+    os.waitid(os.P_PID, peer.process.pid, os.WCONTINUED)
+    assert condition(peer.pidfd) is None
+
+
+def test_a_process_that_nobody_has_collected_is_dead(peer):
+    peer.process.kill()
+    os.waitid(os.P_PID, peer.process.pid, os.WEXITED | os.WNOWAIT)
+    assert condition(peer.pidfd) == "dead"
+
+
+def test_of_a_process_that_is_gone_nothing_is_said(peer):
+    peer.process.kill()
+    peer.process.wait()
+    assert condition(peer.pidfd) is None
+
+
+def test_a_descriptor_that_is_no_pidfd_tells_nothing():
+    assert condition(0) is None
+    assert condition(-1) is None
+
+
+@needs_endings
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGABRT])
+def test_a_signal_that_killed_is_named(peer, number):
+    peer.process.send_signal(number)
+    peer.process.wait()
+    assert ending(peer.pidfd) == f"was killed by {number.name}"
+
+
+@needs_endings
+def test_a_real_time_signal_that_killed_has_its_number(peer):
+    peer.process.send_signal(signal.SIGRTMIN + 3)
+    peer.process.wait()
+    assert ending(peer.pidfd) == f"was killed by signal {signal.SIGRTMIN + 3}"
+
+
+@needs_endings
+@pytest.mark.parametrize("status", [0, 1, 42, 255])
+def test_an_exit_status_is_told(status):
+    process = subprocess.Popen([sys.executable, "-c", f"input(); raise SystemExit({status})"], stdin=subprocess.PIPE)
+    pidfd = os.pidfd_open(process.pid)
+    process.communicate(b"\n")
+    assert ending(pidfd) == f"exited with status {status}"
+    os.close(pidfd)
+
+
+def test_it_does_not_wait_long_for_a_parent_that_does_not_collect_its_child(peer):
+    peer.process.kill()
+    os.waitid(os.P_PID, peer.process.pid, os.WEXITED | os.WNOWAIT)
+    started = time.monotonic()
+    assert ending(peer.pidfd, patience=0.05) in ("is gone", "was killed by SIGKILL")
+    assert time.monotonic() - started < 1.0

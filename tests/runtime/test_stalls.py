@@ -1,0 +1,271 @@
+"""Stalls are found, asked about, reported and given up at the right times, on a clock that the tests move by hand."""
+
+from __future__ import annotations
+
+import logging
+
+import pytest
+
+from distrun.errors import StallError
+from distrun.runtime.controller import Controller, Fail
+from distrun.runtime.neighbourhood import Patience
+from distrun.runtime.request import Request
+from distrun.runtime.stalls import (
+    ANSWER_TIME,
+    COORDINATOR_GRACE,
+    NEVER,
+    CoordinatorWatch,
+    FollowerWatch,
+    warning_time,
+)
+
+A, B = (Request("allreduce", name, "float32", ((3,),)) for name in "ab")
+
+
+class Coordinator:
+    """A watch over a controller of three ranks, and what it has done."""
+
+    def __init__(self, warning: float = 10.0, timeout: float = 0.0) -> None:
+        self.controller = Controller({0: range(3)})
+        self.asked: list[int] = []
+        self.watch = CoordinatorWatch(self.controller, Patience(warning, timeout), lambda rank: f"<{rank}>", self.asked.append)
+
+
+@pytest.fixture
+def reports() -> list[str]:
+    """What is logged as a warning."""
+    texts: list[str] = []
+
+    class Collect(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            texts.append(record.getMessage())
+
+    handler = Collect(logging.WARNING)
+    logger = logging.getLogger("distrun")
+    logger.addHandler(handler)
+    yield texts
+    logger.removeHandler(handler)
+
+
+@pytest.mark.parametrize(
+    ("warning", "timeout", "expected"),
+    [(60.0, 0.0, 60.0), (60.0, 20.0, 10.0), (5.0, 20.0, 5.0), (0.0, 20.0, 10.0), (0.0, 0.0, NEVER)],
+)
+def test_there_is_a_report_before_anything_is_given_up(warning, timeout, expected):
+    assert warning_time(Patience(warning, timeout)) == expected
+
+
+# The coordinator ------------------------------------------------------------------------------------------------------
+
+
+def test_the_coordinator_need_not_look_while_nothing_waits(reports):
+    one = Coordinator()
+    assert one.watch.next_look(0.0) == NEVER
+    one.watch.look(1000.0)
+    assert not one.watch.is_busy
+    assert one.asked == reports == []
+
+
+def test_it_asks_the_missing_ranks_after_the_warning_time_and_reports_their_answers(reports):
+    one = Coordinator(warning=10.0)
+    one.controller.submit(1, A, "train.py:3 in main", 100.0)
+    assert one.watch.next_look(101.0) == 110.0
+    one.watch.look(109.9)
+    assert one.asked == []
+    one.watch.look(110.0)
+    assert one.asked == [0, 2]
+    assert one.watch.is_busy
+    one.watch.answered(2, '  File "data.py", line 7, in load', 110.1)
+    assert reports == []
+    one.watch.answered(0, '  File "train.py", line 1, in wait', 110.2)
+    (report,) = reports
+    assert report.splitlines() == [
+        "allreduce 'a' has waited for 10.0 s: submitted by rank 1 (at train.py:3 in main), not by <0>, <2>",
+        "the main thread of rank 0 is at",
+        '  File "train.py", line 1, in wait',
+        "the main thread of rank 2 is at",
+        '  File "data.py", line 7, in load',
+    ]
+
+
+def test_a_rank_that_does_not_answer_is_not_waited_for_longer_than_the_answer_time(reports):
+    one = Coordinator(warning=10.0)
+    for rank in (0, 1):
+        one.controller.submit(rank, A, "", 0.0)
+    one.watch.look(10.0)
+    assert one.asked == [2]
+    assert one.watch.next_look(10.0) == 10.0 + ANSWER_TIME
+    one.watch.look(10.0 + ANSWER_TIME)
+    (report,) = reports
+    assert report.splitlines() == [
+        "allreduce 'a' has waited for 10.0 s: submitted by ranks 0-1, not by <2>",
+        "<2> was asked where it is, and did not answer",
+    ]
+
+
+def test_reports_come_each_after_twice_the_time_of_the_one_before(reports):
+    one = Coordinator(warning=10.0)
+    one.controller.submit(0, A, "", 0.0)
+    times = []
+    now = 0.0
+    while now < 200.0:
+        now = one.watch.next_look(now)
+        before = len(reports)
+        one.watch.look(now)
+        if one.watch.next_look(now) == now + ANSWER_TIME:  # it has just asked
+            times.append(now)
+            for rank in (1, 2):
+                one.watch.answered(rank, "", now)
+        assert len(reports) == before + 1
+    assert times == [10.0, 20.0, 40.0, 80.0, 160.0, 320.0]
+
+
+def test_what_came_meanwhile_is_no_stall_any_more(reports):
+    one = Coordinator(warning=10.0)
+    one.controller.submit(0, A, "", 0.0)
+    one.controller.submit(0, B, "", 5.0)
+    for rank in (1, 2):
+        one.controller.submit(rank, A, "", 6.0)
+    one.watch.look(12.0)
+    assert one.asked == []
+    one.watch.look(15.0)
+    assert one.asked == [1, 2]
+
+
+def test_many_stalls_are_reported_shortly(reports):
+    one = Coordinator(warning=10.0)
+    for number in range(37):
+        one.controller.submit(0, A._replace(name=f"t{number}"), "", 0.0)
+    one.watch.look(10.0)
+    one.watch.look(10.0 + ANSWER_TIME)
+    assert "... and 27 more operations" in reports[0].splitlines()
+    assert len(reports[0].splitlines()) == 10 + 1 + 2
+
+
+def test_an_operation_is_given_up_at_the_timeout_after_a_report(reports):
+    one = Coordinator(warning=0.0, timeout=20.0)
+    one.controller.submit(1, A, "train.py:3 in main", 100.0)
+    assert one.watch.next_look(100.0) == 110.0
+    one.watch.look(110.0)
+    for rank in (0, 2):
+        one.watch.answered(rank, "", 110.0)
+    assert len(reports) == 1
+    assert one.watch.next_look(111.0) == 120.0
+    one.watch.look(119.9)
+    assert one.controller.decisions() == []
+    one.watch.look(120.0)
+    (failed,) = one.controller.decisions()
+    assert isinstance(failed, Fail)
+    assert failed.is_stall
+    assert failed.ranks == (1,)
+    assert failed.text == (
+        "allreduce 'a' has waited for 20.0 s: submitted by rank 1 (at train.py:3 in main), not by <0>, <2>"
+    )
+    assert one.watch.next_look(121.0) == NEVER
+    one.watch.look(121.0)
+    assert not one.watch.is_busy
+
+
+def test_waiting_for_an_answer_does_not_delay_giving_up(reports):
+    one = Coordinator(warning=0.0, timeout=2.0)
+    one.controller.submit(1, A, "", 0.0)
+    one.watch.look(1.0)
+    assert one.watch.next_look(1.0) == 2.0
+    one.watch.look(2.0)
+    assert len(one.controller.decisions()) == 1
+    assert len(reports) == 1
+
+
+def test_only_what_has_waited_long_enough_is_given_up():
+    one = Coordinator(warning=0.0, timeout=20.0)
+    one.controller.submit(0, A, "", 0.0)
+    one.controller.submit(0, B, "", 15.0)
+    one.watch.look(20.0)
+    assert [failed.key for failed in one.controller.decisions()] == [(0, "a")]
+    assert one.controller.oldest == 15.0
+
+
+def test_a_reminder_tells_the_coordinator_since_when_a_rank_has_waited():
+    one = Coordinator(warning=10.0, timeout=20.0)
+    one.controller.submit(1, A, "", 50.0)  # rank 0 was busy and has heard of it only now
+    one.watch.reminded(1, 10.0, 50.0)
+    one.watch.look(50.0)
+    assert one.asked == [0, 2]
+    one.watch.reminded(1, 20.0, 60.0)
+    for rank in (0, 2):
+        one.watch.answered(rank, "", 60.0)
+    one.watch.look(60.0)
+    assert len(one.controller.decisions()) == 1
+
+
+def test_the_coordinator_stays_awake_while_a_stall_goes_on():
+    one = Coordinator(warning=10.0, timeout=100.0)
+    one.controller.submit(1, A, "", 0.0)
+    one.watch.look(10.0)
+    for rank in (0, 2):
+        one.watch.answered(rank, "", 10.0)
+    assert one.watch.is_busy
+    for rank in (0, 2):
+        one.controller.submit(rank, A, "", 11.0)
+    one.watch.look(11.0)
+    assert not one.watch.is_busy
+
+
+# The others -----------------------------------------------------------------------------------------------------------
+
+
+class Follower:
+    """A watch, and how long it said to have waited in its reminders."""
+
+    def __init__(self, warning: float = 10.0, timeout: float = 0.0) -> None:
+        self.reminders: list[float] = []
+        self.watch = FollowerWatch(Patience(warning, timeout), lambda rank: f"<{rank}>", self.reminders.append)
+
+    def sleep_until(self, now: float, end: float) -> float:
+        """Live from `now` to `end` as an engine does that hears nothing."""
+        while True:
+            wake = self.watch.next_look(now)
+            assert wake > now, "it would spin"
+            if wake > end:
+                return end
+            now = wake
+            self.watch.look(now)
+
+
+def test_a_rank_that_hears_nothing_reminds_the_coordinator_less_and_less_often():
+    one = Follower(warning=10.0)
+    one.sleep_until(100.0, 500.0)
+    assert one.reminders == [10.0, 20.0, 40.0, 80.0, 160.0, 320.0]
+
+
+def test_hearing_from_the_coordinator_begins_the_wait_anew():
+    one = Follower(warning=10.0)
+    now = one.sleep_until(100.0, 109.0)
+    one.watch.heard()
+    one.sleep_until(now, 118.9)
+    assert one.reminders == []
+    one.sleep_until(118.9, 119.1)
+    assert len(one.reminders) == 1
+
+
+def test_without_patience_set_it_sleeps_for_ever():
+    one = Follower(warning=0.0, timeout=0.0)
+    assert one.watch.next_look(0.0) == NEVER
+
+
+def test_the_last_reminder_comes_just_after_the_timeout_so_that_the_coordinator_can_give_up():
+    one = Follower(warning=60.0, timeout=20.0)
+    one.sleep_until(0.0, 24.9)
+    assert one.reminders == [10.0, 20.0, pytest.approx(20.05)]
+
+
+def test_a_coordinator_that_never_answers_is_given_up_after_its_grace():
+    one = Follower(warning=60.0, timeout=20.0)
+    with pytest.raises(StallError, match=r"^<0>, which coordinates the job, has not answered for 25 s$"):
+        one.sleep_until(0.0, 20.0 + COORDINATOR_GRACE + 1)
+
+
+def test_a_look_before_anything_was_awaited_does_nothing():
+    one = Follower()
+    one.watch.look(1e9)
+    assert one.reminders == []

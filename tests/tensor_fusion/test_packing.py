@@ -1,0 +1,62 @@
+"""Packing equals concatenation, unpacking equals cutting."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from distrun.tensor_fusion.packing import pack, unpack
+
+DTYPES = ["bool", "int8", "uint16", "float16", "float32", "float64", "longdouble", "complex64"]
+lengths = st.lists(st.integers(0, 50), min_size=1, max_size=12)
+
+
+def arrays(sizes: list[int], dtype: str, seed: int = 0) -> list[np.ndarray]:
+    generator = np.random.default_rng(seed)
+    return [generator.integers(0, 100, size).astype(dtype) for size in sizes]
+
+
+@given(lengths, st.sampled_from(DTYPES), st.integers(0, 1000))
+def test_the_buffer_holds_the_parts_one_after_the_other(sizes, dtype, seed):
+    parts = arrays(sizes, dtype, seed)
+    buffer = np.empty(sum(sizes), dtype)
+    pack(parts, buffer)
+    assert buffer.tolist() == np.concatenate(parts).tolist()
+
+
+@given(lengths, st.sampled_from(DTYPES), st.integers(0, 1000))
+def test_the_parts_come_out_as_they_went_in(sizes, dtype, seed):
+    parts = arrays(sizes, dtype, seed)
+    buffer = np.empty(sum(sizes), dtype)
+    pack(parts, buffer)
+    out = [np.empty_like(part) for part in parts]
+    unpack(buffer, out)
+    for part, received in zip(parts, out, strict=True):
+        assert part.tolist() == received.tolist()
+
+
+@given(lengths, lengths, st.integers(0, 1000))
+def test_what_was_cut_in_one_way_may_be_put_together_in_another(sizes, others, seed):
+    total = sum(sizes)
+    buffer = np.arange(total)
+    cuts = sorted({min(total, cut) for cut in np.cumsum(others).tolist()} | {0, total})
+    out = [np.empty(stop - start, int) for start, stop in zip(cuts, cuts[1:], strict=False)]
+    unpack(buffer, out)
+    again = np.empty(total, int)
+    pack(out, again) if out else None
+    assert not out or again.tolist() == buffer.tolist()
+
+
+def test_unpacking_leaves_the_buffer_alone_and_fills_every_part():
+    buffer = np.arange(6.0)
+    parts = [np.zeros(2), np.zeros(0), np.zeros(4)]
+    unpack(buffer, parts)
+    assert [part.tolist() for part in parts] == [[0.0, 1.0], [], [2.0, 3.0, 4.0, 5.0]]
+    assert buffer.tolist() == [0.0, 1.0, 2.0, 3.0, 4.0, 5.0]
+
+
+def test_a_buffer_of_another_length_is_not_filled():
+    with pytest.raises(ValueError, match=r"."):
+        pack([np.ones(2), np.ones(2)], np.empty(3))
