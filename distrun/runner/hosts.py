@@ -113,7 +113,9 @@ def _parse_line(words: list[str]) -> Host:
         elif (
             key not in ("max_slots", "max-slots") or not equals
         ):  # Open MPI's limit on oversubscription means nothing here
-            raise UsageError(f"{word!r} is not understood: after the host's name allowed are slots=N, gpus=0,2 and max_slots=N")
+            raise UsageError(
+                f"{word!r} is not understood: after the host's name allowed are slots=N, gpus=0,2 and max_slots=N"
+            )
     return host
 
 

@@ -8,13 +8,15 @@ from pathlib import Path
 from queue import Empty, SimpleQueue
 
 from distrun.runner import descendants, events, policy, signals, stdin
-from distrun.runner.agents import Agent
+from distrun.runner.agents import Agent, AgentProcess
+from distrun.runner.connector import Connector, Starter
 from distrun.runner.frames import Frame, Kind
 from distrun.runner.local_agent import LocalAgentProcess
 from distrun.runner.output import Printer, Style
-from distrun.runner.plan import LaunchPlan
+from distrun.runner.plan import AgentPlan, LaunchPlan, with_master_port
 from distrun.runner.policy import Failure, Policy, State
 from distrun.runner.sinks import RankFiles, Sink
+from distrun.runner.ssh_config import SshOptions
 from distrun.runner.story import LastWords, tell
 
 _PRINT_PATIENCE = 2.0  # seconds a blocked terminal may delay the end of a job that a signal ended
@@ -33,6 +35,7 @@ class JobOptions:
     verbose: bool = False
     notes: bool = True
     """Whether the plan's notes are printed."""
+    ssh: SshOptions = field(default_factory=SshOptions)
     function: bytes | None = None
     """The pickled function of `distrun.run`. With it the launcher is a guest in somebody's process."""
 
@@ -53,8 +56,14 @@ class Outcome:
 class Job:
     """Carries out a plan. It is also the audience of the agents, whose threads call the methods marked so."""
 
-    def __init__(self, plan: LaunchPlan, options: JobOptions, stdout: Sink, stderr: Sink) -> None:
-        """Raises: UsageError: the output directory cannot be written."""
+    def __init__(
+        self, plan: LaunchPlan, options: JobOptions, stdout: Sink, stderr: Sink, starter: Starter | None = None
+    ) -> None:
+        """Args: what to do; how; where to print; what starts agents on other hosts, SSH unless given.
+
+        Raises:
+            UsageError: the output directory cannot be written.
+        """
         self._plan = plan
         self._options = options
         self._queue: SimpleQueue[events.Event] = SimpleQueue()
@@ -66,7 +75,11 @@ class Job:
         self._hosts = {rank.rank: agent.host for agent in plan.agents for rank in agent.ranks}
         self._agents: dict[str, Agent] = {}
         self._is_guest = options.function is not None
-        self._policy = Policy(self._hosts, options.grace, options.start_timeout, time.monotonic())
+        self._parts = {part.host: part for part in plan.agents}
+        remote = [part.host for part in plan.agents if part.remote]
+        self._starter = starter
+        self._connector: Connector | None = None
+        self._policy = Policy(self._hosts, options.grace, options.start_timeout, time.monotonic(), remote)
 
     # --- the agents' audience
 
@@ -117,10 +130,29 @@ class Job:
                 self._printer.say(f"distrun: {note}")
         marker = f"DISTRUN_JOB={self._plan.job}" if self._is_guest else None
         for part in self._plan.agents:
-            process = LocalAgentProcess(part, marker)
-            self._agents[part.host] = agent = Agent(part, process, self)
-            agent.start(self._options.function)
-            self._tell(f"agent on {part.host} started (pid {process.pid})")
+            if not part.remote:
+                self._adopt(part, LocalAgentProcess(part, marker))
+        remote = [part for part in self._plan.agents if part.remote]
+        if not remote:
+            self._start_ranks()
+            return
+        self._connector = Connector(remote, self._starter or self._ssh(), self.post)
+        self._connector.start()
+
+    def _ssh(self) -> Starter:
+        from distrun.runner.ssh_agent import SshStarter  # paramiko costs 200 ms
+
+        return SshStarter(self._plan.job, self._plan.routes, self._options.ssh, self._options.start_timeout)
+
+    def _adopt(self, part: AgentPlan, process: AgentProcess) -> None:
+        self._agents[part.host] = agent = Agent(part.host, process, self)
+        agent.start()
+        self._tell(f"agent on {part.host} started (pid {process.pid})")
+
+    def _start_ranks(self) -> None:
+        first = self._agents[self._hosts[0]].process
+        for host, part in self._parts.items():
+            self._agents[host].start_ranks(with_master_port(part, first.port), self._options.function)
         if self._options.stdin is not None:
             stdin.forward(self._agents[self._hosts[self._options.stdin]], self._options.stdin)
 
@@ -142,6 +174,8 @@ class Job:
     def _act(self, actions: list[policy.Action]) -> None:
         for action in actions:
             match action:
+                case policy.StartRanks():
+                    self._start_ranks()
                 case policy.SignalRanks(signum):
                     self._broadcast(Frame.number(Kind.SIGNAL, signum))
                 case policy.FinishAgents(grace):
@@ -159,6 +193,8 @@ class Job:
 
     def _let_go(self) -> None:
         """Leave no agent behind, even when the decider itself failed."""
+        if self._connector is not None:
+            self._connector.close()
         for agent in self._agents.values():
             if self._policy.state is not State.OVER:
                 agent.kill()
@@ -186,6 +222,10 @@ class Job:
 
     def _note(self, event: events.Event) -> None:
         match event:
+            case events.HostReady(host, note) if self._connector is not None:
+                self._adopt(self._parts[host], self._connector.take(host))
+                if note:
+                    self._printer.say(f"distrun: host {host} {note}")
             case events.RankStarted(rank, pid):
                 self._pids[rank] = pid
                 self._tell(f"rank {rank} on {self._hosts[rank]} started (pid {pid})")

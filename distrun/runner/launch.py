@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import getpass
 import os
 import secrets
 import shutil
+import socket
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -14,6 +16,9 @@ from distrun.runner import machine
 from distrun.runner.exits import NOT_EXECUTABLE, NOT_FOUND
 from distrun.runner.hosts import Host, merge, parse_hostfile
 from distrun.runner.plan import AgentPlan, Launcher, LaunchPlan, LaunchRequest, make_plan
+from distrun.runner.ssh_config import Route, SshOptions, SshSettings, read_config
+
+_DEFAULTS = SshOptions()
 
 
 class CommandError(UsageError):
@@ -24,19 +29,25 @@ class CommandError(UsageError):
         self.status = status
 
 
-def prepare(request: LaunchRequest, grace: float) -> LaunchPlan:
+def prepare(request: LaunchRequest, grace: float, ssh: SshOptions = _DEFAULTS) -> LaunchPlan:
     """Check a request against this machine and plan it.
+
+    Args:
+        request: what the user asks for.
+        grace: seconds from SIGTERM to SIGKILL.
+        ssh: how to reach other hosts.
 
     Raises:
         UsageError: the request cannot be met; CommandError when that is because of the command.
     """
-    if request.wdir is not None and not os.path.isdir(request.wdir):
-        raise UsageError(f"--wdir {request.wdir!r} is not a directory: give one that exists on every host")
+    hosts, remote = _sort_out(request.hosts)
     wdir = None if request.wdir is None else os.path.abspath(request.wdir)
-    request = replace(request, hosts=tuple(_local(request.hosts)), wdir=wdir)
-    plan = make_plan(request, _launcher(), grace)
+    plan = make_plan(replace(request, hosts=tuple(hosts), wdir=wdir), _launcher(remote, ssh), grace)
     for agent in plan.agents:
-        check_command(agent)
+        if not agent.remote:
+            if request.wdir is not None and not os.path.isdir(request.wdir):
+                raise UsageError(f"--wdir {request.wdir!r} is not a directory: give one that exists on every host")
+            check_command(agent)
     return plan
 
 
@@ -71,7 +82,9 @@ def check_command(agent: AgentPlan) -> None:
     raise CommandError(f"command {command!r} not found: {remedy}", NOT_FOUND)
 
 
-def _launcher() -> Launcher:
+def _launcher(remote: Sequence[Host], ssh: SshOptions) -> Launcher:
+    routes = _routes(remote, ssh)
+    direct = [route.hostname for route in routes.values() if route.jump is None and route.proxy_command is None]
     return Launcher(
         environ=dict(os.environ),
         cwd=os.getcwd(),
@@ -80,15 +93,34 @@ def _launcher() -> Launcher:
         master_port=machine.free_port(),
         cores=machine.count_cores(),
         slots=machine.default_slots(),
+        routes=routes,
+        address=machine.address_towards(direct[0]) if direct else socket.gethostname(),
     )
 
 
-def _local(hosts: Sequence[Host]) -> list[Host]:
-    """All names of this machine become the first of them, so that its ranks are numbered together."""
-    for host in hosts:
-        if host.user is not None or not machine.is_local(host.name):
-            raise UsageError(
-                f"host {host.name!r} is not this machine, and remote hosts are not supported in this version: "
-                "use localhost"
-            )
-    return merge(replace(host, name=hosts[0].name) for host in hosts)
+def _routes(remote: Sequence[Host], ssh: SshOptions) -> dict[str, Route]:
+    if not remote:
+        return {}
+    home = os.path.expanduser("~")
+    settings = SshSettings(read_config(home), ssh, getpass.getuser(), home)
+    return {host.name: settings.route(host) for host in remote}
+
+
+def _sort_out(hosts: Sequence[Host]) -> tuple[list[Host], list[Host]]:
+    """All hosts, and those that are not this machine.
+
+    All names of this machine become the first of them, so that its ranks are numbered together. Another account of this
+    machine is reached like another machine.
+    """
+    if not hosts:
+        return [], []
+    names = machine.local_names(
+        [host.name for host in hosts if host.user in (None, getpass.getuser())] or ["localhost"]
+    )
+    ours = [host for host in hosts if host.name in names and host.user in (None, getpass.getuser())]
+    merged = merge(replace(host, name=ours[0].name, user=None) if host in ours else host for host in hosts)
+    remote = [host for host in merged if host.user is not None or host.name not in names]
+    twice = [host.name for number, host in enumerate(merged) if host.name in [item.name for item in merged[:number]]]
+    if twice:
+        raise UsageError(f"host {twice[0]!r} is listed with two accounts: give it with one of them")
+    return merged, remote

@@ -23,6 +23,9 @@ _CLEAN_UP_INTERVAL = 0.02
 class LocalAgentProcess:
     """An agent on this host; see `distrun.runner.agents.AgentProcess` for the interface."""
 
+    keepalive: float | None = None
+    port: int | None = None
+
     def __init__(self, plan: AgentPlan, marker: str | None) -> None:
         """Start it.
 
@@ -51,13 +54,23 @@ class LocalAgentProcess:
             raise LaunchError(f"the agent on {plan.host} cannot be started: {error}") from None
         assert self._process.stdin is not None
         assert self._process.stdout is not None
-        self.commands = self._process.stdin.fileno()
-        self.reports = self._process.stdout.fileno()
+        self._commands = self._process.stdin.fileno()
+        self._reports = self._process.stdout.fileno()
 
     @property
     def pid(self) -> int:
         """The agent's process id."""
         return self._process.pid
+
+    def read(self) -> bytes:
+        """The next bytes of its frames."""
+        return os.read(self._reports, 1 << 20)
+
+    def write(self, data: bytes) -> None:
+        """Write it all to its stdin."""
+        rest = memoryview(data)
+        while rest:
+            rest = rest[os.write(self._commands, rest) :]
 
     def end_of_life(self) -> tuple[str, int]:
         """Wait for the agent's end."""

@@ -5,7 +5,18 @@ from __future__ import annotations
 import os
 import re
 import socket
+from collections.abc import Collection
+from concurrent.futures import ThreadPoolExecutor
+from functools import cache
 from pathlib import Path
+
+_MOST_QUESTIONS = 32  # to the name server at a time
+
+
+def local_names(names: Collection[str]) -> set[str]:
+    """Those of the names and addresses that mean this machine; a slow name server is asked for several at a time."""
+    with ThreadPoolExecutor(min(len(names), _MOST_QUESTIONS)) as pool:
+        return {name for name, is_ours in zip(names, pool.map(is_local, names), strict=True) if is_ours}
 
 
 def is_local(name: str) -> bool:
@@ -16,10 +27,28 @@ def is_local(name: str) -> bool:
         addresses = {str(info[4][0]).partition("%")[0] for info in socket.getaddrinfo(name, None)}
     except OSError:
         return False
+    return not addresses.isdisjoint(_addresses())
+
+
+@cache
+def _addresses() -> set[str]:
     import psutil  # costs 50 ms, and names that need it are rare on one machine
 
-    ours = {item.address.partition("%")[0] for items in psutil.net_if_addrs().values() for item in items}
-    return not addresses.isdisjoint(ours)
+    return {item.address.partition("%")[0] for items in psutil.net_if_addrs().values() for item in items}
+
+
+def address_towards(hostname: str) -> str:
+    """The address of this machine on the route to a host, which that host can reach it by; no packet is sent.
+
+    Without such a route, this machine's name.
+    """
+    try:
+        family, kind, protocol, _, address = socket.getaddrinfo(hostname, 9, type=socket.SOCK_DGRAM)[0]
+        with socket.socket(family, kind, protocol) as probe:
+            probe.connect(address)
+            return str(probe.getsockname()[0])
+    except OSError:
+        return socket.gethostname()
 
 
 def count_cores() -> int:

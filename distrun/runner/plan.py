@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 import re
 import shlex
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Container, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
 
 from distrun.errors import UsageError
 from distrun.runner import environ as environs
 from distrun.runner.hosts import Host
+from distrun.runner.ssh_config import Route
 from distrun.runtime.contract import STALL_TIMEOUT, STALL_WARNING, START_TIMEOUT, LaunchContract
 
 _HIDDEN = ("DISTRUN_KEY",)
@@ -29,6 +30,10 @@ class LaunchRequest:
     """The values of `-x`."""
     wdir: str | None = None
     openmpi_env: bool = False
+    slots: int | None = None
+    """Slots of each host that does not state its own; None = this machine's take, and 1 on every other host."""
+    share_gpus: bool = False
+    """Whether a host may have more ranks than GPUs were listed for it."""
     stdin: int | None = None
     """The rank that gets the launcher's standard input."""
     stall_warning: float | None = None
@@ -48,6 +53,10 @@ class Launcher:
     cores: int
     slots: int
     """Slots of this machine when the user gives none."""
+    routes: Mapping[str, Route] = field(default_factory=dict)
+    """Where the hosts are that are not this machine."""
+    address: str = "127.0.0.1"
+    """This machine's address as the other hosts reach it."""
 
 
 @dataclass(frozen=True)
@@ -96,6 +105,8 @@ class LaunchPlan:
     job: str
     size: int
     agents: tuple[AgentPlan, ...]
+    routes: Mapping[str, Route] = field(default_factory=dict)
+    """How the hosts that are not this machine are reached."""
     notes: tuple[str, ...] = ()
     """What the launcher decided by itself and the user should know, a sentence each."""
 
@@ -104,17 +115,21 @@ class LaunchPlan:
         return next(agent.host for agent in self.agents for item in agent.ranks if item.rank == rank)
 
 
-def place(hosts: Sequence[Host], np: int | None, default_slots: int) -> list[tuple[Host, int]]:
+def place(
+    hosts: Sequence[Host], np: int | None, default_slots: int, remote: Container[str] = ()
+) -> list[tuple[Host, int]]:
     """How many ranks each host gets: hosts are filled in the order given, all slots of one before the next.
 
-    Hosts whose slots nobody stated have `default_slots`, and take more when `np` asks for more than all have together.
+    Hosts whose slots nobody stated have `default_slots`, remote ones 1, and take more when `np` asks for more than all
+    have together.
 
     Raises:
         UsageError: `np` is not positive, or more than the slots the user stated.
     """
     if np is not None and np < 1:
         raise UsageError(f"-np {np} asks for no rank at all: give a number >= 1")
-    slots = [default_slots if host.slots is None else host.slots for host in hosts]
+    defaults = [1 if host.name in remote else default_slots for host in hosts]
+    slots = [default if host.slots is None else host.slots for host, default in zip(hosts, defaults, strict=True)]
     elastic = [index for index, host in enumerate(hosts) if host.slots is None]
     missing = (sum(slots) if np is None else np) - sum(slots)
     if missing > 0 and not elastic:
@@ -140,24 +155,65 @@ def make_plan(request: LaunchRequest, launcher: Launcher, grace: float = 5.0) ->
     Raises:
         UsageError: the request cannot be met as it stands.
     """
-    placed = place(request.hosts or (Host("localhost"),), request.np, launcher.slots)
+    hosts = [host if host.slots else replace(host, slots=request.slots) for host in request.hosts]
+    default_slots = request.slots or launcher.slots
+    placed = place(hosts or [Host("localhost", request.slots)], request.np, default_slots, launcher.routes)
     size = sum(count for _, count in placed)
     if request.stdin is not None and request.stdin not in range(size):
         raise UsageError(f"--stdin {request.stdin} is not a rank of this job: allowed are none and 0 to {size - 1}")
-    contracts = _contracts([(host.name, count) for host, count in placed], launcher)
+    contracts = iter(_contracts([(host.name, count) for host, count in placed], launcher))
     inherited = environs.inherited(launcher.environ)
     exports, notes = environs.requested(request.exports, inherited)
-    common = {**inherited, **_settings(request), **exports}
     agents = []
     for host, count in placed:
-        shared = {"PYTHONUNBUFFERED": "1", **environs.threads(common, launcher.cores, count), **common}
-        ranks = [_rank_plan(contracts.pop(0), request, exports) for _ in range(count)]
+        remote = host.name in launcher.routes
+        common = {
+            **(environs.forwarded(inherited) if remote else inherited),
+            **_settings(request),
+            **_gpus(host, count, request.share_gpus),
+            **exports,
+        }
+        chosen = {"OMP_NUM_THREADS": environs.AUTO} if remote else environs.threads(common, launcher.cores, count)
+        shared = {"PYTHONUNBUFFERED": "1", **chosen, **common}
+        ranks = [_rank_plan(next(contracts), request, exports) for _ in range(count)]
         wdir = request.wdir or launcher.cwd
-        agents.append(AgentPlan(host.name, list(request.command), wdir, grace, shared, ranks))
-        if "OMP_NUM_THREADS" not in common:
+        agents.append(AgentPlan(host.name, list(request.command), wdir, grace, shared, ranks, remote))
+        if "OMP_NUM_THREADS" not in common and not remote:
             why = f"{_count(launcher.cores, 'core')}, {_count(count, 'rank')}"
             notes.append(f"OMP_NUM_THREADS={shared['OMP_NUM_THREADS']} on {host.name} ({why}); set it to override")
-    return LaunchPlan(launcher.job, size, tuple(agents), tuple(notes))
+    routes = {agent.host: launcher.routes[agent.host] for agent in agents if agent.remote}
+    return LaunchPlan(launcher.job, size, tuple(agents), routes, tuple(notes))
+
+
+def with_master_port(agent: AgentPlan, port: int | None) -> AgentPlan:
+    """The plan with another port for rank 0, when rank 0's host has found one; a port the user exports stays."""
+    if port is None:
+        return agent
+    new = {name: str(port) for name in ("MASTER_PORT", "DISTRUN_MASTER_PORT")}
+    ranks = [
+        replace(rank, environ={name: new.get(name, value) for name, value in rank.environ.items()})
+        for rank in agent.ranks
+    ]
+    return replace(agent, ranks=ranks)
+
+
+def _gpus(host: Host, ranks: int, share: bool) -> dict[str, str]:
+    """The variables by which ranks find the GPUs listed for their host."""
+    if host.gpus and ranks > len(host.gpus) and not share:
+        raise UsageError(
+            f"{ranks} ranks on {host.name} are more than its {_count(len(host.gpus), 'GPU')} {','.join(host.gpus)}: "
+            "list more, lower its slots, or give --share-gpus"
+        )
+    listed = {"CUDA_VISIBLE_DEVICES": ",".join(host.gpus)} if host.gpus else {}
+    return {**listed, **({"DISTRUN_SHARE_GPUS": "1"} if share else {})}
+
+
+def _master_addr(placed: list[tuple[str, int]], launcher: Launcher) -> str:
+    """Rank 0's address as the other hosts of the job reach it; a single host needs no network."""
+    first = placed[0][0]
+    if len(placed) == 1:
+        return "127.0.0.1"
+    return launcher.routes[first].hostname if first in launcher.routes else launcher.address
 
 
 def _contracts(placed: list[tuple[str, int]], launcher: Launcher) -> list[LaunchContract]:
@@ -165,25 +221,29 @@ def _contracts(placed: list[tuple[str, int]], launcher: Launcher) -> list[Launch
 
     With hosts of 2, 1 and 2 ranks, local rank 1 exists on the first and third host only: rank 4 has cross rank 1(2).
     """
+    size = sum(count for _, count in placed)
+    cross_sizes = [sum(count > local_rank for _, count in placed) for local_rank in range(max(c for _, c in placed))]
+    cross_ranks = [0] * len(cross_sizes)
+    master_addr = _master_addr(placed, launcher)
     contracts: list[LaunchContract] = []
-    for index, (host, local_size) in enumerate(placed):
+    for host, local_size in placed:
         for local_rank in range(local_size):
-            peers = [position for position, (_, count) in enumerate(placed) if count > local_rank]
             contracts.append(
                 LaunchContract(
                     job=launcher.job,
                     key=launcher.key,
                     rank=len(contracts),
-                    size=sum(count for _, count in placed),
+                    size=size,
                     local_rank=local_rank,
                     local_size=local_size,
-                    cross_rank=peers.index(index),
-                    cross_size=len(peers),
+                    cross_rank=cross_ranks[local_rank],
+                    cross_size=cross_sizes[local_rank],
                     hostname=host,
-                    master_addr="127.0.0.1",
+                    master_addr=master_addr,
                     master_port=launcher.master_port,
                 )
             )
+            cross_ranks[local_rank] += 1
     return contracts
 
 
@@ -235,10 +295,10 @@ def describe(plan: LaunchPlan, inherited: Mapping[str, str]) -> str:
     lines += [f"note: {note}" for note in plan.notes]
     for agent in plan.agents:
         lines += [
-            f"host {agent.host}: {_count(len(agent.ranks), 'rank')}",
+            f"host {plan.routes.get(agent.host, agent.host)}: {_count(len(agent.ranks), 'rank')}",
             f"  directory: {agent.wdir}",
             f"  command:   {shlex.join(agent.command)}",
-            *(f"  {text}" for text in _assignments(agent.environ, inherited)),
+            *(f"  {text}" for text in _assignments(agent.environ, {} if agent.remote else inherited)),
         ]
         for rank in agent.ranks:
             place_text = f"local {rank.local_rank}({rank.local_size}), host {rank.cross_rank}({rank.cross_size})"

@@ -2,6 +2,8 @@
 
 The states of a job:
 
+    CONNECTING -> RUNNING   every remote host is ready
+               -> FINISHING one of them cannot be used, or a signal came; no rank was started
     RUNNING   -> SETTLING   a rank says it lost a peer, and no culprit is known yet
               -> ENDING     a rank failed, an agent was lost, or a signal came; the ranks were told
               -> FINISHING  every rank has exited
@@ -15,7 +17,7 @@ The first failure is the story: later ones are consequences, of it or of our own
 from __future__ import annotations
 
 import signal
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from enum import Enum
 
@@ -32,11 +34,17 @@ _ENDERS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 class State(Enum):
     """Where a job stands."""
 
+    CONNECTING = "connecting"
     RUNNING = "running"
     SETTLING = "settling"
     ENDING = "ending"
     FINISHING = "finishing"
     OVER = "over"
+
+
+@dataclass(frozen=True)
+class StartRanks:
+    """Action: all hosts are ready; hand the agents their parts of the plan."""
 
 
 @dataclass(frozen=True)
@@ -65,7 +73,7 @@ class CleanUpAfter:
     host: str
 
 
-Action = SignalRanks | FinishAgents | KillAgents | CleanUpAfter
+Action = StartRanks | SignalRanks | FinishAgents | KillAgents | CleanUpAfter
 
 
 @dataclass(frozen=True)
@@ -83,9 +91,17 @@ class Failure:
 class Policy:
     """The state machine of one job. Feed it events with `handle` and the passing of time with `tick`."""
 
-    def __init__(self, hosts: Mapping[int, str], grace: float, start_timeout: float, now: float) -> None:
-        """Args: rank -> host; seconds between SIGTERM and SIGKILL; seconds for all ranks to start; the time."""
-        self.state = State.RUNNING
+    def __init__(
+        self,
+        hosts: Mapping[int, str],
+        grace: float,
+        start_timeout: float,
+        now: float,
+        remote: Collection[str] = (),
+    ) -> None:
+        """Args: rank -> host; seconds between SIGTERM and SIGKILL; seconds for all ranks to start; the time; the hosts
+        that are yet to be connected to."""
+        self.state = State.CONNECTING if remote else State.RUNNING
         self.failure: Failure | None = None
         self.interrupted_by: int | None = None
         """The signal that ended the job, when it was one sent to the launcher."""
@@ -95,6 +111,8 @@ class Policy:
         self._alive = set(hosts)
         self._starting = set(hosts)
         self._agents = set(hosts.values())
+        self._connecting = dict.fromkeys(remote)  # a set that keeps the order
+        self._refusals: dict[str, str] = {}
         self._grace = grace
         self._start_timeout = start_timeout
         self._killing = False
@@ -110,6 +128,10 @@ class Policy:
     def handle(self, event: events.Event, now: float) -> list[Action]:
         """Take note of an event; returns what is to be done."""
         match event:
+            case events.HostReady():
+                return self._host_settled(event.host, None, now)
+            case events.HostRefused():
+                return self._host_settled(event.host, event.reason, now)
             case events.RankStarted():
                 return self._started(event.rank)
             case events.RankNotStarted():
@@ -134,6 +156,8 @@ class Policy:
             return []
         self.deadline = None
         match self.state:
+            case State.CONNECTING:
+                return self._connecting_took_too_long(now)
             case State.RUNNING:
                 late = ", ".join(map(str, sorted(self._starting)))
                 return self._fail(Failure(None, 1, f"ranks {late} did not start within {self._start_timeout:g} s"), now)
@@ -149,10 +173,40 @@ class Policy:
             case State.OVER:
                 return []
 
+    def _host_settled(self, host: str, refusal: str | None, now: float) -> list[Action]:
+        if self.state is not State.CONNECTING or host not in self._connecting:
+            return []
+        del self._connecting[host]
+        if refusal is not None:
+            self._refusals[host] = refusal
+            self._agents.discard(host)
+        if self._connecting:
+            return []
+        if self._refusals:
+            return self._give_up(_refused(self._refusals), now)
+        self.state = State.RUNNING
+        return [StartRanks()]
+
+    def _connecting_took_too_long(self, now: float) -> list[Action]:
+        for host in self._connecting:
+            self._refusals[host] = f"there was no answer within the {self._start_timeout:g} s of --start-timeout"
+        return self._give_up(_refused(self._refusals), now)
+
+    def _give_up(self, failure: Failure | None, now: float) -> list[Action]:
+        """End before any rank has been started: the agents that are ready leave, the others are not waited for."""
+        self.failure = failure
+        self._alive.clear()
+        self._starting.clear()
+        self._agents.difference_update(self._connecting)
+        return self._finish(0.0, now)
+
     def _printer_lost(self, now: float) -> list[Action]:
         """It is asked to end only after us: something it did not expect has ended it, and nobody would see any more."""
+        failure = Failure(None, 1, "the launcher cannot print any more")
+        if self.state is State.CONNECTING:
+            return self._give_up(failure, now)
         if self.state in (State.RUNNING, State.SETTLING):
-            return self._fail(Failure(None, 1, "the launcher cannot print any more"), now)
+            return self._fail(failure, now)
         return []
 
     def _started(self, rank: int) -> list[Action]:
@@ -222,7 +276,10 @@ class Policy:
         self._alive = {rank for rank in self._alive if self._hosts[rank] != event.host}
         self._agents.discard(event.host)
         actions: list[Action] = [CleanUpAfter(event.host)]
-        if self.state in (State.RUNNING, State.SETTLING):
+        if self.state is State.CONNECTING:
+            self._connecting.setdefault(event.host)
+            actions += self._host_settled(event.host, event.reason, now)
+        elif self.state in (State.RUNNING, State.SETTLING):
             actions += self._fail(Failure(None, event.status, event.reason), now)
         elif self.state is State.ENDING and not self._alive:
             actions += self._all_exited(now)
@@ -232,8 +289,11 @@ class Policy:
 
     def _signalled(self, signum: int, now: float) -> list[Action]:
         if signum in (signal.SIGUSR1, signal.SIGUSR2):
-            return [SignalRanks(signum)]
+            return [] if self.state is State.CONNECTING else [SignalRanks(signum)]
         match self.state:
+            case State.CONNECTING:
+                self.interrupted_by = signum
+                return self._give_up(None, now)
             case State.RUNNING | State.SETTLING:
                 self.interrupted_by = signum
                 return self._end(signum if signum in _ENDERS else signal.SIGTERM, now)
@@ -243,3 +303,12 @@ class Policy:
                 return [FinishAgents(0.0)]
             case _:
                 return []
+
+
+def _refused(reasons: Mapping[str, str]) -> Failure:
+    """All hosts that cannot be used, in one failure; what is wrong with them is for the user to correct: status 2."""
+    if len(reasons) == 1:
+        ((host, reason),) = reasons.items()
+        return Failure(None, 2, f"host {host} cannot be used, so no rank was started: {reason}")
+    lines = [f"    {host}: {reason}" for host, reason in reasons.items()]
+    return Failure(None, 2, "\n".join([f"{len(lines)} hosts cannot be used, so no rank was started:", *lines]))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import sysconfig
 import time
+from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 from shlex import quote
@@ -17,7 +18,7 @@ from distrun.runner.frames import Frame, Kind
 from distrun.runner.hello import Answer, Greeting, HostError, explain, extract, judge
 from distrun.runner.plan import AgentPlan
 from distrun.runner.ssh_config import Route, SshOptions
-from distrun.runner.ssh_connect import Connections
+from distrun.runner.ssh_connect import Connections, patient
 
 _PACKAGE_ROOT = Path(__file__).resolve().parents[2]
 _STATUS_PATIENCE = 2.0  # seconds an exit status may come after the end of the output
@@ -43,14 +44,16 @@ class SshAgentProcess:
         Raises:
             HostError: the host cannot be used.
         """
-        self.keepalive = options.keepalive or None
+        self.keepalive: float | None = options.keepalive or None
         self._host = plan.host
         self._job = job
         self._python = options.python or sys.executable
         self._silent = False
         self._transport = connections.connect(route)
         try:
-            self._channel = _execute(self._transport, remote_command(self._python, "distrun.runner.agent"), route.timeout)
+            self._channel = _execute(
+                self._transport, remote_command(self._python, "distrun.runner.agent"), route.timeout
+            )
             self.answer, self._early = self._greet(Greeting(options.keepalive, plan.wdir), deadline)
             self.note = judge(self.answer, self._python)
         except (SSHException, EOFError, OSError) as error:
@@ -59,6 +62,7 @@ class SshAgentProcess:
         except BaseException:
             self._transport.close()
             raise
+        self.port: int | None = self.answer.port
         self._channel.settimeout(self.keepalive)
 
     @property
@@ -138,6 +142,28 @@ class SshAgentProcess:
         return explain(self._channel.exit_status, output, self._python)
 
 
+class SshStarter:
+    """Starts agents by SSH; see `distrun.runner.connector.Starter` for the interface."""
+
+    def __init__(self, job: str, routes: Mapping[str, Route], options: SshOptions, start_timeout: float) -> None:
+        """Args: the job's name; host -> where it is; the flags; seconds for everything."""
+        self._job = job
+        self._routes = {host: patient(route, max(0.1, start_timeout)) for host, route in routes.items()}
+        self._options = options
+        self._deadline = time.monotonic() + start_timeout
+        self._connections = Connections()
+
+    def start(self, plan: AgentPlan) -> tuple[SshAgentProcess, str]:
+        """Start one."""
+        route = self._routes[plan.host]
+        process = SshAgentProcess(plan, self._job, route, self._options, self._connections, self._deadline)
+        return process, process.note
+
+    def close(self) -> None:
+        """Close the connections to jump hosts."""
+        self._connections.close()
+
+
 def remote_command(python: str, module: str) -> str:
     """The command line that runs `main` of a module of ours, for any login shell.
 
@@ -151,7 +177,8 @@ def remote_command(python: str, module: str) -> str:
         f" + sys.version.split()[0]); sys.path = {first!r} + [p for p in sys.path if p]; "
         f"from {module} import main; main()"
     )
-    return f"exec {quote(python)} -c {quote(program)}"
+    home, python = ("~/", python[2:]) if python.startswith("~/") else ("", python)  # its home, so its shell must see it
+    return f"exec {home}{quote(python)} -c {quote(program)}"
 
 
 def _execute(transport: Transport, command: str, timeout: float) -> Channel:

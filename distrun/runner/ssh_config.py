@@ -18,9 +18,10 @@ if TYPE_CHECKING:
     from paramiko import SSHConfig
 
 _UNDERSTOOD = (
-    "AddressFamily ConnectTimeout GlobalKnownHostsFile HostKeyAlias HostName IdentitiesOnly IdentityAgent IdentityFile "
-    "Port ProxyCommand ProxyJump StrictHostKeyChecking User UserKnownHostsFile"
-).split()
+    *("AddressFamily", "ConnectTimeout", "GlobalKnownHostsFile", "HostKeyAlias", "HostName", "IdentitiesOnly"),
+    *("IdentityAgent", "IdentityFile", "Port", "ProxyCommand", "ProxyJump", "StrictHostKeyChecking", "User"),
+    "UserKnownHostsFile",
+)
 _MOST_INCLUDES = 16  # files within files, as in OpenSSH
 # worker   me@worker:2222   [fe80::1]:22   ssh://me@worker:22
 _HOP = re.compile(r"(?:ssh://)?(?:(?P<user>[^@\s]+)@)?(?:\[(?P<v6>[^\]]+)\]|(?P<name>[^:@/\s]+))(?::(?P<port>\d+))?/?")
@@ -127,7 +128,9 @@ class SshSettings:
         for hop in text.split(",") if text.lower() != "none" else ():
             match = _HOP.fullmatch(hop.strip())
             if match is None:
-                raise UsageError(f"ProxyJump {text!r} is not understood: allowed is [USER@]HOST[:PORT], separated by commas")
+                raise UsageError(
+                    f"ProxyJump {text!r} is not understood: allowed is [USER@]HOST[:PORT], separated by commas"
+                )
             name = match["v6"] or match["name"]
             if name in seen:  # `Host *` with a ProxyJump concerns the jump host too
                 return route

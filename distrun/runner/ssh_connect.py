@@ -233,7 +233,9 @@ def _through_command(command: str) -> socket.socket:
     """A socket to the standard input and output of a ProxyCommand, in a session that Ctrl-C does not reach."""
     ours, theirs = socket.socketpair()
     with theirs:
-        subprocess.Popen(["sh", "-c", f"exec {command}"], stdin=theirs, stdout=theirs, start_new_session=True)
+        subprocess.Popen(
+            ["sh", "-c", f"exec {command}"], stdin=theirs.fileno(), stdout=theirs.fileno(), start_new_session=True
+        )
     return ours
 
 

@@ -34,10 +34,11 @@ from distrun.tensor_fusion.fusing import DEFAULT_THRESHOLD
 
 LINGER = 0.0002
 """Seconds without a new submission after which the engine's own thread sets to work on small operations."""
+LINGER_WITHOUT_CORES = 0.005
+"""The same, for operations of any size, when each core is kept busy by a rank: then doing the work beside the rank's own only
+slows both down, and most often the rank will soon wait for it, and do it then."""
 BIG = 256 << 10
-"""Bytes of a tensor for which it does so at once."""
-MANY = 1000
-"""Operations for which it does so at once."""
+"""Bytes of a tensor for which it sets to work at once, if there is a core to do it on."""
 
 
 class Engine:
@@ -125,6 +126,7 @@ class Engine:
 
     def _drive_and_release(self, handle: Handle | None) -> None:
         self._driving = True
+        self._hood.may_spin = handle is not None
         try:
             self._drive(handle)
         except CollectiveError as error:
@@ -198,17 +200,18 @@ class Engine:
                 self._drive_and_release(None)
 
     def _linger(self) -> None:
-        """Let a burst of small operations come together before anything is done about them.
+        """Let a burst of operations come together before anything is done about them.
 
         A thread that submits hundreds of them in a row would otherwise be interrupted for the first few, and again for the
         next few. If it then waits for one of them, it drives at once: we do not hold the lock while we linger.
         """
+        has_cores = self._hood.spare_cores > 0
         seen = -1
-        while not self._driving and seen != len(self._outbox) < MANY:
+        while not self._driving and seen != len(self._outbox):
             seen = len(self._outbox)
-            if any(array.nbytes >= BIG for handle in tuple(self._outbox) for array in handle.inputs):
+            if has_cores and any(array.nbytes >= BIG for handle in tuple(self._outbox) for array in handle.inputs):
                 return
-            time.sleep(LINGER)
+            time.sleep(LINGER if has_cores else LINGER_WITHOUT_CORES)
 
     # Negotiating ----------------------------------------------------------------------------------------------------
 

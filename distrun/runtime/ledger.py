@@ -14,7 +14,7 @@ from distrun.runtime.mailbox import LARGEST
 from distrun.runtime.messages import unpack_numbers
 from distrun.runtime.performing import fusion_key
 from distrun.runtime.request import Request, title
-from distrun.tensor_fusion.fusing import fuse
+from distrun.tensor_fusion.fusing import SMALL, fuse
 
 _KNOWN_PLANS = 1000
 
@@ -122,7 +122,7 @@ class Ledger:
             requests = [self._requests[number] for number in unpack_numbers(message)]
             plan = fuse(
                 range(len(requests)),
-                key=lambda place: fusion_key(requests[place]),
+                key=lambda place: fusion_key(requests[place]) if requests[place].nbytes < SMALL else None,
                 nbytes=lambda place: requests[place].nbytes,
                 threshold=self._threshold,
             )

@@ -74,7 +74,10 @@ class Neighbourhood:
         self._line_words = self.mine.layout.line_words
         self._their_words = [self.segments[index].words for index in self.others]
         self._their_bells = [self.bells[index] for index in self.others]
-        self._spins = SPINS if self.size <= _usable_cores(presences) else 2
+        self.spare_cores = _usable_cores(presences) - self.size
+        """Cores left when every rank keeps one busy; negative when ranks share cores."""
+        self.may_spin = True
+        """Off while our engine's own thread drives: looking holds the interpreter's lock, which the rank's work needs."""
 
     def _bells(self, fds: Sequence[int], word: int) -> list[Doorbell]:
         return [Doorbell(fd, segment.words, word) for fd, segment in zip(fds, self.segments, strict=True)]
@@ -139,7 +142,7 @@ class Neighbourhood:
             JobAbortedError: a neighbour ended, left or failed, and `ready()` is still false.
             StallError: the stall timeout is over.
         """
-        for _ in range(self._spins):
+        for _ in range(SPINS if self.may_spin and self.spare_cores >= 0 else 2):
             if ready():
                 return True
         started = time.monotonic()

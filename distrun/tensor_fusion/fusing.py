@@ -11,6 +11,10 @@ from typing import TypeVar
 DEFAULT_THRESHOLD = 64 << 20
 """Bytes a fused operation may carry. One operation larger than that travels alone."""
 
+SMALL = 256 << 10
+"""Bytes below which an operation is worth fusing. Packing a larger one costs more than carrying it out for itself, above all
+when it lies in shared memory already, as gradient buckets do."""
+
 Operation = TypeVar("Operation")
 
 

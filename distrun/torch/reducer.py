@@ -83,7 +83,7 @@ class GradientReducer:
         self._parameters: list[Tensor] = []  # those that do, and
         self._names: list[str] = []  # their names
         self._places: dict[int, int] = {}  # where they stand, by id
-        self._hooks: dict[int, RemovableHandle] = {}  # by id; those of parameters taken away do nothing
+        self._hooks: dict[int, RemovableHandle] = {}  # by id
         self._buckets: list[Bucket] | None = None  # None: a meeting is due
         self._unsent = 0
         self._home: list[Bucket] = []  # by place: the bucket a parameter belongs to
@@ -113,11 +113,18 @@ class GradientReducer:
         self._places = {id(parameter): place for place, parameter in enumerate(self._parameters)}
         self._buckets = None
         self._arrived = {}
+        self._register_hooks()
+
+    def _register_hooks(self) -> None:
+        """One hook for each parameter; those that have one keep it, since we may just be in it."""
+        for gone in self._hooks.keys() - self._places.keys():
+            self._hooks.pop(gone).remove()
         reducer = weakref.ref(self)  # a discarded optimizer must not live on in the hooks of its parameters
         for parameter in self._parameters:
-            if id(parameter) not in self._hooks:  # we may be in one of the hooks, so they stay as they are
-                hook = parameter.register_post_accumulate_grad_hook(_hook(reducer, id(parameter)))  # type: ignore[no-untyped-call]
-                self._hooks[id(parameter)] = hook
+            key = id(parameter)
+            if key not in self._hooks:
+                hook = parameter.register_post_accumulate_grad_hook(_hook(reducer, key))  # type: ignore[no-untyped-call]
+                self._hooks[key] = hook
 
     # A backward pass -------------------------------------------------------------------------------------------------
 

@@ -172,6 +172,14 @@ class Rank:
         return status
 
 
+@pytest.fixture(autouse=True)
+def _default_signals() -> Iterator[None]:
+    """A test runner in the background may ignore SIGINT; ranks would inherit that."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
 @pytest.fixture
 def ranks(marker: str, tmp_path: Path) -> Iterator[Callable[..., list[Rank]]]:
     """Starts `size` ranks of a program as children of the test."""

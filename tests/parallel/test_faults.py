@@ -36,7 +36,9 @@ def test_a_killed_rank_is_named_with_its_signal_within_a_second(ranks, scenario,
         assert rank.end() == 0, rank.stderr.text
         said = rank.stdout.text
         # Whoever heard of it through another rank was told the same story.
-        assert re.search(rf"JobAbortedError: .*rank {victim} \(process {everybody[victim].pid}\) was killed by SIGKILL", said)
+        assert re.search(
+            rf"JobAbortedError: .*rank {victim} \(process {everybody[victim].pid}\) was killed by SIGKILL", said
+        )
         if scenario == "waiting":
             assert "second: JobAbortedError" in said
 
@@ -65,7 +67,9 @@ def test_a_stopped_rank_is_named_and_known_to_be_stopped(ranks, victim):
     assert other.end() == 0
     everybody[victim].end()
     said = other.stdout.text
-    assert re.search(rf"first: (StallError|JobAbortedError): .*rank {victim} \(process \d+, stopped by a signal\)", said), said
+    assert re.search(
+        rf"first: (StallError|JobAbortedError): .*rank {victim} \(process \d+, stopped by a signal\)", said
+    ), said
 
 
 def test_a_rank_stopped_in_the_middle_of_an_operation_is_named_and_known_to_be_stopped(ranks):
@@ -85,7 +89,9 @@ def test_a_missing_rank_is_reported_with_its_stack_and_the_job_goes_on(ranks, vi
     report = everybody[0].stderr.wait_for("in busy_with_something_else")
     assert "allreduce 'first' has waited for" in report
     present = [rank for rank in range(3) if rank != victim]
-    assert re.search(rf"submitted by ranks {present[0]}(-|, ){present[1]} \(at faults.py:\d+ in attempt\)", report), report
+    assert re.search(rf"submitted by ranks {present[0]}(-|, ){present[1]} \(at faults.py:\d+ in attempt\)", report), (
+        report
+    )
     assert re.search(rf"not by rank {victim} \(process {everybody[victim].pid}", report), report
     assert f"the main thread of rank {victim} is at" in report
     assert "select.select([sys.stdin]" in everybody[0].stderr.wait_for("select.select")

@@ -168,13 +168,25 @@ def test_process_sets_are_ready_by_themselves_and_share_one_order():
 # Disagreement ---------------------------------------------------------------------------------------------------------
 
 DISAGREEMENTS = [
-    ({"dtype": "float64"}, "dtype: ranks 0, 2 asked for dtype float32 at t.py:0; rank 1 asked for dtype float64 at t.py:1"),
-    ({"shapes": ((3, 1),)}, "shapes: ranks 0, 2 asked for shapes [3] at t.py:0; rank 1 asked for shapes [3, 1] at t.py:1"),
+    (
+        {"dtype": "float64"},
+        "dtype: ranks 0, 2 asked for dtype float32 at t.py:0; rank 1 asked for dtype float64 at t.py:1",
+    ),
+    (
+        {"shapes": ((3, 1),)},
+        "shapes: ranks 0, 2 asked for shapes [3] at t.py:0; rank 1 asked for shapes [3, 1] at t.py:1",
+    ),
     ({"shapes": ((),)}, "shapes: ranks 0, 2 asked for shapes [3] at t.py:0; rank 1 asked for shapes [] at t.py:1"),
     ({"op": Sum}, "op: ranks 0, 2 asked for op average at t.py:0; rank 1 asked for op sum at t.py:1"),
     ({"root": 2}, "root: ranks 0, 2 asked for root -1 at t.py:0; rank 1 asked for root 2 at t.py:1"),
-    ({"prescale": 0.5}, "prescale: ranks 0, 2 asked for prescale 1.0 at t.py:0; rank 1 asked for prescale 0.5 at t.py:1"),
-    ({"postscale": 2.0}, "postscale: ranks 0, 2 asked for postscale 1.0 at t.py:0; rank 1 asked for postscale 2.0 at t.py:1"),
+    (
+        {"prescale": 0.5},
+        "prescale: ranks 0, 2 asked for prescale 1.0 at t.py:0; rank 1 asked for prescale 0.5 at t.py:1",
+    ),
+    (
+        {"postscale": 2.0},
+        "postscale: ranks 0, 2 asked for postscale 1.0 at t.py:0; rank 1 asked for postscale 2.0 at t.py:1",
+    ),
     ({"device": "cuda"}, "device: ranks 0, 2 asked for device cpu at t.py:0; rank 1 asked for device cuda at t.py:1"),
     (
         {"kind": "allgather", "shapes": ((-1,),)},
@@ -452,7 +464,9 @@ def test_any_interleaving_decides_each_operation_exactly_once_and_in_one_order(j
         told += made.decisions()
         assert now < 100_000, "nothing more is decided, and not all is done"
     logs = [rank.log for rank in ranks]
-    assert all([(how, operation.name) for how, operation in log] == [(how, op.name) for how, op in logs[0]] for log in logs)
+    assert all(
+        [(how, operation.name) for how, operation in log] == [(how, op.name) for how, op in logs[0]] for log in logs
+    )
     for log, own in zip(logs, submitted, strict=True):
         assert Counter(operation for _, operation in log) == own
     odd = {operation.name for operation in submitted[-1] if operation.dtype == "int8"}

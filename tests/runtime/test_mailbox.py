@@ -73,7 +73,9 @@ def test_rings_of_a_segment_do_not_touch_each_other(segment):
 
 
 sizes = st.one_of(
-    st.integers(0, 40), st.sampled_from([LARGEST, LARGEST - 1, LARGEST - 7, LARGEST - 8, LARGEST - 9]), st.integers(0, LARGEST)
+    st.integers(0, 40),
+    st.sampled_from([LARGEST, LARGEST - 1, LARGEST - 7, LARGEST - 8, LARGEST - 9]),
+    st.integers(0, LARGEST),
 )
 
 

@@ -159,7 +159,9 @@ def test_a_rank_that_dies_during_the_meeting_may_come_again(name):
 def test_the_host_tells_in_time_who_did_not_come(name):
     host = Guest(name, KEY, 0, 4, 0.5)
     guest = Guest(name, KEY, 2, 4)
-    with pytest.raises(BootstrapError, match=r"ranks \[1, 3\] of 4 did not call init\(\) within 0.5 s: .*--start-timeout"):
+    with pytest.raises(
+        BootstrapError, match=r"ranks \[1, 3\] of 4 did not call init\(\) within 0.5 s: .*--start-timeout"
+    ):
         host.end()
     with pytest.raises(BootstrapError, match="ended while the ranks of this host were meeting"):
         guest.end()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import itertools
 import os
 import threading
 
@@ -39,10 +40,15 @@ def segment(local_size: int = 2, heap: int = HEAP) -> Segment:
 @pytest.mark.parametrize("local_size", [1, 2, 8, 64, 500])
 def test_the_parts_of_a_segment_do_not_overlap_and_begin_on_pages(local_size):
     layout = Layout(local_size)
-    parts = [(0, 4 * 8 * LINE), (layout.lines, 2 * 8 * layout.line_words), (layout.reason, REASON), (layout.stage, 2 * STAGE)]
+    parts = [
+        (0, 4 * 8 * LINE),
+        (layout.lines, 2 * 8 * layout.line_words),
+        (layout.reason, REASON),
+        (layout.stage, 2 * STAGE),
+    ]
     parts += [(layout.ring(index), PAGE + RING) for index in range(1 + local_size)]
     parts.append((layout.heap, 1))
-    for (start, length), (following, _) in zip(parts, parts[1:], strict=False):
+    for (start, length), (following, _) in itertools.pairwise(parts):
         assert start % PAGE == 0
         assert start + length <= following
 
@@ -176,7 +182,7 @@ def test_living_arrays_never_overlap_and_all_memory_is_there_in_the_end(steps):
             for index, array in enumerate(alive):  # what is written here is not seen there
                 array[:] = index
     spans = sorted((made.offset_of(array), array.size) for array in alive)
-    for (start, size), (following, _) in zip(spans, spans[1:], strict=False):
+    for (start, size), (following, _) in itertools.pairwise(spans):
         assert start + max(size, 1) <= following
     for start, size in spans:
         assert made.layout.heap <= start

@@ -28,7 +28,9 @@ class Coordinator:
     def __init__(self, warning: float = 10.0, timeout: float = 0.0) -> None:
         self.controller = Controller({0: range(3)})
         self.asked: list[int] = []
-        self.watch = CoordinatorWatch(self.controller, Patience(warning, timeout), lambda rank: f"<{rank}>", self.asked.append)
+        self.watch = CoordinatorWatch(
+            self.controller, Patience(warning, timeout), lambda rank: f"<{rank}>", self.asked.append
+        )
 
 
 @pytest.fixture

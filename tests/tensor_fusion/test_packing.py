@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -42,7 +44,7 @@ def test_what_was_cut_in_one_way_may_be_put_together_in_another(sizes, others, s
     total = sum(sizes)
     buffer = np.arange(total)
     cuts = sorted({min(total, cut) for cut in np.cumsum(others).tolist()} | {0, total})
-    out = [np.empty(stop - start, int) for start, stop in zip(cuts, cuts[1:], strict=False)]
+    out = [np.empty(stop - start, int) for start, stop in itertools.pairwise(cuts)]
     unpack(buffer, out)
     again = np.empty(total, int)
     pack(out, again) if out else None

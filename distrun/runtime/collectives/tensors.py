@@ -50,10 +50,10 @@ def check_in_place(tensor: Any) -> None:
         raise UsageError("an in-place operation needs a writable array, and this one is read-only: copy it first")
 
 
-def writable(tensors: Sequence[Any]) -> list[Array]:
-    """The tensors of a group, once it is clear that all can be written to."""
+def only_arrays(tensors: Sequence[Any]) -> list[Array]:
+    """The tensors of a group to be worked on in place."""
     for tensor in tensors:
-        if type(tensor) is not np.ndarray or not tensor.flags.writeable:
+        if type(tensor) is not np.ndarray:
             check_in_place(tensor)
     return list(tensors)
 

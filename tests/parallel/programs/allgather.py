@@ -3,10 +3,10 @@
 from dataclasses import dataclass
 
 import numpy as np
-from examples import SameEverywhere, Tensor, collect, same, tensors
 from hypothesis import strategies as st
 
 import distrun
+from examples import SameEverywhere, Tensor, collect, same, tensors
 
 
 @dataclass(frozen=True)

@@ -4,10 +4,10 @@ from dataclasses import dataclass
 
 import numpy as np
 import reference
-from examples import SameEverywhere, Tensor, collect, tensors
 from hypothesis import strategies as st
 
 import distrun
+from examples import SameEverywhere, Tensor, collect, dtype_of, tensors
 
 FORMS = ("new", "in place", "async", "async in place")
 OPS = (distrun.Average, distrun.Sum, distrun.Min, distrun.Max, distrun.Product)
@@ -30,8 +30,8 @@ def cases(draw):
     tensor = draw(tensors(values=("small",) if scaled else ("any", "special")))
     if tensor.dtype.startswith(("complex", "clong")) and op in (distrun.Min, distrun.Max):
         op = distrun.Sum
-    factors = st.sampled_from([0.5, 2.0] if np.dtype(tensor.dtype if tensor.dtype != "bfloat16" else "f4").kind in "iu" else [0.5, -1.5, 1 / 3])
-    prescale, postscale = draw(st.tuples(factors | st.just(1.0), factors | st.just(1.0))) if scaled else (1.0, 1.0)
+    factors = st.sampled_from([1.0, 0.5, 2.0] if dtype_of(tensor.dtype).kind in "iu" else [1.0, 0.5, -1.5, 1 / 3])
+    prescale, postscale = draw(st.tuples(factors, factors)) if scaled else (1.0, 1.0)
     return Case(tensor, op, prescale, postscale, draw(st.sampled_from(FORMS)), draw(st.booleans()))
 
 
@@ -57,8 +57,10 @@ def perform(case: Case, name: str | None) -> None:
     expected = reference.reduce(
         [case.tensor.plain(rank) for rank in range(distrun.size())], case.op, case.prescale, case.postscale
     )
-    averages = case.op == distrun.Average or case.prescale != 1.0 or case.postscale != 1.0
-    reference.check(result, expected, exact=not averages)
+    rounds = case.op == distrun.Average or case.prescale != 1.0 or case.postscale != 1.0
+    # numpy multiplies complex numbers with or without fused instructions, as the arrays happen to lie.
+    rounds |= case.op == distrun.Product and result.dtype.kind == "c"
+    reference.check(result, expected, exact=not rounds)
     same.add(result)
 
 

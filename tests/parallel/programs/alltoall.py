@@ -3,10 +3,11 @@
 from dataclasses import dataclass
 
 import numpy as np
-from examples import Tensor, collect, same, tensors
 from hypothesis import strategies as st
+from refusals import refuse
 
 import distrun
+from examples import Tensor, collect, same, tensors
 
 
 @dataclass(frozen=True)
@@ -63,12 +64,7 @@ for number, case in enumerate(collect(cases, 120)):
 
 
 def refused(text: str, *arguments: object) -> None:
-    try:
-        distrun.alltoall(*arguments)
-    except distrun.UsageError as error:
-        assert text in str(error), error
-    else:
-        raise AssertionError(f"accepted: {arguments}")
+    refuse(distrun.UsageError, text, lambda: distrun.alltoall(*arguments))
 
 
 size = distrun.size()

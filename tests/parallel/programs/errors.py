@@ -3,6 +3,7 @@
 import time
 
 import numpy as np
+from refusals import refuse
 
 import distrun
 
@@ -66,7 +67,9 @@ for _ in range(3):
 disagree(lambda: distrun.allreduce(ones[:2] if me == 0 else ones, "known", distrun.Sum), "'known'", "[2]", "[4]")
 assert distrun.allreduce(ones, "known", distrun.Sum).tolist() == [size] * 4
 if size > 2:
-    disagree(lambda: distrun.allreduce(np.ones(me + 1), "three camps"), "[1]", "[2]", "[3]", "rank 0 ", "rank 1 ", "rank 2 ")
+    disagree(
+        lambda: distrun.allreduce(np.ones(me + 1), "three camps"), "[1]", "[2]", "[3]", "rank 0 ", "rank 1 ", "rank 2 "
+    )
 
 # Asynchronously, among others that are fine.
 good = [distrun.allreduce_async(np.full(2, place), f"good.{place}", distrun.Sum) for place in range(20)]
@@ -80,27 +83,19 @@ else:
     raise AssertionError("no mismatch was noticed")
 try:
     bad.wait()  # again: the same error
-except distrun.MismatchError as error:
-    assert "failed" in repr(bad), bad
+except distrun.MismatchError:
+    pass
 else:
     raise AssertionError("the error came only once")
+assert "failed" in repr(bad), bad
 assert [handle.wait().tolist() for handle in good] == [[place * size] * 2 for place in range(40)]
 
-
 # What one rank alone can see raises on it, before anybody else hears of it.
-def refuse(error: type[Exception], text: str, call) -> None:
-    try:
-        call()
-    except error as raised:
-        assert text in str(raised), raised
-        assert isinstance(raised, distrun.DistrunError)
-    else:
-        raise AssertionError(f"accepted, instead of: {text}")
-
-
 if me == 0:
     handle = distrun.allreduce_async(ones, "in flight")
-    refuse(distrun.UsageError, "allreduce 'in flight' is under way already", lambda: distrun.allreduce(ones, "in flight"))
+    refuse(
+        distrun.UsageError, "allreduce 'in flight' is under way already", lambda: distrun.allreduce(ones, "in flight")
+    )
 else:
     handle = distrun.allreduce_async(ones, "in flight")
 handle.wait()
@@ -112,7 +107,13 @@ refuse(distrun.UsageError, "read-only", lambda: distrun.allreduce_(frozen))
 refuse(distrun.UsageError, "read-only", lambda: distrun.broadcast_(frozen, 0))
 refuse(distrun.UsageError, "read-only", lambda: distrun.grouped_allreduce_([np.ones(2), frozen]))
 refuse(distrun.UsageError, "use the form without _", lambda: distrun.allreduce_([1.0, 2.0]))
-for value in (np.array(["text"]), np.array([None]), np.zeros(2, "datetime64[s]"), np.zeros(2, "i4,f4"), np.ones(2, ">f4")):
+for value in (
+    np.array(["text"]),
+    np.array([None]),
+    np.zeros(2, "datetime64[s]"),
+    np.zeros(2, "i4,f4"),
+    np.ones(2, ">f4"),
+):
     refuse(distrun.UsageError, "dtype", lambda: distrun.allreduce(value))  # noqa: B023
     refuse(distrun.UsageError, "dtype", lambda: distrun.allgather(value))  # noqa: B023
 refuse(distrun.UsageError, "is no reduce op", lambda: distrun.allreduce(ones, op="sum"))

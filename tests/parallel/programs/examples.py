@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import math
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -19,10 +18,10 @@ from distrun.runtime.segment import STAGE
 
 Example = TypeVar("Example")
 
-DTYPES = (
-    "bool int8 int16 int32 int64 uint8 uint16 uint32 uint64 float16 bfloat16 float32 float64 longdouble "
-    "complex64 complex128 clongdouble"
-).split()
+DTYPES = [
+    *("bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64"),
+    *("float16", "bfloat16", "float32", "float64", "longdouble", "complex64", "complex128", "clongdouble"),
+]
 LAYOUTS = ("C", "F", "strided", "reversed", "transposed", "shared", "shared strided", "shared reversed")
 
 
@@ -125,7 +124,9 @@ def lay_out(values: np.ndarray[Any, Any], layout: str) -> np.ndarray[Any, Any]:
 
 
 @st.composite
-def tensors(draw: st.DrawFn, min_dims: int = 0, values: tuple[str, ...] = ("any",), dtypes: list[str] = DTYPES) -> Tensor:
+def tensors(
+    draw: st.DrawFn, min_dims: int = 0, values: tuple[str, ...] = ("any",), dtypes: list[str] = DTYPES
+) -> Tensor:
     """Any tensor."""
     dtype = draw(st.sampled_from(dtypes))
     return Tensor(
@@ -161,7 +162,3 @@ def same(actual: np.ndarray[Any, Any], expected: np.ndarray[Any, Any]) -> None:
     assert actual.shape == expected.shape, (actual.shape, expected.shape)
     equal = (actual == expected) | ((actual != actual) & (expected != expected))
     assert bool(np.all(equal)), (actual, expected)
-
-
-def elements(shape: tuple[int, ...]) -> int:
-    return math.prod(shape)

@@ -12,7 +12,7 @@ from distrun.runtime import world
 
 ending = sys.argv[1]
 if ending == "mpi4py first":
-    from mpi4py import MPI  # noqa: F401 - so that it is initialised by the script
+    from mpi4py import MPI  # so that it is the script that initialises it
 for turn in range(5):
     distrun.init()
     me, size = distrun.rank(), distrun.size()
@@ -33,13 +33,12 @@ if ending == "dies":  # in the middle of an operation
     if me == 1:
         world.engine().backend.allreduce = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
     distrun.allreduce(np.ones(1_000_000), "dies")
-if ending == "shutdown elsewhere":
-    if me == 0:
-        handle = distrun.allreduce_async(np.ones(3), "waits")
-        thread = threading.Thread(target=distrun.shutdown)
-        thread.start()
-        try:
-            handle.wait()
-        except distrun.JobAbortedError as error:
-            print(f"JobAbortedError: {error}", flush=True)
-        thread.join()
+if ending == "shutdown elsewhere" and me == 0:
+    handle = distrun.allreduce_async(np.ones(3), "waits")
+    thread = threading.Thread(target=distrun.shutdown)
+    thread.start()
+    try:
+        handle.wait()
+    except distrun.JobAbortedError as error:
+        print(f"JobAbortedError: {error}", flush=True)
+    thread.join()

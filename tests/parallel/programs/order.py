@@ -20,8 +20,8 @@ def submit(kind: str, name: str | None, seed: int):
     if kind == "allreduce":
         dtype = [np.float32, np.int32, np.float64][seed % 3]
         count = [1, 1000, 100_000][seed // 3 % 3]
-        handle = distrun.allreduce_async(np.full(count, (1 << 24) + 1 + seed + me if seed % 3 else seed + me, dtype), name, distrun.Sum)
-        base = (1 << 24) + 1 + seed if seed % 3 else seed
+        base = (1 << 24) + 1 + seed if seed % 3 else seed  # more than float32 could hold, where it is another type
+        handle = distrun.allreduce_async(np.full(count, base + me, dtype), name, distrun.Sum)
         return lambda: check(handle.wait(), np.full(count, size * base + ranks_sum, dtype))
     if kind == "in place":
         tensor = np.full(50 + seed, seed, np.float16)

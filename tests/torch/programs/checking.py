@@ -41,8 +41,9 @@ def raises(kind: type[Exception], *parts: str) -> Iterator[None]:
     try:
         yield
     except kind as error:
-        for part in parts:
-            assert part in str(error), f"{part!r} is not in {str(error)!r}"
+        missing = [part for part in parts if part not in str(error)]
+        if missing:
+            raise AssertionError(f"{missing} is not in {str(error)!r}") from error
     else:
         raise AssertionError(f"no {kind.__name__} was raised")
 

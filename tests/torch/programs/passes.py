@@ -2,6 +2,7 @@
 
 import copy
 import gc
+import warnings
 import weakref
 
 import torch
@@ -75,7 +76,7 @@ def the_wrapped_optimizer_is_the_same_object_with_its_state_and_schedulers():
         assert len(calls) == 6
         return [*parameters(model), torch.tensor(scheduler.get_last_lr())]
 
-    with warnings_as_errors():
+    with warnings.catch_warnings(action="error"):
         assert close(run(wrapped, mine), run(plain, whole))
 
 
@@ -92,7 +93,7 @@ def schedulers_made_after_wrapping_work_too():
             scheduler.step()
         return parameters(model)
 
-    with warnings_as_errors():
+    with warnings.catch_warnings(action="error"):
         assert close(run(wrapped, mine), run(plain, whole))
 
 
@@ -205,7 +206,7 @@ def both_ways_of_zeroing_gradients_work_and_what_flies_is_never_what_grad_shows(
         loss_of(model, mine(batch)).backward()
         addresses.append(model[0].weight.grad.data_ptr())
     assert len(set(addresses)) == 2, "two buffers, by turns"
-    assert all(a != b for a, b in zip(addresses, addresses[1:]))
+    assert addresses[0::2] == addresses[:1] * 3
 
 
 @check
@@ -433,23 +434,6 @@ def ranks_may_have_any_number_of_optimizers_in_the_same_order():
     for optimizer in optimizers:
         optimizer.step()
     assert same_on_all_ranks([p for model in models for p in parameters(model)])
-
-
-def warnings_as_errors():
-    import warnings
-
-    context = warnings.catch_warnings()
-    enter = context.__enter__
-
-    class Errors:
-        def __enter__(self):
-            enter()
-            warnings.simplefilter("error")
-
-        def __exit__(self, *details):
-            return context.__exit__(*details)
-
-    return Errors()
 
 
 run_checks()

@@ -1,0 +1,269 @@
+"""Other hosts, for tests: network namespaces with a hostname, an address and a real sshd each, all on one bridge.
+
+Only these namespaces are talked to. They share this machine's files and process numbers, so that a test can look at
+"remote" processes.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import itertools
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+_spec = importlib.util.spec_from_file_location("runner_conftest", Path(__file__).parents[1] / "runner" / "conftest.py")
+_runner = importlib.util.module_from_spec(_spec)
+sys.modules["runner_conftest"] = _runner
+_spec.loader.exec_module(_runner)
+Distrun, DEADLINE = _runner.Distrun, _runner.DEADLINE
+python, _default_signals = _runner.python, _runner._default_signals
+
+_PACKAGES = {"sshd": "openssh-server", "ssh-keygen": "openssh-client", "ip": "iproute2", "unshare": "util-linux"}
+_PATH = "/usr/sbin:/sbin:" + os.environ.get("PATH", os.defpath)
+_SSHD = """
+Port {port}
+HostKey {key}
+AuthorizedKeysFile {authorized}
+StrictModes no
+PermitRootLogin prohibit-password
+PasswordAuthentication no
+KbdInteractiveAuthentication no
+PidFile none
+Subsystem none /bin/false
+"""
+
+
+def call(*command: str, check: bool = True) -> str:
+    """Run a command of the system."""
+    environ = {**os.environ, "PATH": _PATH}
+    done = subprocess.run(command, check=False, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environ)
+    if check and done.returncode:
+        raise RuntimeError(f"{' '.join(command)}: {done.stderr}")
+    return done.stdout
+
+
+def make_key(file: Path) -> Path:
+    """A new pair of keys; returns the public one's file."""
+    file.unlink(missing_ok=True)
+    call("ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(file))
+    return file.with_name(file.name + ".pub")
+
+
+class RemoteHost:
+    """One namespace with its sshd."""
+
+    def __init__(self, name: str, directory: Path, bridge: str, subnet: int, number: int, port: int = 22) -> None:
+        self.name = name
+        self.port = port
+        self.address = f"10.231.{subnet}.{number}"
+        self.address6 = f"fd00:231:{subnet}::{number}"
+        self.key = directory / f"{name}_host_key"
+        self._namespace = f"{bridge}{name}"
+        self._link = f"{bridge}{number}"
+        self._directory = directory
+        self._bridge = bridge
+        self._build()
+        self._start_sshd()
+
+    def _build(self) -> None:
+        inside = ("ip", "-n", self._namespace)
+        call("ip", "netns", "add", self._namespace)
+        call("ip", "link", "add", self._link, "type", "veth", "peer", "name", "eth0", "netns", self._namespace)
+        call("ip", "link", "set", self._link, "master", self._bridge, "up")
+        call(*inside, "address", "add", f"{self.address}/24", "dev", "eth0")
+        call(*inside, "address", "add", f"{self.address6}/64", "dev", "eth0", "nodad", check=False)
+        call(*inside, "link", "set", "lo", "up")
+        call(*inside, "link", "set", "eth0", "up")
+        make_key(self.key)
+
+    def _start_sshd(self) -> None:
+        config = self._directory / f"{self.name}_sshd_config"
+        config.write_text(
+            _SSHD.format(port=self.port, key=self.key, authorized=self._directory / "authorized_keys"),
+        )
+        sshd = shutil.which("sshd", path=_PATH)
+        script = f"hostname {self.name} && exec {sshd} -D -e -f {config}"
+        with open(self._directory / f"{self.name}.log", "ab") as log:
+            self._sshd = subprocess.Popen(
+                ["ip", "netns", "exec", self._namespace, "unshare", "--uts", "sh", "-c", script],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                env={"PATH": _PATH, "HOME": "/root"},
+            )
+        self._wait_for_sshd()
+
+    def _wait_for_sshd(self) -> None:
+        deadline = time.monotonic() + DEADLINE
+        while True:
+            try:
+                socket.create_connection((self.address, self.port), 1).close()
+                return
+            except OSError:
+                if self._sshd.poll() is not None or time.monotonic() > deadline:
+                    raise RuntimeError((self._directory / f"{self.name}.log").read_text()) from None
+
+    def cut(self) -> None:
+        """Drop all packets from now on, without a word to anybody."""
+        call("ip", "link", "set", self._link, "down")
+
+    def mend(self) -> None:
+        """Undo `cut`."""
+        call("ip", "link", "set", self._link, "up")
+
+    def processes(self) -> list[psutil.Process]:
+        """The living processes of the host besides its sshd."""
+        found = []
+        for pid in call("ip", "netns", "pids", self._namespace).split():
+            try:
+                process = psutil.Process(int(pid))
+                if not process.name().startswith("sshd") and process.status() != psutil.STATUS_ZOMBIE:
+                    found.append(process)
+            except psutil.Error:
+                continue
+        return found
+
+    def agent(self) -> psutil.Process:
+        """The process of the agent."""
+        (agent,) = (item for item in self.processes() if "distrun.runner.agent" in " ".join(item.cmdline()))
+        return agent
+
+    def assert_gone(self, seconds: float = DEADLINE) -> None:
+        """Nothing is left on the host, at the latest after so many seconds."""
+        assert psutil.wait_procs(self.processes(), timeout=seconds)[1] == []
+        assert self.processes() == []
+
+    def public_key(self) -> str:
+        return " ".join(self.key.with_name(self.key.name + ".pub").read_text().split()[:2])
+
+    def known(self) -> str:
+        """Its line in known_hosts."""
+        name = self.address if self.port == 22 else f"[{self.address}]:{self.port}"
+        return f"{name} {self.public_key()}\n"
+
+    def destroy(self) -> None:
+        """Remove everything."""
+        self._sshd.kill()
+        self._sshd.wait()
+        for pid in call("ip", "netns", "pids", self._namespace, check=False).split():
+            with_pid = int(pid)
+            try:
+                os.kill(with_pid, 9)
+            except ProcessLookupError:
+                continue
+        call("ip", "netns", "del", self._namespace, check=False)
+        call("ip", "link", "del", self._link, check=False)
+
+
+def _missing() -> str | None:
+    """Why hosts cannot be made here."""
+    if os.geteuid() != 0:
+        return "hosts of namespaces need root"
+    missing = [package for tool, package in _PACKAGES.items() if shutil.which(tool, path=_PATH) is None]
+    if missing and (os.environ.get("DISTRUN_TEST_APT") == "1" or os.environ.get("CI")):
+        subprocess.run(["apt-get", "update", "-qq"], check=False)
+        subprocess.run(["apt-get", "install", "-y", "-qq", *missing], check=False)
+        missing = [package for tool, package in _PACKAGES.items() if shutil.which(tool, path=_PATH) is None]
+    if missing:
+        return f"{', '.join(missing)} are not installed; DISTRUN_TEST_APT=1 installs them"
+    return None
+
+
+class Network:
+    """The bridge, this machine's place on it, and the hosts."""
+
+    def __init__(self, directory: Path) -> None:
+        number = os.getpid() % 250
+        self.directory = directory
+        self.bridge = f"dr{number}"
+        self.user_key = directory / "user_key"
+        self.hosts: dict[str, RemoteHost] = {}
+        Path("/run/sshd").mkdir(exist_ok=True)
+        (directory / "authorized_keys").write_bytes(make_key(self.user_key).read_bytes())
+        call("ip", "link", "add", self.bridge, "type", "bridge")
+        call("ip", "address", "add", f"10.231.{number}.1/24", "dev", self.bridge)
+        call("ip", "address", "add", f"fd00:231:{number}::1/64", "dev", self.bridge, "nodad", check=False)
+        call("ip", "link", "set", self.bridge, "up")
+        self.address = f"10.231.{number}.1"
+        self.nobody = f"10.231.{number}.250"
+        for name, host, port in (("alpha", 2, 22), ("beta", 3, 2222)):
+            self.hosts[name] = RemoteHost(name, directory, self.bridge, number, host, port)
+
+    def destroy(self) -> None:
+        for host in self.hosts.values():
+            host.destroy()
+        call("ip", "link", "del", self.bridge, check=False)
+
+
+@pytest.fixture(scope="session")
+def network(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Network]:
+    """Two hosts, alpha and beta; beta's sshd listens on port 2222."""
+    if (reason := _missing()) is not None:
+        pytest.skip(reason)
+    try:
+        made = Network(tmp_path_factory.mktemp("network"))
+    except RuntimeError as error:
+        pytest.skip(f"namespaces cannot be made here: {error}")
+    yield made
+    made.destroy()
+
+
+@pytest.fixture
+def alpha(network: Network) -> RemoteHost:
+    return network.hosts["alpha"]
+
+
+@pytest.fixture
+def beta(network: Network) -> RemoteHost:
+    return network.hosts["beta"]
+
+
+class Home:
+    """The launching user's home directory."""
+
+    def __init__(self, directory: Path, network: Network) -> None:
+        self.directory = directory
+        self.config = directory / ".ssh" / "config"
+        self.known_hosts = directory / ".ssh" / "known_hosts"
+        self.config.parent.mkdir(parents=True)
+        hosts = network.hosts.values()
+        blocks = [f"Host {host.name}\n  HostName {host.address}\n  Port {host.port}\n" for host in hosts]
+        self.config.write_text(
+            "".join(blocks) + f"Host *\n  User root\n  IdentityFile {network.user_key}\n  IdentitiesOnly yes\n"
+        )
+        self.known_hosts.write_text("".join(host.known() for host in hosts))
+
+
+@pytest.fixture
+def home(network: Network, tmp_path: Path) -> Home:
+    """A home with a configuration for all hosts and their keys."""
+    return Home(tmp_path / "home", network)
+
+
+@pytest.fixture
+def distrun(home: Home, network: Network, tmp_path: Path) -> Iterator[Callable[..., Distrun]]:
+    """Starts `distrun` with the given arguments in a home of its own; afterwards nothing is left on any host."""
+    tmp = tmp_path / "tmp"
+    tmp.mkdir()
+    started: list[Distrun] = []
+
+    def start(*arguments: str, stdin: int = subprocess.DEVNULL, collect: bool = True, **environ: str) -> Distrun:
+        environ = {"HOME": str(home.directory), "SSH_AUTH_SOCK": "", **environ}
+        started.append(Distrun(arguments, tmp, stdin, collect, environ))
+        return started[-1]
+
+    yield start
+    left = list(itertools.chain.from_iterable(host.processes() for host in network.hosts.values()))
+    for launch in started:
+        launch.end()
+    for process in left:
+        process.kill()

@@ -1,0 +1,28 @@
+"""The example that a newcomer reads first does what it says, however it is started."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("sklearn")
+
+EXAMPLE = Path(__file__).parents[2] / "examples" / "torch_digits.py"
+DISTRUN = [sys.executable, "-m", "distrun.runner", "-np"]
+
+
+@pytest.mark.parametrize("launcher", [[], [*DISTRUN, "2"], [*DISTRUN, "4"]], ids=["python", "distrun-2", "distrun-4"])
+def test_the_digits_are_learned_and_all_checks_hold(launcher, tmp_path):
+    checkpoint = tmp_path / "digits.pt"
+    command = [*launcher, sys.executable, str(EXAMPLE), "--check", "--checkpoint", str(checkpoint)]
+    done = subprocess.run(
+        command, env={**os.environ, "OMP_NUM_THREADS": "1"}, capture_output=True, text=True, timeout=180
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stdout.count("... ok") == 3
+    assert "FAILED" not in done.stdout
+    assert checkpoint.exists()
