@@ -62,9 +62,10 @@ def main() -> None:
             loss.backward()
             optimizer.step()
             warmup.step()
+        last_loss = distrun.allreduce(loss.detach(), name="loss").item()  # the average over the ranks
         accuracy = evaluate(model, test_data)
         if distrun.rank() == 0:  # 6. one rank prints and writes
-            print(f"epoch {epoch + 1}: loss {loss:.3f}, test accuracy {accuracy:.1%}", flush=True)
+            print(f"epoch {epoch + 1}: last loss {last_loss:.3f}, test accuracy {accuracy:.1%}", flush=True)
 
     if args.checkpoint and distrun.rank() == 0:
         torch.save({"model": model.state_dict(), "optimizer": optimizer.state_dict()}, args.checkpoint)

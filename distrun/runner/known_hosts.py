@@ -73,7 +73,7 @@ def _parse(line: str, name: str, where: str) -> list[KnownKey]:
     if len(words) < 3 or words[0].startswith("#") or marker not in ("", "@revoked") or not _matches(words[0], name):
         return []
     try:
-        return [KnownKey(words[1], base64.b64decode(words[2]), where, marker == "@revoked")]
+        return [KnownKey(words[1], base64.b64decode(words[2], validate=True), where, marker == "@revoked")]
     except ValueError:
         return []
 

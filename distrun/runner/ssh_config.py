@@ -160,7 +160,7 @@ class SshSettings:
     def _path(self, path: str) -> str:
         """`~` and `%d` mean the home directory, whatever part of OpenSSH's tokens paramiko has replaced already."""
         path = path.replace("%d", self._home)
-        return self._home + path[1:] if path == "~" or path.startswith("~/") else os.path.join(self._home, path)
+        return self._home + path[1:] if path == "~" or path.startswith("~/") else os.path.abspath(path)
 
 
 def read_config(home: str, system: str = "/etc/ssh/ssh_config") -> str:

@@ -138,7 +138,10 @@ class Connections:
             allowed = list(rest)
             tried.append(f"{name} (accepted, but not enough)")
             break
-        raise HostError(_explain_login(route, tried, allowed))
+        if transport.is_active() and not allowed:
+            allowed = _methods(transport, route.user)
+        if not transport.is_authenticated():
+            raise HostError(_explain_login(route, tried, allowed))
 
     def _identities(self, route: Route, tried: list[str]) -> list[tuple[paramiko.PKey, str]]:
         """The keys to try, in order: named files, the agent's, the usual files."""
@@ -165,6 +168,17 @@ class Connections:
             if path not in self._keys:
                 self._keys[path] = paramiko.PKey.from_path(path)
             return self._keys[path]
+
+
+def _methods(transport: paramiko.Transport, user: str) -> list[str]:
+    """The ways to log in that a host offers; asking for them is an attempt to log in without any proof."""
+    try:
+        transport.auth_none(user)
+    except paramiko.BadAuthenticationType as error:
+        return list(error.allowed_types)
+    except (SSHException, EOFError, OSError):
+        pass
+    return []
 
 
 def check_host_key(route: Route, type: str, blob: bytes, known: list[known_hosts.KnownKey]) -> None:
@@ -273,7 +287,7 @@ def _explain_handshake(error: Exception, route: Route) -> str:
 
 def _explain_login(route: Route, tried: list[str], allowed: list[str]) -> str:
     keys = f"tried were the keys {', '.join(tried)}" if tried else "there is no key to try"
-    methods = f"; it offers {', '.join(allowed)}" if allowed else ""
+    methods = f"; it offers {', '.join(allowed)}, and distrun uses publickey" if allowed else ""
     return (
         f"{route.user} may not log in there: {keys}{methods}; give a key with -i or ssh-add, "
         f"or allow it with 'ssh-copy-id {shlex.quote(f'{route.user}@{route.name}')}'"

@@ -2,8 +2,12 @@
 
 Whoever waits drives. All communication of a rank is done under one lock, by whichever thread holds it: a thread that waits
 for its operation takes the lock and does the work itself, so a synchronous call costs no hand-over to another thread and
-back. The engine's own thread drives when operations are under way and nobody waits for them, and sleeps otherwise. There is
-no cycle and no polling: an idle rank costs nothing.
+back. The engine's own thread drives when operations are under way and nobody here waits for them, and sleeps otherwise. There
+is no cycle and no polling: an idle rank costs nothing.
+
+Where every core is kept busy by a rank, work done beside the rank's own only slows both down, and most often the rank will
+soon wait for it, and do it then. There the engine's thread is not woken by submitting, but by a neighbour that has waited for
+us for a while, and by `poll`.
 
 One turn of the driver: hand the newly submitted operations to the coordinator; if we are the coordinator, let the controller
 decide what is ready; carry out what has been decided, in the order in which it was decided; sleep until there is more.
@@ -34,11 +38,8 @@ from distrun.tensor_fusion.fusing import DEFAULT_THRESHOLD
 
 LINGER = 0.0002
 """Seconds without a new submission after which the engine's own thread sets to work on small operations."""
-LINGER_WITHOUT_CORES = 0.005
-"""The same, for operations of any size, when each core is kept busy by a rank: then doing the work beside the rank's own only
-slows both down, and most often the rank will soon wait for it, and do it then."""
 BIG = 256 << 10
-"""Bytes of a tensor for which it sets to work at once, if there is a core to do it on."""
+"""Bytes of a tensor for which it sets to work at once."""
 
 
 class Engine:
@@ -72,6 +73,7 @@ class Engine:
         self._driving = False
         self._finished = threading.Condition()
         self._waiters = 0
+        self._own_service_bell = neighbourhood.service_bells[neighbourhood.own]
         self._thread = threading.Thread(target=self._serve, name="distrun", daemon=True)
         self._thread.start()
 
@@ -85,7 +87,10 @@ class Engine:
             JobAbortedError: the job has failed or this rank has shut down.
         """
         self._enqueue(handle)
-        (self._hood.bell if self._driving else self._hood.service_bells[self._hood.own]).ring()
+        if self._driving:
+            self._hood.bell.ring()
+        elif self._hood.spare_cores > 0:
+            self._own_service_bell.ring()
         return handle
 
     def run(self, handle: Handle) -> Handle:
@@ -105,6 +110,11 @@ class Engine:
         """If another thread aborted meanwhile, perhaps before it could see the operation just entered, fail it now."""
         if self._failure is not None:
             self._abort(self._failure)
+
+    def hurry(self) -> None:
+        """Somebody asks whether an operation is done: see to it that it will be."""
+        if not self._driving:
+            self._own_service_bell.ring()
 
     # Waiting and driving --------------------------------------------------------------------------------------------
 
@@ -140,8 +150,8 @@ class Engine:
             if self._waiters:
                 with self._finished:
                     self._finished.notify_all()
-            if (self._outbox or self._pending) and handle is not None:
-                self._hood.service_bells[self._hood.own].ring()
+            if (self._outbox or self._pending) and handle is not None and self._hood.spare_cores > 0:
+                self._own_service_bell.ring()
 
     def _drive(self, handle: Handle | None) -> None:
         """Make progress until `handle` is done or, given None, until nothing is under way."""
@@ -188,16 +198,21 @@ class Engine:
 
     def _serve(self) -> None:
         """The engine's own thread."""
-        bell = self._hood.service_bells[self._hood.own]
+        bell = self._own_service_bell
         sleeper = self._hood.service_sleeper()
         while not self._stopping:
             bell.doze()
-            if self._driving or not (self._outbox or self._pending or self._stopping):
+            if not (self._stopping or self._has_work()):
                 sleeper.sleep()
             bell.rouse()
-            self._linger()
+            if self._hood.spare_cores > 0:
+                self._linger()
             if not self._stopping and self._failure is None and self._lock.acquire(blocking=False):
                 self._drive_and_release(None)
+
+    def _has_work(self) -> bool:
+        """Whether the engine's thread need not be rung to know that it should drive."""
+        return self._hood.spare_cores > 0 and not self._driving and bool(self._outbox or self._pending)
 
     def _linger(self) -> None:
         """Let a burst of operations come together before anything is done about them.
@@ -205,13 +220,12 @@ class Engine:
         A thread that submits hundreds of them in a row would otherwise be interrupted for the first few, and again for the
         next few. If it then waits for one of them, it drives at once: we do not hold the lock while we linger.
         """
-        has_cores = self._hood.spare_cores > 0
         seen = -1
         while not self._driving and seen != len(self._outbox):
             seen = len(self._outbox)
-            if has_cores and any(array.nbytes >= BIG for handle in tuple(self._outbox) for array in handle.inputs):
+            if any(array.nbytes >= BIG for handle in tuple(self._outbox) for array in handle.inputs):
                 return
-            time.sleep(LINGER if has_cores else LINGER_WITHOUT_CORES)
+            time.sleep(LINGER)
 
     # Negotiating ----------------------------------------------------------------------------------------------------
 
@@ -351,7 +365,7 @@ class Engine:
         """Leave the job: operations under way fail here, and on the others those that need this rank."""
         self._stopping = self._hood.leaving = True
         self._failure = self._failure or "distrun.shutdown() was called"
-        self._hood.service_bells[self._hood.own].force()
+        self._own_service_bell.force()
         self._hood.bell.force()
         self._thread.join()
         with self._lock:

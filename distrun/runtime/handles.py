@@ -60,6 +60,8 @@ class Handle:
 
     def poll(self) -> bool:
         """Whether the operation is done, successfully or not; never waits."""
+        if not self.done:
+            self.engine.hurry()
         return self.done
 
     def wait(self) -> Any:

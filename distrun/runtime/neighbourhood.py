@@ -21,6 +21,10 @@ SPINS = 400
 """Looks before sleeping, some tens of microseconds: a wake-up costs about as much as this, so waiting costs at most twice."""
 
 
+PROD = 0.001
+"""Seconds of waiting after which ranks that share their cores are asked to get on with it."""
+
+
 @dataclass(frozen=True)
 class Patience:
     """How long a rank waits in silence; seconds, 0 for ever."""
@@ -149,6 +153,7 @@ class Neighbourhood:
         patience = patience or self.patience
         next_warning = patience.warning or float("inf")
         limit = patience.timeout or float("inf")
+        prod = started + PROD if self.spare_cores <= 0 else float("inf")
         while True:
             self.bell.doze()
             try:
@@ -168,10 +173,18 @@ class Neighbourhood:
                 if waited >= next_warning:
                     log.warning("waiting for %.0f s: %s", waited, what())
                     next_warning *= 2
-                wake = started + min(limit, next_warning)
+                if now >= prod:
+                    prod = float("inf")
+                    self._prod()
+                wake = min(started + min(limit, next_warning), prod)
                 self._sleep(min(wake, until) - now if until is not None else wake - now)
             finally:
                 self.bell.rouse()
+
+    def _prod(self) -> None:
+        """Wake the engines of ranks that have submitted something, perhaps, and are busy with other things (see `Engine`)."""
+        for index in self.others:
+            self.service_bells[index].ring()
 
     def _sleep(self, seconds: float) -> None:
         for index in self._sleeper.sleep(None if seconds == float("inf") else seconds):

@@ -24,6 +24,9 @@ class SoloEngine:
     def wait(self, handle: Handle) -> None:
         """Nothing is ever under way."""
 
+    def hurry(self) -> None:
+        """Nothing is ever under way."""
+
     def disown(self) -> None:
         """A forked child may go on alone: nobody else is concerned."""
 

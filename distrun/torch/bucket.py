@@ -35,9 +35,12 @@ class Bucket(ABC):
         self.waiting_for = set(places)
         self.is_sent = False
 
+    def take(self, place: int) -> None:  # noqa: B027 - most kinds do it all in `send`
+        """The gradient of the parameter at `place` is complete; a bucket may take it at once, while it is in cache."""
+
     @abstractmethod
     def send(self, start: Start) -> None:
-        """Start reducing the gradients that are there. They stay as they are, and in place, until `receive`."""
+        """Start reducing the gradients that are there, and those that were taken."""
 
     @abstractmethod
     def receive(self) -> None:
@@ -58,6 +61,10 @@ FLAGS: dict[ReduceOp, tuple[float, float]] = {Max: (1, 0), Min: (-1, 0), Product
 where no rank has one. (1, 0) for those not listed."""
 
 
+AT_ONCE = 4 << 10
+"""Elements from which a gradient is copied for itself, as soon as it is there."""
+
+
 class _Buffer:
     """Memory for the gradients of `parameters` and their flags."""
 
@@ -69,7 +76,7 @@ class _Buffer:
         *parts, self.flags = torch.split(whole, [*counts, len(counts)])
         self.arrays = (array,)
         self.views = [_laid_out(part, parameter) for part, parameter in zip(parts, parameters, strict=True)]
-        self.targets = [*self.views, self.flags]
+        self.addresses = [view.data_ptr() for view in self.views]
         self.start = whole.data_ptr()
         self.stop = self.start + array.nbytes
 
@@ -83,10 +90,15 @@ def _laid_out(part: Tensor, parameter: Tensor) -> Tensor:
 
 
 class DenseBucket(Bucket):
-    """Gradients of one dtype in one buffer: one copy fills it, one operation reduces it in place, nothing is copied back.
+    """Gradients of one dtype in one buffer, reduced in place; nothing is copied back.
 
-    After the reduction the gradients are views of the buffer. If one still is when the buffer is to be filled again, a
-    second buffer is used: what is being reduced must never be what `parameter.grad` points at.
+    A large gradient is copied into its place in the buffer as soon as it is complete, and let go of: so its memory is still
+    in cache when it is read, and serves again for the next gradient instead of being fetched anew from the system. Small
+    ones are copied together, with one call, when the bucket is sent. After the
+    reduction the gradients are views of the buffer. One that still is when the next is added to it (`zero_grad` with
+    `set_to_none=False`, or accumulation) lies in its place already and is not copied at all.
+
+    Invariant: what is being reduced is never what `parameter.grad` points at. It is None from `take` to `receive`.
     """
 
     def __init__(
@@ -94,61 +106,65 @@ class DenseBucket(Bucket):
     ) -> None:
         super().__init__(call, places, parameters)
         self._sparse_as_dense = sparse_as_dense
-        self._buffers = [_Buffer(parameters)]
-        self._buffer = self._buffers[0]
-        self._request = call.request("allreduce", [self._flat(self._buffer)])
+        self._buffer = buffer = _Buffer(parameters)
+        flat = tensor_of(buffer.arrays[0], buffer.flags.dtype, (-1,))
+        self._request = call.request("allreduce", [flat])
         self._present, self._absent = FLAGS.get(call.op, (1.0, 0.0))
-        self._all_present = torch.full_like(self._buffer.flags, self._present)
+        self._index = {place: index for index, place in enumerate(self.places)}
+        self._taken: set[int] = set()  # indices
         self._handle: Handle | None = None
 
-    @staticmethod
-    def _flat(buffer: _Buffer) -> Tensor:
-        return tensor_of(buffer.arrays[0], buffer.flags.dtype, (-1,))
+    def take(self, place: int) -> None:
+        index = self._index[place]
+        parameter = self.parameters[index]
+        gradient = parameter.grad
+        if parameter.numel() < AT_ONCE or gradient is None or gradient.is_sparse:
+            return  # `send` sees to it
+        if gradient.data_ptr() != self._buffer.addresses[index]:
+            self._buffer.views[index].copy_(gradient.detach())
+        parameter.grad = None
+        self._taken.add(index)
 
     @torch.no_grad()
     def send(self, start: Start) -> None:
-        gradients = [parameter.grad for parameter in self.parameters]
-        there = [gradient for gradient in gradients if gradient is not None and not gradient.is_sparse]
-        buffer = self._buffer = self._free_buffer(there)
-        if len(there) == len(gradients):
-            torch._foreach_copy_(buffer.targets, [*there, self._all_present])
-        else:
-            self._fill_with_gaps(buffer, gradients)
-        engine = world.engine()
-        self._handle = start(Handle(engine, self._request, buffer.arrays, buffer.arrays))
+        buffer = self._buffer
+        buffer.flags.fill_(self._present)
+        if len(self._taken) < len(self.parameters):
+            self._take_rest()
+        self._handle = start(Handle(world.engine(), self._request, buffer.arrays, buffer.arrays))
         self.is_sent = True
 
-    def _free_buffer(self, gradients: Sequence[Tensor]) -> _Buffer:
-        """A buffer that none of the gradients lies in."""
-        addresses = [gradient.data_ptr() for gradient in gradients]
-        for buffer in self._buffers:
-            start, stop = buffer.start, buffer.stop
-            if all(not start <= address < stop for address in addresses):
-                return buffer
-        self._buffers.append(_Buffer(self.parameters))
-        return self._buffers[-1]
-
-    def _fill_with_gaps(self, buffer: _Buffer, gradients: Sequence[Tensor | None]) -> None:
-        buffer.flags.fill_(self._present)
-        for index, (view, gradient) in enumerate(zip(buffer.views, gradients, strict=True)):
+    def _take_rest(self) -> None:
+        """Copy the gradients that were not taken yet with one call: there may be very many, and small."""
+        targets, sources = [], []
+        buffer = self._buffer
+        for index, parameter in enumerate(self.parameters):
+            if index in self._taken:
+                continue
+            gradient = parameter.grad
             if gradient is None:
-                view.zero_()
+                buffer.views[index].zero_()
                 buffer.flags[index] = self._absent
-            else:
-                view.copy_(self._dense(gradient, index))
+            elif gradient.is_sparse or gradient.data_ptr() != buffer.addresses[index]:
+                targets.append(buffer.views[index])
+                sources.append(self._dense(gradient, index) if gradient.is_sparse else gradient)
+            parameter.grad = None
+        if targets:
+            torch._foreach_copy_(targets, sources)
 
     def _dense(self, gradient: Tensor, index: int) -> Tensor:
-        if gradient.is_sparse and not self._sparse_as_dense:
+        if not self._sparse_as_dense:
             raise UsageError(
                 f"parameter {self.places[index]} has a sparse gradient now and had none when the buckets were planned: pass "
                 "sparse_as_dense=True to DistributedOptimizer"
             )
-        return gradient.to_dense() if gradient.is_sparse else gradient
+        return gradient.to_dense()
 
     def receive(self) -> None:
         handle, self._handle = self._handle, None
         assert handle is not None
         handle.wait()
+        self._taken.clear()
         buffer = self._buffer
         flags = buffer.flags.tolist()
         if self._absent in flags:
@@ -159,7 +175,11 @@ class DenseBucket(Bucket):
         for parameter, view in zip(self.parameters, buffer.views, strict=True):
             parameter.grad = view
 
+    def reset(self) -> None:
+        super().reset()
+        for index in self._taken:  # of a pass that failed before they could be sent
+            self.parameters[index].grad = self._buffer.views[index]
+        self._taken.clear()
+
     def holds(self, gradient: Tensor) -> bool:
-        return not gradient.is_sparse and any(
-            buffer.start <= gradient.data_ptr() < buffer.stop for buffer in self._buffers
-        )
+        return not gradient.is_sparse and self._buffer.start <= gradient.data_ptr() < self._buffer.stop

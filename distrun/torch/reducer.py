@@ -150,6 +150,7 @@ class GradientReducer:
                 "(torch.utils.checkpoint with use_reentrant=True of a shared parameter?): pass use_reentrant=False, or run "
                 "backward() under optimizer.no_sync() and call optimizer.synchronize() after it"
             ) from None
+        bucket.take(place)
         if not waiting_for:
             self._send(bucket)
             if not self._unsent and not self._is_end_arranged:

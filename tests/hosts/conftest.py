@@ -20,6 +20,7 @@ from pathlib import Path
 import psutil
 import pytest
 
+sys.modules["hosts_conftest"] = sys.modules[__name__]  # tests/ has no packages; this is how its files import this one
 _spec = importlib.util.spec_from_file_location("runner_conftest", Path(__file__).parents[1] / "runner" / "conftest.py")
 _runner = importlib.util.module_from_spec(_spec)
 sys.modules["runner_conftest"] = _runner
@@ -45,7 +46,7 @@ Subsystem none /bin/false
 def call(*command: str, check: bool = True) -> str:
     """Run a command of the system."""
     environ = {**os.environ, "PATH": _PATH}
-    done = subprocess.run(command, check=False, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environ)
+    done = subprocess.run(command, check=False, capture_output=True, text=True, env=environ)
     if check and done.returncode:
         raise RuntimeError(f"{' '.join(command)}: {done.stderr}")
     return done.stdout

@@ -9,7 +9,9 @@ import sys
 
 import pytest
 
-SHOW = "import json, os, socket, sys; print(json.dumps([dict(os.environ), socket.gethostname(), os.getcwd(), sys.path]))"
+SHOW = (
+    "import json, os, socket, sys; print(json.dumps([dict(os.environ), socket.gethostname(), os.getcwd(), sys.path]))"
+)
 
 
 def shown(job):
@@ -137,7 +139,7 @@ def test_the_keys_of_an_ssh_agent_are_offered(distrun, home, network):
 
 def test_what_a_login_prints_does_no_harm(distrun, python, tmp_path):
     noisy = tmp_path / "python"
-    noisy.write_text(f"#!/bin/sh\necho welcome\necho beware >&2\nexec {sys.executable} \"$@\"\n")
+    noisy.write_text(f'#!/bin/sh\necho welcome\necho beware >&2\nexec {sys.executable} "$@"\n')
     noisy.chmod(0o755)
     job = distrun("-H", "alpha:1", "--python", str(noisy), "--no-tag-output", "uname", "-n")
     assert job.wait() == 0, job.stderr.data
@@ -146,9 +148,7 @@ def test_what_a_login_prints_does_no_harm(distrun, python, tmp_path):
 
 def test_standard_input_and_much_output_cross_the_connection(distrun, python):
     code = "import sys; data = sys.stdin.buffer.read(); sys.stdout.buffer.write(data * 8)"
-    job = distrun(
-        "-H", "alpha:1,beta:1", "--stdin", "1", "--no-tag-output", *python(code), stdin=subprocess.PIPE
-    )
+    job = distrun("-H", "alpha:1,beta:1", "--stdin", "1", "--no-tag-output", *python(code), stdin=subprocess.PIPE)
     data = bytes(range(256)).replace(b"\r", b"").replace(b"\n", b"") * 4000 + b"\n"
     job.process.stdin.write(data)
     job.process.stdin.close()

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import os
+import sys
+
 import pytest
 
 from distrun.errors import UsageError
-from distrun.runner.environ import inherited, requested, threads
+from distrun.runner.environ import at_home, forwarded, inherited, requested, search_path, threads
 
 
 def test_the_identity_of_an_outer_launch_is_not_inherited():
@@ -32,6 +35,47 @@ def test_what_names_no_variable_is_quoted_with_what_is_allowed(spec):
     with pytest.raises(UsageError, match="allowed are NAME") as error:
         requested([spec], {})
     assert repr(spec) in str(error.value)
+
+
+def test_what_goes_to_other_hosts_unasked():
+    environ = {"PYTHONPATH": "/src", "PATH": "/bin", "DISTRUN_STALL_WARNING": "5", "TOKEN": "x"}
+    assert forwarded(environ) == {"PYTHONPATH": "/src", "DISTRUN_STALL_WARNING": "5"}
+
+
+def test_a_host_completes_the_plan_with_its_own_login():
+    login = {"HOME": "/home/me", "PATH": "/bin", "RANK": "3", "A": "theirs"}
+    environ = at_home({"A": "ours", "OMP_NUM_THREADS": "auto"}, login, cores=8, ranks=2)
+    assert environ["HOME"] == "/home/me"
+    assert environ["A"] == "ours"
+    assert environ["OMP_NUM_THREADS"] == "4"
+    assert "RANK" not in environ
+    assert os.path.dirname(sys.executable) in environ["PATH"].split(":")
+
+
+def test_a_thread_count_of_the_login_stands_and_one_of_the_plan_wins():
+    login = {"OMP_NUM_THREADS": "7"}
+    assert at_home({"OMP_NUM_THREADS": "auto"}, login, 8, 2)["OMP_NUM_THREADS"] == "7"
+    assert at_home({"OMP_NUM_THREADS": "3"}, login, 8, 2)["OMP_NUM_THREADS"] == "3"
+
+
+def test_a_path_the_user_exports_stands():
+    assert at_home({"PATH": "/mine"}, {"PATH": "/bin"}, 8, 2)["PATH"] == "/mine"
+
+
+@pytest.mark.parametrize(
+    ("prefix", "path", "expected"),
+    [
+        ("/venv", "/bin:/venv/bin", "/venv/bin:/bin:/venv/bin"),
+        ("/usr", "/local/bin:/venv/bin", "/local/bin:/venv/bin"),
+        ("/usr", "/bin", "/venv/bin:/bin"),
+    ],
+    ids=["virtual environment", "known", "unknown"],
+)
+def test_python_is_the_one_of_the_agent(monkeypatch, prefix, path, expected):
+    monkeypatch.setattr(sys, "executable", "/venv/bin/python")
+    monkeypatch.setattr(sys, "prefix", prefix)
+    monkeypatch.setattr(sys, "base_prefix", "/usr")
+    assert search_path(path) == expected
 
 
 @pytest.mark.parametrize(("cores", "ranks", "expected"), [(16, 4, "4"), (2, 2, "1"), (2, 32, "1"), (7, 2, "3")])

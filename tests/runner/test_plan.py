@@ -2,13 +2,26 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from distrun.errors import UsageError
 from distrun.runner.hosts import Host
-from distrun.runner.plan import AgentPlan, Launcher, LaunchRequest, RankPlan, describe, make_plan, parse_ranks, place
+from distrun.runner.plan import (
+    AgentPlan,
+    Launcher,
+    LaunchRequest,
+    RankPlan,
+    describe,
+    make_plan,
+    parse_ranks,
+    place,
+    with_master_port,
+)
+from distrun.runner.ssh_config import Route
 from distrun.runtime.contract import LaunchContract
 
 LAUNCHER = Launcher(
@@ -41,6 +54,86 @@ def plan(**request):
 )
 def test_hosts_are_filled_in_order_and_np_caps_the_ranks(hosts, np, counts):
     assert [count for _, count in place(hosts, np, 2)] == counts
+
+
+def test_a_remote_host_without_slots_takes_one_rank_or_its_share():
+    hosts = [Host("here"), Host("a"), Host("b")]
+    assert [count for _, count in place(hosts, None, 4, {"a", "b"})] == [4, 1, 1]
+    assert [count for _, count in place(hosts, 9, 4, {"a", "b"})] == [5, 2, 2]
+
+
+def remote_plan(*hosts, remote=("a", "b"), **request):
+    """A plan in which some hosts are not this machine."""
+    routes = {name: Route(name, f"{name}.net", jump=Route("gate", "gate")) for name in remote}
+    launcher = replace(LAUNCHER, routes=routes, address="10.0.0.1")
+    return make_plan(LaunchRequest(**{"command": ("train",), "hosts": hosts, **request}), launcher)
+
+
+def contracts_of(made):
+    return [LaunchContract.from_environ(rank.environ) for agent in made.agents for rank in agent.ranks]
+
+
+@pytest.mark.parametrize(
+    ("hosts", "address"),
+    [(["a", "b"], "a.net"), (["here", "a"], "10.0.0.1"), (["a", "here"], "a.net"), (["a"], "127.0.0.1")],
+)
+def test_the_master_is_where_the_other_hosts_reach_rank_0(hosts, address):
+    made = remote_plan(*[Host(name, 1) for name in hosts])
+    assert {contract.master_addr for contract in contracts_of(made)} == {address}
+
+
+def test_a_remote_rank_gets_of_the_launchers_environment_only_what_it_must_have():
+    launcher = {
+        **LAUNCHER.environ,
+        "PYTHONPATH": "/src",
+        "DISTRUN_FUSION_THRESHOLD": "1",
+        "DISTRUN_KEY": "old",
+        "B": "c",
+    }
+    with_more = replace(LAUNCHER, environ=launcher, routes={"a": Route("a", "a")})
+    request = LaunchRequest(("train",), hosts=(Host("a", 2),), exports=("B", "C=d"), stall_warning=2.0)
+    (agent,) = make_plan(request, with_more).agents
+    assert agent.remote
+    assert agent.environ == {
+        **{"PYTHONUNBUFFERED": "1", "OMP_NUM_THREADS": "auto", "PYTHONPATH": "/src", "B": "c", "C": "d"},
+        **{"DISTRUN_FUSION_THRESHOLD": "1", "DISTRUN_STALL_WARNING": "2"},
+    }
+
+
+def test_slots_for_all_hosts_that_state_none():
+    made = remote_plan(Host("here"), Host("a"), Host("b", 1), slots=3)
+    assert [len(agent.ranks) for agent in made.agents] == [3, 3, 1]
+    assert len(plan(slots=5).agents[0].ranks) == 5
+    with pytest.raises(UsageError, match="7 slots"):
+        remote_plan(Host("here"), Host("a"), Host("b", 1), slots=3, np=8)
+
+
+def test_listed_gpus_are_visible_to_the_hosts_ranks():
+    made = remote_plan(Host("here", 2, gpus=("0", "2")), Host("a", 1))
+    assert made.agents[0].environ["CUDA_VISIBLE_DEVICES"] == "0,2"
+    assert "CUDA_VISIBLE_DEVICES" not in made.agents[1].environ
+
+
+def test_more_ranks_than_listed_gpus_need_a_flag():
+    crowded = Host("a", 4, gpus=("0", "2"))
+    with pytest.raises(UsageError, match=r"4 ranks on a are more than its 2 GPUs 0,2: .*--share-gpus"):
+        remote_plan(crowded)
+    (agent,) = remote_plan(crowded, share_gpus=True).agents
+    assert agent.environ["DISTRUN_SHARE_GPUS"] == "1"
+    assert len(remote_plan(crowded, np=2).agents[0].ranks) == 2
+
+
+def test_the_port_found_on_rank_0s_host_replaces_the_launchers():
+    (agent,) = remote_plan(Host("a", 1)).agents
+    assert with_master_port(agent, None) is agent
+    environ = with_master_port(agent, 99).ranks[0].environ
+    assert (environ["MASTER_PORT"], environ["DISTRUN_MASTER_PORT"]) == ("99", "99")
+    (agent,) = remote_plan(Host("a", 1), exports=("MASTER_PORT=1",)).agents
+    assert "MASTER_PORT" not in with_master_port(agent, 99).ranks[0].environ  # the user's stands
+
+
+def test_the_description_shows_how_hosts_are_reached():
+    assert "host a (a.net through gate): 1 rank" in describe(remote_plan(Host("a", 1)), {})
 
 
 @pytest.mark.parametrize(("np", "value"), [(0, "-np 0"), (-3, "-np -3"), (3, "-np 3")])

@@ -9,6 +9,8 @@ import pytest
 from distrun.runner.events import (
     AgentGone,
     AgentLost,
+    HostReady,
+    HostRefused,
     OutputClosed,
     Printed,
     RankExited,
@@ -26,6 +28,7 @@ from distrun.runner.policy import (
     KillAgents,
     Policy,
     SignalRanks,
+    StartRanks,
     State,
 )
 
@@ -235,3 +238,64 @@ def test_a_lost_agent_ends_the_ranks_of_the_other_hosts():
     assert policy.state is State.FINISHING
     policy.handle(AgentGone("b", 0), 3)
     assert policy.state is State.OVER
+
+
+def connecting(*remote):
+    """A job of a rank here, and one on each of these hosts, that are yet to be connected to."""
+    hosts = dict(enumerate(["here", *remote]))
+    return Policy(hosts, GRACE, 60.0, 0, remote)
+
+
+def test_ranks_start_when_every_host_is_ready():
+    policy = connecting("a", "b")
+    assert policy.handle(HostReady("b"), 1) == []
+    assert policy.handle(HostReady("a"), 2) == [StartRanks()]
+    assert policy.state is State.RUNNING
+    assert policy.deadline == 60
+
+
+def test_all_hosts_that_refuse_are_the_story_and_the_others_are_let_go():
+    policy = connecting("a", "b", "c")
+    assert policy.handle(HostRefused("a", "no route"), 1) == []
+    assert policy.handle(HostReady("b"), 1) == []
+    assert policy.handle(HostRefused("c", "no key"), 2) == [FinishAgents(0.0)]
+    assert policy.failure.what.splitlines()[1:] == ["    a: no route", "    c: no key"]
+    assert policy.status == 2
+    policy.handle(AgentGone("b", 0), 3)
+    assert policy.state is State.FINISHING
+    policy.handle(BYE, 3)
+    assert policy.state is State.OVER
+
+
+def test_hosts_that_do_not_answer_in_time_are_named():
+    policy = connecting("a", "b")
+    policy.handle(HostReady("b"), 1)
+    assert policy.tick(60) == [FinishAgents(0.0)]
+    assert policy.failure.what.startswith("host a cannot be used")
+    assert "60 s of --start-timeout" in policy.failure.what
+    assert policy.handle(HostReady("a"), 61) == []  # too late
+
+
+def test_a_signal_while_connecting_waits_for_nobody():
+    policy = connecting("a", "b")
+    assert policy.handle(SignalReceived(signal.SIGUSR1), 1) == []
+    policy.handle(HostReady("b"), 1)
+    assert policy.handle(SignalReceived(signal.SIGINT), 2) == [FinishAgents(0.0)]
+    policy.handle(AgentGone("b", 0), 2)
+    policy.handle(BYE, 2)
+    assert policy.state is State.OVER
+    assert (policy.status, policy.failure) == (130, None)
+
+
+def test_an_agent_lost_while_others_are_connected_to_is_a_refusal():
+    policy = connecting("a", "b")
+    policy.handle(HostReady("b"), 1)
+    policy.handle(AgentLost("b", "the agent on b was killed", 137), 2)
+    assert policy.handle(HostReady("a"), 3) == [FinishAgents(0.0)]
+    assert "host b cannot be used" in policy.failure.what
+
+
+def test_a_printer_that_dies_while_connecting_ends_the_launch():
+    policy = connecting("a")
+    assert policy.handle(Printed(), 1) == [FinishAgents(0.0)]
+    assert policy.status == 1

@@ -1,4 +1,4 @@
-"""DistributedOptimizer; see programs/training.py, programs/passes.py and programs/compiled.py for the behaviours."""
+"""DistributedOptimizer; the behaviours are in programs/training.py, passes.py, parameters.py and compiled.py."""
 
 from __future__ import annotations
 
@@ -17,6 +17,11 @@ def test_buckets_of_any_size_get_the_same_result(job):
 @pytest.mark.parametrize("size", [2, 3])
 def test_backward_passes_of_all_kinds_reduce_each_gradient_once(job, size):
     job("passes", size)
+
+
+@pytest.mark.parametrize("size", [2, 3])
+def test_parameters_may_come_and_go_and_have_sparse_gradients(job, size):
+    job("parameters", size)
 
 
 def test_compiled_models_train(job):

@@ -14,7 +14,7 @@ from __future__ import annotations
 import functools
 import logging
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -42,7 +42,9 @@ SHORTEST_NAP, LONGEST_NAP = 0.0005, 0.01
 LAST_WORDS = 0.2
 """Seconds during which what a rank sent before it left or died may still come out of MPI's queues."""
 
-_abandoned: list[Any] = []  # requests that will never be complete: MPI may write into their buffers as long as we live
+_abandoned: list[
+    list[MPI.Request]
+] = []  # requests that will never be complete: MPI may write into their buffers as long as we live
 
 
 class MPIBackend(Backend):
@@ -65,8 +67,7 @@ class MPIBackend(Backend):
         self._byte = MPI.BYTE
         self._long = MPI.INT64_T
         self._error = MPI.Exception
-        self._failed = False
-        self._check(MPI.COMM_WORLD, MPI.Query_thread() >= MPI.THREAD_SERIALIZED)
+        self._check(MPI.COMM_WORLD, MPI.Query_thread() == MPI.THREAD_MULTIPLE)
         self._comm, request = MPI.COMM_WORLD.Idup()  # ours alone: the script may use MPI as well
         self._complete([request], "init()")
 
@@ -79,8 +80,8 @@ class MPIBackend(Backend):
             )
         if not may_use_threads:
             raise UsageError(
-                "DISTRUN_BACKEND=mpi: MPI was initialised without support for threads: leave mpi4py.rc.threads as it is, or "
-                "unset DISTRUN_BACKEND"
+                "DISTRUN_BACKEND=mpi: MPI was initialised without MPI_THREAD_MULTIPLE, and the engine has a thread of its own: "
+                "leave mpi4py.rc.thread_level as it is, or unset DISTRUN_BACKEND"
             )
 
     # Reductions -----------------------------------------------------------------------------------------------------
@@ -149,7 +150,7 @@ class MPIBackend(Backend):
         return output, counts
 
     def broadcast(self, array: Flat, root: int, what: str) -> None:
-        self._complete([self._comm.Ibcast([piece, self._byte], root) for piece in _pieces(array)], what)
+        self._complete((self._comm.Ibcast([piece, self._byte], root) for piece in _pieces(array)), what)
 
     def alltoall(self, array: Flat, splits: Sequence[int], what: str) -> tuple[Flat, list[int]]:
         shown = np.empty(self.size, np.int64)
@@ -176,31 +177,37 @@ class MPIBackend(Backend):
         Our own places in the lists are skipped. Messages between two ranks arrive in the order in which they were sent, so
         one tag is enough.
         """
-        comm, byte = self._comm, self._byte
-        requests: list[Any] = []
-        for rank, array in enumerate(received):
-            if rank != self.rank:
-                requests += [comm.Irecv([piece, byte], rank) for piece in _pieces(array)]
-        for offset in range(1, self.size):  # not everybody to rank 0 at first
-            rank = (self.rank + offset) % self.size
-            requests += [comm.Isend([piece, byte], rank) for piece in _pieces(sent[rank])]
-        self._complete(requests, what)
+        self._complete(self._messages(sent, received), what)
 
-    def _complete(self, requests: list[Any], what: str) -> None:
-        """Wait until all of `requests` are complete.
+    def _messages(self, sent: Sequence[Flat], received: Sequence[Flat]) -> Iterator[MPI.Request]:
+        others = [
+            (self.rank + offset) % self.size for offset in range(1, self.size)
+        ]  # not everybody to rank 0 at first
+        for rank in others:
+            for piece in _pieces(received[rank]):
+                yield self._comm.Irecv([piece, self._byte], rank)
+        for rank in others:
+            for piece in _pieces(sent[rank]):
+                yield self._comm.Isend([piece, self._byte], rank)
+
+    def _complete(self, posting: Iterable[MPI.Request], what: str) -> None:
+        """Post requests and wait until all of them are complete.
 
         Raises:
             JobAbortedError: a neighbour ended, left or failed before they were.
             StallError: they were not within the stall timeout.
         """
+        requests: list[MPI.Request] = []
         try:
+            for request in posting:
+                requests.append(request)
             if not self._testall(requests):
                 self._wake_others()
                 self._wait(requests, what)
             self._wake_others()
         except BaseException as error:
-            self._failed = True
             _abandoned.append(requests)
+            _abort_at_exit()
             if isinstance(error, self._error):
                 raise JobAbortedError(f"{what}: MPI reports: {error}") from error
             raise
@@ -210,7 +217,7 @@ class MPIBackend(Backend):
         for index in self._hood.others:
             self._hood.bells[index].ring()
 
-    def _wait(self, requests: list[Any], what: str) -> None:
+    def _wait(self, requests: list[MPI.Request], what: str) -> None:
         started = time.monotonic()
         patience = self._hood.patience
         limit = patience.timeout or float("inf")
@@ -225,7 +232,7 @@ class MPIBackend(Backend):
                 log.warning("waiting for %.0f s: %s", waited, self._waiting_for(what))
                 next_warning *= 2
 
-    def _look(self, requests: list[Any], what: str, nap: float) -> bool:
+    def _look(self, requests: list[MPI.Request], what: str, nap: float) -> bool:
         """Sleep for `nap` seconds at most; whether the requests are complete."""
 
         def ready() -> bool:
@@ -248,17 +255,24 @@ class MPIBackend(Backend):
     def close(self) -> None:
         """Let go of the communicator, or, where the job has failed, see to it that this process can end.
 
-        mpi4py finalises MPI when the interpreter ends, and MPI_Finalize waits for all ranks, also for dead ones. So a rank on
-        which the job has failed aborts MPI instead, which is as late: its script has told its story and run its exit handlers.
-        A rank that left before others failed does wait in MPI_Finalize, so that it does not cut off their stories.
+        A rank that left before others failed does wait for them in MPI_Finalize, so that it does not cut off their stories.
         """
         states = [segment.words[STATE] for segment in self._hood.segments]
-        if self._failed or states[self.rank] == FAILED:
-            from mpi4py.run import set_abort_status
-
-            set_abort_status(1)
-        elif FAILED not in states:
+        if states[self.rank] == FAILED:
+            _abort_at_exit()
+        elif FAILED not in states and not _abandoned:
             self._comm.Free()
+
+
+def _abort_at_exit() -> None:
+    """Let this process end though the job has failed.
+
+    mpi4py finalises MPI when the interpreter ends, and MPI_Finalize waits for all ranks, also for dead ones. So a rank on
+    which the job has failed aborts MPI instead, which is as late: its script has told its story and run its exit handlers.
+    """
+    from mpi4py.run import set_abort_status
+
+    set_abort_status(1)
 
 
 def _cut(array: Flat, counts: Sequence[int]) -> list[Flat]:

@@ -1,0 +1,193 @@
+"""Hosts that cannot be used: one message that names them all, each with the reason and the remedy; exit status 2."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import subprocess
+import sys
+import time
+
+import pytest
+from hosts_conftest import make_key
+
+
+def complaint(job, *hosts):
+    """What the user reads when no rank was started."""
+    assert job.wait() == 2, job.stderr.data
+    text = job.stderr.data.decode()
+    assert "Traceback" not in text
+    assert job.stdout.data == b""
+    for host in hosts:
+        host.assert_gone()
+    job.assert_gone()
+    return text
+
+
+def run_remedy(text, home):
+    """Execute the commands between `: ` and the end of the sentence, as the user would."""
+    command = text.partition("if that is the right one: ")[2] or text.partition("if you know why it changed: ")[2]
+    command = command.partition("; or give")[0].strip()
+    environ = {**os.environ, "HOME": str(home.directory)}
+    subprocess.run(["sh", "-c", command], env=environ, check=True, capture_output=True)
+
+
+def test_an_unknown_key_is_refused_until_the_command_given_has_been_run(distrun, home, alpha, beta):
+    home.known_hosts.write_text("")
+    job = distrun("-H", "beta:1", "true")
+    text = complaint(job, beta)
+    assert "host beta cannot be used" in text
+    assert f"ssh-keyscan -p 2222 {beta.address} >> {shlex.quote(str(home.known_hosts))}" in text
+    assert "--ssh-accept-new" in text
+    run_remedy(text, home)
+    job = distrun("-H", "beta:1", "true")
+    assert job.wait() == 0, job.stderr.data
+
+
+def test_an_unknown_key_is_accepted_once_with_ssh_accept_new(distrun, home, alpha):
+    home.known_hosts.unlink()
+    job = distrun("-H", "alpha:1", "--ssh-accept-new", "true")
+    assert job.wait() == 0, job.stderr.data
+    assert home.known_hosts.read_text() == alpha.known()
+    assert home.known_hosts.stat().st_mode & 0o777 == 0o600
+    job = distrun("-H", "alpha:1", "true")
+    assert job.wait() == 0, job.stderr.data
+
+
+@pytest.mark.parametrize("flags", [(), ("--ssh-accept-new",)])
+def test_a_changed_key_is_refused_until_the_commands_given_have_been_run(distrun, home, alpha, tmp_path, flags):
+    other = " ".join(make_key(tmp_path / "other").read_text().split()[:2])
+    home.known_hosts.write_text(f"# hosts\n{alpha.address} {other}\n")
+    text = complaint(distrun("-H", "alpha:1", *flags, "true"), alpha)
+    assert "host alpha cannot be used" in text
+    assert "has changed" in text
+    assert "known_hosts, line 2" in text
+    run_remedy(text, home)
+    job = distrun("-H", "alpha:1", "true")
+    assert job.wait() == 0, job.stderr.data
+
+
+def test_a_refused_login_tells_which_keys_were_tried(distrun, home, alpha, tmp_path):
+    make_key(tmp_path / "stranger")
+    home.config.write_text(f"Host alpha\n  HostName {alpha.address}\n  User root\n")
+    text = complaint(distrun("-H", "alpha:1", "-i", str(tmp_path / "stranger"), "true"), alpha)
+    assert "root may not log in there" in text
+    assert str(tmp_path / "stranger") in text
+    assert "it offers publickey" in text
+    assert "ssh-copy-id root@alpha" in text
+    text = complaint(distrun("-H", "alpha:1", "-i", "/no/such/key", "true"), alpha)
+    assert "/no/such/key (does not exist)" in text
+
+
+def test_an_encrypted_key_is_named(distrun, home, alpha, tmp_path):
+    home.config.write_text(f"Host alpha\n  HostName {alpha.address}\n")
+    key = tmp_path / "locked"
+    subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "secret", "-f", str(key)], check=True)
+    text = complaint(distrun("-H", "alpha:1", "-i", str(key), "true"), alpha)
+    assert f"{key} (is encrypted: ssh-add it)" in text
+
+
+def test_all_hosts_that_cannot_be_used_are_named_at_once(distrun, network, home, alpha):
+    hosts = f"alpha:1,no-such-host.invalid:1,{network.nobody}:1,{network.address}x:1,[fd00:231::99]:1"
+    refused = f"Host closed\n  HostName {alpha.address}\n  Port 9\n"
+    home.config.write_text(refused + home.config.read_text())
+    job = distrun("-H", hosts + ",closed:1", "--ssh-option", "ConnectTimeout=1", "true")
+    text = complaint(job, alpha)
+    assert "5 hosts cannot be used" in text
+    assert "no-such-host.invalid: the name 'no-such-host.invalid' is not found" in text
+    assert f"closed: the connection to {alpha.address} port 9 was refused" in text
+    assert f"    {network.nobody}: " in text
+    assert "    alpha: " not in text
+
+
+def test_a_host_that_drops_packets_is_given_up_in_time(distrun, alpha, beta):
+    alpha.cut()
+    try:
+        job = distrun("-H", "alpha:1,beta:1", "--start-timeout", "2", "true")
+        text = complaint(job, beta)
+    finally:
+        alpha.mend()
+    assert "host alpha cannot be used" in text
+    assert "beta" not in text
+    assert job.seconds < 10
+
+
+def test_a_wrong_python_is_named_with_the_flag_that_helps(distrun, alpha):
+    text = complaint(distrun("-H", "alpha:1", "--python", "/no/such/python", "true"), alpha)
+    assert "host alpha cannot be used" in text
+    assert "Python '/no/such/python' cannot be started" in text
+    assert "--python" in text
+
+
+def test_a_python_that_is_too_old_is_named(distrun, alpha, tmp_path):
+    old = tmp_path / "python"
+    old.write_text(
+        f'#!/bin/sh\nexec {sys.executable} -c "import sys; sys.version_info = (3, 9); exec(sys.argv[1])" "$2"\n'
+    )
+    old.chmod(0o755)
+    text = complaint(distrun("-H", "alpha:1", "--python", str(old), "true"), alpha)
+    assert "distrun needs Python 3.10 or newer" in text
+
+
+def test_a_python_without_distrun_is_named(distrun, alpha, tmp_path):
+    bare = tmp_path / "python"
+    block = "import sys; sys.modules['distrun'] = None; exec(sys.argv[1])"
+    bare.write_text(f"#!/bin/sh\necho \"ModuleNotFoundError: No module named 'distrun'\" >&2; exit 1; : {block!r}\n")
+    bare.chmod(0o755)
+    text = complaint(distrun("-H", "alpha:1", "--python", str(bare), "true"), alpha)
+    assert f"distrun is not installed for {bare}" in text
+    assert "pip install distrun==" in text
+
+
+def test_another_version_of_distrun_is_refused(distrun, alpha, tmp_path):
+    (tmp_path / "sitecustomize.py").write_text(
+        f"import sys; sys.path.insert(0, {os.path.dirname(os.path.dirname(os.path.dirname(__file__)))!r})\n"
+        "import distrun; distrun.__version__ = '0.0.7'\n"
+    )
+    other = tmp_path / "python"
+    other.write_text(f'#!/bin/sh\nPYTHONPATH={tmp_path} exec {sys.executable} "$@"\n')
+    other.chmod(0o755)
+    text = complaint(distrun("-H", "alpha:1", "--python", str(other), "true"), alpha)
+    assert "distrun 0.0.7 is installed there and 0." in text
+
+
+def test_a_missing_directory_is_named(distrun, alpha):
+    text = complaint(distrun("-H", "alpha:1", "--wdir", "/no/such/place", "true"), alpha)
+    assert "the working directory '/no/such/place' does not exist there" in text
+
+
+def test_an_unreachable_jump_host_is_named(distrun, home, beta, network):
+    jump = f"Host beta\n  ProxyJump bastion\nHost bastion\n  HostName {network.nobody}\n  ConnectTimeout 1\n"
+    home.config.write_text(jump + home.config.read_text())
+    text = complaint(distrun("-H", "beta:1", "true"), beta)
+    assert "its jump host bastion" in text
+
+
+def test_a_jump_host_that_cannot_go_on_is_named(distrun, home, alpha):
+    jump = "Host inner\n  HostName 127.0.0.1\n  Port 9\n  ProxyJump alpha\n"
+    home.config.write_text(jump + home.config.read_text())
+    text = complaint(distrun("-H", "inner:1", "true"), alpha)
+    assert "the jump host alpha" in text
+    assert "cannot connect to 127.0.0.1 port 9" in text
+
+
+def test_ctrl_c_while_connecting_ends_at_once(distrun, alpha, beta):
+    alpha.cut()
+    try:
+        job = distrun("-H", "alpha:1,beta:1", "-v", "true")
+        job.stderr.wait_for(b"agent on beta started")
+        before = time.monotonic()
+        job.process.terminate()
+        assert job.wait() == 143
+        assert time.monotonic() - before < 5
+    finally:
+        alpha.mend()
+    beta.assert_gone()
+    job.assert_gone()
+
+
+def test_a_command_that_does_not_exist_there_ends_with_127(distrun, alpha):
+    job = distrun("-H", "alpha:1", "no-such-command")
+    assert job.wait() == 127
+    assert b"rank 0 on alpha could not be started" in job.stderr.data
+    alpha.assert_gone()

@@ -1,0 +1,124 @@
+"""What happens to ranks on other hosts when something goes wrong, and that nothing is left of them afterwards."""
+
+from __future__ import annotations
+
+import signal
+
+import psutil
+import pytest
+
+DEADLINE = 30.0  # seconds; as in conftest.py
+SLEEP = "import time; print('ready', flush=True); time.sleep(1000)"
+STUBBORN = "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN); signal.signal(signal.SIGINT, signal.SIG_IGN);"
+DAEMON = """
+import os, time
+if os.fork() == 0:
+    os.setsid()
+    if os.fork() == 0:
+        print('daemon', flush=True)
+        time.sleep(1000)
+    os._exit(0)
+os.wait()
+"""
+
+
+def test_a_killed_remote_rank_is_the_story(distrun, python, alpha, beta):
+    code = (
+        "import os, signal, time\nif os.environ['RANK'] == '1': os.kill(os.getpid(), signal.SIGKILL)\ntime.sleep(1000)"
+    )
+    job = distrun("-H", "alpha:1,beta:1", *python(code))
+    assert job.wait() == 137
+    assert b"distrun: rank 1 on beta (pid " in job.stderr.data
+    assert b"was killed by SIGKILL" in job.stderr.data
+    alpha.assert_gone()
+    beta.assert_gone()
+    job.assert_gone()
+
+
+def test_the_exit_code_and_last_words_come_from_the_other_host(distrun, python, alpha, beta):
+    code = "import os, sys, time\nif os.environ['RANK'] == '0': sys.stderr.write('alas\\n'); sys.exit(42)\ntime.sleep(1000)"
+    job = distrun("-H", "alpha:1,beta:1", *python(code))
+    assert job.wait() == 42
+    assert job.stderr.data.endswith(b"    alas\n")
+    beta.assert_gone()
+
+
+@pytest.mark.parametrize(("signum", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_signal_to_distrun_ends_remote_ranks(distrun, python, alpha, beta, signum, status):
+    job = distrun("-H", "alpha:1,beta:1", *python(SLEEP))
+    job.stdout.wait_for(b"ready", 2)
+    job.process.send_signal(signum)
+    assert job.wait() == status
+    alpha.assert_gone()
+    beta.assert_gone()
+
+
+@pytest.mark.parametrize("code", [SLEEP, DAEMON + SLEEP], ids=["plain", "with daemons"])
+def test_the_sigkill_of_a_remote_agent_is_reported_and_leaves_nothing(distrun, python, alpha, beta, code):
+    job = distrun("-H", "alpha:2,beta:1", *python(code))
+    job.stdout.wait_for(b"ready", 3)
+    agent = alpha.agent()
+    agent.kill()
+    assert job.wait() == 137
+    assert f"the agent on alpha (pid {agent.pid}) was killed".encode() in job.stderr.data
+    alpha.assert_gone()
+    beta.assert_gone()
+
+
+@pytest.mark.parametrize("code", [SLEEP, STUBBORN + SLEEP, DAEMON + SLEEP], ids=["plain", "stubborn", "with daemons"])
+def test_remote_ranks_are_gone_within_5_s_of_the_sigkill_of_distrun(distrun, python, alpha, beta, code):
+    job = distrun("-H", "alpha:2,beta:1", *python(code))
+    job.stdout.wait_for(b"ready", 3)
+    left = [*alpha.processes(), *beta.processes()]
+    assert len(left) >= 5
+    job.process.kill()
+    assert psutil.wait_procs(left, timeout=5)[1] == []
+    assert job.wait() == -signal.SIGKILL
+    alpha.assert_gone()
+    beta.assert_gone()
+
+
+def test_a_link_that_is_cut_is_noticed_at_both_ends(distrun, python, alpha, beta):
+    job = distrun("-H", "alpha:1,beta:1", "--keepalive", "2", *python(SLEEP))
+    job.stdout.wait_for(b"ready", 2)
+    left = alpha.processes()
+    assert len(left) == 2
+    alpha.cut()
+    try:
+        assert job.wait() == 1
+        assert b"nothing was heard from alpha for 2 s" in job.stderr.data
+        alpha.assert_gone()
+    finally:
+        alpha.mend()
+    beta.assert_gone()
+    job.assert_gone()
+
+
+def test_a_cut_behind_the_jump_host_is_noticed_too(distrun, python, home, alpha, beta):
+    home.config.write_text(home.config.read_text().replace("Host beta\n", "Host beta\n  ProxyJump alpha\n"))
+    job = distrun("-H", "beta:1", "--keepalive", "2", *python(SLEEP))
+    job.stdout.wait_for(b"ready")
+    beta.cut()
+    try:
+        assert job.wait() == 1
+        assert b"nothing was heard from beta" in job.stderr.data
+        beta.assert_gone()
+    finally:
+        beta.mend()
+
+
+def test_an_idle_job_outlives_the_keepalive(distrun, python, alpha):
+    code = "import time; print('ready', flush=True); time.sleep(4)"  # the rank is silent, the connection must not be
+    job = distrun("-H", "alpha:1", "--keepalive", "2", *python(code))
+    assert job.wait() == 0, job.stderr.data
+
+
+def test_an_sshd_that_ends_is_a_connection_that_is_gone(distrun, python, alpha):
+    job = distrun("-H", "alpha:1", *python(SLEEP))
+    job.stdout.wait_for(b"ready")
+    agent = alpha.agent()
+    agent.parent().kill()
+    assert job.wait() == 1
+    assert b"the agent on alpha" in job.stderr.data
+    assert b"the SSH connection is gone" in job.stderr.data
+    alpha.assert_gone(5)

@@ -1,0 +1,61 @@
+"""The first words between launcher and agent."""
+
+from __future__ import annotations
+
+import json
+import os
+
+import pytest
+
+from distrun.runner.frames import Frame, Kind
+from distrun.runner.hello import MAGIC, Answer, Greeting, HostError, answer, explain, extract, judge
+
+ANSWER = Answer("1.2.3", "3.11.4", 7, 4711)
+
+
+def test_what_is_said_survives_the_journey_and_unknown_words_do_no_harm():
+    assert Greeting.from_json(Greeting(15.0, "/x\udcff").to_json()) == Greeting(15.0, "/x\udcff")
+    newer = json.dumps({**json.loads(ANSWER.to_json()), "more": 1}).encode()
+    assert Answer.from_json(newer) == ANSWER
+
+
+def test_the_answer_is_found_behind_the_noise_of_a_login_in_whatever_pieces_it_comes():
+    whole = b"Welcome!\n\0\n" + MAGIC + Frame(Kind.HELLO, payload=ANSWER.to_json()).encode() + b"rest"
+    found = [extract(whole[:end]) for end in range(len(whole) + 1)]
+    assert found[-1] == (ANSWER.to_json(), b"rest")
+    assert found.count(None) == len(whole) - len(b"rest")
+
+
+def test_noise_without_end_is_an_error():
+    with pytest.raises(HostError, match="prints without end"):
+        extract(b"x" * 2_000_000)
+
+
+def test_the_same_versions_need_no_words():
+    assert judge(ANSWER, "python", "1.2.3", "3.11.9") == ""
+
+
+def test_another_python_is_worth_a_sentence_and_another_distrun_is_an_error():
+    assert "3.11.4, and here is 3.12.0" in judge(ANSWER, "python", "1.2.3", "3.12.0")
+    with pytest.raises(HostError, match=r"distrun 1.2.3 is installed there and 1.2.4 here; run there '/py -m pip"):
+        judge(ANSWER, "/py", "1.2.4", "3.11.4")
+
+
+def test_a_directory_that_is_missing_is_told():
+    assert answer(Greeting(1.0, os.getcwd())).problem == ""
+    assert "'/no/such'" in answer(Greeting(1.0, "/no/such")).problem
+
+
+@pytest.mark.parametrize(
+    ("status", "output", "expected"),
+    [
+        (127, "bash: /py: No such file or directory\n", "Python '/py' cannot be started (bash: /py: No such file"),
+        (126, "sh: /py: Permission denied", "--python"),
+        (1, "Traceback...\nModuleNotFoundError: No module named 'distrun'\n", "'/py -m pip install distrun=="),
+        (1, "distrun needs Python 3.10 or newer, and this is 3.6.8\n", "this is 3.6.8 (/py); give the path of a newer"),
+        (1, "This account is currently not available.\n", "(exit code 1): This account is currently not available."),
+        (-1, "", "(no exit code): it wrote nothing"),
+    ],
+)
+def test_an_agent_that_does_not_start_is_explained(status, output, expected):
+    assert expected in explain(status, output, "/py")

@@ -1,0 +1,38 @@
+"""Two ends that notice each other's silence."""
+
+from __future__ import annotations
+
+import pytest
+
+from distrun.runner import keepalive
+from distrun.runner.keepalive import Keepalive
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    """The time, which only the test moves."""
+    now = [100.0]
+    monkeypatch.setattr(keepalive.time, "monotonic", lambda: now[0])
+    return now
+
+
+def test_it_speaks_three_times_within_the_silence_it_tolerates(clock):
+    end = Keepalive(15.0)
+    assert not end.is_due()
+    for _ in range(3):
+        assert end.seconds_left() == 5
+        clock[0] += 5
+        assert end.is_due()
+        assert not end.is_due()
+
+
+def test_silence_is_loss_and_any_word_resets_the_clock(clock):
+    end = Keepalive(15.0)
+    clock[0] += 14
+    assert not end.is_lost()
+    end.heard()
+    clock[0] += 14
+    assert not end.is_lost()
+    clock[0] += 1
+    assert end.is_lost()
+    assert end.seconds_left() == 0
