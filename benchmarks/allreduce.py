@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 from comparison import Comparison
-from measuring import Rounds, Summary, summary, take_turns
+from measuring import Rounds, Summary, summary
 from numpy.typing import NDArray
-from ranks import SIZE, Rank, main
+from ranks import OPENMPI, SIZE, Rank, main
 
 Array = NDArray[np.float32]
 
@@ -24,7 +24,7 @@ SIZES = {
 """Bytes, and how often they are reduced."""
 
 COPY, COPIES = "memcpy", "2 memcpys"
-DISTRUN, DISTRUN_NUMPY, GLOO, OPENMPI = "distrun", "distrun (numpy)", "gloo", "Open MPI"
+DISTRUN, DISTRUN_NUMPY, GLOO = "distrun", "distrun (numpy)", "gloo"
 
 
 def compare(rank: Rank) -> Comparison:
@@ -58,7 +58,7 @@ def _measure(rank: Rank, count: int, rounds: Rounds) -> dict[str, Summary]:
     programs: dict[str, Callable[[], object]] = {COPIES: copy}
     programs |= {name: reduce for name, (_, reduce, _) in reductions.items()}
     programs = {COPY: copy if rank.rank == 0 else _nothing, **programs}
-    spans = take_turns(programs, rounds.shortened() if rank.quick else rounds, rank.together)
+    spans = rank.take_turns(programs, rounds)
     results = {name: summary(rank.durations(spans[name])) for name in programs if name != COPY}
     return {COPY: summary([end - begun for begun, end in spans[COPY]]), **results}
 
@@ -105,6 +105,7 @@ def _check(
     """Once, before anything is measured. Then zeros, which stay zeros however often they are added up."""
     fill(rank.rank + 1.0)
     reduce()
+    rank.settle()
     wanted = SIZE * (SIZE + 1) / 2
     if not (result() == wanted).all():
         raise SystemExit(f"{name}: the sum of {result().size} elements is {result()}, not {wanted} everywhere")

@@ -9,11 +9,11 @@ import numpy as np
 from comparison import Comparison
 from measuring import Rounds
 from numpy.typing import NDArray
-from ranks import SIZE, Rank, main
+from ranks import OPENMPI, SIZE, Rank, main
 
 COUNT, ELEMENTS = 200, 1024
 ROUNDS = Rounds(45, turn=3)
-DISTRUN, GLOO, OPENMPI = "distrun", "gloo", "Open MPI"
+DISTRUN, GLOO = "distrun", "gloo"
 
 Program = Callable[[], object]
 
@@ -43,9 +43,10 @@ def _arrays(rank: Rank) -> list[NDArray[np.float32]]:
     return [np.full(ELEMENTS, index + rank.rank, np.float32) for index in range(COUNT)]
 
 
-def _checked(name: str, arrays: list[NDArray[np.float32]], program: Program) -> dict[str, Program]:
+def _checked(rank: Rank, name: str, arrays: list[NDArray[np.float32]], program: Program) -> dict[str, Program]:
     """Run it once and look at the sums. Then zeros, which stay zeros however often they are added up."""
     program()
+    rank.settle()
     for index, array in enumerate(arrays):
         wanted = index * SIZE + SIZE * (SIZE - 1) / 2
         if not (array == wanted).all():
@@ -67,14 +68,14 @@ def _distrun(rank: Rank) -> dict[str, Program]:
         for handle in handles:
             handle.wait()
 
-    return _checked(DISTRUN, arrays, program)
+    return _checked(rank, DISTRUN, arrays, program)
 
 
 def _distrun_grouped(rank: Rank) -> dict[str, Program]:
     import distrun
 
     arrays = _arrays(rank)
-    return _checked(DISTRUN, arrays, lambda: distrun.grouped_allreduce_(arrays, name="group", op=distrun.Sum))
+    return _checked(rank, DISTRUN, arrays, lambda: distrun.grouped_allreduce_(arrays, name="group", op=distrun.Sum))
 
 
 def _gloo(rank: Rank) -> dict[str, Program]:
@@ -89,7 +90,7 @@ def _gloo(rank: Rank) -> dict[str, Program]:
         for work in works:
             work.wait()
 
-    return _checked(GLOO, arrays, program)
+    return _checked(rank, GLOO, arrays, program)
 
 
 def _gloo_coalesced(rank: Rank) -> dict[str, Program]:
@@ -104,7 +105,7 @@ def _gloo_coalesced(rank: Rank) -> dict[str, Program]:
         torch.distributed.all_reduce(flat)
         torch._foreach_copy_(tensors, flat.split(ELEMENTS))
 
-    return _checked(GLOO, arrays, program)
+    return _checked(rank, GLOO, arrays, program)
 
 
 def _openmpi(rank: Rank) -> dict[str, Program]:
@@ -115,7 +116,7 @@ def _openmpi(rank: Rank) -> dict[str, Program]:
     def program() -> None:
         MPI.Request.Waitall([rank.mpi.Iallreduce(MPI.IN_PLACE, array) for array in arrays])
 
-    return _checked(OPENMPI, arrays, program)
+    return _checked(rank, OPENMPI, arrays, program)
 
 
 if __name__ == "__main__":

@@ -46,22 +46,28 @@ class Rounds:
 
 
 def take_turns(
-    programs: dict[str, Callable[[], object]], rounds: Rounds, before: Callable[[], None]
+    programs: dict[str, Callable[[], object]],
+    rounds: Rounds,
+    before: Callable[[], None],
+    after: Callable[[str], None],
 ) -> dict[str, list[Span]]:
     """Run the programs in turns, so that whatever the machine does meanwhile happens to all of them.
 
-    `before` is called before each run; its time does not count.
+    `before` is called before each run, `after` with the program's name after it; their time does not count.
     """
     for _ in range(rounds.warmup):
-        for program in programs.values():
-            before()
-            program()
+        for name, program in programs.items():
+            timed(program, before)
+            after(name)
     spans: dict[str, list[Span]] = {name: [] for name in programs}
     for _ in range(rounds.count):
         for name, program in programs.items():
-            if rounds.turn > 1:
-                timed(program, before)
-            spans[name] += [timed(program, before) for _ in range(rounds.turn)]
+            uncounted = int(rounds.turn > 1)
+            for run in range(rounds.turn + uncounted):
+                span = timed(program, before)
+                after(name)
+                if run >= uncounted:
+                    spans[name].append(span)
     return spans
 
 

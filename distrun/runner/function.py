@@ -66,15 +66,11 @@ def run(
     Unlike `horovod.run`, an exception of a rank is raised here as the object it was.
 
     Args:
-        function: what to call; it may use `distrun.init()` and all that follows.
-        args, kwargs: its arguments, the same on every rank.
+        function, args, kwargs: the call, the same on every rank; it may use `distrun.init()` and all that follows.
         np: how many ranks; None = all slots of the hosts.
-        hosts, hostfile: as after the options of the same name.
-        slots, share_gpus: as the options of the same name.
-        ssh: how to reach other hosts; the functions there run under `ssh.python`.
         env: variables for the ranks besides those of this process.
-        wdir, output_dir, tag_output, start_timeout, grace, stall_warning, stall_timeout, openmpi_env, verbose: as the
-            options of the same name.
+        ssh: how to reach other hosts, and with which Python they call the function.
+        hosts and the rest: as the options of the same name.
 
     Raises:
         UsageError: the request cannot be met.

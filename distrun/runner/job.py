@@ -222,7 +222,7 @@ class Job:
 
     def _note(self, event: events.Event) -> None:
         match event:
-            case events.HostReady(host, note) if self._connector is not None:
+            case events.HostReady(host, note) if self._connector and self._policy.state is State.CONNECTING:
                 self._adopt(self._parts[host], self._connector.take(host))
                 if note:
                     self._printer.say(f"distrun: host {host} {note}")

@@ -12,6 +12,7 @@ import os
 from collections.abc import Iterable
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
+from functools import lru_cache
 from pathlib import Path
 
 
@@ -42,10 +43,15 @@ def lookup(name: str, files: Iterable[str]) -> list[KnownKey]:
     keys = []
     for file in files:
         try:
-            lines = Path(file).read_text(errors="replace").splitlines()
+            lines = _lines(file, os.stat(file).st_mtime_ns)
         except OSError:
             continue
-        keys += [key for number, line in enumerate(lines, 1) for key in _parse(line, name, f"{file}, line {number}")]
+        keys += [
+            key
+            for number, words in lines
+            if _matches(words[words[0].startswith("@")], name)
+            for key in _parse(words, f"{file}, line {number}")
+        ]
     return keys
 
 
@@ -65,12 +71,18 @@ def append(name: str, type: str, blob: bytes, file: str) -> None:
         known.write(line.encode())
 
 
-def _parse(line: str, name: str, where: str) -> list[KnownKey]:
+@lru_cache(maxsize=8)
+def _lines(file: str, changed: int) -> list[tuple[int, list[str]]]:
+    """The lines that hold a key, with their numbers: read once for all hosts of a launch."""
+    lines = enumerate(Path(file).read_text(errors="replace").splitlines(), 1)
+    return [(number, words) for number, line in lines if len(words := line.split()) >= 3 and words[0][0] != "#"]
+
+
+def _parse(words: list[str], where: str) -> list[KnownKey]:
     # worker-1,10.0.0.5 ssh-ed25519 AAAA... comment     *.cluster ssh-rsa AAAA...     |1|salt|hash ssh-ed25519 AAAA...
     # @revoked worker-1 ssh-rsa AAAA...                 @cert-authority *.cluster ssh-rsa AAAA...
-    words = line.split()
-    marker = words.pop(0) if words and words[0].startswith("@") else ""
-    if len(words) < 3 or words[0].startswith("#") or marker not in ("", "@revoked") or not _matches(words[0], name):
+    marker, words = (words[0], words[1:]) if words[0].startswith("@") else ("", words)
+    if len(words) < 3 or marker not in ("", "@revoked"):
         return []
     try:
         return [KnownKey(words[1], base64.b64decode(words[2], validate=True), where, marker == "@revoked")]
@@ -81,6 +93,8 @@ def _parse(line: str, name: str, where: str) -> list[KnownKey]:
 def _matches(patterns: str, name: str) -> bool:
     if patterns.startswith("|1|"):
         return _matches_hash(patterns, name)
+    if not any(letter in patterns for letter in "*?!"):
+        return name.lower() in patterns.lower().split(",")
     found = False
     for pattern in patterns.split(","):
         negated = pattern.startswith("!")
@@ -97,9 +111,14 @@ def _glob(pattern: str) -> str:
 
 
 def _matches_hash(hashed: str, name: str) -> bool:
+    salt, digest = _decoded(hashed)
+    return hmac.digest(salt, name.encode(), "sha1") == digest  # both are public
+
+
+@lru_cache(maxsize=1 << 16)
+def _decoded(hashed: str) -> tuple[bytes, bytes]:
     try:
         _, _, salt, digest = hashed.split("|")
-        expected = hmac.new(base64.b64decode(salt), name.encode(), hashlib.sha1).digest()
-        return hmac.compare_digest(expected, base64.b64decode(digest))
+        return base64.b64decode(salt), base64.b64decode(digest)
     except ValueError:
-        return False
+        return b"", b""

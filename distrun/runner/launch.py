@@ -7,7 +7,8 @@ import os
 import secrets
 import shutil
 import socket
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -40,9 +41,9 @@ def prepare(request: LaunchRequest, grace: float, ssh: SshOptions = _DEFAULTS) -
     Raises:
         UsageError: the request cannot be met; CommandError when that is because of the command.
     """
-    hosts, remote = _sort_out(request.hosts)
+    hosts, routes = _sort_out(request.hosts, ssh)
     wdir = None if request.wdir is None else os.path.abspath(request.wdir)
-    plan = make_plan(replace(request, hosts=tuple(hosts), wdir=wdir), _launcher(remote, ssh), grace)
+    plan = make_plan(replace(request, hosts=tuple(hosts), wdir=wdir), _launcher(routes), grace)
     for agent in plan.agents:
         if not agent.remote:
             if request.wdir is not None and not os.path.isdir(request.wdir):
@@ -82,8 +83,7 @@ def check_command(agent: AgentPlan) -> None:
     raise CommandError(f"command {command!r} not found: {remedy}", NOT_FOUND)
 
 
-def _launcher(remote: Sequence[Host], ssh: SshOptions) -> Launcher:
-    routes = _routes(remote, ssh)
+def _launcher(routes: Mapping[str, Route]) -> Launcher:
     direct = [route.hostname for route in routes.values() if route.jump is None and route.proxy_command is None]
     return Launcher(
         environ=dict(os.environ),
@@ -98,29 +98,40 @@ def _launcher(remote: Sequence[Host], ssh: SshOptions) -> Launcher:
     )
 
 
-def _routes(remote: Sequence[Host], ssh: SshOptions) -> dict[str, Route]:
-    if not remote:
-        return {}
-    home = os.path.expanduser("~")
-    settings = SshSettings(read_config(home), ssh, getpass.getuser(), home)
-    return {host.name: settings.route(host) for host in remote}
-
-
-def _sort_out(hosts: Sequence[Host]) -> tuple[list[Host], list[Host]]:
-    """All hosts, and those that are not this machine.
+def _sort_out(hosts: Sequence[Host], ssh: SshOptions) -> tuple[list[Host], dict[str, Route]]:
+    """All hosts, and how to reach those that are not this machine.
 
     All names of this machine become the first of them, so that its ranks are numbered together. Another account of this
     machine is reached like another machine.
     """
-    if not hosts:
-        return [], []
-    names = machine.local_names(
-        [host.name for host in hosts if host.user in (None, getpass.getuser())] or ["localhost"]
-    )
-    ours = [host for host in hosts if host.name in names and host.user in (None, getpass.getuser())]
-    merged = merge(replace(host, name=ours[0].name, user=None) if host in ours else host for host in hosts)
-    remote = [host for host in merged if host.user is not None or host.name not in names]
-    twice = [host.name for number, host in enumerate(merged) if host.name in [item.name for item in merged[:number]]]
-    if twice:
-        raise UsageError(f"host {twice[0]!r} is listed with two accounts: give it with one of them")
-    return merged, remote
+    others = [host for host in hosts if not (machine.is_own_name(host.name) and _is_own_account(host))]
+    if not others:
+        return merge(replace(host, name=hosts[0].name, user=None) for host in hosts), {}
+    home = os.path.expanduser("~")
+    settings = SshSettings(read_config(home), ssh, getpass.getuser(), home)
+    routes = {host: settings.route(host) for host in others}
+    ours = {*hosts} - {*others} | _aliases_of_us(routes)
+    first = next((host.name for host in hosts if host in ours), "")
+    merged = merge(replace(host, name=first, user=None) if host in ours else host for host in hosts)
+    names = Counter(host.name for host in merged)
+    for host in merged:
+        if names[host.name] > 1:
+            raise UsageError(f"host {host.name!r} is listed with two accounts: give it with one of them")
+    return merged, {host.name: route for host, route in routes.items() if host not in ours}
+
+
+def _aliases_of_us(routes: Mapping[Host, Route]) -> set[Host]:
+    """The hosts that are this machine under another name. Where SSH is configured to take a detour, nobody is asked; and
+    an alias of localhost leads elsewhere, to a container or through a tunnel."""
+    direct = {
+        host: route.hostname
+        for host, route in routes.items()
+        if route.jump is None and route.proxy_command is None and _is_own_account(host)
+        if route.hostname == host.name or not machine.is_own_name(route.hostname)
+    }
+    local = machine.local_names(set(direct.values()))
+    return {host for host, hostname in direct.items() if hostname in local}
+
+
+def _is_own_account(host: Host) -> bool:
+    return host.user is None or host.user == getpass.getuser()

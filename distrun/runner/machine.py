@@ -7,7 +7,6 @@ import re
 import socket
 from collections.abc import Collection
 from concurrent.futures import ThreadPoolExecutor
-from functools import cache
 from pathlib import Path
 
 _MOST_QUESTIONS = 32  # to the name server at a time
@@ -15,13 +14,18 @@ _MOST_QUESTIONS = 32  # to the name server at a time
 
 def local_names(names: Collection[str]) -> set[str]:
     """Those of the names and addresses that mean this machine; a slow name server is asked for several at a time."""
-    with ThreadPoolExecutor(min(len(names), _MOST_QUESTIONS)) as pool:
+    with ThreadPoolExecutor(min(len(names), _MOST_QUESTIONS) or 1) as pool:
         return {name for name, is_ours in zip(names, pool.map(is_local, names), strict=True) if is_ours}
+
+
+def is_own_name(name: str) -> bool:
+    """Whether a name means this machine without asking a name server."""
+    return name in ("localhost", "::1", socket.gethostname()) or name.startswith("127.")
 
 
 def is_local(name: str) -> bool:
     """Whether a host's name or address means this machine."""
-    if name in ("localhost", "::1", socket.gethostname()) or name.startswith("127."):
+    if is_own_name(name):
         return True
     try:
         addresses = {str(info[4][0]).partition("%")[0] for info in socket.getaddrinfo(name, None)}
@@ -30,7 +34,6 @@ def is_local(name: str) -> bool:
     return not addresses.isdisjoint(_addresses())
 
 
-@cache
 def _addresses() -> set[str]:
     import psutil  # costs 50 ms, and names that need it are rare on one machine
 

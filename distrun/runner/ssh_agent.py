@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import sysconfig
+import threading
 import time
 from collections.abc import Mapping
 from contextlib import suppress
@@ -23,6 +24,10 @@ from distrun.runner.ssh_connect import Connections, patient
 _PACKAGE_ROOT = Path(__file__).resolve().parents[2]
 _STATUS_PATIENCE = 2.0  # seconds an exit status may come after the end of the output
 _CLEAN_UP_PATIENCE = 6.0  # seconds for ending what a dead agent left behind; it stops trying after 5
+
+_SILENT_PATIENCE = (
+    2.0  # seconds for a new channel when the agent is silent: it may be stopped, but likely the link is cut
+)
 
 
 class SshAgentProcess:
@@ -49,6 +54,7 @@ class SshAgentProcess:
         self._job = job
         self._python = options.python or sys.executable
         self._silent = False
+        self._sweeper: threading.Thread | None = None
         self._transport = connections.connect(route)
         try:
             self._channel = _execute(
@@ -107,17 +113,24 @@ class SshAgentProcess:
 
     def clean_up(self, pids: set[int]) -> None:
         """End the agent if need be, and what is left of its descendants, by a second program on the same connection."""
-        if self._silent or not self._transport.is_active():
-            return  # the agent notices that, too
+        self._sweeper = threading.Thread(target=self._sweep, name=f"distrun sweep {self._host}", daemon=True)
+        self._sweeper.start()  # many hosts may be lost at once, and the decider must not wait for each in turn
+
+    def _sweep(self) -> None:
+        if not self._transport.is_active():
+            return  # out of reach; the agent notices, too
+        patience = _SILENT_PATIENCE if self._silent else _CLEAN_UP_PATIENCE
         with suppress(SSHException, EOFError, OSError):
-            sweep = _execute(self._transport, remote_command(self._python, "distrun.runner.sweep"), _CLEAN_UP_PATIENCE)
+            sweep = _execute(self._transport, remote_command(self._python, "distrun.runner.sweep"), patience)
             sweep.settimeout(_CLEAN_UP_PATIENCE)
             sweep.sendall(f"{self._job} {self.pid}\n".encode())
             sweep.shutdown_write()
             sweep.recv(1)  # its end
 
     def close(self) -> None:
-        """Close the connection."""
+        """Close the connection, when the cleaning up is done."""
+        if self._sweeper is not None:
+            self._sweeper.join()
         self._transport.close()
 
     def _greet(self, greeting: Greeting, deadline: float) -> tuple[Answer, bytes]:

@@ -37,7 +37,7 @@ class Connections:
     """Makes connections for one launch. Its methods may be called by many threads."""
 
     def __init__(self) -> None:
-        self._jumps: dict[Route, paramiko.Transport] = {}
+        self._jumps: dict[Route, paramiko.Transport | HostError] = {}
         self._locks: dict[Route, threading.Lock] = {}
         self._lock = threading.Lock()
         self._keys: dict[str, paramiko.PKey] = {}
@@ -65,7 +65,8 @@ class Connections:
     def close(self) -> None:
         """Close the connections to jump hosts."""
         for transport in self._jumps.values():
-            transport.close()
+            if isinstance(transport, paramiko.Transport):
+                transport.close()
 
     def _shake_hands(self, transport: paramiko.Transport, route: Route) -> None:
         known = known_hosts.lookup(route.key_name, route.known_hosts)
@@ -77,8 +78,7 @@ class Connections:
         if not transport.initial_kex_done:
             raise SSHException(f"it was not done within {route.timeout:g} s")
         key = transport.get_remote_server_key()
-        with self._lock:  # one writer of known_hosts at a time
-            check_host_key(route, key.get_name(), key.asbytes(), known_hosts.lookup(route.key_name, route.known_hosts))
+        check_host_key(route, key.get_name(), key.asbytes(), known)
         self._log_in(transport, route)
 
     # --- the way there
@@ -114,9 +114,15 @@ class Connections:
         with self._lock:
             lock = self._locks.setdefault(jump, threading.Lock())
         with lock:
-            if jump not in self._jumps or not self._jumps[jump].is_active():
-                self._jumps[jump] = self.connect(jump)
-            return self._jumps[jump]
+            if jump not in self._jumps:
+                try:
+                    self._jumps[jump] = self.connect(jump)
+                except HostError as error:  # the hosts behind it need not wait for that again, one after the other
+                    self._jumps[jump] = error
+            found = self._jumps[jump]
+        if isinstance(found, HostError):
+            raise HostError(str(found))
+        return found
 
     # --- who we are
 

@@ -51,6 +51,7 @@ from distrun.torch.collectives import (
     reducescatter_async,
 )
 from distrun.torch.compression import Compression
+from distrun.torch.data import distributed_sampler
 from distrun.torch.optimizer import DistributedOptimizer
 from distrun.torch.state import broadcast_optimizer_state, broadcast_parameters
 
@@ -82,6 +83,7 @@ __all__ = [
     "broadcast_parameters",
     "cross_rank",
     "cross_size",
+    "distributed_sampler",
     "global_process_set",
     "grouped_allgather",
     "grouped_allgather_async",

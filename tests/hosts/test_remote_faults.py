@@ -122,3 +122,25 @@ def test_an_sshd_that_ends_is_a_connection_that_is_gone(distrun, python, alpha):
     assert b"the agent on alpha" in job.stderr.data
     assert b"the SSH connection is gone" in job.stderr.data
     alpha.assert_gone(5)
+
+
+def test_an_agent_that_hangs_is_ended_with_its_ranks(distrun, python, alpha, beta):
+    """The connection lives, but nobody answers; what is there is ended by a second program on the same connection."""
+    job = distrun("-H", "alpha:1,beta:1", "--keepalive", "2", *python(SLEEP))
+    job.stdout.wait_for(b"ready", 2)
+    alpha.agent().suspend()
+    assert job.wait() == 1
+    assert b"nothing was heard from alpha for 2 s" in job.stderr.data
+    alpha.assert_gone()
+    beta.assert_gone()
+    job.assert_gone()
+
+
+def test_a_launcher_that_is_stopped_is_given_up(distrun, python, alpha):
+    job = distrun("-H", "alpha:1", "--keepalive", "2", *python(SLEEP))
+    job.stdout.wait_for(b"ready")
+    job.process.send_signal(signal.SIGSTOP)
+    alpha.assert_gone()
+    job.process.send_signal(signal.SIGCONT)
+    assert job.wait() == 1
+    job.assert_gone()

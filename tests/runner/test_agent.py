@@ -9,8 +9,10 @@ import time
 
 import pytest
 
+from distrun import __version__
 from distrun.runner.exits import RankExit
 from distrun.runner.frames import WINDOW, Frame, FrameDecoder, Kind
+from distrun.runner.hello import Answer, Greeting, extract
 from distrun.runner.plan import AgentPlan, RankPlan
 
 DEADLINE = 30.0  # seconds
@@ -110,3 +112,25 @@ def test_what_it_cannot_start_it_reports_with_a_shells_status(launcher, tmp_path
     plan = AgentPlan("here", [str(tmp_path)], os.getcwd(), 5.0, {}, [RankPlan(0, 0, 1, 0, 1, {})])
     launcher.send(Frame(Kind.PLAN, payload=plan.to_json()))
     assert launcher.receive(Kind.NOT_STARTED).payload.startswith(b"126 ")
+
+
+def test_between_hosts_it_introduces_itself_and_shows_that_it_lives(launcher, tmp_path):
+    launcher.send(Frame(Kind.HELLO, payload=Greeting(0.3, str(tmp_path)).to_json()))
+    stream = b""
+    while (found := extract(stream)) is None:
+        stream += os.read(launcher.process.stdout.fileno(), 1 << 16)
+    answer = Answer.from_json(found[0])
+    assert (answer.distrun, answer.pid, answer.problem) == (__version__, launcher.process.pid, "")
+    assert launcher.receive(Kind.KEEPALIVE)
+    assert launcher.process.wait(DEADLINE) == 0  # we said nothing for too long
+
+
+def test_on_another_host_it_completes_the_environment_with_its_own(launcher):
+    rank = RankPlan(0, 0, 1, 0, 1, {})
+    command = [sys.executable, "-c", "import os; print(os.environ['HOME'], os.environ['OMP_NUM_THREADS'])"]
+    plan = AgentPlan("there", command, os.getcwd(), 5.0, {"HOME": "/plan", "OMP_NUM_THREADS": "auto"}, [rank], True)
+    launcher.send(Frame(Kind.PLAN, payload=plan.to_json()))
+    launcher.receive(Kind.EXITED)
+    home, threads = launcher.output().split()
+    assert home == b"/plan"
+    assert threads.isdigit()

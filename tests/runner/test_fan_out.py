@@ -179,3 +179,25 @@ def test_an_error_nobody_expected_is_a_refusal():
     assert told.wait(DEADLINE)
     assert posted == [HostRefused("host0", "ZeroDivisionError('oops')")]
     assert HostReady("host0") not in posted
+
+
+def test_a_host_that_is_ready_too_late_does_not_keep_the_launch():
+    released = threading.Event()
+
+    class Late(Simulation):
+        def start(self, plan):
+            if plan.host == "host1":
+                assert released.wait(DEADLINE)
+            return super().start(plan)
+
+    class Releasing(Collected):
+        """The story is printed when the decider has decided; the agent comes in the middle of its farewell."""
+
+        def write(self, data):
+            super().write(data)
+            released.set()
+
+    err = Releasing()
+    outcome = Job(made_plan(2), JobOptions(start_timeout=0.2, notes=False), Collected(), err, Late()).run()
+    assert outcome.status == 2
+    assert "host host1 cannot be used" in outcome.story

@@ -6,7 +6,7 @@ import socket
 
 import pytest
 
-from distrun.runner.machine import count_gpus, default_slots, free_port, is_local
+from distrun.runner.machine import address_towards, count_gpus, default_slots, free_port, is_local, local_names
 
 
 @pytest.mark.parametrize("name", ["localhost", "127.0.0.1", "127.1.2.3", "::1", socket.gethostname()])
@@ -44,3 +44,13 @@ def test_a_free_port_can_be_listened_on():
     with socket.socket() as server:
         server.bind(("127.0.0.1", free_port()))
         server.listen()
+
+
+def test_many_names_are_asked_for_at_once():
+    assert local_names(["localhost", "192.0.2.1", "127.0.0.9"]) == {"localhost", "127.0.0.9"}
+    assert local_names([]) == set()
+
+
+def test_the_address_towards_a_host_is_one_of_ours():
+    assert address_towards("127.0.0.1") == "127.0.0.1"
+    assert address_towards("no-such-host.invalid") == socket.gethostname()

@@ -42,9 +42,8 @@ SHORTEST_NAP, LONGEST_NAP = 0.0005, 0.01
 LAST_WORDS = 0.2
 """Seconds during which what a rank sent before it left or died may still come out of MPI's queues."""
 
-_abandoned: list[
-    list[MPI.Request]
-] = []  # requests that will never be complete: MPI may write into their buffers as long as we live
+_abandoned: list[list[MPI.Request]] = []
+"""Requests that will never be complete, kept because MPI may write into their buffers as long as we live."""
 
 
 class MPIBackend(Backend):
@@ -200,7 +199,7 @@ class MPIBackend(Backend):
         requests: list[MPI.Request] = []
         try:
             for request in posting:
-                requests.append(request)
+                requests.append(request)  # one by one: if posting one fails, the ones before it are known
             if not self._testall(requests):
                 self._wake_others()
                 self._wait(requests, what)

@@ -61,4 +61,6 @@ def check(actual: Array, expected: Array, exact: bool) -> None:
         np.testing.assert_allclose(actual, expected, rtol=tolerance, atol=1e-7)
     else:
         tolerance = 4 * float(np.finfo(expected.dtype).eps)
-        np.testing.assert_allclose(actual, expected, rtol=tolerance, atol=tolerance if expected.dtype.kind == "c" else 0)
+        np.testing.assert_allclose(
+            actual, expected, rtol=tolerance, atol=tolerance if expected.dtype.kind == "c" else 0
+        )

@@ -127,6 +127,7 @@ def a_checkpoint_read_by_rank_0_alone_resumes_everywhere():
 def the_distributed_sampler_of_torch_divides_the_data():
     data = TensorDataset(torch.arange(8 * SIZE))
     sampler = DistributedSampler(data, num_replicas=hvd.size(), rank=hvd.rank(), shuffle=True, seed=1)
+    assert list(hvd.distributed_sampler(data, seed=1)) == list(sampler)
     sampler.set_epoch(3)
     seen = torch.cat([batch for (batch,) in DataLoader(data, batch_size=4, sampler=sampler)])
     assert len(seen) == 8

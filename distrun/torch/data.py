@@ -1,0 +1,30 @@
+"""Dividing data among the ranks."""
+
+from __future__ import annotations
+
+from collections.abc import Sized
+from typing import Any
+
+from torch.utils.data import Dataset, DistributedSampler
+
+from distrun.runtime import world
+
+
+def distributed_sampler(
+    dataset: Dataset[Any], shuffle: bool = True, seed: int = 0, drop_last: bool = False
+) -> DistributedSampler[Any]:
+    """torch's own `DistributedSampler` for this rank: pass it to a `DataLoader` as `sampler`.
+
+    Every rank takes the same number of samples, so no rank runs out of data before the others. If the ranks do not divide the
+    dataset evenly, some samples are seen twice in an epoch or, with `drop_last`, the last few not at all. Call
+    `sampler.set_epoch(epoch)` before each epoch, or every epoch has the same order.
+
+    Raises:
+        TypeError: the dataset has no length.
+        NotInitializedError: before `init()`.
+    """
+    if not isinstance(dataset, Sized):
+        raise TypeError(
+            f"{type(dataset).__name__} has no length: a stream cannot be divided by a sampler, shard it yourself"
+        )
+    return DistributedSampler(dataset, world.size(), world.rank(), shuffle=shuffle, seed=seed, drop_last=drop_last)
