@@ -95,6 +95,8 @@ class Child:
         if self.alive:
             with suppress(ProcessLookupError, PermissionError):
                 os.killpg(self.pid, signum)
+                if signum in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+                    os.killpg(self.pid, signal.SIGCONT)  # a stopped rank would hear of it only when continued
 
     def reaped(self, returncode: int) -> None:
         """Take note that the process is gone and has been waited for."""

@@ -193,13 +193,14 @@ class Job:
 
     def _let_go(self) -> None:
         """Leave no agent behind, even when the decider itself failed."""
-        if self._connector is not None:
-            self._connector.close()
-        for agent in self._agents.values():
-            if self._policy.state is not State.OVER:
+        if self._policy.state is not State.OVER:
+            for agent in self._agents.values():
                 agent.kill()
                 agent.clean_up()
+        for agent in self._agents.values():
             agent.close()
+        if self._connector is not None:
+            self._connector.close()
 
     def _conclude(self) -> Outcome:
         """Print the rest and the story. A blocked terminal is waited for, unless somebody is in a hurry."""

@@ -156,11 +156,11 @@ def test_a_missing_directory_is_named(distrun, alpha):
     assert "the working directory '/no/such/place' does not exist there" in text
 
 
-def test_an_unreachable_jump_host_is_named(distrun, home, beta, network):
-    jump = f"Host beta\n  ProxyJump bastion\nHost bastion\n  HostName {network.nobody}\n  ConnectTimeout 1\n"
+def test_an_unreachable_jump_host_is_named(distrun, home, alpha, beta, network):
+    jump = f"Host alpha beta\n  ProxyJump bastion\nHost bastion\n  HostName {network.nobody}\n  ConnectTimeout 1\n"
     home.config.write_text(jump + home.config.read_text())
-    text = complaint(distrun("-H", "beta:1", "true"), beta)
-    assert "its jump host bastion" in text
+    text = complaint(distrun("-H", "alpha:1,beta:1", "true"), alpha, beta)
+    assert text.count(f": its jump host bastion ({network.nobody}): ") == 2
 
 
 def test_a_jump_host_that_cannot_go_on_is_named(distrun, home, alpha):
