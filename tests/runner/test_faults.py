@@ -64,6 +64,17 @@ def test_ranks_that_ignore_sigterm_are_killed_after_the_grace(distrun, python):
     job.assert_gone()
 
 
+def test_a_stopped_rank_ends_at_once_when_another_fails(distrun, python):
+    code = "import os, time; print('pid', os.getpid(), 'of', os.environ['RANK'], flush=True); time.sleep(1000)"
+    job = distrun("-np", "2", "--grace", "1000", "--no-tag-output", *python(code))
+    job.stdout.wait_for(b"of", 2)
+    pids = {words[3]: int(words[1]) for words in (line.split() for line in job.stdout.data.splitlines())}
+    os.kill(pids[b"1"], signal.SIGSTOP)
+    os.kill(pids[b"0"], signal.SIGKILL)
+    assert job.wait() == 137
+    job.assert_gone()
+
+
 def test_ranks_that_die_of_a_lost_peer_are_not_the_story(distrun, python, tmp_path):
     """The first to exit only noticed the end of the real culprit, whose interpreter takes its time to shut down."""
     fifo = tmp_path / "fifo"
