@@ -10,6 +10,7 @@ import importlib.util
 import itertools
 import os
 import shutil
+import signal
 import socket
 import subprocess
 import sys
@@ -45,7 +46,7 @@ Subsystem none /bin/false
 
 def call(*command: str, check: bool = True) -> str:
     """Run a command of the system."""
-    environ = {**os.environ, "PATH": _PATH}
+    environ = {**os.environ, "PATH": _PATH}  # what sshd is started with, its logins do not get
     done = subprocess.run(command, check=False, capture_output=True, text=True, env=environ)
     if check and done.returncode:
         raise RuntimeError(f"{' '.join(command)}: {done.stderr}")
@@ -92,26 +93,17 @@ class RemoteHost:
             _SSHD.format(port=self.port, key=self.key, authorized=self._directory / "authorized_keys"),
         )
         sshd = shutil.which("sshd", path=_PATH)
-        script = f"hostname {self.name} && exec {sshd} -D -e -f {config}"
-        with open(self._directory / f"{self.name}.log", "ab") as log:
-            self._sshd = subprocess.Popen(
-                ["ip", "netns", "exec", self._namespace, "unshare", "--uts", "sh", "-c", script],
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                env={"PATH": _PATH, "HOME": "/root"},
-            )
-        self._wait_for_sshd()
-
-    def _wait_for_sshd(self) -> None:
+        log = self._directory / f"{self.name}.log"
+        script = f"hostname {self.name} && exec {sshd} -f {config} -E {log}"  # it daemonises: no child of the tests
+        call("ip", "netns", "exec", self._namespace, "unshare", "--uts", "sh", "-c", script)
         deadline = time.monotonic() + DEADLINE
         while True:
             try:
                 socket.create_connection((self.address, self.port), 1).close()
                 return
             except OSError:
-                if self._sshd.poll() is not None or time.monotonic() > deadline:
-                    raise RuntimeError((self._directory / f"{self.name}.log").read_text()) from None
+                if time.monotonic() > deadline:
+                    raise RuntimeError(log.read_text()) from None
 
     def cut(self) -> None:
         """Drop all packets from now on, without a word to anybody."""
@@ -153,12 +145,9 @@ class RemoteHost:
 
     def destroy(self) -> None:
         """Remove everything."""
-        self._sshd.kill()
-        self._sshd.wait()
         for pid in call("ip", "netns", "pids", self._namespace, check=False).split():
-            with_pid = int(pid)
             try:
-                os.kill(with_pid, 9)
+                os.kill(int(pid), signal.SIGKILL)
             except ProcessLookupError:
                 continue
         call("ip", "netns", "del", self._namespace, check=False)
