@@ -17,7 +17,7 @@ from distrun.runtime.segment import EPOCH, FAILED, LEFT, RUNNING, SERVICE_SLEEPI
 
 log = logging.getLogger("distrun")
 
-SPINS = 400
+SPINS = 1000
 """Looks before sleeping, some tens of microseconds: a wake-up costs about as much as this, so waiting costs at most twice."""
 
 
