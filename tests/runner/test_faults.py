@@ -126,7 +126,10 @@ def test_a_second_ctrl_c_kills_at_once(distrun, python):
 
 
 def test_sigusr1_is_forwarded_and_changes_nothing_else(distrun, python):
-    code = HANDLER.format("SIGUSR1", "got it") + "signal.pause()"
+    code = (  # a pipe, since a signal that came just before signal.pause() would be waited for in vain
+        "import os, signal; ours, theirs = os.pipe(); signal.signal(signal.SIGUSR1, lambda *_: os.write(theirs, b'!'))\n"
+        "print('ready', flush=True); os.read(ours, 1); print('got it', flush=True)"
+    )
     job = distrun("-np", "2", *python(code))
     job.stdout.wait_for(b"ready", 2)
     job.process.send_signal(signal.SIGUSR1)
