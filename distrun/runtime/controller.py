@@ -26,6 +26,9 @@ from distrun.runtime.request import AGREED, Request, describe, first_difference,
 CACHE_CAPACITY = 1 << 16
 """Requests the cache will number. The ones after that are spelled out every time, which is slower and as right."""
 
+LONGEST_LIST = 1 << 14
+"""Numbers in one message."""
+
 Key = tuple[int, str | int]  # process set, then the name or, unnamed, the place in the order
 
 
@@ -222,9 +225,9 @@ class Controller:
         return number
 
     def _flush(self) -> None:
-        if self._ready:
-            self._decisions.append(Execute(self._ready))
-            self._ready = []
+        for start in range(0, len(self._ready), LONGEST_LIST):
+            self._decisions.append(Execute(self._ready[start : start + LONGEST_LIST]))
+        self._ready = []
 
     def decisions(self) -> list[Decision]:
         """What has been decided since the last call, in the order in which every rank must carry it out."""

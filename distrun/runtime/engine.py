@@ -26,7 +26,7 @@ from distrun.runtime import messages
 from distrun.runtime.backends.base import Backend
 from distrun.runtime.callsite import main_stack
 from distrun.runtime.control import Control
-from distrun.runtime.controller import Controller, Decision, Fail, Key
+from distrun.runtime.controller import LONGEST_LIST, Controller, Decision, Fail, Key
 from distrun.runtime.handles import Handle
 from distrun.runtime.ledger import Ledger
 from distrun.runtime.neighbourhood import FOREVER, Neighbourhood
@@ -71,6 +71,7 @@ class Engine:
         self._stopping = False
         self._lock = threading.Lock()
         self._driving = False
+        self._driver = 0  # the thread that drives
         self._finished = threading.Condition()
         self._waiters = 0
         self._own_service_bell = neighbourhood.service_bells[neighbourhood.own]
@@ -89,7 +90,7 @@ class Engine:
         self._enqueue(handle)
         if self._driving:
             self._hood.bell.ring()
-        elif self._hood.spare_cores > 0:
+        elif self._hood.spare_cores > 0 or self._hood.is_wanted:
             self._own_service_bell.ring()
         return handle
 
@@ -136,6 +137,7 @@ class Engine:
 
     def _drive_and_release(self, handle: Handle | None) -> None:
         self._driving = True
+        self._driver = threading.get_ident()
         self._hood.may_spin = handle is not None
         try:
             self._drive(handle)
@@ -146,11 +148,12 @@ class Engine:
             raise
         finally:
             self._driving = False
+            self._driver = 0
             self._lock.release()
             if self._waiters:
                 with self._finished:
                     self._finished.notify_all()
-            if (self._outbox or self._pending) and handle is not None and self._hood.spare_cores > 0:
+            if handle is not None and self._has_work():
                 self._own_service_bell.ring()
 
     def _drive(self, handle: Handle | None) -> None:
@@ -212,7 +215,9 @@ class Engine:
 
     def _has_work(self) -> bool:
         """Whether the engine's thread need not be rung to know that it should drive."""
-        return self._hood.spare_cores > 0 and not self._driving and bool(self._outbox or self._pending)
+        if self._driving or not (self._outbox or self._pending):
+            return False
+        return self._hood.spare_cores > 0 or self._hood.is_wanted
 
     def _linger(self) -> None:
         """Let a burst of operations come together before anything is done about them.
@@ -249,7 +254,8 @@ class Engine:
         if self._controller is not None:
             self._controller.submit_numbers(self._rank, numbers, time.monotonic())
         else:
-            self._control.send(0, messages.pack_numbers(messages.NUMBERS, numbers))
+            for start in range(0, len(numbers), LONGEST_LIST):
+                self._control.send(0, messages.pack_numbers(messages.NUMBERS, numbers[start : start + LONGEST_LIST]))
 
     def _send_request(self, spelled_out: bytes) -> None:
         if self._controller is not None:
@@ -292,8 +298,12 @@ class Engine:
         letter = message[:1]
         if letter == messages.EXECUTE:
             handles = self._ledger.take(message)
-            for places in self._ledger.plan(message):
-                self._perform([handles[place] for place in places])
+            try:
+                for places in self._ledger.plan(message):
+                    self._perform([handles[place] for place in places])
+            except BaseException:
+                self._ledger.put_back([handle for handle in handles if not handle.done])  # for `_abort` to find
+                raise
         elif letter == messages.DEFINE:
             define = messages.unpack_define(message)
             self._perform([self._ledger.take_new(define.request, define.number)])
@@ -319,6 +329,7 @@ class Engine:
     def _complete(self, handles: Iterable[Handle]) -> None:
         for handle in handles:
             handle.done = True
+        self._hood.served()
         if self._waiters:
             with self._finished:
                 self._finished.notify_all()
@@ -351,15 +362,18 @@ class Engine:
     def _abort(self, reason: str) -> None:
         """Nothing can complete any more: every operation under way fails, and so does every later one, on all ranks."""
         self._failure = reason
-        self._hood.announce(FAILED, reason)
+        self._hood.announce(LEFT if self._stopping else FAILED, reason)
         handles = self._ledger.take_all()
         for handle in handles:
             handle.error = JobAbortedError(reason)
         self._complete(handles)
 
     def disown(self) -> None:
-        """We are a forked child of the rank that this engine belongs to."""
+        """We are a forked child of the rank that this engine belongs to: nothing of it may be touched."""
         self._failure = "a forked child of a rank is not a rank: call collectives in the rank itself"
+        self._hood.heap.is_ours = False
+        self._lock, self._finished = threading.Lock(), threading.Condition()  # somebody may have held them at the fork
+        self._driving = False
 
     def shutdown(self) -> None:
         """Leave the job: operations under way fail here, and on the others those that need this rank."""
@@ -367,9 +381,13 @@ class Engine:
         self._failure = self._failure or "distrun.shutdown() was called"
         self._own_service_bell.force()
         self._hood.bell.force()
+        if (
+            self._driver == threading.get_ident()
+        ):  # in a signal handler, which has interrupted the driver: it ends by itself
+            self._hood.announce(LEFT)
+            return
         self._thread.join()
         with self._lock:
-            self._hood.announce(LEFT)
             self._abort(self._failure)
         self.backend.close()
         self._hood.close()

@@ -39,6 +39,8 @@ class Handle:
     received: Sequence[list[int]] = ()
     """Elements that came from each rank, per output, where they may differ."""
     splits: Sequence[int] = ()
+    _is_collected = False
+    _result: Any = None
 
     def __init__(
         self,
@@ -76,7 +78,10 @@ class Handle:
             self.engine.wait(self)
         if self.error is not None:
             raise type(self.error)(*self.error.args)
-        return self.collect(self)
+        if not self._is_collected:
+            self._result = self.collect(self)
+            self._is_collected = True
+        return self._result
 
     def __repr__(self) -> str:
         state = "failed" if self.error else "done" if self.done else "under way"

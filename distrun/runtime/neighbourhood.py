@@ -13,7 +13,18 @@ from distrun.errors import JobAbortedError, StallError
 from distrun.runtime import peer_process
 from distrun.runtime.doorbell import Doorbell, Sleeper
 from distrun.runtime.meeting import Presence
-from distrun.runtime.segment import EPOCH, FAILED, LEFT, RUNNING, SERVICE_SLEEPING, SLEEPING, STATE, Heap, Segment
+from distrun.runtime.segment import (
+    EPOCH,
+    FAILED,
+    LEFT,
+    RUNNING,
+    SERVICE_SLEEPING,
+    SLEEPING,
+    STATE,
+    WANTED,
+    Heap,
+    Segment,
+)
 
 log = logging.getLogger("distrun")
 
@@ -182,9 +193,20 @@ class Neighbourhood:
                 self.bell.rouse()
 
     def _prod(self) -> None:
-        """Wake the engines of ranks that have submitted something, perhaps, and are busy with other things (see `Engine`)."""
+        """Wake the engines of ranks that have submitted something, or will, and are busy with other things (see `Engine`)."""
         for index in self.others:
+            self.segments[index].words[WANTED] = 1
             self.service_bells[index].ring()
+
+    @property
+    def is_wanted(self) -> bool:
+        """Whether a neighbour has prodded us and was not served since."""
+        return self._words[WANTED] != 0
+
+    def served(self) -> None:
+        """Something was completed. Whoever still waits will prod again."""
+        if self._words[WANTED]:
+            self._words[WANTED] = 0
 
     def _sleep(self, seconds: float) -> None:
         for index in self._sleeper.sleep(None if seconds == float("inf") else seconds):
@@ -223,7 +245,7 @@ class Neighbourhood:
 
     def announce(self, state: int, reason: str = "") -> None:
         """Tell the neighbours that we leave or have failed."""
-        if self.mine.words[STATE] != RUNNING:
+        if self.mine.words[STATE] != RUNNING or not self.heap.is_ours:
             return
         self.mine.reason = reason
         self.mine.words[STATE] = state

@@ -93,8 +93,7 @@ class Reduction:
         # A long double keeps its precision: 1/3 as a Python float would have no more than a double's.
         self._postscale = number(postscale) / size if averages and inexact else postscale
         self._divisor = size if averages and np.issubdtype(element.accumulator, np.integer) else 1
-        self._accumulator = np.empty(CHUNK // element.accumulator.itemsize, element.accumulator)
-        self._operand = np.empty_like(self._accumulator)
+        self._accumulator, self._operand = _scratch(element.accumulator)
         self._direct = not element.is_converted and prescale == 1.0
 
     @property
@@ -164,6 +163,12 @@ def _divide_towards_zero(values: Flat, divisor: int) -> None:
     remainder = np.remainder(values, divisor)
     quotient = np.floor_divide(values, divisor)
     np.add(quotient, (values < 0) & (remainder != 0), out=values, casting="unsafe")
+
+
+@functools.cache
+def _scratch(dtype: np.dtype[Any]) -> tuple[Flat, Flat]:
+    """Two chunks to compute in, shared by all reductions of an accumulator dtype: one is at work at a time."""
+    return np.empty(CHUNK // dtype.itemsize, dtype), np.empty(CHUNK // dtype.itemsize, dtype)
 
 
 @functools.lru_cache(maxsize=1024)

@@ -33,6 +33,7 @@ STATE = 0 * LINE
 SLEEPING = 1 * LINE
 SERVICE_SLEEPING = 2 * LINE
 EPOCH = 3 * LINE
+WANTED = 4 * LINE  # 1: a neighbour waits for something the owner may have submitted, or may submit yet
 
 
 @dataclass(frozen=True)
@@ -135,6 +136,8 @@ class Heap:
         self._free: list[tuple[int, int]] = [(segment.layout.heap, segment.bytes.size - segment.layout.heap)]
         self._returned: list[tuple[int, int]] = []
         self._lock = threading.Lock()
+        self.is_ours = True
+        """False in a forked child: then arrays are ordinary memory, for the parent's must not be touched."""
 
     def empty(self, count: int, dtype: np.dtype[Any]) -> NDArray[Any]:
         """A flat, uninitialised array of `count` elements that the neighbours can see.
@@ -142,6 +145,8 @@ class Heap:
         Raises:
             MemoryError: the segment has no extent as large.
         """
+        if not self.is_ours:
+            return np.empty(count, dtype)
         size = _pages(max(1, count * dtype.itemsize))
         with self._lock:
             offset = self._take(size)

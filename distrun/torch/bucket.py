@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
-from distrun.errors import UsageError
+from distrun.errors import CollectiveError, UsageError
 from distrun.runtime import world
 from distrun.runtime.handles import Handle
 from distrun.runtime.reduction import Max, Min, Product, ReduceOp
@@ -45,6 +45,14 @@ class Bucket(ABC):
     @abstractmethod
     def receive(self) -> None:
         """Wait for the reduction and make its results the parameters' gradients."""
+
+    def forfeit(self, start: Start) -> None:
+        """Take part in a reduction that others may have begun, though a failed backward pass left nothing valid to give."""
+        self.send(start)
+
+    @abstractmethod
+    def drop(self) -> None:
+        """Wait for the reduction and forget its results."""
 
     def holds(self, gradient: Tensor) -> bool:
         """Whether `gradient` lies in memory that `send` may write to."""
@@ -160,13 +168,26 @@ class DenseBucket(Bucket):
             )
         return gradient.to_dense()
 
-    def receive(self) -> None:
+    def forfeit(self, start: Start) -> None:
+        self._buffer.flags.fill_(float("nan"))  # so are then the flags of all ranks
+        self._handle = start(Handle(world.engine(), self._request, self._buffer.arrays, self._buffer.arrays))
+        self.is_sent = True
+
+    def drop(self) -> None:
         handle, self._handle = self._handle, None
-        assert handle is not None
-        handle.wait()
         self._taken.clear()
+        if handle is not None:
+            handle.wait()
+
+    def receive(self) -> None:
+        self.drop()
         buffer = self._buffer
         flags = buffer.flags.tolist()
+        if flags[0] != flags[0]:
+            raise CollectiveError(
+                f"{self._request.name}: backward() failed on another rank, so there are no gradients of all ranks together: "
+                "look there for the cause; zero_grad() and the next backward() start anew"
+            )
         if self._absent in flags:
             for parameter, view, flag in zip(self.parameters, buffer.views, flags, strict=True):
                 if flag != self._absent:
@@ -174,12 +195,6 @@ class DenseBucket(Bucket):
             return
         for parameter, view in zip(self.parameters, buffer.views, strict=True):
             parameter.grad = view
-
-    def reset(self) -> None:
-        super().reset()
-        for index in self._taken:  # of a pass that failed before they could be sent
-            self.parameters[index].grad = self._buffer.views[index]
-        self._taken.clear()
 
     def holds(self, gradient: Tensor) -> bool:
         return not gradient.is_sparse and self._buffer.start <= gradient.data_ptr() < self._buffer.stop

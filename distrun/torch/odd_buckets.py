@@ -45,6 +45,11 @@ class SparseBucket(Bucket):
         ]
         self.is_sent = True
 
+    def drop(self) -> None:
+        handles, self._handles = self._handles, []
+        for handle in handles:
+            handle.wait()
+
     @torch.no_grad()
     def receive(self) -> None:
         (parameter,) = self.parameters
@@ -86,6 +91,11 @@ class CompressedBucket(Bucket):
         # Not in place: a compressor may have returned the gradient itself.
         self._handle = operations.grouped([*tensors, flags], self.call, operations.allreduce, start)
         self.is_sent = True
+
+    def drop(self) -> None:
+        handle, self._handle = self._handle, None
+        if handle is not None:
+            handle.wait()
 
     @torch.no_grad()
     def receive(self) -> None:

@@ -51,8 +51,8 @@ class Call:
             shapes,
             self.op,
             root,
-            self.prescale,
-            self.postscale,
+            float(self.prescale),
+            float(self.postscale),
             self.process_set.process_set_id,
         )
 

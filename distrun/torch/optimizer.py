@@ -212,6 +212,8 @@ class Distributed(torch.optim.Optimizer):
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Drop the gradients, or set them to zero."""
+        if self._reducer is not None:
+            self._reducer.abandon()
         super().zero_grad(set_to_none)
         if self._reducer is not None:
             self._reducer.forget()

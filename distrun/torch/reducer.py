@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from operator import is_
 from types import FrameType
@@ -29,7 +29,7 @@ import torch
 from torch import Tensor
 from torch.utils.hooks import RemovableHandle
 
-from distrun.errors import UsageError
+from distrun.errors import CollectiveError, UsageError
 from distrun.runtime.process_set import ProcessSet, global_process_set
 from distrun.runtime.reduction import Average, ReduceOp
 from distrun.tensor_fusion.buckets import DEFAULT_THRESHOLD, Item, equal_groups, expected_order, plan, plan_groups
@@ -166,8 +166,7 @@ class GradientReducer:
         is_new = not self._is_open or call is not self._call
         self._task = backward.current_task()
         if is_new:
-            if self._is_open:
-                self._abandon()
+            self.abandon()
             self._begin_pass(call)
         if depth <= 1 and not self._is_end_arranged:
             self._arrange_end()
@@ -197,13 +196,32 @@ class GradientReducer:
         self._task = -1
         self._call = None  # not longer than needed: the frame holds the loss
 
-    def _abandon(self) -> None:
-        """The pass before this one failed half-way: what it has sent must come in before anything is sent again."""
+    def abandon(self) -> None:
+        """If a backward pass failed half-way, end it: what it has computed is dropped.
+
+        Other ranks may have been through theirs. So that every pass that reduces is one reduction of every bucket on every
+        rank, we take part in what is left of it, with gradients marked as not valid.
+        """
+        if not self._is_open:
+            return
+        reduces = self._reduces
+        self._close_pass()
+        if not reduces:
+            return
+        if self._buckets is None:
+            self._meet()
+        for bucket in self._buckets or ():
+            if not bucket.is_sent:
+                bucket.forfeit(submit)
+        self._drain()
+
+    def _drain(self) -> None:
+        """Wait for what is in flight, whatever comes of it: nothing may be sent again before that."""
         for bucket in self._buckets or ():
             if bucket.is_sent:
-                bucket.receive()
+                with suppress(CollectiveError):
+                    bucket.drop()
         self._reset_buckets()
-        self._close_pass()
 
     def _reset_buckets(self) -> None:
         buckets = self._buckets or []
@@ -228,6 +246,7 @@ class GradientReducer:
 
         Raises:
             MismatchError: the ranks do not have the same parameters.
+            CollectiveError: backward() failed on another rank.
         """
         if not self._reduces:  # not at the end of a backward pass that reduces
             self.follow_parameters()
@@ -241,6 +260,9 @@ class GradientReducer:
                     self._send(bucket)
             for bucket in buckets:
                 bucket.receive()
+        except BaseException:
+            self._drain()
+            raise
         finally:
             self._reset_buckets()
             self._close_pass()

@@ -52,22 +52,22 @@ class SharedMemoryBackend(Backend):
         if count * dtype.itemsize * (self.size - 1) <= SMALL:
             self._allreduce_small(inputs, outputs, count, reduction, what)
             return
-        if len(outputs) > 1:
+        # The way must be the same on all ranks, so it may depend on what they agree on, such as the number of tensors, and not
+        # on what each chooses for itself, such as whether it works in place.
+        if len(inputs) > 1:
             self._allreduce_fused(inputs, outputs, count, reduction, what)
             return
-        target = outputs[0]
+        source, target = inputs[0], outputs[0]
         offset = self._mine.offset_of(target)
-        if offset >= 0 and inputs[0] is not target:
-            pack(inputs, target)
-            inputs = outputs
+        if offset >= 0 and source is not target:
+            target[:] = source
+            source = target
         offsets = [words[0] for words in self._hood.exchange((offset,), what)]
         if min(offsets) >= 0:
             self._reduce_slices(offsets, count, dtype, reduction)
             self._hood.exchange((), what)
-        elif len(inputs) == 1:
-            self._allreduce_piecewise(inputs[0], target, reduction, what)
         else:
-            self._allreduce_fused(inputs, outputs, count, reduction, what)
+            self._allreduce_piecewise(source, target, reduction, what)
 
     def _allreduce_small(
         self, inputs: Sequence[Flat], outputs: Sequence[Flat], count: int, reduction: Reduction, what: str
@@ -112,12 +112,14 @@ class SharedMemoryBackend(Backend):
         if count * inputs[0].itemsize <= STAGE:
             self._allreduce_staged(inputs, outputs, count, reduction, what)
             return
-        buffer = self.empty(count, inputs[0].dtype)
+        is_direct = len(outputs) == 1 and self._mine.offset_of(outputs[0]) >= 0
+        buffer = outputs[0] if is_direct else self.empty(count, inputs[0].dtype)
         pack(inputs, buffer)
         offsets = [words[0] for words in self._hood.exchange((self._mine.offset_of(buffer),), what)]
         self._reduce_slices(offsets, count, buffer.dtype, reduction)
         self._hood.exchange((), what)
-        unpack(buffer, outputs)
+        if not is_direct:
+            unpack(buffer, outputs)
 
     def _reduce_slices(self, offsets: Sequence[int], count: int, dtype: np.dtype[Any], reduction: Reduction) -> None:
         """Combine this rank's slice of everybody's buffer, in place in all of them."""

@@ -10,7 +10,7 @@ from distrun.runtime.process_set import ProcessSet, global_process_set
 from distrun.runtime.request import Request
 
 
-def barrier(name: str | None = None, process_set: ProcessSet = global_process_set) -> None:
+def barrier(process_set: ProcessSet = global_process_set, name: str | None = None) -> None:
     """Return when all ranks of the process set have called it."""
     request = Request("barrier", name, "uint8", (), process_set=process_set.process_set_id)
     handle = Handle(world.engine(), request, ())

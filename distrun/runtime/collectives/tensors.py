@@ -36,6 +36,8 @@ def flat_of(tensor: Array) -> tuple[Array, str]:
     `reshape(-1)` alone would not do: of a strided one-dimensional array it is a view, and not contiguous.
     """
     dtype = dtypes.name_of(tensor.dtype)
+    if type(tensor) is not np.ndarray:  # a matrix, say, which would stay two-dimensional
+        tensor = tensor.view(np.ndarray)
     flat = (tensor if tensor.flags.c_contiguous else np.ascontiguousarray(tensor)).reshape(-1)
     return (flat.view(np.uint16) if dtype == dtypes.BFLOAT16 else flat), dtype
 

@@ -126,4 +126,4 @@ refuse(distrun.UsageError, "ProcessSet([0])", lambda: distrun.ProcessSet([0]))
 goes_on()
 
 # Fewer names than the others is no error here: the next test of the job's life is that it ends cleanly.
-distrun.barrier("end")
+distrun.barrier(name="end")

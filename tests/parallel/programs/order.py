@@ -67,7 +67,7 @@ with ThreadPoolExecutor(60) as threads:  # each waits for what it submitted, so 
 # Unnamed operations are matched by their order, whatever is fused with what, however the ranks' speeds differ.
 for turn in range(40):
     work = [(common.choice(KINDS), None, common.randrange(9)) for _ in range(common.randrange(1, 30))]
-    distrun.barrier("turn")
+    distrun.barrier(name="turn")
     if me == turn % size:  # the others have submitted theirs by the time this rank hears of it
         distrun.broadcast(np.zeros(1), 0, f"go.{turn}")
     waits = [submit(*item) for item in work]
