@@ -14,7 +14,7 @@ from distrun.runtime.neighbourhood import Neighbourhood
 
 
 class Control:
-    """The messages of one rank. On the coordinator: `collect` and `tell`; on the others: `report` and `receive`."""
+    """The messages of one rank: the coordinator's to and from all others, any other's to and from the coordinator."""
 
     def __init__(self, neighbourhood: Neighbourhood) -> None:
         self._hood = neighbourhood

@@ -19,6 +19,7 @@ from checking import (
 )
 from torch.utils.checkpoint import checkpoint
 
+import distrun.errors as hvd_errors
 import distrun.torch as hvd
 
 hvd.init()
@@ -212,33 +213,65 @@ def both_ways_of_zeroing_gradients_work_and_what_flies_is_never_what_grad_shows(
         assert same_on_all_ranks(gradients(model))
 
 
+class Fails(torch.autograd.Function):
+    """Passes its input on, and fails in backward."""
+
+    @staticmethod
+    def forward(ctx, tensor):
+        return tensor.clone()
+
+    @staticmethod
+    def backward(ctx, gradient):
+        raise ArithmeticError("on purpose")
+
+
+def backward_through(model, batch, fails):
+    features, targets = batch
+    hidden = Fails.apply(model[0](features)) if fails else model[0](features)
+    torch.nn.functional.mse_loss(model[1:](hidden), targets).backward()
+
+
 @check
 def a_backward_pass_that_fails_half_way_is_forgotten():
-    class Fails(torch.autograd.Function):
-        @staticmethod
-        def forward(ctx, tensor):
-            return tensor.clone()
+    for forget in (lambda model, optimizer: optimizer.zero_grad(), lambda model, optimizer: model.zero_grad()):
+        for groups in (0, 6):
+            model, reference = network(), network()
+            optimizer = wrapped(SGD(model.parameters(), 0.1), model, groups=groups)
+            plainly = SGD(reference.parameters(), 0.1)
+            for number, fails in enumerate((False, True, False, True, False)):
+                forget(model, optimizer)
+                plainly.zero_grad()
+                batch = batches(5)[number]
+                if fails:
+                    with raises(ArithmeticError):
+                        backward_through(model, mine(batch), fails=True)
+                    continue
+                backward_through(model, mine(batch), fails=False)
+                backward_through(reference, batch, fails=False)
+                assert same_on_all_ranks(gradients(model))
+                assert close(gradients(model), gradients(reference))
+                optimizer.step()
+                plainly.step()
 
-        @staticmethod
-        def backward(ctx, gradient):
-            raise ArithmeticError("on purpose")
 
-    model = network()
+@check
+def a_backward_pass_that_fails_on_one_rank_fails_on_all_and_the_next_is_right():
+    model, reference = network(), network()
     optimizer = wrapped(SGD(model.parameters(), 0.1), model, groups=6)
-    for fails in (False, True, False):
+    for number, fails in enumerate((False, True, False)):
         optimizer.zero_grad()
-        features, targets = mine(batches(1)[0])
-        hidden = model[0](features)
-        hidden = Fails.apply(hidden) if fails else hidden
-        loss = torch.nn.functional.mse_loss(model[1:](hidden), targets)
-        if fails:
+        reference.zero_grad()
+        batch = batches(3)[number]
+        if fails and RANK == 0:
             with raises(ArithmeticError):
-                loss.backward()
+                backward_through(model, mine(batch), fails=True)
+        elif fails:
+            with raises(hvd_errors.CollectiveError, "failed on another rank"):
+                backward_through(model, mine(batch), fails=False)
         else:
-            loss.backward()
-            assert same_on_all_ranks(gradients(model))
-            optimizer.step()
-    assert same_on_all_ranks(parameters(model))
+            backward_through(model, mine(batch), fails=False)
+            backward_through(reference, batch, fails=False)
+            assert close(gradients(model), gradients(reference))
 
 
 @check
