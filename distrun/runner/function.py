@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NoReturn, TextIO, TypeVar
 
-from distrun.errors import LaunchError
+from distrun.errors import LaunchError, UsageError
 from distrun.runner.hosts import Host, parse_host_list
 from distrun.runner.job import Job, JobOptions, Outcome
 from distrun.runner.launch import prepare, read_hostfile
@@ -78,6 +78,14 @@ def run(
         KeyboardInterrupt: after Ctrl-C, when the ranks are gone.
         Exception: whatever the first rank that failed has raised; its cause is a `RemoteTraceback`.
     """
+    if not callable(function):
+        raise UsageError(f"{function!r} cannot be called: give a function, and its arguments as args=(...)")
+    if not isinstance(args, Sequence) or isinstance(args, str):
+        raise UsageError(
+            f"args={args!r} is no sequence: give the function's arguments as a tuple, as in run(f, (1, 2), np=2)"
+        )
+    if not (np is None or isinstance(np, int)):
+        raise UsageError(f"np={np!r} is no whole number: give the number of ranks, or None for all slots")
     request = LaunchRequest(
         command=(sys.executable, str(_WORKER)),
         np=np,

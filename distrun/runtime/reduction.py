@@ -9,6 +9,7 @@ from __future__ import annotations
 import enum
 import functools
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -76,11 +77,14 @@ class Reduction:
     """One way of combining `size` arrays: element type, operator and scale factors, prepared once and used often.
 
     The result is `postscale * op(prescale * x_0, prescale * x_1, ...)`, formed in the accumulator type of the elements.
-    Integers: an average is the exact sum (modulo 2**bits) divided by `size`, rounded towards zero; other scale factors are
+    Integers: an average is the exact sum (modulo 2**64) divided by `size`, rounded towards zero; other scale factors are
     applied in float64 and rounded towards zero. Booleans: sum and average are `or`, product is `and`.
     """
 
     def __init__(self, element: ElementType, op: ReduceOp, size: int, prescale: float, postscale: float) -> None:
+        if op is Average and element.accumulator.kind in "iu" and element.accumulator.itemsize < 8:
+            # Two 200s of uint8 average to 200, though their sum is no uint8.
+            element = replace(element, accumulator=np.dtype(f"{element.accumulator.kind}8"))
         self.element = element
         self.size = size
         self._ufunc = _UFUNCS[op]

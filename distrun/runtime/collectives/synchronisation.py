@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
+from distrun.errors import UsageError
 from distrun.runtime import world
-from distrun.runtime.handles import AnyHandle, Handle
+from distrun.runtime.handles import AnyHandle, Handle, HandleGroup
 from distrun.runtime.process_set import ProcessSet, global_process_set
 from distrun.runtime.request import Request
 
@@ -19,9 +20,16 @@ def barrier(process_set: ProcessSet = global_process_set, name: str | None = Non
 
 def poll(handle: AnyHandle) -> bool:
     """Whether the operation is done; never waits."""
+    _check(handle)
     return handle.poll()
 
 
 def synchronize(handle: AnyHandle) -> Any:
     """Wait for the operation; its result. See `Handle.wait` for the errors."""
+    _check(handle)
     return handle.wait()
+
+
+def _check(handle: Any) -> None:
+    if not isinstance(handle, (Handle, HandleGroup)):
+        raise UsageError(f"{handle!r} is no handle: give what an operation ending in _async returned")

@@ -24,9 +24,15 @@ def empty(shape: int | Sequence[int], dtype: Any = np.float32) -> Array:
 
     Fill it and reduce it in place for the highest speed. In a job on one host it lies in memory the ranks share; it is
     freed when the last view of it is gone, and survives `shutdown`.
+
+    Raises:
+        UsageError: a negative extent, or a dtype that cannot travel.
     """
     shape = (shape,) if isinstance(shape, int) else tuple(shape)
+    if any(extent < 0 for extent in shape):
+        raise UsageError(f"shape {shape} has a negative extent: give extents >= 0")
     dtype = np.dtype(dtype)
+    dtypes.name_of(dtype)  # refuse what cannot travel
     return world.engine().backend.empty(math.prod(shape), dtype).reshape(shape)
 
 

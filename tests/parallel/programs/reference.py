@@ -20,6 +20,8 @@ def reduce(parts: Sequence[Array], op: object, prescale: float = 1.0, postscale:
             combine = {distrun.Min: np.logical_and, distrun.Product: np.logical_and}.get(op, np.logical_or)
             return np.asarray(_fold(parts, combine))
         wide = np.dtype(np.float32) if dtype.itemsize == 2 and dtype.kind not in "iu" else dtype
+        if op == distrun.Average and dtype.kind in "iu":
+            wide = np.dtype(f"{dtype.kind}8")
         scaled = [_scaled(part.astype(wide), prescale) for part in parts]
         combine = {distrun.Min: np.minimum, distrun.Max: np.maximum, distrun.Product: np.multiply}.get(op, np.add)
         total = np.asarray(_fold(scaled, combine)).astype(wide)
