@@ -38,7 +38,7 @@ def test_a_rank_killed_in_the_middle_of_an_operation_ends_the_job(mpi):
 
 
 def test_shutdown_in_one_thread_ends_the_wait_of_another(mpi):
-    assert "JobAbortedError: " in run(mpi, "shutdown elsewhere").stdout
+    assert "JobAbortedError: " in mpi.start("mpi_life", "shutdown elsewhere").stdout
 
 
 def test_without_an_mpi_launcher_it_says_so(make_job):

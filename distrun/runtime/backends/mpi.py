@@ -257,9 +257,9 @@ class MPIBackend(Backend):
         A rank that left before others failed does wait for them in MPI_Finalize, so that it does not cut off their stories.
         """
         states = [segment.words[STATE] for segment in self._hood.segments]
-        if states[self.rank] == FAILED:
+        if states[self.rank] == FAILED or _abandoned:
             _abort_at_exit()
-        elif FAILED not in states and not _abandoned:
+        elif FAILED not in states:
             self._comm.Free()
 
 
