@@ -78,14 +78,7 @@ def run(
         KeyboardInterrupt: after Ctrl-C, when the ranks are gone.
         Exception: whatever the first rank that failed has raised; its cause is a `RemoteTraceback`.
     """
-    if not callable(function):
-        raise UsageError(f"{function!r} cannot be called: give a function, and its arguments as args=(...)")
-    if not isinstance(args, Sequence) or isinstance(args, str):
-        raise UsageError(
-            f"args={args!r} is no sequence: give the function's arguments as a tuple, as in run(f, (1, 2), np=2)"
-        )
-    if not (np is None or isinstance(np, int)):
-        raise UsageError(f"np={np!r} is no whole number: give the number of ranks, or None for all slots")
+    _check_arguments(function, args, np)
     request = LaunchRequest(
         command=(sys.executable, str(_WORKER)),
         np=np,
@@ -127,6 +120,17 @@ def _hosts(listed: str | None, file: str | None) -> list[Host]:
     if listed is not None:
         return parse_host_list(listed)
     return read_hostfile(file) if file is not None else []
+
+
+def _check_arguments(function: object, args: object, np: object) -> None:
+    if not callable(function):
+        raise UsageError(f"{function!r} cannot be called: give a function, and its arguments as args=(...)")
+    if not isinstance(args, Sequence) or isinstance(args, str):
+        raise UsageError(
+            f"args={args!r} is no sequence: give the function's arguments as a tuple, as in run(f, (1, 2), np=2)"
+        )
+    if not (np is None or isinstance(np, int)):
+        raise UsageError(f"np={np!r} is no whole number: give the number of ranks, or None for all slots")
 
 
 def _pickled(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> bytes:

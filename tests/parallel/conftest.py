@@ -76,12 +76,14 @@ _JOBS = {
 
 
 @pytest.fixture
-def make_job(marker: str) -> Callable[[str], Job]:
+def make_job(marker: str, tmp_path: Path) -> Callable[[str], Job]:
     """Makes one of `_JOBS`."""
+    # Open MPI leaves its own files of shared memory behind when its ranks are killed: not in /dev/shm, then.
+    own = {"OMPI_MCA_btl_sm_backing_directory": str(tmp_path)}
 
     def make(name: str) -> Job:
         launcher, size, environ = _JOBS[name]
-        return Job(launcher, size, {**environ, MARK: marker})
+        return Job(launcher, size, {**own, **environ, MARK: marker})
 
     return make
 
