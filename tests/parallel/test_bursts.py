@@ -1,0 +1,10 @@
+"""What once went wrong in a burst, in a group and in a fork."""
+
+from __future__ import annotations
+
+import pytest
+
+
+@pytest.mark.parametrize("job", ["distrun-2", "distrun-4"], indirect=True)
+def test_bursts_mixed_groups_and_forked_children_are_right(job):
+    job.run("bursts")
