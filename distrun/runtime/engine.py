@@ -63,8 +63,11 @@ class Engine:
             self._watch = CoordinatorWatch(controller, neighbourhood.patience, self._describe, self._ask)
         else:
             self._watch = FollowerWatch(neighbourhood.patience, self._describe, self._remind)
-        # Everybody plans the fusion for itself, so everybody must go by the same threshold: rank 0's.
-        self._ledger = Ledger(neighbourhood.exchange((fusion_threshold,), "init")[0][0])
+        # Everybody plans the fusion for itself, so everybody must go by the same threshold: rank 0's. And whether there are
+        # spare cores decides who wakes whom: ranks that saw different affinities could each rely on the other.
+        shown = neighbourhood.exchange((fusion_threshold, neighbourhood.spare_cores), "init")
+        neighbourhood.spare_cores = min(words[1] for words in shown)
+        self._ledger = Ledger(shown[0][0])
         self._pending = self._ledger.pending
         self._outbox = self._ledger.outbox
         self._failure: str | None = None

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from distrun.errors import UsageError
 from distrun.runtime import world
+from distrun.runtime.collectives.copies import rows_per_rank
 from distrun.runtime.handles import AnyHandle, Handle, HandleGroup
 from distrun.runtime.process_set import ProcessSet, global_process_set
 from distrun.runtime.reduction import Average, ReduceOp, Sum, check_op
@@ -159,25 +160,10 @@ def alltoall(tensor: Tensor, splits: Any, call: Call) -> Handle:
     """Send `splits[i]` rows to rank i; without splits, to each rank the same number."""
     request = call.request("alltoall", [tensor], free_rows=True)
     row = storage.elements_in_row(tensor.shape) or 1
-    rows = _splits(tensor.shape[0], splits, call.process_set.size())
+    rows = rows_per_rank(tensor.shape[0], splits, call.process_set.size())
     handle = Handle(world.engine(), request, (storage.flat_rows(tensor),), (), _new_rows, [tensor])
     handle.splits = [count * row for count in rows]
     return handle
-
-
-def _splits(rows: int, splits: Any, size: int) -> list[int]:
-    if splits is None:
-        if rows % size:
-            raise UsageError(f"alltoall of {rows} rows among {size} ranks does not come out even: give `splits`")
-        return [rows // size] * size
-    wanted = np.asarray(splits)
-    if wanted.shape != (size,) or not np.issubdtype(wanted.dtype, np.integer) or (wanted < 0).any():
-        raise UsageError(f"splits={splits!r} must be {size} whole numbers >= 0, one per rank")
-    if wanted.sum() != rows:
-        raise UsageError(
-            f"splits={wanted.tolist()} sum to {wanted.sum()}, and the tensor has {rows} rows: they must agree"
-        )
-    return [int(count) for count in wanted]
 
 
 def received_rows(handle: Handle, index: int = 0) -> list[int]:

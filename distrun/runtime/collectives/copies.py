@@ -111,7 +111,12 @@ def broadcast_(
     return handle.engine.run(handle).wait()  # type: ignore[no-any-return]
 
 
-def _splits(rows: int, splits: ArrayLike | None, size: int) -> list[int]:
+def rows_per_rank(rows: int, splits: ArrayLike | None, size: int) -> list[int]:
+    """How many rows an alltoall sends to each rank: what `splits` says, or an even share.
+
+    Raises:
+        UsageError: the splits do not fit the rows or the ranks.
+    """
     if splits is None:
         if rows % size:
             raise UsageError(f"alltoall of {rows} rows among {size} ranks does not come out even: give `splits`")
@@ -136,7 +141,7 @@ def alltoall_async(
     array = needs_rows(np.asarray(tensor), "alltoall")
     flat, dtype = flat_rows(array)
     row = row_size(array.shape) or 1
-    counts = _splits(array.shape[0], splits, process_set.size())
+    counts = rows_per_rank(array.shape[0], splits, process_set.size())
     request = Request("alltoall", name, dtype, ((-1, *array.shape[1:]),), process_set=process_set.process_set_id)
 
     def collect(handle: Handle) -> Any:
