@@ -17,6 +17,7 @@ PREFIX = "DISTRUN_"
 STALL_WARNING = "DISTRUN_STALL_WARNING"  # seconds after which a waiting operation is reported; 0 = never (default 60)
 STALL_TIMEOUT = "DISTRUN_STALL_TIMEOUT"  # seconds after which it fails on every rank; 0 = never (default 0)
 START_TIMEOUT = "DISTRUN_START_TIMEOUT"  # seconds the ranks wait for one another in init() (default 60)
+NETWORK = "DISTRUN_NETWORK"  # interfaces (names) or subnets (10.0.0.0/8), by commas, that ranks of other hosts may use
 
 
 @dataclass(frozen=True)
@@ -40,6 +41,9 @@ class LaunchContract:
     """Address of rank 0's host as other hosts reach it, for torch.distributed, JAX and their like."""
     master_port: int
     """A port that was free on rank 0's host at launch."""
+    rendezvous: str = ""
+    """Where rank 0 takes the calls of the other ranks, `10.0.0.1:40123,[fd00::1]:40123`: its addresses in the order in which
+    to try them, each with a port that is kept free for it. Empty when all ranks are on one host."""
 
     def to_environ(self) -> dict[str, str]:
         """The variables of this contract: ours (DISTRUN_*) and those that other frameworks' scripts read."""

@@ -1,7 +1,7 @@
 """The control plane: small messages between the ranks and the coordinator, which is rank 0.
 
-Within a host they travel through mailboxes in shared memory. What does not fit a mailbox waits here, in order, so that
-sending never blocks: the reader may be waiting for us in a collective.
+On rank 0's host they travel through mailboxes in shared memory, to other hosts over TCP. What does not fit waits here or
+in the channel, in order, so that sending never blocks: the reader may be waiting for us in a collective.
 """
 
 from __future__ import annotations
@@ -18,40 +18,68 @@ class Control:
 
     def __init__(self, neighbourhood: Neighbourhood) -> None:
         self._hood = neighbourhood
-        coordinator = neighbourhood.segments[0]
-        self.is_coordinator = neighbourhood.own == 0
+        self._network = neighbourhood.network
+        self._places = {rank: index for index, rank in enumerate(neighbourhood.ranks)}
+        self._inboxes: dict[int, Mailbox] = {}
+        self._outboxes: dict[int, Mailbox] = {}
         self._unsent: dict[int, deque[bytes]] = {}
-        if self.is_coordinator:
-            self._inboxes = {rank: Mailbox(neighbourhood.segments[rank], 0) for rank in neighbourhood.others}
-            self._outboxes = {rank: Mailbox(coordinator, 1 + rank) for rank in neighbourhood.others}
-        else:
-            self._inboxes = {0: Mailbox(coordinator, 1 + neighbourhood.own)}
-            self._outboxes = {0: Mailbox(neighbourhood.mine, 0)}
+        if neighbourhood.ranks[0] == 0:
+            self._open_mailboxes()
         self._incoming = list(self._inboxes.values())
+
+    def _open_mailboxes(self) -> None:
+        hood = self._hood
+        coordinator = hood.segments[0]
+        if hood.own == 0:
+            for index in hood.others:
+                self._inboxes[hood.ranks[index]] = Mailbox(hood.segments[index], 0)
+                self._outboxes[hood.ranks[index]] = Mailbox(coordinator, 1 + index)
+        else:
+            self._inboxes[0] = Mailbox(coordinator, 1 + hood.own)
+            self._outboxes[0] = Mailbox(hood.mine, 0)
 
     def waiting(self) -> bool:
         """Whether a message has come that was not taken yet."""
-        for box in self._incoming:  # noqa: SIM110 - any() takes twice the time, and this runs while spinning
+        for box in self._incoming:  # any() takes twice the time, and this runs while spinning
             if box:
                 return True
+        if self._network is not None:
+            self._network.progress()
+            return bool(self._network.inbox)
         return False
 
     def messages(self) -> Iterator[tuple[int, bytes]]:
-        """Take the messages that have come, with their senders."""
+        """Take the messages that have come, with their senders' ranks."""
         for rank, box in self._inboxes.items():
             while (message := box.get()) is not None:
                 yield rank, message
+        if self._network is not None:
+            self._network.progress()
+            inbox = self._network.inbox
+            while inbox:
+                yield inbox.popleft()
 
     def send(self, rank: int, message: bytes) -> None:
         """Send a message; never blocks."""
+        if rank not in self._outboxes:
+            assert self._network is not None
+            self._network.send(rank, message)
+            return
         unsent = self._unsent.get(rank)
         if unsent:
             unsent.append(message)
             self.push()
         elif self._outboxes[rank].put(message):
-            self._hood.bells[rank].ring()
+            self._hood.bells[self._places[rank]].ring()
         else:
             self._unsent.setdefault(rank, deque()).append(message)
+
+    def alarm(self, rank: int) -> None:
+        """Wake a rank's engine even when nobody there waits for anything, so that it takes its messages."""
+        if rank in self._places:
+            self._hood.service_bells[self._places[rank]].force()
+        elif self._network is not None:
+            self._network.alarm(rank)
 
     @property
     def is_stuck(self) -> bool:
@@ -63,4 +91,4 @@ class Control:
         for rank, unsent in self._unsent.items():
             while unsent and self._outboxes[rank].put(unsent[0]):
                 unsent.popleft()
-                self._hood.bells[rank].ring()
+                self._hood.bells[self._places[rank]].ring()

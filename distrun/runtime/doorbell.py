@@ -3,7 +3,7 @@
 Shared memory is where ranks of a host write to each other, but memory cannot wake a sleeper. A doorbell is an eventfd,
 handed to the neighbours when they meet, next to a word in the owner's segment that says whether the owner sleeps. Ringing
 costs a system call only when it does. A rank waits in one `poll` for everything at once: its own bell, the death of a
-neighbour (a pidfd becomes readable) and, later, sockets. A futex could not be waited for together with those.
+neighbour (a pidfd becomes readable) and the network (an epoll object). A futex could not be waited for together with those.
 """
 
 from __future__ import annotations
@@ -86,24 +86,26 @@ def new_bell_fd() -> int:
 
 
 class Sleeper:
-    """Waits for a bell and for the end of processes in one call."""
+    """Waits for a bell, for the end of processes and for the network in one call."""
 
-    def __init__(self, bell: Doorbell, pidfds: dict[int, int]) -> None:
-        """`pidfds` maps a rank's pidfd to the rank."""
+    def __init__(self, bell: Doorbell, pidfds: dict[int, int], network: int | None = None) -> None:
+        """`pidfds` maps a rank's pidfd to the rank; `network` is a descriptor that is readable when something has come."""
         self._bell = bell
         self._pidfds = pidfds
         self._poll = select.poll()
         self._poll.register(bell.fd, select.POLLIN)
-        for pidfd in pidfds:
-            self._poll.register(pidfd, select.POLLIN)
+        self._network = network
+        for fd in (*pidfds, *(() if network is None else (network,))):
+            self._poll.register(fd, select.POLLIN)
 
     def sleep(self, timeout: float | None = None) -> list[int]:
-        """Sleep until the bell rings, a process ends or `timeout` seconds are over; the ranks that ended since last time."""
+        """Sleep until the bell rings, a process ends, something has come over the network or `timeout` seconds are over; the
+        ranks that ended since last time."""
         ended = []
         for fd, _ in self._poll.poll(None if timeout is None else max(0.0, timeout) * 1000):
             if fd == self._bell.fd:
                 self._bell.silence()
-            else:
+            elif fd != self._network:
                 self._poll.unregister(fd)
                 ended.append(self._pidfds[fd])
         return ended

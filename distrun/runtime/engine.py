@@ -56,6 +56,7 @@ class Engine:
         self.backend = backend
         self._hood = neighbourhood
         self._rank = neighbourhood.ranks[neighbourhood.own]
+        self._ranks = range(backend.size)
         self._control = Control(neighbourhood)
         self._controller = controller
         self._watch: CoordinatorWatch | FollowerWatch
@@ -63,10 +64,14 @@ class Engine:
             self._watch = CoordinatorWatch(controller, neighbourhood.patience, self._describe, self._ask)
         else:
             self._watch = FollowerWatch(neighbourhood.patience, self._describe, self._remind)
-        # Everybody plans the fusion for itself, so everybody must go by the same threshold: rank 0's. And whether there are
-        # spare cores decides who wakes whom: ranks that saw different affinities could each rely on the other.
+        # Whether there are spare cores decides who wakes whom: ranks that saw different affinities could each rely on the
+        # other. (And everybody plans the fusion for itself, so everybody must go by the same threshold: rank 0's.)
         shown = neighbourhood.exchange((fusion_threshold, neighbourhood.spare_cores), "init")
         neighbourhood.spare_cores = min(words[1] for words in shown)
+        self._network = neighbourhood.network
+        # Waiting for another host leaves a core idle, and nobody there can see that we have something for them.
+        self._is_forward = neighbourhood.spare_cores > 0 or self._network is not None
+        self._is_alarmed = False
         self._ledger = Ledger(shown[0][0])
         self._pending = self._ledger.pending
         self._outbox = self._ledger.outbox
@@ -93,7 +98,7 @@ class Engine:
         self._enqueue(handle)
         if self._driving:
             self._hood.bell.ring()
-        elif self._hood.spare_cores > 0 or self._hood.is_wanted:
+        elif self._is_forward or self._hood.is_wanted:
             self._own_service_bell.ring()
         return handle
 
@@ -142,6 +147,7 @@ class Engine:
         self._driving = True
         self._driver = threading.get_ident()
         self._hood.may_spin = handle is not None
+        self._is_alarmed = False
         try:
             self._drive(handle)
         except CollectiveError as error:
@@ -156,7 +162,7 @@ class Engine:
             if self._waiters:
                 with self._finished:
                     self._finished.notify_all()
-            if handle is not None and self._has_work():
+            if handle is not None and (self._is_alarmed or self._has_work()):
                 self._own_service_bell.ring()
 
     def _drive(self, handle: Handle | None) -> None:
@@ -170,6 +176,7 @@ class Engine:
                 self._coordinate(self._controller)
             else:
                 self._follow()
+            self._look_abroad()
             if handle is None:
                 self._watch.look(time.monotonic())
                 if self._is_idle():
@@ -182,8 +189,21 @@ class Engine:
     def _is_idle(self) -> bool:
         return self._stopping or not (self._pending or self._outbox or self._watch.is_busy)
 
+    def _look_abroad(self) -> None:
+        """Fail when a rank of another host has failed, or has left while something is still to be decided."""
+        if self._network is None:
+            return
+        trouble = self._network.failure
+        if trouble is None and self._pending and not self._control.waiting():
+            trouble = self._network.departure
+        if trouble is not None:
+            raise JobAbortedError(f"{self._waiting_for()}: {trouble}" if self._pending else trouble)
+
     def _has_news(self) -> bool:
-        return bool(self._outbox) or self._control.waiting() or self._stopping
+        if self._outbox or self._control.waiting() or self._stopping:
+            return True
+        network = self._network
+        return network is not None and bool(network.failure or (self._pending and network.departure))
 
     def _sleep(self) -> None:
         now = time.monotonic()
@@ -208,10 +228,14 @@ class Engine:
         sleeper = self._hood.service_sleeper()
         while not self._stopping:
             bell.doze()
-            if not (self._stopping or self._has_work()):
+            if not (self._stopping or self._has_work() or (self._is_alarmed and self._can_drive())):
                 sleeper.sleep()
             bell.rouse()
-            if self._hood.spare_cores > 0:
+            if self._network is not None and not self._stopping and self._network.hear_alarms():
+                self._is_alarmed = (
+                    True  # if somebody drives, and has looked at the messages already, it is ours to look again
+                )
+            if self._is_forward:
                 self._linger()
             if not self._stopping and self._failure is None and self._lock.acquire(blocking=False):
                 self._drive_and_release(None)
@@ -220,7 +244,10 @@ class Engine:
         """Whether the engine's thread need not be rung to know that it should drive."""
         if self._driving or not (self._outbox or self._pending):
             return False
-        return self._hood.spare_cores > 0 or self._hood.is_wanted
+        return self._is_forward or self._hood.is_wanted
+
+    def _can_drive(self) -> bool:
+        return self._failure is None and not self._driving
 
     def _linger(self) -> None:
         """Let a burst of operations come together before anything is done about them.
@@ -284,10 +311,10 @@ class Engine:
     def _announce(self, decisions: Iterable[Decision]) -> None:
         for decision in decisions:
             message = messages.pack_decision(decision)
-            ranks = decision.ranks if isinstance(decision, Fail) else self._hood.ranks
+            ranks = decision.ranks if isinstance(decision, Fail) else self._ranks
             for rank in ranks:
                 if rank != self._rank:
-                    self._control.send(self._hood.ranks.index(rank), message)
+                    self._control.send(rank, message)
             if self._rank in ranks:
                 self._act(message)
 
@@ -346,21 +373,20 @@ class Engine:
     # Trouble --------------------------------------------------------------------------------------------------------
 
     def _describe(self, rank: int) -> str:
-        return self._hood.describe([self._hood.ranks.index(rank)])
+        return self._hood.describe_rank(rank)
 
     def _ask(self, rank: int) -> None:
         """Coordinator: ask a rank where its main thread is."""
         if rank == self._rank:
             self._watch.answered(rank, main_stack(), time.monotonic())
             return
-        index = self._hood.ranks.index(rank)
-        self._control.send(index, messages.QUESTION)
-        self._hood.service_bells[index].force()
+        self._control.send(rank, messages.QUESTION)
+        self._control.alarm(rank)
 
     def _remind(self, waited: float) -> None:
         """Others: wake the coordinator's engine, whose rank may be busy with other things, to look for stalls."""
         self._control.send(0, messages.pack_reminder(waited))
-        self._hood.service_bells[0].force()
+        self._control.alarm(0)
 
     def _abort(self, reason: str) -> None:
         """Nothing can complete any more: every operation under way fails, and so does every later one, on all ranks."""
@@ -375,6 +401,8 @@ class Engine:
         """We are a forked child of the rank that this engine belongs to: nothing of it may be touched."""
         self._failure = "a forked child of a rank is not a rank: call collectives in the rank itself"
         self._hood.heap.is_ours = False
+        if self._network is not None:
+            self._network.disown()
         self._lock, self._finished = threading.Lock(), threading.Condition()  # somebody may have held them at the fork
         self._driving = False
 

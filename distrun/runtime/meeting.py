@@ -9,9 +9,7 @@ launcher gave the job a key, that it knows the key, before anything it sent is u
 from __future__ import annotations
 
 import hashlib
-import hmac
 import os
-import secrets
 import socket
 import struct
 import time
@@ -19,12 +17,13 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 
 from distrun.errors import BootstrapError
+from distrun.runtime.authentication import StrangerError, converse, guest_side, host_side
 from distrun.runtime.doorbell import new_bell_fd
 from distrun.runtime.segment import new_segment_fd, segment_size
 
 _HELLO = struct.Struct("<II")  # rank, process id
 _DESCRIPTORS = 4
-_MAC = 32
+_CONTEXT = b"meeting"
 
 
 @dataclass(frozen=True)
@@ -143,13 +142,7 @@ def _accept(listener: socket.socket, deadline: _Deadline, missing: list[int], si
 def _receive_guest(guest: socket.socket, secret: bytes, deadline: _Deadline) -> tuple[int, Presence]:
     guest.settimeout(min(5.0, deadline.left()))
     _check_same_user(guest)
-    challenge = secrets.token_bytes(_MAC)
-    guest.send(challenge)
-    answer = guest.recv(2 * _MAC)
-    proof, counter_challenge = answer[:_MAC], answer[_MAC:]
-    if not hmac.compare_digest(proof, _mac(secret, b"guest", challenge)):
-        raise BootstrapError("a process that does not know the job key tried to join")
-    guest.send(_mac(secret, b"host", counter_challenge))
+    converse(guest, host_side(secret, _CONTEXT))
     return _receive(guest)
 
 
@@ -182,13 +175,10 @@ def _visit(
 
 def _introduce(host: socket.socket, secret: bytes) -> None:
     """Prove that we know the key, and see that the host does."""
-    challenge = host.recv(_MAC)
-    if not challenge:
-        raise ConnectionError("it closed the connection")
-    counter_challenge = secrets.token_bytes(_MAC)
-    host.send(_mac(secret, b"guest", challenge) + counter_challenge)
-    if not hmac.compare_digest(host.recv(_MAC), _mac(secret, b"host", counter_challenge)):
-        raise BootstrapError("the process that listens in rank 0's place does not know the job key")
+    try:
+        converse(host, guest_side(secret, _CONTEXT))
+    except StrangerError:
+        raise BootstrapError("the process that listens in rank 0's place does not know the job key") from None
 
 
 def _connect(address: str, deadline: _Deadline) -> socket.socket:
@@ -226,7 +216,3 @@ def _check_same_user(connection: socket.socket) -> None:
     _, uid, _ = struct.unpack("3i", raw)
     if uid != os.getuid():
         raise BootstrapError(f"user id {uid} tried to meet the ranks of user id {os.getuid()}")
-
-
-def _mac(secret: bytes, side: bytes, challenge: bytes) -> bytes:
-    return hmac.digest(secret, side + challenge, "sha256")

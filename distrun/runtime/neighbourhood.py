@@ -13,6 +13,7 @@ from distrun.errors import JobAbortedError, StallError
 from distrun.runtime import peer_process
 from distrun.runtime.doorbell import Doorbell, Sleeper
 from distrun.runtime.meeting import Presence
+from distrun.runtime.network import Network
 from distrun.runtime.segment import (
     EPOCH,
     FAILED,
@@ -30,7 +31,8 @@ log = logging.getLogger("distrun")
 
 SPINS = 1000
 """Looks before sleeping, some tens of microseconds: a wake-up costs about as much as this, so waiting costs at most twice."""
-
+NETWORK_SPINS = 50
+"""The same where a look asks the kernel what has come over the network."""
 
 PROD = 0.001
 """Seconds of waiting after which ranks that share their cores are asked to get on with it."""
@@ -64,7 +66,16 @@ class Neighbourhood:
     Neighbours are numbered by position: `ranks[i]` is the world rank of neighbour i, in rising order; `own` is our number.
     """
 
-    def __init__(self, own: int, ranks: Sequence[int], presences: Sequence[Presence], patience: Patience) -> None:
+    def __init__(
+        self,
+        own: int,
+        ranks: Sequence[int],
+        presences: Sequence[Presence],
+        patience: Patience,
+        network: Network | None = None,
+    ) -> None:
+        """`network` is given where the job has more hosts than this one."""
+        self.network = network
         self.own = own
         self.size = len(presences)
         self.ranks = tuple(ranks)
@@ -79,7 +90,7 @@ class Neighbourhood:
         self.bell = self.bells[own]
         self.others = [index for index in range(self.size) if index != own]
         self._pidfds = {presences[index].pidfd: index for index in self.others}
-        self._sleeper = Sleeper(self.bell, self._pidfds)
+        self._sleeper = Sleeper(self.bell, self._pidfds, None if network is None else network.fd)
         self._ended: dict[int, str] = {}
         self.leaving = False
         """Set by a thread that shuts us down, before it rings our own bell: whoever waits for a neighbour stops waiting."""
@@ -157,7 +168,8 @@ class Neighbourhood:
             JobAbortedError: a neighbour ended, left or failed, and `ready()` is still false.
             StallError: the stall timeout is over.
         """
-        for _ in range(SPINS if self.may_spin and self.spare_cores >= 0 else 2):
+        spins = SPINS if self.network is None else NETWORK_SPINS
+        for _ in range(spins if self.may_spin and self.spare_cores >= 0 else 2):
             if ready():
                 return True
         started = time.monotonic()
@@ -169,6 +181,8 @@ class Neighbourhood:
             self.bell.doze()
             try:
                 trouble = self._trouble()
+                if self.network is not None:
+                    self.network.progress()  # whatever we wait for, others may wait for what we have yet to send
                 if ready():
                     return True
                 if trouble is not None:
@@ -188,6 +202,8 @@ class Neighbourhood:
                     prod = float("inf")
                     self._prod()
                 wake = min(started + min(limit, next_warning), prod)
+                if self.network is not None:
+                    wake = min(wake, self.network.next_look)
                 self._sleep(min(wake, until) - now if until is not None else wake - now)
             finally:
                 self.bell.rouse()
@@ -226,9 +242,15 @@ class Neighbourhood:
                 return f"{self.describe([index])} has left: it called shutdown() or its script ended"
         for index, how in self._ended.items():
             return f"{self.describe([index])} {how}"
-        return None
+        return None if self.network is None else self.network.trouble()
 
     # Telling and asking ---------------------------------------------------------------------------------------------
+
+    def describe_rank(self, rank: int) -> str:
+        """Any rank for people."""
+        if rank in self.ranks or self.network is None:
+            return self.describe([self.ranks.index(rank)])
+        return self.network.describe(rank)
 
     def describe(self, indices: Sequence[int]) -> str:
         """Neighbours for people: `rank 1 (process 4242, stopped by a signal)`."""
@@ -244,7 +266,7 @@ class Neighbourhood:
         return f"rank {self.ranks[index]} ({', '.join(details)})"
 
     def announce(self, state: int, reason: str = "") -> None:
-        """Tell the neighbours that we leave or have failed."""
+        """Tell the neighbours, and the other hosts, that we leave or have failed."""
         if self.mine.words[STATE] != RUNNING or not self.heap.is_ours:
             return
         self.mine.reason = reason
@@ -252,12 +274,16 @@ class Neighbourhood:
         for index in self.others:
             self.bells[index].force()
             self.service_bells[index].force()
+        if self.network is not None:
+            self.network.announce(state, reason)
 
     def service_sleeper(self) -> Sleeper:
-        """For the engine's own thread: sleeps until our service bell rings."""
-        return Sleeper(self.service_bells[self.own], {})
+        """For the engine's own thread: sleeps until our service bell rings, or another host raises the alarm."""
+        return Sleeper(self.service_bells[self.own], {}, None if self.network is None else self.network.alarm_fd)
 
     def close(self) -> None:
         """Close the descriptors. The memory itself goes when the last array in it does."""
         for presence in self._presences:
             presence.close()
+        if self.network is not None:
+            self.network.close()

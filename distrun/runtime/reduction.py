@@ -81,29 +81,45 @@ class Reduction:
     applied in float64 and rounded towards zero. Booleans: sum and average are `or`, product is `and`.
     """
 
-    def __init__(self, element: ElementType, op: ReduceOp, size: int, prescale: float, postscale: float) -> None:
+    def __init__(
+        self,
+        element: ElementType,
+        op: ReduceOp,
+        size: int,
+        prescale: float,
+        postscale: float,
+        divisor: int | None = None,
+    ) -> None:
+        """`divisor` is what an average divides by, if not by `size`."""
         if op is Average and element.accumulator.kind in "iu" and element.accumulator.itemsize < 8:
             # Two 200s of uint8 average to 200, though their sum is no uint8.
             element = replace(element, accumulator=np.dtype(f"{element.accumulator.kind}8"))
         self.element = element
+        self.op = op
         self.size = size
+        self.prescale = prescale
+        self.postscale = postscale
         self._ufunc = _UFUNCS[op]
         if element.storage == np.bool_:
             self._ufunc = _BOOLEAN_UFUNCS[op]
         self._is_inexact = inexact = np.issubdtype(element.accumulator, np.inexact)
-        averages = op is Average and size > 1
+        divisor = (size if divisor is None else divisor) if op is Average else 1
         number = np.longdouble if element.name in (np.dtype("longdouble").name, np.dtype("clongdouble").name) else float
-        self._prescale = prescale
         # A long double keeps its precision: 1/3 as a Python float would have no more than a double's.
-        self._postscale = number(postscale) / size if averages and inexact else postscale
-        self._divisor = size if averages and np.issubdtype(element.accumulator, np.integer) else 1
+        self._postscale = number(postscale) / divisor if divisor != 1 and inexact else postscale
+        self._divisor = divisor if np.issubdtype(element.accumulator, np.integer) else 1
         self._accumulator, self._operand = _scratch(element.accumulator)
         self._direct = not element.is_converted and prescale == 1.0
 
     @property
+    def is_widened(self) -> bool:
+        """Whether small integers are averaged: their sums are wider than they are."""
+        return self.element.is_converted and self.element.accumulator.kind in "iu"
+
+    @property
     def is_identity(self) -> bool:
         """Whether the reduction of a world of one is the input itself."""
-        return self.size == 1 and self._prescale == 1.0 and self._postscale == 1.0
+        return self.size == 1 and self.prescale == 1.0 and self._postscale == 1.0
 
     def combine(self, sources: Sequence[Flat], targets: Sequence[Flat]) -> None:
         """Combine `sources` (flat, of equal length, in rank order) and write the result to each of `targets`.
@@ -152,8 +168,8 @@ class Reduction:
 
     def _load(self, source: Flat, out: Flat) -> None:
         self.element.widen(source, out)
-        if self._prescale != 1.0:
-            self._scale(out, self._prescale)
+        if self.prescale != 1.0:
+            self._scale(out, self.prescale)
 
     def _scale(self, values: Flat, factor: float) -> None:
         if self._is_inexact:
@@ -179,3 +195,24 @@ def _scratch(dtype: np.dtype[Any]) -> tuple[Flat, Flat]:
 def reduction(dtype: str, op: ReduceOp, size: int, prescale: float, postscale: float) -> Reduction:
     """The `Reduction` for these parameters, made once. Not safe to use from two threads at a time; the engine never does."""
     return Reduction(ELEMENT_TYPES[dtype], op, size, prescale, postscale)
+
+
+@functools.lru_cache(maxsize=1024)
+def stages(whole: Reduction, hosts: int) -> tuple[Reduction, Reduction]:
+    """A reduction over all ranks in two steps: over the ranks of a host, then over the hosts' results.
+
+    Between the two, elements are as wide as in memory. An average of half-precision numbers is therefore formed in both steps,
+    weighted by the number of ranks, so that a sum too large for them never occurs; other averages are divided at the end.
+    """
+    element, op = whole.element, whole.op
+    within = Sum if op is Average else op
+    if op is Average and element.is_converted:
+        weight = hosts / whole.size
+        return (
+            Reduction(element, within, whole.size, whole.prescale, weight),
+            Reduction(element, op, hosts, 1.0, whole.postscale),
+        )
+    return (
+        Reduction(element, within, whole.size, whole.prescale, 1.0),
+        Reduction(element, op, hosts, 1.0, whole.postscale, divisor=whole.size),
+    )

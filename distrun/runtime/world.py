@@ -3,27 +3,38 @@
 from __future__ import annotations
 
 import atexit
+import hmac
 import logging
 import os
+import socket
 import threading
-from collections.abc import Mapping
-from dataclasses import dataclass
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from functools import partial
 
-from distrun.errors import NotInitializedError, UsageError
+from distrun.errors import BootstrapError, NotInitializedError, UsageError
 from distrun.runtime import contract, devices, environments
 from distrun.runtime.backends.base import Backend
+from distrun.runtime.backends.hierarchical import HierarchicalBackend
 from distrun.runtime.backends.shared_memory import SharedMemoryBackend
 from distrun.runtime.controller import CACHE_CAPACITY, Controller
 from distrun.runtime.devices import Device
 from distrun.runtime.engine import Engine
 from distrun.runtime.environments import Environment
+from distrun.runtime.hosts import Hosts
+from distrun.runtime.links import Links, connect
 from distrun.runtime.meeting import meet
+from distrun.runtime.mpi_place import mpi_place
 from distrun.runtime.neighbourhood import Neighbourhood, Patience
+from distrun.runtime.network import Network
+from distrun.runtime.rendezvous import Gathering, Place, gather
 from distrun.runtime.solo_engine import SoloEngine
 from distrun.runtime.topology import Topology
 from distrun.tensor_fusion.fusing import DEFAULT_THRESHOLD
 
-BACKEND = "DISTRUN_BACKEND"  # auto (default), shared_memory or mpi
+BACKEND = "DISTRUN_BACKEND"  # auto (default), shared_memory, tcp or mpi
 FUSION_THRESHOLD = "DISTRUN_FUSION_THRESHOLD"  # bytes; 0 fuses nothing
 CACHE = "DISTRUN_CACHE_CAPACITY"  # requests
 
@@ -73,31 +84,128 @@ def _join(environ: Mapping[str, str], generation: int) -> World:
     device = devices.bind(topology, environ)
     if topology.size == 1:
         return World(topology, device, SoloEngine())
-    if topology.local_size != topology.size:
-        raise UsageError(
-            f"the job has {topology.size} ranks, {topology.local_size} of them on this host: this version connects ranks of "
-            "one host only, so start all of them on one"
+    start = _Start(environment, topology, environ, generation)
+    if topology.local_size == topology.size:
+        return World(topology, device, start.on_one_host())
+    return start.between_hosts(device)
+
+
+class _Start:
+    """The way from an environment to an engine that is connected with the other ranks."""
+
+    def __init__(
+        self, environment: Environment, topology: Topology, environ: Mapping[str, str], generation: int
+    ) -> None:
+        self._environment = environment
+        self._topology = topology
+        self._environ = environ
+        self._generation = generation
+        self._timeout = _number(environ, contract.START_TIMEOUT, 60.0)
+        self._threshold = int(_number(environ, FUSION_THRESHOLD, DEFAULT_THRESHOLD))
+
+    def on_one_host(self) -> Engine:
+        """Through shared memory."""
+        # Neighbours are numbered by their ranks, not their local ranks: MPI libraries number the two independently.
+        neighbourhood = self._neighbourhood(self._topology.rank, range(self._topology.size), None)
+        return self._engine(neighbourhood, _backend(self._environ, neighbourhood), self._threshold)
+
+    def between_hosts(self, device: Device) -> World:
+        """Through the network as well."""
+        deadline = time.monotonic() + self._timeout
+        gathering = self._gather()
+        with ExitStack() as undo:
+            undo.callback(gathering.close)
+            hosts = Hosts.of([member.host for member in gathering.members], self._topology.rank)
+            self._check(hosts)
+            network = Network(hosts.rank, gathering.members, gathering.control, gathering.alarms)
+            undo.callback(network.close)
+            neighbourhood = self._neighbourhood(hosts.position, hosts.neighbours, network)
+            links = self._links(gathering, hosts, network, neighbourhood, deadline)
+            gathering.reception.close()
+            backend = HierarchicalBackend(neighbourhood, hosts, links)
+            engine = self._engine(neighbourhood, backend, gathering.settings["fusion_threshold"])
+            undo.pop_all()
+        cross_rank, cross_size = hosts.cross()
+        return World(replace(self._topology, cross_rank=cross_rank, cross_size=cross_size), device, engine)
+
+    def _gather(self) -> Gathering:
+        topology = self._topology
+        host = f"{self._environment.job_name()} {socket.gethostname()}"
+        return gather(
+            topology.rank,
+            topology.size,
+            host,
+            topology.hostname,
+            self._place(),
+            {"fusion_threshold": self._threshold},
+            self._timeout,
+            self._environ.get(contract.NETWORK) or None,
         )
-    return World(topology, device, _engine(environment, topology, environ, generation))
+
+    def _place(self) -> Place:
+        place = self._environment.place()
+        if place is None:
+            place = mpi_place(self._environ.get(contract.NETWORK) or None)
+        return _of_generation(place, self._generation)
+
+    def _check(self, hosts: Hosts) -> None:
+        if len(hosts.neighbours) != self._topology.local_size:
+            raise BootstrapError(
+                f"rank {hosts.rank} was told that its host has {self._topology.local_size} ranks, but {len(hosts.neighbours)} "
+                f"call it theirs ({self._topology.hostname}): give each host of the job its own name"
+            )
+
+    def _links(
+        self,
+        gathering: Gathering,
+        hosts: Hosts,
+        network: Network,
+        neighbourhood: Neighbourhood,
+        deadline: float,
+    ) -> Links:
+        choice = self._environ.get(BACKEND, "auto")
+        if choice not in ("auto", "tcp", "mpi"):
+            raise UsageError(f"{BACKEND}={choice!r} does not connect several hosts: use auto, tcp or mpi")
+        if choice == "mpi" or (choice == "auto" and self._environment.is_mpi):
+            from distrun.runtime.mpi_links import MPILinks
+
+            return MPILinks(neighbourhood, hosts)
+        return connect(gathering, hosts, network, neighbourhood, deadline)
+
+    def _neighbourhood(self, own: int, ranks: Sequence[int], network: Network | None) -> Neighbourhood:
+        name = f"{self._environment.job_name()}:{self._generation}"
+        presences = meet(name, self._environment.job_key(), own, len(ranks), self._timeout)
+        warning = _number(self._environ, contract.STALL_WARNING, 60.0)
+        patience = Patience(warning, _number(self._environ, contract.STALL_TIMEOUT, 0.0))
+        return Neighbourhood(own, ranks, presences, patience, network)
+
+    def _engine(self, neighbourhood: Neighbourhood, backend: Backend, threshold: int) -> Engine:
+        controller = None
+        if self._topology.rank == 0:
+            capacity = int(_number(self._environ, CACHE, CACHE_CAPACITY))
+            controller = Controller({0: range(self._topology.size)}, capacity)
+        return Engine(neighbourhood, backend, controller, threshold)
 
 
-def _engine(environment: Environment, topology: Topology, environ: Mapping[str, str], generation: int) -> Engine:
-    # Neighbours are numbered by their ranks, not their local ranks: MPI libraries number the two independently.
-    presences = meet(
-        f"{environment.job_name()}:{generation}",
-        environment.job_key(),
-        topology.rank,
-        topology.size,
-        _number(environ, contract.START_TIMEOUT, 60.0),
+def _of_generation(place: Place, generation: int) -> Place:
+    """The place with keys that hold for one `init` only: a rank that is ahead, or has been left behind, is a stranger."""
+
+    def derived(key: bytes) -> bytes:
+        return hmac.digest(key, b"generation %d" % generation, "sha256")
+
+    def greet(make: Callable[[], tuple[bytes, bytes]]) -> tuple[bytes, bytes]:
+        greeting, key = make()
+        return greeting, derived(key)
+
+    def find(opener: Callable[[bytes], bytes], greeting: bytes) -> bytes:
+        return derived(opener(greeting))
+
+    return replace(
+        place,
+        key=place.key and derived(place.key),
+        greeting=place.greeting and partial(greet, place.greeting),
+        opener=place.opener and partial(find, place.opener),
     )
-    patience = Patience(_number(environ, contract.STALL_WARNING, 60.0), _number(environ, contract.STALL_TIMEOUT, 0.0))
-    neighbourhood = Neighbourhood(topology.rank, range(topology.size), presences, patience)
-    controller = None
-    if topology.rank == 0:
-        capacity = int(_number(environ, CACHE, CACHE_CAPACITY))
-        controller = Controller({0: range(topology.size)}, capacity)
-    threshold = int(_number(environ, FUSION_THRESHOLD, DEFAULT_THRESHOLD))
-    return Engine(neighbourhood, _backend(environ, neighbourhood), controller, threshold)
 
 
 def _backend(environ: Mapping[str, str], neighbourhood: Neighbourhood) -> Backend:

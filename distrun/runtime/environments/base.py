@@ -7,7 +7,15 @@ from collections.abc import Mapping
 from typing import ClassVar
 
 from distrun.errors import UsageError
+from distrun.runtime.rendezvous import Place
 from distrun.runtime.topology import Topology
+
+
+PORTS = 4
+"""How many ports are tried where a port is only guessed to be free."""
+_LAST_PORT = 65535
+_KEY = "DISTRUN_KEY"
+_SHORTEST_KEY = 32
 
 
 class Environment(abc.ABC):
@@ -18,6 +26,8 @@ class Environment(abc.ABC):
 
     name: ClassVar[str]
     """What messages call it."""
+    is_mpi: ClassVar[bool] = False
+    """Whether it starts ranks of an MPI job, which may therefore use MPI."""
 
     def __init__(self, environ: Mapping[str, str]) -> None:
         self._environ = environ
@@ -47,6 +57,46 @@ class Environment(abc.ABC):
     def job_key(self) -> bytes | None:
         """The secret that the ranks of the job share; None where the launcher gives none."""
         return None
+
+    def place(self) -> Place | None:
+        """Where the ranks of several hosts meet; asked only when there are several. None: MPI has to tell.
+
+        Raises:
+            UsageError: a variable that would say so is missing or wrong.
+        """
+        return None
+
+    def _given_key(self) -> bytes | None:
+        """The key that the user has given all ranks; None when there is none.
+
+        Raises:
+            UsageError: it is so short that it might be guessed.
+        """
+        secret = self._environ.get(_KEY)
+        if not secret:
+            return None
+        if len(secret) < _SHORTEST_KEY:
+            raise UsageError(
+                f"{_KEY} has {len(secret)} characters: set it to at least {_SHORTEST_KEY}, as from `openssl rand -hex 32`"
+            )
+        return secret.encode("utf-8", "surrogateescape")
+
+    def _place_at_master(self) -> Place:
+        """A place of the ranks whose launcher says where rank 0 is and gives them no secret: near the master's port.
+
+        Raises:
+            UsageError: the user has not given a secret either.
+        """
+        address, master = self._text("MASTER_ADDR"), self._number("MASTER_PORT")
+        if (key := self._given_key()) is None:
+            raise UsageError(
+                f"the job has several hosts and {self.name} gives its ranks no secret to know one another by: set {_KEY} to "
+                "the same text on all of them, as from `openssl rand -hex 32`, or start the script with `distrun`"
+            )
+        if not 0 < master < _LAST_PORT:
+            raise UsageError(f"MASTER_PORT={master} is not a port: allowed are 1 to {_LAST_PORT - 1}")
+        ports = [(master + step) % _LAST_PORT or 1024 for step in range(1, PORTS + 1)]
+        return Place(tuple((address, port) for port in ports), key)
 
     def _text(self, variable: str) -> str:
         """The value of `variable`, which this environment needs."""

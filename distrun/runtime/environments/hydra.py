@@ -23,6 +23,7 @@ _PROXIES = ("hydra_pmi_proxy", "pmi_proxy")  # MPICH and all of its kin; Intel M
 
 class Hydra(Environment):
     name = "Hydra"
+    is_mpi = True
 
     @classmethod
     def is_present(cls, environ: Mapping[str, str]) -> bool:

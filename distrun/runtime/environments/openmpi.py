@@ -23,6 +23,7 @@ _SERVER = "PMIX_SERVER_URI2"
 
 class OpenMpi(Environment):
     name = "Open MPI"
+    is_mpi = True
 
     @classmethod
     def is_present(cls, environ: Mapping[str, str]) -> bool:

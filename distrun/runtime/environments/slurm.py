@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import hashlib
 import re
 import socket
 from collections.abc import Mapping
 
 from distrun.errors import UsageError
-from distrun.runtime.environments.base import Environment
+from distrun.runtime import munge
+from distrun.runtime.environments.base import PORTS, Environment
+from distrun.runtime.rendezvous import Place
 from distrun.runtime.topology import Topology
 
 _JOB = "SLURM_JOB_ID"
@@ -18,6 +21,9 @@ _LOCAL_RANK = "SLURM_LOCALID"
 _HOST_INDEX = "SLURM_NODEID"
 _RANKS_PER_HOST = "SLURM_STEP_TASKS_PER_NODE"
 _HOSTNAME = "SLURMD_NODENAME"
+_HOSTS = "SLURM_STEP_NODELIST"
+_HOSTS_OF_JOB = "SLURM_JOB_NODELIST"
+_FIRST_PORT, _PORT_RANGE = 30000, 31000  # those in which servers of users are rare; 60999 is the last
 # Numbers from here on are no steps started by srun: 4294967290 is salloc's interactive shell, ...291 the batch script,
 # ...292 the container for outside processes (slurm.h: SLURM_INTERACTIVE_STEP, SLURM_BATCH_SCRIPT, SLURM_EXTERN_CONT).
 _FIRST_SPECIAL_STEP = 0xFFFFFFF0
@@ -54,6 +60,39 @@ class Slurm(Environment):
 
     def job_name(self) -> str:
         return f"slurm.{self._text(_JOB)}.{self._text(_STEP)}.{self._text(_HOST_INDEX)}"
+
+    def place(self) -> Place:
+        hosts = self._environ.get(_HOSTS) or self._text(_HOSTS_OF_JOB)
+        ports = likely_ports(f"{self._text(_JOB)}.{self._text(_STEP)}")
+        addresses = tuple((first_host(hosts), port) for port in ports)
+        if (key := self._given_key()) is not None:
+            return Place(addresses, key)
+        if not munge.is_here():
+            raise UsageError(
+                "the job has several hosts, and without munge its ranks have no secret to know one another by: install munge "
+                "on every host, set DISTRUN_KEY to the same text on all ranks, or start the script with `distrun`"
+            )
+        return Place(addresses, greeting=munge.new_key, opener=munge.key_of)
+
+
+def first_host(text: str) -> str:
+    """The first name in a host list as Slurm writes it: node01 for `node[01-04,07],gpu[1-2]-[0-1]`, where rank 0 is.
+
+    Raises:
+        UsageError: `text` is not such a list.
+    """
+    match = re.match(r"(?:[^,\[\]]|\[\d+[\d,-]*\])+(?=,|$)", text, re.ASCII)
+    if match is None:
+        raise UsageError(f"{_HOSTS}={text!r} is not a list of hosts like node[01-04]: start the script with `distrun`")
+    return re.sub(r"\[(\d+)[^\]]*\]", r"\1", match[0])
+
+
+def likely_ports(step: str) -> list[int]:
+    """Ports that all ranks of a job step try, and those of another step hardly do."""
+    digest = hashlib.sha256(step.encode()).digest()
+    return [
+        _FIRST_PORT + int.from_bytes(digest[4 * index : 4 * index + 4], "big") % _PORT_RANGE for index in range(PORTS)
+    ]
 
 
 def ranks_per_host(text: str) -> list[int]:

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 
 from distrun.errors import UsageError
 from distrun.runtime.environments.base import Environment
+from distrun.runtime.rendezvous import Place
 from distrun.runtime.topology import Topology
 
 # torchrun --nproc-per-node 2 gives rank 1: RANK=1 WORLD_SIZE=2 LOCAL_RANK=1 LOCAL_WORLD_SIZE=2 GROUP_RANK=0
@@ -54,3 +55,6 @@ class Torchrun(Environment):
         master = f"{self._text(_MASTER_ADDR)}:{self._text(_MASTER_PORT)}"
         restart = self._environ.get(_RESTART, "0")
         return f"torchrun.{self._text(_RUN)}.{master}.{restart}.{self._text(_AGENT)}"
+
+    def place(self) -> Place:
+        return self._place_at_master()
