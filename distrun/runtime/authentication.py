@@ -135,7 +135,7 @@ class Conversation(Generic[T]):
             BootstrapError: the script gave up.
         """
         try:
-            if self._wanted < 0:
+            if self._wanted < 0 and not self._over:
                 self._play(None)
             while True:
                 if self._outgoing and not self._flush():

@@ -17,6 +17,9 @@ PREFIX = "DISTRUN_"
 STALL_WARNING = "DISTRUN_STALL_WARNING"  # seconds after which a waiting operation is reported; 0 = never (default 60)
 STALL_TIMEOUT = "DISTRUN_STALL_TIMEOUT"  # seconds after which it fails on every rank; 0 = never (default 0)
 START_TIMEOUT = "DISTRUN_START_TIMEOUT"  # seconds the ranks wait for one another in init() (default 60)
+WIRE_DTYPE = (
+    "DISTRUN_WIRE_DTYPE"  # float16 or bfloat16: in what float32 and float64 travel between hosts (default: themselves)
+)
 NETWORK = "DISTRUN_NETWORK"  # interfaces (names) or subnets (10.0.0.0/8), by commas, that ranks of other hosts may use
 
 
@@ -68,6 +71,7 @@ class LaunchContract:
             "OMPI_COMM_WORLD_LOCAL_RANK": str(self.local_rank),
             "OMPI_COMM_WORLD_LOCAL_SIZE": str(self.local_size),
             "OMPI_COMM_WORLD_NODE_RANK": str(self.local_rank),
+            "OMPI_MCA_orte_hnp_uri": f"0.0;tcp://{self.master_addr}:{self.master_port}",  # tells JAX that all these count
         }
 
     @classmethod

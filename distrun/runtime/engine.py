@@ -24,14 +24,16 @@ import numpy as np
 from distrun.errors import CollectiveError, JobAbortedError, MismatchError, StallError
 from distrun.runtime import messages
 from distrun.runtime.backends.base import Backend
+from distrun.runtime.backends.hierarchical import HierarchicalBackend
 from distrun.runtime.callsite import main_stack
 from distrun.runtime.control import Control
-from distrun.runtime.controller import LONGEST_LIST, Controller, Decision, Fail, Key
+from distrun.runtime.controller import LONGEST_LIST, Controller, Decision, Execute, Fail, Key
 from distrun.runtime.handles import Handle
 from distrun.runtime.ledger import Ledger
 from distrun.runtime.neighbourhood import FOREVER, Neighbourhood
 from distrun.runtime.performing import perform
 from distrun.runtime.request import Request, title
+from distrun.runtime.riding import Riders
 from distrun.runtime.segment import FAILED, LEFT
 from distrun.runtime.stalls import CoordinatorWatch, FollowerWatch
 from distrun.tensor_fusion.fusing import DEFAULT_THRESHOLD
@@ -75,6 +77,7 @@ class Engine:
         self._ledger = Ledger(shown[0][0])
         self._pending = self._ledger.pending
         self._outbox = self._ledger.outbox
+        self._riders = Riders(backend) if isinstance(backend, HierarchicalBackend) else None
         self._failure: str | None = None
         self._stopping = False
         self._lock = threading.Lock()
@@ -191,7 +194,7 @@ class Engine:
 
     def _look_abroad(self) -> None:
         """Fail when a rank of another host has failed, or has left while something is still to be decided."""
-        if self._network is None:
+        if self._network is None or not self._network.is_over:
             return
         trouble = self._network.failure
         if trouble is None and self._pending and not self._control.waiting():
@@ -202,8 +205,7 @@ class Engine:
     def _has_news(self) -> bool:
         if self._outbox or self._control.waiting() or self._stopping:
             return True
-        network = self._network
-        return network is not None and bool(network.failure or (self._pending and network.departure))
+        return self._network is not None and self._network.is_over and bool(self._pending or self._network.failure)
 
     def _sleep(self) -> None:
         now = time.monotonic()
@@ -268,6 +270,10 @@ class Engine:
         """Tell the coordinator (perhaps ourselves) about newly submitted operations, in order."""
         numbers: list[int] = []
         outbox = self._outbox
+        if len(outbox) == 1 and self._riders is not None and self._controller is None and self._riders.takes(outbox[0]):
+            handle = outbox.popleft()
+            self._control.send(0, self._riders.pack(messages.RIDERS, handle.number, handle.inputs))
+            return
         while outbox:
             handle = outbox.popleft()
             if handle.number >= 0:
@@ -298,9 +304,16 @@ class Engine:
         now = time.monotonic()
         for rank, message in self._control.messages():
             letter = message[:1]
-            if letter == messages.NUMBERS:
-                controller.submit_numbers(rank, messages.unpack_numbers(message), now)
+            if letter == messages.RIDERS and self._riders is not None:
+                controller.submit_numbers(rank, (self._riders.board(rank, message),), now)
+            elif letter == messages.NUMBERS:
+                numbers = messages.unpack_numbers(message)
+                if self._riders is not None:
+                    self._riders.leave(rank, numbers)
+                controller.submit_numbers(rank, numbers, now)
             elif letter == messages.REQUEST:
+                if self._riders is not None:
+                    self._riders.clear()
                 controller.submit(rank, *Request.decode(message[1:]), now)
             elif letter == messages.REMINDER:
                 self._watch.reminded(rank, messages.unpack_reminder(message), now)
@@ -311,12 +324,24 @@ class Engine:
     def _announce(self, decisions: Iterable[Decision]) -> None:
         for decision in decisions:
             message = messages.pack_decision(decision)
+            if self._riders is not None:
+                if isinstance(decision, Fail):
+                    self._riders.clear()
+                elif isinstance(decision, Execute) and (riders := self._riders.collect(decision.numbers)) is not None:
+                    message = self._combine_riders(self._riders, message, riders)
             ranks = decision.ranks if isinstance(decision, Fail) else self._ranks
             for rank in ranks:
                 if rank != self._rank:
                     self._control.send(rank, message)
             if self._rank in ranks:
                 self._act(message)
+
+    def _combine_riders(self, riders: Riders, execute: bytes, others: dict[int, bytes]) -> bytes:
+        """Coordinator: carry out an operation whose arrays are all here; the message with its result."""
+        (number,) = messages.unpack_numbers(execute)
+        with np.errstate(all="ignore"):
+            result = riders.combine(self._ledger.named(number), others)
+        return riders.pack(messages.RESULT, number, [result])
 
     def _follow(self) -> None:
         """Others: act on what the coordinator has decided."""
@@ -334,6 +359,10 @@ class Engine:
             except BaseException:
                 self._ledger.put_back([handle for handle in handles if not handle.done])  # for `_abort` to find
                 raise
+        elif letter == messages.RESULT:
+            handles = self._ledger.take(message[:5])
+            Riders.deliver(handles[0], message)
+            self._complete(handles)
         elif letter == messages.DEFINE:
             define = messages.unpack_define(message)
             self._perform([self._ledger.take_new(define.request, define.number)])

@@ -53,6 +53,11 @@ class Hosts:
         """How many lanes there are."""
         return min(len(ranks) for ranks in self.ranks)
 
+    @cached_property
+    def most(self) -> int:
+        """How many ranks the largest host has."""
+        return max(len(ranks) for ranks in self.ranks)
+
     @property
     def has_lane(self) -> bool:
         """Whether we belong to a lane, whose number is our `position`."""

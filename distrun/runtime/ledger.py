@@ -81,6 +81,10 @@ class Ledger:
             handles.append(self.pending.pop(key))
         return handles
 
+    def named(self, number: int) -> Handle:
+        """The operation under way that a number of a named request now stands for; it stays."""
+        return self.pending[self._keys[number]]
+
     def take_new(self, request: Request, number: int) -> Handle:
         """Take out the operation that asked for `request`, which has `number` (unless -1) from now on."""
         key: Key | None = None if request.name is None else (request.process_set, request.name)

@@ -11,9 +11,10 @@ from distrun.runtime.controller import Decision, Define, Execute, Fail
 from distrun.runtime.request import Request
 
 # To the coordinator: requests by their numbers, a request spelled out, the answer to a question, how long we have waited.
-NUMBERS, REQUEST, ANSWER, REMINDER = b"N", b"R", b"A", b"W"
-# From the coordinator: its decisions, and the question where the main thread is.
-EXECUTE, DEFINE, FAIL, QUESTION = b"X", b"D", b"F", b"Q"
+# And one request by its number with its arrays (see `riding`).
+NUMBERS, REQUEST, ANSWER, REMINDER, RIDERS = b"N", b"R", b"A", b"W", b"S"
+# From the coordinator: its decisions, the question where the main thread is, and the decision to execute with its result.
+EXECUTE, DEFINE, FAIL, QUESTION, RESULT = b"X", b"D", b"F", b"Q", b"E"
 
 _NUMBER = "i"
 _LONGEST_TEXT = 20_000

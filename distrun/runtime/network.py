@@ -58,6 +58,8 @@ class Network:
         for connection in self._alarms.values():
             connection.setblocking(False)
             self._alarm_poll.register(connection.fileno(), select.EPOLLIN)
+        self.is_over = False
+        """Whether there is a `failure` or a `departure`."""
         self._left: dict[int, str] = {}
         self._failure: str | None = None
         self._suspicion: tuple[float, str] | None = None
@@ -104,9 +106,10 @@ class Network:
         letter = message[:1]
         if letter == _LEFT:
             self._left.setdefault(peer, message[1:].decode(errors="replace"))
+            self.is_over = True
             self._relay(peer, message)
         elif letter == _FAILED:
-            self._failure = self._failure or message[1:].decode(errors="replace")
+            self._fail(message[1:].decode(errors="replace"))
         else:
             self.inbox.append((peer, message))
 
@@ -120,7 +123,11 @@ class Network:
 
     def _end(self, peer: int, how: str) -> None:
         if peer not in self._left:
-            self._failure = self._failure or f"{self.describe(peer)} is gone: {how}"
+            self._fail(f"{self.describe(peer)} is gone: {how}")
+
+    def _fail(self, why: str) -> None:
+        self._failure = self._failure or why
+        self.is_over = True
 
     def _suspect(self, peer: int, how: str) -> None:
         if self._suspicion is None:

@@ -10,12 +10,14 @@ from distrun.runtime.handles import Handle
 from distrun.runtime.reduction import Reduction, reduction
 from distrun.runtime.request import Request, Shape, title
 
+_FROM_OP_ON = slice(Request._fields.index("op"), None)
+
 
 def fusion_key(request: Request) -> Hashable | None:
     """What two requests must have in common to be carried out as one; None when the request must travel alone."""
     if request.kind != "allreduce":
         return None
-    return request.process_set, request.device, request.dtype, request.op, request.prescale, request.postscale
+    return (request.dtype, *tuple(request)[_FROM_OP_ON])
 
 
 def rows_of(shape: Shape, size: int) -> list[int]:
@@ -31,7 +33,7 @@ def perform(backend: Backend, handles: Sequence[Handle]) -> None:
     if len(handles) > 1:
         what += f" and {len(handles) - 1} more"
     if request.kind == "allreduce":
-        _allreduce(backend, handles, _reduction(backend, request), what)
+        _allreduce(backend, handles, reduction_of(backend, request), what)
         return
     for handle in handles:
         if request.kind == "barrier":
@@ -48,7 +50,7 @@ def perform(backend: Backend, handles: Sequence[Handle]) -> None:
             handle.outputs, handle.received = [output], [counts]
         else:
             handle.outputs = [
-                backend.reducescatter(array, _counts(shape, backend.size), _reduction(backend, request), what)
+                backend.reducescatter(array, _counts(shape, backend.size), reduction_of(backend, request), what)
                 for array, shape in zip(handle.inputs, request.shapes, strict=True)
             ]
 
@@ -57,8 +59,11 @@ def _place(handle: Handle) -> int | None:
     return handle.key[1] if isinstance(handle.key[1], int) else None
 
 
-def _reduction(backend: Backend, request: Request) -> Reduction:
-    return reduction(request.dtype, request.op, backend.size, request.prescale, request.postscale)
+def reduction_of(backend: Backend, request: Request) -> Reduction:
+    """The arithmetic of a request."""
+    return reduction(
+        request.dtype, request.op, backend.size, request.prescale, request.postscale, backend.wire_of(request)
+    )
 
 
 def _allreduce(backend: Backend, handles: Sequence[Handle], how: Reduction, what: str) -> None:

@@ -5,6 +5,7 @@ What travels, before the connection belongs to whoever called:
     host   "distrun1", length, greeting      the greeting is public and mostly empty; munge puts the sealed key into it
     both   the proofs of `authentication`
     guest  length, introduction              a JSON object: who calls and what for
+    host   "!"                               so the guest knows that it was not hung up on in between, and calls again if it was
 
 The proofs are bound to the address that the guest called and the host was called at. So a program that somebody else runs at
 an address the guest tries in vain cannot pass the conversation on to the real host. It also means that no address translation
@@ -45,6 +46,7 @@ Introduction = Mapping[str, Any] | Callable[[socket.socket], Mapping[str, Any]]
 """What the caller says of itself, or what makes it up once the connection, and so our address, is known."""
 
 _MAGIC = b"distrun1"
+_HEARD = b"!"
 _LENGTH = struct.Struct("<I")
 _LONGEST_GREETING = 1 << 14
 _LONGEST_INTRODUCTION = 1 << 16
@@ -290,6 +292,7 @@ def _welcome(greeting: bytes, key: bytes, context: bytes) -> Script[dict[str, An
         introduction = None
     if not isinstance(introduction, dict):
         raise BootstrapError("an introduction is not a JSON object")
+    yield _HEARD
     return introduction
 
 
@@ -359,14 +362,16 @@ def dial(
     introduction: Introduction,
     deadline: float,
     source: str | None = None,
+    unless: socket.socket | None = None,
 ) -> Line:
-    """Like `call`, but also tells which place answered and with which key."""
+    """Like `call`, but also tells which place answered and with which key; and gives up once something comes on `unless`,
+    be it the end of that connection."""
     start = time.monotonic()
-    with contextlib.closing(_Dialling(places, key, source, start)) as dialling:
+    with contextlib.closing(_Dialling(places, key, source, unless, start)) as dialling:
         while True:
             line = dialling.next_line(deadline)
             if line is None:
-                seconds = max(0.0, deadline - start)
+                seconds = max(0.0, time.monotonic() - start)
                 raise BootstrapError(f"no call was answered within {seconds:.3g} s: {dialling.reasons()}")
             try:
                 _introduce(line.socket, introduction, deadline)
@@ -385,8 +390,10 @@ def _introduce(connection: socket.socket, introduction: Introduction, deadline: 
     message = json.dumps(dict(facts)).encode()
     if len(message) > _LONGEST_INTRODUCTION:
         raise ValueError(f"an introduction of {len(message)} bytes is longer than {_LONGEST_INTRODUCTION}")
-    connection.settimeout(max(0.001, deadline - time.monotonic()))
+    connection.settimeout(max(0.001, min(PATIENCE, deadline - time.monotonic())))
     connection.sendall(_LENGTH.pack(len(message)) + message)
+    if connection.recv(len(_HEARD)) != _HEARD:
+        raise ConnectionResetError("it hung up")
     connection.settimeout(None)
 
 
@@ -427,6 +434,7 @@ class _Dialling:
     places: Sequence[tuple[str, int]]
     key: KeySource
     source: str | None
+    unless: socket.socket | None
     start: float
     _targets: list[_Target] = field(default_factory=list)
     """The best first."""
@@ -441,9 +449,11 @@ class _Dialling:
 
     def __post_init__(self) -> None:
         self._names = [_Name(place, self.start) for place in self.places]
+        if self.unless is not None:
+            self._selector.register(self.unless, selectors.EVENT_READ)
 
     def next_line(self, deadline: float) -> Line | None:
-        """The next call that somebody who knows the key answers; None at the deadline.
+        """The next call that somebody who knows the key answers; None at the deadline, or when `unless` has something.
 
         An answer counts once all better places have failed again or had `_CHOICE` to answer too: the other side begins to
         listen at one place after the other, and the first to answer may be a slow network that nobody wanted.
@@ -457,6 +467,8 @@ class _Dialling:
                     self._fail(target, self._silence(target))
             alarm = min(self._alarm(), deadline)
             for event, _ in self._selector.select(max(0.0, alarm - time.monotonic())):
+                if event.data is None:
+                    return None
                 line = self._advance(event.data)
                 if line is not None:
                     self._hold(line, event.data)

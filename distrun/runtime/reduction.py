@@ -20,6 +20,9 @@ from distrun.runtime.dtypes import ELEMENT_TYPES, ElementType
 
 Flat = NDArray[Any]
 
+NARROWED = ("float32", "float64")
+"""The types that may travel between hosts in half precision."""
+
 CHUNK = 256 << 10
 """Bytes combined at a time: chunks of two sources stay in a core's second-level cache, and each call does enough."""
 
@@ -88,15 +91,18 @@ class Reduction:
         size: int,
         prescale: float,
         postscale: float,
-        divisor: int | None = None,
+        divisor: float | None = None,
+        wire: ElementType | None = None,
     ) -> None:
-        """`divisor` is what an average divides by, if not by `size`."""
+        """`divisor` is what an average divides by, if not by `size`; `wire` the half-precision type in which elements travel
+        between hosts, if not their own."""
         if op is Average and element.accumulator.kind in "iu" and element.accumulator.itemsize < 8:
             # Two 200s of uint8 average to 200, though their sum is no uint8.
             element = replace(element, accumulator=np.dtype(f"{element.accumulator.kind}8"))
         self.element = element
         self.op = op
         self.size = size
+        self.wire = wire
         self.prescale = prescale
         self.postscale = postscale
         self._ufunc = _UFUNCS[op]
@@ -107,7 +113,7 @@ class Reduction:
         number = np.longdouble if element.name in (np.dtype("longdouble").name, np.dtype("clongdouble").name) else float
         # A long double keeps its precision: 1/3 as a Python float would have no more than a double's.
         self._postscale = number(postscale) / divisor if divisor != 1 and inexact else postscale
-        self._divisor = divisor if np.issubdtype(element.accumulator, np.integer) else 1
+        self._divisor = int(divisor) if np.issubdtype(element.accumulator, np.integer) else 1
         self._accumulator, self._operand = _scratch(element.accumulator)
         self._direct = not element.is_converted and prescale == 1.0
 
@@ -192,27 +198,28 @@ def _scratch(dtype: np.dtype[Any]) -> tuple[Flat, Flat]:
 
 
 @functools.lru_cache(maxsize=1024)
-def reduction(dtype: str, op: ReduceOp, size: int, prescale: float, postscale: float) -> Reduction:
+def reduction(dtype: str, op: ReduceOp, size: int, prescale: float, postscale: float, wire: str = "") -> Reduction:
     """The `Reduction` for these parameters, made once. Not safe to use from two threads at a time; the engine never does."""
-    return Reduction(ELEMENT_TYPES[dtype], op, size, prescale, postscale)
+    narrow = ELEMENT_TYPES[wire] if wire and dtype in NARROWED else None
+    return Reduction(ELEMENT_TYPES[dtype], op, size, prescale, postscale, wire=narrow)
 
 
 @functools.lru_cache(maxsize=1024)
-def stages(whole: Reduction, hosts: int) -> tuple[Reduction, Reduction]:
+def stages(whole: Reduction, hosts: int, most: int) -> tuple[Reduction, Reduction]:
     """A reduction over all ranks in two steps: over the ranks of a host, then over the hosts' results.
 
-    Between the two, elements are as wide as in memory. An average of half-precision numbers is therefore formed in both steps,
-    weighted by the number of ranks, so that a sum too large for them never occurs; other averages are divided at the end.
+    Between the two, elements are as wide as in memory or on the wire. An average of half-precision numbers is therefore formed
+    in both steps, weighted by `most`, the number of ranks of the largest host, so that a sum too large for them never occurs;
+    other averages are divided at the end.
     """
     element, op = whole.element, whole.op
     within = Sum if op is Average else op
-    if op is Average and element.is_converted:
-        weight = hosts / whole.size
+    if op is Average and (element.is_converted or whole.wire is not None):
         return (
-            Reduction(element, within, whole.size, whole.prescale, weight),
-            Reduction(element, op, hosts, 1.0, whole.postscale),
+            Reduction(element, within, whole.size, whole.prescale, 1 / most),
+            Reduction(element, op, hosts, 1.0, whole.postscale, divisor=whole.size / most, wire=whole.wire),
         )
     return (
         Reduction(element, within, whole.size, whole.prescale, 1.0),
-        Reduction(element, op, hosts, 1.0, whole.postscale, divisor=whole.size),
+        Reduction(element, op, hosts, 1.0, whole.postscale, divisor=whole.size, wire=whole.wire),
     )

@@ -145,9 +145,10 @@ def gather(
         UsageError: `network` allows no interface of this machine.
     """
     allowed = [interface.address for interface in matching(network)] if network else None
+    mine = Member(rank, host, hostname, os.getpid(), "", 0)
     if rank == 0:
-        return _Host(size, Member(0, host, hostname, os.getpid(), "", 0), place, timeout).gather(settings, allowed)
-    return _visit(Member(rank, host, hostname, os.getpid(), "", 0), size, place, timeout, allowed)
+        return _Host(size, mine, place, timeout).gather(settings, allowed)
+    return _Guest(size, mine, place, timeout).gather(allowed)
 
 
 # Rank 0 -------------------------------------------------------------------------------------------------------------
@@ -362,76 +363,89 @@ def _allow_files(count: int) -> None:
 # The other ranks ----------------------------------------------------------------------------------------------------
 
 
-def _visit(mine: Member, size: int, place: Place, timeout: float, allowed: list[str] | None) -> Gathering:
-    """Call rank 0 and wait for the table."""
-    deadline = time.monotonic() + timeout
-    with ExitStack() as undo:
-        listeners: list[socket.socket] = []
+class _Guest:
+    """Another rank, which calls rank 0."""
 
-        def introduction(connection: socket.socket) -> dict[str, Any]:
-            """Who we are, and where we take calls: that is known once we have a connection."""
-            if listeners:  # an earlier connection broke
-                listeners.pop().close()
-            listener = undo.enter_context(listen(_choose(connection.getsockname()[0], allowed)))
-            listeners.append(listener)
-            address, port = listener.getsockname()[:2]
-            return {"purpose": CONTROL, "size": size, "member": astuple(replace(mine, address=address, port=port))}
+    def __init__(self, size: int, mine: Member, place: Place, timeout: float) -> None:
+        self._size = size
+        self._mine = mine
+        self._place = place
+        self._timeout = timeout
+        self._deadline = time.monotonic() + timeout
 
-        line = _reach(place.addresses, place.opener or _known_key(place), introduction, mine.rank, timeout, deadline)
-        control = undo.enter_context(line.socket)
-        facts = {"purpose": ALARM, "size": size, "member": astuple(mine)}
-        alarm = undo.enter_context(_reach([line.place], line.key, facts, mine.rank, timeout, deadline).socket)
-        members, settings = _hear(control, mine.rank, size, line.place, timeout, deadline)
+    def gather(self, allowed: list[str] | None) -> Gathering:
+        """Call rank 0 and wait for the table."""
+        with ExitStack() as undo:
+            listeners: list[socket.socket] = []
+
+            def introduction(connection: socket.socket) -> dict[str, Any]:
+                """Who we are, and where we take calls: that is known once we have a connection."""
+                if listeners:  # an earlier connection broke
+                    listeners.pop().close()
+                listener = undo.enter_context(listen(_choose(connection.getsockname()[0], allowed)))
+                listeners.append(listener)
+                address, port = listener.getsockname()[:2]
+                return self._facts(CONTROL, replace(self._mine, address=address, port=port))
+
+            line = self._call(introduction)
+            control = undo.enter_context(line.socket)
+            alarm = self._call_again(line)
+            if alarm is not None:
+                undo.enter_context(alarm)
+            members, settings = self._hear(line)
+            assert alarm is not None  # rank 0 does not tell who is there before it has all alarms
+            control_by_rank, alarm_by_rank = {0: control}, {0: alarm}
+            if members[0].host == self._mine.host:
+                for connections in (control_by_rank, alarm_by_rank):
+                    connections.pop(0).close()
+            reception = Reception(listeners, line.key)
+            undo.pop_all()
+        return Gathering(members, settings, control_by_rank, alarm_by_rank, reception, line.key)
+
+    def _facts(self, purpose: str, member: Member) -> dict[str, Any]:
+        return {"purpose": purpose, "size": self._size, "member": astuple(member)}
+
+    def _call(self, introduction: Callable[[socket.socket], dict[str, Any]]) -> Line:
+        key = self._place.opener or _known_key(self._place)
+        try:
+            return dial(self._place.addresses, key, introduction, self._deadline)
+        except BootstrapError as error:
+            raise BootstrapError(
+                f"rank {self._mine.rank} did not find rank 0 within {self._timeout:g} s: {error}; see whether rank 0 is still "
+                "starting (raise --start-timeout), has ended, or is to be reached at another address (--network)"
+            ) from None
+
+    def _call_again(self, line: Line) -> socket.socket | None:
+        """The alarm; None when rank 0 has something to say instead, which can only be why it gave up."""
+        try:
+            introduction = self._facts(ALARM, self._mine)
+            return dial([line.place], line.key, introduction, self._deadline, unless=line.socket).socket
+        except BootstrapError as error:
+            if select.select([line.socket], [], [], 0)[0]:
+                return None
+            raise BootstrapError(f"rank {self._mine.rank} reached rank 0 once and not again: {error}") from None
+
+    def _hear(self, line: Line) -> tuple[tuple[Member, ...], dict[str, int]]:
+        """Rank 0's word: everybody, and the settings."""
+        place, rank = show(line.place), self._mine.rank
+        try:
+            message = _receive(line.socket, self._deadline)
+        except TimeoutError:
+            raise BootstrapError(
+                f"rank {rank} met rank 0 at {place}, but some rank of another host did not come within {self._timeout:g} s"
+            ) from None
+        except OSError as error:
+            raise BootstrapError(
+                f"rank 0 at {place} ended while the ranks were gathering ({error}): see what it says"
+            ) from None
+        if "error" in message:
+            raise BootstrapError(str(message["error"]))
+        members = [Member(*row) for row in message["members"]]
+        if [member.rank for member in members] != list(range(self._size)):
+            raise BootstrapError(f"rank 0 told rank {rank} of {len(members)} ranks instead of {self._size}")
         # At this address rank 0 can be reached from here; of its others we know nothing.
-        members = (replace(members[0], address=line.place[0], port=line.place[1]), *members[1:])
-        connections = ({0: control}, {0: alarm})
-        if members[0].host == mine.host:
-            for connection in (control, alarm):
-                connection.close()
-            connections = ({}, {})
-        reception = Reception(listeners, line.key)
-        undo.pop_all()
-    return Gathering(members, settings, *connections, reception, line.key)
-
-
-def _reach(
-    places: Iterable[tuple[str, int]],
-    key: bytes | Callable[[bytes], bytes],
-    introduction: dict[str, Any] | Callable[[socket.socket], dict[str, Any]],
-    rank: int,
-    timeout: float,
-    deadline: float,
-) -> Line:
-    """Call rank 0."""
-    try:
-        return dial(list(places), key, introduction, deadline)
-    except BootstrapError as error:
-        raise BootstrapError(
-            f"rank {rank} did not find rank 0 within {timeout:g} s: {error}; see whether rank 0 is still starting (raise "
-            "--start-timeout), has ended, or is to be reached at another address (--network)"
-        ) from None
-
-
-def _hear(
-    control: socket.socket, rank: int, size: int, place: tuple[str, int], timeout: float, deadline: float
-) -> tuple[tuple[Member, ...], dict[str, int]]:
-    """Rank 0's word: everybody, and the settings."""
-    try:
-        message = _receive(control, deadline)
-    except TimeoutError:
-        raise BootstrapError(
-            f"rank {rank} met rank 0 at {show(place)}, but some rank of another host did not come within {timeout:g} s"
-        ) from None
-    except OSError as error:
-        raise BootstrapError(
-            f"rank 0 at {show(place)} ended while the ranks were gathering ({error}): see what it says"
-        ) from None
-    if "error" in message:
-        raise BootstrapError(str(message["error"]))
-    members = tuple(Member(*row) for row in message["members"])
-    if [member.rank for member in members] != list(range(size)):
-        raise BootstrapError(f"rank 0 told rank {rank} of {len(members)} ranks instead of {size}")
-    return members, {str(name): int(value) for name, value in message["settings"].items()}
+        members[0] = replace(members[0], address=line.place[0], port=line.place[1])
+        return tuple(members), {str(name): int(value) for name, value in message["settings"].items()}
 
 
 def _choose(address: str, allowed: list[str] | None) -> str:

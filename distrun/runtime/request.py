@@ -30,6 +30,8 @@ class Request(NamedTuple):
     postscale: float = 1.0
     process_set: int = 0
     device: str = "cpu"
+    wire: str = ""
+    """The half-precision type in which elements travel between hosts; empty: their own."""
 
     @property
     def nbytes(self) -> int:
@@ -47,7 +49,7 @@ class Request(NamedTuple):
         return cls(kind, name, dtype, tuple(tuple(shape) for shape in shapes), ReduceOp(op), *rest), site
 
 
-AGREED = ("kind", "device", "dtype", "shapes", "op", "root", "prescale", "postscale")
+AGREED = ("kind", "device", "dtype", "shapes", "op", "root", "prescale", "postscale", "wire")
 """The fields named in a mismatch, the most telling first."""
 
 

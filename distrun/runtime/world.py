@@ -38,6 +38,8 @@ BACKEND = "DISTRUN_BACKEND"  # auto (default), shared_memory, tcp or mpi
 FUSION_THRESHOLD = "DISTRUN_FUSION_THRESHOLD"  # bytes; 0 fuses nothing
 CACHE = "DISTRUN_CACHE_CAPACITY"  # requests
 
+_WIRE_DTYPES = ("", "float16", "bfloat16")
+
 AnyEngine = Engine | SoloEngine
 
 
@@ -122,7 +124,7 @@ class _Start:
             neighbourhood = self._neighbourhood(hosts.position, hosts.neighbours, network)
             links = self._links(gathering, hosts, network, neighbourhood, deadline)
             gathering.reception.close()
-            backend = HierarchicalBackend(neighbourhood, hosts, links)
+            backend = HierarchicalBackend(neighbourhood, hosts, links, _WIRE_DTYPES[gathering.settings["wire_dtype"]])
             engine = self._engine(neighbourhood, backend, gathering.settings["fusion_threshold"])
             undo.pop_all()
         cross_rank, cross_size = hosts.cross()
@@ -137,10 +139,18 @@ class _Start:
             host,
             topology.hostname,
             self._place(),
-            {"fusion_threshold": self._threshold},
+            {"fusion_threshold": self._threshold, "wire_dtype": self._wire_dtype()},
             self._timeout,
             self._environ.get(contract.NETWORK) or None,
         )
+
+    def _wire_dtype(self) -> int:
+        choice = self._environ.get(contract.WIRE_DTYPE, "")
+        if choice not in _WIRE_DTYPES:
+            raise UsageError(
+                f"{contract.WIRE_DTYPE}={choice!r} is no half-precision type: use float16 or bfloat16, or unset it"
+            )
+        return _WIRE_DTYPES.index(choice)
 
     def _place(self) -> Place:
         place = self._environment.place()

@@ -14,6 +14,7 @@ is a ValueError).
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -24,7 +25,7 @@ from distrun.runtime.handles import AnyHandle, Handle
 from distrun.runtime.process_set import ProcessSet, global_process_set
 from distrun.runtime.reduction import Average, ReduceOp, Sum
 from distrun.torch import autograd, operations
-from distrun.torch.compression import Compression, Compressor, of_the_wire
+from distrun.torch.compression import Compression, Compressor, wire_type
 from distrun.torch.operations import Call, grouped, run, single, submit
 
 _World = global_process_set
@@ -47,8 +48,9 @@ def reduce_op(average: bool | None, op: ReduceOp | None) -> ReduceOp:
 
 
 def _allreduce(tensors: Sequence[Tensor], call: Call, compression: Compressor) -> list[Tensor]:
-    if of_the_wire(compression):
-        return list(autograd.apply(autograd.Allreduce, call, *tensors))
+    wire = wire_type(compression)
+    if wire is not None:
+        return list(autograd.apply(autograd.Allreduce, replace(call, wire=wire), *tensors))
     pairs = [compression.compress(tensor) for tensor in tensors]
     reduced = autograd.apply(autograd.Allreduce, call, *[tensor for tensor, _ in pairs])
     return [compression.decompress(tensor, ctx) for tensor, (_, ctx) in zip(reduced, pairs, strict=True)]
@@ -266,8 +268,9 @@ def alltoall_async(
 
 
 def _reducescatter(tensors: Sequence[Tensor], call: Call, compression: Compressor) -> list[Tensor]:
-    if of_the_wire(compression):
-        return list(autograd.apply(autograd.Reducescatter, call, *tensors))
+    wire = wire_type(compression)
+    if wire is not None:
+        return list(autograd.apply(autograd.Reducescatter, replace(call, wire=wire), *tensors))
     pairs = [compression.compress(tensor) for tensor in tensors]
     parts = autograd.apply(autograd.Reducescatter, call, *[tensor for tensor, _ in pairs])
     return [compression.decompress(part, ctx) for part, (_, ctx) in zip(parts, pairs, strict=True)]

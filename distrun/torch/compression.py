@@ -1,9 +1,10 @@
 """Compression of what travels between hosts.
 
 Within a host tensors travel through its memory, where halving them costs more than it saves: `Compression.fp16` and
-`Compression.bf16` are accepted, and leave them as they are. This version connects the ranks of one host, so nothing is
-compressed by them at all, and results are at least as exact as Horovod's. A compressor of your own - a class with
-the static methods `compress(tensor) -> (tensor, context)` and `decompress(tensor, context) -> tensor` - is called always.
+`Compression.bf16` leave them as they are there. Between hosts float32 and float64 then travel in half precision; the ranks of
+a host are added up before that, and the hosts after it, in full. So results are at least as exact as Horovod's. A compressor of
+your own - a class with the static methods `compress(tensor) -> (tensor, context)` and `decompress(tensor, context) ->
+tensor` - is called always.
 """
 
 from __future__ import annotations
@@ -84,6 +85,10 @@ class Compression:
     bf16 = BF16Compressor
 
 
-def of_the_wire(compressor: Compressor) -> bool:
-    """Whether `compressor` is one of ours, which concern only what leaves the host; a subclass is the user's."""
-    return compressor in (NoneCompressor, FP16Compressor, BF16Compressor)
+_OF_THE_WIRE: dict[Any, str] = {NoneCompressor: "", FP16Compressor: "float16", BF16Compressor: "bfloat16"}
+
+
+def wire_type(compressor: Compressor) -> str | None:
+    """The type of elements on the wire, empty for their own; None when `compressor` is not one of ours, which concern only what
+    leaves the host. A subclass is the user's."""
+    return _OF_THE_WIRE.get(compressor)

@@ -33,6 +33,7 @@ class Call:
     op: ReduceOp = Average
     prescale: float = 1.0
     postscale: float = 1.0
+    wire: str = ""
 
     def named(self, suffix: str) -> Call:
         """The same for an operation that goes with this one; one without a name stays so."""
@@ -55,6 +56,7 @@ class Call:
             float(self.prescale),
             float(self.postscale),
             self.process_set.process_set_id,
+            wire=self.wire,
         )
 
 

@@ -20,7 +20,7 @@ from __future__ import annotations
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from operator import is_
 from types import FrameType
 
@@ -35,7 +35,7 @@ from distrun.runtime.reduction import Average, ReduceOp
 from distrun.tensor_fusion.buckets import DEFAULT_THRESHOLD, Item, equal_groups, expected_order, plan, plan_groups
 from distrun.torch import agreement, backward, collectives
 from distrun.torch.bucket import Bucket, DenseBucket
-from distrun.torch.compression import Compression, Compressor, of_the_wire
+from distrun.torch.compression import Compression, Compressor, wire_type
 from distrun.torch.odd_buckets import CompressedBucket, SparseBucket
 from distrun.torch.operations import Call, run, submit
 
@@ -336,8 +336,9 @@ class GradientReducer:
     def _make_bucket(self, index: int, places: Sequence[int]) -> Bucket:
         call = self._settings.call(f"{self._name}.bucket.{index}")
         parameters = [self._parameters[place] for place in places]
-        if of_the_wire(self._settings.compression):
-            return DenseBucket(call, places, parameters, self._settings.sparse_as_dense)
+        wire = wire_type(self._settings.compression)
+        if wire is not None:
+            return DenseBucket(replace(call, wire=wire), places, parameters, self._settings.sparse_as_dense)
         return CompressedBucket(call, places, parameters, self._settings.compression)
 
     # Helping the optimizer -------------------------------------------------------------------------------------------

@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from distrun.runtime.reduction import Reduction
+from distrun.runtime.request import Request
 
 Flat = NDArray[Any]
 
@@ -29,6 +30,10 @@ class Backend(ABC):
     def empty(self, count: int, dtype: np.dtype[Any]) -> Flat:
         """An uninitialised flat array in the memory this backend reads fastest."""
         return np.empty(count, dtype)
+
+    def wire_of(self, request: Request) -> str:
+        """The half-precision type in which a request's elements travel between hosts; empty: their own."""
+        return ""
 
     @abstractmethod
     def allreduce(self, inputs: Sequence[Flat], outputs: Sequence[Flat], reduction: Reduction, what: str) -> None:

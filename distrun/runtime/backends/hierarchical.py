@@ -4,11 +4,11 @@ What crosses the wire crosses it once per host, however many ranks the host has.
 (see `Hosts`), which work side by side; small ones are the business of lane 0.
 
 A large reduction is a reduce-scatter and an allgather by direct exchange: each host is sent its part of everybody's array,
-combines the parts in the order of the hosts, and sends everybody the result. A ring moves as many bytes, 2(n-1)/n of the array in
-each direction, in 2(n-1) steps instead of 2, and adds up every part in another order (R. Thakur, R. Rabenseifner, W. Gropp:
-Optimization of Collective Communication Operations in MPICH, 2005, calls what we do pairwise exchange). The array is cut into pieces
-that follow each other closely, so both directions of all links stay busy. A small array is sent whole to everybody and combined by
-everybody: one step. Either way, all ranks hold the same bits.
+combines the parts in the order of the hosts, and sends everybody the result. (R. Thakur, R. Rabenseifner, W. Gropp:
+Optimization of Collective Communication Operations in MPICH, 2005, call it pairwise exchange.) A ring moves as many bytes,
+2(n-1)/n of the array in each direction, but in 2(n-1) steps instead of 2, rounds at each of them, and adds up every part in
+another order. The array is cut into pieces that follow each other closely, so both directions of all links stay busy. A small
+array is sent whole to everybody and combined by everybody: one step. Either way, all ranks hold the same bits.
 """
 
 from __future__ import annotations
@@ -20,10 +20,12 @@ import numpy as np
 
 from distrun.runtime.backends.base import Backend, Flat
 from distrun.runtime.backends.lane import Lane
+from distrun.runtime.backends.transit import Transit
 from distrun.runtime.hosts import Hosts
 from distrun.runtime.links import Links
 from distrun.runtime.neighbourhood import Neighbourhood
-from distrun.runtime.reduction import Reduction, reduction, stages
+from distrun.runtime.reduction import NARROWED, Reduction, reduction, stages
+from distrun.runtime.request import Request
 from distrun.runtime.segment import STAGE
 from distrun.tensor_fusion.packing import pack, unpack
 
@@ -38,14 +40,16 @@ class HierarchicalBackend(Backend):
 
     name = "hierarchical"
 
-    def __init__(self, neighbourhood: Neighbourhood, hosts: Hosts, links: Links) -> None:
+    def __init__(self, neighbourhood: Neighbourhood, hosts: Hosts, links: Links, wire: str = "") -> None:
+        """`wire`: the half-precision type in which float32 and float64 are reduced between hosts, unless a request says
+        another; empty for none."""
+        self._wire = wire
         self._hood = neighbourhood
         self._hosts = hosts
         self._links = links
         self._segments = neighbourhood.segments
         self._mine = neighbourhood.mine
         self._is_alone = neighbourhood.size == 1
-        self._is_staged = any(len(ranks) > 1 for ranks in hosts.ranks)
         self.rank = hosts.rank
         self.size = sum(len(ranks) for ranks in hosts.ranks)
         self._order = [rank for ranks in hosts.ranks for rank in ranks]
@@ -57,9 +61,14 @@ class HierarchicalBackend(Backend):
     def close(self) -> None:
         self._links.close()
 
+    def wire_of(self, request: Request) -> str:
+        if request.kind not in ("allreduce", "reducescatter") or request.dtype not in NARROWED:
+            return ""
+        return request.wire or self._wire
+
     def _stages(self, whole: Reduction) -> tuple[Reduction | None, Reduction]:
         """How the ranks of a host are combined, and how hosts are; None where every host has one rank."""
-        return stages(whole, self._hosts.count) if self._is_staged else (None, whole)
+        return stages(whole, self._hosts.count, self._hosts.most) if self._hosts.most > 1 else (None, whole)
 
     def _exchange(self, words: Sequence[int], what: str) -> list[Sequence[int]]:
         return [words] if self._is_alone else self._hood.exchange(words, what)
@@ -117,14 +126,17 @@ class HierarchicalBackend(Backend):
         if within is not None:
             ours = np.empty_like(ours)
             within.combine(sources, [ours])
-        shares = np.empty((self._hosts.count, ours.size), ours.dtype)
+        transit = Transit(reduction.wire, ours.dtype)
+        sent = transit.narrow(ours)
+        shares = list(np.empty((self._hosts.count, ours.size), transit.dtype))
         tickets = []
         for host in self._hosts.others:
-            self._links.send(host, ours)
+            self._links.send(host, sent)
             tickets.append(self._links.receive(host, shares[host]))
         self._links.wait(tickets, what)
         self._links.flush(what)
-        between.combine([ours if host == self._hosts.own else share for host, share in enumerate(shares)], targets)
+        shares[self._hosts.own] = sent  # everybody must add up the same numbers
+        between.combine([transit.widened(share, ours.dtype) for share in shares], targets)
 
     def _allreduce_alone(
         self, inputs: Sequence[Flat], outputs: Sequence[Flat], count: int, reduction: Reduction, what: str
@@ -162,6 +174,20 @@ class HierarchicalBackend(Backend):
         lane, lanes = self._hosts.position, self._hosts.lanes
         return count * lane // lanes, count * (lane + 1) // lanes
 
+    def combine(self, sources: Sequence[Flat], reduction: Reduction) -> Flat:
+        """What `allreduce` would make of the ranks' arrays, which are all here, by rank."""
+        result = np.empty_like(sources[0])
+        within, between = self._stages(reduction)
+        if within is None or reduction.is_widened:
+            reduction.combine([sources[rank] for rank in self._order], [result])
+            return result
+        shares = []
+        for ranks in self._hosts.ranks:
+            shares.append(np.empty_like(result))
+            within.combine([sources[rank] for rank in ranks], [shares[-1]])
+        between.combine(shares, [result])
+        return result
+
     def reducescatter(self, array: Flat, counts: Sequence[int], reduction: Reduction, what: str) -> Flat:
         if reduction.is_widened:
             return self._reducescatter_widened(array, counts, reduction, what)
@@ -171,6 +197,7 @@ class HierarchicalBackend(Backend):
         sources = self._views(source, [offset for offset, _ in words], [array.size] * len(words))
         outputs = self._views(output, [offset for _, offset in words], [counts[r] for r in self._hosts.neighbours])
         within, between = self._stages(reduction)
+        transit = Transit(reduction.wire, array.dtype)
 
         def ours(start: int, stop: int) -> Flat:
             parts = [part[start:stop] for part in sources]
@@ -183,13 +210,14 @@ class HierarchicalBackend(Backend):
         if self._hosts.has_lane:
             for host in self._hosts.others:
                 for rank, start, stop in self._cut(self._hosts.ranks[host], counts):
-                    self._links.send(host, ours(starts[rank] + start, starts[rank] + stop))
+                    self._links.send(host, transit.narrow(ours(starts[rank] + start, starts[rank] + stop)))
             for rank, start, stop in self._cut(self._hosts.neighbours, counts):
-                shares = np.empty((self._hosts.count, stop - start), array.dtype)
-                self._links.wait([self._links.receive(host, shares[host]) for host in self._hosts.others], what)
+                raw = np.empty((self._hosts.count, stop - start), transit.dtype)
+                self._links.wait([self._links.receive(host, raw[host]) for host in self._hosts.others], what)
+                shares = [transit.widened(share, array.dtype) for share in raw]
                 shares[self._hosts.own] = ours(starts[rank] + start, starts[rank] + stop)
-                target = outputs[self._hosts.neighbours.index(rank)][start:stop]
-                between.combine(list(shares), [target])
+                target = outputs[self._hosts.neighbours.index(rank) if len(outputs) > 1 else 0][start:stop]
+                between.combine(shares, [target])
             self._links.flush(what)
         self._exchange((), what)
         return output

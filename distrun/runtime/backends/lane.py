@@ -9,6 +9,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from distrun.runtime.backends.base import Flat
+from distrun.runtime.backends.transit import Transit
 from distrun.runtime.hosts import Hosts
 from distrun.runtime.links import Links, Ticket
 from distrun.runtime.reduction import Reduction
@@ -32,6 +33,8 @@ class _Piece:
         self.shares = shares
         """Where the other hosts' elements of our own part go."""
         self.tickets: list[Ticket] = []
+        self.results: list[Flat] = []
+        """Where the parts that the hosts have combined go."""
 
 
 class Lane:
@@ -49,8 +52,8 @@ class Lane:
         hosts = self._hosts.count
         work = _Reduction(self._links, self._hosts, sources, targets, how, what)
         part = min(PART, SCRATCH // (2 * hosts)) // sources[0].itemsize
-        scratch = self._scratch(2 * hosts * (part + 1) * sources[0].itemsize).view(sources[0].dtype)
-        shares = scratch.reshape(2, hosts, part + 1)
+        dtype = work.transit.dtype
+        shares = self._scratch(2 * hosts * (part + 1) * dtype.itemsize).view(dtype).reshape(2, hosts, part + 1)
         sent: deque[_Piece] = deque()
         combined: deque[_Piece] = deque()
         for number, start in enumerate(range(0, sources[0].size, part * hosts)):
@@ -110,6 +113,7 @@ class _Reduction:
         self._targets = targets
         self._within, self._between = how
         self._what = what
+        self.transit = Transit(self._between.wire, sources[0].dtype)
         own = hosts.position if len(targets) > 1 else 0
         self._target = targets[own]
         self._neighbours = [target for index, target in enumerate(targets) if index != own]
@@ -123,7 +127,7 @@ class _Reduction:
             if self._within is not None:
                 self._within.combine([source[part] for source in self._sources], [self._ours[part]])
             if host != self._hosts.own:
-                self._links.send(host, self._ours[part])
+                self._links.send(host, self.transit.narrow(self._ours[part]))
         mine = piece.parts[self._hosts.own]
         for host in self._hosts.others:
             piece.tickets.append(self._links.receive(host, piece.shares[host][: mine.stop - mine.start]))
@@ -134,19 +138,29 @@ class _Reduction:
         mine = piece.parts[self._hosts.own]
         if mine.start < mine.stop:
             shares = [
-                self._ours[mine] if host == self._hosts.own else share[: mine.stop - mine.start]
+                self._ours[mine]
+                if host == self._hosts.own
+                else self.transit.widened(share[: mine.stop - mine.start], self._ours.dtype)
                 for host, share in enumerate(piece.shares)
             ]
-            self._between.combine(shares, [self._target[mine], *(target[mine] for target in self._neighbours)])
+            self._between.combine(shares, [self._target[mine]])
+        result = self.transit.narrow(self._target[mine])
+        self.transit.widen(result, self._target[mine])  # what travelled was rounded, and everybody must have the same
+        for target in self._neighbours:
+            target[mine] = self._target[mine]
         piece.tickets = []
         for host in self._hosts.others:
-            self._links.send(host, self._target[mine])
+            self._links.send(host, result)
             # It comes when that host has had our share of it, so that share need not be kept.
-            piece.tickets.append(self._links.receive(host, self._target[piece.parts[host]]))
+            part = self._target[piece.parts[host]]
+            piece.results.append(np.empty(part.size, self.transit.dtype) if self.transit.is_narrow else part)
+            piece.tickets.append(self._links.receive(host, piece.results[-1]))
 
     def spread(self, piece: _Piece) -> None:
         """Hand what the other hosts have combined to our neighbours."""
         self._links.wait(piece.tickets, self._what)
-        for target in self._neighbours:
-            for host in self._hosts.others:
-                target[piece.parts[host]] = self._target[piece.parts[host]]
+        for host, result in zip(self._hosts.others, piece.results, strict=True):
+            part = piece.parts[host]
+            self.transit.widen(result, self._target[part])
+            for target in self._neighbours:
+                target[part] = self._target[part]

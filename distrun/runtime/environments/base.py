@@ -10,7 +10,6 @@ from distrun.errors import UsageError
 from distrun.runtime.rendezvous import Place
 from distrun.runtime.topology import Topology
 
-
 PORTS = 4
 """How many ports are tried where a port is only guessed to be free."""
 _LAST_PORT = 65535
@@ -93,10 +92,10 @@ class Environment(abc.ABC):
                 f"the job has several hosts and {self.name} gives its ranks no secret to know one another by: set {_KEY} to "
                 "the same text on all of them, as from `openssl rand -hex 32`, or start the script with `distrun`"
             )
-        if not 0 < master < _LAST_PORT:
-            raise UsageError(f"MASTER_PORT={master} is not a port: allowed are 1 to {_LAST_PORT - 1}")
-        ports = [(master + step) % _LAST_PORT or 1024 for step in range(1, PORTS + 1)]
-        return Place(tuple((address, port) for port in ports), key)
+        if not 0 < master <= _LAST_PORT:
+            raise UsageError(f"MASTER_PORT={master} is not a port: allowed are 1 to {_LAST_PORT}")
+        direction = 1 if master + PORTS <= _LAST_PORT else -1
+        return Place(tuple((address, master + direction * step) for step in range(1, PORTS + 1)), key)
 
     def _text(self, variable: str) -> str:
         """The value of `variable`, which this environment needs."""

@@ -47,8 +47,8 @@ class Distrun(Environment):
         text = self._contract().rendezvous
         if not text:
             raise UsageError(
-                "DISTRUN_RENDEZVOUS is empty though the job has several hosts: start the script with `distrun`, and pass on all "
-                "of its variables"
+                "DISTRUN_RENDEZVOUS is empty though the job has several hosts: start the script with `distrun`, and pass on "
+                "all of its variables"
             )
         return Place(parse(text), self.job_key())
 

@@ -1,0 +1,556 @@
+"""Callers who know the key come through, quickly, whatever strangers do meanwhile."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import resource
+import select
+import socket
+import struct
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from distrun.errors import BootstrapError, UsageError
+from distrun.runtime import reception as module
+from distrun.runtime.reception import Line, Reception, call, dial, listen, show, tune
+
+KEY = bytes(range(32))
+HERE = "127.0.0.1"
+
+
+class Caller(threading.Thread):
+    """One call, in a thread."""
+
+    def __init__(self, places: list[tuple[str, int]], key: Any = KEY, patience: float = 20.0, **facts: Any) -> None:
+        super().__init__()
+        self._call: Callable[[], Line] = lambda: dial(places, key, facts, time.monotonic() + patience)
+        self.line: Line | None = None
+        self.error: Exception | None = None
+        self.start()
+
+    def run(self) -> None:
+        try:
+            self.line = self._call()
+        except Exception as error:
+            self.error = error
+
+    def end(self) -> Line:
+        self.join(30.0)
+        assert not self.is_alive(), "it is still calling"
+        if self.error is not None:
+            raise self.error
+        assert self.line is not None
+        return self.line
+
+
+@pytest.fixture(autouse=True)
+def no_descriptors_left() -> Iterator[None]:
+    before = len(os.listdir("/proc/self/fd"))
+    yield
+    assert len(os.listdir("/proc/self/fd")) == before, "descriptors are left open"
+
+
+@pytest.fixture
+def desk(no_descriptors_left) -> Iterator[Reception]:
+    desk = Reception([listen(HERE)], KEY)
+    yield desk
+    desk.close()
+
+
+def meet(desk: Reception, callers: list[Caller], timeout: float = 10.0) -> dict[Any, dict[str, Any]]:
+    """Receive as many calls as there are callers, hang up; the introductions by name."""
+    introductions = {}
+    deadline = time.monotonic() + timeout
+    for _ in callers:
+        answer = desk.receive(deadline - time.monotonic())
+        assert answer is not None, "somebody did not come through"
+        answer[0].close()
+        introductions[answer[1]["name"]] = answer[1]
+    for caller in callers:
+        caller.end().socket.close()
+    return introductions
+
+
+def test_a_caller_comes_with_an_introduction_and_both_can_talk(desk):
+    caller = Caller(desk.places, name="a", nested={"list": [1, 2]})
+    answer = desk.receive(10.0)
+    assert answer is not None
+    ours, introduction = answer
+    line = caller.end()
+    assert introduction == {"name": "a", "nested": {"list": [1, 2]}}
+    assert (line.place, line.key) == (desk.places[0], KEY)
+    for connection in (ours, line.socket):
+        assert connection.gettimeout() is None
+        assert not connection.get_inheritable()
+        assert connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
+        assert connection.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
+        assert connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT) == 15_000
+        assert connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE) == 5
+    line.socket.sendall(b"first words")
+    assert ours.recv(100) == b"first words"
+    for connection in (ours, line.socket):
+        connection.close()
+
+
+def test_what_follows_an_introduction_at_once_is_left_in_the_connection(desk):
+    def call_and_talk() -> None:
+        with call(desk.places, KEY, {}, time.monotonic() + 10.0) as connection:
+            connection.sendall(b"by the way")
+
+    thread = threading.Thread(target=call_and_talk)
+    thread.start()
+    answer = desk.receive(10.0)
+    thread.join(10.0)
+    assert answer is not None
+    with answer[0] as connection:
+        assert connection.recv(100) == b"by the way"
+
+
+def test_an_introduction_may_depend_on_the_connection(desk):
+    thread = threading.Thread(target=lambda: call(desk.places, KEY, facts, time.monotonic() + 10.0).close())
+
+    def facts(connection: socket.socket) -> dict[str, Any]:
+        return {"from": list(connection.getsockname())}
+
+    thread.start()
+    answer = desk.receive(10.0)
+    thread.join(10.0)
+    assert answer is not None
+    with answer[0] as connection:
+        assert answer[1]["from"] == list(connection.getpeername())
+
+
+def test_receive_gives_up_in_time_and_at_once(desk):
+    start = time.monotonic()
+    assert desk.receive(0.2) is None
+    assert 0.15 < time.monotonic() - start < 2.0
+    start = time.monotonic()
+    assert desk.receive(0) is None
+    assert time.monotonic() - start < 0.15
+
+
+def test_the_descriptor_is_readable_while_there_is_something_to_do(desk):
+    assert not select.select([desk], [], [], 0)[0]
+    callers = [Caller(desk.places, name=index) for index in range(5)]
+    came = 0
+    while came < 5:
+        assert select.select([desk], [], [], 10.0)[0], "somebody waits and nobody says so"
+        answer = desk.receive(0)
+        if answer is not None:
+            answer[0].close()
+            came += 1
+    for caller in callers:
+        caller.end().socket.close()
+    assert desk.receive(0) is None
+    assert not select.select([desk], [], [], 0)[0]
+
+
+# Strangers ----------------------------------------------------------------------------------------------------------
+
+
+def knock(desk: Reception) -> socket.socket:
+    return socket.create_connection(desk.places[0], 10.0)
+
+
+@pytest.mark.parametrize(
+    "junk",
+    [b"", b"x", b"GET / HTTP/1.1\r\n\r\n", bytes(64), b"\xff" * 60_000, b"\x80\x04K\x01." * 100],
+    ids=["nothing", "a byte", "http", "zeros", "much", "pickle"],
+)
+def test_a_stranger_that_talks_nonsense_stops_nobody(desk, junk):
+    with knock(desk) as stranger:
+        stranger.sendall(junk)
+        assert meet(desk, [Caller(desk.places, name=index) for index in range(5)], 5.0).keys() == set(range(5))
+
+
+def test_wrong_keys_are_counted_and_told_apart(desk):
+    assert desk.strangers() == ""
+    wrong = [Caller(desk.places, KEY[::-1], 0.4, name="w"), Caller(desk.places, b"", 0.4, name="e")]
+    meet(desk, [Caller(desk.places, name="right")])
+    while any(caller.is_alive() for caller in wrong):
+        assert desk.receive(0.05) is None
+    for caller in wrong:
+        with pytest.raises(
+            BootstrapError, match=r"no call was answered within 0\.4 s: 127\.0\.0\.1:\d+ \(it does not acc"
+        ):
+            caller.end()
+    assert desk.refused >= 2
+    assert desk.strangers() == f"{desk.refused} calls did not know the job key, the last from 127.0.0.1"
+
+
+def test_a_single_stranger_is_told_as_one(desk):
+    with knock(desk) as stranger:
+        stranger.sendall(bytes(64))
+        while not desk.refused:
+            assert desk.receive(0.05) is None
+    assert desk.strangers() == "1 call, from 127.0.0.1, did not know the job key"
+
+
+def test_nothing_beyond_a_wrong_proof_is_read(desk):
+    with knock(desk) as stranger:
+        stranger.sendall(bytes(64) + b"secret payload")
+        while not desk.refused:
+            assert desk.receive(0.05) is None
+        with pytest.raises(ConnectionResetError):  # not the orderly end of a connection whose data was read
+            list(iter(lambda: stranger.recv(1000), b""))
+
+
+def test_two_hundred_that_connect_and_hang_delay_nobody(desk):
+    strangers = [knock(desk) for _ in range(200)]
+    start = time.monotonic()
+    meet(desk, [Caller(desk.places, name=index) for index in range(20)])
+    assert time.monotonic() - start < 5.0
+    for stranger in strangers:
+        stranger.close()
+
+
+def test_those_who_hang_and_those_who_trickle_are_dropped_in_time(desk, monkeypatch):
+    monkeypatch.setattr(module, "PATIENCE", 1.0)
+    with knock(desk) as silent, knock(desk) as slow:
+        start = time.monotonic()
+        ended: dict[socket.socket, float] = {}
+        slow.settimeout(0.01)
+        silent.settimeout(0.01)
+        while len(ended) < 2:
+            assert time.monotonic() - start < 10.0
+            assert desk.receive(0.05) is None
+            for stranger in (silent, slow):
+                if stranger not in ended and is_over(stranger):
+                    ended[stranger] = time.monotonic() - start
+            if slow not in ended:
+                trickle(slow)
+        assert min(ended.values()) > 0.8
+    assert not desk._callers
+
+
+def is_over(connection: socket.socket) -> bool:
+    try:
+        while connection.recv(100):
+            pass
+    except TimeoutError:
+        return False
+    except ConnectionError:
+        pass
+    return True
+
+
+def trickle(connection: socket.socket) -> None:
+    try:
+        connection.send(b"\0")
+    except ConnectionError:
+        pass
+
+
+def test_the_oldest_make_room_when_there_are_too_many(desk, monkeypatch):
+    desk._most = 10
+    strangers = [knock(desk) for _ in range(50)]
+    meet(desk, [Caller(desk.places, name=index) for index in range(3)])
+    assert len(desk._callers) <= 10
+    assert is_over(strangers[0])
+    for stranger in strangers:
+        stranger.close()
+
+
+def test_strangers_are_dropped_when_no_files_are_left(desk):
+    strangers = [knock(desk) for _ in range(20)]
+    assert desk.receive(0) is None
+    with socket.socket() as caller, no_more_files():
+        caller.settimeout(10.0)
+        caller.connect(desk.places[0])
+        assert desk.receive(0.2) is None
+        assert caller.recv(8) == b"distrun1"
+        assert 15 < len(desk._callers) <= 20
+    for stranger in strangers:
+        stranger.close()
+
+
+def test_it_is_an_error_when_no_files_are_left_and_there_is_nobody_to_drop(desk):
+    with socket.socket() as caller, no_more_files():
+        caller.connect(desk.places[0])
+        with pytest.raises(BootstrapError, match=r"no call can be taken: Too many open files; .*ulimit -n"):
+            desk.receive(10.0)
+
+
+@contextlib.contextmanager
+def no_more_files() -> Iterator[None]:
+    """Nothing can be opened meanwhile."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    filler = []
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(int(name) for name in os.listdir("/proc/self/fd")) + 2, hard))
+    try:
+        with contextlib.suppress(OSError):
+            while True:
+                filler.append(os.dup(0))
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+        for fd in filler:
+            os.close(fd)
+
+
+@pytest.mark.parametrize(
+    "text", [b"[1]", b"nonsense", b"\xff\xfe", b"[" * 50_000], ids=["list", "text", "bytes", "deep"]
+)
+def test_an_introduction_that_is_no_object_is_dropped(desk, text, monkeypatch):
+    thread = threading.Thread(target=introduce_badly, args=(desk.places, text))
+    thread.start()
+    meet(desk, [Caller(desk.places, name="good")])
+    while thread.is_alive():
+        assert desk.receive(0.05) is None
+    assert desk.refused == 0
+
+
+def introduce_badly(places: list[tuple[str, int]], text: bytes) -> None:
+    """Prove the key, then say `text`, and wait to be hung up on."""
+    from distrun.runtime.authentication import converse
+
+    with socket.create_connection(places[0], 10.0) as connection:
+        converse(connection, module._ask(KEY, module._context(connection.getpeername())))
+        connection.sendall(struct.pack("<I", len(text)) + text)
+        try:
+            assert connection.recv(1) == b""
+        except ConnectionError:
+            pass
+
+
+def test_an_introduction_that_is_too_long_is_refused_on_both_sides(desk):
+    caller = Caller(desk.places, name="x" * 70_000)
+    assert desk.receive(1.0) is None
+    with pytest.raises(ValueError, match="longer than 65536"):
+        caller.end()
+
+
+# Calling ------------------------------------------------------------------------------------------------------------
+
+
+def test_a_host_that_comes_late_is_found(no_descriptors_left):
+    with socket.socket() as keeper:
+        keeper.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+        keeper.bind((HERE, 0))
+        place = (HERE, keeper.getsockname()[1])
+        caller = Caller([place], name="early")
+        caller.join(0.3)
+        assert caller.is_alive()
+        desk = Reception([listen(*place, shared=True)], KEY)
+        meet(desk, [caller], 2.0)
+        desk.close()
+
+
+def test_all_places_are_tried_and_those_that_do_not_answer_delay_nobody(desk):
+    with socket.create_server((HERE, 0)) as mute, socket.socket() as closed:
+        closed.bind((HERE, 0))
+        other = Reception([listen(HERE)], KEY[::-1])
+        serve = threading.Thread(target=lambda: other.receive(1.5))
+        serve.start()
+        places = [mute.getsockname(), closed.getsockname(), *other.places, ("no.such.host.invalid", 1), *desk.places]
+        start = time.monotonic()
+        caller = Caller(places, name="a")
+        meet(desk, [caller])
+        assert time.monotonic() - start < 3.0
+        serve.join()
+        other.close()
+
+
+def test_nowhere_to_call_is_said():
+    with pytest.raises(BootstrapError, match="there is no place to call"):
+        call([], KEY, {}, time.monotonic() + 0.1)
+
+
+def test_why_nobody_was_reached_is_told_for_each_place():
+    with socket.create_server((HERE, 0)) as mute, socket.socket() as closed, Talker(b"SSH-2.0-hello\r\n") as ssh:
+        closed.bind((HERE, 0))
+        places = [mute.getsockname(), closed.getsockname(), ssh.place, ("no.such.host.invalid", 1)]
+        with pytest.raises(BootstrapError) as error:
+            call(places, KEY, {}, time.monotonic() + 0.5)
+    text = str(error.value)
+    assert text.startswith("no call was answered within 0.5 s: ")
+    assert f"{show(places[0])} (it takes calls and does not say a word)" in text
+    assert f"{show(places[1])} (connection refused)" in text
+    assert f"{show(places[2])} (another program answers there)" in text
+    assert "no.such.host.invalid:1 (the name is unknown: " in text
+
+
+class Talker:
+    """A program that says the same to everybody."""
+
+    def __init__(self, text: bytes) -> None:
+        self._listener = socket.create_server((HERE, 0))
+        self.place = self._listener.getsockname()
+        self._text = text
+        self._thread = threading.Thread(target=self._talk)
+
+    def __enter__(self) -> Talker:
+        self._thread.start()
+        return self
+
+    def _talk(self) -> None:
+        while True:
+            try:
+                connection, _ = self._listener.accept()
+            except OSError:
+                return
+            with connection:
+                connection.sendall(self._text)
+
+    def __exit__(self, *_: object) -> None:
+        self._listener.shutdown(socket.SHUT_RDWR)
+        self._thread.join(10.0)
+        self._listener.close()
+
+
+def test_the_first_of_several_places_wins_even_if_the_second_answers_before(monkeypatch):
+    monkeypatch.setattr(module, "_CHOICE", 10.0)
+    listener = listen(HERE)  # the caller's attempt waits here
+    slow = Reception([listen(HERE)], KEY)
+    caller = Caller([listener.getsockname(), *slow.places], name="a")
+    assert slow.receive(0.5) is None  # it has proved itself, and waits for the first before it introduces itself
+    fast = Reception([listener], KEY)
+    meet(fast, [caller])
+    assert caller.end().place == fast.places[0]
+    for desk in (slow, fast):
+        desk.close()
+
+
+def test_a_place_that_is_not_the_first_is_taken_soon_if_the_first_does_not_answer(desk):
+    with socket.create_server((HERE, 0)) as mute:
+        start = time.monotonic()
+        caller = Caller([mute.getsockname(), *desk.places], name="a")
+        meet(desk, [caller])
+        assert time.monotonic() - start < 2.0
+        assert caller.end().place == desk.places[0]
+
+
+def test_a_host_that_hangs_up_on_an_introduction_is_called_again(desk):
+    desk._most = 1  # each new caller puts out the one before
+    meet(desk, [Caller(desk.places, name=index) for index in range(4)])
+
+
+def test_a_socket_that_meets_itself_is_no_answer():
+    with socket.socket() as keeper:
+        keeper.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+        keeper.bind((HERE, 0))
+        place = keeper.getsockname()
+    with socket.socket() as itself:
+        itself.bind(place)
+        itself.connect(place)
+        assert itself.getsockname() == itself.getpeername()  # such things exist
+        dialling = module._Dialling([place], KEY, None, time.monotonic())
+        target = module._Target(place, socket.AF_INET, place, 0.0, connection=itself)
+        with pytest.raises(ConnectionRefusedError):
+            dialling._begin(target, itself)
+        dialling.close()
+
+
+def test_a_call_can_come_from_a_chosen_address(desk):
+    places = desk.places
+    thread = threading.Thread(target=lambda: call(places, KEY, {}, time.monotonic() + 10.0, "127.0.0.9").close())
+    thread.start()
+    answer = desk.receive(10.0)
+    thread.join(10.0)
+    assert answer is not None
+    with answer[0] as connection:
+        assert connection.getpeername()[0] == "127.0.0.9"
+
+
+def test_a_conversation_passed_on_by_somebody_in_between_is_refused(desk):
+    """A relay that knows no key brings both together, and neither believes the other."""
+    relay = socket.create_server((HERE, 0))
+
+    def pass_on() -> None:
+        near, _ = relay.accept()
+        far = socket.create_connection(desk.places[0], 10.0)
+        with near, far:
+            for source, sink, size in ((far, near, 12 + 32), (near, far, 64)):
+                data = b""
+                while len(data) < size:
+                    data += source.recv(size - len(data))
+                sink.sendall(data)
+            near.sendall(far.recv(32))
+
+    thread = threading.Thread(target=pass_on)
+    thread.start()
+    caller = Caller([relay.getsockname()], KEY, 0.5, name="a")
+    while caller.is_alive():
+        assert desk.receive(0.05) is None
+    thread.join(10.0)
+    relay.close()
+    assert desk.refused == 1
+    with pytest.raises(BootstrapError, match="does not accept the job key"):
+        caller.end()
+
+
+# Greetings ----------------------------------------------------------------------------------------------------------
+
+
+def test_a_greeting_may_hold_the_key():
+    desk = Reception([listen(HERE)], KEY, b"sealed:" + KEY)
+    caller = Caller(desk.places, lambda greeting: greeting.removeprefix(b"sealed:"), name="a")
+    meet(desk, [caller, Caller(desk.places, KEY, name="b")])
+    assert caller.end().key == KEY
+    desk.close()
+
+
+def test_a_greeting_that_cannot_be_opened_is_a_stranger():
+    def opener(greeting: bytes) -> bytes:
+        raise UsageError(f"{greeting!r} was sealed by user id 7")
+
+    desk = Reception([listen(HERE)], KEY, b"odd")
+    caller = Caller(desk.places, opener, 0.3)
+    while caller.is_alive():
+        assert desk.receive(0.05) is None
+    with pytest.raises(BootstrapError, match=r"\(b'odd' was sealed by user id 7\)"):
+        caller.end()
+    desk.close()
+
+
+def test_a_greeting_has_a_limit():
+    with socket.create_server((HERE, 0)) as listener, pytest.raises(ValueError, match="longer than 16384"):
+        Reception([listener], KEY, bytes(1 << 15))
+
+
+# Addresses ----------------------------------------------------------------------------------------------------------
+
+
+def test_ipv6_works_and_several_listeners_too():
+    try:
+        listener = listen("::1")
+    except OSError:
+        pytest.skip("no IPv6 here")
+    desk = Reception([listener, listen(HERE)], KEY)
+    callers = [Caller([place], name=str(place)) for place in desk.places]
+    assert meet(desk, callers).keys() == {str(place) for place in desk.places}
+    assert callers[0].end().place == desk.places[0]
+    desk.close()
+
+
+def test_names_are_resolved(desk):
+    meet(desk, [Caller([("localhost", desk.places[0][1])], name="a")])
+
+
+def test_a_port_is_shared_only_if_both_want_it():
+    with listen(HERE, shared=True) as one:
+        port = one.getsockname()[1]
+        listen(HERE, port, shared=True).close()
+        with pytest.raises(OSError, match="in use"):
+            listen(HERE, port)
+
+
+def test_an_address_of_another_machine_cannot_be_listened_at():
+    with pytest.raises(OSError, match="Cannot assign"):
+        listen("203.0.113.7")
+
+
+def test_tune_can_leave_out_the_limit_on_data_that_is_not_taken():
+    with socket.socket() as connection:
+        tune(connection, 0)
+        assert connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT) == 0
+
+
+def test_show():
+    assert show(("10.0.0.1", 4)) == "10.0.0.1:4"
+    assert show(("fd00::1", 4)) == "[fd00::1]:4"

@@ -1,0 +1,414 @@
+"""The ranks of all hosts gather at rank 0, whoever else calls; and say who is missing if they cannot."""
+
+from __future__ import annotations
+
+import os
+import resource
+import secrets
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from distrun.errors import BootstrapError, UsageError
+from distrun.runtime import rendezvous as module
+from distrun.runtime.reception import call, dial
+from distrun.runtime.rendezvous import Gathering, Member, Place, gather, parse
+
+KEY = bytes(range(32))
+HERE = "127.0.0.1"
+
+
+class Rank(threading.Thread):
+    """One rank's call of `gather`."""
+
+    def __init__(
+        self, rank: int, size: int, place: Place, host: str = "", timeout: float = 20.0, network: str | None = None
+    ) -> None:
+        super().__init__()
+        host = host or f"id-{rank}"
+        self._arguments: tuple[Any, ...] = (
+            rank, size, host, host.replace("id", "host"), place, {"fusion": 64 + rank}, timeout, network,
+        )  # fmt: skip
+        self._gathering: Gathering | None = None
+        self.error: Exception | None = None
+        self.start()
+
+    def run(self) -> None:
+        try:
+            self._gathering = gather(*self._arguments)
+        except Exception as error:
+            self.error = error
+
+    def end(self) -> Gathering:
+        self.join(40.0)
+        assert not self.is_alive(), "it is still gathering"
+        if self.error is not None:
+            raise self.error
+        assert self._gathering is not None
+        return self._gathering
+
+
+@pytest.fixture(autouse=True)
+def no_descriptors_left() -> Iterator[None]:
+    before = len(os.listdir("/proc/self/fd"))
+    yield
+    assert len(os.listdir("/proc/self/fd")) == before, "descriptors are left open"
+
+
+@pytest.fixture
+def place(no_descriptors_left) -> Iterator[Place]:
+    """A port that is kept free as an agent does it: bound, and not listening."""
+    with socket.socket() as keeper:
+        keeper.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+        keeper.bind(("0.0.0.0", 0))
+        yield Place(((HERE, keeper.getsockname()[1]),), KEY)
+
+
+def close(gatherings: list[Gathering]) -> None:
+    for gathering in gatherings:
+        gathering.close()
+
+
+def errors(ranks: list[Rank]) -> list[str]:
+    """What each of them raises."""
+    texts = []
+    for rank in ranks:
+        with pytest.raises(BootstrapError) as error:
+            rank.end().close()
+        texts.append(str(error.value))
+    return texts
+
+
+# All is well --------------------------------------------------------------------------------------------------------
+
+
+def test_everybody_knows_everybody_and_rank_0s_settings(place):
+    ranks = [Rank(rank, 6, place, f"id-{rank // 2}") for rank in reversed(range(6))]
+    gatherings = [rank.end() for rank in reversed(ranks)]
+    members = gatherings[0].members
+    assert all(gathering.members == members for gathering in gatherings)
+    assert [(member.rank, member.host, member.hostname) for member in members] == [
+        (rank, f"id-{rank // 2}", f"host-{rank // 2}") for rank in range(6)
+    ]
+    assert {member.pid for member in members} == {os.getpid()}
+    assert (members[0].address, members[0].port) == place.addresses[0]
+    assert all(gathering.settings == {"fusion": 64} for gathering in gatherings)
+    assert all(gathering.key == KEY for gathering in gatherings)
+    close(gatherings)
+
+
+def test_rank_0_keeps_connections_with_the_ranks_of_other_hosts_only(place):
+    ranks = [Rank(rank, 5, place, "ab"[rank % 2]) for rank in range(5)]
+    gatherings = [rank.end() for rank in ranks]
+    for kind in ("control", "alarms"):
+        assert [sorted(getattr(gathering, kind)) for gathering in gatherings] == [[1, 3], [0], [], [0], []]
+        for rank in (1, 3):
+            ours, theirs = getattr(gatherings[0], kind)[rank], getattr(gatherings[rank], kind)[0]
+            assert ours.gettimeout() is None
+            assert theirs.gettimeout() is None
+            ours.sendall(f"{kind} {rank}".encode())
+            assert theirs.recv(100) == f"{kind} {rank}".encode()
+    close(gatherings)
+
+
+def test_each_rank_can_be_called_where_the_table_says(place):
+    ranks = [Rank(rank, 4, place) for rank in range(4)]
+    gatherings = [rank.end() for rank in ranks]
+    for rank, member in enumerate(gatherings[2].members):
+        introduction = {"rank": 2, "purpose": "data"}
+        target, deadline = [(member.address, member.port)], time.monotonic() + 10.0
+        thread = threading.Thread(target=lambda t=target, i=introduction, d=deadline: call(t, KEY, i, d).close())
+        thread.start()
+        answer = gatherings[rank].reception.receive(10.0)
+        thread.join(10.0)
+        assert answer is not None
+        answer[0].close()
+        assert answer[1] == introduction
+    close(gatherings)
+
+
+def test_two_hundred_ranks_gather_quickly(place):
+    start = time.monotonic()
+    ranks = [Rank(rank, 200, place, f"id-{rank // 8}") for rank in range(200)]
+    gatherings = [rank.end() for rank in ranks]
+    took = time.monotonic() - start
+    close(gatherings)
+    assert len(gatherings[0].control) == 192
+    assert took < 5.0
+
+
+def test_rank_0_may_come_late(place):
+    others = [Rank(rank, 3, place) for rank in (1, 2)]
+    others[0].join(0.5)
+    assert all(rank.is_alive() for rank in others)
+    close([Rank(0, 3, place).end(), *[rank.end() for rank in others]])
+
+
+def test_gathering_again_at_the_same_place_works(place):
+    for _ in range(3):
+        close([rank.end() for rank in [Rank(rank, 3, place) for rank in range(3)]])
+
+
+def test_a_greeting_brings_the_key(place):
+    key = secrets.token_bytes(32)
+    at_rank_0 = Place(place.addresses, greeting=lambda: (b"sealed" + key, key))
+    elsewhere = Place(place.addresses, opener=lambda greeting: greeting.removeprefix(b"sealed"))
+    gatherings = [rank.end() for rank in [Rank(0, 3, at_rank_0), Rank(1, 3, elsewhere), Rank(2, 3, elsewhere)]]
+    assert all(gathering.key == key for gathering in gatherings)
+    close(gatherings)
+
+
+def test_rank_0_listens_at_those_addresses_of_the_place_that_are_its_own(place):
+    port = place.addresses[0][1]
+    many = Place((("203.0.113.7", port), (HERE, port), ("127.0.0.2", port), (HERE, port)), KEY)
+    ranks = [Rank(0, 3, many), Rank(1, 3, place), Rank(2, 3, Place((("127.0.0.2", port),), KEY))]
+    gatherings = [rank.end() for rank in ranks]
+    assert gatherings[0].reception.places == [(HERE, port), ("127.0.0.2", port)]
+    assert [gathering.members[0].address for gathering in gatherings] == [HERE, HERE, "127.0.0.2"]
+    assert gatherings[0].members[1:] == gatherings[1].members[1:] == gatherings[2].members[1:]
+    close(gatherings)
+
+
+def test_the_network_decides_where_ranks_take_calls(place):
+    ranks = [Rank(rank, 3, place, network="127.0.0.0/8") for rank in range(3)]
+    gatherings = [rank.end() for rank in ranks]
+    assert {member.address for member in gatherings[1].members} == {HERE}
+    close(gatherings)
+
+
+def test_a_name_that_means_the_loopback_to_rank_0_alone_means_all_its_addresses(monkeypatch):
+    """As 127.0.1.1 for its own name in Debian's /etc/hosts."""
+    monkeypatch.setattr(module.socket, "getaddrinfo", lambda *_, **__: [(socket.AF_INET, 1, 6, "", ("127.0.1.1", 0))])
+    monkeypatch.setattr(
+        module, "interfaces", lambda: [module_interface("lo", HERE), module_interface("eth0", "10.0.0.5")]
+    )
+    assert module._numeric("alpha") == [HERE, "10.0.0.5", "127.0.1.1"]
+    assert module._numeric("localhost") == ["127.0.1.1"]
+    assert module._numeric("127.0.1.1") == ["127.0.1.1"]
+
+
+def module_interface(name: str, address: str) -> Any:
+    from distrun.runtime.interfaces import Interface
+
+    return Interface(name, address, 8)
+
+
+# Strangers ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", ["hang", "garbage", "http", "wrong key", "no key", "trickle"])
+def test_strangers_delay_nobody(place, kind):
+    done = threading.Event()
+    host = Rank(0, 4, place)
+    strangers = [threading.Thread(target=intrude, args=(place, kind, done)) for _ in range(5)]
+    hanging = [connect_and_hang(place) for _ in range(200 if kind == "hang" else 1)]
+    for stranger in strangers:
+        stranger.start()
+    start = time.monotonic()
+    ranks = [host, *[Rank(rank, 4, place) for rank in (1, 2, 3)]]
+    gatherings = [rank.end() for rank in ranks]
+    assert time.monotonic() - start < 5.0
+    done.set()
+    close(gatherings)
+    for connection in hanging:
+        connection.close()
+    for stranger in strangers:
+        stranger.join(20.0)
+        assert not stranger.is_alive()
+
+
+def connect_and_hang(place: Place) -> socket.socket:
+    """Connect as soon as somebody listens."""
+    deadline = time.monotonic() + 20.0
+    while True:
+        try:
+            return socket.create_connection(place.addresses[0], 10.0)
+        except ConnectionRefusedError:
+            assert time.monotonic() < deadline, "nobody listens"
+
+
+def intrude(place: Place, kind: str, done: threading.Event) -> None:
+    """Be a nuisance until it is over."""
+    if kind in ("wrong key", "no key"):
+        while not done.is_set():
+            with pytest.raises(BootstrapError):
+                call(place.addresses, KEY[::-1] if kind == "wrong key" else b"", {}, time.monotonic() + 0.2)
+        return
+    with connect_and_hang(place) as connection:
+        try:
+            if kind == "garbage":
+                connection.sendall(secrets.token_bytes(100_000))
+            elif kind == "http":
+                connection.sendall(b"GET / HTTP/1.1\r\nHost: rank0\r\n\r\n")
+            while not done.wait(0.02):
+                if kind == "trickle":
+                    connection.send(b"\0")
+        except ConnectionError:
+            pass  # it was hung up on
+
+
+def test_who_calls_without_the_key_is_mentioned_when_somebody_is_missing(place):
+    host = Rank(0, 2, place, timeout=1.0)
+    with pytest.raises(BootstrapError, match="does not accept the job key"):
+        Rank(1, 2, Place(place.addresses, KEY[::-1]), timeout=0.7).end()
+    (text,) = errors([host])
+    assert text.startswith("rank 1 of 2 did not call init() within 1 s at 127.0.0.1:")
+    assert "did not know the job key" in text
+
+
+# Somebody does not come ---------------------------------------------------------------------------------------------
+
+
+def test_rank_0_names_the_missing_and_tells_those_who_came(place):
+    ranks = [Rank(rank, 8, place, timeout=1.0 if rank == 0 else 20.0) for rank in (0, 1, 2, 4)]
+    texts = errors(ranks)
+    assert texts[0].startswith("ranks 3, 5-7 of 8 did not call init() within 1 s at 127.0.0.1:")
+    assert "--start-timeout" in texts[0]
+    assert set(texts) == {texts[0]}
+
+
+def test_a_rank_says_that_rank_0_does_not_answer(place):
+    (text,) = errors([Rank(3, 4, place, timeout=0.4)])
+    assert text.startswith("rank 3 did not find rank 0 within 0.4 s: no call was answered within 0.4 s: 127.0.0.1:")
+    assert "(connection refused)" in text
+
+
+def test_a_rank_says_that_it_met_rank_0_but_others_are_missing(place):
+    host = Rank(0, 3, place, timeout=2.0)
+    with pytest.raises(BootstrapError, match=r"rank 1 met rank 0 at 127\.0\.0\.1:\d+, but some rank .* within 0\.5 s"):
+        Rank(1, 3, place, timeout=0.5).end()
+    (text,) = errors([host])
+    assert text.startswith(f"rank 1 (process {os.getpid()} on host host-1) came and ended again")
+
+
+def test_a_rank_that_comes_and_dies_ends_the_waiting(place):
+    host = Rank(0, 3, place)
+    other = Rank(2, 3, place)
+    start = time.monotonic()
+    member = ["id-1", "host-1", 4711, HERE, 1]
+    with dial(place.addresses, KEY, {"purpose": "control", "size": 3, "member": [1, *member]}, start + 10.0).socket:
+        pass
+    texts = errors([host, other])
+    assert texts[0].startswith("rank 1 (process 4711 on host host-1) came and ended again before all ranks had called")
+    assert time.monotonic() - start < 5.0
+
+
+@pytest.mark.parametrize(
+    ("rank", "size", "sentence"),
+    [
+        (1, 3, "rank 1 is there twice: process {pid} on host host-1 and process {pid} on host other"),
+        (3, 3, "rank 3 (process {pid} on host other) called rank 0 of 3: ranks from 1 to 2 are expected"),
+        (
+            2,
+            4,
+            "rank 2 (process {pid} on host other) believes in 4 ranks and rank 0 (process {pid} on host host-0) in 3",
+        ),
+    ],
+    ids=["twice", "out of range", "another size"],
+)
+def test_numbers_that_contradict_each_other_are_an_error_on_both_sides(place, rank, size, sentence):
+    first = Rank(1, 3, place)
+    host = Rank(0, 3, place)
+    while not has_come(host, first):
+        pass
+    texts = errors([Rank(rank, size, place, "other"), host, first])
+    assert texts[0].startswith(sentence.format(pid=os.getpid()))
+    assert set(texts) == {texts[0]}
+
+
+def has_come(host: Rank, other: Rank) -> bool:
+    """Whether `other` waits for the table: it has been heard on both connections."""
+    import sys
+
+    assert host.is_alive()
+    frame = sys._current_frames().get(other.ident or 0)
+    while frame is not None:
+        if frame.f_code.co_name == "_hear":
+            return True
+        frame = frame.f_back
+    return False
+
+
+def test_somebody_who_speaks_another_language_is_an_error(place):
+    host = Rank(0, 2, place)
+    call(place.addresses, KEY, {"purpose": "tea"}, time.monotonic() + 10.0).close()
+    (text,) = errors([host])
+    assert text.startswith("somebody who knows the job key called rank 0 and said \"{'purpose': 'tea'}\"")
+
+
+def test_rank_0_may_be_elsewhere_than_the_place():
+    (text,) = errors([Rank(0, 2, Place((("203.0.113.7", 4000), ("no.such.host.invalid", 4000)), KEY))])
+    assert text.startswith(
+        "rank 0 on host host-0 can take calls at none of 203.0.113.7:4000 (cannot assign requested address), "
+        "no.such.host.invalid:4000 ("
+    )
+    assert HERE in text
+
+
+def test_a_port_that_is_taken_is_said():
+    with socket.create_server((HERE, 0)) as taken:
+        (text,) = errors([Rank(0, 2, Place((taken.getsockname(),), KEY))])
+    assert "address already in use" in text
+
+
+def test_a_place_outside_the_network_is_said(place):
+    outside = Place((("127.0.0.2", place.addresses[0][1]),), KEY)
+    (text,) = errors([Rank(0, 2, outside, network="lo")])
+    assert "not in the network that was chosen" in text
+
+
+def test_a_network_that_is_not_here_is_an_error(place):
+    for rank in (0, 1):
+        with pytest.raises(UsageError, match="'eth99' fits no interface"):
+            Rank(rank, 2, place, network="eth99").end()
+
+
+def test_without_a_key_nobody_gathers(place):
+    for rank in (0, 1):
+        with pytest.raises(BootstrapError, match="no key"):
+            Rank(rank, 2, Place(place.addresses)).end()
+
+
+# Small things -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("text", "addresses"),
+    [
+        ("10.0.0.1:40123", (("10.0.0.1", 40123),)),
+        ("10.0.0.1:1, [fd00::1]:2", (("10.0.0.1", 1), ("fd00::1", 2))),
+        ("alpha.local:65535", (("alpha.local", 65535),)),
+    ],
+)
+def test_parse(text, addresses):
+    assert parse(text) == addresses
+
+
+@pytest.mark.parametrize(
+    "text", ["", "alpha", "alpha:", ":1", "alpha:x", "alpha:0", "alpha:65536", "fd00::1:2", "[]:1", "a:1,"]
+)
+def test_parse_refuses(text):
+    with pytest.raises(UsageError, match=r"is not an address and a port from 1 to 65535"):
+        parse(text)
+
+
+def test_the_limit_of_open_files_is_raised_as_far_as_it_may():
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    try:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (200, before[1]))
+        module._allow_files(150)
+        assert resource.getrlimit(resource.RLIMIT_NOFILE)[0] == 200
+        module._allow_files(300)
+        assert resource.getrlimit(resource.RLIMIT_NOFILE)[0] == 300
+        module._allow_files(1 << 40)
+        assert resource.getrlimit(resource.RLIMIT_NOFILE)[0] == before[1]
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, before)
+
+
+def test_a_member_shows_who_it_is():
+    assert str(Member(3, "id", "beta", 7, HERE, 1)) == "rank 3 (process 7 on host beta)"
