@@ -6,6 +6,7 @@ arrays arrive in the order in which they were sent, and both ends know what come
 
 from __future__ import annotations
 
+import socket
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
@@ -15,14 +16,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from distrun.errors import BootstrapError
+from distrun.runtime.calling import call
+from distrun.runtime.calls import tune
 from distrun.runtime.hosts import Hosts
 from distrun.runtime.neighbourhood import Neighbourhood
 from distrun.runtime.network import Network
-from distrun.runtime.reception import call
 from distrun.runtime.rendezvous import Gathering
 from distrun.runtime.wire import Stream
 
 Flat = NDArray[Any]
+
+LOOK = 0.5
+"""Seconds after which a rank that waits to be called sees whether the job has failed meanwhile."""
 
 
 class Ticket(Protocol):
@@ -142,9 +147,16 @@ def connect(
                 f"rank {hosts.rank} on host {ours.hostname} ({ours.address}) cannot reach rank {member.rank} on host "
                 f"{member.hostname}: {error}; if there is another network between them, name it with --network"
             ) from None
-        streams[host] = network.stream(member.rank, connection)
+        streams[host] = _stream(network, member.rank, connection)
     _take_calls(gathering, hosts, network, streams, deadline)
     return TcpLinks(neighbourhood, network, hosts, streams)
+
+
+def _stream(network: Network, rank: int, connection: socket.socket) -> Stream:
+    # A peer that is stopped, or computes for a minute, does not read and is alive: the kernel must not break off what has
+    # waited for long. Whether its host is gone is seen on the control connections.
+    tune(connection, patience=0)
+    return network.stream(rank, connection)
 
 
 def _take_calls(
@@ -152,14 +164,17 @@ def _take_calls(
 ) -> None:
     missing = {hosts.peer(host): host for host in range(hosts.own + 1, hosts.count)}
     while missing:
-        call = gathering.reception.receive(max(0.001, deadline - time.monotonic()))
+        call = gathering.reception.receive(max(0.001, min(LOOK, deadline - time.monotonic())))
+        network.progress()
+        if network.failure is not None:
+            raise BootstrapError(f"the ranks of the hosts cannot connect with each other: {network.failure}")
         if call is not None:
             connection, introduction = call
             host = missing.pop(introduction.get("rank", -1), None)
             if host is None or introduction.get("purpose") != "data":
                 connection.close()
             else:
-                streams[host] = network.stream(hosts.peer(host), connection)
+                streams[host] = _stream(network, hosts.peer(host), connection)
             continue
         if time.monotonic() >= deadline:
             who = ", ".join(network.describe(rank) for rank in missing)

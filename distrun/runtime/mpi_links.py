@@ -9,13 +9,14 @@ from distrun.runtime.hosts import Hosts
 from distrun.runtime.links import Flat, Links, Ticket
 from distrun.runtime.mpi_requests import Requests
 from distrun.runtime.neighbourhood import Neighbourhood
+from distrun.runtime.network import Network
 
 if TYPE_CHECKING:
     from mpi4py import MPI
 
 
-class _Receipt:
-    """An array that is to come from a host."""
+class _Transfer:
+    """An array on its way to a host, or from one."""
 
     __slots__ = ("host", "requests")
 
@@ -25,7 +26,7 @@ class _Receipt:
 
     @property
     def left(self) -> int:
-        """How many messages have not been seen to come yet."""
+        """How many of its messages are not known to be complete."""
         return sum(map(bool, self.requests))
 
 
@@ -35,17 +36,40 @@ class MPILinks(Links):
     Both ends cut an array into the same messages, and those between two ranks arrive in the order in which they were sent.
     """
 
-    def __init__(self, neighbourhood: Neighbourhood, hosts: Hosts) -> None:
+    def __init__(self, neighbourhood: Neighbourhood, network: Network, hosts: Hosts) -> None:
         """Collective: all ranks of the job construct it.
 
         Raises:
             UsageError: these ranks were not started by an MPI launcher, or MPI does not support threads.
-            JobAbortedError: a rank was gone before all had.
+            JobAbortedError: a rank was gone before all had constructed it.
         """
-        self._hood = neighbourhood
+        self._network = network
         self._hosts = hosts
         self._requests = Requests(neighbourhood, hosts.rank, sum(len(ranks) for ranks in hosts.ranks), "tcp")
-        self._sent: list[_Receipt] = []
+        self._sent: list[_Transfer] = []
 
     def send(self, host: int, array: Flat) -> None:
-        self._sent.append(_Receipt(host, self._post(self._requests.send(array, self._hosts.peer(host)))))
+        requests = self._requests.post(self._requests.send(array, self._hosts.peer(host)))
+        self._sent.append(_Transfer(host, requests))
+
+    def receive(self, host: int, into: Flat) -> Ticket:
+        return _Transfer(host, self._requests.post(self._requests.receive(into, self._hosts.peer(host))))
+
+    def wait(self, tickets: Sequence[Ticket], what: str) -> None:
+        self._complete([ticket for ticket in tickets if isinstance(ticket, _Transfer)], what)
+
+    def flush(self, what: str) -> None:
+        self._complete(self._sent, what)
+        self._sent.clear()
+
+    def _complete(self, transfers: Sequence[_Transfer], what: str) -> None:
+        requests = [request for transfer in transfers for request in transfer.requests]
+        self._requests.complete(requests, lambda: self._waiting_for(transfers, what))
+
+    def _waiting_for(self, transfers: Sequence[_Transfer], what: str) -> str:
+        late = dict.fromkeys(transfer.host for transfer in transfers if transfer.left)
+        ranks = ", ".join(self._network.describe(self._hosts.peer(host)) for host in late)
+        return f"{what}, which has begun and waits in MPI for {ranks or 'other hosts'}"
+
+    def close(self) -> None:
+        self._requests.close()

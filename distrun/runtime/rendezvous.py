@@ -26,9 +26,11 @@ from dataclasses import astuple, dataclass, replace
 from typing import Any
 
 from distrun.errors import BootstrapError, UsageError
+from distrun.runtime.calling import Line, dial
+from distrun.runtime.calls import show
 from distrun.runtime.controller import list_ranks
 from distrun.runtime.interfaces import interfaces, matching
-from distrun.runtime.reception import Line, Reception, dial, listen, show
+from distrun.runtime.reception import Reception, listen
 
 CONTROL, ALARM = "control", "alarm"
 """The purposes of the two connections."""
@@ -96,7 +98,7 @@ class Member:
 
 @dataclass
 class Gathering:
-    """What a rank has once all have met. All connections block, have no timeout and are tuned (see `reception.tune`)."""
+    """What a rank has once all have met. All connections block, have no timeout and are tuned (see `calls.tune`)."""
 
     members: tuple[Member, ...]
     """By rank."""
@@ -165,6 +167,7 @@ class _Host:
         self._deadline = time.monotonic() + timeout
         self._members: dict[int, Member] = {}
         self._connections: dict[str, dict[int, socket.socket]] = {CONTROL: {}, ALARM: {}}
+        self._told: set[int] = set()  # who was sent the table, or a part of it
 
     def gather(self, settings: dict[str, int], allowed: list[str] | None) -> Gathering:
         """Wait for everybody, then tell them."""
@@ -248,10 +251,10 @@ class _Host:
         if not 0 < member.rank < self._size:
             return f"{member} called rank 0 of {self._size}: ranks from 1 to {self._size - 1} are expected"
         if member.rank in connections:
+            first = self._members.get(member.rank, member)
             return (
-                f"rank {member.rank} is there twice: process {self._members[member.rank].pid} on host "
-                f"{self._members[member.rank].hostname} and process {member.pid} on host {member.hostname}; "
-                "give each its own number, and see whether an earlier run is still there"
+                f"rank {member.rank} is there twice: process {first.pid} on host {first.hostname} and process {member.pid} on "
+                f"host {member.hostname}; give each its own number, and see whether an earlier run is still there"
             )
         return ""
 
@@ -279,6 +282,7 @@ class _Host:
         message = _pack({"members": table, "settings": settings})
         for rank, connection in self._connections[CONTROL].items():
             try:
+                self._told.add(rank)
                 connection.settimeout(max(1.0, self._deadline - time.monotonic()))
                 connection.sendall(message)
                 connection.settimeout(None)
@@ -286,10 +290,11 @@ class _Host:
                 raise BootstrapError(f"{self._members[rank]} cannot be told who is there: {error}") from None
 
     def _break_off(self, sentence: str) -> None:
-        """Tell those who have come why the job cannot start."""
-        for connection in self._connections[CONTROL].values():
-            with suppress(OSError):
-                _send(connection, {"error": sentence}, _LAST_WORD)
+        """Tell those who have come why the job cannot start; whoever believes that it does learns it from the silence."""
+        for rank, connection in self._connections[CONTROL].items():
+            if rank not in self._told:
+                with suppress(OSError):
+                    _send(connection, {"error": sentence}, _LAST_WORD)
 
     def _let_go_of_neighbours(self) -> None:
         for connections in self._connections.values():
@@ -312,13 +317,18 @@ def _listen_at(addresses: Iterable[tuple[str, int]], allowed: list[str] | None, 
     reasons: dict[str, str] = {}
     for name, port in addresses:
         try:
-            for address in _numeric(name):
-                if allowed is not None and address not in allowed:
-                    reasons[show((address, port))] = "not in the network that was chosen"
-                elif (address, port) not in listeners:
-                    listeners[address, port] = listen(address, port, shared=True)
+            found = _numeric(name)
         except (OSError, UnicodeError) as error:
             reasons[show((name, port))] = getattr(error, "strerror", None) or str(error)
+            continue
+        for address in found:
+            if allowed is not None and address not in allowed:
+                reasons[show((address, port))] = "not in the network that was chosen"
+            elif (address, port) not in listeners:
+                try:
+                    listeners[address, port] = listen(address, port, shared=True)
+                except OSError as error:
+                    reasons[show((address, port))] = error.strerror or str(error)
     if not listeners:
         try:
             there = ", ".join(interface.address for interface in interfaces())
@@ -421,7 +431,7 @@ class _Guest:
             introduction = self._facts(ALARM, self._mine)
             return dial([line.place], line.key, introduction, self._deadline, unless=line.socket).socket
         except BootstrapError as error:
-            if select.select([line.socket], [], [], 0)[0]:
+            if _has_something(line.socket):
                 return None
             raise BootstrapError(f"rank {self._mine.rank} reached rank 0 once and not again: {error}") from None
 
@@ -474,6 +484,12 @@ def _pack(message: dict[str, Any]) -> bytes:
 def _send(connection: socket.socket, message: dict[str, Any], timeout: float) -> None:
     connection.settimeout(timeout)
     connection.sendall(_pack(message))
+
+
+def _has_something(connection: socket.socket) -> bool:
+    poll = select.poll()  # select() cannot take descriptors above 1023
+    poll.register(connection, select.POLLIN)
+    return bool(poll.poll(0))
 
 
 def _receive(connection: socket.socket, deadline: float) -> dict[str, Any]:

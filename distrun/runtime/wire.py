@@ -131,7 +131,7 @@ class Channel(Connection):
         """`hear` is given each message that comes."""
         self._hear = hear
         self._unsent = bytearray()
-        self._received = bytearray()
+        self._received = b""
         super().__init__(wire, connection, lost)
 
     def send(self, message: bytes) -> None:
@@ -139,13 +139,20 @@ class Channel(Connection):
         assert len(message) <= LARGEST, len(message)
         if self.is_lost:
             return
-        self._unsent += _LENGTH.pack(len(message))
-        self._unsent += message
-        if not self.mask & _WRITE:
-            try:
-                self._write()
-            except OSError as error:
-                self._lose(_reason(error))
+        frame = _LENGTH.pack(len(message)) + message
+        if self._unsent:
+            self._unsent += frame
+            return
+        try:
+            sent = self.socket.send(frame)
+        except BlockingIOError:
+            sent = 0
+        except OSError as error:
+            self._lose(_reason(error))
+            return
+        if sent < len(frame):
+            self._unsent += frame[sent:]
+            self._want(_READ | _WRITE)
 
     def _write(self) -> None:
         try:
@@ -164,19 +171,20 @@ class Channel(Connection):
         if not data:
             self._lose("its connection was closed")
             return
-        self._received += data
-        start, end = 0, len(self._received)
+        if self._received:
+            data = self._received + data
+        start, end = 0, len(data)
         while end - start >= _LENGTH.size:
-            (length,) = _LENGTH.unpack_from(self._received, start)
+            (length,) = _LENGTH.unpack_from(data, start)
             if length > LARGEST:
                 self._lose(f"it sent a message of {length} bytes, and none is larger than {LARGEST}")
                 return
             if end - start - _LENGTH.size < length:
                 break
             start += _LENGTH.size
-            self._hear(bytes(self._received[start : start + length]))
+            self._hear(data[start : start + length])
             start += length
-        del self._received[:start]
+        self._received = data[start:]
 
 
 class Receipt:

@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from distrun.errors import BootstrapError, NotInitializedError, UsageError
-from distrun.runtime import contract, devices, environments
+from distrun.runtime import contract, devices, environments, mpi_place
 from distrun.runtime.backends.base import Backend
 from distrun.runtime.backends.hierarchical import HierarchicalBackend
 from distrun.runtime.backends.shared_memory import SharedMemoryBackend
@@ -26,7 +26,6 @@ from distrun.runtime.environments import Environment
 from distrun.runtime.hosts import Hosts
 from distrun.runtime.links import Links, connect
 from distrun.runtime.meeting import meet
-from distrun.runtime.mpi_place import mpi_place
 from distrun.runtime.neighbourhood import Neighbourhood, Patience
 from distrun.runtime.network import Network
 from distrun.runtime.rendezvous import Gathering, Place, gather
@@ -115,6 +114,7 @@ class _Start:
         """Through the network as well."""
         deadline = time.monotonic() + self._timeout
         gathering = self._gather()
+        mpi_place.release()
         with ExitStack() as undo:
             undo.callback(gathering.close)
             hosts = Hosts.of([member.host for member in gathering.members], self._topology.rank)
@@ -139,7 +139,7 @@ class _Start:
             host,
             topology.hostname,
             self._place(),
-            {"fusion_threshold": self._threshold, "wire_dtype": self._wire_dtype()},
+            {"fusion_threshold": self._threshold, "wire_dtype": self._wire_dtype(), "mpi": int(self._prefers_mpi())},
             self._timeout,
             self._environ.get(contract.NETWORK) or None,
         )
@@ -152,10 +152,17 @@ class _Start:
             )
         return _WIRE_DTYPES.index(choice)
 
+    def _prefers_mpi(self) -> bool:
+        choice = self._environ.get(BACKEND, "auto")
+        if choice not in ("auto", "tcp", "mpi"):
+            raise UsageError(f"{BACKEND}={choice!r} does not connect several hosts: use auto, tcp or mpi")
+        return choice == "mpi" or (choice == "auto" and self._environment.is_mpi)
+
     def _place(self) -> Place:
         place = self._environment.place()
         if place is None:
-            place = mpi_place(self._environ.get(contract.NETWORK) or None)
+            network = self._environ.get(contract.NETWORK) or None
+            place = mpi_place.find(self._topology.rank, self._topology.size, network, self._timeout)
         return _of_generation(place, self._generation)
 
     def _check(self, hosts: Hosts) -> None:
@@ -173,13 +180,10 @@ class _Start:
         neighbourhood: Neighbourhood,
         deadline: float,
     ) -> Links:
-        choice = self._environ.get(BACKEND, "auto")
-        if choice not in ("auto", "tcp", "mpi"):
-            raise UsageError(f"{BACKEND}={choice!r} does not connect several hosts: use auto, tcp or mpi")
-        if choice == "mpi" or (choice == "auto" and self._environment.is_mpi):
+        if gathering.settings["mpi"]:  # rank 0's word: a launcher may not have passed the variable on to all hosts
             from distrun.runtime.mpi_links import MPILinks
 
-            return MPILinks(neighbourhood, hosts)
+            return MPILinks(neighbourhood, network, hosts)
         return connect(gathering, hosts, network, neighbourhood, deadline)
 
     def _neighbourhood(self, own: int, ranks: Sequence[int], network: Network | None) -> Neighbourhood:

@@ -181,8 +181,9 @@ def test_a_lonely_process_has_a_name_of_its_own_that_stays(environ):
     [
         ({**OPENMPI_5, "OMPI_COMM_WORLD_SIZE": "four"}, "OMPI_COMM_WORLD_SIZE='four' is not a whole number"),
         ({**OPENMPI_5, "OMPI_COMM_WORLD_SIZE": ""}, "OMPI_COMM_WORLD_SIZE is not set though .* Open MPI"),
-        ({**OPENMPI_5, "OMPI_COMM_WORLD_SIZE": "5"}, "Open MPI started 5 ranks, 2 of them on this host"),
-        ({**HYDRA, "MPI_LOCALNRANKS": "0"}, "Hydra started 2 ranks, 0 of them"),
+        ({**OPENMPI_5, "OMPI_COMM_WORLD_SIZE": "3"}, r"rank 3 must be between 0 and 2 \(size - 1\)"),
+        ({**OPENMPI_5, "OMPI_COMM_WORLD_LOCAL_RANK": "2"}, "local_rank 2 must be between 0 and 1"),
+        ({**HYDRA, "MPI_LOCALNRANKS": "0"}, "local_size 0 must be between 1 and the size, 2"),
         ({**TORCHRUN, "WORLD_SIZE": "5"}, "torchrun started 5 ranks on 2 hosts, 2 of them on this one"),
         ({**TORCHRUN, "RANK": "7"}, "rank 7 must be between 0 and 3"),
         ({**SRUN, "SLURM_NODEID": "3"}, r"SLURM_NODEID=3 but .*='2\(x2\),1' has 3 hosts"),
@@ -222,19 +223,23 @@ def test_slurms_task_counts_are_expanded_per_host(text, counts):
 
 
 def test_ranks_in_blocks_and_round_robin_are_placed_on_their_hosts():
-    blocks = [even_cross("mpirun", rank, 4, rank % 2, 2) for rank in range(4)]
-    robin = [even_cross("mpirun", rank, 4, rank // 2, 2) for rank in range(4)]
+    blocks = [even_cross(rank, 4, rank % 2, 2) for rank in range(4)]
+    robin = [even_cross(rank, 4, rank // 2, 2) for rank in range(4)]
     assert blocks == [(0, 2), (0, 2), (1, 2), (1, 2)]
     assert robin == [(0, 2), (1, 2), (0, 2), (1, 2)]
 
 
 def test_one_host_has_cross_rank_0_wherever_its_ranks_sit():
-    assert even_cross("mpirun", 0, 4, 3, 4) == (0, 1)
+    assert even_cross(0, 4, 3, 4) == (0, 1)
 
 
-def test_a_placement_that_fits_neither_is_refused():
-    with pytest.raises(UsageError, match=r"^rank 4\(6\) is local rank 0\(3\), which fits neither"):
-        even_cross("mpirun", 4, 6, 0, 3)
+def test_uneven_hosts_have_a_provisional_place_that_init_replaces():
+    assert even_cross(0, 3, 0, 1) == (0, 3)  # the other host has two ranks
+    assert even_cross(4, 6, 0, 3) == (1, 2)  # neither in blocks nor round robin
+    for rank in range(7):
+        for local_size in range(1, 8):
+            cross_rank, cross_size = even_cross(rank, 7, min(rank, local_size - 1), local_size)
+            assert 0 <= cross_rank < cross_size <= 7
 
 
 def test_hydra_without_its_proxy_among_the_ancestors_is_refused():

@@ -16,8 +16,10 @@ from typing import Any
 import pytest
 
 from distrun.errors import BootstrapError, UsageError
-from distrun.runtime import reception as module
-from distrun.runtime.reception import Line, Reception, call, dial, listen, show, tune
+from distrun.runtime import calling, calls, reception
+from distrun.runtime.calling import Line, call, dial
+from distrun.runtime.calls import show, tune
+from distrun.runtime.reception import Reception, listen
 
 KEY = bytes(range(32))
 HERE = "127.0.0.1"
@@ -210,7 +212,7 @@ def test_two_hundred_that_connect_and_hang_delay_nobody(desk):
 
 
 def test_those_who_hang_and_those_who_trickle_are_dropped_in_time(desk, monkeypatch):
-    monkeypatch.setattr(module, "PATIENCE", 1.0)
+    monkeypatch.setattr(reception, "PATIENCE", 1.0)
     with knock(desk) as silent, knock(desk) as slow:
         start = time.monotonic()
         ended: dict[socket.socket, float] = {}
@@ -310,7 +312,7 @@ def introduce_badly(places: list[tuple[str, int]], text: bytes) -> None:
     from distrun.runtime.authentication import converse
 
     with socket.create_connection(places[0], 10.0) as connection:
-        converse(connection, module._ask(KEY, module._context(connection.getpeername())))
+        converse(connection, calls.ask(KEY, calls.context(connection.getpeername())))
         connection.sendall(struct.pack("<I", len(text)) + text)
         try:
             assert connection.recv(1) == b""
@@ -404,7 +406,7 @@ class Talker:
 
 
 def test_the_first_of_several_places_wins_even_if_the_second_answers_before(monkeypatch):
-    monkeypatch.setattr(module, "_CHOICE", 10.0)
+    monkeypatch.setattr(calling, "_CHOICE", 10.0)
     listener = listen(HERE)  # the caller's attempt waits here
     slow = Reception([listen(HERE)], KEY)
     caller = Caller([listener.getsockname(), *slow.places], name="a")
@@ -439,11 +441,21 @@ def test_a_socket_that_meets_itself_is_no_answer():
         itself.bind(place)
         itself.connect(place)
         assert itself.getsockname() == itself.getpeername()  # such things exist
-        dialling = module._Dialling([place], KEY, None, time.monotonic())
-        target = module._Target(place, socket.AF_INET, place, 0.0, connection=itself)
+        dialling = calling._Dialling([place], KEY, None, None, time.monotonic())
+        target = calling._Target(place, socket.AF_INET, place, 0.0, connection=itself)
         with pytest.raises(ConnectionRefusedError):
             dialling._begin(target, itself)
         dialling.close()
+
+
+def test_calling_ends_when_something_comes_on_another_connection():
+    ours, theirs = socket.socketpair()
+    with ours, socket.create_server((HERE, 0)) as mute:
+        threading.Thread(target=theirs.close).start()
+        start = time.monotonic()
+        with pytest.raises(BootstrapError, match="no call was answered"):
+            dial([mute.getsockname()], KEY, {}, start + 20.0, unless=ours)
+        assert time.monotonic() - start < 5.0
 
 
 def test_a_call_can_come_from_a_chosen_address(desk):

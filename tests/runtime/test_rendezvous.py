@@ -6,6 +6,7 @@ import os
 import resource
 import secrets
 import socket
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -15,7 +16,7 @@ import pytest
 
 from distrun.errors import BootstrapError, UsageError
 from distrun.runtime import rendezvous as module
-from distrun.runtime.reception import call, dial
+from distrun.runtime.calling import call, dial
 from distrun.runtime.rendezvous import Gathering, Member, Place, gather, parse
 
 KEY = bytes(range(32))
@@ -288,6 +289,8 @@ def test_a_rank_says_that_it_met_rank_0_but_others_are_missing(place):
 def test_a_rank_that_comes_and_dies_ends_the_waiting(place):
     host = Rank(0, 3, place)
     other = Rank(2, 3, place)
+    while not has_come(host, other):
+        pass
     start = time.monotonic()
     member = ["id-1", "host-1", 4711, HERE, 1]
     with dial(place.addresses, KEY, {"purpose": "control", "size": 3, "member": [1, *member]}, start + 10.0).socket:
@@ -322,8 +325,6 @@ def test_numbers_that_contradict_each_other_are_an_error_on_both_sides(place, ra
 
 def has_come(host: Rank, other: Rank) -> bool:
     """Whether `other` waits for the table: it has been heard on both connections."""
-    import sys
-
     assert host.is_alive()
     frame = sys._current_frames().get(other.ident or 0)
     while frame is not None:
@@ -347,6 +348,30 @@ def test_rank_0_may_be_elsewhere_than_the_place():
         "no.such.host.invalid:4000 ("
     )
     assert HERE in text
+
+
+def test_a_rank_that_is_lost_while_all_are_told_ends_it_for_all(place, monkeypatch):
+    """Those who have the table already get no further message, which they would not understand."""
+
+    class Stubborn(module._Host):
+        def _tell_all(self, settings: dict[str, int]) -> None:
+            self._connections["control"][2].shutdown(socket.SHUT_WR)
+            super()._tell_all(settings)
+
+    monkeypatch.setattr(module, "_Host", Stubborn)
+    ranks = [Rank(rank, 4, place) for rank in range(4)]
+    for rank in ranks:
+        rank.join(30.0)
+    assert str(ranks[0].error).startswith(
+        f"rank 2 (process {os.getpid()} on host host-2) cannot be told who is there: "
+    )
+    told = [rank for rank in ranks if rank.error is None]
+    for rank in told:
+        gathering = rank.end()
+        gathering.control[0].settimeout(10.0)
+        assert gathering.control[0].recv(1) == b""
+        gathering.close()
+    assert ranks[2] not in told
 
 
 def test_a_port_that_is_taken_is_said():

@@ -118,30 +118,15 @@ class Environment(abc.ABC):
         return int(value)
 
 
-def even_cross(launcher: str, rank: int, size: int, local_rank: int, local_size: int) -> tuple[int, int]:
-    """The (cross_rank, cross_size) of a rank whose launcher does not say them, if each host has as many ranks.
+def even_cross(rank: int, size: int, local_rank: int, local_size: int) -> tuple[int, int]:
+    """A provisional (cross_rank, cross_size) for a rank whose launcher does not say them, as if all hosts were like its own.
 
-    Ranks go to hosts in blocks (`--map-by slot`: 0 1 | 2 3) or round robin (`--map-by node`: 0 2 | 1 3). Blocks are
-    tried first. A single rank cannot always tell the two apart (rank 2, local rank 0, of three hosts with two ranks
-    each fits both), nor can it see that another host has a different number. So with more than one host this is a
-    conjecture, right for the default of every MPI; only ranks that talk to each other can be certain.
-
-    Raises:
-        UsageError: neither placement fits the numbers.
+    Ranks go to hosts in blocks (`--map-by slot`: 0 1 | 2 3) or round robin (`--map-by node`: 0 2 | 1 3). A single rank cannot
+    always tell the two apart (rank 2, local rank 0, of three hosts with two ranks each fits both; blocks are the default of
+    every MPI), nor can it see that another host has a different number. With one host the answer is certain; with several,
+    `init` replaces it by the true one when the ranks have met.
     """
-    if local_size < 1 or size % local_size:
-        raise UsageError(
-            f"{launcher} started {size} ranks, {local_size} of them on this host, so the hosts differ in their ranks: "
-            "start the same number on each, or start the script with `distrun`"
-        )
-    hosts = size // local_size
-    if hosts == 1:
-        return 0, 1
-    if rank % local_size == local_rank:
-        return rank // local_size, hosts
-    if rank // hosts == local_rank:
-        return rank % hosts, hosts
-    raise UsageError(
-        f"rank {rank}({size}) is local rank {local_rank}({local_size}), which fits neither ranks in blocks nor round "
-        f"robin: let {launcher} place ranks by slot, or start the script with `distrun`"
-    )
+    local_size = max(local_size, 1)  # a Topology refuses less
+    hosts = -(-size // local_size)
+    is_robin = rank % local_size != local_rank and rank // hosts == local_rank
+    return (rank % hosts if is_robin else rank // local_size), hosts

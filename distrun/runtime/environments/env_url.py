@@ -36,7 +36,7 @@ class EnvUrl(Environment):
     def topology(self) -> Topology:
         rank, size = self._number(_RANK), self._number(_SIZE)
         local_rank, local_size = self._local(rank, size)
-        cross_rank, cross_size = even_cross("the launcher", rank, size, local_rank, local_size)
+        cross_rank, cross_size = even_cross(rank, size, local_rank, local_size)
         return Topology(rank, size, local_rank, local_size, cross_rank, cross_size, socket.gethostname())
 
     def job_name(self) -> str:

@@ -33,7 +33,7 @@ class Hydra(Environment):
     def topology(self) -> Topology:
         rank, size = self._number(_RANK), self._number(_SIZE)
         local_rank, local_size = self._number(_LOCAL_RANK), self._number(_LOCAL_SIZE)
-        cross_rank, cross_size = even_cross(self.name, rank, size, local_rank, local_size)
+        cross_rank, cross_size = even_cross(rank, size, local_rank, local_size)
         return Topology(rank, size, local_rank, local_size, cross_rank, cross_size, socket.gethostname())
 
     def job_name(self) -> str:
