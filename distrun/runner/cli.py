@@ -35,7 +35,7 @@ _SETTINGS = {"allow_interspersed_args": False, "help_option_names": ["-h", "--he
     "--hosts",
     metavar="LIST",
     help="Hosts and their slots: localhost:4,me@b:4,[fe80::1]:2. c:[0,2] has two slots, and GPUs 0 and 2; "
-    "c:4[0,2] has four slots for these GPUs. Default: this machine.",
+    "c:4[0,2] has four slots for these GPUs. Default: those that Slurm, PBS or LSF gave us, else this machine.",
 )
 @click.option("-hostfile", "--hostfile", metavar="FILE", help="Hosts in a file, one 'NAME slots=N gpus=0,2' per line.")
 @click.option(
@@ -44,6 +44,12 @@ _SETTINGS = {"allow_interspersed_args": False, "help_option_names": ["-h", "--he
     metavar="N",
     help="Slots of hosts without a number of their own. Default: this machine's GPUs or cores; 1 on others.",
 )
+@click.option(
+    "--launcher",
+    type=click.Choice(["ssh", "srun", "mpirun"]),
+    help="What starts ranks on other hosts; mpirun starts all of them. Default: srun within a Slurm allocation, else ssh.",
+)
+@click.option("--mpi-args", metavar="ARGS", help="More arguments for mpirun, as in --mpi-args '--mca pml ob1'.")
 @click.option("--share-gpus", is_flag=True, help="Let ranks share GPUs when there are more ranks than GPUs.")
 @click.option(
     "-x",
@@ -66,6 +72,17 @@ _SETTINGS = {"allow_interspersed_args": False, "help_option_names": ["-h", "--he
     metavar="S",
     help="Seconds of silence after which another host counts as gone, and its ranks end; 0: never. Default: 15.",
 )
+@click.option(
+    "--network",
+    metavar="LIST",
+    help="What ranks of different hosts talk over: interfaces or subnets, as in eth1,10.0.0.0/8. Default: any that leads "
+    "to the other hosts.",
+)
+@click.option(
+    "--wire-dtype",
+    type=click.Choice(["float16", "bfloat16"]),
+    help="Let float32 and float64 travel between hosts in half precision when they are reduced.",
+)
 @click.option("--output-dir", metavar="DIR", help="Also write DIR/rank.N/stdout and stderr.")
 @click.option("--tag-output/--no-tag-output", default=True, help="Begin each line with the rank that wrote it.")
 @click.option("--rank-filter", metavar="RANKS", help="Show the output of these ranks only: 0,2-3.")
@@ -76,7 +93,20 @@ _SETTINGS = {"allow_interspersed_args": False, "help_option_names": ["-h", "--he
     "--stall-warning", type=_seconds, metavar="S", help="Report a waiting operation after S seconds; 0: never."
 )
 @click.option("--stall-timeout", type=_seconds, metavar="S", help="Fail a waiting operation after S seconds; 0: never.")
-@click.option("--openmpi-env", is_flag=True, help="Also set OMPI_COMM_WORLD_RANK and its like.")
+@click.option(
+    "--tf-config",
+    is_flag=True,
+    help="Set TF_CONFIG for tf.distribute: all ranks are workers; with --ps N the first N are parameter servers, the next "
+    "is the chief, the others are workers, and the job is over when the chief is.",
+)
+@click.option(
+    "--ps", type=click.IntRange(0), default=0, metavar="N", help="Parameter servers in TF_CONFIG. Default: 0."
+)
+@click.option(
+    "--openmpi-env",
+    is_flag=True,
+    help="Also set OMPI_COMM_WORLD_RANK and its like, by which jax.distributed.initialize() finds its place.",
+)
 @click.option("--dry-run", is_flag=True, help="Print the plan and start nothing.")
 @click.option("-v", "--verbose", is_flag=True, help="Tell what the launcher does.")
 @click.option("--version", is_flag=True, help="Print the version.")
@@ -85,7 +115,7 @@ def distrun(**options: Any) -> int:
     """Start COMMAND once per rank and stay until all are done: distrun -np 2 python train.py
 
     Everything from the first word that is no option belongs to the command. The exit status is that of the first rank
-    that fails.
+    that fails. 'distrun doctor -H a,b' examines hosts and the network between them; see distrun doctor --help.
     """
     if options["version"]:
         from distrun import __version__
@@ -109,8 +139,12 @@ def _open_standard_descriptors() -> None:
 
 
 def _status(arguments: list[str] | None) -> int:
+    arguments = sys.argv[1:] if arguments is None else arguments
     try:
-        status = distrun.main(args=arguments, prog_name="distrun", standalone_mode=False)
+        if arguments[:1] == ["doctor"]:
+            status = _doctor(arguments[1:])
+        else:
+            status = distrun.main(args=arguments, prog_name="distrun", standalone_mode=False)
     except click.ClickException as error:
         return _complain(error.format_message().rstrip("."), 2, "; see distrun --help")
     except (click.Abort, KeyboardInterrupt):
@@ -118,6 +152,12 @@ def _status(arguments: list[str] | None) -> int:
     except DistrunError as error:
         return _complain(str(error), getattr(error, "status", 2 if isinstance(error, UsageError) else 1))
     return int(status or 0)
+
+
+def _doctor(arguments: list[str]) -> int:
+    from distrun.runner.doctor.command import doctor
+
+    return int(doctor.main(args=arguments, prog_name="distrun doctor", standalone_mode=False) or 0)
 
 
 def _complain(sentence: str, status: int, remedy: str = "") -> int:
@@ -138,7 +178,7 @@ def _run(options: dict[str, Any]) -> int:
         keepalive=options["keepalive"],
     )
     plan = prepare(request, options["grace"], ssh)
-    ranks = parse_ranks(options["rank_filter"], plan.size) if options["rank_filter"] is not None else None
+    ranks = parse_ranks(request.rank_filter, plan.size) if request.rank_filter is not None else None
     if options["dry_run"]:
         click.echo(describe(plan, os.environ))
         return 0
@@ -150,8 +190,8 @@ def _run(options: dict[str, Any]) -> int:
     job_options = JobOptions(
         grace=options["grace"],
         start_timeout=60.0 if request.start_timeout is None else request.start_timeout,
-        style=Style(options["tag_output"], ranks, prompts=request.stdin is not None),
-        output_dir=options["output_dir"],
+        style=Style(request.tag_output and not plan.by_mpirun, ranks, prompts=request.stdin is not None),
+        output_dir=None if plan.by_mpirun else request.output_dir,  # mpirun sees to tags and files itself
         stdin=request.stdin,
         verbose=options["verbose"],
         ssh=ssh,
@@ -177,6 +217,15 @@ def _request(options: dict[str, Any]) -> LaunchRequest:
         stall_warning=options["stall_warning"],
         stall_timeout=options["stall_timeout"],
         start_timeout=options["start_timeout"],
+        network=options["network"],
+        wire_dtype=options["wire_dtype"],
+        launcher=options["launcher"],
+        mpi_args=options["mpi_args"],
+        tf_config=options["tf_config"],
+        ps=options["ps"],
+        tag_output=options["tag_output"],
+        output_dir=options["output_dir"],
+        rank_filter=options["rank_filter"],
     )
 
 

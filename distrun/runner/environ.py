@@ -16,6 +16,7 @@ from distrun.runtime.contract import PREFIX, LaunchContract
 _STALE = re.compile(
     r"RANK|WORLD_SIZE|LOCAL_RANK|LOCAL_WORLD_SIZE|GROUP_RANK|GROUP_WORLD_SIZE|ROLE_(NAME|RANK|WORLD_SIZE)"
     r"|MASTER_ADDR|MASTER_PORT|TORCHELASTIC_.*|OMPI_COMM_WORLD_.*|OMPI_UNIVERSE_SIZE|PMIX_.*|PMI_.*|HOROVOD_RANK"
+    r"|SLURM_(PROCID|LOCALID|NODEID|GTIDS|TASK_PID|NTASKS|NPROCS|STEP.*|SRUN_.*|CPU_BIND.*)"
     r"|" + "|".join(PREFIX + field.name.upper() for field in fields(LaunchContract))
 )
 AUTO = "auto"

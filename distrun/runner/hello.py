@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 import platform
+import socket
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
 from typing import Any
@@ -17,6 +18,7 @@ from distrun import __version__
 from distrun.errors import LaunchError
 from distrun.runner import machine
 from distrun.runner.frames import HEADER, MAX_PAYLOAD
+from distrun.runner.machine import Interface
 
 MAGIC = b"\0distrun agent\0"
 _MOST_NOISE = 1 << 20  # bytes a login may print
@@ -33,6 +35,8 @@ class Greeting:
     keepalive: float
     """Seconds of silence after which either end gives the other up; 0 = never."""
     wdir: str
+    ports: int = 0
+    """How many free ports of the host are asked for, besides the one for rank 0."""
 
     def to_json(self) -> bytes:
         """As the payload of a HELLO frame."""
@@ -55,6 +59,12 @@ class Answer:
     """A free port of its host, for rank 0 to listen on."""
     problem: str = ""
     """Why its host cannot be used; empty = it can."""
+    addresses: tuple[Interface, ...] = ()
+    """Its host's interfaces that other hosts may know."""
+    rendezvous: int = 0
+    """A port of its host, on all addresses, that the agent keeps until it leaves: for rank 0 to bind with SO_REUSEPORT."""
+    ports: tuple[int, ...] = ()
+    """The free ports it was asked for."""
 
     def to_json(self) -> bytes:
         """As the payload of a HELLO frame."""
@@ -63,7 +73,10 @@ class Answer:
     @classmethod
     def from_json(cls, payload: bytes) -> Answer:
         """The inverse of `to_json`."""
-        return cls(**_known(cls, payload))
+        values = dict(_known(cls, payload))
+        values["addresses"] = tuple(Interface(*item) for item in values.get("addresses", ()))
+        values["ports"] = tuple(values.get("ports", ()))
+        return cls(**values)
 
 
 def _known(cls: Any, payload: bytes) -> Mapping[str, Any]:
@@ -71,12 +84,27 @@ def _known(cls: Any, payload: bytes) -> Mapping[str, Any]:
     return {name: value for name, value in json.loads(payload).items() if name in names}
 
 
-def answer(greeting: Greeting) -> Answer:
-    """The answer of this process."""
+def answer(greeting: Greeting, keeper: socket.socket) -> Answer:
+    """The answer of this process.
+
+    Args:
+        greeting: what the launcher said.
+        keeper: the socket that keeps the port for the rendezvous; see `machine.reserve_port`.
+    """
     problem = ""
     if not os.path.isdir(greeting.wdir):
         problem = f"the working directory {greeting.wdir!r} does not exist there; give one that does with --wdir"
-    return Answer(__version__, platform.python_version(), os.getpid(), machine.free_port(), problem)
+    port, *ports = machine.free_ports(1 + greeting.ports)
+    return Answer(
+        __version__,
+        platform.python_version(),
+        os.getpid(),
+        port,
+        problem,
+        tuple(machine.interfaces()),
+        keeper.getsockname()[1],
+        tuple(ports),
+    )
 
 
 def extract(stream: bytes) -> tuple[bytes, bytes] | None:

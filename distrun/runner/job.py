@@ -7,13 +7,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from queue import Empty, SimpleQueue
 
-from distrun.runner import descendants, events, policy, signals, stdin
+from distrun.runner import descendants, events, places, policy, signals, stdin
 from distrun.runner.agents import Agent, AgentProcess
 from distrun.runner.connector import Connector, Starter
 from distrun.runner.frames import Frame, Kind
 from distrun.runner.local_agent import LocalAgentProcess
 from distrun.runner.output import Printer, Style
-from distrun.runner.plan import AgentPlan, LaunchPlan, with_master_port
+from distrun.runner.plan import AgentPlan, LaunchPlan
 from distrun.runner.policy import Failure, Policy, State
 from distrun.runner.sinks import RankFiles, Sink
 from distrun.runner.ssh_config import SshOptions
@@ -73,13 +73,16 @@ class Job:
         self._results: dict[int, bytearray] = {}
         self._pids: dict[int, int] = {}
         self._hosts = {rank.rank: agent.host for agent in plan.agents for rank in agent.ranks}
+        self._names = {rank: f"rank {rank} on {host}" for rank, host in self._hosts.items()}
+        if plan.by_mpirun:
+            self._names = {0: "mpirun"}
         self._agents: dict[str, Agent] = {}
         self._is_guest = options.function is not None
         self._parts = {part.host: part for part in plan.agents}
         remote = [part.host for part in plan.agents if part.remote]
         self._starter = starter
         self._connector: Connector | None = None
-        self._policy = Policy(self._hosts, options.grace, options.start_timeout, time.monotonic(), remote)
+        self._policy = Policy(self._hosts, options.grace, options.start_timeout, time.monotonic(), remote, plan.servers)
 
     # --- the agents' audience
 
@@ -128,7 +131,8 @@ class Job:
         if self._options.notes:
             for note in self._plan.notes:
                 self._printer.say(f"distrun: {note}")
-        marker = f"DISTRUN_JOB={self._plan.job}" if self._is_guest else None
+        has_others = self._is_guest or self._plan.launcher == "srun"  # children that are not its local agent's
+        marker = f"DISTRUN_JOB={self._plan.job}" if has_others else None
         for part in self._plan.agents:
             if not part.remote:
                 self._adopt(part, LocalAgentProcess(part, marker))
@@ -136,10 +140,14 @@ class Job:
         if not remote:
             self._start_ranks()
             return
-        self._connector = Connector(remote, self._starter or self._ssh(), self.post)
+        self._connector = Connector(remote, self._starter or self._usual_starter(), self.post)
         self._connector.start()
 
-    def _ssh(self) -> Starter:
+    def _usual_starter(self) -> Starter:
+        if self._plan.launcher == "srun":
+            from distrun.runner.srun_agent import SrunStarter
+
+            return SrunStarter(self._plan.job, self._options.ssh, self._options.start_timeout)
         from distrun.runner.ssh_agent import SshStarter  # paramiko costs 200 ms
 
         return SshStarter(self._plan.job, self._plan.routes, self._options.ssh, self._options.start_timeout)
@@ -150,9 +158,10 @@ class Job:
         self._tell(f"agent on {part.host} started (pid {process.pid})")
 
     def _start_ranks(self) -> None:
-        first = self._agents[self._hosts[0]].process
+        if self._plan.needs_answers:
+            self._parts = places.completed(self._plan, lambda host: self._agents[host].process.answer)
         for host, part in self._parts.items():
-            self._agents[host].start_ranks(with_master_port(part, first.port), self._options.function)
+            self._agents[host].start_ranks(part, self._options.function)
         if self._options.stdin is not None:
             stdin.forward(self._agents[self._hosts[self._options.stdin]], self._options.stdin)
 
@@ -217,7 +226,7 @@ class Job:
     def _story(self, failure: Failure) -> str:
         rank = failure.rank
         log = None if self._files is None or rank is None else str(self._files.path(rank, "stderr"))
-        return tell(failure, self._hosts, self._pids, [] if rank is None else self._words.lines(rank), log)
+        return tell(failure, self._names, self._pids, [] if rank is None else self._words.lines(rank), log)
 
     # --- what the user is told meanwhile
 
@@ -229,9 +238,9 @@ class Job:
                     self._printer.say(f"distrun: host {host} {note}")
             case events.RankStarted(rank, pid):
                 self._pids[rank] = pid
-                self._tell(f"rank {rank} on {self._hosts[rank]} started (pid {pid})")
+                self._tell(f"{self._names[rank]} started (pid {pid})")
             case events.RankExited(rank, end):
-                self._tell(f"rank {rank} on {self._hosts[rank]} {end}")
+                self._tell(f"{self._names[rank]} {end}")
             case events.AgentGone(host, ended, immortal):
                 if immortal:
                     self._printer.say(f"distrun: processes on {host} that do not end, not even by SIGKILL: {immortal}")

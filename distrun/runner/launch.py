@@ -13,7 +13,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from distrun.errors import UsageError
-from distrun.runner import machine
+from distrun.runner import allocation, machine, networks
+from distrun.runner.allocation import Allocation
 from distrun.runner.exits import NOT_EXECUTABLE, NOT_FOUND
 from distrun.runner.hosts import Host, merge, parse_hostfile
 from distrun.runner.plan import AgentPlan, Launcher, LaunchPlan, LaunchRequest, make_plan
@@ -41,15 +42,64 @@ def prepare(request: LaunchRequest, grace: float, ssh: SshOptions = _DEFAULTS) -
     Raises:
         UsageError: the request cannot be met; CommandError when that is because of the command.
     """
-    hosts, routes = _sort_out(request.hosts, ssh)
-    wdir = None if request.wdir is None else os.path.abspath(request.wdir)
-    plan = make_plan(replace(request, hosts=tuple(hosts), wdir=wdir), _launcher(routes), grace)
+    if request.network:
+        networks.parse(request.network)
+    allocated = None if request.hosts and "SLURM_JOB_ID" not in os.environ else allocation.current(os.environ)
+    launcher = _fitting(request, allocated)
+    if request.wdir is not None:
+        request = replace(request, wdir=os.path.abspath(request.wdir))
+    notes: tuple[str, ...] = ()
+    if allocated is not None and not request.hosts:
+        given = tuple(replace(host, slots=request.slots or host.slots) for host in allocated.hosts)
+        request = replace(request, hosts=given)
+        notes = (f"hosts of {allocated}",)
+    hosts, routes = _sort_out_nodes(request.hosts) if launcher == "srun" else _sort_out(request.hosts, ssh)
+    request = replace(request, hosts=tuple(hosts))
+    if launcher == "mpirun":
+        from distrun.runner import mpirun
+
+        plan = mpirun.make_plan(request, _launcher(routes), grace, ssh)
+        if not routes:
+            check_command(replace(plan.agents[0], command=list(request.command)))
+    else:
+        plan = replace(make_plan(request, _launcher(routes), grace), launcher=launcher)
+    plan = replace(plan, notes=(*notes, *plan.notes))
     for agent in plan.agents:
         if not agent.remote:
             if request.wdir is not None and not os.path.isdir(request.wdir):
                 raise UsageError(f"--wdir {request.wdir!r} is not a directory: give one that exists on every host")
             check_command(agent)
     return plan
+
+
+def _fitting(request: LaunchRequest, allocated: Allocation | None) -> str:
+    """The launcher asked for, else the one that fits: srun for nodes that Slurm has given us, ssh for all others.
+
+    Raises:
+        UsageError: the one asked for cannot be used here.
+    """
+    in_slurm = allocated is not None and allocated.scheduler == "Slurm"
+    ours = () if allocated is None else allocated.hosts
+    strangers = {host.name for host in request.hosts} - {host.name for host in ours}
+    has_srun = shutil.which("srun") is not None
+    if request.mpi_args and request.launcher != "mpirun":
+        raise UsageError(f"--mpi-args {request.mpi_args!r} needs --launcher mpirun: no other launcher reads it")
+    if request.launcher == "srun" and not (in_slurm and has_srun):
+        lack = "a Slurm allocation: start distrun within salloc or sbatch" if has_srun else "srun: put it on PATH"
+        raise UsageError(f"--launcher srun needs {lack}, or use --launcher ssh")
+    if request.launcher == "srun" and strangers:
+        raise UsageError(
+            f"--launcher srun cannot start ranks on {', '.join(sorted(strangers))}: allowed are the hosts of {allocated}"
+        )
+    if request.launcher is not None:
+        return request.launcher
+    return "srun" if in_slurm and has_srun and not strangers else "ssh"
+
+
+def _sort_out_nodes(hosts: Sequence[Host]) -> tuple[list[Host], dict[str, Route]]:
+    """Nodes of a Slurm allocation, and those that srun must reach, which asks for no route."""
+    others = [host.name for host in hosts if not allocation.is_own_node(os.environ, host.name)]
+    return list(hosts), {name: Route(name, name) for name in others}
 
 
 def read_hostfile(path: str) -> list[Host]:

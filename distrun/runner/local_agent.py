@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 
 from distrun.errors import LaunchError
-from distrun.runner import descendants
+from distrun.runner import descendants, hello, machine
 from distrun.runner.exits import signal_name
+from distrun.runner.hello import Answer, Greeting
 from distrun.runner.plan import AgentPlan
 
 _PACKAGE_ROOT = Path(__file__).resolve().parents[2]
@@ -24,7 +28,6 @@ class LocalAgentProcess:
     """An agent on this host; see `distrun.runner.agents.AgentProcess` for the interface."""
 
     keepalive: float | None = None
-    port: int | None = None
 
     def __init__(self, plan: AgentPlan, marker: str | None) -> None:
         """Start it.
@@ -37,6 +40,8 @@ class LocalAgentProcess:
         Raises:
             LaunchError: this Python cannot be started.
         """
+        self._greeting = Greeting(0.0, plan.wdir, plan.ports)
+        self._keeper: socket.socket | None = None
         self._spare = set() if marker else _children()
         self._marker = marker
         try:
@@ -56,6 +61,12 @@ class LocalAgentProcess:
         assert self._process.stdout is not None
         self._commands = self._process.stdin.fileno()
         self._reports = self._process.stdout.fileno()
+
+    @functools.cached_property
+    def answer(self) -> Answer:
+        """What there is to say of this host; the port for the rendezvous is kept by this process."""
+        self._keeper = machine.reserve_port()
+        return replace(hello.answer(self._greeting, self._keeper), pid=self.pid)
 
     @property
     def pid(self) -> int:
@@ -95,7 +106,9 @@ class LocalAgentProcess:
             time.sleep(_CLEAN_UP_INTERVAL)  # SIGKILL is under way, and no event tells when adopted orphans are gone
 
     def close(self) -> None:
-        """Close the pipes."""
+        """Close the pipes, and let go of the port."""
+        if self._keeper is not None:
+            self._keeper.close()
         for pipe in (self._process.stdin, self._process.stdout):
             with suppress(OSError):
                 if pipe is not None:

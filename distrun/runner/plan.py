@@ -10,9 +10,11 @@ from dataclasses import asdict, dataclass, field, replace
 
 from distrun.errors import UsageError
 from distrun.runner import environ as environs
+from distrun.runner import tf_config
 from distrun.runner.hosts import Host
+from distrun.runner.networks import endpoint
 from distrun.runner.ssh_config import Route
-from distrun.runtime.contract import STALL_TIMEOUT, STALL_WARNING, START_TIMEOUT, LaunchContract
+from distrun.runtime.contract import NETWORK, STALL_TIMEOUT, STALL_WARNING, START_TIMEOUT, WIRE_DTYPE, LaunchContract
 
 _HIDDEN = ("DISTRUN_KEY",)
 
@@ -39,6 +41,21 @@ class LaunchRequest:
     stall_warning: float | None = None
     stall_timeout: float | None = None
     start_timeout: float | None = None
+    network: str | None = None
+    """The interfaces and subnets that ranks of different hosts may use, by commas."""
+    wire_dtype: str | None = None
+    """The half-precision type in which float32 and float64 travel between hosts; None = they travel as they are."""
+    launcher: str | None = None
+    """What starts ranks on other hosts: ssh, srun or mpirun; None = what fits."""
+    mpi_args: str | None = None
+    """Further arguments for mpirun, quoted as in a shell."""
+    tf_config: bool = False
+    """Whether ranks get TF_CONFIG."""
+    ps: int = 0
+    """How many ranks are parameter servers in TF_CONFIG."""
+    tag_output: bool = True
+    output_dir: str | None = None
+    rank_filter: str | None = None
 
 
 @dataclass(frozen=True)
@@ -86,6 +103,10 @@ class AgentPlan:
     ranks: list[RankPlan]
     remote: bool = False
     """Whether `environ` is to be completed with what a login on the host gives; see `environ.at_home`."""
+    ports: int = 0
+    """How many free ports of the host its ranks need."""
+    defaults: dict[str, str] = field(default_factory=dict)
+    """Variables for which both `environ` and a login may have other values, and these win."""
 
     def to_json(self) -> bytes:
         """As the payload of a PLAN frame; bytes that are not UTF-8 (surrogates in Python) survive as escapes."""
@@ -109,6 +130,22 @@ class LaunchPlan:
     """How the hosts that are not this machine are reached."""
     notes: tuple[str, ...] = ()
     """What the launcher decided by itself and the user should know, a sentence each."""
+    network: str = ""
+    """The interfaces and subnets that ranks of different hosts may use, by commas; empty = all."""
+
+    servers: frozenset[int] = frozenset()
+    """The ranks that never end by themselves: the job is over when all others are."""
+    ps: int | None = None
+    """How many ranks are parameter servers in TF_CONFIG; None = it is not asked for."""
+    launcher: str = "ssh"
+    """What starts ranks on other hosts: ssh, srun or mpirun."""
+    by_mpirun: str = ""
+    """What mpirun starts, for people. The only process of the plan is mpirun then."""
+
+    @property
+    def needs_answers(self) -> bool:
+        """Whether the ranks must be told what only their hosts know; see `places.completed`."""
+        return len(self.agents) > 1 or any(agent.remote or agent.ports for agent in self.agents)
 
     def host_of(self, rank: int) -> str:
         """The name of the host a rank runs on."""
@@ -161,6 +198,9 @@ def make_plan(request: LaunchRequest, launcher: Launcher, grace: float = 5.0) ->
     size = sum(count for _, count in placed)
     if request.stdin is not None and request.stdin not in range(size):
         raise UsageError(f"--stdin {request.stdin} is not a rank of this job: allowed are none and 0 to {size - 1}")
+    if request.ps and not request.tf_config:
+        raise UsageError(f"--ps {request.ps} says who is what in TF_CONFIG: give --tf-config too, or leave it out")
+    tf_config.check(size, request.ps)
     contracts = iter(_contracts([(host.name, count) for host, count in placed], launcher))
     inherited = environs.inherited(launcher.environ)
     exports, notes = environs.requested(request.exports, inherited)
@@ -169,7 +209,7 @@ def make_plan(request: LaunchRequest, launcher: Launcher, grace: float = 5.0) ->
         remote = host.name in launcher.routes
         common = {
             **(environs.forwarded(inherited) if remote else inherited),
-            **_settings(request),
+            **settings(request),
             **_gpus(host, count, request.share_gpus),
             **exports,
         }
@@ -177,24 +217,16 @@ def make_plan(request: LaunchRequest, launcher: Launcher, grace: float = 5.0) ->
         shared = {"PYTHONUNBUFFERED": "1", **chosen, **common}
         ranks = [_rank_plan(next(contracts), request, exports) for _ in range(count)]
         wdir = request.wdir or launcher.cwd
-        agents.append(AgentPlan(host.name, list(request.command), wdir, grace, shared, ranks, remote))
+        ports = count if request.tf_config else 0
+        agents.append(AgentPlan(host.name, list(request.command), wdir, grace, shared, ranks, remote, ports))
         if "OMP_NUM_THREADS" not in common and not remote:
             why = f"{_count(launcher.cores, 'core')}, {_count(count, 'rank')}"
             notes.append(f"OMP_NUM_THREADS={shared['OMP_NUM_THREADS']} on {host.name} ({why}); set it to override")
     routes = {agent.host: launcher.routes[agent.host] for agent in agents if agent.remote}
-    return LaunchPlan(launcher.job, size, tuple(agents), routes, tuple(notes))
-
-
-def with_master_port(agent: AgentPlan, port: int | None) -> AgentPlan:
-    """The plan with another port for rank 0, when rank 0's host has found one; a port the user exports stays."""
-    if port is None:
-        return agent
-    new = {name: str(port) for name in ("MASTER_PORT", "DISTRUN_MASTER_PORT")}
-    ranks = [
-        replace(rank, environ={name: new.get(name, value) for name, value in rank.environ.items()})
-        for rank in agent.ranks
-    ]
-    return replace(agent, ranks=ranks)
+    network = request.network or exports.get(NETWORK) or inherited.get(NETWORK, "")
+    servers = tf_config.servers(size, request.ps)
+    ps = request.ps if request.tf_config else None
+    return LaunchPlan(launcher.job, size, tuple(agents), routes, tuple(notes), network, servers, ps)
 
 
 def _gpus(host: Host, ranks: int, share: bool) -> dict[str, str]:
@@ -249,6 +281,9 @@ def _contracts(placed: list[tuple[str, int]], launcher: Launcher) -> list[Launch
 
 def _rank_plan(contract: LaunchContract, request: LaunchRequest, exports: Mapping[str, str]) -> RankPlan:
     variables = contract.to_environ()
+    variables["JAX_COORDINATOR_ADDRESS"] = endpoint(contract.master_addr, contract.master_port)
+    if request.tf_config:
+        variables["TF_CONFIG"] = ""  # when all hosts have found their ports
     if request.openmpi_env:
         variables |= contract.openmpi_environ()
     return RankPlan(
@@ -262,13 +297,16 @@ def _rank_plan(contract: LaunchContract, request: LaunchRequest, exports: Mappin
     )
 
 
-def _settings(request: LaunchRequest) -> dict[str, str]:
-    settings = {
+def settings(request: LaunchRequest) -> dict[str, str]:
+    """The settings of distrun that the user asks for, as variables."""
+    times = {
         STALL_WARNING: request.stall_warning,
         STALL_TIMEOUT: request.stall_timeout,
         START_TIMEOUT: request.start_timeout,
     }
-    return {name: f"{value:g}" for name, value in settings.items() if value is not None}
+    chosen = {NETWORK: request.network, WIRE_DTYPE: request.wire_dtype}
+    given = {name: value for name, value in chosen.items() if value}
+    return {**given, **{name: f"{value:g}" for name, value in times.items() if value is not None}}
 
 
 def parse_ranks(text: str, size: int) -> frozenset[int]:
@@ -291,20 +329,26 @@ def parse_ranks(text: str, size: int) -> frozenset[int]:
 
 def describe(plan: LaunchPlan, inherited: Mapping[str, str]) -> str:
     """The plan for people, without secrets. Variables that are as in `inherited` are left out."""
-    lines = [f"job {plan.job}: {_count(plan.size, 'rank')} on {_count(len(plan.agents), 'host')}"]
+    lines = [f"job {plan.job}: {plan.by_mpirun or spread(plan.size, len(plan.agents))}"]
     lines += [f"note: {note}" for note in plan.notes]
     for agent in plan.agents:
+        name = plan.routes.get(agent.host, agent.host)
         lines += [
-            f"host {plan.routes.get(agent.host, agent.host)}: {_count(len(agent.ranks), 'rank')}",
+            "mpirun:" if plan.by_mpirun else f"host {name}: {_count(len(agent.ranks), 'rank')}",
             f"  directory: {agent.wdir}",
             f"  command:   {shlex.join(agent.command)}",
             *(f"  {text}" for text in _assignments(agent.environ, {} if agent.remote else inherited)),
         ]
-        for rank in agent.ranks:
+        for rank in () if plan.by_mpirun else agent.ranks:
             place_text = f"local {rank.local_rank}({rank.local_size}), host {rank.cross_rank}({rank.cross_size})"
             lines.append(f"  rank {rank.rank}({plan.size}): {place_text}")
             lines += [f"    {text}" for text in _assignments(rank.environ, {})]
     return "\n".join(lines)
+
+
+def spread(ranks: int, hosts: int) -> str:
+    """`4 ranks on 2 hosts`."""
+    return f"{_count(ranks, 'rank')} on {_count(hosts, 'host')}"
 
 
 def _count(number: int, noun: str) -> str:

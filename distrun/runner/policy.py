@@ -98,9 +98,10 @@ class Policy:
         start_timeout: float,
         now: float,
         remote: Collection[str] = (),
+        servers: Collection[int] = (),
     ) -> None:
         """Args: rank -> host; seconds between SIGTERM and SIGKILL; seconds for all ranks to start; the time; the hosts
-        that are yet to be connected to."""
+        that are yet to be connected to; the ranks that never end by themselves."""
         self.state = State.CONNECTING if remote else State.RUNNING
         self.failure: Failure | None = None
         self.interrupted_by: int | None = None
@@ -109,6 +110,7 @@ class Policy:
         """When `tick` wants to be called, if nothing else happens before."""
         self._hosts = dict(hosts)
         self._alive = set(hosts)
+        self._servers = frozenset(servers)
         self._starting = set(hosts)
         self._agents = set(hosts.values())
         self._connecting = dict.fromkeys(remote)  # a set that keeps the order
@@ -229,6 +231,8 @@ class Policy:
             actions = self._suspect_peers(failure, now) if witness else self._fail(failure, now)
         if not self._alive and self.state in (State.RUNNING, State.SETTLING, State.ENDING):
             return self._all_exited(now)
+        if self.state is State.RUNNING and self._alive <= self._servers:
+            return self._end(signal.SIGTERM, now)
         return actions
 
     def _suspect_peers(self, failure: Failure, now: float) -> list[Action]:

@@ -3,25 +3,22 @@
 from __future__ import annotations
 
 import sys
-import sysconfig
 import threading
 import time
 from collections.abc import Mapping
 from contextlib import suppress
-from pathlib import Path
 from shlex import quote
 
 from paramiko import Channel, Transport
 from paramiko.ssh_exception import SSHException
 
 from distrun.errors import LaunchError
-from distrun.runner.frames import Frame, Kind
-from distrun.runner.hello import Answer, Greeting, HostError, explain, extract, judge
+from distrun.runner.hello import Greeting, HostError, explain, judge
 from distrun.runner.plan import AgentPlan
+from distrun.runner.remote import greet, program
 from distrun.runner.ssh_config import Route, SshOptions
 from distrun.runner.ssh_connect import Connections, patient
 
-_PACKAGE_ROOT = Path(__file__).resolve().parents[2]
 _STATUS_PATIENCE = 2.0  # seconds an exit status may come after the end of the output
 _CLEAN_UP_PATIENCE = 6.0  # seconds for ending what a dead agent left behind; it stops trying after 5
 
@@ -60,7 +57,8 @@ class SshAgentProcess:
             self._channel = _execute(
                 self._transport, remote_command(self._python, "distrun.runner.agent"), route.timeout
             )
-            self.answer, self._early = self._greet(Greeting(options.keepalive, plan.wdir), deadline)
+            greeting = Greeting(options.keepalive, plan.wdir, plan.ports)
+            self.answer, self._early = greet(greeting, deadline, self.write, self._receive, self._stillborn)
             self.note = judge(self.answer, self._python)
         except (SSHException, EOFError, OSError) as error:
             self._transport.close()
@@ -68,7 +66,6 @@ class SshAgentProcess:
         except BaseException:
             self._transport.close()
             raise
-        self.port: int | None = self.answer.port
         self._channel.settimeout(self.keepalive)
 
     @property
@@ -133,21 +130,9 @@ class SshAgentProcess:
             self._sweeper.join()
         self._transport.close()
 
-    def _greet(self, greeting: Greeting, deadline: float) -> tuple[Answer, bytes]:
-        self._channel.sendall(Frame(Kind.HELLO, payload=greeting.to_json()).encode())
-        stream = b""
-        while (found := extract(stream)) is None:
-            self._channel.settimeout(max(0.1, deadline - time.monotonic()))
-            try:
-                data = self._channel.recv(1 << 16)
-            except TimeoutError:
-                said = f"; it wrote {stream[-200:]!r}" if stream else ""
-                raise HostError(f"the agent did not answer in time{said}") from None
-            if not data:
-                raise HostError(self._stillborn(stream))
-            stream += data
-        payload, rest = found
-        return Answer.from_json(payload), rest
+    def _receive(self, seconds: float) -> bytes:
+        self._channel.settimeout(seconds)
+        return self._channel.recv(1 << 16)
 
     def _stillborn(self, stream: bytes) -> str:
         self._channel.status_event.wait(_STATUS_PATIENCE)
@@ -178,20 +163,9 @@ class SshStarter:
 
 
 def remote_command(python: str, module: str) -> str:
-    """The command line that runs `main` of a module of ours, for any login shell.
-
-    A distrun that is imported from a checkout here is looked for in the same place there, and an installed one in what
-    that Python has installed. The login's directory is not searched for modules.
-    """
-    installed = {sysconfig.get_path("purelib"), sysconfig.get_path("platlib")}
-    first = [] if str(_PACKAGE_ROOT) in installed else [str(_PACKAGE_ROOT)]
-    program = (
-        "import sys; sys.version_info < (3, 10) and sys.exit('distrun needs Python 3.10 or newer, and this is '"
-        f" + sys.version.split()[0]); sys.path = {first!r} + [p for p in sys.path if p]; "
-        f"from {module} import main; main()"
-    )
+    """The command line that runs `main` of a module of ours, for any login shell; see `remote.program`."""
     home, python = ("~/", python[2:]) if python.startswith("~/") else ("", python)  # its home, so its shell must see it
-    return f"exec {home}{quote(python)} -c {quote(program)}"
+    return f"exec {home}{quote(python)} -c {quote(program(module))}"
 
 
 def _execute(transport: Transport, command: str, timeout: float) -> Channel:

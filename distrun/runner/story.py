@@ -39,13 +39,13 @@ class LastWords:
 
 
 def tell(
-    failure: Failure, hosts: Mapping[int, str], pids: Mapping[int, int], words: list[bytes], log: str | None = None
+    failure: Failure, names: Mapping[int, str], pids: Mapping[int, int], words: list[bytes], log: str | None = None
 ) -> str:
     """The story as text to print; bytes that are not UTF-8 become surrogates, to be printed as they were.
 
     Args:
         failure: the first failure.
-        hosts: rank -> host.
+        names: rank -> what to call it, such as `rank 3 on alpha`.
         pids: rank -> process id.
         words: the failed rank's last lines on stderr.
         log: the file that has all of its stderr.
@@ -53,7 +53,7 @@ def tell(
     if failure.rank is None:
         return f"distrun: {failure.what}"
     pid = f" (pid {pids[failure.rank]})" if failure.rank in pids else ""
-    story = [f"distrun: rank {failure.rank} on {hosts[failure.rank]}{pid} {failure.what}"]
+    story = [f"distrun: {names[failure.rank]}{pid} {failure.what}"]
     if failure.rank in pids:
         place = f" (all of it: {log})" if log else ""
         story.append(f"distrun: its last lines on stderr{place}:" if words else "distrun: it wrote nothing to stderr")

@@ -29,8 +29,8 @@ LARGEST_BETWEEN_HOSTS = 1 << 20
 """The same where only a look moves bytes: each message that is complete tells that more are coming."""
 SPIN = 0.0002
 """Seconds of looking before the first nap, where there are cores to spare and nobody wakes us when something has come."""
-LOOKS = 8
-"""Looks between two such naps: MPI makes progress only while somebody looks, and each time only so much."""
+LOOKS = 4
+"""Looks between two naps: MPI makes progress only while somebody looks, and each time only so much."""
 WINDOW = 32
 """Requests looked at, the oldest first: MPI works on all that are under way, whichever one asks about."""
 SHORTEST_NAP, SHORTEST_SLEEP, LONGEST_SLEEP = 50e-6, 0.001, 0.01
@@ -152,6 +152,8 @@ class Requests:
             if left and not self._has_come(left):
                 self._wait(left, waiting_for)
         except BaseException as error:
+            if self._hood.leaving:  # in the middle of an operation, which the others cannot complete now
+                self._hood.announce(FAILED, str(error))
             self._abandon()
             if isinstance(error, self._error):
                 raise JobAbortedError(f"{waiting_for()}: MPI reports: {error}") from error
@@ -186,11 +188,12 @@ class Requests:
         nap = SHORTEST_SLEEP
         if not self._is_rung:
             nap = SHORTEST_NAP
-            if self._spin(left):
+            if self._spin(left, waiting_for):
                 return not left
         while time.monotonic() < until:
             if nap < SHORTEST_SLEEP:
                 time.sleep(nap)
+                self._listen(waiting_for)
                 for _ in range(LOOKS):
                     self._has_come(left)
             else:
@@ -200,27 +203,39 @@ class Requests:
             nap *= GROWTH
         return not left
 
-    def _spin(self, left: list[MPI.Request]) -> bool:
+    def _spin(self, left: list[MPI.Request], waiting_for: Callable[[], str]) -> bool:
         """Look without a pause; whether something has come."""
         count = len(left)
         if self._hood.may_spin and self._hood.spare_cores >= 0:
             stop = time.perf_counter() + SPIN
             while time.perf_counter() < stop:
+                self._listen(waiting_for)
                 for _ in range(LOOKS):
                     if self._has_come(left) or len(left) < count:
                         return True
         return False
+
+    def _listen(self, waiting_for: Callable[[], str]) -> None:
+        """Fail if a rank of another host is known to have failed. This must come before a look: when Open MPI finds that a peer
+        is gone it ends the process, with a story that does not name the rank."""
+        network = self._hood.network
+        if network is not None:
+            network.progress()
+            if network.failure is not None:
+                raise JobAbortedError(f"{waiting_for()}: {network.failure}")
 
     def _sleep(self, left: list[MPI.Request], waiting_for: Callable[[], str], seconds: float) -> None:
         """Sleep until something has come, but not for longer."""
         count = len(left)
 
         def ready() -> bool:
+            self._listen(waiting_for)
             return self._has_come(left) or len(left) < count
 
         try:
             self._hood.wait(ready, waiting_for, time.monotonic() + seconds, FOREVER)
         except JobAbortedError:
+            self._listen(waiting_for)
             # Somebody is gone, but may have done all that was asked of it before.
             deadline = time.monotonic() + LAST_WORDS
             while not self._has_come(left):

@@ -439,7 +439,8 @@ class _Guest:
         """Rank 0's word: everybody, and the settings."""
         place, rank = show(line.place), self._mine.rank
         try:
-            message = _receive(line.socket, self._deadline)
+            # Rank 0 has waited for longer than we have known it, and can tell who is missing: it should give up first.
+            message = _receive(line.socket, time.monotonic() + self._timeout + _LAST_WORD)
         except TimeoutError:
             raise BootstrapError(
                 f"rank {rank} met rank 0 at {place}, but some rank of another host did not come within {self._timeout:g} s"

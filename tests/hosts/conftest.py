@@ -171,8 +171,9 @@ def _missing() -> str | None:
 class Network:
     """The bridge, this machine's place on it, and the hosts."""
 
-    def __init__(self, directory: Path) -> None:
-        number = os.getpid() % 250
+    def __init__(self, directory: Path, number: int | None = None) -> None:
+        """Args: for keys and logs; the third number of the addresses, so that a process can have several networks."""
+        number = os.getpid() % 250 if number is None else number
         self.directory = directory
         self.bridge = f"dr{number}"
         self.user_key = directory / "user_key"

@@ -7,7 +7,10 @@ import pytest
 
 @pytest.mark.parametrize(
     "job",
-    ["distrun-2", "distrun-4", *[pytest.param(name, marks=pytest.mark.mpi) for name in ("mpirun-2", "mpi-backend-2")]],
+    [
+        *("distrun-2", "distrun-4", "hosts-1+1", "hosts-2+2", "hosts-1+2", "hosts-1+1+1"),
+        *[pytest.param(name, marks=pytest.mark.mpi) for name in ("mpirun-2", "mpi-backend-2")],
+    ],
     indirect=True,
 )
 def test_every_dtype_operator_scale_shape_layout_and_form(job):

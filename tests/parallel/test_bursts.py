@@ -5,6 +5,6 @@ from __future__ import annotations
 import pytest
 
 
-@pytest.mark.parametrize("job", ["distrun-2", "distrun-4"], indirect=True)
+@pytest.mark.parametrize("job", ["distrun-2", "distrun-4", "hosts-1+1", "hosts-2+2", "hosts-1+2"], indirect=True)
 def test_bursts_mixed_groups_and_forked_children_are_right(job):
     job.run("bursts")

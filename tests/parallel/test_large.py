@@ -7,7 +7,9 @@ import pytest
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("job", ["distrun-2", pytest.param("mpi-backend-2", marks=pytest.mark.mpi)], indirect=True)
+@pytest.mark.parametrize(
+    "job", ["distrun-2", "hosts-1+1", pytest.param("mpi-backend-2", marks=pytest.mark.mpi)], indirect=True
+)
 def test_more_than_two_to_the_31_elements(job):
     available = psutil.virtual_memory().available / 2**30
     if available < 8:

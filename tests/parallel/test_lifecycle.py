@@ -9,7 +9,9 @@ import sys
 import pytest
 
 
-@pytest.mark.parametrize("job", ["distrun-2", "distrun-4"], indirect=True)
+@pytest.mark.parametrize(
+    "job", ["distrun-2", "distrun-4", "hosts-1+1", "hosts-2+2", "hosts-1+2", "hosts-1+1+1"], indirect=True
+)
 def test_init_and_shutdown_twenty_times_with_forks_and_threads(job):
     job.run("lifecycle")
 

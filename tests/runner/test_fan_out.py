@@ -15,7 +15,7 @@ from distrun.runner.connector import MOST_AT_ONCE, Connector
 from distrun.runner.events import HostReady, HostRefused
 from distrun.runner.exits import RankExit
 from distrun.runner.frames import Frame, FrameDecoder, Kind
-from distrun.runner.hello import HostError
+from distrun.runner.hello import Answer, HostError
 from distrun.runner.hosts import Host
 from distrun.runner.job import Job, JobOptions
 from distrun.runner.plan import AgentPlan, Launcher, LaunchRequest, make_plan
@@ -28,7 +28,7 @@ class SimulatedAgent:
     """Obeys like an agent whose ranks print a line and end; implements `AgentProcess` with a pipe."""
 
     keepalive: float | None = 1000.0
-    port: int | None = 4711
+    answer = Answer("", "", 1, 4711)
     pid = 1
 
     def __init__(self) -> None:

@@ -9,8 +9,9 @@ import pytest
 
 from distrun.runner.frames import Frame, Kind
 from distrun.runner.hello import MAGIC, Answer, Greeting, HostError, answer, explain, extract, judge
+from distrun.runner.machine import Interface, reserve_port
 
-ANSWER = Answer("1.2.3", "3.11.4", 7, 4711)
+ANSWER = Answer("1.2.3", "3.11.4", 7, 4711, "", (Interface("eth0", "10.0.0.1", 24),), 4712, (4713, 4714))
 
 
 def test_what_is_said_survives_the_journey_and_unknown_words_do_no_harm():
@@ -42,8 +43,20 @@ def test_another_python_is_worth_a_sentence_and_another_distrun_is_an_error():
 
 
 def test_a_directory_that_is_missing_is_told():
-    assert answer(Greeting(1.0, os.getcwd())).problem == ""
-    assert "'/no/such'" in answer(Greeting(1.0, "/no/such")).problem
+    with reserve_port() as keeper:
+        assert answer(Greeting(1.0, os.getcwd()), keeper).problem == ""
+        assert "'/no/such'" in answer(Greeting(1.0, "/no/such"), keeper).problem
+
+
+def test_the_answer_has_the_ports_it_was_asked_for():
+    with reserve_port() as keeper:
+        said = answer(Greeting(1.0, "/", 3), keeper)
+    assert len({said.port, said.rendezvous, *said.ports}) == 5
+    assert keeper.fileno() == -1
+
+
+def test_an_answer_of_another_version_is_understood_so_far():
+    assert Answer.from_json(b'{"distrun": "0", "python": "3", "pid": 1, "port": 2}') == Answer("0", "3", 1, 2)
 
 
 @pytest.mark.parametrize(

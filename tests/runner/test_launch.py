@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import getpass
+import os
 import socket
 
 import pytest
@@ -63,3 +64,57 @@ def test_a_directory_is_looked_for_here_only_if_ranks_run_here():
     assert prepared("worker:1", wdir="/no/such/place").agents[0].wdir == "/no/such/place"
     with pytest.raises(UsageError, match="is not a directory"):
         prepared("worker:1,localhost:1", wdir="/no/such/place")
+
+
+@pytest.fixture
+def in_slurm(monkeypatch, tmp_path):
+    """An allocation of two nodes, and an srun on the path."""
+    for name, value in {
+        "JOB_ID": "7",
+        "JOB_NODELIST": "n[1-2]",
+        "TASKS_PER_NODE": "2(x2)",
+        "CLUSTER_NAME": "c",
+    }.items():
+        monkeypatch.setenv(f"SLURM_{name}", value)
+    (tmp_path / "srun").touch(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:/bin:/usr/bin")
+
+
+@pytest.fixture
+def no_slurm(monkeypatch, tmp_path):
+    """A machine without Slurm."""
+    for name in [name for name in os.environ if name.startswith("SLURM_")]:
+        monkeypatch.delenv(name)
+    (tmp_path / "true").symlink_to("/bin/true")
+    monkeypatch.setenv("PATH", str(tmp_path))
+
+
+def test_within_an_allocation_srun_starts_ranks_on_its_nodes(in_slurm):
+    plan = prepare(LaunchRequest(("true",)), 5.0)
+    assert plan.launcher == "srun"
+    assert [(agent.host, len(agent.ranks), agent.remote) for agent in plan.agents] == [("n1", 2, True), ("n2", 2, True)]
+    assert any("Slurm job 7" in note for note in plan.notes)
+    assert prepared("n2:1").launcher == "srun"
+
+
+def test_hosts_outside_the_allocation_are_reached_by_ssh(in_slurm):
+    assert prepared("n1:1,worker:1").launcher == "ssh"
+    assert prepared("n1:1,n2:1", launcher="ssh").launcher == "ssh"
+    with pytest.raises(
+        UsageError, match="--launcher srun cannot start ranks on worker: allowed are the hosts of Slurm"
+    ):
+        prepared("n1:1,worker:1", launcher="srun")
+
+
+def test_without_an_allocation_the_launcher_is_ssh_and_srun_is_refused(no_slurm, tmp_path):
+    assert prepared("localhost:1").launcher == "ssh"
+    with pytest.raises(UsageError, match="--launcher srun needs srun: put it on PATH, or use --launcher ssh"):
+        prepared("localhost:1", launcher="srun")
+    (tmp_path / "srun").touch(0o755)
+    with pytest.raises(UsageError, match="--launcher srun needs a Slurm allocation: start distrun within salloc"):
+        prepared("localhost:1", launcher="srun")
+
+
+def test_a_network_that_makes_no_sense_is_refused_at_once():
+    with pytest.raises(UsageError, match=r"'10\.0\.0\.0/99' is neither an interface nor a subnet"):
+        prepared("localhost:1", network="10.0.0.0/99")

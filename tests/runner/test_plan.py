@@ -19,7 +19,6 @@ from distrun.runner.plan import (
     make_plan,
     parse_ranks,
     place,
-    with_master_port,
 )
 from distrun.runner.ssh_config import Route
 from distrun.runtime.contract import LaunchContract
@@ -123,15 +122,6 @@ def test_more_ranks_than_listed_gpus_need_a_flag():
     assert len(remote_plan(crowded, np=2).agents[0].ranks) == 2
 
 
-def test_the_port_found_on_rank_0s_host_replaces_the_launchers():
-    (agent,) = remote_plan(Host("a", 1)).agents
-    assert with_master_port(agent, None) is agent
-    environ = with_master_port(agent, 99).ranks[0].environ
-    assert (environ["MASTER_PORT"], environ["DISTRUN_MASTER_PORT"]) == ("99", "99")
-    (agent,) = remote_plan(Host("a", 1), exports=("MASTER_PORT=1",)).agents
-    assert "MASTER_PORT" not in with_master_port(agent, 99).ranks[0].environ  # the user's stands
-
-
 def test_the_description_shows_how_hosts_are_reached():
     assert "host a (a.net through gate): 1 rank" in describe(remote_plan(Host("a", 1)), {})
 
@@ -227,3 +217,27 @@ def test_a_rank_filter_is_a_list_of_ranks_and_ranges(text, ranks):
 def test_a_rank_filter_outside_the_job_is_refused(text):
     with pytest.raises(UsageError, match="allowed are ranks 0 to 3"):
         parse_ranks(text, 4)
+
+
+def test_tf_config_is_a_variable_whose_value_comes_when_hosts_have_answered():
+    made = plan(np=3, hosts=(Host("here", 3),), tf_config=True, ps=1)
+    assert [rank.environ["TF_CONFIG"] for rank in made.agents[0].ranks] == ["", "", ""]
+    assert (made.agents[0].ports, made.ps, made.servers) == (3, 1, {0, 2})
+    assert made.needs_answers
+    plain = plan(np=3, hosts=(Host("here", 3),))
+    assert "TF_CONFIG" not in plain.agents[0].ranks[0].environ
+    assert (plain.agents[0].ports, plain.ps, plain.servers) == (0, None, frozenset())
+
+
+def test_parameter_servers_need_tf_config_and_company():
+    with pytest.raises(UsageError, match="--ps 1 says who is what in TF_CONFIG: give --tf-config too"):
+        plan(hosts=(Host("here", 3),), ps=1)
+    with pytest.raises(UsageError, match="--ps 2 of 3 ranks leaves no chief and worker"):
+        plan(hosts=(Host("here", 3),), ps=2, tf_config=True)
+
+
+def test_jax_is_told_its_coordinator_and_on_request_its_place():
+    environ = plan(np=1).agents[0].ranks[0].environ
+    assert environ["JAX_COORDINATOR_ADDRESS"] == "127.0.0.1:4711"
+    assert "OMPI_MCA_orte_hnp_uri" not in environ
+    assert "OMPI_MCA_orte_hnp_uri" in plan(np=1, openmpi_env=True).agents[0].ranks[0].environ

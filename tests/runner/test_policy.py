@@ -299,3 +299,27 @@ def test_a_printer_that_dies_while_connecting_ends_the_launch():
     policy = connecting("a")
     assert policy.handle(Printed(), 1) == [FinishAgents(0.0)]
     assert policy.status == 1
+
+
+def serving(*servers):
+    """A job of three ranks, of which some never end by themselves."""
+    policy = Policy(dict.fromkeys(range(3), "here"), GRACE, 60.0, 0.0, servers=servers)
+    for rank in range(3):
+        policy.handle(RankStarted(rank, 100 + rank), 0.0)
+    return policy
+
+
+def test_a_job_is_over_when_only_those_are_left_that_never_end():
+    policy = serving(0, 2)
+    assert policy.handle(ended(1), 1.0) == [TERM]
+    assert policy.handle(ended(0, -15), 2.0) == []
+    assert policy.handle(ended(2, -15), 2.0) == [FinishAgents(4.0)]
+    policy.handle(BYE, 2.0)
+    assert (policy.state, policy.status, policy.failure) == (State.OVER, 0, None)
+
+
+def test_one_that_should_never_end_may_do_so_and_may_fail():
+    policy = serving(0, 2)
+    assert policy.handle(ended(0), 1.0) == []
+    assert policy.handle(ended(2, 7), 1.0) == [TERM]
+    assert policy.status == 7

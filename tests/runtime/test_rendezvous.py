@@ -279,7 +279,7 @@ def test_a_rank_says_that_rank_0_does_not_answer(place):
 
 
 def test_a_rank_says_that_it_met_rank_0_but_others_are_missing(place):
-    host = Rank(0, 3, place, timeout=2.0)
+    host = Rank(0, 3, place, timeout=10.0)
     with pytest.raises(BootstrapError, match=r"rank 1 met rank 0 at 127\.0\.0\.1:\d+, but some rank .* within 0\.5 s"):
         Rank(1, 3, place, timeout=0.5).end()
     (text,) = errors([host])

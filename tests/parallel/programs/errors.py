@@ -96,7 +96,9 @@ if me == 0:
     refuse(
         distrun.UsageError, "allreduce 'in flight' is under way already", lambda: distrun.allreduce(ones, "in flight")
     )
+    distrun.barrier()
 else:
+    distrun.barrier()  # it cannot be done before rank 0 has asked for it a second time
     handle = distrun.allreduce_async(ones, "in flight")
 handle.wait()
 goes_on()

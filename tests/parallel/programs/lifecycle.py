@@ -1,5 +1,6 @@
 """init and shutdown, again and again, in one process; forked children; memory that outlives its job."""
 
+import contextlib
 import gc
 import os
 import subprocess
@@ -36,7 +37,8 @@ for turn in range(20):
     distrun.init()  # does nothing
     assert distrun.is_initialized()
     me, size = distrun.rank(), distrun.size()
-    assert distrun.topology().rank == distrun.local_rank() == me
+    assert distrun.topology().rank == me
+    assert distrun.topology().local_rank == distrun.local_rank() <= me
     tensor = distrun.empty(400_000)
     tensor[:] = me + turn
     distrun.allreduce_(tensor, "tensor", distrun.Sum)
@@ -46,7 +48,8 @@ for turn in range(20):
     if turn % 7 == 0:
         survivors.append((tensor, expected))
     if turn % 2:
-        distrun.allreduce_async(np.ones(3), f"{me} left alone")  # which nobody waits for
+        with contextlib.suppress(distrun.JobAbortedError):  # others may have left, and noticed that they are missed
+            distrun.allreduce_async(np.ones(3), f"{me} left alone")  # which nobody waits for
     distrun.shutdown()
     assert not distrun.is_initialized()
     refuse(distrun.NotInitializedError, NOT_YET, distrun.rank)

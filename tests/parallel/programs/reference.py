@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from typing import Any
 
@@ -12,8 +13,29 @@ import distrun
 Array = np.ndarray[Any, Any]
 
 
+@functools.cache
+def hosts() -> list[list[int]]:
+    """The ranks of each host. All ranks have to ask for the first time at the same place."""
+    names = distrun.allgather_object(distrun.topology().hostname)
+    return [[rank for rank, other in enumerate(names) if other == name] for name in dict.fromkeys(names)]
+
+
 def reduce(parts: Sequence[Array], op: object, prescale: float = 1.0, postscale: float = 1.0) -> Array:
-    """The ranks' arrays combined, in rank order; half precision in float32."""
+    """The ranks' arrays combined, in rank order; half precision in float32.
+
+    Where hosts have several ranks, those of each are combined first, and then the results, which are as wide as the arrays.
+    """
+    most, dtype, is_average = max(map(len, hosts())), parts[0].dtype, op == distrun.Average
+    if len(hosts()) == 1 or most == 1 or (is_average and dtype.kind in "iu"):
+        return _reduce(parts, op, prescale, postscale, len(parts))
+    is_half = dtype.itemsize == 2 and dtype.kind not in "iu"
+    weight = 1 / most if is_half and is_average else 1.0  # so that the sums of a host's ranks do not overflow
+    within = distrun.Sum if is_average else op
+    each = [_reduce([parts[rank] for rank in host], within, prescale, weight, 1) for host in hosts()]
+    return _reduce(each, op, 1.0, postscale, len(parts) * weight)
+
+
+def _reduce(parts: Sequence[Array], op: object, prescale: float, postscale: float, divisor: float) -> Array:
     dtype = parts[0].dtype
     with np.errstate(all="ignore"):
         if dtype == np.bool_:
@@ -27,8 +49,7 @@ def reduce(parts: Sequence[Array], op: object, prescale: float = 1.0, postscale:
         total = np.asarray(_fold(scaled, combine)).astype(wide)
         if op == distrun.Average:
             # fmod has the sign of the dividend, so what is left divides exactly, and the quotient is rounded to zero.
-            size = len(parts)
-            total = (total - np.fmod(total, size)) // size if wide.kind in "iu" else total / wide.type(size)
+            total = (total - np.fmod(total, divisor)) // divisor if wide.kind in "iu" else total / wide.type(divisor)
         return np.asarray(_scaled(total, postscale)).astype(dtype)
 
 

@@ -1,0 +1,80 @@
+"""Launch on hosts: how long it takes to start processes that do nothing on two hosts over SSH, and to see them end."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import launch
+import namespaces
+import processes
+from comparison import Comparison
+from namespaces import ADDRESSES, DEADLINE, A, B, Hosts
+
+DISTRUN, MPIRUN = "distrun", "mpirun"
+
+_SERVER = """
+HostKey {directory}/host_key
+AuthorizedKeysFile {directory}/user_key.pub
+StrictModes no
+PermitRootLogin prohibit-password
+PasswordAuthentication no
+KbdInteractiveAuthentication no
+PidFile none
+SetEnv TMPDIR={tmp}
+"""
+_CLIENT = """
+Host {names}
+  User root
+  IdentityFile {directory}/user_key
+  IdentitiesOnly yes
+  UserKnownHostsFile {directory}/known_hosts
+  ConnectionAttempts 10
+"""
+
+
+def compare(hosts: Hosts, quick: bool, environ: Mapping[str, str]) -> Comparison:
+    """Both launchers, from a third machine; one that is missing or fails is left out, with the reason."""
+    comparison = Comparison(
+        "launch over SSH, 2 hosts, 2 processes on each, wall seconds of `LAUNCHER true`",
+        "command",
+        [DISTRUN, MPIRUN],
+        [(MPIRUN, DISTRUN)],
+        notes=[f"{DISTRUN}: distrun -np 4 -H a:2,b:2; {MPIRUN}: mpirun -np 4 --host a:2,b:2; from a third machine."],
+    )
+    home = _home(hosts)
+    config = str(home / ".ssh" / "config")
+    _serve(hosts, home / ".ssh", config)
+    mpirun = ["--prtemca", "plm_ssh_agent", f"ssh -F {config}", "-np", "4", "--host", "a:2,b:2"]
+    commands = {
+        DISTRUN: lambda: (hosts.desk.command(*launch.distrun(), "-np", "4", "-H", "a:2,b:2"), 4),
+        MPIRUN: lambda: (hosts.desk.command(launch.mpirun(), *mpirun), 4),
+    }
+    launch.measure(comparison, commands, quick, {**environ, **hosts.environ, "HOME": str(home), "SSH_AUTH_SOCK": ""})
+    return comparison
+
+
+def _home(hosts: Hosts) -> Path:
+    """A home directory with keys made for this and thrown away with it."""
+    home = hosts.work / "home"
+    directory = home / ".ssh"
+    directory.mkdir(parents=True, mode=0o700)
+    for key in ("host_key", "user_key"):
+        make = ["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(directory / key)]
+        processes.run(make, hosts.environ, DEADLINE)
+    public = " ".join((directory / "host_key.pub").read_text().split()[:2])
+    known = "".join(f"{name},{ADDRESSES[name]} {public}\n" for name in (A, B))
+    (directory / "known_hosts").write_text(known)
+    (directory / "config").write_text(_CLIENT.format(names=f"{A} {B}", directory=directory))
+    return home
+
+
+def _serve(hosts: Hosts, directory: Path, config: str) -> None:
+    """Start sshd on both hosts, and wait until it lets us in."""
+    (directory / "server").write_text(_SERVER.format(directory=directory, tmp=hosts.environ["TMPDIR"]))
+    sshd = processes.find("sshd", "Debian's openssh-server brings it", hosts.environ["PATH"])
+    for host in (hosts.a, hosts.b):
+        log = directory / f"{host.name}.log"
+        start = f"mkdir -p /run/sshd && exec {sshd} -f {directory}/server -E {log}"
+        namespaces.run(host, ["sh", "-c", start], hosts.environ, DEADLINE)
+        namespaces.run(hosts.desk, ["ssh", "-F", config, host.name, "true"], hosts.environ, DEADLINE)

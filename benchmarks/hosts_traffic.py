@@ -1,0 +1,62 @@
+"""Traffic: the bytes that an allreduce of 16 MB sends over the wire, read from the hosts' network interfaces."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Callable
+from pathlib import Path
+
+from comparison import Comparison
+from measuring import Summary
+from namespaces import INTERFACE
+from ranks import OPENMPI, run
+from remote_ranks import DISTRUN, GLOO, RemoteRank, meet
+
+NBYTES = 16 << 20
+TIMES = 10
+
+
+def compare(rank: RemoteRank) -> Comparison:
+    """All programs."""
+    comparison = Comparison(
+        "bytes that a host sends per allreduce of 16 MB (16.8 million bytes), headers included",
+        "ranks",
+        [DISTRUN, GLOO, OPENMPI],
+        [(GLOO, DISTRUN), (OPENMPI, DISTRUN)],
+        notes=["Of the two hosts, the one that sends more; from the statistics of its interface."],
+        unit="B",
+    )
+    rank.note(comparison)
+    reductions = rank.reductions(NBYTES // 4)
+    sent = {name: _sent(rank, reduction.run) for name, reduction in reductions.items()}
+    results = {name: Summary(value, (value, value), 1) for name, value in sent.items()}
+    comparison.add(f"2 hosts x {rank.size // 2}", results)
+    return comparison
+
+
+def _sent(rank: RemoteRank, reduce: Callable[[], object]) -> float:
+    """Bytes per reduction. That the ranks of a host look at its counter one after another makes no difference."""
+    rank.mpi.Barrier()
+    before = _counter()
+    rank.mpi.Barrier()
+    for _ in range(TIMES):
+        reduce()
+    rank.mpi.Barrier()
+    sent: dict[str, int] = dict(rank.mpi.allgather((socket.gethostname(), _counter() - before)))
+    return max(sent.values()) / TIMES
+
+
+def _counter() -> int:
+    """Bytes this host has sent.
+
+    Of `eth0: 1296 16 0 0 0 0 0 0 806 11 0 0 0 0 0 0` that is the ninth number.
+    """
+    for line in Path("/proc/net/dev").read_text().splitlines():
+        name, _, counters = line.partition(":")
+        if name.strip() == INTERFACE:
+            return int(counters.split()[8])
+    raise SystemExit(f"there is no {INTERFACE} here: start me with benchmarks/run.py")
+
+
+if __name__ == "__main__":
+    run(meet, compare)

@@ -1,0 +1,103 @@
+"""The command line of `distrun doctor`."""
+
+from __future__ import annotations
+
+import json
+import sys
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+
+import click
+
+from distrun.errors import UsageError
+from distrun.runner.hosts import Host, parse_host_list
+from distrun.runner.ssh_config import SshOptions
+
+_SETTINGS = {"help_option_names": ["-h", "--help"], "max_content_width": 120}
+
+
+@click.command(context_settings=_SETTINGS, options_metavar="[OPTIONS]")
+@click.option(
+    "-H",
+    "--hosts",
+    metavar="LIST",
+    help="Hosts, as for a job; slots are ignored. Default: the scheduler's, or this one.",
+)
+@click.option("-hostfile", "--hostfile", metavar="FILE", help="Hosts in a file, one per line.")
+@click.option(
+    "--launcher",
+    type=click.Choice(["ssh", "srun"]),
+    help="What reaches other hosts. Default: srun within a Slurm allocation, else ssh.",
+)
+@click.option("--network", metavar="LIST", help="Interfaces or subnets that ranks may use: eth1,10.0.0.0/8.")
+@click.option("--wdir", metavar="DIR", help="Working directory of the ranks. Default: this one, on every host.")
+@click.option("--python", metavar="PATH", help="Python on other hosts. Default: same as here.")
+@click.option("-p", "--ssh-port", type=click.IntRange(1, 65535), metavar="PORT", help="SSH port of other hosts.")
+@click.option("-i", "--ssh-identity-file", metavar="FILE", help="Private key to log in to other hosts with.")
+@click.option("--ssh-option", "ssh_options", multiple=True, metavar="K=V", help="As in ~/.ssh/config, and before it.")
+@click.option("--ssh-accept-new", is_flag=True, help="Accept, and write down, the keys of hosts never seen before.")
+@click.option(
+    "--start-timeout",
+    type=click.FloatRange(0, min_open=True),
+    default=60.0,
+    metavar="S",
+    help="Seconds each host may take to be reached and to answer. Default: 60.",
+)
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object, whose members keep their meaning.")
+def doctor(**options: Any) -> int:
+    """Find out why a job would not start, or be slow: distrun doctor -H a,b
+
+    Each host is examined step by step, from its name to its GPUs, and the network between all of them is measured. What
+    fails is told with the reason, the command to see it by hand, and the remedy. The exit status is 0 when all is well,
+    1 when something failed and 2 when the command line cannot be understood.
+    """
+    from distrun.runner.doctor.consultation import consult
+
+    ssh = SshOptions(
+        port=options["ssh_port"],
+        identity=options["ssh_identity_file"],
+        options=options["ssh_options"],
+        accept_new=options["ssh_accept_new"],
+        python=options["python"],
+    )
+    hosts = _hosts(options["hosts"], options["hostfile"])
+    with _progress() as status:
+        tell = (lambda text: None) if status is None else status.update
+        report = consult(
+            hosts, ssh, options["wdir"], options["network"], options["start_timeout"], options["launcher"], tell
+        )
+    if options["as_json"]:
+        click.echo(json.dumps(report.to_json(), indent=2))
+    else:
+        _print(report)
+    return report.exit_status
+
+
+def _hosts(listed: str | None, file: str | None) -> list[Host]:
+    from distrun.runner.launch import read_hostfile
+
+    if listed is not None and file is not None:
+        raise UsageError(f"--hosts {listed!r} and --hostfile {file!r} exclude each other: give one of them")
+    if listed is not None:
+        return parse_host_list(listed)
+    return read_hostfile(file) if file is not None else []
+
+
+def _progress() -> AbstractContextManager[Any]:
+    """On a terminal, a line on stderr that tells what is going on, and vanishes."""
+    if not sys.stderr.isatty():
+        return nullcontext()
+    from rich.console import Console
+
+    return Console(stderr=True).status("")
+
+
+def _print(report: Any) -> None:
+    from distrun.runner.doctor import rendering
+
+    if not sys.stdout.isatty():
+        click.echo(rendering.plain(report), nl=False)
+        return
+    from rich.console import Console
+
+    rendering.on_terminal(report, Console())

@@ -1,0 +1,198 @@
+"""The NVIDIA GPUs of a host: driver, names and memory, which can read each other's memory, and what may be in the way.
+
+Files of the kernel and `nvidia-smi` are asked first; only who may access whom takes the driver's library, which makes no
+context and so takes no memory on any GPU.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import re
+import shutil
+import subprocess
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+_PATIENCE = 15.0  # seconds for nvidia-smi; a host with eight GPUs and no persistence daemon takes some
+_QUERY = ("--query-gpu=name,memory.total", "--format=csv,noheader,nounits")
+_NCCL_PACKAGES = ("nvidia-nccl-cu13", "nvidia-nccl-cu12", "nvidia-nccl-cu11")
+# NVRM version: NVIDIA UNIX x86_64 Kernel Module  550.54.15  Tue Mar  5 22:23:56 UTC 2024
+# NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  570.86.15  Release Build  (dvs-builder@U22)
+_DRIVER = re.compile(r"NVRM version:.*?\s(\d{3,}\.\d+(?:\.\d+)?)\s")
+_MODEL = re.compile(r"^Model:\s*(.+?)\s*$", re.MULTILINE)  # Model: 		 NVIDIA H100 80GB HBM3
+
+
+@dataclass(frozen=True)
+class Gpus:
+    """The GPUs of a host, in the order of their places on the bus."""
+
+    names: list[str] = field(default_factory=list)
+    memory: list[int] = field(default_factory=list)
+    """Bytes of each; empty when nobody tells."""
+    driver: str = ""
+    nccl: str = ""
+    """The version of the NCCL that is installed; empty = none was found."""
+    peers: list[list[bool]] | None = None
+    """Whether GPU [i] can access the memory of GPU [j]; None = it could not be found out."""
+    iommu: list[str] = field(default_factory=list)
+    """The places on the bus of GPUs whose traffic an IOMMU translates, on a machine that is no virtual one."""
+    problem: str = ""
+    """Why GPUs that are there cannot be used."""
+
+    @classmethod
+    def from_json(cls, values: Mapping[str, Any]) -> Gpus:
+        """From what `dataclasses.asdict` made."""
+        return cls(**values)
+
+
+def look(root: Path = Path("/"), cuda: Callable[[], Any] | None = None, smi: str | None = None) -> Gpus:
+    """Look for GPUs.
+
+    Args:
+        root: where /proc and /sys are.
+        cuda: loads the driver's library, or raises OSError.
+        smi: the path of nvidia-smi; None = that on PATH.
+    """
+    driver = _driver(root)
+    places = _places(root)
+    if not driver:
+        without = _devices(root)
+        problem = f"{without} NVIDIA device(s), and no driver is loaded" if without else ""
+        return Gpus(problem=problem)
+    models = [_model(place) for place in places]
+    names, memory, problem = _ask(smi or shutil.which("nvidia-smi"))
+    return Gpus(
+        names or models,
+        memory,
+        driver,
+        nccl(),
+        peers(cuda or (lambda: ctypes.CDLL("libcuda.so.1"))),
+        [] if _is_virtual(root) else [place.name for place in places if _is_translated(root, place.name)],
+        problem,
+    )
+
+
+def peers(load: Callable[[], Any]) -> list[list[bool]] | None:
+    """Who can access whose memory; None when the driver's library is not there or does not work."""
+    try:
+        cuda = load()
+    except OSError:
+        return None
+    count = ctypes.c_int()
+    if cuda.cuInit(0) or cuda.cuDeviceGetCount(ctypes.byref(count)):
+        return None
+    devices = []
+    for ordinal in range(count.value):
+        device = ctypes.c_int()
+        if cuda.cuDeviceGet(ctypes.byref(device), ordinal):
+            return None
+        devices.append(device.value)
+    return [[one == other or _can_access(cuda, one, other) for other in devices] for one in devices]
+
+
+def _can_access(cuda: Any, one: int, other: int) -> bool:
+    answer = ctypes.c_int()
+    failed = cuda.cuDeviceCanAccessPeer(ctypes.byref(answer), one, other)
+    return not failed and bool(answer.value)
+
+
+def nccl() -> str:
+    """The version of the NCCL that a framework here would load, found without importing any."""
+    for package in _NCCL_PACKAGES:
+        with suppress(metadata.PackageNotFoundError):
+            return metadata.version(package)
+    try:
+        library = ctypes.CDLL("libnccl.so.2")
+        number = ctypes.c_int()
+        if library.ncclGetVersion(ctypes.byref(number)):
+            return ""
+    except (OSError, AttributeError):
+        return ""
+    return nccl_version(number.value)
+
+
+def nccl_version(number: int) -> str:
+    """2.21.5 from 22105, and 2.8.3 from 2803, as NCCL counted before 2.9."""
+    thousand = 1000 if number < 10000 else 10000
+    return f"{number // thousand}.{number % thousand // 100}.{number % 100}"
+
+
+def _driver(root: Path) -> str:
+    match = _DRIVER.search(_read(root / "proc/driver/nvidia/version"))
+    return match[1] if match else ""
+
+
+def _places(root: Path) -> list[Path]:
+    with suppress(OSError):
+        return sorted((root / "proc/driver/nvidia/gpus").iterdir())
+    return []
+
+
+def _model(place: Path) -> str:
+    match = _MODEL.search(_read(place / "information"))
+    return match[1] if match else "NVIDIA GPU"
+
+
+def _ask(smi: str | None) -> tuple[list[str], list[int], str]:
+    """Names, memory in bytes, and what is wrong, as nvidia-smi tells them."""
+    if smi is None:
+        return [], [], ""
+    try:
+        done = subprocess.run(
+            [smi, *_QUERY],
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=_PATIENCE,
+        )
+    except subprocess.TimeoutExpired:
+        return [], [], f"nvidia-smi did not answer within {_PATIENCE:g} s"
+    except OSError as error:
+        return [], [], f"nvidia-smi cannot be started: {error.strerror}"
+    if done.returncode:
+        said = (done.stdout + done.stderr).strip().splitlines()
+        return [], [], f"nvidia-smi failed: {said[-1] if said else f'exit code {done.returncode}'}"
+    return *parse_smi(done.stdout), ""
+
+
+def parse_smi(text: str) -> tuple[list[str], list[int]]:
+    """Names and bytes of memory from what nvidia-smi prints; no memory when one does not tell.
+
+    Real sample: `NVIDIA H100 80GB HBM3, 81559`; a GB10 has `NVIDIA GB10, [N/A]`.
+    """
+    rows = [line.rpartition(",") for line in text.splitlines() if line.strip()]
+    sizes = [size.strip() for _, _, size in rows]
+    known = all(size.isdecimal() for size in sizes)
+    return [name.strip() for name, _, _ in rows], [int(size) << 20 for size in sizes] if known else []
+
+
+def _devices(root: Path) -> int:
+    """The display devices of NVIDIA on the bus."""
+    found = 0
+    with suppress(OSError):
+        for device in (root / "sys/bus/pci/devices").iterdir():
+            vendor, kind = _read(device / "vendor").strip(), _read(device / "class").strip()
+            found += vendor == "0x10de" and kind.startswith("0x03")
+    return found
+
+
+def _is_virtual(root: Path) -> bool:
+    """Whether this is a virtual machine, where an IOMMU has to be."""
+    return re.search(r"^flags\s*:.*\bhypervisor\b", _read(root / "proc/cpuinfo"), re.MULTILINE) is not None
+
+
+def _is_translated(root: Path, place: str) -> bool:
+    """Whether an IOMMU translates the addresses of a device: its group is of the type DMA or DMA-FQ, not identity."""
+    return _read(root / "sys/bus/pci/devices" / place / "iommu_group/type").startswith("DMA")
+
+
+def _read(path: Path) -> str:
+    try:
+        return path.read_text(errors="replace")
+    except OSError:
+        return ""

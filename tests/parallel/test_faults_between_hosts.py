@@ -1,0 +1,284 @@
+"""A rank of another host dies, leaves, stops, dawdles, or strangers call: everybody hears what matters, and never hangs."""
+
+from __future__ import annotations
+
+import os
+import re
+import secrets
+import signal
+import socket
+import threading
+import time
+
+import psutil
+import pytest
+
+from distrun.errors import BootstrapError
+from distrun.runtime.calling import call
+
+DEADLINE = 60.0  # seconds; far more than anything takes
+DEAD = 1.0  # seconds within which everybody knows of a death
+DEAD_ELSEWHERE = 2.0  # the same where it happened on one of two other hosts
+
+
+def ready(ranks):
+    """Wait until all ranks have come to the scenario."""
+    for rank in ranks:
+        rank.stdout.wait_for("ready\n")
+    return ranks
+
+
+def named(rank: int, pid: int, host: int) -> str:
+    """How a rank is named: by its neighbours, who know it better, or by ranks of other hosts."""
+    return rf"rank {rank} \(process {pid}( on host host{host})?(, [a-z ]+)?\)"
+
+
+@pytest.mark.parametrize(
+    ("hosts", "victim", "host"),
+    [
+        *(((1, 1), 0, 0), ((1, 1), 1, 1), ((2, 2), 0, 0), ((2, 2), 1, 0), ((2, 2), 2, 1), ((2, 2), 3, 1)),
+        *(((1, 2), 2, 1), ((1, 1, 1), 0, 0), ((1, 1, 1), 1, 1)),
+    ],
+)
+@pytest.mark.parametrize("scenario", ["waiting", "working"])
+def test_a_killed_rank_is_named_on_every_host_within_a_second(ranks, scenario, hosts, victim, host):
+    everybody = ready(ranks("faults", scenario, str(victim), hosts=hosts))
+    survivors = [rank for place, rank in enumerate(everybody) if place != victim]
+    if scenario == "working":
+        for rank in everybody:
+            rank.stdout.wait_for("big: done\n")
+    everybody[victim].signal(signal.SIGKILL)
+    killed = time.monotonic()
+    everybody[victim].process.wait()
+    for rank in survivors:
+        rank.stdout.wait_for("JobAbortedError")
+    assert time.monotonic() - killed < (DEAD if len(hosts) == 2 else DEAD_ELSEWHERE)
+    for rank in survivors:
+        assert rank.end() == 0, rank.stderr.text
+        said = rank.stdout.text
+        how = "(was killed by SIGKILL|is gone: its connection)"
+        assert re.search(rf"JobAbortedError: .*{named(victim, everybody[victim].pid, host)} {how}", said), said
+        if scenario == "waiting":
+            assert "second: JobAbortedError" in said
+
+
+@pytest.mark.parametrize("how", ["returns", "exit"])
+@pytest.mark.parametrize(("hosts", "victim"), [((1, 1), 0), ((1, 1), 1), ((1, 1, 1), 2), ((2, 2), 3), ((2, 2), 0)])
+def test_a_rank_that_ends_while_others_wait_has_left(ranks, how, hosts, victim):
+    everybody = ready(ranks("faults", "waiting", str(victim), hosts=hosts))
+    everybody[victim].tell(how)
+    assert everybody[victim].end() == (3 if how == "exit" else 0)
+    for rank in everybody:
+        if rank is not everybody[victim]:
+            assert rank.end() == 0
+            assert re.search(
+                rf"first: JobAbortedError: .*rank {victim} .*has left: it called shutdown\(\) or its script ended",
+                rank.stdout.text,
+            )
+
+
+@pytest.mark.parametrize(("hosts", "victim", "host"), [((1, 1), 0, 0), ((1, 1), 1, 1), ((1, 2), 2, 1), ((2, 1), 0, 0)])
+def test_a_missing_rank_is_reported_with_its_stack_and_the_job_goes_on(ranks, hosts, victim, host):
+    everybody = ready(ranks("faults", "busy", str(victim), hosts=hosts, DISTRUN_STALL_WARNING="0.3"))
+    report = everybody[0].stderr.wait_for("in busy_with_something_else")
+    assert "allreduce 'first' has waited for" in report
+    assert re.search(rf"not by {named(victim, everybody[victim].pid, host)}", report), report
+    assert ("on host" in report) == (host != 0)
+    assert f"the main thread of rank {victim} is at" in report
+    assert "select.select([sys.stdin]" in everybody[0].stderr.wait_for("select.select")
+    everybody[victim].tell("go on")
+    for rank in everybody:
+        assert rank.end() == 0, rank.stderr.text
+        assert "first: done\nsecond: done\nend\n" in rank.stdout.text
+    assert all("has waited for" not in rank.stderr.text for rank in everybody[1:]), "only rank 0 reports"
+
+
+@pytest.mark.parametrize("victim", [0, 1, 2])
+def test_an_operation_given_up_fails_on_all_hosts_and_the_job_goes_on(ranks, victim):
+    everybody = ready(ranks("faults", "busy", str(victim), hosts=(1, 1, 1), DISTRUN_STALL_TIMEOUT="0.6"))
+    for place, rank in enumerate(everybody):
+        if place != victim:
+            rank.stdout.wait_for("first: StallError")
+    everybody[victim].tell("go on")
+    for rank in everybody:
+        assert rank.end() == 0, rank.stderr.text
+        assert re.search(rf"first: StallError: allreduce 'first' .*not by rank {victim} ", rank.stdout.text)
+        assert "second: done\nend\n" in rank.stdout.text
+
+
+@pytest.mark.parametrize("victim", [0, 1])
+def test_a_stopped_rank_is_a_stall_and_the_job_goes_on(ranks, victim):
+    everybody = ready(ranks("faults", "waiting", "-1", hosts=(1, 1), DISTRUN_STALL_WARNING="0.3"))
+    for rank in everybody:
+        rank.stdout.wait_for("end\n")
+        rank.end()
+    everybody = ranks("faults", "working", "-1", hosts=(1, 1), DISTRUN_STALL_WARNING="0.3")
+    for rank in ready(everybody):
+        rank.stdout.wait_for("big: done\n")
+    everybody[victim].signal(signal.SIGSTOP)
+    if victim == 1:
+        everybody[0].stderr.wait_for("rank 1 (process")
+    before = everybody[1 - victim].stdout.text.count("done")
+    everybody[victim].signal(signal.SIGCONT)
+    deadline = time.monotonic() + DEADLINE
+    while everybody[1 - victim].stdout.text.count("done") < before + 5:
+        assert time.monotonic() < deadline
+        assert "Error" not in everybody[1 - victim].stdout.text
+    everybody[0].signal(signal.SIGKILL)
+    assert everybody[1].end() == 0
+    assert everybody[0].end() == -signal.SIGKILL
+
+
+@pytest.mark.parametrize("victim", [0, 1])
+def test_a_rank_stopped_in_the_middle_of_an_operation_is_given_up_by_name(ranks, victim):
+    everybody = ready(ranks("faults", "stopped inside", str(victim), hosts=(1, 1), DISTRUN_STALL_TIMEOUT="1"))
+    other = everybody[1 - victim]
+    other.stdout.wait_for("Error")
+    everybody[victim].signal(signal.SIGKILL)
+    assert other.end() == 0
+    said = other.stdout.text
+    assert re.search(
+        rf"JobAbortedError: gave up after 1 s: allreduce 'first', .*rank {victim} \(process \d+ on host host{victim}\)",
+        said,
+    ), said
+
+
+@pytest.mark.parametrize("victim", [0, 1])
+def test_an_interrupt_is_raised_where_it_happened_and_ends_the_job_for_all(ranks, victim):
+    everybody = ready(ranks("faults", "interrupted", str(victim), hosts=(1, 1), DISTRUN_STALL_WARNING="0.2"))
+    everybody[0].stderr.wait_for("allreduce 'first' has waited")  # so the victim is inside it
+    everybody[victim].signal(signal.SIGINT)
+    everybody[victim].stdout.wait_for("KeyboardInterrupt\n")
+    everybody[1 - victim].tell("now you")
+    for rank in everybody:
+        assert rank.end() == 0, rank.stderr.text
+    text = f"JobAbortedError: .*rank {victim} was interrupted while communicating: KeyboardInterrupt"
+    assert re.search(f"second: {text}", everybody[victim].stdout.text)
+    assert re.search(f"first: {text}", everybody[1 - victim].stdout.text)
+
+
+def test_an_idle_job_over_hosts_costs_nothing(ranks):
+    everybody = ranks("idle", hosts=(1, 2))
+    for rank in everybody:
+        rank.stdout.wait_for("idle")
+    for rank in ranks("missing"):  # the time in which they are watched is the life of another job
+        assert rank.end() == 0
+    for rank in everybody:
+        rank.tell("enough")
+    for rank in everybody:
+        assert rank.end() == 0, rank.stderr.text
+        cpu, switches = rank.stdout.text.split()[-2:]
+        assert float(cpu) <= 0.01, f"an idle rank used {cpu} s of processor time"
+        assert int(switches) <= 10, f"an idle rank woke up {switches} times"
+
+
+# Starting ---------------------------------------------------------------------------------------------------------------
+
+
+def test_a_rank_that_never_comes_is_named_on_every_host_in_time(ranks):
+    everybody = ranks("late", "2", hosts=(1, 1, 1), DISTRUN_START_TIMEOUT="3")
+    everybody[2].stdout.wait_for("waiting")
+    for rank in everybody[:2]:
+        assert rank.end() == 1
+        assert re.search(r"BootstrapError: .*ranks? \[?2\]? of 3 did not call init\(\) within 3 s", rank.stderr.text), (
+            rank.stderr.text
+        )
+    everybody[2].signal(signal.SIGKILL)
+
+
+def test_a_first_rank_that_never_comes_is_named_in_time(ranks):
+    everybody = ranks("late", "0", hosts=(1, 1), DISTRUN_START_TIMEOUT="2")
+    assert everybody[1].end() == 1
+    assert re.search(r"BootstrapError: rank 1 did not find rank 0 within 2 s: ", everybody[1].stderr.text)
+    everybody[0].signal(signal.SIGKILL)
+
+
+def test_a_rank_that_dies_while_the_others_gather_ends_their_wait(ranks):
+    everybody = ranks("late", "2", hosts=(1, 1, 1))
+    listening_ports(everybody[1].pid)  # it has met rank 0
+    everybody[1].signal(signal.SIGKILL)
+    assert everybody[0].end() == 1
+    assert re.search(
+        r"BootstrapError: rank 1 \(process \d+ on host host1\) came and ended again", everybody[0].stderr.text
+    )
+    everybody[2].tell("now")
+    everybody[2].signal(signal.SIGKILL)
+
+
+def listening_ports(pid: int) -> list[int]:
+    """Where a rank takes calls, as soon as it does."""
+    deadline = time.monotonic() + DEADLINE
+    while True:
+        sockets = psutil.Process(pid).net_connections("tcp")
+        found = [each.laddr.port for each in sockets if each.status == psutil.CONN_LISTEN]
+        if found:
+            return found
+        assert time.monotonic() < deadline, "it listens nowhere"
+
+
+class Strangers:
+    """Everybody who should not call: silent, talkative, slow, with a wrong key, or gone again."""
+
+    def __init__(self, port: int) -> None:
+        self._place = ("127.0.0.1", port)
+        self._sockets: list[socket.socket] = []
+        self._over = threading.Event()
+        self._trickle = threading.Thread(target=self._drip)
+        self._wrong = threading.Thread(target=self._guess)
+        for words in (b"", b"", secrets.token_bytes(100_000), b"GET / HTTP/1.1\r\n\r\n", b"\xff" * 12):
+            self._connect(words)
+        self._connect(b"").close()
+        self._slow = self._connect(b"")
+        self._trickle.start()
+        self._wrong.start()
+        self.refusal = ""
+
+    def _connect(self, words: bytes) -> socket.socket:
+        made = socket.create_connection(self._place)
+        self._sockets.append(made)
+        made.setblocking(False)
+        try:
+            made.send(words)
+        except OSError:
+            pass
+        return made
+
+    def _drip(self) -> None:
+        for byte in range(1000):
+            try:
+                self._slow.send(bytes([byte % 256]))
+            except OSError:
+                return
+            if self._over.wait(0.05):
+                return
+
+    def _guess(self) -> None:
+        try:
+            call([self._place], os.urandom(32), {"rank": 1, "purpose": "data"}, time.monotonic() + 3).close()
+            self.refusal = "none"
+        except BootstrapError as error:
+            self.refusal = str(error)
+
+    def close(self) -> None:
+        self._over.set()
+        self._trickle.join()
+        self._wrong.join()
+        for made in self._sockets:
+            made.close()
+
+
+@pytest.mark.parametrize("place", [0, 1], ids=["the rendezvous", "a data port"])
+def test_strangers_disturb_nothing(ranks, place):
+    everybody = ranks("late", "2", hosts=(1, 1, 1))
+    everybody[2].stdout.wait_for("waiting")
+    crowds = [Strangers(port) for port in listening_ports(everybody[place].pid)]
+    started = time.monotonic()
+    everybody[2].tell("now you")
+    for rank in everybody:
+        rank.stdout.wait_for("ready")
+    assert time.monotonic() - started < 8, "somebody waited for a stranger"
+    for rank in everybody:
+        assert rank.end() == 0, rank.stderr.text
+    for crowd in crowds:
+        crowd.close()
+        assert "none" not in crowd.refusal, "somebody without the key was let in"

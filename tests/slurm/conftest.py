@@ -1,0 +1,374 @@
+"""A real Slurm for tests: munge, a controller on this machine, and the hosts of tests/hosts as its two nodes.
+
+Everything is started without systemd, with a configuration, sockets, keys and state of its own in a temporary directory,
+and is gone afterwards.
+"""
+
+from __future__ import annotations
+
+import ast
+import importlib.util
+import itertools
+import os
+import shlex
+import shutil
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+
+import psutil
+import pytest
+
+if "hosts_conftest" not in sys.modules:  # tests/ has no packages; this is how its files import one another
+    _spec = importlib.util.spec_from_file_location(
+        "hosts_conftest", Path(__file__).parents[1] / "hosts" / "conftest.py"
+    )
+    sys.modules["hosts_conftest"] = importlib.util.module_from_spec(_spec)
+    _spec.loader.exec_module(sys.modules["hosts_conftest"])
+_hosts, _runner = sys.modules["hosts_conftest"], sys.modules["runner_conftest"]
+Network, RemoteHost = _hosts.Network, _hosts.RemoteHost
+Distrun, Stream, DEADLINE = _runner.Distrun, _runner.Stream, _runner.DEADLINE
+python, _default_signals = _runner.python, _runner._default_signals
+_PATH = _hosts._PATH
+
+_PACKAGES = {"slurmctld": "slurmctld", "slurmd": "slurmd", "srun": "slurm-client", "munged": "munge"}
+_CORES = 2  # of each node, whatever this machine has: two ranks per node
+_LOOP = 0.05  # seconds between two looks where nothing tells
+_CONFIG = """
+ClusterName=distrun
+SlurmctldHost={controller}({address})
+SlurmctldPort={controller_port}
+SlurmdPort={node_port}
+SlurmUser=root
+SlurmdUser=root
+AuthType=auth/munge
+AuthInfo=socket={munge}
+StateSaveLocation={directory}/state
+SlurmdSpoolDir={directory}/%n
+SlurmctldPidFile={directory}/slurmctld.pid
+SlurmdPidFile={directory}/%n.pid
+SlurmctldLogFile={directory}/slurmctld.log
+SlurmdLogFile={directory}/%n.log
+ProctrackType=proctrack/linuxproc
+TaskPlugin=task/affinity
+JobAcctGatherType=jobacct_gather/none
+AccountingStorageType=accounting_storage/none
+SelectType=select/cons_tres
+SelectTypeParameters=CR_Core
+SwitchType=switch/none
+MpiDefault=none
+ReturnToService=2
+SlurmdParameters=config_overrides
+SchedulerParameters=sched_interval=1,bf_interval=1
+KillWait=2
+PropagateResourceLimits=NONE
+{nodes}
+PartitionName=all Nodes=ALL Default=YES State=UP OverSubscribe=FORCE:8 MaxTime=10
+"""
+
+
+class Cluster:
+    """Slurm on the two hosts of a network: nodes alpha and beta with two cores each."""
+
+    def __init__(self, directory: Path, network: Network) -> None:
+        self.network = network
+        self.config = directory / "slurm.conf"
+        self._directory = directory
+        self._socket = directory / "munge" / "munge.socket.2"
+        self._daemons: list[subprocess.Popen[bytes]] = []
+        for name in ("state", "munge", *network.hosts):
+            (directory / name).mkdir(parents=True)
+        self._configure()
+        try:
+            self._start_munge()
+            self._start("slurmctld", "-D", "-i")
+            for host in network.hosts.values():
+                self._start_node(host)
+            self.wait_for_nodes()
+        except BaseException:
+            self.destroy()
+            raise
+
+    @property
+    def environ(self) -> dict[str, str]:
+        """What finds this Slurm and no other."""
+        clean = {name: value for name, value in os.environ.items() if not name.startswith(("SLURM", "SRUN", "SBATCH"))}
+        return {**clean, "SLURM_CONF": str(self.config), "PATH": _PATH}
+
+    def run(self, *command: str, check: bool = True) -> str:
+        """Run a command of Slurm's."""
+        done = subprocess.run(command, env=self.environ, capture_output=True, text=True, check=False, timeout=60)
+        if check and done.returncode:
+            raise RuntimeError(f"{' '.join(command)}: {done.stdout}{done.stderr}")
+        return done.stdout
+
+    def jobs(self) -> list[str]:
+        """The numbers of the jobs that are not over."""
+        return self.run("squeue", "-h", "-o", "%A").split()
+
+    def processes(self, host: RemoteHost) -> list[psutil.Process]:
+        """The processes on a node besides Slurm's daemons."""
+        return [item for item in host.processes() if not _is_slurm(item)]
+
+    def all_processes(self) -> list[psutil.Process]:
+        """Those of all nodes."""
+        return list(itertools.chain.from_iterable(map(self.processes, self.network.hosts.values())))
+
+    def agents(self) -> dict[str, psutil.Process]:
+        """The agents that run on the nodes, by node."""
+        return {
+            host.name: process
+            for host in self.network.hosts.values()
+            for process in self.processes(host)
+            if "distrun.runner.agent" in " ".join(process.cmdline())
+        }
+
+    def assert_no_process(self, seconds: float = DEADLINE) -> None:
+        """None is left on any node, at the latest after so many seconds."""
+        assert psutil.wait_procs(self.all_processes(), timeout=seconds)[1] == []
+        assert self.all_processes() == []
+
+    def end_jobs(self) -> None:
+        """Leave nothing behind after a failed test."""
+        if jobs := self.jobs():
+            self.run("scancel", "--signal=KILL", "--full", *jobs, check=False)
+            self.run("scancel", *jobs, check=False)
+        _wait(lambda: not self.jobs(), "a job does not end")
+        for process in self.all_processes():
+            process.kill()
+        _wait(lambda: not self.all_processes(), "a process on a node does not end")
+
+    def destroy(self) -> None:
+        """End all daemons."""
+        for daemon in reversed(self._daemons):
+            daemon.terminate()
+        for daemon in self._daemons:
+            try:
+                daemon.wait(DEADLINE)
+            except subprocess.TimeoutExpired:
+                daemon.kill()
+                daemon.wait()
+        for host in self.network.hosts.values():  # what detaches itself, such as slurmstepd
+            for process in host.processes():
+                with suppress(psutil.Error):
+                    process.kill()
+
+    def _configure(self) -> None:
+        nodes = [
+            f"NodeName={host.name} NodeAddr={host.address} CPUs={_CORES} RealMemory=1000 State=UNKNOWN"
+            for host in self.network.hosts.values()
+        ]
+        self.config.write_text(
+            _CONFIG.format(
+                controller=socket.gethostname(),
+                address=self.network.address,
+                controller_port=_free_port(),
+                node_port=_free_port(),
+                directory=self._directory,
+                munge=self._socket,
+                nodes="\n".join(nodes),
+            )
+        )
+        # The mounts of a namespace may lack the control groups; version 1 is content with that as long as nothing uses it.
+        self.config.with_name("cgroup.conf").write_text("CgroupPlugin=cgroup/v1\nCgroupAutomount=no\n")
+        names = "".join(f"{host.address} {host.name}\n" for host in self.network.hosts.values())
+        own = f"127.0.0.1 localhost\n{self.network.address} {socket.gethostname()}\n"
+        (self._directory / "hosts").write_text(own + names)
+
+    def _start_munge(self) -> None:
+        key = self._directory / "munge.key"
+        key.write_bytes(os.urandom(128))
+        key.chmod(0o400)
+        self._socket.parent.chmod(0o755)
+        paths = {
+            "key-file": key,
+            "socket": self._socket,
+            "pid-file": self._directory / "munged.pid",
+            "seed-file": self._directory / "munged.seed",
+            "log-file": self._directory / "munged.log",
+        }
+        # The temporary directory is writable for all, which munged rightly minds; hence --force.
+        self._start("munged", "--foreground", "--force", *(f"--{name}={path}" for name, path in paths.items()))
+        _wait(self._socket.exists, "munged does not listen")
+
+    def _start_node(self, host: RemoteHost) -> None:
+        script = (
+            f"hostname {host.name} && mount --bind {self._directory}/hosts /etc/hosts && mkdir -p /run/munge && "
+            f"mount --bind {self._socket.parent} /run/munge && exec slurmd -D -N {host.name}"
+        )
+        namespace = f"{self.network.bridge}{host.name}"
+        self._start("ip", "netns", "exec", namespace, "unshare", "--uts", "--mount", "sh", "-c", script)
+
+    def _start(self, *command: str) -> None:
+        with open(self._directory / "output.log", "ab") as log:
+            self._daemons.append(
+                subprocess.Popen(command, env=self.environ, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
+            )
+
+    def wait_for_nodes(self) -> None:
+        """Wait until all nodes are up and nothing runs on them."""
+
+        def are_idle() -> bool:
+            states = self.run("sinfo", "-h", "-N", "-o", "%T", check=False).split()
+            return states == ["idle"] * len(self.network.hosts)
+
+        try:
+            _wait(are_idle, "the nodes do not become idle")
+        except RuntimeError as error:
+            logs = "\n".join(file.read_text()[-2000:] for file in self._directory.glob("*.log"))
+            raise RuntimeError(f"{error}:\n{logs}") from None
+
+
+def _is_slurm(process: psutil.Process) -> bool:
+    try:
+        return process.name().startswith(("slurmd", "slurmstepd"))
+    except psutil.Error:
+        return True  # gone
+
+
+def _wait(condition: Callable[[], bool], complaint: str) -> None:
+    deadline = time.monotonic() + DEADLINE
+    while not condition():
+        if time.monotonic() > deadline:
+            raise RuntimeError(complaint)
+        time.sleep(_LOOP)
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("", 0))
+        return probe.getsockname()[1]
+
+
+def _free_number() -> int:
+    """One that no network has; not what tests/hosts would choose in the same process."""
+    numbers = ((os.getpid() + 125 + step) % 250 for step in range(100))
+    return next(number for number in numbers if not Path(f"/sys/class/net/dr{number}").exists())
+
+
+def _missing() -> str | None:
+    """Why there can be no Slurm here."""
+    missing = [package for tool, package in _PACKAGES.items() if shutil.which(tool, path=_PATH) is None]
+    if missing and (os.environ.get("DISTRUN_TEST_APT") == "1" or os.environ.get("CI")):
+        subprocess.run(["apt-get", "update", "-qq"], check=False)
+        subprocess.run(["apt-get", "install", "-y", "-qq", "--no-install-recommends", *missing], check=False)
+        missing = [package for tool, package in _PACKAGES.items() if shutil.which(tool, path=_PATH) is None]
+    if missing:
+        return f"{', '.join(missing)} are not installed; DISTRUN_TEST_APT=1 installs them"
+    return None
+
+
+@pytest.fixture(scope="session")
+def slurm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    """The cluster, on a network of its own."""
+    if (reason := _hosts._missing() or _missing()) is not None:
+        pytest.skip(reason)
+    directory = tmp_path_factory.mktemp("slurm")
+    try:
+        network = Network(directory, _free_number())
+    except RuntimeError as error:
+        pytest.skip(f"namespaces cannot be made here: {error}")
+    try:
+        made = Cluster(directory, network)
+        yield made
+        made.destroy()
+    finally:
+        network.destroy()
+
+
+class Allocation:
+    """Both nodes with two tasks each, as a shell within `salloc` has them."""
+
+    def __init__(self, cluster: Cluster, *options: str) -> None:
+        show = "import os, sys; print(dict(os.environ), flush=True); sys.stdin.read()"
+        self._salloc = subprocess.Popen(
+            ["salloc", "--quiet", "--nodes=2", "--ntasks=4", *options, sys.executable, "-c", show],
+            env=cluster.environ,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        self.environ: dict[str, str] = ast.literal_eval(self._salloc.stdout.readline())
+        self.job = self.environ["SLURM_JOB_ID"]
+
+    def end(self) -> None:
+        """Give the nodes back; twice does no harm."""
+        if self._salloc.returncode is None:
+            self._salloc.communicate(timeout=DEADLINE)
+
+
+@pytest.fixture
+def allocation(slurm: Cluster) -> Iterator[Allocation]:
+    made = Allocation(slurm)
+    yield made
+    made.end()
+    slurm.end_jobs()
+
+
+@pytest.fixture
+def distrun(allocation: Allocation, tmp_path: Path) -> Iterator[Callable[..., Distrun]]:
+    """Starts `distrun` with the given arguments within the allocation, on the machine where the users log in."""
+    started: list[Distrun] = []
+    tmp = tmp_path / "tmp"
+    tmp.mkdir()
+
+    def start(*arguments: str, stdin: int = subprocess.DEVNULL, collect: bool = True, **environ: str) -> Distrun:
+        started.append(Distrun(arguments, tmp, stdin, collect, {**allocation.environ, **environ}))
+        return started[-1]
+
+    yield start
+    for launch in started:
+        launch.end()
+
+
+@pytest.fixture
+def submit(slurm: Cluster, tmp_path: Path) -> Iterator[Callable[..., Batch]]:
+    """Has Slurm run `distrun` with the given arguments on the first of two nodes."""
+    started: list[Batch] = []
+
+    def start(*arguments: str) -> Batch:
+        started.append(Batch(slurm, tmp_path, arguments))
+        return started[-1]
+
+    yield start
+    slurm.end_jobs()
+    for batch in started:
+        batch.wait()
+
+
+class Batch:
+    """A script that was submitted, with a `distrun` in it."""
+
+    def __init__(self, cluster: Cluster, directory: Path, arguments: tuple[str, ...]) -> None:
+        self._cluster = cluster
+        self._output = directory / "output"
+        script = directory / "script"
+        script.write_text(f"#!/bin/sh\nexec {shlex.join([sys.executable, '-m', 'distrun.runner', *arguments])}\n")
+        options = ["--nodes=2", "--ntasks=4", "--output", str(self._output), "--chdir", str(directory)]
+        self._sbatch = subprocess.Popen(
+            ["sbatch", "--wait", "--parsable", *options, str(script)],
+            env=cluster.environ,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        self.job = self._sbatch.stdout.readline().strip()
+
+    @property
+    def output(self) -> str:
+        """What was printed until now."""
+        return self._output.read_text() if self._output.exists() else ""
+
+    def wait_for(self, text: str, count: int = 1) -> None:
+        """Wait until the text has been printed so often."""
+        _wait(lambda: self.output.count(text) >= count, f"{text!r} did not appear {count} times")
+
+    def wait(self) -> int:
+        """Wait for its end; returns the exit status of the script."""
+        status = self._sbatch.wait(DEADLINE)
+        self._sbatch.stdout.close()
+        return status

@@ -1,0 +1,278 @@
+"""`distrun` within an allocation of a real Slurm: srun starts its agents, and nothing is left whatever happens."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+
+import psutil
+import pytest
+
+DEADLINE = 30.0  # seconds; as in conftest.py
+SLEEP = "import time; print('ready', flush=True); time.sleep(1000)"
+STUBBORN = "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN); signal.signal(signal.SIGINT, signal.SIG_IGN);"
+DAEMON = """
+import os, time
+if os.fork() == 0:
+    os.setsid()
+    if os.fork() == 0:
+        print('daemon', flush=True)
+        time.sleep(1000)
+    os._exit(0)
+os.wait()
+"""
+WHO = "import os; print(os.environ['RANK'], os.uname().nodename, os.environ['LOCAL_RANK'], os.environ['WORLD_SIZE'])"
+
+
+def test_every_slot_of_the_allocation_gets_a_rank(distrun, python, allocation, slurm):
+    job = distrun(*python(WHO))
+    assert job.wait() == 0, job.stderr.data
+    expected = {b"[0] 0 alpha 0 4", b"[1] 1 alpha 1 4", b"[2] 2 beta 0 4", b"[3] 3 beta 1 4"}
+    assert set(job.stdout.data.splitlines()) == expected
+    assert f"distrun: hosts of Slurm job {allocation.job}: alpha:2,beta:2\n".encode() in job.stderr.data
+    slurm.assert_no_process()
+    job.assert_gone()
+
+
+def test_ranks_may_use_all_cores_and_do_not_take_themselves_for_tasks_of_srun(distrun, python, slurm):
+    code = """
+import os
+print(len(os.sched_getaffinity(0)), [name for name in os.environ if name.startswith(('SLURM_STEP', 'SLURM_PROC', 'PMI'))])
+"""
+    job = distrun("--no-tag-output", *python(code), SLURM_CPU_BIND="map_cpu:0", SLURM_MEM_PER_CPU="10", SRUN_DEBUG="5")
+    assert job.wait() == 0, job.stderr.data
+    assert job.stdout.data == b"2 []\n" * 4
+
+
+def test_variables_of_the_shell_come_along(distrun, python):
+    code = "import os; print(os.environ['RANK'], os.environ['FAVOURITE'], os.environ['OTHER'])"
+    job = distrun("-x", "OTHER=b", *python(code), FAVOURITE="a\nc")
+    assert job.wait() == 0, job.stderr.data
+    assert job.stdout.data.count(b"c b") == 4
+
+
+def test_hosts_may_be_chosen_among_those_of_the_allocation(distrun, python):
+    job = distrun("-H", "beta:2", *python(WHO))
+    assert job.wait() == 0, job.stderr.data
+    assert set(job.stdout.data.splitlines()) == {b"[0] 0 beta 0 2", b"[1] 1 beta 1 2"}
+    job = distrun("--slots", "1", *python(WHO))
+    assert job.wait() == 0, job.stderr.data
+    assert set(job.stdout.data.splitlines()) == {b"[0] 0 alpha 0 2", b"[1] 1 beta 0 2"}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "complaint"),
+    [
+        (["-np", "5"], "-np 5 asks for more ranks than the 4 slots of alpha:2,beta:2"),
+        (["--launcher", "srun", "-H", "gamma"], "srun cannot start ranks on gamma: allowed are the hosts of Slurm job"),
+        (["--wdir", "/no/where"], "beta: the working directory '/no/where' does not exist there"),
+        (["--python", "/no/python"], "beta: its Python '/no/python' cannot be started (execve(): /no/python: No such"),
+    ],
+    ids=["np", "hosts", "wdir", "python"],
+)
+def test_what_cannot_be_is_said_in_a_sentence(distrun, slurm, arguments, complaint):
+    job = distrun(*arguments, "true")
+    assert job.wait() == 2
+    assert complaint in job.stderr.data.decode()
+    assert b"Traceback" not in job.stderr.data
+    slurm.assert_no_process()
+    job.assert_gone()
+
+
+def test_an_allocation_that_is_gone_is_told(distrun):
+    job = distrun("true", SLURM_JOB_ID="99999")
+    assert job.wait() == 2
+    assert b"alpha: srun cannot start the agent: Unable to confirm allocation for job 99999" in job.stderr.data
+
+
+def test_srun_distrun_is_refused(slurm):
+    command = ["srun", "--quiet", "--nodes=2", "--ntasks=4", sys.executable, "-m", "distrun.runner", "true"]
+    done = subprocess.run(command, env=slurm.environ, capture_output=True, text=True, timeout=DEADLINE)
+    assert done.returncode == 2
+    assert "distrun: error: srun started 4 copies of distrun" in done.stderr
+
+
+def test_the_ssh_launcher_takes_the_hosts_of_the_allocation_too(distrun):
+    job = distrun("--launcher", "ssh", "--dry-run", "true")
+    assert job.wait() == 0, job.stderr.data
+    assert b"4 ranks on 2 hosts" in job.stdout.data
+    assert re.findall(rb"^host (\w+).*: 2 ranks", job.stdout.data, re.MULTILINE) == [b"alpha", b"beta"]
+
+
+def test_every_byte_comes_through(distrun, python):
+    """Frames have no ends of lines, which srun would wait for, and all bytes."""
+    code = "import os, sys; data = sys.stdin.buffer.read(); sys.stdout.buffer.write(data if os.environ['RANK'] == '3' else b'')"
+    read, write = os.pipe()
+    job = distrun("--stdin", "3", "--no-tag-output", *python(code), stdin=read)
+    os.close(read)
+    payload = bytes(byte for byte in range(256) if byte != 10) * 40_000 + bytes(range(256)) * 40
+    with open(write, "wb") as pipe:
+        pipe.write(payload)
+    assert job.wait() == 0, job.stderr.data
+    assert job.stdout.data == payload
+
+
+def test_functions_are_run_too(slurm, allocation):
+    code = """
+import os
+import distrun
+if __name__ == '__main__':
+    print(distrun.run(lambda: (os.environ['RANK'], os.uname().nodename), np=None))
+"""
+    command = [sys.executable, "-c", code]
+    done = subprocess.run(command, env=allocation.environ, capture_output=True, text=True, timeout=DEADLINE)
+    assert done.stdout == "[('0', 'alpha'), ('1', 'alpha'), ('2', 'beta'), ('3', 'beta')]\n", done.stderr
+
+
+def test_no_secret_is_on_a_command_line(distrun, python, slurm):
+    job = distrun(*python(SLEEP))
+    job.stdout.wait_for(b"ready", 4)
+    family = job.family()
+    (key,) = {item.environ()["DISTRUN_KEY"] for item in family if "DISTRUN_KEY" in item.environ()}
+    sruns = [item for item in family if item.name() == "srun"]
+    assert len(sruns) >= 2
+    assert all(key not in " ".join(item.cmdline()) for item in family)
+    assert all("DISTRUN_KEY" not in item.environ() for item in sruns)
+    job.process.terminate()
+    assert job.wait() == 143
+
+
+# --- faults
+
+
+def test_the_exit_code_and_last_words_come_from_the_other_node(distrun, python, slurm):
+    code = "import os, sys, time\nif os.environ['RANK'] == '3': sys.stderr.write('alas\\n'); sys.exit(42)\ntime.sleep(1000)"
+    job = distrun(*python(code))
+    assert job.wait() == 42
+    assert job.stderr.data.endswith(b"    alas\n")
+    slurm.assert_no_process()
+    job.assert_gone()
+
+
+def test_a_killed_rank_is_the_story(distrun, python, slurm):
+    code = (
+        "import os, signal, time\nif os.environ['RANK'] == '2': os.kill(os.getpid(), signal.SIGKILL)\ntime.sleep(1000)"
+    )
+    job = distrun(*python(code))
+    assert job.wait() == 137
+    assert b"distrun: rank 2 on beta (pid " in job.stderr.data
+    assert b"was killed by SIGKILL" in job.stderr.data
+    slurm.assert_no_process()
+    job.assert_gone()
+
+
+@pytest.mark.parametrize(("signum", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_signal_to_distrun_ends_the_ranks(distrun, python, slurm, signum, status):
+    job = distrun(*python(SLEEP))
+    job.stdout.wait_for(b"ready", 4)
+    job.process.send_signal(signum)
+    assert job.wait() == status
+    slurm.assert_no_process()
+    job.assert_gone()
+
+
+@pytest.mark.parametrize("code", [SLEEP, STUBBORN + SLEEP, DAEMON + SLEEP], ids=["plain", "stubborn", "with daemons"])
+def test_ranks_are_gone_within_5_s_of_the_sigkill_of_distrun(distrun, python, slurm, code):
+    job = distrun(*python(code))
+    job.stdout.wait_for(b"ready", 4)
+    left = slurm.all_processes()
+    assert len(left) >= 6
+    job.process.kill()
+    assert psutil.wait_procs(left, timeout=5)[1] == []
+    assert job.wait() == -signal.SIGKILL
+    slurm.assert_no_process()
+    assert psutil.wait_procs(job.family(), timeout=DEADLINE)[1] == []  # srun
+
+
+@pytest.mark.parametrize("code", [SLEEP, DAEMON + SLEEP], ids=["plain", "with daemons"])
+def test_the_sigkill_of_an_agent_is_reported_and_leaves_nothing(distrun, python, slurm, code):
+    job = distrun(*python(code))
+    job.stdout.wait_for(b"ready", 4)
+    agent = slurm.agents()["beta"]
+    agent.kill()
+    assert job.wait() == 137
+    assert f"the agent on beta (pid {agent.pid}) was killed".encode() in job.stderr.data
+    slurm.assert_no_process()
+    job.assert_gone()
+
+
+def test_the_sigkill_of_srun_is_reported_and_leaves_nothing(distrun, python, slurm):
+    job = distrun(*python(DAEMON + SLEEP))
+    job.stdout.wait_for(b"ready", 4)
+    (srun, *_) = [item for item in job.family() if item.name() == "srun" and "--nodelist=beta" in item.cmdline()]
+    srun.kill()
+    assert job.wait() != 0
+    assert b"the agent on beta" in job.stderr.data
+    slurm.assert_no_process()
+    job.assert_gone()
+
+
+def test_an_agent_that_hangs_is_ended_with_its_ranks(distrun, python, slurm):
+    job = distrun("--keepalive", "2", *python(DAEMON + SLEEP))
+    job.stdout.wait_for(b"ready", 4)
+    slurm.agents()["beta"].suspend()
+    assert job.wait() == 1
+    assert b"nothing was heard from beta for 2 s" in job.stderr.data
+    slurm.assert_no_process()
+    job.assert_gone()
+
+
+def test_a_node_that_is_cut_off_is_noticed_at_both_ends(distrun, python, slurm, allocation):
+    beta = slurm.network.hosts["beta"]
+    job = distrun("--keepalive", "2", *python(SLEEP))
+    job.stdout.wait_for(b"ready", 4)
+    left = slurm.all_processes()
+    beta.cut()
+    try:
+        assert job.wait() == 1
+        assert b"nothing was heard from beta for 2 s" in job.stderr.data
+        assert psutil.wait_procs(left, timeout=DEADLINE)[1] == []
+    finally:
+        beta.mend()
+        allocation.end()
+        slurm.wait_for_nodes()  # before the next test
+    job.assert_gone()
+
+
+@pytest.mark.parametrize("code", [SLEEP, STUBBORN + SLEEP], ids=["plain", "stubborn"])
+def test_scancel_ends_the_job_and_is_told(distrun, python, slurm, allocation, code):
+    job = distrun(*python(code))
+    job.stdout.wait_for(b"ready", 4)
+    slurm.run("scancel", allocation.job)
+    assert job.wait() == 143
+    if b"was killed by SIGTERM" not in job.stderr.data:  # Slurm tells ranks and agents at the same time
+        assert re.search(rb"the agent on \w+ \(pid \d+\) was ended by Slurm: STEP .* CANCELLED", job.stderr.data)
+    slurm.assert_no_process()
+    job.assert_gone()
+
+
+# --- within a batch script, where the launcher shares its node with ranks
+
+
+def test_a_batch_script_starts_ranks_here_and_on_the_other_node(submit, python, slurm):
+    batch = submit("-v", *python(WHO))
+    assert batch.wait() == 0, batch.output
+    for line in ("[0] 0 alpha 0 4", "[1] 1 alpha 1 4", "[2] 2 beta 0 4", "[3] 3 beta 1 4"):
+        assert line in batch.output
+    slurm.assert_no_process()
+
+
+def test_the_launchers_own_agent_is_killed_and_the_other_node_is_not_forgotten(submit, python, slurm):
+    batch = submit(*python(DAEMON + SLEEP))
+    batch.wait_for("ready", 4)
+    (agent,) = (item for item in slurm.all_processes() if item.cmdline()[-2:] == ["-m", "distrun.runner.agent"])
+    agent.kill()
+    assert batch.wait() == 137
+    assert f"the agent on alpha (pid {agent.pid}) was killed by SIGKILL" in batch.output
+    slurm.assert_no_process()
+
+
+def test_scancel_ends_a_batch_script(submit, python, slurm):
+    batch = submit(*python(SLEEP))
+    batch.wait_for("ready", 4)
+    slurm.run("scancel", batch.job)
+    assert batch.wait() != 0
+    slurm.assert_no_process()
