@@ -1,7 +1,7 @@
 """Handwritten digits on any number of ranks: what a training script needs for distrun, marked 1 to 6.
 
     python torch_digits.py                  one process, as before
-    distrun -np 4 python torch_digits.py    four
+    distrun -np 4 python torch_digits.py    four; with `-H a:2,b:2` on two hosts
     mpirun -np 4 python torch_digits.py     the same, started by MPI
 
 `--check` proves the point: all ranks end with the same bits, and with the weights of one process that saw all the data.

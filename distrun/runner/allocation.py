@@ -56,9 +56,12 @@ def is_own_node(environ: Mapping[str, str], host: str) -> bool:
 
     A task that srun started may have fewer cores than that, and a shell that salloc started outside has none of them.
     """
+    return environ.get("SLURMD_NODENAME") == host and not _is_task(environ)
+
+
+def _is_task(environ: Mapping[str, str]) -> bool:
     step = environ.get("SLURM_STEP_ID", "")
-    in_step = step.isdecimal() and int(step) < _FIRST_SPECIAL_STEP
-    return environ.get("SLURMD_NODENAME") == host and not in_step
+    return step.isdecimal() and int(step) < _FIRST_SPECIAL_STEP
 
 
 # --- Slurm
@@ -78,8 +81,11 @@ def _slurm(environ: Mapping[str, str]) -> Allocation:
 
 
 def _slurm_slots(environ: Mapping[str, str], hosts: int) -> list[int]:
-    """Slots per host: the tasks that were asked for; else one per GPU; else what Slurm makes of no number of tasks."""
-    tasks = environ.get("SLURM_TASKS_PER_NODE")
+    """Slots per host: the tasks that were asked for; else one per GPU; else what Slurm makes of no number of tasks.
+
+    A shell that srun started (`srun --pty bash`) is told the tasks of its own step only, so there it is one per core.
+    """
+    tasks = None if _is_task(environ) else environ.get("SLURM_TASKS_PER_NODE")
     is_stated = any(name in environ for name in ("SLURM_NTASKS", "SLURM_NTASKS_PER_NODE"))
     if tasks and is_stated:
         return _counts("SLURM_TASKS_PER_NODE", tasks, hosts)

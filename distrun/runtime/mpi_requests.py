@@ -149,8 +149,10 @@ class Requests:
         """
         left = [request for request in requests if request]
         try:
-            if left and not self._has_come(left):
-                self._wait(left, waiting_for)
+            if left:
+                self._listen(waiting_for)
+                if not self._has_come(left):
+                    self._wait(left, waiting_for)
         except BaseException as error:
             if self._hood.leaving:  # in the middle of an operation, which the others cannot complete now
                 self._hood.announce(FAILED, str(error))

@@ -187,6 +187,8 @@ class Neighbourhood:
                     return True
                 if trouble is not None:
                     raise JobAbortedError(f"{what()}: {trouble}")
+                if self.network is not None and self.network.trouble() is not None:
+                    continue  # it has come to light only now, and nothing more may come that would wake us
                 if self.leaving:
                     raise JobAbortedError(f"{what()}: distrun.shutdown() was called before it was done")
                 now = time.monotonic()

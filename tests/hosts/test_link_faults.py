@@ -42,12 +42,14 @@ distrun.init()
 
 def silence(host, other):
     """What `host` sends to `other` goes astray from now on; everybody else still hears both."""
-    neighbour = ("neigh", "replace", other.address, "lladdr", "02:00:00:00:00:01", "dev", "eth0", "nud", "permanent")
-    call("ip", "-n", host._namespace, *neighbour)
+    for address in (other.address, other.address6):
+        astray = ("lladdr", "02:00:00:00:00:01", "dev", "eth0", "nud", "permanent")
+        call("ip", "-n", host._namespace, "neigh", "replace", address, *astray, check=False)
 
 
 def listen_again(host, other):
-    call("ip", "-n", host._namespace, "neigh", "del", other.address, "dev", "eth0")
+    for address in (other.address, other.address6):
+        call("ip", "-n", host._namespace, "neigh", "del", address, "dev", "eth0", check=False)
 
 
 def stories(job):

@@ -235,3 +235,15 @@ def test_a_rank_that_never_calls_init_is_not_waited_for_without_end(mpirun, abse
     said = mpirun.start("1+1", "-c", program, DISTRUN_START_TIMEOUT="1")
     assert not said.startswith("exit status 0\n")
     assert complaint in said, said
+
+
+def test_an_mpi_other_than_the_launchers_is_told():
+    # What a process finds whose mpi4py has loaded another MPI: the launcher's variables, and a world of one.
+    numbers = {"RANK": "1", "SIZE": "2", "LOCAL_RANK": "0", "LOCAL_SIZE": "1"}
+    environ = {f"OMPI_COMM_WORLD_{name}": number for name, number in numbers.items()}
+    environ["PMIX_NAMESPACE"] = "other"
+    program = f"import os\nfrom mpi4py import MPI\nos.environ.update({environ})\n{WHERE}"
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=DEADLINE, check=False
+    )
+    assert "UsageError: to MPI this process is rank 0 of 1, to the job it is rank 1 of 2: let mpi4py" in done.stderr

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import shlex
@@ -29,6 +30,40 @@ WAIT = "import signal; from mpi4py import MPI; print('up', flush=True); signal.p
 _SEARCH = f"{Path(sys.executable).parent}:{os.environ.get('PATH', os.defpath)}"
 
 
+def hung_forks():
+    """The daemons of Open MPI that hang between fork and exec: Open MPI 5.0 does this by itself, once in some 60 starts."""
+    found = []
+    for process in psutil.process_iter():
+        try:
+            parent = process.parent()
+            if process.name() == "prted" and parent is not None and parent.cmdline() == process.cmdline():
+                found.append(process)
+        except psutil.Error:
+            continue
+    return found
+
+
+def again_if_open_mpi_hangs(test):
+    """A test that is repeated when it failed for such a fork, the death of which ends the job."""
+
+    @functools.wraps(test)
+    def patient(*arguments, **keywords):
+        for _ in range(3):
+            try:
+                return test(*arguments, **keywords)
+            except (subprocess.TimeoutExpired, AssertionError):
+                hung = hung_forks()
+                if not hung:
+                    raise
+                for process in hung:
+                    process.kill()
+                for host in (keywords["alpha"], keywords["beta"]):
+                    host.assert_gone()
+        return test(*arguments, **keywords)
+
+    return patient
+
+
 @pytest.fixture
 def mpirun(distrun, home, tmp_path):
     """Starts `distrun --launcher mpirun`, with an `ssh` that reads the configuration of the tests."""
@@ -44,6 +79,7 @@ def mpirun(distrun, home, tmp_path):
     return lambda *arguments, **options: distrun("--launcher", "mpirun", *arguments, **own, **options)
 
 
+@again_if_open_mpi_hangs
 def test_two_hosts_with_two_ranks_each(mpirun, python, alpha, beta):
     job = mpirun("-H", "alpha:2,beta:2", "-x", "TOKEN=a b", "--no-tag-output", *python(REPORT))
     assert job.wait() == 0, job.stderr.data
@@ -54,7 +90,8 @@ def test_two_hosts_with_two_ranks_each(mpirun, python, alpha, beta):
     job.assert_gone()
 
 
-def test_this_machine_and_another_over_a_chosen_network(mpirun, python, network, alpha):
+@again_if_open_mpi_hangs
+def test_this_machine_and_another_over_a_chosen_network(mpirun, python, network, alpha, beta):
     subnet = network.address.rpartition(".")[0] + ".0/24"
     job = mpirun("-H", "localhost:1,alpha:1", "--network", subnet, "--no-tag-output", *python(REPORT))
     assert job.wait() == 0, job.stderr.data
@@ -63,6 +100,7 @@ def test_this_machine_and_another_over_a_chosen_network(mpirun, python, network,
     alpha.assert_gone()
 
 
+@again_if_open_mpi_hangs
 def test_no_value_is_on_a_command_line_of_any_host(mpirun, python, alpha, beta):
     job = mpirun("-H", "alpha:1,beta:1", "-x", "TOKEN=5ec4e7", "--no-tag-output", *python(WAIT))
     job.stdout.wait_for(b"up", 2)
@@ -76,7 +114,8 @@ def test_no_value_is_on_a_command_line_of_any_host(mpirun, python, alpha, beta):
     job.assert_gone()
 
 
-def test_options_for_ssh_reach_it(mpirun, home, beta):
+@again_if_open_mpi_hangs
+def test_options_for_ssh_reach_it(mpirun, home, beta, alpha):
     home.config.write_text(home.config.read_text().replace(f"Port {beta.port}", "Port 1"))
     job = mpirun("-H", "beta:1", "--no-tag-output", "uname", "-n")
     assert job.wait() != 0
@@ -85,6 +124,7 @@ def test_options_for_ssh_reach_it(mpirun, home, beta):
     assert job.stdout.data == b"beta\n"
 
 
+@again_if_open_mpi_hangs
 def test_a_rank_that_fails_there(mpirun, python, alpha, beta):
     code = "import os, signal; from mpi4py import MPI\nif MPI.COMM_WORLD.rank: os._exit(42)\nsignal.pause()"
     job = mpirun("-H", "alpha:1,beta:1", *python(code))
@@ -95,6 +135,7 @@ def test_a_rank_that_fails_there(mpirun, python, alpha, beta):
     job.assert_gone()
 
 
+@again_if_open_mpi_hangs
 def test_nothing_survives_a_killed_launcher(mpirun, python, alpha, beta):
     job = mpirun("-H", "alpha:1,beta:1", "--no-tag-output", *python(WAIT))
     job.stdout.wait_for(b"up", 2)
@@ -105,7 +146,8 @@ def test_nothing_survives_a_killed_launcher(mpirun, python, alpha, beta):
     beta.assert_gone()
 
 
-def test_a_host_that_cannot_be_reached_is_told_by_mpirun(mpirun, network):
+@again_if_open_mpi_hangs
+def test_a_host_that_cannot_be_reached_is_told_by_mpirun(mpirun, network, alpha, beta):
     job = mpirun(
         "-H", f"alpha:1,{network.nobody}:1", "--ssh-option", "ConnectTimeout=1", "true", stdin=subprocess.DEVNULL
     )

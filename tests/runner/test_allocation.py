@@ -91,6 +91,12 @@ def test_slurm_counts_that_do_not_fit_are_refused(counts):
         slurm(SLURM_TASKS_PER_NODE=counts)
 
 
+def test_a_shell_that_srun_started_knows_the_cores_only():
+    step = {"SLURM_STEP_ID": "0", "SLURM_STEP_NUM_TASKS": "1", "SLURM_NTASKS": "1", "SLURM_TASKS_PER_NODE": "1"}
+    assert slurm(**step, SLURM_JOB_CPUS_PER_NODE="4(x3)", SLURM_CPUS_PER_TASK="2") == [2, 2, 2]
+    assert slurm(**step, SLURM_GPUS_PER_NODE="8") == [8, 8, 8]
+
+
 def test_many_copies_of_the_launcher_are_refused():
     with pytest.raises(UsageError, match="srun started 4 copies of distrun"):
         slurm(SLURM_STEP_NUM_TASKS="4")

@@ -12,6 +12,7 @@ import psutil
 import pytest
 
 DEADLINE = 30.0  # seconds; as in conftest.py
+CORES = len(os.sched_getaffinity(0))  # this Slurm counts two per node, and lets steps that are bound to none use all
 SLEEP = "import time; print('ready', flush=True); time.sleep(1000)"
 STUBBORN = "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN); signal.signal(signal.SIGINT, signal.SIG_IGN);"
 DAEMON = """
@@ -44,7 +45,7 @@ print(len(os.sched_getaffinity(0)), [name for name in os.environ if name.startsw
 """
     job = distrun("--no-tag-output", *python(code), SLURM_CPU_BIND="map_cpu:0", SLURM_MEM_PER_CPU="10", SRUN_DEBUG="5")
     assert job.wait() == 0, job.stderr.data
-    assert job.stdout.data == b"2 []\n" * 4
+    assert job.stdout.data == b"%d []\n" % CORES * 4
 
 
 def test_variables_of_the_shell_come_along(distrun, python):
@@ -86,6 +87,20 @@ def test_an_allocation_that_is_gone_is_told(distrun):
     job = distrun("true", SLURM_JOB_ID="99999")
     assert job.wait() == 2
     assert b"alpha: srun cannot start the agent: Unable to confirm allocation for job 99999" in job.stderr.data
+
+
+def test_a_shell_that_srun_started_can_use_the_whole_allocation(slurm, allocation, python):
+    launch = [
+        sys.executable,
+        "-m",
+        "distrun.runner",
+        *python("import os; print(os.uname()[1], len(os.sched_getaffinity(0)))"),
+    ]
+    command = ["srun", "--quiet", "--nodes=1", "--ntasks=1", "--cpus-per-task=1", *launch]
+    done = subprocess.run(command, env=allocation.environ, capture_output=True, text=True, timeout=DEADLINE)
+    assert done.returncode == 0, done.stderr
+    expected = [f"[{rank}] {host} {CORES}" for rank, host in enumerate(("alpha", "alpha", "beta", "beta"))]
+    assert sorted(done.stdout.splitlines()) == expected
 
 
 def test_srun_distrun_is_refused(slurm):

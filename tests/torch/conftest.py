@@ -18,11 +18,15 @@ DEADLINE = 180.0  # seconds; far more than anything takes, so that a busy machin
 
 @pytest.fixture
 def job() -> Callable[..., str]:
-    """Runs `programs/<program>.py` on `size` ranks, which check everything themselves; returns what they printed."""
+    """Runs `programs/<program>.py` on `size` ranks, which check everything themselves; returns what they printed.
 
-    def run(program: str, size: int, **environ: str) -> str:
+    `size` may also be a list of hosts as for `distrun -H`: two names of this machine are two hosts.
+    """
+
+    def run(program: str, size: int | str, **environ: str) -> str:
+        where = ["-H", size] if isinstance(size, str) else ["-np", str(size)]
         done = subprocess.run(
-            [sys.executable, "-m", "distrun.runner", "-np", str(size), sys.executable, str(PROGRAMS / f"{program}.py")],
+            [sys.executable, "-m", "distrun.runner", *where, sys.executable, str(PROGRAMS / f"{program}.py")],
             env={**os.environ, "OMP_NUM_THREADS": "1", "DISTRUN_STALL_TIMEOUT": "60", **environ},
             capture_output=True,
             text=True,

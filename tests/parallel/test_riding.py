@@ -1,0 +1,10 @@
+"""Between hosts, small named operations travel with the messages that submit them, and come out the same."""
+
+from __future__ import annotations
+
+import pytest
+
+
+@pytest.mark.parametrize("job", ["hosts-1+1", "hosts-2+2", "hosts-1+2", "hosts-1+1+1"], indirect=True)
+def test_operations_that_are_repeated(job):
+    job.run("riding")
