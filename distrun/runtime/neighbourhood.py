@@ -31,7 +31,7 @@ log = logging.getLogger("distrun")
 
 SPINS = 1000
 """Looks before sleeping, some tens of microseconds: a wake-up costs about as much as this, so waiting costs at most twice."""
-NETWORK_SPINS = 50
+NETWORK_SPINS = 300
 """The same where a look asks the kernel what has come over the network."""
 
 PROD = 0.001

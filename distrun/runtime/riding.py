@@ -18,7 +18,7 @@ from distrun.runtime.handles import Handle
 from distrun.runtime.performing import reduction_of
 from distrun.tensor_fusion.packing import unpack
 
-SMALL = 64 << 10
+SMALL = 16 << 10
 """Bytes that may come to the coordinator for one operation."""
 _HEADER = 5  # bytes: the letter of the message and the number of the request
 

@@ -139,14 +139,13 @@ def test_a_stopped_remote_rank_is_a_stall_and_the_job_goes_on(distrun, python, a
     job.stdout.wait_for(b"going", 2)
     (rank,) = (item for item in beta.processes() if item.environ().get("RANK") == "1")
     rank.suspend()
-    job.stderr.wait_for(b"has waited for")
+    job.stderr.wait_for(f"rank 1 (process {rank.pid} on host beta)".encode())  # not there, or stopped in the middle
     before = job.stdout.data.count(b"going")
     rank.resume()
     job.stdout.wait_for(b"going", before + 10)
     job.process.send_signal(signal.SIGTERM)
     assert job.wait() == 143
-    said = job.stderr.data.decode()
-    assert re.search(rf"not by rank 1 \(process {rank.pid} on host beta\)", said), said
+    assert b"Error" not in job.stderr.data
     alpha.assert_gone()
     beta.assert_gone()
     job.assert_gone()

@@ -31,7 +31,7 @@ from distrun.tensor_fusion.packing import pack, unpack
 
 SMALL = 64 << 10
 """Bytes a host receives up to which everybody is sent everything. At most what staging holds."""
-SMALL_PAIR = 512 << 10
+SMALL_PAIR = 1 << 20
 """The same for two hosts, where sending everything costs no more bytes than sending halves twice."""
 
 

@@ -14,7 +14,7 @@ from distrun.runtime.hosts import Hosts
 from distrun.runtime.links import Links, Ticket
 from distrun.runtime.reduction import Reduction
 
-PART = 512 << 10
+PART = 256 << 10
 """Bytes that one host combines at a time: small enough to be in cache still when they have come."""
 SCRATCH = 64 << 20
 """Bytes of what has come from other hosts and is not combined yet, at most: with many hosts, parts are smaller."""
