@@ -23,7 +23,7 @@ import numpy as np
 
 from distrun.errors import CollectiveError, JobAbortedError, MismatchError, StallError
 from distrun.runtime import messages
-from distrun.runtime.backends.base import Backend
+from distrun.runtime.backends.base import Backend, Flat
 from distrun.runtime.backends.hierarchical import HierarchicalBackend
 from distrun.runtime.callsite import main_stack
 from distrun.runtime.control import Control
@@ -33,7 +33,7 @@ from distrun.runtime.ledger import Ledger
 from distrun.runtime.neighbourhood import FOREVER, Neighbourhood
 from distrun.runtime.performing import perform
 from distrun.runtime.request import Request, title
-from distrun.runtime.riding import Riders
+from distrun.runtime.riding import Riders, number_of
 from distrun.runtime.segment import FAILED, LEFT
 from distrun.runtime.stalls import CoordinatorWatch, FollowerWatch
 from distrun.tensor_fusion.fusing import DEFAULT_THRESHOLD
@@ -77,7 +77,9 @@ class Engine:
         self._ledger = Ledger(shown[0][0])
         self._pending = self._ledger.pending
         self._outbox = self._ledger.outbox
-        self._riders = Riders(backend) if isinstance(backend, HierarchicalBackend) else None
+        self._riders: Riders | None = None
+        if isinstance(backend, HierarchicalBackend):
+            self._riders = Riders(backend, may_offer=not neighbourhood.patience.timeout)
         self._failure: str | None = None
         self._stopping = False
         self._lock = threading.Lock()
@@ -270,9 +272,8 @@ class Engine:
         """Tell the coordinator (perhaps ourselves) about newly submitted operations, in order."""
         numbers: list[int] = []
         outbox = self._outbox
-        if len(outbox) == 1 and self._riders is not None and self._controller is None and self._riders.takes(outbox[0]):
-            handle = outbox.popleft()
-            self._control.send(0, self._riders.pack(messages.RIDERS, handle.number, handle.inputs))
+        if self._riders is not None and len(outbox) == 1 and self._ride(self._riders, outbox[0]):
+            outbox.popleft()
             return
         while outbox:
             handle = outbox.popleft()
@@ -283,6 +284,29 @@ class Engine:
                 numbers = []
                 self._send_request(handle.spelled_out)
         self._send_numbers(numbers)
+
+    def _ride(self, riders: Riders, handle: Handle) -> bool:
+        """Submit an operation together with its arrays, if they may ride."""
+        if not riders.takes(handle):
+            return False
+        if self._controller is None:
+            self._control.send(0, riders.send(messages.RIDERS, handle))
+            if riders.have_passed(handle.number):
+                self._finish_riding(riders, handle.number)
+            return True
+        if riders.makes_offers and not riders.is_complete(handle.number):
+            self._control.send(1, riders.send(messages.RIDERS, handle))
+        return False
+
+    def _finish_riding(self, riders: Riders, number: int) -> Flat:
+        """Carry out an operation whose arrays are all here; its result."""
+        handle = self._ledger.named(number)
+        with np.errstate(all="ignore"):
+            result = riders.combine(handle, riders.take(number))
+        self._ledger.take_named(number)
+        riders.deliver(handle, result)
+        self._complete([handle])
+        return result
 
     def _send_numbers(self, numbers: list[int]) -> None:
         if not numbers:
@@ -312,8 +336,6 @@ class Engine:
                     self._riders.leave(rank, numbers)
                 controller.submit_numbers(rank, numbers, now)
             elif letter == messages.REQUEST:
-                if self._riders is not None:
-                    self._riders.clear()
                 controller.submit(rank, *Request.decode(message[1:]), now)
             elif letter == messages.REMINDER:
                 self._watch.reminded(rank, messages.unpack_reminder(message), now)
@@ -323,36 +345,53 @@ class Engine:
 
     def _announce(self, decisions: Iterable[Decision]) -> None:
         for decision in decisions:
-            message = messages.pack_decision(decision)
-            if self._riders is not None:
-                if isinstance(decision, Fail):
-                    self._riders.clear()
-                elif isinstance(decision, Execute) and (riders := self._riders.collect(decision.numbers)) is not None:
-                    message = self._combine_riders(self._riders, message, riders)
+            if self._riders is not None and isinstance(decision, Execute):
+                decision = Execute(self._carry_riders(self._riders, decision.numbers))
+                if not decision.numbers:
+                    continue
             ranks = decision.ranks if isinstance(decision, Fail) else self._ranks
-            for rank in ranks:
-                if rank != self._rank:
-                    self._control.send(rank, message)
+            message = messages.pack_decision(decision)
+            self._tell(ranks, message)
             if self._rank in ranks:
                 self._act(message)
 
-    def _combine_riders(self, riders: Riders, execute: bytes, others: dict[int, bytes]) -> bytes:
-        """Coordinator: carry out an operation whose arrays are all here; the message with its result."""
-        (number,) = messages.unpack_numbers(execute)
-        with np.errstate(all="ignore"):
-            result = riders.combine(self._ledger.named(number), others)
-        return riders.pack(messages.RESULT, number, [result])
+    def _tell(self, ranks: Iterable[int], message: bytes) -> None:
+        for rank in ranks:
+            if rank != self._rank:
+                self._control.send(rank, message)
+
+    def _carry_riders(self, riders: Riders, numbers: list[int]) -> list[int]:
+        """Coordinator: carry out what needs nobody else any more; the numbers of what is left."""
+        left = []
+        for number in numbers:
+            if riders.have_passed(number):
+                self._finish_riding(riders, number)
+            else:
+                left.append(number)
+        if len(left) == 1 and riders.is_complete(left[0]):
+            result = self._finish_riding(riders, left[0])
+            self._tell(self._ranks, riders.pack(messages.RESULT, left[0], [result]))
+            return []
+        return left
 
     def _follow(self) -> None:
         """Others: act on what the coordinator has decided."""
         for _, message in self._control.messages():
             self._watch.heard()
-            self._act(message)
+            if message[:1] == messages.RIDERS and self._riders is not None:
+                number = self._riders.board(0, message)
+                if self._riders.have_passed(number):
+                    self._finish_riding(self._riders, number)
+            else:
+                self._act(message)
 
     def _act(self, message: bytes) -> None:
         letter = message[:1]
         if letter == messages.EXECUTE:
             handles = self._ledger.take(message)
+            if self._riders is not None:
+                for handle in handles:
+                    self._riders.take(handle.number)  # it has not served
             try:
                 for places in self._ledger.plan(message):
                     self._perform([handles[place] for place in places])
@@ -360,9 +399,12 @@ class Engine:
                 self._ledger.put_back([handle for handle in handles if not handle.done])  # for `_abort` to find
                 raise
         elif letter == messages.RESULT:
-            handles = self._ledger.take(message[:5])
-            Riders.deliver(handles[0], message)
-            self._complete(handles)
+            number = number_of(message)
+            handle = self._ledger.take_named(number)
+            if self._riders is not None:
+                self._riders.take(number)
+            Riders.deliver(handle, Riders.result_in(message, handle))
+            self._complete([handle])
         elif letter == messages.DEFINE:
             define = messages.unpack_define(message)
             self._perform([self._ledger.take_new(define.request, define.number)])
@@ -395,6 +437,8 @@ class Engine:
 
     def _fail(self, key: Key, error: CollectiveError) -> None:
         handle = self._ledger.take_failed(key)
+        if self._riders is not None:
+            self._riders.take(self._ledger.number_of(key))
         if handle is not None:
             handle.error = error
             self._complete([handle])

@@ -85,6 +85,15 @@ class Ledger:
         """The operation under way that a number of a named request now stands for; it stays."""
         return self.pending[self._keys[number]]
 
+    def take_named(self, number: int) -> Handle:
+        """Take out the operation that a number of a named request now stands for."""
+        return self.pending.pop(self._keys[number])
+
+    def number_of(self, key: Key) -> int:
+        """The number of the request that a name last stood for; -1 if it has none."""
+        known = self._named.get(key)
+        return -1 if known is None else known[1]
+
     def take_new(self, request: Request, number: int) -> Handle:
         """Take out the operation that asked for `request`, which has `number` (unless -1) from now on."""
         key: Key | None = None if request.name is None else (request.process_set, request.name)

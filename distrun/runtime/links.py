@@ -31,7 +31,7 @@ LOOK = 0.5
 
 
 class Ticket(Protocol):
-    """An array that is to come."""
+    """An array that is to come, or to leave."""
 
     @property
     def left(self) -> int:
@@ -42,8 +42,8 @@ class Links(ABC):
     """The links of one rank, by host."""
 
     @abstractmethod
-    def send(self, host: int, array: Flat) -> None:
-        """Send a contiguous array; it must not change before `flush`, or before an answer to it has come."""
+    def send(self, host: int, array: Flat) -> Ticket:
+        """Send a contiguous array; it must not change before the ticket is done, or `flush`, or an answer to it has come."""
 
     @abstractmethod
     def receive(self, host: int, into: Flat) -> Ticket:
@@ -51,7 +51,7 @@ class Links(ABC):
 
     @abstractmethod
     def wait(self, tickets: Sequence[Ticket], what: str) -> None:
-        """Return when all have come; `what` names the operation for whoever has to be told that it waits.
+        """Return when all are done; `what` names the operation for whoever has to be told that it waits.
 
         Raises:
             JobAbortedError: somebody is gone.
@@ -78,8 +78,8 @@ class TcpLinks(Links):
         self._hosts = hosts
         self._streams = streams
 
-    def send(self, host: int, array: Flat) -> None:
-        self._streams[host].send(array.view(np.uint8).data)
+    def send(self, host: int, array: Flat) -> Ticket:
+        return self._streams[host].send(array.view(np.uint8).data)
 
     def receive(self, host: int, into: Flat) -> Ticket:
         return self._streams[host].receive(into.view(np.uint8).data)
@@ -109,7 +109,7 @@ class TcpLinks(Links):
         self._hood.wait(ready, lambda: self._waiting_for(what, sending))
 
     def _late(self) -> list[int]:
-        return [host for host, stream in self._streams.items() if stream.is_receiving]
+        return [host for host, stream in self._streams.items() if stream.is_receiving or stream.is_sending]
 
     def _waiting_for(self, what: str, hosts: Iterable[int]) -> str:
         ranks = ", ".join(self._network.describe(self._hosts.peer(host)) for host in hosts)

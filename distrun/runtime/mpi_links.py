@@ -48,9 +48,10 @@ class MPILinks(Links):
         self._requests = Requests(neighbourhood, hosts.rank, sum(len(ranks) for ranks in hosts.ranks), "tcp")
         self._sent: list[_Transfer] = []
 
-    def send(self, host: int, array: Flat) -> None:
+    def send(self, host: int, array: Flat) -> Ticket:
         requests = self._requests.post(self._requests.send(array, self._hosts.peer(host)))
         self._sent.append(_Transfer(host, requests))
+        return self._sent[-1]
 
     def receive(self, host: int, into: Flat) -> Ticket:
         return _Transfer(host, self._requests.post(self._requests.receive(into, self._hosts.peer(host))))

@@ -188,7 +188,7 @@ class Channel(Connection):
 
 
 class Receipt:
-    """What is still to come into one array."""
+    """What is still to come into one array, or to leave it."""
 
     __slots__ = ("left",)
 
@@ -201,7 +201,7 @@ class Stream(Connection):
     """The bytes of arrays, to and from one rank, in an order both ends know."""
 
     def __init__(self, wire: Wire, connection: socket.socket, lost: Lost) -> None:
-        self._unsent: deque[memoryview] = deque()
+        self._unsent: deque[tuple[memoryview, Receipt]] = deque()
         self._awaited: deque[tuple[memoryview, Receipt]] = deque()
         super().__init__(wire, connection, lost)
 
@@ -215,11 +215,12 @@ class Stream(Connection):
         """Whether something that was asked for has not come yet."""
         return bool(self._awaited)
 
-    def send(self, data: memoryview) -> None:
-        """Send bytes. What they lie in must not change while `is_sending`."""
-        if not len(data):
-            return
-        self._unsent.append(data)
+    def send(self, data: memoryview) -> Receipt:
+        """Send bytes. What they lie in must not change before all have left."""
+        receipt = Receipt(len(data))
+        if not receipt.left:
+            return receipt
+        self._unsent.append((data, receipt))
         if self.is_lost:
             self._mourn()
         elif len(self._unsent) == 1:
@@ -227,6 +228,7 @@ class Stream(Connection):
                 self._write()
             except OSError as error:
                 self._lose(_reason(error))
+        return receipt
 
     def receive(self, into: memoryview) -> Receipt:
         """Receive bytes, after those that earlier calls asked for."""
@@ -252,11 +254,13 @@ class Stream(Connection):
         unsent = self._unsent
         try:
             while unsent:
-                sent = self.socket.send(unsent[0])
-                if sent == len(unsent[0]):
-                    unsent.popleft()
+                data, receipt = unsent[0]
+                sent = self.socket.send(data)
+                receipt.left -= sent
+                if receipt.left:
+                    unsent[0] = data[sent:], receipt
                 else:
-                    unsent[0] = unsent[0][sent:]
+                    unsent.popleft()
         except BlockingIOError:
             self._want(self.mask | _WRITE)
         else:

@@ -6,5 +6,6 @@ import pytest
 
 
 @pytest.mark.parametrize("job", ["hosts-1+1", "hosts-2+2", "hosts-1+2", "hosts-1+1+1"], indirect=True)
-def test_operations_that_are_repeated(job):
-    job.run("riding")
+@pytest.mark.parametrize("timeout", ["30", "0"])  # without one, two ranks need no decision at all
+def test_operations_that_are_repeated(job, timeout):
+    job.run("riding", DISTRUN_STALL_TIMEOUT=timeout)

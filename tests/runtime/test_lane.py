@@ -73,11 +73,12 @@ class Post:
         for way, sent in self.sent.items():
             awaited = self.awaited.get(way, ())
             while sent and awaited:
-                array, ticket = sent.popleft(), awaited.popleft()
+                (array, leaving), ticket = sent.popleft(), awaited.popleft()
                 assert array.dtype == ticket.into.dtype
                 assert array.size == ticket.into.size, "the two ends do not mean the same array"
                 ticket.into[:] = array
                 ticket.left = 0
+                leaving.left = 0
         self.changed.notify_all()
 
 
@@ -89,10 +90,14 @@ class MemoryLinks(Links):
 
     def send(self, host, array):
         assert array.flags.c_contiguous
-        if array.size:
+        ticket = Ticket(array, array.nbytes)
+        if ticket.left:
             with self._post.changed:
                 way = (self._hosts.rank, self._hosts.peer(host))
-                self._post.sent.setdefault(way, deque()).append(array if self._is_late else array.copy())
+                self._post.sent.setdefault(way, deque()).append((array if self._is_late else array.copy(), ticket))
+        if not self._is_late:
+            ticket.left = 0
+        return ticket
 
     def receive(self, host, into):
         assert into.flags.c_contiguous

@@ -129,13 +129,11 @@ class HierarchicalBackend(Backend):
         transit = Transit(reduction.wire, ours.dtype)
         sent = transit.narrow(ours)
         shares = list(np.empty((self._hosts.count, ours.size), transit.dtype))
+        shares[self._hosts.own] = sent  # everybody must add up the same numbers
         tickets = []
         for host in self._hosts.others:
-            self._links.send(host, sent)
-            tickets.append(self._links.receive(host, shares[host]))
+            tickets += [self._links.send(host, sent), self._links.receive(host, shares[host])]
         self._links.wait(tickets, what)
-        self._links.flush(what)
-        shares[self._hosts.own] = sent  # everybody must add up the same numbers
         between.combine([transit.widened(share, ours.dtype) for share in shares], targets)
 
     def _allreduce_alone(

@@ -1,5 +1,6 @@
 """The same named operations again and again, so that small arrays travel with the messages that submit them."""
 
+import os
 from dataclasses import dataclass
 
 import numpy as np
@@ -89,7 +90,8 @@ for number, case in enumerate(collect(cases(), 80)):
         except AssertionError as error:
             raise AssertionError(f"{case}, turn {turn}: {error}") from error
 same.check()
-assert (rides > 0) == (me == 0), "nothing travelled with its message"
+makes_offers = size == 2 and os.environ["DISTRUN_STALL_TIMEOUT"] == "0"
+assert (rides > 0) == (me == 0 or makes_offers), "nothing travelled with its message"
 
 # A name may change what it stands for while some ranks have sent something along for what it was.
 for turn in range(30):
