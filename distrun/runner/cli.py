@@ -25,6 +25,13 @@ def _seconds(value: str) -> float:
     return seconds
 
 
+def _some_seconds(value: str) -> float:
+    seconds = _seconds(value)
+    if not seconds:
+        raise click.BadParameter("0 seconds are too few for anything to start: give more, or leave it out")
+    return seconds
+
+
 _SETTINGS = {"allow_interspersed_args": False, "help_option_names": ["-h", "--help"], "max_content_width": 120}
 
 
@@ -87,7 +94,9 @@ _SETTINGS = {"allow_interspersed_args": False, "help_option_names": ["-h", "--he
 @click.option("--tag-output/--no-tag-output", default=True, help="Begin each line with the rank that wrote it.")
 @click.option("--rank-filter", metavar="RANKS", help="Show the output of these ranks only: 0,2-3.")
 @click.option("--stdin", default="none", metavar="none|RANK", help="The rank that gets standard input. Default: none.")
-@click.option("--start-timeout", type=_seconds, metavar="S", help="Seconds the ranks may take to start. Default: 60.")
+@click.option(
+    "--start-timeout", type=_some_seconds, metavar="S", help="Seconds the ranks may take to start. Default: 60."
+)
 @click.option("--grace", type=_seconds, default=5.0, metavar="S", help="Seconds from SIGTERM to SIGKILL. Default: 5.")
 @click.option(
     "--stall-warning", type=_seconds, metavar="S", help="Report a waiting operation after S seconds; 0: never."

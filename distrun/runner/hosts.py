@@ -49,6 +49,10 @@ def parse_host(text: str) -> Host:
     if match is None or not _is_ipv6(match["bracketed"] or match["bare"] or "::"):
         raise UsageError(f"{text!r} is not a host: {_ALLOWED}")
     name = match["name"] or match["bracketed"] or match["bare"]
+    if name.isdecimal():  # to the resolver, 4 is 0.0.0.4
+        raise UsageError(
+            f"{text!r} is a number and not a host; GPUs are listed in brackets, as in NAME:[0,{name}]: {_ALLOWED}"
+        )
     gpus = () if match["gpus"] is None else _gpus(match["gpus"], text)
     if match["slots"] is None:
         return Host(name, None, match["user"])

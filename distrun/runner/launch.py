@@ -19,8 +19,10 @@ from distrun.runner.exits import NOT_EXECUTABLE, NOT_FOUND
 from distrun.runner.hosts import Host, merge, parse_hostfile
 from distrun.runner.plan import AgentPlan, Launcher, LaunchPlan, LaunchRequest, make_plan
 from distrun.runner.ssh_config import Route, SshOptions, SshSettings, read_config
+from distrun.runtime.contract import BACKEND, WIRE_DTYPE
 
 _DEFAULTS = SshOptions()
+_CHOICES = {BACKEND: ("auto", "shared_memory", "tcp", "mpi"), WIRE_DTYPE: ("float16", "bfloat16")}
 
 
 class CommandError(UsageError):
@@ -44,6 +46,7 @@ def prepare(request: LaunchRequest, grace: float, ssh: SshOptions = _DEFAULTS) -
     """
     if request.network:
         networks.parse(request.network)
+    _check_settings(request)
     allocated = None if request.hosts and "SLURM_JOB_ID" not in os.environ else allocation.current(os.environ)
     launcher = _fitting(request, allocated)
     if request.wdir is not None:
@@ -100,6 +103,16 @@ def _sort_out_nodes(hosts: Sequence[Host]) -> tuple[list[Host], dict[str, Route]
     """Nodes of a Slurm allocation, and those that srun must reach, which asks for no route."""
     others = [host.name for host in hosts if not allocation.is_own_node(os.environ, host.name)]
     return list(hosts), {name: Route(name, name) for name in others}
+
+
+def _check_settings(request: LaunchRequest) -> None:
+    """Refuse what every rank would refuse, one by one."""
+    settings = {**os.environ, **dict(spec.split("=", 1) for spec in request.exports if "=" in spec)}
+    for variable, allowed in _CHOICES.items():
+        if settings.get(variable, "") not in ("", *allowed):
+            raise UsageError(
+                f"{variable}={settings[variable]!r} is not one of {', '.join(allowed)}: correct or unset it"
+            )
 
 
 def read_hostfile(path: str) -> list[Host]:

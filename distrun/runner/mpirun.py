@@ -238,16 +238,8 @@ def _hydra(kind: Kind, order: Order) -> list[str]:
         )
     words = ["-wdir", order.wdir]
     words += ["-prepend-rank"] * order.tags
-    if order.network:
-        words += ["-iface", _only_interface(kind, order.network)]
+    # Hydra's own -iface is for the interface of mpiexec itself, which may be another one than that of the hosts.
     return [*words, *(["-genvlist", ",".join(order.exports)] if order.exports else [])]
-
-
-def _only_interface(kind: Kind, network: str) -> str:
-    names, subnets = networks.parse(network)
-    if subnets or len(names) != 1:
-        raise UsageError(f"--network {network!r}: {kind.value}'s mpirun takes the name of one interface, as in eth1")
-    return names.pop()
 
 
 def _interfaces(request: LaunchRequest, environ: Mapping[str, str]) -> dict[str, str]:
@@ -256,7 +248,12 @@ def _interfaces(request: LaunchRequest, environ: Mapping[str, str]) -> dict[str,
     if not names or subnets:
         return {}
     listed = ",".join(sorted(names))
-    chosen = {"NCCL_SOCKET_IFNAME": "=" + listed, **({"GLOO_SOCKET_IFNAME": listed} if len(names) == 1 else {})}
+    chosen = {"NCCL_SOCKET_IFNAME": "=" + listed}
+    if len(names) == 1:
+        chosen |= {
+            "GLOO_SOCKET_IFNAME": listed,
+            "FI_TCP_IFACE": listed,
+        }  # the latter is libfabric's, for MPICH and Intel MPI
     return {name: value for name, value in chosen.items() if name not in environ}
 
 

@@ -17,6 +17,7 @@ PREFIX = "DISTRUN_"
 STALL_WARNING = "DISTRUN_STALL_WARNING"  # seconds after which a waiting operation is reported; 0 = never (default 60)
 STALL_TIMEOUT = "DISTRUN_STALL_TIMEOUT"  # seconds after which it fails on every rank; 0 = never (default 0)
 START_TIMEOUT = "DISTRUN_START_TIMEOUT"  # seconds the ranks wait for one another in init() (default 60)
+BACKEND = "DISTRUN_BACKEND"  # auto (default), shared_memory, tcp or mpi
 WIRE_DTYPE = (
     "DISTRUN_WIRE_DTYPE"  # float16 or bfloat16: in what float32 and float64 travel between hosts (default: themselves)
 )

@@ -40,6 +40,8 @@ from distrun.tensor_fusion.fusing import DEFAULT_THRESHOLD
 
 LINGER = 0.0002
 """Seconds without a new submission after which the engine's own thread sets to work on small operations."""
+FAREWELL = "it called shutdown() or its script ended"
+"""Why a rank has left, unless it says more."""
 BIG = 256 << 10
 """Bytes of a tensor for which it sets to work at once."""
 
@@ -82,6 +84,7 @@ class Engine:
             self._riders = Riders(backend, may_offer=not neighbourhood.patience.timeout)
         self._failure: str | None = None
         self._stopping = False
+        self._farewell = FAREWELL
         self._lock = threading.Lock()
         self._driving = False
         self._driver = 0  # the thread that drives
@@ -464,7 +467,10 @@ class Engine:
     def _abort(self, reason: str) -> None:
         """Nothing can complete any more: every operation under way fails, and so does every later one, on all ranks."""
         self._failure = reason
-        self._hood.announce(LEFT if self._stopping else FAILED, reason)
+        if self._stopping:
+            self._hood.announce(LEFT, self._farewell)
+        else:
+            self._hood.announce(FAILED, reason)
         handles = self._ledger.take_all()
         for handle in handles:
             handle.error = JobAbortedError(reason)
@@ -479,8 +485,9 @@ class Engine:
         self._lock, self._finished = threading.Lock(), threading.Condition()  # somebody may have held them at the fork
         self._driving = False
 
-    def shutdown(self) -> None:
-        """Leave the job: operations under way fail here, and on the others those that need this rank."""
+    def shutdown(self, farewell: str = FAREWELL) -> None:
+        """Leave the job: operations under way fail here, and on the others those that need this rank, with `farewell`."""
+        self._farewell = farewell
         self._stopping = self._hood.leaving = True
         self._failure = self._failure or "distrun.shutdown() was called"
         self._own_service_bell.force()
@@ -488,7 +495,7 @@ class Engine:
         if (
             self._driver == threading.get_ident()
         ):  # in a signal handler, which has interrupted the driver: it ends by itself
-            self._hood.announce(LEFT)
+            self._hood.announce(LEFT, farewell)
             return
         self._thread.join()
         with self._lock:

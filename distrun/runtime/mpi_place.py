@@ -12,7 +12,7 @@ import numpy as np
 
 from distrun.errors import BootstrapError, UsageError
 from distrun.runtime.interfaces import interfaces, matching
-from distrun.runtime.mpi_requests import comm_world, keep
+from distrun.runtime.mpi_requests import abort_at_exit, comm_world, keep
 from distrun.runtime.rendezvous import Place
 
 if TYPE_CHECKING:
@@ -64,8 +64,16 @@ def _share(
     world: MPI.Intracomm, array: np.ndarray[tuple[int], np.dtype[np.generic]], deadline: float, timeout: float
 ) -> None:
     """Broadcast rank 0's array."""
-    request = world.Ibcast(array, 0)
-    while not request.Test():
+    try:
+        request = world.Ibcast(array, 0)
+        done = bool(request.Test())
+    except _errors() as error:
+        abort_at_exit()  # the others wait
+        raise BootstrapError(
+            f"MPI does not connect rank {world.rank} with the others ({error}): see what it says above; it may have been given a "
+            "network that is not there (--network, or --mca btl_tcp_if_include)"
+        ) from None
+    while not done:
         if time.monotonic() >= deadline:
             keep([request])
             raise BootstrapError(
@@ -73,6 +81,13 @@ def _share(
                 "whether they are still starting (raise DISTRUN_START_TIMEOUT) or have ended"
             )
         time.sleep(_NAP)
+        done = bool(request.Test())
+
+
+def _errors() -> type[Exception]:
+    from mpi4py import MPI
+
+    return MPI.Exception
 
 
 def _own_place(network: str | None) -> bytes:

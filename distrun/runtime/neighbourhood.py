@@ -241,7 +241,7 @@ class Neighbourhood:
             if state == FAILED:
                 return f"{self.describe([index])} failed: {self.segments[index].reason}"
             if state == LEFT:
-                return f"{self.describe([index])} has left: it called shutdown() or its script ended"
+                return f"{self.describe([index])} has left: {self.segments[index].reason}"
         for index, how in self._ended.items():
             return f"{self.describe([index])} {how}"
         return None if self.network is None else self.network.trouble()
@@ -268,7 +268,7 @@ class Neighbourhood:
         return f"rank {self.ranks[index]} ({', '.join(details)})"
 
     def announce(self, state: int, reason: str = "") -> None:
-        """Tell the neighbours, and the other hosts, that we leave or have failed."""
+        """Tell the neighbours, and the other hosts, that we leave or have failed, and why."""
         if self.mine.words[STATE] != RUNNING or not self.heap.is_ours:
             return
         self.mine.reason = reason

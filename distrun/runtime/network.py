@@ -167,12 +167,12 @@ class Network:
         return f"rank {rank} (process {member.pid} on host {member.hostname})"
 
     def announce(self, state: int, reason: str = "") -> None:
-        """Tell those we have connections with that we leave or that the job has failed."""
+        """Tell those we have connections with that we leave or that the job has failed, and why."""
         if not self._is_ours:
             return
         me = self.describe(self._rank)
         if state == LEFT:
-            message = _LEFT + f"{me} has left: it called shutdown() or its script ended".encode()
+            message = _LEFT + f"{me} has left: {reason}".encode()[:_LONGEST_REASON]
         elif state == FAILED:
             text = self._failure or f"{me} failed: {reason}"
             message = _FAILED + text.encode()[:_LONGEST_REASON]

