@@ -70,8 +70,8 @@ def _share(
     except _errors() as error:
         abort_at_exit()  # the others wait
         raise BootstrapError(
-            f"MPI does not connect rank {world.rank} with the others ({error}): see what it says above; it may have been given a "
-            "network that is not there (--network, or --mca btl_tcp_if_include)"
+            f"MPI does not connect rank {world.rank} with the others ({error}): see what it says above; it may have been "
+            "given a network that is not there (--network, or --mca btl_tcp_if_include)"
         ) from None
     while not done:
         if time.monotonic() >= deadline:

@@ -422,8 +422,8 @@ class _Guest:
         except BootstrapError as error:
             raise BootstrapError(
                 f"rank {self._mine.rank} did not find rank 0 within {self._timeout:g} s: {error}; see whether rank 0 is still "
-                "starting (raise --start-timeout), has ended, or is to be reached at another address (--network); if it does not "
-                "know the job key, see that all ranks have the same DISTRUN_KEY"
+                "starting (raise --start-timeout), has ended, or is to be reached at another address (--network); if it does "
+                "not know the job key, see that all ranks have the same DISTRUN_KEY"
             ) from None
 
     def _call_again(self, line: Line) -> socket.socket | None:
