@@ -195,7 +195,8 @@ class Engine:
                 self._sleep()
 
     def _is_idle(self) -> bool:
-        return self._stopping or not (self._pending or self._outbox or self._watch.is_busy)
+        is_sending = self._network is not None and self._network.is_sending
+        return self._stopping or not (self._pending or self._outbox or self._watch.is_busy or is_sending)
 
     def _look_abroad(self) -> None:
         """Fail when a rank of another host has failed, or has left while something is still to be decided."""
@@ -218,7 +219,10 @@ class Engine:
         if self._control.is_stuck:
             self._control.push()
             until = min(until, now + 0.001)
-        if not self._hood.wait(self._has_news, self._waiting_for, until, FOREVER):
+        if self._network is not None and self._network.is_sending:
+            until = min(until, now + 0.02)
+        is_follower = self._controller is None
+        if not self._hood.wait(self._has_news, self._waiting_for, until, FOREVER, is_undecided=is_follower):
             self._watch.look(time.monotonic())
 
     def _waiting_for(self) -> str:
@@ -249,8 +253,10 @@ class Engine:
 
     def _has_work(self) -> bool:
         """Whether the engine's thread need not be rung to know that it should drive."""
-        if self._driving or not (self._outbox or self._pending):
+        if self._driving:
             return False
+        if not (self._outbox or self._pending):
+            return self._network is not None and self._network.is_sending and self._failure is None
         return self._is_forward or self._hood.is_wanted
 
     def _can_drive(self) -> bool:

@@ -21,7 +21,7 @@ from distrun.runtime.calls import tune
 from distrun.runtime.hosts import Hosts
 from distrun.runtime.neighbourhood import Neighbourhood
 from distrun.runtime.network import Network
-from distrun.runtime.rendezvous import Gathering
+from distrun.runtime.rendezvous import Gathering, is_loopback
 from distrun.runtime.wire import Stream
 
 Flat = NDArray[Any]
@@ -141,7 +141,8 @@ def connect(
         member = gathering.members[hosts.peer(host)]
         introduction = {"rank": hosts.rank, "purpose": "data"}
         try:
-            connection = call([(member.address, member.port)], gathering.key, introduction, deadline, ours.address)
+            source = None if is_loopback(ours.address) else ours.address
+            connection = call([(member.address, member.port)], gathering.key, introduction, deadline, source)
         except BootstrapError as error:
             raise BootstrapError(
                 f"rank {hosts.rank} on host {ours.hostname} ({ours.address}) cannot reach rank {member.rank} on host "

@@ -13,7 +13,7 @@ from distrun.errors import JobAbortedError, StallError
 from distrun.runtime import peer_process
 from distrun.runtime.doorbell import Doorbell, Sleeper
 from distrun.runtime.meeting import Presence
-from distrun.runtime.network import Network
+from distrun.runtime.network import HEARSAY, Network
 from distrun.runtime.segment import (
     EPOCH,
     FAILED,
@@ -92,6 +92,7 @@ class Neighbourhood:
         self._pidfds = {presences[index].pidfd: index for index in self.others}
         self._sleeper = Sleeper(self.bell, self._pidfds, None if network is None else network.fd)
         self._ended: dict[int, str] = {}
+        self._left_at: dict[int, float] = {}  # when we saw that a neighbour had left
         self.leaving = False
         """Set by a thread that shuts us down, before it rings our own bell: whoever waits for a neighbour stops waiting."""
         self._epoch = 0
@@ -158,8 +159,12 @@ class Neighbourhood:
         what: Callable[[], str],
         until: float | None = None,
         patience: Patience | None = None,
+        is_undecided: bool = False,
     ) -> bool:
         """Wait until `ready()`; False when the monotonic time `until` came first.
+
+        `is_undecided` says that rank 0's decision is waited for. A neighbour that has left may have had it already, while ours
+        is under way; so for a moment only rank 0's own leaving counts.
 
         `ready` must become true through something a neighbour wrote before ringing our bell. `what` says, in words, what is
         waited for.
@@ -180,7 +185,7 @@ class Neighbourhood:
         while True:
             self.bell.doze()
             try:
-                trouble = self._trouble()
+                trouble = self._trouble(HEARSAY if is_undecided else 0.0)
                 if self.network is not None:
                     self.network.progress()  # whatever we wait for, others may wait for what we have yet to send
                 if ready():
@@ -206,6 +211,8 @@ class Neighbourhood:
                 wake = min(started + min(limit, next_warning), prod)
                 if self.network is not None:
                     wake = min(wake, self.network.next_look)
+                if self._left_at and is_undecided:
+                    wake = min(wake, min(self._left_at.values()) + HEARSAY)
                 self._sleep(min(wake, until) - now if until is not None else wake - now)
             finally:
                 self.bell.rouse()
@@ -234,15 +241,23 @@ class Neighbourhood:
         """A neighbour's process is known to have ended."""
         self._ended.setdefault(index, peer_process.ending(self._presences[index].pidfd))
 
-    def _trouble(self) -> str | None:
-        """Why somebody will not come any more. Read before the last look at what is waited for, never after it."""
+    def _trouble(self, grace: float = 0.0) -> str | None:
+        """Why somebody will not come any more. Read before the last look at what is waited for, never after it.
+
+        `grace`: seconds for which the leaving of other ranks than rank 0 does not count.
+        """
         for index in self.others:
             state = self.segments[index].words[STATE]
             if state == FAILED:
                 return f"{self.describe([index])} failed: {self.segments[index].reason}"
             if state == LEFT:
+                left_at = self._left_at.setdefault(index, time.monotonic())
+                if self.ranks[index] != 0 and time.monotonic() < left_at + grace:
+                    continue
                 return f"{self.describe([index])} has left: {self.segments[index].reason}"
         for index, how in self._ended.items():
+            if index in self._left_at and time.monotonic() < self._left_at[index] + grace:
+                continue
             return f"{self.describe([index])} {how}"
         return None if self.network is None else self.network.trouble()
 

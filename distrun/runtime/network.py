@@ -14,17 +14,22 @@ from __future__ import annotations
 import os
 import select
 import socket
+import struct
 import time
 from collections import deque
 from collections.abc import Mapping, Sequence
 from functools import partial
 
+from distrun.runtime.calls import tune
 from distrun.runtime.rendezvous import Member
 from distrun.runtime.segment import FAILED, LEFT
 from distrun.runtime.wire import Channel, Stream, Wire
 
 _LEFT, _FAILED = b"\x01", b"\x02"  # first bytes of the messages that the network keeps for itself
 _LONGEST_REASON = 4000
+_RANK = struct.Struct("<I")
+LAST_WORDS = 20.0
+"""Seconds that a rank which leaves gives others to take what they have not taken yet."""
 HEARSAY = 0.5
 """Seconds a rank that finds a connection broken waits to be told why."""
 
@@ -51,6 +56,9 @@ class Network:
             peer: Channel(self.wire, connection, partial(self._hear, peer), partial(self._end, peer))
             for peer, connection in control.items()
         }
+        for connection in control.values():
+            # A rank that is stopped does not read, and is no dead host. Those are seen by the alarm, where nothing ever waits.
+            tune(connection, patience=0)
         self._alarms = dict(alarms)
         self._alarm_poll = select.epoll()
         self.alarm_fd = self._alarm_poll.fileno()
@@ -58,6 +66,7 @@ class Network:
         for connection in self._alarms.values():
             connection.setblocking(False)
             self._alarm_poll.register(connection.fileno(), select.EPOLLIN)
+        self._alarmers = {connection.fileno(): peer for peer, connection in alarms.items()}
         self.is_over = False
         """Whether there is a `failure` or a `departure`."""
         self._left: dict[int, str] = {}
@@ -65,6 +74,7 @@ class Network:
         self._suspicion: tuple[float, str] | None = None
         self.progress = self.wire.progress
         self._is_ours = True
+        self._is_closed = False
 
     def stream(self, rank: int, connection: socket.socket) -> Stream:
         """Look after a connection for arrays."""
@@ -95,7 +105,8 @@ class Network:
                 data = os.read(fd, 4096)
             except BlockingIOError:
                 continue
-            except OSError:
+            except OSError:  # its host is gone, and nothing more will come from there
+                self._channels[self._alarmers[fd]].hang_up()
                 data = b""
             heard = True
             if not data:
@@ -105,9 +116,10 @@ class Network:
     def _hear(self, peer: int, message: bytes) -> None:
         letter = message[:1]
         if letter == _LEFT:
-            self._left.setdefault(peer, message[1:].decode(errors="replace"))
+            (about,) = _RANK.unpack_from(message, 1)
+            self._left.setdefault(about, message[1 + _RANK.size :].decode(errors="replace"))
             self.is_over = True
-            self._relay(peer, message)
+            self._relay(about, message)
         elif letter == _FAILED:
             self._fail(message[1:].decode(errors="replace"))
         else:
@@ -172,7 +184,7 @@ class Network:
             return
         me = self.describe(self._rank)
         if state == LEFT:
-            message = _LEFT + f"{me} has left: {reason}".encode()[:_LONGEST_REASON]
+            message = _LEFT + _RANK.pack(self._rank) + f"{me} has left: {reason}".encode()[:_LONGEST_REASON]
         elif state == FAILED:
             text = self._failure or f"{me} failed: {reason}"
             message = _FAILED + text.encode()[:_LONGEST_REASON]
@@ -182,8 +194,22 @@ class Network:
             channel.send(message)
             self.alarm(peer)
 
+    @property
+    def is_sending(self) -> bool:
+        """Whether there are messages that the other side has not taken."""
+        return any(channel.is_sending for channel in self._channels.values())
+
     def close(self) -> None:
-        """Close all connections."""
+        """Close all connections, when what we had to say has left."""
+        if self._is_closed:
+            return
+        self._is_closed = True
+        deadline = time.monotonic() + LAST_WORDS
+        with select.epoll() as waiting:  # of an epoll object: readable when one of its connections is ready
+            waiting.register(self.fd, select.EPOLLIN)
+            while self.is_sending and (left := deadline - time.monotonic()) > 0:
+                waiting.poll(left)
+                self.progress()
         self.wire.close()
         self._alarm_poll.close()
         for connection in self._alarms.values():
@@ -191,7 +217,7 @@ class Network:
 
     def disown(self) -> None:
         """In a forked child: let go of our copies of the connections."""
-        self._is_ours = False
+        self._is_ours, self._is_closed = False, True
         self.wire.disown()
         self._alarm_poll.close()
         for connection in self._alarms.values():

@@ -392,9 +392,11 @@ class _Guest:
                 """Who we are, and where we take calls: that is known once we have a connection."""
                 if listeners:  # an earlier connection broke
                     listeners.pop().close()
-                listener = undo.enter_context(listen(_choose(connection.getsockname()[0], allowed)))
+                address = _choose(connection.getsockname()[0], allowed)
+                everywhere = "::" if ":" in address else "0.0.0.0"
+                listener = undo.enter_context(listen(everywhere if is_loopback(address) else address))
                 listeners.append(listener)
-                address, port = listener.getsockname()[:2]
+                port = listener.getsockname()[1]
                 return self._facts(CONTROL, replace(self._mine, address=address, port=port))
 
             line = self._call(introduction)
@@ -455,9 +457,21 @@ class _Guest:
         members = [Member(*row) for row in message["members"]]
         if [member.rank for member in members] != list(range(self._size)):
             raise BootstrapError(f"rank 0 told rank {rank} of {len(members)} ranks instead of {self._size}")
-        # At this address rank 0 can be reached from here; of its others we know nothing.
+        # At this address rank 0 can be reached from here; of its others we know nothing. Its neighbours may have called it over
+        # loopback, and then take calls at all addresses.
         members[0] = replace(members[0], address=line.place[0], port=line.place[1])
+        members = [
+            replace(member, address=line.place[0])
+            if member.host == members[0].host and is_loopback(member.address)
+            else member
+            for member in members
+        ]
         return tuple(members), {str(name): int(value) for name, value in message["settings"].items()}
+
+
+def is_loopback(address: str) -> bool:
+    """Whether only this machine can call a numeric address."""
+    return ipaddress.ip_address(address.partition("%")[0]).is_loopback
 
 
 def _choose(address: str, allowed: list[str] | None) -> str:

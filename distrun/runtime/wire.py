@@ -7,6 +7,7 @@ What does not fit into the kernel's buffer waits here and leaves with a later `W
 
 from __future__ import annotations
 
+import itertools
 import os
 import select
 import socket
@@ -51,9 +52,13 @@ class Wire:
         self._epoll.modify(connection.fd, connection.mask)
 
     def remove(self, connection: Connection) -> None:
-        """Forget a connection."""
-        if self._connections.pop(connection.fd, None) is not None:
+        """Let go of a connection that is to be closed."""
+        if self._connections.pop(connection.fd, None) is not None and not connection.is_detached:
             self._epoll.unregister(connection.fd)
+
+    def detach(self, connection: Connection) -> None:
+        """Give a connection no more turns; once."""
+        self._epoll.unregister(connection.fd)
 
     def close(self) -> None:
         """Close all connections."""
@@ -83,6 +88,8 @@ class Connection:
         self.fd = connection.fileno()
         self.mask = _READ
         self.is_lost = False
+        self.is_detached = False
+        """Whether it has no turns any more, because its other end is gone, and only what has come is left to read."""
         self._how = ""
         self._wire = wire
         self._tell = lost
@@ -106,8 +113,13 @@ class Connection:
         """Take what has come."""
         raise NotImplementedError
 
+    def _detach(self) -> None:
+        """Do not wait for this connection any more; it may still be read from."""
+        self._wire.detach(self)
+        self.is_detached = True
+
     def _want(self, mask: int) -> None:
-        if mask != self.mask and not self.is_lost:
+        if mask != self.mask and not self.is_lost and not self.is_detached:
             self.mask = mask
             self._wire.update(self)
 
@@ -147,9 +159,8 @@ class Channel(Connection):
             sent = self.socket.send(frame)
         except BlockingIOError:
             sent = 0
-        except OSError as error:
-            self._lose(_reason(error))
-            return
+        except OSError:
+            return  # nobody listens any more; reading tells why, perhaps with the other side's last words
         if sent < len(frame):
             self._unsent += frame[sent:]
             self._want(_READ | _WRITE)
@@ -160,8 +171,22 @@ class Channel(Connection):
                 del self._unsent[: self.socket.send(self._unsent)]
         except BlockingIOError:
             self._want(_READ | _WRITE)
-        else:
-            self._want(_READ)
+            return
+        except OSError:
+            self._unsent.clear()  # as in `send`
+        self._want(_READ)
+
+    @property
+    def is_sending(self) -> bool:
+        """Whether messages wait for the other side to take others."""
+        return bool(self._unsent) and not self.is_lost
+
+    def hang_up(self) -> None:
+        """The other side is known to be gone: what it has sent can still be read, then comes the end."""
+        try:
+            self.socket.shutdown(socket.SHUT_RDWR)
+        except OSError:
+            pass  # so it has been noticed
 
     def _read(self) -> None:
         try:
@@ -269,7 +294,7 @@ class Stream(Connection):
     def _read(self) -> None:
         awaited = self._awaited
         try:
-            for _ in range(_TURNS):
+            for _ in itertools.count() if self.is_detached else range(_TURNS):
                 if not awaited:
                     return
                 into, receipt = awaited[0]
@@ -295,8 +320,10 @@ class Stream(Connection):
         # until somebody does, or it is gone.
         super().turn(mask & _WRITE)
         try:
-            if mask & (select.EPOLLHUP | select.EPOLLERR) or not self.socket.recv(1, socket.MSG_PEEK):
+            if not self.socket.recv(1, socket.MSG_PEEK):
                 self._lose("its connection was closed")
+            elif mask & (select.EPOLLHUP | select.EPOLLERR):
+                self._detach()  # a hang-up cannot be masked; what has come before it is still wanted
             else:
                 self._want(self.mask & ~_READ)
         except BlockingIOError:

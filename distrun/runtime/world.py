@@ -30,6 +30,7 @@ from distrun.runtime.meeting import meet
 from distrun.runtime.neighbourhood import Neighbourhood, Patience
 from distrun.runtime.network import Network
 from distrun.runtime.rendezvous import Gathering, Place, gather
+from distrun.runtime.segment import FAILED
 from distrun.runtime.solo_engine import SoloEngine
 from distrun.runtime.topology import Topology
 from distrun.tensor_fusion.fusing import DEFAULT_THRESHOLD
@@ -112,9 +113,9 @@ class _Start:
 
     def between_hosts(self, device: Device) -> World:
         """Through the network as well."""
-        deadline = time.monotonic() + self._timeout
         gathering = self._gather()
         mpi_place.release()
+        deadline = time.monotonic() + self._timeout
         with ExitStack() as undo:
             undo.callback(gathering.close)
             hosts = Hosts.of([member.host for member in gathering.members], self._topology.rank)
@@ -122,6 +123,7 @@ class _Start:
             network = Network(hosts.rank, gathering.members, gathering.control, gathering.alarms)
             undo.callback(network.close)
             neighbourhood = self._neighbourhood(hosts.position, hosts.neighbours, network)
+            undo.push(partial(_withdraw, neighbourhood))
             links = self._links(gathering, hosts, network, neighbourhood, deadline)
             gathering.reception.close()
             backend = HierarchicalBackend(neighbourhood, hosts, links, _WIRE_DTYPES[gathering.settings["wire_dtype"]])
@@ -199,6 +201,13 @@ class _Start:
             capacity = int(_number(self._environ, CACHE, CACHE_CAPACITY))
             controller = Controller({0: range(self._topology.size)}, capacity)
         return Engine(neighbourhood, backend, controller, threshold)
+
+
+def _withdraw(neighbourhood: Neighbourhood, kind: type | None, error: BaseException | None, _: object) -> None:
+    """Let the others know why a rank could not join after all."""
+    if error is not None:
+        neighbourhood.announce(FAILED, str(error))
+        neighbourhood.close()
 
 
 def _of_generation(place: Place, generation: int) -> Place:
