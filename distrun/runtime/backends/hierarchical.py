@@ -29,6 +29,8 @@ from distrun.runtime.request import Request
 from distrun.runtime.segment import STAGE
 from distrun.tensor_fusion.packing import pack, unpack
 
+CHUNK = 256 << 10
+"""Bytes of what was sent whole that are combined while more is coming."""
 SMALL = 64 << 10
 """Bytes a host receives up to which everybody is sent everything. At most what staging holds."""
 SMALL_PAIR = 1 << 20
@@ -130,11 +132,18 @@ class HierarchicalBackend(Backend):
         sent = transit.narrow(ours)
         shares = list(np.empty((self._hosts.count, ours.size), transit.dtype))
         shares[self._hosts.own] = sent  # everybody must add up the same numbers
-        tickets = []
-        for host in self._hosts.others:
-            tickets += [self._links.send(host, sent), self._links.receive(host, shares[host])]
-        self._links.wait(tickets, what)
-        between.combine([transit.widened(share, ours.dtype) for share in shares], targets)
+        step = CHUNK // sent.itemsize
+        chunks = [slice(start, start + step) for start in range(0, ours.size, step)]
+        under_way = []
+        for chunk in chunks:
+            tickets = []
+            for host in self._hosts.others:
+                tickets += [self._links.send(host, sent[chunk]), self._links.receive(host, shares[host][chunk])]
+            under_way.append(tickets)
+        for chunk, tickets in zip(chunks, under_way, strict=True):
+            self._links.wait(tickets, what)
+            parts = [transit.widened(share[chunk], ours.dtype) for share in shares]
+            between.combine(parts, [target[chunk] for target in targets])
 
     def _allreduce_alone(
         self, inputs: Sequence[Flat], outputs: Sequence[Flat], count: int, reduction: Reduction, what: str
