@@ -44,8 +44,12 @@ def measure(
             comparison.notes.append(f"{name} is missing: {error}")
     seconds: dict[str, list[float]] = {name: [] for name in launchers}
     for _ in range(5 if quick else ROUNDS):
-        for name, launcher in launchers.items():
-            seconds[name].append(processes.run(launcher, environ, DEADLINE).seconds)
+        for name, launcher in list(launchers.items()):
+            try:
+                seconds[name].append(processes.run(launcher, environ, DEADLINE).seconds)
+            except processes.ProcessError as error:
+                comparison.notes.append(f"{name} failed: {error}")
+                del launchers[name], seconds[name]
     comparison.add("true", {name: summary(values) for name, values in seconds.items()})
 
 
