@@ -1,0 +1,27 @@
+"""Ranks 1 and 2 share a host. Rank 1 has its result, and is gone, before that of rank 2 is sent."""
+
+import os
+import select
+
+import numpy as np
+
+import distrun
+from distrun.runtime import messages, neighbourhood, world
+
+neighbourhood.HEARSAY = 30.0  # however busy this machine is
+distrun.init()
+for _ in range(3):
+    distrun.allreduce(np.ones(4), "again", distrun.Sum)
+if distrun.rank() == 0:
+    network = world.current().engine._network
+    send = network.send
+    end = select.poll()
+    end.register(os.pidfd_open(network._members[1].pid), select.POLLIN)
+
+    def late(rank, message):
+        if rank == 2 and message[:1] == messages.RESULT:
+            assert end.poll(30_000), "rank 1 does not end"
+        send(rank, message)
+
+    network.send = late
+assert distrun.allreduce(np.ones(4), "again", distrun.Sum).tolist() == [3.0] * 4
