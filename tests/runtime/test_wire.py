@@ -156,6 +156,19 @@ def test_a_broken_connection_is_told_with_its_reason():
     end.wire.close()
 
 
+def test_last_words_are_heard_though_sending_has_failed_before():
+    ours, theirs = both(Channel)
+    theirs.it.send(b"why I leave")
+    theirs.it.socket.close()
+    with pytest.raises(OSError):  # noqa: PT011 - as the kernel likes: a broken pipe, a connection reset
+        while True:
+            ours.it.socket.send(b"x")
+    ours.it.send(b"y")
+    assert ours.losses == []
+    turn_until(lambda: ours.losses, ours)
+    assert ours.heard == [b"why I leave"]
+
+
 # Streams ----------------------------------------------------------------------------------------------------------------
 
 
@@ -239,6 +252,27 @@ def test_what_was_sent_before_the_end_still_arrives():
     other.wire.progress()
     assert other.losses == []
     other.wire.close()
+
+
+def test_what_was_sent_before_a_hang_up_still_arrives():
+    sent = array(50_000, 1)
+    ours, theirs = both(Stream)
+    theirs.it.send(sent.data)
+    poll = select.poll()
+    poll.register(ours.it.socket, select.POLLIN)
+    assert poll.poll(DEADLINE)
+    ours.it.socket.shutdown(socket.SHUT_WR)  # both directions shut is what a hang-up is
+    theirs.it.socket.shutdown(socket.SHUT_WR)
+    poll.modify(ours.it.socket, select.POLLHUP)
+    assert poll.poll(DEADLINE)
+    for _ in range(3):
+        ours.wire.progress()
+    assert ours.losses == []
+    received = np.empty_like(sent)
+    assert ours.it.receive(received.data).left == 0
+    assert np.array_equal(received, sent)
+    ours.it.receive(np.empty(1, np.uint8).data)
+    assert len(ours.losses) == 1
 
 
 @pytest.mark.parametrize("when", ["before", "after"])
