@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import select
 import signal
@@ -160,7 +161,7 @@ def test_last_words_are_heard_though_sending_has_failed_before():
     ours, theirs = both(Channel)
     theirs.it.send(b"why I leave")
     theirs.it.socket.close()
-    with pytest.raises(OSError):  # noqa: PT011 - as the kernel likes: a broken pipe, a connection reset
+    with contextlib.suppress(BrokenPipeError, ConnectionResetError):
         while True:
             ours.it.socket.send(b"x")
     ours.it.send(b"y")
