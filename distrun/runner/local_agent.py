@@ -99,9 +99,9 @@ class LocalAgentProcess:
         give_up = time.monotonic() + _CLEAN_UP_PATIENCE
         while time.monotonic() < give_up:
             meant = descendants.signal_all(signal.SIGKILL, spare=self._spare, marker=self._marker)
-            for pid in [*meant, *pids]:
-                descendants.reap(pid)
-            if not meant:
+            # One that is just exiting shows no environment any more, so it is not meant, and cannot be collected yet.
+            exiting = [pid for pid in {*meant, *pids} if descendants.reap(pid) == (0, 0)]
+            if not meant and not exiting:
                 return
             time.sleep(_CLEAN_UP_INTERVAL)  # SIGKILL is under way, and no event tells when adopted orphans are gone
 
