@@ -55,8 +55,9 @@ class Engine:
         backend: Backend,
         controller: Controller | None,
         fusion_threshold: int = DEFAULT_THRESHOLD,
+        may_offer: bool = False,
     ) -> None:
-        """`controller` is given on the coordinator and on no other rank."""
+        """`controller` is given on the coordinator and on no other rank; `may_offer` (see `Riders`) is the same on all."""
         self.backend = backend
         self._hood = neighbourhood
         self._rank = neighbourhood.ranks[neighbourhood.own]
@@ -81,7 +82,7 @@ class Engine:
         self._outbox = self._ledger.outbox
         self._riders: Riders | None = None
         if isinstance(backend, HierarchicalBackend):
-            self._riders = Riders(backend, may_offer=not neighbourhood.patience.timeout)
+            self._riders = Riders(backend, may_offer)
         self._failure: str | None = None
         self._stopping = False
         self._farewell = FAREWELL

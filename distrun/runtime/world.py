@@ -127,7 +127,8 @@ class _Start:
             links = self._links(gathering, hosts, network, neighbourhood, deadline)
             gathering.reception.close()
             backend = HierarchicalBackend(neighbourhood, hosts, links, _WIRE_DTYPES[gathering.settings["wire_dtype"]])
-            engine = self._engine(neighbourhood, backend, gathering.settings["fusion_threshold"])
+            settings = gathering.settings
+            engine = self._engine(neighbourhood, backend, settings["fusion_threshold"], bool(settings["may_offer"]))
             undo.pop_all()
         cross_rank, cross_size = hosts.cross()
         return World(replace(self._topology, cross_rank=cross_rank, cross_size=cross_size), device, engine)
@@ -141,10 +142,19 @@ class _Start:
             host,
             topology.hostname,
             self._place(),
-            {"fusion_threshold": self._threshold, "wire_dtype": self._wire_dtype(), "mpi": int(self._prefers_mpi())},
+            self._settings(),
             self._timeout,
             self._environ.get(contract.NETWORK) or None,
         )
+
+    def _settings(self) -> dict[str, int]:
+        """What rank 0 decides for all: variables may not reach every host, and ranks that go by different ones do not meet."""
+        return {
+            "fusion_threshold": self._threshold,
+            "wire_dtype": self._wire_dtype(),
+            "mpi": int(self._prefers_mpi()),
+            "may_offer": int(not _number(self._environ, contract.STALL_TIMEOUT, 0.0)),
+        }
 
     def _wire_dtype(self) -> int:
         choice = self._environ.get(contract.WIRE_DTYPE, "")
@@ -195,12 +205,14 @@ class _Start:
         patience = Patience(warning, _number(self._environ, contract.STALL_TIMEOUT, 0.0))
         return Neighbourhood(own, ranks, presences, patience, network)
 
-    def _engine(self, neighbourhood: Neighbourhood, backend: Backend, threshold: int) -> Engine:
+    def _engine(
+        self, neighbourhood: Neighbourhood, backend: Backend, threshold: int, may_offer: bool = False
+    ) -> Engine:
         controller = None
         if self._topology.rank == 0:
             capacity = int(_number(self._environ, CACHE, CACHE_CAPACITY))
             controller = Controller({0: range(self._topology.size)}, capacity)
-        return Engine(neighbourhood, backend, controller, threshold)
+        return Engine(neighbourhood, backend, controller, threshold, may_offer)
 
 
 def _withdraw(neighbourhood: Neighbourhood, kind: type | None, error: BaseException | None, _: object) -> None:

@@ -14,3 +14,8 @@ def test_operations_that_are_repeated(job, timeout):
 @pytest.mark.parametrize("job", ["hosts-1+2"], indirect=True)
 def test_a_neighbour_that_leaves_with_its_result_does_not_fail_those_whose_result_is_under_way(job):
     job.run("departing")
+
+
+@pytest.mark.parametrize("job", ["hosts-1+1", "hosts-1+2"], indirect=True)
+def test_ranks_whose_settings_differ_go_by_those_of_rank_0(job):
+    job.run("own_settings", DISTRUN_STALL_TIMEOUT="0")
