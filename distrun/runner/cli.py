@@ -10,9 +10,8 @@ from typing import Any, NoReturn
 import click
 
 from distrun.errors import DistrunError, UsageError
-from distrun.runner.hosts import Host, parse_host_list
+from distrun.runner import options as options_of
 from distrun.runner.plan import LaunchRequest, describe, parse_ranks
-from distrun.runner.ssh_config import SshOptions
 
 
 def _seconds(value: str) -> float:
@@ -67,11 +66,7 @@ _SETTINGS = {"allow_interspersed_args": False, "help_option_names": ["-h", "--he
     "others have what a login there gives, PYTHONPATH, DISTRUN_*, and what -x adds.",
 )
 @click.option("--wdir", metavar="DIR", help="Working directory of the ranks. Default: this one, on every host.")
-@click.option("--python", metavar="PATH", help="Python on other hosts; its bin is on PATH. Default: same as here.")
-@click.option("-p", "--ssh-port", type=click.IntRange(1, 65535), metavar="PORT", help="SSH port of other hosts.")
-@click.option("-i", "--ssh-identity-file", metavar="FILE", help="Private key to log in to other hosts with.")
-@click.option("--ssh-option", "ssh_options", multiple=True, metavar="K=V", help="As in ~/.ssh/config, and before it.")
-@click.option("--ssh-accept-new", is_flag=True, help="Accept, and write down, the keys of hosts never seen before.")
+@options_of.reaching
 @click.option(
     "--keepalive",
     type=_seconds,
@@ -178,14 +173,7 @@ def _run(options: dict[str, Any]) -> int:
     from distrun.runner.launch import prepare
 
     request = _request(options)
-    ssh = SshOptions(
-        port=options["ssh_port"],
-        identity=options["ssh_identity_file"],
-        options=options["ssh_options"],
-        accept_new=options["ssh_accept_new"],
-        python=options["python"],
-        keepalive=options["keepalive"],
-    )
+    ssh = options_of.ssh(options, keepalive=options["keepalive"])
     plan = prepare(request, options["grace"], ssh)
     ranks = parse_ranks(request.rank_filter, plan.size) if request.rank_filter is not None else None
     if options["dry_run"]:
@@ -216,7 +204,7 @@ def _request(options: dict[str, Any]) -> LaunchRequest:
     return LaunchRequest(
         command=options["command"],
         np=options["np"],
-        hosts=tuple(_hosts(options["hosts"], options["hostfile"])),
+        hosts=tuple(options_of.hosts(options)),
         exports=options["exports"],
         wdir=options["wdir"],
         openmpi_env=options["openmpi_env"],
@@ -236,16 +224,6 @@ def _request(options: dict[str, Any]) -> LaunchRequest:
         output_dir=options["output_dir"],
         rank_filter=options["rank_filter"],
     )
-
-
-def _hosts(listed: str | None, file: str | None) -> list[Host]:
-    from distrun.runner.launch import read_hostfile
-
-    if listed is not None and file is not None:
-        raise UsageError(f"--hosts {listed!r} and --hostfile {file!r} exclude each other: give one of them")
-    if listed is not None:
-        return parse_host_list(listed)
-    return read_hostfile(file) if file is not None else []
 
 
 def _stdin_rank(text: str) -> int | None:

@@ -82,10 +82,6 @@ class Network:
 
     # Messages -------------------------------------------------------------------------------------------------------
 
-    def reaches(self, rank: int) -> bool:
-        """Whether messages to a rank go through the network."""
-        return rank in self._channels
-
     def send(self, rank: int, message: bytes) -> None:
         """Send a message; never blocks. Nobody hears it when the rank is gone."""
         self._channels[rank].send(message)

@@ -9,9 +9,7 @@ from typing import Any
 
 import click
 
-from distrun.errors import UsageError
-from distrun.runner.hosts import Host, parse_host_list
-from distrun.runner.ssh_config import SshOptions
+from distrun.runner import options as options_of
 
 _SETTINGS = {"help_option_names": ["-h", "--help"], "max_content_width": 120}
 
@@ -31,11 +29,7 @@ _SETTINGS = {"help_option_names": ["-h", "--help"], "max_content_width": 120}
 )
 @click.option("--network", metavar="LIST", help="Interfaces or subnets that ranks may use: eth1,10.0.0.0/8.")
 @click.option("--wdir", metavar="DIR", help="Working directory of the ranks. Default: this one, on every host.")
-@click.option("--python", metavar="PATH", help="Python on other hosts. Default: same as here.")
-@click.option("-p", "--ssh-port", type=click.IntRange(1, 65535), metavar="PORT", help="SSH port of other hosts.")
-@click.option("-i", "--ssh-identity-file", metavar="FILE", help="Private key to log in to other hosts with.")
-@click.option("--ssh-option", "ssh_options", multiple=True, metavar="K=V", help="As in ~/.ssh/config, and before it.")
-@click.option("--ssh-accept-new", is_flag=True, help="Accept, and write down, the keys of hosts never seen before.")
+@options_of.reaching
 @click.option(
     "--start-timeout",
     type=click.FloatRange(0, min_open=True),
@@ -53,14 +47,7 @@ def doctor(**options: Any) -> int:
     """
     from distrun.runner.doctor.consultation import consult
 
-    ssh = SshOptions(
-        port=options["ssh_port"],
-        identity=options["ssh_identity_file"],
-        options=options["ssh_options"],
-        accept_new=options["ssh_accept_new"],
-        python=options["python"],
-    )
-    hosts = _hosts(options["hosts"], options["hostfile"])
+    ssh, hosts = options_of.ssh(options), options_of.hosts(options)
     with _progress() as status:
         tell = (lambda text: None) if status is None else status.update
         report = consult(
@@ -71,16 +58,6 @@ def doctor(**options: Any) -> int:
     else:
         _print(report)
     return report.exit_status
-
-
-def _hosts(listed: str | None, file: str | None) -> list[Host]:
-    from distrun.runner.launch import read_hostfile
-
-    if listed is not None and file is not None:
-        raise UsageError(f"--hosts {listed!r} and --hostfile {file!r} exclude each other: give one of them")
-    if listed is not None:
-        return parse_host_list(listed)
-    return read_hostfile(file) if file is not None else []
 
 
 def _progress() -> AbstractContextManager[Any]:

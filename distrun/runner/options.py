@@ -1,0 +1,59 @@
+"""Options that several commands have: which hosts, and how to reach them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar
+
+import click
+
+from distrun.errors import UsageError
+from distrun.runner.hosts import Host, parse_host_list
+from distrun.runner.ssh_config import SshOptions
+
+Command = TypeVar("Command", bound=Callable[..., Any])
+
+_REACHING = (
+    click.option("--python", metavar="PATH", help="Python on other hosts; its bin is on PATH. Default: same as here."),
+    click.option("-p", "--ssh-port", type=click.IntRange(1, 65535), metavar="PORT", help="SSH port of other hosts."),
+    click.option("-i", "--ssh-identity-file", metavar="FILE", help="Private key to log in to other hosts with."),
+    click.option(
+        "--ssh-option", "ssh_options", multiple=True, metavar="K=V", help="As in ~/.ssh/config, and before it."
+    ),
+    click.option("--ssh-accept-new", is_flag=True, help="Accept, and write down, the keys of hosts never seen before."),
+)
+
+
+def reaching(command: Command) -> Command:
+    """Give a command the options that `ssh` reads."""
+    for option in reversed(_REACHING):
+        command = option(command)
+    return command
+
+
+def ssh(options: Mapping[str, Any], **more: Any) -> SshOptions:
+    """What the options that `reaching` gives say."""
+    return SshOptions(
+        port=options["ssh_port"],
+        identity=options["ssh_identity_file"],
+        options=options["ssh_options"],
+        accept_new=options["ssh_accept_new"],
+        python=options["python"],
+        **more,
+    )
+
+
+def hosts(options: Mapping[str, Any]) -> list[Host]:
+    """What `--hosts` or `--hostfile` lists; nothing when neither is given.
+
+    Raises:
+        UsageError: both are given, or what is given cannot be read or understood.
+    """
+    from distrun.runner.launch import read_hostfile
+
+    listed, file = options["hosts"], options["hostfile"]
+    if listed is not None and file is not None:
+        raise UsageError(f"--hosts {listed!r} and --hostfile {file!r} exclude each other: give one of them")
+    if listed is not None:
+        return parse_host_list(listed)
+    return read_hostfile(file) if file is not None else []
