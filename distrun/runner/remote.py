@@ -1,12 +1,15 @@
-"""What all ways to start an agent on another host have in common: the program it runs, and its first words."""
+"""What all ways to start an agent on another host have in common: the program it runs, its first words, how it is heard."""
 
 from __future__ import annotations
 
 import sysconfig
+import threading
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from pathlib import Path
 
+from distrun.errors import LaunchError
 from distrun.runner.frames import Frame, Kind
 from distrun.runner.hello import Answer, Greeting, HostError, extract
 
@@ -63,3 +66,57 @@ def greet(
         stream += data
     payload, rest = found
     return Answer.from_json(payload), rest
+
+
+class RemoteAgent(ABC):
+    """What agents on other hosts have in common, however they are reached; see `agents.AgentProcess` for the interface."""
+
+    answer: Answer
+    _early: bytes
+    """What came with the answer."""
+
+    def __init__(self, host: str, job: str, keepalive: float) -> None:
+        """Args: its host; the job's name, by which what it leaves behind is found; seconds of silence that it may keep, 0 =
+        any."""
+        self.keepalive: float | None = keepalive or None
+        self._host = host
+        self._job = job
+        self._silent = False
+        self._sweeper: threading.Thread | None = None
+
+    @property
+    def pid(self) -> int:
+        """The agent's process id on its host."""
+        return self.answer.pid
+
+    def read(self) -> bytes:
+        """The next bytes of its frames; none at their end.
+
+        Raises:
+            LaunchError: it has been silent for too long.
+        """
+        early, self._early = self._early, b""
+        try:
+            return early or self._receive(self.keepalive)
+        except TimeoutError:
+            self._silent = True
+            raise LaunchError(
+                f"nothing was heard from {self._host} for {self.keepalive:g} s: the host or the network to it is gone"
+            ) from None
+
+    @abstractmethod
+    def _receive(self, seconds: float | None) -> bytes:
+        """What has come from it after at most so many seconds, none at its end; raises TimeoutError."""
+
+    def clean_up(self, pids: set[int]) -> None:
+        """End the agent if need be, and what is left of its descendants, by a second program on its host."""
+        self._sweeper = threading.Thread(target=self._sweep, name=f"distrun sweep {self._host}", daemon=True)
+        self._sweeper.start()  # many hosts may be lost at once, and the decider must not wait for each in turn
+
+    @abstractmethod
+    def _sweep(self) -> None:
+        """Run that program."""
+
+    def _await_sweep(self) -> None:
+        if self._sweeper is not None:
+            self._sweeper.join()

@@ -17,11 +17,10 @@ import time
 from collections.abc import Mapping
 from contextlib import suppress
 
-from distrun.errors import LaunchError
 from distrun.runner.exits import signal_name
 from distrun.runner.hello import Greeting, HostError, explain, judge
 from distrun.runner.plan import AgentPlan
-from distrun.runner.remote import greet, program
+from distrun.runner.remote import RemoteAgent, greet, program
 from distrun.runner.ssh_config import SshOptions
 
 _END_PATIENCE = 6.0  # seconds srun may take to end when its task has
@@ -34,7 +33,7 @@ _OPTION = re.compile(r"(?!SLURM_(?:CONF|CLUSTERS|WORKING_CLUSTER)$)(?:SLURM|SRUN
 _OF_SLURM = re.compile(r"^(?:srun|slurmstepd|slurmd)[^:\s]*: (?:error: )?(.*)$", re.MULTILINE)
 
 
-class SrunAgentProcess:
+class SrunAgentProcess(RemoteAgent):
     """An agent on another node; see `distrun.runner.agents.AgentProcess` for the interface."""
 
     def __init__(self, plan: AgentPlan, job: str, steps: Steps, options: SshOptions, deadline: float) -> None:
@@ -50,18 +49,14 @@ class SrunAgentProcess:
         Raises:
             HostError: the node cannot be used.
         """
-        self.keepalive: float | None = options.keepalive or None
-        self._host = plan.host
-        self._job = job
+        super().__init__(plan.host, job, options.keepalive)
         self._steps = steps
-        self._silent = False
-        self._sweeper: threading.Thread | None = None
         python = os.path.expanduser(options.python or sys.executable)
         self._python = python
         self._step = steps.start(plan.host, python, "distrun.runner.agent")
         try:
             greeting = Greeting(options.keepalive, plan.wdir, plan.ports)
-            self.answer, self._early = greet(greeting, deadline, self.write, self._step.read, self._stillborn)
+            self.answer, self._early = greet(greeting, deadline, self.write, self._receive, self._stillborn)
             self.note = judge(self.answer, python)
         except HostError as error:
             self._step.end()
@@ -73,26 +68,6 @@ class SrunAgentProcess:
         except BaseException:
             self._step.end()
             raise
-
-    @property
-    def pid(self) -> int:
-        """The agent's process id on its node."""
-        return self.answer.pid
-
-    def read(self) -> bytes:
-        """The next bytes of its frames; none at their end.
-
-        Raises:
-            LaunchError: it has been silent for too long.
-        """
-        early, self._early = self._early, b""
-        try:
-            return early or self._step.read(self.keepalive)
-        except TimeoutError:
-            self._silent = True
-            raise LaunchError(
-                f"nothing was heard from {self._host} for {self.keepalive:g} s: the node or the network to it is gone"
-            ) from None
 
     def write(self, data: bytes) -> None:
         """Send it all; raises OSError when there is nobody any more."""
@@ -114,11 +89,6 @@ class SrunAgentProcess:
         """End the step at once, and thus the agent and all its descendants that Slurm keeps track of."""
         self._step.end()
 
-    def clean_up(self, pids: set[int]) -> None:
-        """End the agent if need be, and what is left of its descendants, by a second step."""
-        self._sweeper = threading.Thread(target=self._sweep, name=f"distrun sweep {self._host}", daemon=True)
-        self._sweeper.start()  # many nodes may be lost at once, and the decider must not wait for each in turn
-
     def _sweep(self) -> None:
         with suppress(OSError, TimeoutError, HostError):
             sweep = self._steps.start(self._host, self._python, "distrun.runner.sweep")
@@ -130,9 +100,11 @@ class SrunAgentProcess:
 
     def close(self) -> None:
         """Close the streams, which ends the agent, when the cleaning up is done."""
-        if self._sweeper is not None:
-            self._sweeper.join()
+        self._await_sweep()
         self._step.close()
+
+    def _receive(self, seconds: float | None) -> bytes:
+        return self._step.read(seconds)
 
     def _stillborn(self, stream: bytes) -> str:
         status, output = self._step.wait(), stream.decode(errors="replace") + self._step.stderr()

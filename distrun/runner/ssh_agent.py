@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-import threading
 import time
 from collections.abc import Mapping
 from contextlib import suppress
@@ -12,10 +11,9 @@ from shlex import quote
 from paramiko import Channel, Transport
 from paramiko.ssh_exception import SSHException
 
-from distrun.errors import LaunchError
 from distrun.runner.hello import Greeting, HostError, explain, judge
 from distrun.runner.plan import AgentPlan
-from distrun.runner.remote import greet, program
+from distrun.runner.remote import RemoteAgent, greet, program
 from distrun.runner.ssh_config import Route, SshOptions
 from distrun.runner.ssh_connect import Connections, patient
 
@@ -27,7 +25,7 @@ _SILENT_PATIENCE = (
 )
 
 
-class SshAgentProcess:
+class SshAgentProcess(RemoteAgent):
     """An agent on another host; see `distrun.runner.agents.AgentProcess` for the interface."""
 
     def __init__(
@@ -46,12 +44,8 @@ class SshAgentProcess:
         Raises:
             HostError: the host cannot be used.
         """
-        self.keepalive: float | None = options.keepalive or None
-        self._host = plan.host
-        self._job = job
+        super().__init__(plan.host, job, options.keepalive)
         self._python = options.python or sys.executable
-        self._silent = False
-        self._sweeper: threading.Thread | None = None
         self._transport = connections.connect(route)
         try:
             self._channel = _execute(
@@ -66,27 +60,6 @@ class SshAgentProcess:
         except BaseException:
             self._transport.close()
             raise
-        self._channel.settimeout(self.keepalive)
-
-    @property
-    def pid(self) -> int:
-        """The agent's process id on its host."""
-        return self.answer.pid
-
-    def read(self) -> bytes:
-        """The next bytes of its frames; none at their end.
-
-        Raises:
-            LaunchError: it has been silent for too long.
-        """
-        early, self._early = self._early, b""
-        try:
-            return early or self._channel.recv(1 << 20)
-        except TimeoutError:
-            self._silent = True
-            raise LaunchError(
-                f"nothing was heard from {self._host} for {self.keepalive:g} s: the host or the connection to it is gone"
-            ) from None
 
     def write(self, data: bytes) -> None:
         """Send it all; raises OSError when there is nobody any more."""
@@ -108,11 +81,6 @@ class SshAgentProcess:
         """Close the agent's stdin, which ends it; one that does not mind is `clean_up`'s business."""
         self._channel.close()
 
-    def clean_up(self, pids: set[int]) -> None:
-        """End the agent if need be, and what is left of its descendants, by a second program on the same connection."""
-        self._sweeper = threading.Thread(target=self._sweep, name=f"distrun sweep {self._host}", daemon=True)
-        self._sweeper.start()  # many hosts may be lost at once, and the decider must not wait for each in turn
-
     def _sweep(self) -> None:
         if not self._transport.is_active():
             return  # out of reach; the agent notices, too
@@ -126,13 +94,12 @@ class SshAgentProcess:
 
     def close(self) -> None:
         """Close the connection, when the cleaning up is done."""
-        if self._sweeper is not None:
-            self._sweeper.join()
+        self._await_sweep()
         self._transport.close()
 
-    def _receive(self, seconds: float) -> bytes:
+    def _receive(self, seconds: float | None) -> bytes:
         self._channel.settimeout(seconds)
-        return self._channel.recv(1 << 16)
+        return self._channel.recv(1 << 20)
 
     def _stillborn(self, stream: bytes) -> str:
         self._channel.status_event.wait(_STATUS_PATIENCE)
