@@ -60,6 +60,35 @@ def _usable_cores(presences: Sequence[Presence]) -> int:
 FOREVER = Patience(0.0, 0.0)
 
 
+class _Vigil:
+    """What is due while somebody waits: a prod, warnings, giving up."""
+
+    def __init__(self, patience: Patience, what: Callable[[], str], prod: Callable[[], None] | None) -> None:
+        """`prod`: called once, if it is given."""
+        self._started = time.monotonic()
+        self._what = what
+        self._limit = patience.timeout or float("inf")
+        self._next_warning = patience.warning or float("inf")
+        self._prod = prod
+
+    def look(self, now: float) -> float:
+        """Do what is due; the monotonic time at which something is due next.
+
+        Raises:
+            StallError: the stall timeout is over.
+        """
+        waited = now - self._started
+        if waited >= self._limit:
+            raise StallError(f"gave up after {waited:.0f} s: {self._what()}")
+        if waited >= self._next_warning:
+            log.warning("waiting for %.0f s: %s", waited, self._what())
+            self._next_warning *= 2
+        if self._prod is not None and waited >= PROD:
+            self._prod()
+            self._prod = None
+        return self._started + min(self._limit, self._next_warning, float("inf") if self._prod is None else PROD)
+
+
 class Neighbourhood:
     """The ranks of one host as one of them sees them.
 
@@ -177,11 +206,7 @@ class Neighbourhood:
         for _ in range(spins if self.may_spin and self.spare_cores >= 0 else 2):
             if ready():
                 return True
-        started = time.monotonic()
-        patience = patience or self.patience
-        next_warning = patience.warning or float("inf")
-        limit = patience.timeout or float("inf")
-        prod = started + PROD if self.spare_cores <= 0 else float("inf")
+        vigil = _Vigil(patience or self.patience, what, self._prod if self.spare_cores <= 0 else None)
         while True:
             self.bell.doze()
             try:
@@ -199,23 +224,18 @@ class Neighbourhood:
                 now = time.monotonic()
                 if until is not None and now >= until:
                     return False
-                waited = now - started
-                if waited >= limit:
-                    raise StallError(f"gave up after {waited:.0f} s: {what()}")
-                if waited >= next_warning:
-                    log.warning("waiting for %.0f s: %s", waited, what())
-                    next_warning *= 2
-                if now >= prod:
-                    prod = float("inf")
-                    self._prod()
-                wake = min(started + min(limit, next_warning), prod)
-                if self.network is not None:
-                    wake = min(wake, self.network.next_look)
-                if self._left_at and is_undecided:
-                    wake = min(wake, min(self._left_at.values()) + HEARSAY)
-                self._sleep(min(wake, until) - now if until is not None else wake - now)
+                self._sleep(min(vigil.look(now), self._next_look(until, is_undecided)) - now)
             finally:
                 self.bell.rouse()
+
+    def _next_look(self, until: float | None, is_undecided: bool) -> float:
+        """The monotonic time by which to look again though nobody has rung."""
+        times = [float("inf") if until is None else until]
+        if self.network is not None:
+            times.append(self.network.next_look)
+        if is_undecided:
+            times += [left_at + HEARSAY for left_at in self._left_at.values()]
+        return min(times)
 
     def _prod(self) -> None:
         """Wake the engines of ranks that have submitted something, or will, and are busy with other things (see `Engine`)."""
