@@ -21,6 +21,7 @@ from distrun.runtime.calling import Line, call, dial
 from distrun.runtime.calls import show, tune
 from distrun.runtime.reception import Reception, listen
 
+pytestmark = pytest.mark.usefixtures("no_descriptors_left")
 KEY = bytes(range(32))
 HERE = "127.0.0.1"
 
@@ -48,13 +49,6 @@ class Caller(threading.Thread):
             raise self.error
         assert self.line is not None
         return self.line
-
-
-@pytest.fixture(autouse=True)
-def no_descriptors_left() -> Iterator[None]:
-    before = len(os.listdir("/proc/self/fd"))
-    yield
-    assert len(os.listdir("/proc/self/fd")) == before, "descriptors are left open"
 
 
 @pytest.fixture

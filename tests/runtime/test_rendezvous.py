@@ -19,6 +19,7 @@ from distrun.runtime import rendezvous as module
 from distrun.runtime.calling import call, dial
 from distrun.runtime.rendezvous import Gathering, Member, Place, gather, parse
 
+pytestmark = pytest.mark.usefixtures("no_descriptors_left")
 KEY = bytes(range(32))
 HERE = "127.0.0.1"
 
@@ -51,13 +52,6 @@ class Rank(threading.Thread):
             raise self.error
         assert self._gathering is not None
         return self._gathering
-
-
-@pytest.fixture(autouse=True)
-def no_descriptors_left() -> Iterator[None]:
-    before = len(os.listdir("/proc/self/fd"))
-    yield
-    assert len(os.listdir("/proc/self/fd")) == before, "descriptors are left open"
 
 
 @pytest.fixture
