@@ -39,6 +39,8 @@ class Handle:
     received: Sequence[list[int]] = ()
     """Elements that came from each rank, per output, where they may differ."""
     splits: Sequence[int] = ()
+    site = ""
+    """Where in user code the operation comes from, if its submitter knows better than the stack does."""
     _is_collected = False
     _result: Any = None
 

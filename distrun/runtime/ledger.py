@@ -150,7 +150,7 @@ def _spell_out(handle: Handle) -> None:
     name = handle.request.name
     if not (name is None or isinstance(name, str)):
         raise UsageError(f"name={name!r} is no name for an operation: use a string")
-    handle.spelled_out = handle.request.encode(call_site())
+    handle.spelled_out = handle.request.encode(handle.site or call_site())
     if len(handle.spelled_out) > LARGEST:
         raise UsageError(
             f"a request of {len(handle.spelled_out)} bytes is too large to negotiate (limit {LARGEST}): "

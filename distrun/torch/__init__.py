@@ -11,6 +11,19 @@ Each rank trains on its own part of the data; after every `loss.backward()` all 
 
 from __future__ import annotations
 
+from distrun.runtime.capabilities import (
+    ccl_built,
+    cuda_built,
+    ddl_built,
+    gloo_built,
+    gloo_enabled,
+    is_homogeneous,
+    mpi_built,
+    mpi_enabled,
+    mpi_threads_supported,
+    nccl_built,
+    rocm_built,
+)
 from distrun.runtime.collectives import barrier, poll, synchronize
 from distrun.runtime.objects import allgather_object, broadcast_object
 from distrun.runtime.process_set import ProcessSet, global_process_set
@@ -25,19 +38,6 @@ from distrun.runtime.world import (
     rank,
     shutdown,
     size,
-)
-from distrun.torch.capabilities import (
-    ccl_built,
-    cuda_built,
-    ddl_built,
-    gloo_built,
-    gloo_enabled,
-    is_homogeneous,
-    mpi_built,
-    mpi_enabled,
-    mpi_threads_supported,
-    nccl_built,
-    rocm_built,
 )
 from distrun.torch.collectives import (
     allgather,

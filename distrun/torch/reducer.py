@@ -30,10 +30,11 @@ from torch import Tensor
 from torch.utils.hooks import RemovableHandle
 
 from distrun.errors import CollectiveError, UsageError
+from distrun.runtime import agreement
 from distrun.runtime.process_set import ProcessSet, global_process_set
 from distrun.runtime.reduction import Average, ReduceOp
 from distrun.tensor_fusion.buckets import DEFAULT_THRESHOLD, Item, equal_groups, expected_order, plan, plan_groups
-from distrun.torch import agreement, backward, collectives
+from distrun.torch import backward, collectives
 from distrun.torch.bucket import Bucket, DenseBucket
 from distrun.torch.compression import Compression, Compressor, wire_type
 from distrun.torch.odd_buckets import CompressedBucket, SparseBucket
@@ -289,7 +290,7 @@ class GradientReducer:
         own = np.array([self._kind(parameter) for parameter in self._parameters], np.int8)
         order = np.array(expected_order(count, self._arrived), np.int32)
         entries = [
-            agreement.describe(name, parameter)
+            agreement.describe(name, parameter.shape, parameter.dtype)
             + ("" if parameter.is_contiguous() else f" strides {parameter.stride()}")
             for name, parameter in zip(self._names, self._parameters, strict=True)
         ]

@@ -10,8 +10,7 @@ import torch
 from torch import Tensor
 
 from distrun.errors import UsageError
-from distrun.runtime import objects, world
-from distrun.torch import agreement
+from distrun.runtime import agreement, objects, world
 from distrun.torch.collectives import broadcast_async_
 
 Parameters = Mapping[str, Any] | Iterable[Tensor] | Iterable[tuple[str, Tensor]]
@@ -29,7 +28,7 @@ def broadcast_parameters(params: Parameters, root_rank: int) -> None:
     if world.size() == 1:
         return
     agreement.compare(
-        [agreement.describe(name, tensor) for name, tensor in named],
+        [agreement.describe(name, tensor.shape, tensor.dtype) for name, tensor in named],
         "the parameters to broadcast",
         "broadcast_parameters",
     )
@@ -80,7 +79,7 @@ def broadcast_optimizer_state(
     if world.size() == 1:
         return
     entries = [
-        agreement.describe(f"parameter {group}.{index}", parameter)
+        agreement.describe(f"parameter {group}.{index}", parameter.shape, parameter.dtype)
         for group, options in enumerate(optimizer.param_groups)
         for index, parameter in enumerate(options["params"])
     ]

@@ -1,4 +1,4 @@
-"""Whether all ranks have the same list: of parameters, of tensors to broadcast.
+"""Whether all ranks have the same list: of parameters, of gradients, of tensors to broadcast.
 
 Operations with different names on different ranks would wait for one another; comparing the lists first makes an error of it.
 """
@@ -10,7 +10,6 @@ from collections.abc import Iterable, Sequence
 from itertools import zip_longest
 
 import numpy as np
-from torch import Tensor
 
 from distrun.errors import MismatchError
 from distrun.runtime import collectives, objects
@@ -19,9 +18,9 @@ from distrun.runtime.process_set import ProcessSet, global_process_set
 _DIGEST_BYTES = 16
 
 
-def describe(name: str, tensor: Tensor) -> str:
-    """A tensor's entry in a list: `fc.weight [10, 128] float32`."""
-    return f"{name} {list(tensor.shape)} {str(tensor.dtype).removeprefix('torch.')}"
+def describe(name: str, shape: Iterable[int | None], dtype: object) -> str:
+    """A tensor's entry in a list: `fc.weight [10, 128] float32`. `dtype` is shown by its name."""
+    return f"{name} {list(shape)} {str(dtype).rpartition('.')[2]}"
 
 
 def compare(

@@ -1,0 +1,33 @@
+"""Whether the ranks have the same gradients: asked once for each list of them, and what the list is called from then on."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from distrun.runtime import agreement, world
+
+_numbers: dict[tuple[str, ...], int] = {}
+_engine: object = None  # the one under which `_numbers` were given
+
+
+def number_of(entries: Sequence[str], what: str) -> int:
+    """The number of a list of entries (see `agreement.describe`), the same on all ranks. When first seen, it is compared.
+
+    `what` tells in an error message what is listed: "the gradients".
+
+    Raises:
+        MismatchError: the ranks' lists differ; raised on every rank, with the first difference.
+    """
+    global _engine
+    engine = world.engine()
+    if engine is not _engine:
+        _numbers.clear()
+        _engine = engine
+    key = (what, *entries)
+    number = _numbers.get(key)
+    if number is None:
+        number = len(_numbers)
+        if world.size() > 1:
+            agreement.compare(list(entries), what, f"agreement.{number}")
+        _numbers[key] = number
+    return number

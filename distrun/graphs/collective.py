@@ -1,0 +1,154 @@
+"""A collective in a graph: described when the graph is made, carried out on the framework's own memory when it runs."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from distrun.runtime import world
+from distrun.runtime.collectives.copies import rows_per_rank
+from distrun.runtime.dtypes import ELEMENT_TYPES
+from distrun.runtime.handles import Handle
+from distrun.runtime.reduction import Average, ReduceOp, check_op
+from distrun.runtime.request import Request, Shape
+
+Flat = NDArray[Any]
+"""One-dimensional and contiguous, of the storage dtype of its element type (uint16 for bfloat16)."""
+
+
+@dataclass(frozen=True)
+class Collective:
+    """Everything about a collective but the tensors. In a graph every operation has a name, the same on all ranks."""
+
+    kind: str
+    name: str
+    op: ReduceOp = Average
+    root: int = -1
+    prescale: float = 1.0
+    postscale: float = 1.0
+    process_set: int = 0
+    wire: str = ""
+    site: str = ""
+    """Where in user code it was put into the graph, for error messages."""
+
+    def named(self, suffix: str) -> Collective:
+        """The same for an operation that goes with this one."""
+        return replace(self, name=f"{self.name}.{suffix}")
+
+    def encode(self) -> str:
+        """As a text that a node of a graph can carry."""
+        return json.dumps(asdict(self) | {"op": int(self.op)})
+
+    @staticmethod
+    @lru_cache(maxsize=4096)
+    def decode(text: str) -> Collective:
+        """The inverse of `encode`."""
+        fields = json.loads(text)
+        return Collective(**fields | {"op": ReduceOp(fields["op"])})
+
+
+class Prepared:
+    """A collective for tensors of known element types and shapes. Make it with `prepare`, which remembers."""
+
+    def __init__(self, collective: Collective, dtypes: tuple[str, ...], shapes: tuple[Shape, ...]) -> None:
+        self._site = collective.site
+        groups: dict[str, list[int]] = {}
+        for place, dtype in enumerate(dtypes):
+            groups.setdefault(dtype, []).append(place)
+        self._groups = [
+            (_request(collective, dtype, [shapes[place] for place in places], len(groups) > 1), places)
+            for dtype, places in groups.items()
+        ]
+
+    def reduce(self, inputs: Sequence[Flat], outputs: Sequence[Flat]) -> None:
+        """Allreduce, or broadcast: the results go to `outputs`, which may be the inputs' own memory. Waits.
+
+        Raises:
+            CollectiveError: see `Handle.wait`.
+        """
+        handles = []
+        for request, places in self._groups:
+            mine = [outputs[place] for place in places]
+            if request.kind == "broadcast":
+                if world.rank() == request.root:
+                    for place in places:
+                        if outputs[place] is not inputs[place]:
+                            outputs[place][:] = inputs[place]
+                handles.append(self._handle(request, (), mine))
+            else:
+                handles.append(self._handle(request, [inputs[place] for place in places], mine))
+        _wait(handles)
+
+    def gather(self, inputs: Sequence[Flat], splits: Sequence[int] | None = None) -> list[tuple[Flat, list[int]]]:
+        """Allgather, alltoall or reducescatter: for each input a new array and the elements that came from each rank. Waits.
+
+        `splits` are the elements to send to each rank in an alltoall. A row without elements travels as one element.
+
+        Raises:
+            CollectiveError: see `Handle.wait`.
+        """
+        results: list[tuple[Flat, list[int]]] = [(np.empty(0), [])] * len(inputs)
+        handles = []
+        for request, places in self._groups:
+            handle = self._handle(request, [inputs[place] for place in places], ())
+            if request.kind == "alltoall":
+                size = world.size()
+                handle.splits = rows_per_rank(inputs[0].size, splits, size)
+            handles.append(handle)
+        _wait(handles)
+        for handle, (_, places) in zip(handles, self._groups, strict=True):
+            received = handle.received or [[]] * len(places)
+            for place, output, counts in zip(places, handle.outputs, received, strict=True):
+                results[place] = output, counts
+        return results
+
+    def _handle(self, request: Request, inputs: Sequence[Flat], outputs: Sequence[Flat]) -> Handle:
+        handle = Handle(world.engine(), request, inputs, outputs)
+        handle.site = self._site
+        return handle
+
+
+@lru_cache(maxsize=4096)
+def prepare(collective: Collective, dtypes: tuple[str, ...], shapes: tuple[Shape, ...]) -> Prepared:
+    """A collective for tensors of these element types (names) and shapes. Costs nothing from the second time on."""
+    return Prepared(collective, dtypes, shapes)
+
+
+def storage_of(dtype: str) -> np.dtype[Any]:
+    """The numpy dtype in which elements of a type lie in memory."""
+    return ELEMENT_TYPES[dtype].storage
+
+
+def _request(collective: Collective, dtype: str, shapes: Sequence[Shape], is_one_of_several: bool) -> Request:
+    if collective.kind in ("allreduce", "reducescatter"):
+        check_op(collective.op, dtype)
+    if collective.kind in ("allgather", "alltoall"):
+        shapes = [(-1, *shape[1:]) for shape in shapes]
+    return Request(
+        collective.kind,
+        f"{collective.name}.{dtype}" if is_one_of_several else collective.name,
+        dtype,
+        tuple(shapes),
+        collective.op,
+        collective.root,
+        collective.prescale,
+        collective.postscale,
+        collective.process_set,
+        wire=collective.wire,
+    )
+
+
+def _wait(handles: Sequence[Handle]) -> None:
+    if len(handles) == 1:
+        handles[0].engine.run(handles[0]).wait()
+        return
+    for handle in handles:
+        handle.engine.submit(handle)
+    for handle in handles:
+        handle.wait()

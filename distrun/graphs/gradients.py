@@ -1,0 +1,59 @@
+"""Reducing a list of gradients in a graph: fused into few calls, whatever the framework."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Protocol, TypeVar
+
+from distrun.graphs.collective import Collective
+from distrun.runtime import world
+from distrun.tensor_fusion.buckets import DEFAULT_THRESHOLD, Item
+from distrun.tensor_fusion.calls import plan_calls
+
+Tensor = TypeVar("Tensor")
+
+
+class Toolkit(Protocol[Tensor]):
+    """What a framework must be able to do with its tensors in a graph."""
+
+    def item(self, tensor: Tensor, /) -> Item | None:
+        """The tensor's bytes and dtype; None when its shape is not known yet."""
+        ...
+
+    def join(self, tensors: Sequence[Tensor], /) -> Tensor:
+        """One flat tensor of the elements of several, which have one dtype."""
+        ...
+
+    def cut(self, joined: Tensor, like: Sequence[Tensor], /) -> Sequence[Tensor]:
+        """The inverse of `join`: tensors of the shapes of `like`."""
+        ...
+
+
+def reduce_gradients(
+    gradients: Sequence[Tensor],
+    collective: Collective,
+    toolkit: Toolkit[Tensor],
+    call: Callable[[Sequence[Tensor], Collective], Sequence[Tensor]],
+) -> list[Tensor]:
+    """The allreduced `gradients`; `call` puts one collective on several dense tensors into the graph.
+
+    Between hosts there are several calls, from the last gradient to the first, so that they may overlap with the backward pass.
+    """
+    reduced = list(gradients)
+    plan = plan_calls([toolkit.item(gradient) for gradient in gradients], _threshold())
+    for number, part in enumerate(plan):
+        joined = [[gradients[place] for place in group] for group in part.joined]
+        tensors = [gradients[place] for place in part.alone] + [toolkit.join(group) for group in joined]
+        results = call(tensors, collective.named(str(number)) if len(plan) > 1 else collective)
+        for place, result in zip(part.alone, results, strict=False):
+            reduced[place] = result
+        for places, group, result in zip(part.joined, joined, results[len(part.alone) :], strict=True):
+            for place, piece in zip(places, toolkit.cut(result, group), strict=True):
+                reduced[place] = piece
+    return reduced
+
+
+def _threshold() -> int | None:
+    """Within a host calls move memory, which the backward pass needs for itself: overlapping them gains nothing."""
+    topology = world.topology()
+    return DEFAULT_THRESHOLD if topology.local_size < topology.size else None

@@ -1,0 +1,1 @@
+"""distrun for tensorflow."""
