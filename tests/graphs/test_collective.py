@@ -1,0 +1,59 @@
+"""A collective that a graph carries as text, and what it does with memory: in a world of one, where all can be computed."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import distrun
+from distrun.errors import UsageError
+from distrun.graphs.collective import Collective, prepare, storage_of
+from distrun.runtime.reduction import Max, Sum
+
+
+@pytest.fixture(autouse=True)
+def world_of_one():
+    distrun.init()
+    yield
+    distrun.shutdown()
+
+
+def test_its_text_says_all_of_it():
+    collective = Collective("allreduce", 'gradients "0"', Max, -1, 0.5, 2.0, 0, "bfloat16", "train.py:1 in main")
+    assert Collective.decode(collective.encode()) == collective
+
+
+def test_several_dtypes_are_reduced_by_one_call():
+    inputs = [np.arange(3.0), np.arange(4, dtype=np.float32), np.ones(2)]
+    outputs = [np.empty_like(array) for array in inputs]
+    prepared = prepare(
+        Collective("allreduce", "x", Sum, prescale=2.0), ("float64", "float32", "float64"), ((3,), (2, 2), (2,))
+    )
+    prepared.reduce(inputs, outputs)
+    for before, after in zip(inputs, outputs, strict=True):
+        np.testing.assert_array_equal(after, 2 * before)
+
+
+def test_the_results_may_be_formed_in_the_inputs():
+    array = np.arange(5.0)
+    prepare(Collective("allreduce", "x", Sum, postscale=3.0), ("float64",), ((5,),)).reduce([array], [array])
+    np.testing.assert_array_equal(array, 3 * np.arange(5.0))
+
+
+def test_a_broadcast_copies_the_roots_elements():
+    array, output = np.arange(5.0), np.empty(5)
+    prepare(Collective("broadcast", "x", root=0), ("float64",), ((5,),)).reduce([array], [output])
+    np.testing.assert_array_equal(output, array)
+
+
+@pytest.mark.parametrize("kind", ["allgather", "alltoall", "reducescatter"])
+def test_gathering_gives_new_arrays(kind):
+    array = np.arange(6, dtype=storage_of("bfloat16"))
+    ((output, _),) = prepare(Collective(kind, "x", Sum), ("bfloat16",), ((3, 2),)).gather([array])
+    np.testing.assert_array_equal(output, array)
+    assert not np.shares_memory(output, array)
+
+
+def test_an_operator_that_a_dtype_does_not_have_is_refused_when_the_graph_is_made():
+    with pytest.raises(UsageError, match="complex64"):
+        prepare(Collective("allreduce", "x", Max), ("complex64",), ((3,),))
