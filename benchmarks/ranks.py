@@ -170,20 +170,28 @@ AnyRank = TypeVar("AnyRank", bound=Participant)
 
 def run(meet: Callable[[bool], AnyRank], compare: Callable[[AnyRank], Comparison]) -> None:
     """What every rank program does: `meet` (told whether to be quick), `compare`, and leave the result for `launch`."""
-    parser = argparse.ArgumentParser(description="Runs on the ranks that benchmarks/run.py starts.")
-    parser.add_argument("--result", type=Path, required=True)
-    parser.add_argument("--deadline", type=float, required=True)
-    parser.add_argument("--quick", action="store_true")
-    options = parser.parse_args()
-    # At the deadline each rank says where it is; then `start` ends them. Should `start` be gone, the alarm does, even in C.
-    faulthandler.dump_traceback_later(options.deadline)
-    signal.alarm(int(options.deadline + 4 * processes.GRACE))
-
+    options = arguments().parse_args()
+    watch(options.deadline)
     rank = meet(options.quick)
     comparison = compare(rank)
     if rank.rank == 0:
         options.result.write_text(json.dumps(comparison.encode()))
     rank.part()
+
+
+def arguments() -> argparse.ArgumentParser:
+    """The arguments of a rank program."""
+    parser = argparse.ArgumentParser(description="Runs on the ranks that benchmarks/run.py starts.")
+    parser.add_argument("--result", type=Path, required=True)
+    parser.add_argument("--deadline", type=float, required=True)
+    parser.add_argument("--quick", action="store_true")
+    return parser
+
+
+def watch(deadline: float) -> None:
+    """At the deadline each rank says where it is; then `start` ends them. Should `start` be gone, the alarm does, even in C."""
+    faulthandler.dump_traceback_later(deadline)
+    signal.alarm(int(deadline + 4 * processes.GRACE))
 
 
 def _meet(quick: bool) -> Rank:

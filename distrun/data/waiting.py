@@ -1,0 +1,187 @@
+"""Waiting for input: a warning, with the numbers, where training waits for its data instead of computing.
+
+Only time in which the training loop stands still counts: it asked for the next batch and has not got it. Loading that
+goes on beside the computation (prefetching, worker processes) costs no such time. Work that a loop hands to a device without
+waiting for it does not count as work; a loop that looks at its loss waits for it.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+import time
+from collections.abc import Callable, Iterable, Iterator
+from types import GeneratorType
+from typing import Any, TypeVar
+
+from distrun.errors import UsageError
+from distrun.runtime import world
+
+log = logging.getLogger("distrun")
+
+LIMIT = "DISTRUN_INPUT_WAIT"
+"""The variable with the share of its time that a rank may wait for input; 0: do not look."""
+DEFAULT_LIMIT = 0.2
+FIRST_LOOK = 20
+"""Steps of an epoch after which to look for the first time; each next time is after twice as many. A look concerns the steps
+since the one before: what happens once, like compiling a function, does not hide or feign anything for long."""
+
+TRIFLE = 1e-4
+"""Seconds per step that are not worth a word, whatever their share."""
+
+Item = TypeVar("Item")
+
+
+class Judge:
+    """Decides what to say about an input, at most once in an epoch."""
+
+    def __init__(self, rank: int, limit: float) -> None:
+        self._rank = rank
+        self._limit = limit
+        self._told = False
+
+    def look(self, steps: int, waited: float, worked: float) -> str | None:
+        """The warning, if there is one, after so many steps of an epoch; the seconds are those since the look before."""
+        if steps == FIRST_LOOK:
+            self._told = False
+        else:
+            steps //= 2
+        total = waited + worked
+        if self._told or waited <= self._limit * total or waited <= TRIFLE * steps:
+            return None
+        self._told = True
+        return (
+            f"rank {self._rank} waited {waited / total:.0%} of its time for input ({1e3 * waited / steps:.1f} of "
+            f"{1e3 * total / steps:.1f} ms per step over {steps} steps; limit {self._limit:.0%}): load batches ahead, as with "
+            f"prefetch() in tf.data and num_workers in a DataLoader, or set {LIMIT} to another share"
+        )
+
+
+def is_due(steps: int) -> bool:
+    """Whether to look after so many steps of an epoch."""
+    times, rest = divmod(steps, FIRST_LOOK)
+    return rest == 0 and times > 0 and times & (times - 1) == 0
+
+
+class Stopwatch:
+    """Measures an epoch by a clock that is passed in.
+
+    The first step does not count: pipelines start in it, and functions are compiled.
+    """
+
+    def __init__(self, judge: Judge) -> None:
+        self._judge = judge
+        self._steps = -1
+        self._waited = self._worked = 0.0
+        self._asked = self._got = 0.0
+
+    def asks(self, now: float) -> str | None:
+        """The training loop wants the next batch; returns the warning, if there is one."""
+        self._asked = now
+        if self._steps <= 0:
+            return None
+        self._worked += now - self._got
+        if not is_due(self._steps):
+            return None
+        waited, worked = self._waited, self._worked
+        self._waited = self._worked = 0.0
+        return self._judge.look(self._steps, waited, worked)
+
+    def gets(self, now: float) -> None:
+        """It has it."""
+        self._got = now
+        self._steps += 1
+        if self._steps > 0:
+            self._waited += now - self._asked
+
+
+class Watch:
+    """One epoch on the stopwatch, with a real clock and a real log."""
+
+    def __init__(self, judge: Judge, clock: Callable[[], float] = time.perf_counter) -> None:
+        self._stopwatch = Stopwatch(judge)
+        self._clock = clock
+
+    def fetch(self, function: Callable[[], Item]) -> Item:
+        """What `function` returns, for which the training loop waits."""
+        tell(self._stopwatch.asks(self._clock()))
+        item = function()
+        self._stopwatch.gets(self._clock())
+        return item
+
+
+def measured(source: Iterable[Item], judge: Judge | None) -> Iterator[Item]:
+    """One epoch of `source`, which is measured where there is a judge."""
+    iterator = iter(source)
+    if judge is None:
+        yield from iterator
+        return
+    watch = Watch(judge)
+    while True:
+        try:
+            item = watch.fetch(iterator.__next__)
+        except StopIteration:
+            return
+        yield item
+
+
+class Watched(Iterable[Item]):
+    """What `watch` makes of an iterable."""
+
+    def __init__(self, source: Iterable[Item], judge: Judge) -> None:
+        self._source = source
+        self._judge = judge
+
+    def __iter__(self) -> Iterator[Item]:
+        return measured(self._source, self._judge)
+
+    def __len__(self) -> int:
+        return len(self._source)  # type: ignore[arg-type]  # where it has no length, a TypeError is right
+
+
+def watch(data: Any) -> Any:
+    """`data`, and a warning when this rank waits too long for its batches: more than a fifth of its time, or the share that
+    DISTRUN_INPUT_WAIT says (0: never).
+
+    Watch what the training loop itself goes through, after every `map` and `prefetch`. A tf.data.Dataset stays one, and is
+    seen inside `fit` too; a generator stays a generator; of anything else comes an iterable. Nothing is said about epochs of
+    fewer than 20 steps, and at most one thing about each.
+
+    Raises:
+        UsageError: DISTRUN_INPUT_WAIT is not a share.
+        NotInitializedError: before `init()`.
+    """
+    judge = new_judge()
+    if judge is None:
+        return data
+    tensorflow = sys.modules.get("tensorflow")
+    if tensorflow is not None and isinstance(data, tensorflow.data.Dataset):
+        from distrun.data import tf_data
+
+        return tf_data.watched(data, judge)
+    if isinstance(data, GeneratorType):
+        return measured(data, judge)
+    return Watched(data, judge)
+
+
+def new_judge() -> Judge | None:
+    """A judge for one input of this rank; None where nobody wants one.
+
+    Raises:
+        UsageError: DISTRUN_INPUT_WAIT is not a share.
+    """
+    text = os.environ.get(LIMIT) or str(DEFAULT_LIMIT)
+    try:
+        limit = float(text)
+    except ValueError:
+        limit = -1.0
+    if not 0 <= limit < 1:
+        raise UsageError(f"{LIMIT}={text!r} is not a share from 0 (off) to below 1: unset it or correct it")
+    return Judge(world.rank(), limit) if limit else None
+
+
+def tell(message: str | None) -> None:
+    """Log a warning if there is one."""
+    if message is not None:
+        log.warning("%s", message)
