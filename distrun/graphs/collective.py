@@ -24,7 +24,10 @@ Flat = NDArray[Any]
 
 @dataclass(frozen=True)
 class Collective:
-    """Everything about a collective but the tensors. In a graph every operation has a name, the same on all ranks."""
+    """Everything about a collective but the tensors.
+
+    In a graph every operation has a name, the same on all ranks. Elsewhere one without (an empty one) is matched by its order.
+    """
 
     kind: str
     name: str
@@ -38,8 +41,8 @@ class Collective:
     """Where in user code it was put into the graph, for error messages."""
 
     def named(self, suffix: str) -> Collective:
-        """The same for an operation that goes with this one."""
-        return replace(self, name=f"{self.name}.{suffix}")
+        """The same for an operation that goes with this one; one without a name stays so."""
+        return replace(self, name=self.name and f"{self.name}.{suffix}")
 
     def encode(self) -> str:
         """As a text that a node of a graph can carry."""
@@ -61,9 +64,12 @@ class Prepared:
         groups: dict[str, list[int]] = {}
         for place, dtype in enumerate(dtypes):
             groups.setdefault(dtype, []).append(place)
-        self._groups = [
-            (_request(collective, dtype, [shapes[place] for place in places], len(groups) > 1), places)
-            for dtype, places in groups.items()
+        self._groups = [  # the first one keeps the name, so that a rank elsewhere in its program clashes with it
+            (
+                _request(collective.named(dtype) if number else collective, dtype, [shapes[place] for place in places]),
+                places,
+            )
+            for number, (dtype, places) in enumerate(groups.items())
         ]
 
     def reduce(self, inputs: Sequence[Flat], outputs: Sequence[Flat]) -> None:
@@ -84,6 +90,15 @@ class Prepared:
             else:
                 handles.append(self._handle(request, [inputs[place] for place in places], mine))
         _wait(handles)
+
+    def reduce_into(self, inputs: Sequence[Flat], room: Flat) -> None:
+        """An allreduce of tensors of one element type, whose results go to `room` one after the other. Waits.
+
+        Raises:
+            CollectiveError: see `Handle.wait`.
+        """
+        ((request, _),) = self._groups
+        _wait([self._handle(request, inputs, [room])])
 
     def gather(self, inputs: Sequence[Flat], splits: Sequence[int] | None = None) -> list[tuple[Flat, list[int]]]:
         """Allgather, alltoall or reducescatter: for each input a new array and the elements that came from each rank. Waits.
@@ -125,14 +140,14 @@ def storage_of(dtype: str) -> np.dtype[Any]:
     return ELEMENT_TYPES[dtype].storage
 
 
-def _request(collective: Collective, dtype: str, shapes: Sequence[Shape], is_one_of_several: bool) -> Request:
+def _request(collective: Collective, dtype: str, shapes: Sequence[Shape]) -> Request:
     if collective.kind in ("allreduce", "reducescatter"):
         check_op(collective.op, dtype)
     if collective.kind in ("allgather", "alltoall"):
         shapes = [(-1, *shape[1:]) for shape in shapes]
     return Request(
         collective.kind,
-        f"{collective.name}.{dtype}" if is_one_of_several else collective.name,
+        collective.name or None,
         dtype,
         tuple(shapes),
         collective.op,

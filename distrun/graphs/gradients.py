@@ -44,7 +44,7 @@ def reduce_gradients(
     for number, part in enumerate(plan):
         joined = [[gradients[place] for place in group] for group in part.joined]
         tensors = [gradients[place] for place in part.alone] + [toolkit.join(group) for group in joined]
-        results = call(tensors, collective.named(str(number)) if len(plan) > 1 else collective)
+        results = call(tensors, collective.named(str(number)) if number else collective)
         for place, result in zip(part.alone, results, strict=False):
             reduced[place] = result
         for places, group, result in zip(part.joined, joined, results[len(part.alone) :], strict=True):

@@ -1,0 +1,61 @@
+"""What flows back through a collective: what flows back in `distrun.torch` and in Horovod.
+
+In general each rank has a loss of its own and gradients are those of the sum of all losses, except that allgather and
+broadcast average where a sum would be due; a wrapped optimizer averages in any case.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
+import jax.numpy as jnp
+
+from distrun.errors import UsageError
+from distrun.graphs.collective import Collective
+from distrun.graphs.jax.shapes import PROBE, Shape
+from distrun.runtime import world
+from distrun.runtime.reduction import Average, Sum
+
+Call = Callable[[Sequence[Any], Collective], list[Any]]
+
+
+def check_differentiable(collective: Collective) -> None:
+    """Refuse to differentiate what has no gradient.
+
+    Raises:
+        UsageError: the operator is neither Average nor Sum.
+    """
+    if collective.kind == "allreduce" and collective.op not in (Average, Sum):
+        raise UsageError(
+            f"allreduce with op={collective.op} has no gradient here: reduce jax.lax.stop_gradient(array) instead"
+        )
+
+
+def backward(collective: Collective, shapes: Sequence[Shape], cotangents: Sequence[Any], call: Call) -> list[Any]:
+    """The cotangents of a collective's inputs, which have `shapes`, from those of its results."""
+    gradient = collective.named("gradient")
+    if collective.kind in ("allreduce", "alltoall", PROBE):
+        return call(cotangents, gradient)
+    if collective.kind == "reducescatter":
+        return _gathered(gradient, shapes, cotangents, call)
+    averaged = call(cotangents, replace(gradient, kind="allreduce", op=Average, root=-1))
+    if collective.kind == "broadcast":
+        return averaged if world.rank() == collective.root else [jnp.zeros_like(array) for array in averaged]
+    return [
+        whole[world.rank() * shape[0] : (world.rank() + 1) * shape[0]]
+        for whole, shape in zip(averaged, shapes, strict=True)
+    ]
+
+
+def _gathered(gradient: Collective, shapes: Sequence[Shape], cotangents: Sequence[Any], call: Call) -> list[Any]:
+    size = world.size()
+    for shape in shapes:
+        if shape[0] % size:
+            raise UsageError(
+                f"reducescatter of {shape[0]} rows among {size} ranks has no gradient here: pad it to a multiple of {size}"
+            )
+    factor = gradient.prescale * gradient.postscale / (size if gradient.op is Average else 1)
+    plain = replace(gradient, kind="allgather", op=Average, prescale=1.0, postscale=1.0)
+    return [whole * factor for whole in call(cotangents, plain)]

@@ -1,0 +1,184 @@
+"""XLA's foreign function interface in ctypes: what its C header (xla/ffi/api/c_api.h) declares, as far as we need it.
+
+Every structure begins with its size and a list of extensions, and grows only at its end.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import re
+from ctypes import POINTER, Structure, c_char, c_char_p, c_int, c_int64, c_size_t, c_uint32, c_uint64, c_void_p
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import jax
+
+HANDLER = ctypes.CFUNCTYPE(c_void_p, c_void_p)
+"""What XLA calls: takes the address of a call frame; returns None, or an error made by `error`."""
+
+_EXECUTE = 3  # the stage of a call frame; the others prepare for it
+_METADATA = 1  # the type of the extension that asks for the handler's version
+_STRING = 4  # the type of an attribute
+_ABORTED = 10  # an error code
+
+
+class _Extension(Structure):
+    pass
+
+
+_Extension._fields_ = [("struct_size", c_size_t), ("type", c_int), ("next", POINTER(_Extension))]
+
+
+class _Version(Structure):
+    _fields_ = [("struct_size", c_size_t), ("extension", c_void_p), ("major", c_int), ("minor", c_int)]
+
+
+class _Metadata(Structure):
+    _fields_ = [("struct_size", c_size_t), ("version", _Version), ("traits", c_uint32)]
+
+
+class _MetadataExtension(Structure):
+    _fields_ = [("base", _Extension), ("metadata", POINTER(_Metadata))]
+
+
+class _Api(Structure):
+    _fields_ = [
+        ("struct_size", c_size_t),
+        ("extension", c_void_p),
+        ("version", _Version),
+        ("internal", c_void_p),
+        ("error_create", c_void_p),
+    ]
+
+
+class _Buffer(Structure):
+    _fields_ = [
+        ("struct_size", c_size_t),
+        ("extension", c_void_p),
+        ("dtype", c_int),
+        ("data", c_void_p),
+        ("rank", c_int64),
+        ("dims", POINTER(c_int64)),
+    ]
+
+
+class _Buffers(Structure):
+    _fields_ = [
+        ("struct_size", c_size_t),
+        ("extension", c_void_p),
+        ("size", c_int64),
+        ("types", POINTER(c_int)),
+        ("buffers", POINTER(c_void_p)),
+    ]
+
+
+class _ByteSpan(Structure):
+    _fields_ = [("start", c_void_p), ("length", c_size_t)]
+
+
+class _Attributes(Structure):
+    _fields_ = [
+        ("struct_size", c_size_t),
+        ("extension", c_void_p),
+        ("size", c_int64),
+        ("types", POINTER(c_int)),
+        ("names", c_void_p),
+        ("values", POINTER(POINTER(_ByteSpan))),
+    ]
+
+
+class _Frame(Structure):
+    _fields_ = [
+        ("struct_size", c_size_t),
+        ("extension", POINTER(_Extension)),
+        ("api", POINTER(_Api)),
+        ("context", c_void_p),
+        ("stage", c_int),
+        ("arguments", _Buffers),
+        ("results", _Buffers),
+        ("attributes", _Attributes),
+    ]
+
+
+class _ErrorArguments(Structure):
+    _fields_ = [("struct_size", c_size_t), ("extension", c_void_p), ("message", c_char_p), ("code", c_int)]
+
+
+_ERROR_CREATE = ctypes.CFUNCTYPE(c_void_p, POINTER(_ErrorArguments))
+_DATA = _Buffer.data.offset
+
+
+class Frame:
+    """A call of a handler, at the address that the handler was given; valid until it returns."""
+
+    __slots__ = ("_frame",)
+
+    def __init__(self, address: int) -> None:
+        self._frame = _Frame.from_address(address)
+
+    def is_execution(self) -> bool:
+        """Whether the handler is to do its work; otherwise it is being prepared for, or asked for its version."""
+        frame = self._frame
+        if frame.extension:
+            self._answer()
+            return False
+        return bool(frame.stage == _EXECUTE)
+
+    def _answer(self) -> None:
+        """If XLA asks for the version of the interface that the handler was made for, tell it."""
+        extension = self._frame.extension
+        while extension:
+            if extension.contents.type == _METADATA:
+                version = ctypes.cast(extension, POINTER(_MetadataExtension)).contents.metadata.contents.version
+                version.major, version.minor = api_version()
+            extension = extension.contents.next
+
+    def text(self) -> bytes:
+        """The only attribute, which must be a string."""
+        attributes = self._frame.attributes
+        if attributes.size != 1 or attributes.types[0] != _STRING:
+            raise TypeError(f"a handler with one string was called with {attributes.size} attributes")
+        span = attributes.values[0].contents
+        return ctypes.string_at(span.start, span.length)
+
+    def arguments(self, count: int) -> list[int]:
+        """Where the data of the last `count` arguments is; a token may stand before them."""
+        return _addresses(self._frame.arguments, count)
+
+    def results(self, count: int) -> list[int]:
+        """Where the data of the last `count` results is to go."""
+        return _addresses(self._frame.results, count)
+
+    def error(self, message: str) -> Any:
+        """What the handler must return to fail with `message`."""
+        create = _ERROR_CREATE(self._frame.api.contents.error_create)
+        size = _ErrorArguments.code.offset + ctypes.sizeof(c_int)
+        return create(_ErrorArguments(size, None, message.encode(), _ABORTED))
+
+
+def _addresses(buffers: _Buffers, count: int) -> list[int]:
+    skipped = buffers.size - count
+    if skipped not in (0, 1):
+        raise TypeError(f"a handler of {count} arrays was called with {buffers.size}")
+    pointers = buffers.buffers[skipped : buffers.size]
+    return [c_uint64.from_address(pointer + _DATA).value for pointer in pointers]
+
+
+@cache
+def api_version() -> tuple[int, int]:
+    """The version of the interface in the header that comes with JAX. The minor one grows as structures grow at their ends.
+
+    Raises:
+        RuntimeError: it is not of the kind that is declared here.
+    """
+    header = Path(jax.ffi.include_dir(), "xla/ffi/api/c_api.h").read_text()
+    versions = dict(re.findall(r"#define XLA_FFI_API_(MAJOR|MINOR) (\d+)", header))
+    if versions.get("MAJOR") != "0":
+        raise RuntimeError(f"XLA's foreign function interface has version {versions}, and 0 is known here")
+    return 0, int(versions["MINOR"])
+
+
+def memory(address: int, nbytes: int) -> Any:
+    """The memory there, as something that numpy takes for a buffer."""
+    return (c_char * nbytes).from_address(address)

@@ -1,0 +1,111 @@
+"""The handler that XLA calls where a compiled program has a collective: it works on XLA's own memory, in place.
+
+What is to be done stands in the program as a text (so a program from a compilation cache means the same in every process);
+it is read once.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from numpy.typing import NDArray
+
+from distrun.graphs.collective import Collective, Flat, prepare, storage_of
+from distrun.graphs.jax import ffi
+from distrun.graphs.jax.arrays import perform_evenly
+from distrun.graphs.jax.shapes import PROBE, REDUCING, Shape, result_shape
+
+TARGET = "distrun_collective"
+"""The handler's name in programs."""
+
+
+def encode(collective: Collective, dtypes: Sequence[str], shapes: Sequence[Shape]) -> str:
+    """The text for a collective on arrays of these element types and shapes."""
+    return json.dumps([collective.encode(), list(dtypes), list(shapes)])
+
+
+def register() -> None:
+    """Make the handler known to XLA, for programs that run on the CPU."""
+    ffi.api_version()  # an error is better here than where XLA asks for it
+    jax.ffi.register_ffi_target(TARGET, jax.ffi.pycapsule(_handler), platform="cpu")
+
+
+@ffi.HANDLER
+def _handler(address: int) -> Any:
+    frame = ffi.Frame(address)
+    if not frame.is_execution():
+        return None
+    try:
+        _decode(frame.text()).run(frame)
+    except BaseException as error:
+        return frame.error(f"{type(error).__name__}: {error}")
+    return None
+
+
+class _Reducing:
+    """An allreduce or a broadcast. XLA gives results the memory of their arguments, where it can."""
+
+    def __init__(self, collective: Collective, dtypes: Sequence[str], shapes: Sequence[Shape]) -> None:
+        self._prepared = prepare(collective, tuple(dtypes), tuple(shapes))
+        self._arrays = [(storage_of(dtype), math.prod(shape)) for dtype, shape in zip(dtypes, shapes, strict=True)]
+
+    def run(self, frame: ffi.Frame) -> None:
+        arguments, results = frame.arguments(len(self._arrays)), frame.results(len(self._arrays))
+        inputs = self._views(arguments)
+        self._prepared.reduce(inputs, inputs if arguments == results else self._views(results))
+
+    def _views(self, addresses: Sequence[int]) -> list[Flat]:
+        return [_view(address, *array) for address, array in zip(addresses, self._arrays, strict=True)]
+
+
+class _Gathering:
+    """An allgather, alltoall or reducescatter."""
+
+    def __init__(self, collective: Collective, dtypes: Sequence[str], shapes: Sequence[Shape]) -> None:
+        self._collective = collective
+        self._dtypes = [jnp.dtype(dtype) for dtype in dtypes]
+        self._shapes = shapes
+        self._result_shapes = [result_shape(collective, shape) for shape in shapes]
+
+    def run(self, frame: ffi.Frame) -> None:
+        count = len(self._shapes)
+        inputs = self._views(frame.arguments(count), self._shapes)
+        outputs = self._views(frame.results(count), self._result_shapes)
+        for output, result in zip(outputs, perform_evenly(self._collective, inputs), strict=True):
+            output[...] = result
+
+    def _views(self, addresses: Sequence[int], shapes: Sequence[Shape]) -> list[NDArray[Any]]:
+        return [
+            _view(address, dtype, math.prod(shape)).reshape(shape)
+            for address, dtype, shape in zip(addresses, self._dtypes, shapes, strict=True)
+        ]
+
+
+class _Probing(_Reducing):
+    """See `PROBE`."""
+
+    def run(self, frame: ffi.Frame) -> None:
+        count = len(self._arrays)
+        for argument, result in zip(
+            self._views(frame.arguments(count)), self._views(frame.results(count)), strict=True
+        ):
+            np.multiply(argument, 2, out=result)
+
+
+def _view(address: int, dtype: np.dtype[Any], count: int) -> Flat:
+    return np.frombuffer(ffi.memory(address, count * dtype.itemsize), dtype) if count else np.empty(0, dtype)
+
+
+@lru_cache(maxsize=4096)
+def _decode(text: bytes) -> _Reducing | _Gathering:
+    encoded, dtypes, shapes = json.loads(text)
+    collective = Collective.decode(encoded)
+    kind = _Probing if collective.kind == PROBE else _Reducing if collective.kind in REDUCING else _Gathering
+    return kind(collective, dtypes, [tuple(shape) for shape in shapes])

@@ -1,0 +1,150 @@
+"""Which way a collective takes: on the spot where its arrays are at hand, or into the program that JAX is tracing.
+
+There are two mechanisms for programs, `primitive` and `callback`. The first is tried once before it is used; where it does
+not work, with a JAX to come, the second takes over. `DISTRUN_JAX_CALL` (auto, ffi, io_callback) chooses.
+"""
+
+from __future__ import annotations
+
+import atexit
+import logging
+import os
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from functools import cache
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from distrun.errors import UsageError
+from distrun.graphs.collective import Collective
+from distrun.graphs.jax import callback
+from distrun.graphs.jax.arrays import perform, perform_evenly
+from distrun.graphs.jax.derivatives import Call
+from distrun.graphs.jax.shapes import PROBE
+from distrun.runtime import world
+
+CHOICE = "DISTRUN_JAX_CALL"
+
+_log = logging.getLogger("distrun")
+
+
+def call(arrays: Sequence[Any], collective: Collective) -> list[Any]:
+    """The results of a collective on arrays of JAX, inside or outside of its transformations.
+
+    Inside `jit`, all collectives run in program order, and each rank must reach the same ones. An allgather on the spot takes
+    arrays that differ in the number of rows; inside, all must have the same.
+
+    Raises:
+        CollectiveError: see `Handle.wait`; from inside a program it comes as JAX's own error, with this one's name and text.
+        UsageError: the arrays or the arguments do not fit the collective.
+    """
+    if not is_traced(arrays):
+        return on_the_spot(perform, arrays, collective)
+    if world.size() == 1 and collective.prescale == collective.postscale == 1.0:
+        return list(arrays)
+    if not collective.name:
+        collective = replace(collective, name=f"jax.{collective.kind}")
+    return _mechanism()(arrays, collective)
+
+
+def is_traced(arrays: Sequence[Any]) -> bool:
+    """Whether some of the arrays are stand-ins in a program that JAX is making, or in one of its other transformations."""
+    return any(isinstance(array, jax.core.Tracer) for array in arrays)
+
+
+def on_the_spot(
+    function: Callable[[Collective, Sequence[Any]], Sequence[Any]], arrays: Sequence[Any], collective: Collective
+) -> list[Any]:
+    """Call `function` on arrays that are at hand; the results are where the arrays are.
+
+    A program that is still running may have a collective of the same name, so these have names of their own.
+    """
+    own = replace(collective, name=collective.name and f"eager.{collective.name}")
+    results = function(own, [as_numpy(array) for array in arrays])
+    return [placed(result, array) for result, array in zip(results, arrays, strict=True)]
+
+
+def as_numpy(array: Any) -> Any:
+    """The elements of an array at hand, on the CPU without a copy."""
+    if not getattr(array, "is_fully_addressable", True):
+        raise UsageError(
+            f"an array spread over several processes ({array.sharding}) cannot travel: use JAX's own collectives for it"
+        )
+    return np.asarray(array)
+
+
+def placed(result: Any, like: Any) -> Any:
+    """`result` as an array of JAX, where `like` was if the user has put it there."""
+    if getattr(like, "committed", False):
+        return jax.device_put(result, like.sharding)
+    return jnp.asarray(result)
+
+
+# Choosing ------------------------------------------------------------------------------------------------------------
+
+
+@cache
+def _mechanism() -> Call:
+    """The way into programs. Found when first needed: to try it is to start JAX, which is the user's to set up before."""
+    choice = os.environ.get(CHOICE) or "auto"
+    if choice not in ("auto", "ffi", "io_callback"):
+        raise UsageError(f"{CHOICE}={choice!r} is no way to call out of a program of JAX: use auto, ffi or io_callback")
+    atexit.register(finish)  # before world.shutdown, which was registered before
+    if choice == "io_callback" or (choice == "auto" and jax.default_backend() != "cpu"):
+        return callback.call
+    try:
+        return _tried_primitive()
+    except Exception as error:  # whatever JAX has changed
+        if choice == "ffi":
+            raise UsageError(
+                f"{CHOICE}=ffi does not work with jax {jax.__version__} ({error}): unset it or use io_callback"
+            ) from error
+        _log.warning(
+            "collectives in programs of jax %s go the slower way, by io_callback (%s: %s); %s=io_callback silences this",
+            *(jax.__version__, type(error).__name__, error, CHOICE),
+        )
+        return callback.call
+
+
+def _tried_primitive() -> Call:
+    """The primitive, if it works with this JAX. Tried in a thread, where no transformation is under way."""
+    from distrun.graphs.jax import primitive  # may not even be importable with another JAX
+
+    device = jax.local_devices(backend="cpu")[
+        0
+    ]  # before installing: what JAX refuses then does not keep it from starting
+    primitive.install(lambda arrays, collective: on_the_spot(perform_evenly, arrays, collective))
+    with ThreadPoolExecutor(1) as thread:
+        outcome = thread.submit(_try, primitive.call, device).result()
+    if outcome != [8.0, 4.0, 4.0]:
+        raise RuntimeError(f"8, 4 and 4 came out as {outcome}")
+    return primitive.call
+
+
+def _try(call: Call, device: Any) -> list[float]:
+    """Two calls in a row in a program, in all transformations."""
+
+    def function(array: Any) -> Any:
+        return call(call([array], Collective(PROBE, "first")), Collective(PROBE, "second"))[0]
+
+    with jax.default_device(device):
+        value, slope = jax.jit(jax.value_and_grad(lambda array: jax.vmap(function)(array).sum()))(
+            np.ones(2, np.float32)
+        )
+        return [float(value), *slope.tolist()]
+
+
+def finish() -> None:
+    """Wait for the programs under way, whose collectives need this rank to be there.
+
+    Programs with effects that JAX knows of can be waited for; of the others, the next program to run is behind them.
+    """
+    try:
+        jax.effects_barrier()
+        jax.block_until_ready(jnp.add(0, 0))
+    except Exception:  # has been, or will be, raised where their results are used
+        pass

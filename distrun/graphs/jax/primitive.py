@@ -1,0 +1,186 @@
+"""Collectives as a primitive of JAX, carried out by `handler` in program order. All that relies on JAX's internals is here.
+
+Order is kept in one of two ways. In general the primitive has an *ordered effect*: every program takes a token from the one
+dispatched before it, and hands it on from collective to collective, through loops, branches and functions. But JAX dispatches
+programs with effects in Python, at some 10 us per argument and result, which a training step would pay for each parameter.
+So where a collective stands in the main function of a program, as in a jitted training step, it has no effect that JAX
+knows of; it takes its token from whatever made one last in that function. And programs dispatched by one thread
+run one after the other: the CPU client of XLA sees to that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import partial
+from inspect import signature
+from typing import Any
+
+import jax
+import jax.core
+import jax.extend.core
+import jax.numpy as jnp
+from jax._src import core, effects
+from jax._src.interpreters import partial_eval
+from jax.extend.mlir import ir
+from jax.extend.mlir.dialects import stablehlo as hlo
+from jax.interpreters import ad, batching, mlir
+
+from distrun.errors import UsageError
+from distrun.graphs.collective import Collective
+from distrun.graphs.jax import handler
+from distrun.graphs.jax.derivatives import backward, check_differentiable
+from distrun.graphs.jax.shapes import REDUCING, result_shape
+from distrun.runtime.dtypes import name_of
+
+_ONE_DEVICE = (
+    "a collective of distrun is part of a program for several devices of one rank: start a rank for each device, or use JAX's "
+    "own collectives between them"
+)
+
+
+class _Effect(effects.Effect):
+    def __repr__(self) -> str:  # what JAX shows when it refuses it
+        return _ONE_DEVICE
+
+
+_effect = _Effect()
+# Lowered where it stands, not in a function of its own that is called from there; older versions do so anyway.
+_UNCACHED = {"cacheable": False} if "cacheable" in signature(mlir.register_lowering).parameters else {}
+_call_p = jax.extend.core.Primitive("distrun_collective")
+
+
+def call(arrays: Sequence[Any], collective: Collective) -> list[Any]:
+    """The results of a collective on traced arrays."""
+    return _bind(arrays, collective, _are_in_main(arrays))
+
+
+def _bind(arrays: Sequence[Any], collective: Collective, is_in_main: bool) -> list[Any]:
+    return list(_call_p.bind(*arrays, collective=collective, is_in_main=is_in_main))
+
+
+def _are_in_main(arrays: Sequence[Any]) -> bool:
+    """Whether what is done with traced arrays now will stand in the main function of a program.
+
+    So it does if, going outwards from derivatives and batches, we come to the tracing of a function outside of which nothing
+    is traced.
+    """
+    traces = {array._trace for array in arrays if isinstance(array, jax.core.Tracer)}
+    for trace in traces:
+        while not isinstance(trace, partial_eval.DynamicJaxprTrace):
+            trace = getattr(trace, "parent_trace", None)
+            if trace is None:
+                return False
+        if not isinstance(getattr(trace, "parent_trace", None), core.EvalTrace):
+            return False
+    return True
+
+
+def install(eager: Callable[[Sequence[Any], Collective], Sequence[Any]]) -> None:
+    """Make the primitive known to JAX. `eager` carries out a collective that has come out of all transformations."""
+    handler.register()
+    for allowed in (
+        effects.lowerable_effects,
+        effects.ordered_effects,
+        effects.control_flow_allowed_effects,
+        effects.custom_derivatives_allowed_effects,
+        effects.remat_allowed_effects,
+    ):
+        allowed.add_type(_Effect)
+    _call_p.multiple_results = True
+    _call_p.def_effectful_abstract_eval(_abstract)
+    mlir.register_lowering(_call_p, _lower, platform="cpu", **_UNCACHED)
+    _call_p.def_impl(lambda *arrays, collective, is_in_main: eager(arrays, collective))
+    ad.primitive_jvps[_call_p] = _jvp
+    ad.primitive_transposes[_call_p] = _transpose
+    batching.primitive_batchers[_call_p] = _batch
+    # Kept even if nobody here uses the results: other ranks may, and wait.
+    partial_eval.dce_rules[_call_p] = lambda used_results, equation: ([True] * len(equation.invars), equation)
+
+
+# Shapes and lowering -------------------------------------------------------------------------------------------------
+
+
+def _abstract(*avals: Any, collective: Collective, is_in_main: bool) -> tuple[list[Any], set[Any]]:
+    results = [jax.core.ShapedArray(result_shape(collective, aval.shape), aval.dtype) for aval in avals]
+    return results, set() if is_in_main else {_effect}
+
+
+def _lower(ctx: Any, *operands: Any, collective: Collective, is_in_main: bool) -> Sequence[Any]:
+    """A call of the handler, with a token as its first argument and result."""
+    _check_devices(ctx.module_context.axis_context)
+    if not is_in_main:
+        # With names of their own: what is in main is not ordered with what is in a function called after it.
+        collective = replace(collective, name=f"inner.{collective.name}")
+        token, *results = _call_handler(ctx, ctx.tokens_in.get(_effect), operands, collective)
+        ctx.set_tokens_out(ctx.tokens_in.update_tokens(mlir.TokenSet({_effect: token})))
+        return results
+    return _call_handler(ctx, _last_token(collective), operands, collective)[1:]
+
+
+def _check_devices(context: Any) -> None:
+    mesh = getattr(context, "mesh", None)
+    if (getattr(context, "num_devices", 1) or 1) > 1 or (mesh is not None and mesh.size > 1):
+        raise UsageError(_ONE_DEVICE)
+
+
+def _call_handler(ctx: Any, token: Any, operands: Sequence[Any], collective: Collective) -> Sequence[Any]:
+    dtypes = [name_of(jnp.dtype(aval.dtype)) for aval in ctx.avals_in]
+    text = handler.encode(collective, dtypes, [aval.shape for aval in ctx.avals_in])
+    ctx = ctx.replace(avals_in=[core.abstract_token, *ctx.avals_in], avals_out=[core.abstract_token, *ctx.avals_out])
+    places = range(1, len(operands) + 1) if collective.kind in REDUCING else ()
+    lowering = jax.ffi.ffi_lowering(
+        handler.TARGET, has_side_effect=True, operand_output_aliases={place: place for place in places}
+    )
+    return lowering(ctx, token, *operands, text=text)
+
+
+def _last_token(collective: Collective) -> Any:
+    """The last token that was made in the function that is being lowered, which must be main; a new one if there is none."""
+    block = ir.InsertionPoint.current.block
+    function = block.owner.operation
+    if function.name != "func.func" or ir.StringAttr(function.attributes["sym_name"]).value != "main":
+        raise UsageError(
+            f"{collective.kind} {collective.name!r} is in a jitted function that was first called by itself and is now called "
+            "by another jitted function, so that its place in the order is not known: call jax.clear_caches() in between"
+        )
+    kind = hlo.TokenType.get()
+    for operation in reversed(list(block.operations)):
+        for result in operation.results:
+            if result.type == kind:
+                return result
+    return hlo.create_token()
+
+
+# Transformations -----------------------------------------------------------------------------------------------------
+
+
+def _jvp(
+    primals: Sequence[Any], tangents: Sequence[Any], *, collective: Collective, is_in_main: bool
+) -> tuple[Sequence[Any], list[Any]]:
+    """Collectives are linear. What is no number has no tangent; of the rest all ranks move all tangents, zero or not."""
+    check_differentiable(collective)
+    results = _bind(primals, collective, is_in_main)
+    places = [place for place, primal in enumerate(primals) if jnp.issubdtype(jnp.result_type(primal), jnp.inexact)]
+    moved = _bind([ad.instantiate_zeros(tangents[place]) for place in places], collective, is_in_main)
+    tangents_out = [ad.Zero(jax.core.ShapedArray(result.shape, jax.dtypes.float0)) for result in results]
+    for place, tangent in zip(places, moved, strict=True):
+        tangents_out[place] = tangent
+    return results, tangents_out
+
+
+def _transpose(cotangents: Sequence[Any], *inputs: Any, collective: Collective, is_in_main: bool) -> Sequence[Any]:
+    shapes = [given.aval.shape for given in inputs]
+    bind = partial(_bind, is_in_main=is_in_main)
+    return backward(collective, shapes, [ad.instantiate_zeros(cotangent) for cotangent in cotangents], bind)
+
+
+def _batch(
+    arrays: Sequence[Any], axes: Sequence[Any], *, collective: Collective, is_in_main: bool
+) -> tuple[Sequence[Any], list[Any]]:
+    """The same collective on all of the batch at once: its axis goes behind the one that a collective may divide."""
+    target = 0 if collective.kind in REDUCING else 1
+    moved = [
+        array if axis is None else jnp.moveaxis(array, axis, target) for array, axis in zip(arrays, axes, strict=True)
+    ]
+    return _bind(moved, collective, is_in_main), [None if axis is None else target for axis in axes]

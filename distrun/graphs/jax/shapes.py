@@ -1,0 +1,39 @@
+"""The kinds of collectives, and the shapes of their results, which a graph must know before anything runs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from distrun.errors import UsageError
+from distrun.graphs.collective import Collective
+from distrun.runtime import world
+from distrun.runtime.collectives.copies import rows_per_rank
+
+PROBE = "probe"
+"""A kind that is no collective: it doubles its arrays, without other ranks, to see whether collectives would work."""
+
+REDUCING = ("allreduce", "broadcast", PROBE)
+"""The kinds whose results have the shapes of their inputs, and may be formed in their memory."""
+
+Shape = tuple[int, ...]
+
+
+def result_shape(collective: Collective, shape: Sequence[int]) -> Shape:
+    """The shape of a result for an input of `shape`, provided that all ranks have the same.
+
+    Raises:
+        UsageError: the kind needs rows and there are none, or as many for each rank and it does not come out even.
+    """
+    kind, shape = collective.kind, tuple(shape)
+    if kind in REDUCING:
+        return shape
+    if not shape:
+        raise UsageError(f"{kind} divides the first dimension, and a 0-dimensional array has none: reshape it to (1,)")
+    size = world.size()
+    if kind == "allgather":
+        return (shape[0] * size, *shape[1:])
+    if kind == "alltoall":
+        rows_per_rank(shape[0], None, size)
+        return shape
+    rows, more = divmod(shape[0], size)
+    return (rows + (world.rank() < more), *shape[1:])

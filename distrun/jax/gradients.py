@@ -1,0 +1,115 @@
+"""Gradients of all ranks together: for optax, and for those who call `jax.grad` themselves."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import wraps
+from typing import Any
+
+import jax
+
+from distrun.errors import UsageError
+from distrun.graphs import agreement
+from distrun.graphs.collective import Collective
+from distrun.graphs.compression import Compression, Compressor, wire_type
+from distrun.graphs.jax import reduce_gradients
+from distrun.jax.site import call_site
+from distrun.jax.trees import entries
+from distrun.runtime.process_set import ProcessSet, global_process_set
+from distrun.runtime.reduction import Average, ReduceOp, check_op
+
+_World = global_process_set
+
+
+@dataclass(frozen=True)
+class GradientReduction:
+    """How gradients are reduced."""
+
+    op: ReduceOp
+    compression: Compressor
+    predivide: float
+    process_set: ProcessSet
+
+    def __post_init__(self) -> None:
+        """Raises UsageError if they do not fit together."""
+        check_op(self.op, "float32")
+        wire_type(self.compression)
+        if self.predivide != 1.0 and self.op is not Average:
+            raise UsageError(f"gradient_predivide_factor={self.predivide} belongs to op=Average, not to op={self.op}")
+        if not self.predivide > 0:
+            raise UsageError(f"gradient_predivide_factor={self.predivide} must be greater than 0")
+
+    def reduce(self, tree: Any, what: str) -> Any:
+        """The tree of all ranks together. The ranks compare its leaves when they are first seen.
+
+        Raises:
+            MismatchError: they differ, in structure, shape or dtype.
+        """
+        number = agreement.number_of(entries(tree), what)
+        collective = Collective(
+            "allreduce",
+            f"jax.gradients.{number}",
+            self.op,
+            prescale=1.0 / self.predivide,
+            postscale=self.predivide,
+            process_set=self.process_set.process_set_id,
+            wire=wire_type(self.compression),
+            site=call_site(),
+        )
+        leaves, structure = jax.tree_util.tree_flatten(tree)
+        return jax.tree_util.tree_unflatten(structure, reduce_gradients(leaves, collective))
+
+
+def value_and_grad(
+    fun: Callable[..., Any],
+    argnums: int | tuple[int, ...] = 0,
+    has_aux: bool = False,
+    *,
+    op: ReduceOp = Average,
+    compression: Compressor = Compression.none,
+    gradient_predivide_factor: float = 1.0,
+    process_set: ProcessSet = _World,
+    **options: Any,
+) -> Callable[..., Any]:
+    """`jax.value_and_grad` of all ranks together: of a loss that is a mean over the batch, the mean over all ranks' batches.
+
+    The value is reduced like the gradients, and along with them; what comes with it (`has_aux`) is this rank's. Use it with a
+    plain optimizer, not with a `DistributedOptimizer`, which reduces itself. `options` go to `jax.value_and_grad`.
+    """
+    reduction = GradientReduction(op, compression, gradient_predivide_factor, process_set)
+    local = jax.value_and_grad(fun, argnums, has_aux, **options)
+
+    @wraps(fun)
+    def value_and_gradients(*args: Any, **kwargs: Any) -> Any:
+        outcome, gradients = local(*args, **kwargs)
+        value, aux = outcome if has_aux else (outcome, None)
+        value, gradients = reduction.reduce((value, gradients), "the value and the gradients")
+        return ((value, aux) if has_aux else value), gradients
+
+    return value_and_gradients
+
+
+def grad(
+    fun: Callable[..., Any],
+    argnums: int | tuple[int, ...] = 0,
+    has_aux: bool = False,
+    *,
+    op: ReduceOp = Average,
+    compression: Compressor = Compression.none,
+    gradient_predivide_factor: float = 1.0,
+    process_set: ProcessSet = _World,
+    **options: Any,
+) -> Callable[..., Any]:
+    """`jax.grad` of all ranks together. See `value_and_grad`."""
+    reduction = GradientReduction(op, compression, gradient_predivide_factor, process_set)
+    local = jax.grad(fun, argnums, has_aux, **options)
+
+    @wraps(fun)
+    def gradients(*args: Any, **kwargs: Any) -> Any:
+        outcome = local(*args, **kwargs)
+        own, aux = outcome if has_aux else (outcome, None)
+        reduced = reduction.reduce(own, "the gradients")
+        return (reduced, aux) if has_aux else reduced
+
+    return gradients

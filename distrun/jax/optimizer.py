@@ -1,0 +1,65 @@
+"""DistributedOptimizer: any gradient transformation of optax, fed with the gradients of all ranks."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import optax
+
+from distrun.errors import UsageError
+from distrun.graphs.compression import Compression, Compressor
+from distrun.jax.gradients import GradientReduction
+from distrun.runtime.process_set import ProcessSet, global_process_set
+from distrun.runtime.reduction import Average, ReduceOp
+
+
+class Distributed(optax.GradientTransformationExtraArgs):
+    """What `DistributedOptimizer` returns."""
+
+
+def DistributedOptimizer(  # noqa: N802 - Horovod's name
+    optimizer: optax.GradientTransformation,
+    op: ReduceOp = Average,
+    compression: Compressor = Compression.none,
+    gradient_predivide_factor: float = 1.0,
+    process_set: ProcessSet = global_process_set,
+) -> Distributed:
+    """Make a transformation work on the gradients of all ranks together: `DistributedOptimizer(optax.adam(1e-3))`.
+
+    Its `update` reduces the gradients and hands them to the transformation's, so wrap last: of
+    `DistributedOptimizer(optax.chain(optax.clip_by_global_norm(1.0), optax.adam(1e-3)))` all parts see the same gradients on
+    all ranks, and every rank holds the same state. To reduce every k-th step only, put it inside:
+    `optax.MultiSteps(DistributedOptimizer(...), k)`.
+
+    Args:
+        optimizer: any `optax.GradientTransformation`, with extra arguments or without. Its state stays as it is.
+        op: Average, Sum, Min, Max or Product.
+        compression: in what gradients travel between hosts, see `distrun.graphs.compression`.
+        gradient_predivide_factor: f divides gradients by f before they are summed and by size / f after (Average only).
+
+    Raises:
+        UsageError: an argument cannot be; the transformation is wrapped already.
+    """
+    _check(optimizer)
+    reduction = GradientReduction(op, compression, gradient_predivide_factor, process_set)
+    inner = optax.with_extra_args_support(optimizer)
+
+    def update(updates: Any, state: Any, params: Any = None, **extra: Any) -> Any:
+        return inner.update(reduction.reduce(updates, "the gradients"), state, params, **extra)
+
+    return Distributed(inner.init, update)
+
+
+def _check(optimizer: object) -> None:
+    if isinstance(optimizer, Distributed):
+        raise UsageError("this gradient transformation is a DistributedOptimizer already: wrap an optimizer once")
+    if not isinstance(optimizer, optax.GradientTransformation):
+        kind = type(optimizer)
+        faces = {"torch": "distrun.torch", "keras": "distrun.keras", "tensorflow": "distrun.tensorflow"}
+        families = [base.__module__.partition(".")[0] for base in kind.__mro__]
+        face = next((faces[family] for family in families if family in faces), None)
+        remedy = f"that of {face} is for this one" if face else "give it one, such as optax.adam(1e-3)"
+        raise UsageError(
+            "DistributedOptimizer of distrun.jax wraps an optax.GradientTransformation, not a "
+            f"{kind.__module__}.{kind.__qualname__}: {remedy}"
+        )

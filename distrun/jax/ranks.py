@@ -1,0 +1,80 @@
+"""Joining the job and leaving it, with JAX's own ways of doing so."""
+
+from __future__ import annotations
+
+import os
+import socket
+from typing import Any
+
+import jax
+
+from distrun.graphs.jax import mechanism
+from distrun.runtime import contract, objects, world
+from distrun.runtime.contract import LaunchContract
+from distrun.runtime.interfaces import allowed, interfaces
+
+_GPU = "cuda"
+
+
+def init() -> None:
+    """Join the job: see `distrun.init`. Where there are GPUs, JAX will see the one of this rank, if it has not started yet.
+
+    It has nothing to do with `jax.distributed`, which is not needed: see `initialize`.
+    """
+    world.init()
+    device = world.device()
+    if device.name == _GPU and world.local_size() > 1:
+        jax.config.update("jax_cuda_visible_devices", str(device.index))
+
+
+def shutdown() -> None:
+    """Leave the job, after what has been dispatched: see `distrun.shutdown`."""
+    if world.is_initialized():
+        mechanism.finish()
+    world.shutdown()
+
+
+def initialize(**options: Any) -> None:
+    """Start `jax.distributed` with the ranks of this job, for JAX's own collectives: `pjit`, `shard_map`, `psum`.
+
+    Call it before JAX computes anything. `options` go to `jax.distributed.initialize`. Under distrun its coordinator listens
+    at MASTER_PORT, so nothing else should; elsewhere at a port that rank 0 finds free. The collectives of this package stay
+    available, for arrays that lie in one process.
+    """
+    init()
+    if world.device().name == _GPU:
+        options.setdefault("local_device_ids", [world.device().index])
+    jax.distributed.initialize(
+        **{
+            "coordinator_address": _coordinator(),
+            "num_processes": world.size(),
+            "process_id": world.rank(),
+            "cluster_detection_method": "deactivate",
+            **options,
+        }
+    )
+
+
+def _coordinator() -> str:
+    """Where rank 0 is to listen."""
+    if LaunchContract.is_present(os.environ):
+        address, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
+    else:
+        address, port = objects.broadcast_object((_address(), _free_port()) if world.rank() == 0 else None)
+    return f"[{address}]:{port}" if ":" in address else f"{address}:{port}"
+
+
+def _address() -> str:
+    """The address at which other hosts reach this one."""
+    if world.local_size() == world.size():
+        return "127.0.0.1"
+    network = os.environ.get(contract.NETWORK)
+    present = interfaces()
+    candidates = allowed(network, present) if network else [each for each in present if not each.ip.is_loopback]
+    return candidates[0].address if candidates else socket.gethostname()
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("", 0))
+        return int(probe.getsockname()[1])

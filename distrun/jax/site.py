@@ -1,0 +1,18 @@
+"""Where in user code a collective is called, for error messages: JAX calls what it traces, and optax what it is made of."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import jax
+
+from distrun.runtime import callsite
+
+_JAX = Path(jax.__file__).parent
+_FRAMEWORKS = tuple(f"{_JAX.with_name(name)}{os.sep}" for name in (_JAX.name, "optax"))
+
+
+def call_site() -> str:
+    """The innermost line that is neither ours nor of one of them: `train.py:12 in step`."""
+    return callsite.call_site(*_FRAMEWORKS)

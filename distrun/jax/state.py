@@ -1,0 +1,74 @@
+"""Starting from the same state: parameters, optimizer states and whatever else pytrees hold, from one rank to all."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import numpy as np
+
+from distrun.errors import UsageError
+from distrun.graphs.collective import Collective
+from distrun.graphs.jax import arrays, mechanism
+from distrun.jax.trees import entries
+from distrun.runtime import agreement
+from distrun.runtime.process_set import ProcessSet, global_process_set
+
+_NUMBERS = (bool, int, float, complex)
+
+
+def broadcast_parameters(tree: Any, root_rank: int = 0, process_set: ProcessSet = global_process_set) -> Any:
+    """The root's `tree`: `params, state = broadcast_parameters((params, state), root_rank=0)`.
+
+    Leaves are arrays of JAX, which stay on their devices, arrays of numpy, numbers of Python, and keys of random numbers.
+
+    Raises:
+        MismatchError: the ranks' trees differ, in structure, shape or dtype; the text names the first leaf that does.
+        UsageError: a leaf is something else; the call is inside of a jitted function.
+    """
+    size = process_set.size()
+    if not (isinstance(root_rank, (int, np.integer)) and 0 <= root_rank < size):
+        raise UsageError(f"root_rank={root_rank!r} is no rank of this process set: it has ranks 0 to {size - 1}")
+    paths, structure = jax.tree_util.tree_flatten_with_path(tree)
+    for path, leaf in paths:
+        _check(jax.tree_util.keystr(path), leaf)
+    if size == 1:
+        return tree
+    agreement.compare(entries(tree), "the parameters to broadcast", "jax.broadcast_parameters", process_set=process_set)
+    if not paths:
+        return tree
+    leaves = [leaf for _, leaf in paths]
+    collective = Collective(
+        "broadcast", "jax.broadcast_parameters.leaves", root=int(root_rank), process_set=process_set.process_set_id
+    )
+    sent = arrays.perform(collective, [_numbers(leaf) for leaf in leaves])
+    received = [_like(array, leaf) for array, leaf in zip(sent, leaves, strict=True)]
+    return jax.tree_util.tree_unflatten(structure, received)
+
+
+def _check(path: str, leaf: Any) -> None:
+    if mechanism.is_traced([leaf]):
+        raise UsageError(
+            "broadcast_parameters compares the ranks' trees, which a jitted function cannot: call it outside"
+        )
+    if not isinstance(leaf, (jax.Array, np.ndarray, np.generic, *_NUMBERS)):
+        raise UsageError(
+            f"the leaf {path} is a {type(leaf).__name__}, which is no array: use broadcast_object for it, or leave it out"
+        )
+
+
+def _is_key(leaf: Any) -> bool:
+    return isinstance(leaf, jax.Array) and jax.dtypes.issubdtype(leaf.dtype, jax.dtypes.prng_key)
+
+
+def _numbers(leaf: Any) -> Any:
+    return mechanism.as_numpy(jax.random.key_data(leaf) if _is_key(leaf) else leaf)
+
+
+def _like(array: Any, leaf: Any) -> Any:
+    """What has been received, as what was there."""
+    if _is_key(leaf):
+        return jax.random.wrap_key_data(array, impl=jax.random.key_impl(leaf))
+    if isinstance(leaf, jax.Array):
+        return mechanism.placed(array, leaf)
+    return type(leaf)(array.item()) if isinstance(leaf, _NUMBERS) else array

@@ -1,0 +1,55 @@
+"""Pytrees as the lists of arrays that collectives take, and back."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from distrun.errors import UsageError
+from distrun.runtime.agreement import describe
+
+
+def map_arrays(function: Callable[[Sequence[Any]], Sequence[Any]], tree: Any) -> Any:
+    """`tree` with its leaves replaced by the results of `function`, which is called once, on the list of them as arrays.
+
+    The float0 leaves that `jax.grad` makes for integers hold nothing, and stay as they are.
+    """
+    leaves, structure = jax.tree_util.tree_flatten(tree)
+    places = [place for place, leaf in enumerate(leaves) if not is_float0(leaf)]
+    arrays = [jnp.asarray(leaves[place]) for place in places]
+    for array in arrays:
+        check_travels(array)
+    for place, result in zip(places, function(arrays) if arrays else (), strict=True):
+        leaves[place] = result
+    return jax.tree_util.tree_unflatten(structure, leaves)
+
+
+def is_float0(leaf: Any) -> bool:
+    """Whether a leaf is the gradient of an integer."""
+    return getattr(leaf, "dtype", None) == jax.dtypes.float0
+
+
+def check_travels(array: Any) -> None:
+    """Refuse arrays that are not made of numbers.
+
+    Raises:
+        UsageError: the array holds keys of random numbers.
+    """
+    if jax.dtypes.issubdtype(array.dtype, jax.dtypes.prng_key):
+        raise UsageError(f"an array of {array.dtype} cannot travel: take its numbers with jax.random.key_data(...)")
+
+
+def entries(tree: Any) -> list[str]:
+    """The leaves of a tree as ranks compare them: where they are, of which shape and dtype."""
+    return [
+        describe(
+            jax.tree_util.keystr(path) or "the array",
+            np.shape(leaf),
+            getattr(leaf, "dtype", None) or np.result_type(leaf),
+        )
+        for path, leaf in jax.tree_util.tree_flatten_with_path(tree)[0]
+    ]

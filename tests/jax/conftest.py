@@ -1,0 +1,45 @@
+"""Runs the rank programs of tests/jax: each checks many behaviours, since every rank spends a second on `import jax`."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("jax")
+
+PROGRAMS = Path(__file__).parent / "programs"
+DEADLINE = 180.0  # seconds; far more than anything takes, so that a busy machine fails no test
+
+
+@pytest.fixture
+def job() -> Callable[..., str]:
+    """Runs `programs/<program>.py` on `size` ranks, which check everything themselves; returns what they printed.
+
+    `size` may also be a list of hosts as for `distrun -H`: two names of this machine are two hosts.
+    """
+
+    def run(program: str, size: int | str, **environ: str) -> str:
+        where = ["-H", size] if isinstance(size, str) else ["-np", str(size)]
+        done = subprocess.run(
+            [sys.executable, "-m", "distrun.runner", *where, sys.executable, str(PROGRAMS / f"{program}.py")],
+            env={
+                **os.environ,
+                "JAX_PLATFORMS": "cpu",
+                "OMP_NUM_THREADS": "1",
+                "DISTRUN_STALL_TIMEOUT": "60",
+                **environ,
+            },
+            capture_output=True,
+            text=True,
+            timeout=DEADLINE,
+            check=False,
+        )
+        assert done.returncode == 0, f"exit status {done.returncode}\n{done.stdout[-5000:]}\n{done.stderr[-10000:]}"
+        return done.stdout
+
+    return run
