@@ -1,8 +1,15 @@
 """The errors distrun raises: one family, so that `except DistrunError` catches all of them and nothing else."""
 
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
 
 class DistrunError(Exception):
     """Base of every error distrun raises on purpose; its text is one sentence meant for the user."""
+
+    if not TYPE_CHECKING:  # to which it would hide what is being made
+        __init__ = Exception.__init__  # says that a text is all it takes, to those who raise errors anew (AutoGraph)
 
 
 class UsageError(DistrunError, ValueError):

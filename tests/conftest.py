@@ -1,4 +1,6 @@
-"""The feature matrix, docs/features.md: what the tests have seen working, written by `pytest --write-features`.
+"""Ranks that believe that they are on several hosts; and the feature matrix.
+
+The matrix, docs/features.md, tells what the tests have seen working, and is written by `pytest --write-features`.
 
 A test that proves a feature says so: `@pytest.mark.feature("gradient accumulation")`. Its column is its parameter `backend` or
 the marker's keyword of that name; its table is the keyword `group`, or the module's `feature_group`. A run of all tests
@@ -7,13 +9,21 @@ fails if the document is not what they have shown.
 
 from __future__ import annotations
 
+import contextlib
 import os
-from collections.abc import Iterator
+import secrets
+import socket
+import subprocess
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
 
+from distrun.runtime.contract import LaunchContract
+
+DEADLINE = 240.0  # seconds; far more than anything takes, so that a busy machine fails no test
 DOCUMENT = Path(__file__).parents[1] / "docs" / "features.md"
 PREFACE = """\
 # What works with which framework
@@ -22,6 +32,76 @@ Written by the tests (`scripts/features`), each on two or more real ranks unless
 "yes": every test of the feature has passed there; "-": no test covers it there.
 """
 COLUMNS = ("tensorflow", "jax", "torch")
+
+# Ranks of several hosts, all of them this machine ---------------------------------------------------------------------------
+
+
+@pytest.fixture
+def contracts() -> Iterator[Callable[[Sequence[int]], list[LaunchContract]]]:
+    """Makes what the ranks of a job are told whose hosts have so many ranks each."""
+    with contextlib.ExitStack() as ports:
+
+        def make(counts: Sequence[int]) -> list[LaunchContract]:
+            return _contracts(counts, ports.enter_context(_kept_port()))
+
+        yield make
+
+
+@pytest.fixture
+def run_on_hosts(
+    contracts: Callable[[Sequence[int]], list[LaunchContract]], tmp_path: Path
+) -> Callable[..., subprocess.CompletedProcess[str]]:
+    """Runs a command on so many ranks of each host, to the end."""
+
+    def run(
+        command: Sequence[str], counts: Sequence[int], environ: Mapping[str, str]
+    ) -> subprocess.CompletedProcess[str]:
+        deadline = time.monotonic() + DEADLINE
+        ranks: list[subprocess.Popen[bytes]] = []
+        outputs = [(tmp_path / f"{rank}.{name}").open("w+") for rank in range(sum(counts)) for name in ("out", "err")]
+        with contextlib.ExitStack() as after:
+            for output in outputs:
+                after.enter_context(output)
+            for contract, stdout, stderr in zip(contracts(counts), outputs[::2], outputs[1::2], strict=True):
+                born = {**environ, **contract.to_environ()}
+                ranks.append(subprocess.Popen(command, env=born, stdout=stdout, stderr=stderr))
+                after.callback(ranks[-1].kill)
+            statuses = [rank.wait(max(0.0, deadline - time.monotonic())) for rank in ranks]
+            texts = [Path(output.name).read_text() for output in outputs]
+        return subprocess.CompletedProcess(
+            command, next(filter(None, statuses), 0), "".join(texts[::2]), "".join(texts[1::2])
+        )
+
+    return run
+
+
+@contextlib.contextmanager
+def _kept_port() -> Iterator[int]:
+    """A port that is bound and listens to nobody, as the agent of rank 0's host keeps it free for rank 0."""
+    with socket.socket() as keeper:
+        keeper.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+        keeper.bind(("127.0.0.1", 0))
+        yield keeper.getsockname()[1]
+
+
+def _contracts(counts: Sequence[int], port: int) -> list[LaunchContract]:
+    """What the ranks of a job are told whose hosts, all of them this machine, have so many ranks each."""
+    job, key, rendezvous = secrets.token_hex(16), secrets.token_hex(32), f"127.0.0.1:{port}" if len(counts) > 1 else ""
+    names = [f"host{host}" for host in range(len(counts))] if len(counts) > 1 else ["localhost"]
+    made: list[LaunchContract] = []
+    for host, count in enumerate(counts):
+        for local in range(count):
+            having = [other for other, ranks in enumerate(counts) if ranks > local]
+            made.append(
+                LaunchContract(
+                    *(job, key, len(made), sum(counts), local, count, having.index(host), len(having), names[host]),
+                    *("127.0.0.1", 1, rendezvous),
+                )
+            )
+    return made
+
+
+# The feature matrix ---------------------------------------------------------------------------------------------------------
 
 
 @dataclass

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 
 from distrun.runtime import agreement, world
@@ -31,3 +32,11 @@ def number_of(entries: Sequence[str], what: str) -> int:
             agreement.compare(list(entries), what, f"agreement.{number}")
         _numbers[key] = number
     return number
+
+
+def plain_name(name: str) -> str:
+    """A variable's name without the numbers by which TensorFlow and Keras tell layers of one process apart.
+
+    A rank that has built another model before counts on from there, and its variables are the same nevertheless.
+    """
+    return re.sub(r"_\d+(?=/|$)", "", name.partition(":")[0])

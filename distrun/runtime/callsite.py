@@ -12,10 +12,11 @@ from types import FrameType
 _PACKAGE = str(Path(__file__).resolve().parents[1]) + os.sep
 
 
-def call_site() -> str:
-    """The innermost line of the calling thread that is not ours: `train.py:12 in main`."""
+def call_site(*frameworks: str) -> str:
+    """The innermost line of the calling thread that is not ours: `train.py:12 in main`; nor in folders of frameworks."""
+    foreign = (_PACKAGE, *frameworks)
     frame: FrameType | None = sys._getframe(1)
-    while frame is not None and frame.f_code.co_filename.startswith(_PACKAGE):
+    while frame is not None and frame.f_code.co_filename.startswith(foreign):
         frame = frame.f_back
     if frame is None:
         return ""

@@ -241,7 +241,8 @@ class Controller:
         """Where `rank` submitted the operation, as far as we know: a number does not say."""
         if rank in slot.sites:
             return slot.sites[rank]
-        site = self._sites.get((rank, slot.number), "")
+        number = self._numbers.get(slot.dissent[rank], -1) if rank in slot.dissent else slot.number
+        site = self._sites.get((rank, number), "")
         return f"{site}, when first seen" if site and slot.request.name is None else site
 
     def _disagreement(self, slot: _Slot) -> str:

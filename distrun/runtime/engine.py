@@ -448,7 +448,8 @@ class Engine:
     def _fail(self, key: Key, error: CollectiveError) -> None:
         handle = self._ledger.take_failed(key)
         if self._riders is not None:
-            self._riders.take(self._ledger.number_of(key))
+            for number in self._ledger.numbers_of(key):  # the ranks may have sent arrays along for different requests
+                self._riders.take(number)
         if handle is not None:
             handle.error = error
             self._complete([handle])

@@ -49,9 +49,12 @@ class Ledger:
             return
         handle.key = key = (request.process_set, request.name)
         known = self._named.get(key)
-        if known is not None and known[0] == request:
-            handle.number = known[1]
-        else:
+        if known is None or known[0] != request:  # two requests may take turns under one name
+            known = request, self._numbers.get(request, -1)
+            if known[1] >= 0:
+                self._named[key] = known
+        handle.number = known[1]
+        if handle.number < 0:
             _spell_out(handle)
         if self.pending.setdefault(key, handle) is not handle:
             raise UsageError(
@@ -89,10 +92,9 @@ class Ledger:
         """Take out the operation that a number of a named request now stands for."""
         return self.pending.pop(self._keys[number])
 
-    def number_of(self, key: Key) -> int:
-        """The number of the request that a name last stood for; -1 if it has none."""
-        known = self._named.get(key)
-        return -1 if known is None else known[1]
+    def numbers_of(self, key: Key) -> list[int]:
+        """The numbers of all requests that a name has stood for."""
+        return [number for number, name in self._keys.items() if name == key]
 
     def take_new(self, request: Request, number: int) -> Handle:
         """Take out the operation that asked for `request`, which has `number` (unless -1) from now on."""

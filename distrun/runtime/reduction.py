@@ -76,6 +76,19 @@ def check_op(op: ReduceOp, dtype: str) -> None:
         raise UsageError(f"op={op} has no meaning for {dtype}, which is not ordered: reduce the real or imaginary part")
 
 
+def reduce_op(average: bool | None, op: ReduceOp | None) -> ReduceOp:
+    """Horovod's two ways of saying how to reduce; neither means Average.
+
+    Raises:
+        UsageError: both are given.
+    """
+    if average is not None:
+        if op is not None:
+            raise UsageError(f"average={average} and op={op} are both given: drop average, the older of the two")
+        return Average if average else Sum
+    return Average if op is None else op
+
+
 class Reduction:
     """One way of combining `size` arrays: element type, operator and scale factors, prepared once and used often.
 

@@ -20,28 +20,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from distrun.errors import UsageError
 from distrun.runtime.handles import AnyHandle, Handle
 from distrun.runtime.process_set import ProcessSet, global_process_set
-from distrun.runtime.reduction import Average, ReduceOp, Sum
+from distrun.runtime.reduction import Average, ReduceOp, reduce_op
 from distrun.torch import autograd, operations
 from distrun.torch.compression import Compression, Compressor, wire_type
 from distrun.torch.operations import Call, grouped, run, single, submit
 
 _World = global_process_set
-
-
-def reduce_op(average: bool | None, op: ReduceOp | None) -> ReduceOp:
-    """Horovod's two ways of saying how to reduce; neither means Average.
-
-    Raises:
-        UsageError: both are given.
-    """
-    if average is not None:
-        if op is not None:
-            raise UsageError(f"average={average} and op={op} are both given: drop average, the older of the two")
-        return Average if average else Sum
-    return Average if op is None else op
 
 
 # Allreduce -------------------------------------------------------------------------------------------------------------

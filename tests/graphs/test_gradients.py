@@ -71,4 +71,4 @@ def test_buckets_go_from_the_last_gradient_to_the_first_under_names_of_their_own
     calls: list = []
     arrays = [np.ones(size, np.float32) for size in (3 << 17, 1 << 18, 10)]
     reduce_gradients(arrays, Collective("allreduce", "g"), Numpy(), doubling(calls))
-    assert calls == [("g.0", [40]), ("g.1", [1 << 20]), ("g.2", [3 << 19])]
+    assert calls == [("g", [40]), ("g.1", [1 << 20]), ("g.2", [3 << 19])]

@@ -2,24 +2,20 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import secrets
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 import psutil
 import pytest
-
-from distrun.runtime.contract import LaunchContract
 
 DEADLINE = 60.0  # seconds; far more than anything takes, so that a busy machine fails no test
 PROGRAMS = Path(__file__).parent / "programs"
@@ -63,60 +59,16 @@ class Job:
 class HostsJob(Job):
     """Runs rank programs whose ranks believe that they are on several hosts; the test is their launcher."""
 
-    def __init__(self, counts: Sequence[int], environ: dict[str, str], directory: Path) -> None:
+    def __init__(self, counts: Sequence[int], environ: dict[str, str], run_on_hosts: Callable[..., Any]) -> None:
         """`counts`: the ranks of each host."""
         super().__init__("", sum(counts), environ)
         self._counts = counts
-        self._directory = directory
+        self._run_on_hosts = run_on_hosts
 
     def start(self, program: str, *arguments: str, **environ: str) -> subprocess.CompletedProcess[str]:
         command = [sys.executable, str(PROGRAMS / f"{program}.py"), *arguments]
         environ = {**os.environ, "OMP_NUM_THREADS": "1", "DISTRUN_STALL_TIMEOUT": "30", **self._environ, **environ}
-        outputs = [
-            (self._directory / f"{rank}.{name}").open("w+") for rank in range(self.size) for name in ("out", "err")
-        ]
-        ranks: list[subprocess.Popen[bytes]] = []
-        deadline = time.monotonic() + 2 * DEADLINE
-        with contextlib.ExitStack() as after, kept_port() as port:
-            for output in outputs:
-                after.enter_context(output)
-            for contract, stdout, stderr in zip(
-                contracts(self._counts, port), outputs[::2], outputs[1::2], strict=True
-            ):
-                born = {**environ, **contract.to_environ()}
-                ranks.append(subprocess.Popen(command, env=born, stdout=stdout, stderr=stderr))
-                after.callback(ranks[-1].kill)
-            statuses = [rank.wait(max(0.0, deadline - time.monotonic())) for rank in ranks]
-            texts = [Path(output.name).read_text() for output in outputs]
-        return subprocess.CompletedProcess(
-            command, next(filter(None, statuses), 0), "".join(texts[::2]), "".join(texts[1::2])
-        )
-
-
-@contextlib.contextmanager
-def kept_port() -> Iterator[int]:
-    """A port that is bound and listens to nobody, as the agent of rank 0's host keeps it free for rank 0."""
-    with socket.socket() as keeper:
-        keeper.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
-        keeper.bind(("127.0.0.1", 0))
-        yield keeper.getsockname()[1]
-
-
-def contracts(counts: Sequence[int], port: int) -> list[LaunchContract]:
-    """What the ranks of a job are told whose hosts, all of them this machine, have so many ranks each."""
-    job, key, rendezvous = secrets.token_hex(16), secrets.token_hex(32), f"127.0.0.1:{port}" if len(counts) > 1 else ""
-    names = [f"host{host}" for host in range(len(counts))] if len(counts) > 1 else ["localhost"]
-    made: list[LaunchContract] = []
-    for host, count in enumerate(counts):
-        for local in range(count):
-            having = [other for other, ranks in enumerate(counts) if ranks > local]
-            made.append(
-                LaunchContract(
-                    *(job, key, len(made), sum(counts), local, count, having.index(host), len(having), names[host]),
-                    *("127.0.0.1", 1, rendezvous),
-                )
-            )
-    return made
+        return self._run_on_hosts(command, self._counts, environ)
 
 
 def mpirun() -> str:
@@ -138,14 +90,14 @@ _JOBS = {
 
 
 @pytest.fixture
-def make_job(marker: str, tmp_path: Path) -> Callable[[str], Job]:
+def make_job(marker: str, tmp_path: Path, run_on_hosts: Callable[..., Any]) -> Callable[[str], Job]:
     """Makes one of `_JOBS` and `_HOSTS`."""
     # Open MPI leaves its own files of shared memory behind when its ranks are killed: not in /dev/shm, then.
     own = {"OMPI_MCA_btl_sm_backing_directory": str(tmp_path)}
 
     def make(name: str) -> Job:
         if name in _HOSTS:
-            return HostsJob(_HOSTS[name], {MARK: marker}, tmp_path)
+            return HostsJob(_HOSTS[name], {MARK: marker}, run_on_hosts)
         launcher, size, environ = _JOBS[name]
         return Job(launcher, size, {**own, **environ, MARK: marker})
 
@@ -250,24 +202,20 @@ def _default_signals() -> Iterator[None]:
 
 
 @pytest.fixture
-def ranks(marker: str, tmp_path: Path) -> Iterator[Callable[..., list[Rank]]]:
+def ranks(marker: str, tmp_path: Path, contracts: Callable[..., Any]) -> Iterator[Callable[..., list[Rank]]]:
     """Starts ranks of a program as children of the test: `size` on one host, or as many on each of `hosts`."""
     started: list[Rank] = []
     tmp = tmp_path / "tmp"
     tmp.mkdir()
 
-    with contextlib.ExitStack() as ports:
+    def start(program: str, *arguments: str, size: int = 2, hosts: Sequence[int] = (), **environ: str) -> list[Rank]:
+        counts = hosts or (size,)
+        for contract in contracts(counts):
+            born = {"OMP_NUM_THREADS": "1", "TMPDIR": str(tmp), **contract.to_environ(), MARK: marker, **environ}
+            started.append(Rank(program, arguments, born))
+        return started[-sum(counts) :]
 
-        def start(
-            program: str, *arguments: str, size: int = 2, hosts: Sequence[int] = (), **environ: str
-        ) -> list[Rank]:
-            counts = hosts or (size,)
-            for contract in contracts(counts, ports.enter_context(kept_port())):
-                born = {"OMP_NUM_THREADS": "1", "TMPDIR": str(tmp), **contract.to_environ(), MARK: marker, **environ}
-                started.append(Rank(program, arguments, born))
-            return started[-sum(counts) :]
-
-        yield start
+    yield start
     for rank in started:
         if rank.process.poll() is None:
             rank.process.kill()

@@ -17,22 +17,26 @@ DEADLINE = 180.0  # seconds; far more than anything takes, so that a busy machin
 
 
 @pytest.fixture
-def job() -> Callable[..., str]:
+def job(run_on_hosts: Callable[..., subprocess.CompletedProcess[str]]) -> Callable[..., str]:
     """Runs `programs/<program>.py` on `size` ranks, which check everything themselves; returns what they printed.
 
-    `size` may also be a list of hosts as for `distrun -H`: two names of this machine are two hosts.
+    `size` may also be the numbers of ranks on each of several hosts.
     """
 
-    def run(program: str, size: int | str, **environ: str) -> str:
-        where = ["-H", size] if isinstance(size, str) else ["-np", str(size)]
-        done = subprocess.run(
-            [sys.executable, "-m", "distrun.runner", *where, sys.executable, str(PROGRAMS / f"{program}.py")],
-            env={**os.environ, "OMP_NUM_THREADS": "1", "DISTRUN_STALL_TIMEOUT": "60", **environ},
-            capture_output=True,
-            text=True,
-            timeout=DEADLINE,
-            check=False,
-        )
+    def run(program: str, size: int | tuple[int, ...], **environ: str) -> str:
+        command = [sys.executable, str(PROGRAMS / f"{program}.py")]
+        environ = {**os.environ, "OMP_NUM_THREADS": "1", "DISTRUN_STALL_TIMEOUT": "60", **environ}
+        if isinstance(size, tuple):
+            done = run_on_hosts(command, size, environ)
+        else:
+            done = subprocess.run(
+                [sys.executable, "-m", "distrun.runner", "-np", str(size), *command],
+                env=environ,
+                capture_output=True,
+                text=True,
+                timeout=DEADLINE,
+                check=False,
+            )
         assert done.returncode == 0, f"exit status {done.returncode}\n{done.stdout[-5000:]}\n{done.stderr[-10000:]}"
         return done.stdout
 

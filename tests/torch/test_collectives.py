@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 
 
-@pytest.mark.parametrize("size", [2, 4, "localhost:1,127.0.0.1:1", "localhost:2,127.0.0.1:2"])
+@pytest.mark.parametrize("size", [2, (1, 1), (2, 2)], ids=str)
 def test_every_collective_does_what_plain_torch_does_on_everybodys_tensors(job, size):
     job("collectives", size)
 
 
-@pytest.mark.parametrize("size", [2, 3, "localhost:1,127.0.0.1:1", "localhost:2,127.0.0.1:2"])
+@pytest.mark.parametrize("size", [3, (1, 1)], ids=str)
 def test_gradients_flow_back_through_the_collectives(job, size):
     job("gradients", size)

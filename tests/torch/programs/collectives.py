@@ -290,8 +290,10 @@ def a_compressor_of_the_users_own_is_called():
     assert calls == ["compress", "decompress", "compress", "compress", "decompress", "decompress"]
     exact = torch.full((5,), 1.0 + 2.0**-20)
     for ours in (hvd.Compression.none, hvd.Compression.fp16, hvd.Compression.bf16):
-        assert equal(hvd.allreduce(exact, compression=ours), exact)
         narrow, context = ours.compress(exact)
+        is_narrowed = hvd.local_size() < SIZE and ours is not hvd.Compression.none  # only what leaves the host is
+        expected = ours.decompress(narrow, context) if is_narrowed else exact
+        assert equal(hvd.allreduce(exact, compression=ours), expected)
         assert ours.decompress(narrow, context).dtype == torch.float32
 
 

@@ -106,6 +106,13 @@ def operators_other_than_average_reduce_as_they_say():
 
 
 @check
+def half_precision_on_the_wire_changes_little_and_within_a_host_nothing():
+    make = lambda p: torch.optim.SGD(p, 0.1)  # noqa: E731
+    compressed = train(make, wrap=distributed(compression=hvd.Compression.fp16), part=mine)
+    assert close(compressed, train(make), 1e-6 if hvd.local_size() == SIZE else 1e-2)
+
+
+@check
 def groups_and_predivision_change_nothing_but_the_way():
     make = lambda p: torch.optim.Adam(p, 0.01)  # noqa: E731
     alone = train(make)
@@ -115,7 +122,6 @@ def groups_and_predivision_change_nothing_but_the_way():
         {"groups": 100},
         {"gradient_predivide_factor": 4.0},
         {"gradient_predivide_factor": 0.5, "groups": 2},
-        {"compression": hvd.Compression.fp16},
     ):
         assert close(train(make, wrap=distributed(**options), part=mine), alone), options
 

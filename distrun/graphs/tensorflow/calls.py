@@ -1,0 +1,95 @@
+"""One collective on several dense tensors, wherever the caller is: eager, in a tf.function, in a graph of TensorFlow 1."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from distrun.errors import UsageError
+from distrun.graphs.collective import Collective
+from distrun.graphs.tensorflow import arrays, mechanism, tracing
+from distrun.runtime import world
+from distrun.runtime.dtypes import ELEMENT_TYPES
+from distrun.runtime.reduction import check_op
+
+MOVES_ROWS = ("allgather", "alltoall", "reducescatter")
+
+
+@tf.autograph.experimental.do_not_convert
+def call(tensors: Sequence[Any], collective: Collective) -> list[tf.Tensor]:
+    """The results of a collective on `tensors`, of any dtypes and shapes; not differentiable.
+
+    A collective without a name is matched by its order when eager; in a graph it gets a name.
+
+    Raises:
+        UsageError: elements that cannot travel, or a graph that XLA compiles.
+        NotInitializedError: before `init()`.
+        CollectiveError: eagerly, as `Handle.wait` does. In a graph it is a tf.errors.OpError with its text.
+    """
+    if collective.kind in MOVES_ROWS:
+        return call_rows(tensors, collective)[0]
+    given, collective = _checked(tensors, collective)
+    if tf.executing_eagerly():
+        return [tf.convert_to_tensor(array) for array in arrays.reduce(_shown(given), collective)]
+    return mechanism.reduce(given, collective)
+
+
+@tf.autograph.experimental.do_not_convert
+def call_rows(tensors: Sequence[Any], collective: Collective, splits: Any = None) -> tuple[list[tf.Tensor], tf.Tensor]:
+    """`call` for collectives that move rows: the results, and how many rows of each came from each rank.
+
+    The latter is an int32 tensor [tensors, ranks]; after a reducescatter [tensors, 0]. `splits` are for an alltoall.
+    """
+    given, collective = _checked(tensors, collective)
+    for tensor in given:
+        if tensor.shape.rank is not None:
+            arrays.row_size(tuple(tensor.shape), collective.kind)
+    if tf.executing_eagerly():
+        results, received = arrays.move_rows(_shown(given), None if splits is None else np.asarray(splits), collective)
+        return [tf.convert_to_tensor(result) for result in results], tf.convert_to_tensor(received)
+    where = tf.constant([], tf.int32) if splits is None else tf.cast(splits, tf.int32)
+    nodes, received = mechanism.move_rows(given, where, collective)
+    for node, tensor in zip(nodes, given, strict=True):
+        if tensor.shape.rank is not None:
+            node.set_shape([None, *tensor.shape[1:]])
+    return nodes, received
+
+
+def _checked(tensors: Sequence[Any], collective: Collective) -> tuple[list[tf.Tensor], Collective]:
+    if not tensors:
+        raise UsageError("a group needs at least one tensor, and this one is empty: leave the call out, on all ranks")
+    world.engine()  # raises now rather than when the graph runs
+    given = [tf.convert_to_tensor(tensor) for tensor in tensors]
+    for tensor in given:
+        _check_dtype(tensor, collective)
+    return given, placed(collective)
+
+
+@tf.autograph.experimental.do_not_convert
+def placed(collective: Collective) -> Collective:
+    """The collective with the name and the call site that it has here, if it comes without."""
+    name = collective.name
+    if not tf.executing_eagerly():
+        tracing.refuse_xla(collective.kind)
+        name = name or tracing.name_in_graph(collective.kind)
+    return replace(collective, name=name, site=collective.site or tracing.site())
+
+
+def _check_dtype(tensor: tf.Tensor, collective: Collective) -> None:
+    name = tensor.dtype.name
+    if name not in ELEMENT_TYPES:
+        known = ", ".join(each for each in ELEMENT_TYPES if hasattr(tf, each))
+        raise UsageError(
+            f"elements of {tensor.dtype!r} cannot travel (known: {known}): convert the tensor with tf.cast"
+        )
+    if collective.kind in ("allreduce", "reducescatter"):
+        check_op(collective.op, name)
+
+
+def _shown(tensors: Sequence[tf.Tensor]) -> list[np.ndarray[Any, Any]]:
+    """The memory of eager tensors; those of no dimensions come as scalars, which are copied."""
+    return [np.asarray(tensor if tensor.shape.rank else tensor.numpy()) for tensor in tensors]

@@ -1,0 +1,109 @@
+"""The gradients of a training step, reduced with few calls."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
+import tensorflow as tf
+
+from distrun.errors import UsageError
+from distrun.graphs.collective import Collective
+from distrun.graphs.gradients import reduce_gradients as reduce_dense
+from distrun.graphs.tensorflow.calls import call
+from distrun.runtime import world
+from distrun.runtime.reduction import Average, Sum
+from distrun.tensor_fusion.buckets import Item
+
+Call = Callable[[Sequence[Any], Collective], list[tf.Tensor]]
+"""Puts a collective on several tensors into the graph."""
+
+
+@tf.autograph.experimental.do_not_convert
+def reduce_gradients(gradients: Sequence[Any], collective: Collective, sparse_as_dense: bool = False) -> list[Any]:
+    """The allreduced gradients. None stays None; tf.IndexedSlices stay so, unless `sparse_as_dense`.
+
+    `collective` is an allreduce with a name.
+
+    Raises:
+        UsageError: tf.IndexedSlices and another op than Average and Sum; or as `call` does.
+    """
+    results = [
+        tf.convert_to_tensor(each) if isinstance(each, tf.IndexedSlices) and sparse_as_dense else each
+        for each in gradients
+    ]
+    if world.size() == 1 and collective.prescale * collective.postscale == 1.0:
+        return results
+    sparse = [place for place, each in enumerate(results) if isinstance(each, tf.IndexedSlices)]
+    dense = [place for place, each in enumerate(results) if each is not None and place not in sparse]
+    put = _one_after_the_other()
+    if dense:
+        given = [tf.convert_to_tensor(results[place]) for place in dense]
+        reduced = reduce_dense(given, collective, _Toolkit(), put)
+        for place, tensor in zip(dense, reduced, strict=True):
+            results[place] = tensor
+    if sparse:
+        gathered = gather_slices([results[place] for place in sparse], collective.named("sparse"), put)
+        for place, slices in zip(sparse, gathered, strict=True):
+            results[place] = slices
+    return results
+
+
+def gather_slices(
+    slices: Sequence[tf.IndexedSlices], collective: Collective, put: Call = call
+) -> list[tf.IndexedSlices]:
+    """The allreduce of rows that are spread over a larger tensor: everybody's rows, scaled, and everybody's indices.
+
+    Raises:
+        UsageError: the op is neither Average nor Sum.
+    """
+    if collective.op not in (Average, Sum):
+        raise UsageError(
+            f"op={collective.op} of tf.IndexedSlices is not offered: use Sum or Average, or tf.convert_to_tensor before"
+        )
+    tensors = [each.values for each in slices] + [each.indices for each in slices]
+    gathered = put(tensors, replace(collective, kind="allgather", prescale=1.0, postscale=1.0, wire=""))
+    return [
+        tf.IndexedSlices(_scaled(values, collective), indices, given.dense_shape)
+        for values, indices, given in zip(gathered, gathered[len(slices) :], slices, strict=False)
+    ]
+
+
+def _scaled(values: tf.Tensor, collective: Collective) -> tf.Tensor:
+    factor = collective.prescale * collective.postscale
+    if factor != 1.0:
+        values = values * tf.cast(factor, values.dtype)
+    return values / tf.cast(world.size(), values.dtype) if collective.op is Average else values
+
+
+def _one_after_the_other() -> Call:
+    """`call`, each time after the last one has ended.
+
+    A graph of TensorFlow 1 would start them in any order, and with few threads the ranks could wait for different ones.
+    """
+    last: list[tf.Tensor] = []
+
+    def call_next(tensors: Sequence[tf.Tensor], collective: Collective) -> list[tf.Tensor]:
+        with tf.control_dependencies(last):
+            results = call(tensors, collective)
+        last[:] = results[:1]
+        return results
+
+    return call_next
+
+
+class _Toolkit:
+    """What fusing needs of TensorFlow. Eager tensors are fused by the runtime, which costs less."""
+
+    def item(self, tensor: tf.Tensor) -> Item | None:
+        if tf.executing_eagerly() or not tensor.shape.is_fully_defined():
+            return None
+        return Item(tensor.shape.num_elements() * tensor.dtype.size, tensor.dtype)
+
+    def join(self, tensors: Sequence[tf.Tensor]) -> tf.Tensor:
+        return tf.concat([tf.reshape(tensor, [-1]) for tensor in tensors], 0)
+
+    def cut(self, joined: tf.Tensor, like: Sequence[tf.Tensor]) -> list[tf.Tensor]:
+        pieces = tf.split(joined, [tensor.shape.num_elements() for tensor in like])
+        return [tf.reshape(piece, tensor.shape) for piece, tensor in zip(pieces, like, strict=True)]

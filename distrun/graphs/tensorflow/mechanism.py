@@ -1,0 +1,129 @@
+"""Which of the two ways collectives take in a graph: the kernel where it works, else tf.numpy_function.
+
+The kernel costs less for each call. But of large tensors numpy_function hands out results that lie where the ranks have formed
+them, in memory they share, and whose end TensorFlow tells it about; a kernel would have to copy them.
+
+The kernel is registered when this module is imported, so that stored graphs with it can be loaded. That it runs is tried before
+the first use, not at once: it would settle TensorFlow's devices and threads, which are the script's to choose.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Sequence
+from typing import Protocol
+
+import tensorflow as tf
+
+from distrun.errors import UsageError
+from distrun.graphs.collective import Collective
+from distrun.graphs.tensorflow import kernel, numpy_function
+
+VARIABLE = "DISTRUN_TENSORFLOW_OP"
+CHOICES = ("auto", "kernel", "numpy_function")
+
+
+class Mechanism(Protocol):
+    """Puts collectives into the graph that is being built."""
+
+    def reduce(self, tensors: Sequence[tf.Tensor], collective: Collective, /) -> list[tf.Tensor]:
+        """An allreduce or a broadcast."""
+        ...
+
+    def move_rows(
+        self, tensors: Sequence[tf.Tensor], splits: tf.Tensor, collective: Collective, /
+    ) -> tuple[list[tf.Tensor], tf.Tensor]:
+        """An allgather, an alltoall or a reducescatter: the results, and the rows of each from each rank.
+
+        `splits` is an int32 vector, empty unless given to an alltoall.
+        """
+        ...
+
+
+LARGE = 1 << 20
+"""Bytes from which a copy costs more than the kernel saves."""
+
+
+def reduce(tensors: Sequence[tf.Tensor], collective: Collective) -> list[tf.Tensor]:
+    """Put an allreduce or a broadcast into the graph."""
+    way = mechanism()
+    if way is kernel and _choice() == "auto" and collective.kind == "allreduce" and _nbytes(tensors) >= LARGE:
+        way = numpy_function
+    return way.reduce(tensors, collective)
+
+
+def move_rows(
+    tensors: Sequence[tf.Tensor], splits: tf.Tensor, collective: Collective
+) -> tuple[list[tf.Tensor], tf.Tensor]:
+    """Put an allgather, an alltoall or a reducescatter into the graph; see `Mechanism`."""
+    return mechanism().move_rows(tensors, splits, collective)
+
+
+def _nbytes(tensors: Sequence[tf.Tensor]) -> int:
+    """The bytes of tensors whose shapes are known."""
+    return sum(tensor.shape.num_elements() * tensor.dtype.size for tensor in tensors if tensor.shape.is_fully_defined())
+
+
+def mechanism() -> Mechanism:
+    """The way that works here."""
+    global _mechanism, _is_tried
+    if not _is_tried:
+        _is_tried = True
+        if _mechanism is kernel:
+            try:
+                _try_kernel()
+            except Exception as error:
+                _mechanism = _other_than_kernel(error)
+    return _mechanism
+
+
+def _choice() -> str:
+    choice = os.environ.get(VARIABLE) or "auto"
+    if choice not in CHOICES:
+        raise UsageError(f"{VARIABLE}={choice!r} is not one of {', '.join(CHOICES)}: correct or unset it")
+    return choice
+
+
+def _registered() -> Mechanism:
+    if _choice() == "numpy_function":
+        return numpy_function
+    try:
+        kernel.register()
+    except Exception as error:
+        return _other_than_kernel(error)
+    return kernel
+
+
+def _try_kernel() -> None:
+    with tf.init_scope():
+        if not tf.executing_eagerly():  # TensorFlow 1: a trial session would settle the threads of the script's
+            return
+
+        @tf.function(autograph=False, jit_compile=False)
+        def both(tensor: tf.Tensor) -> list[tf.Tensor]:
+            return kernel.reduce([tensor, tensor + 1.0], Collective(kernel.PROBE, kernel.PROBE))
+
+        shown = [result.numpy().tolist() for result in both(tf.constant([1.0, 2.0]))]
+    if shown != [[1.0, 2.0], [2.0, 3.0]]:
+        raise RuntimeError(f"a trial run gave {shown}")
+
+
+def _other_than_kernel(error: Exception) -> Mechanism:
+    told = f"{type(error).__name__}: {error}"
+    if _choice() == "kernel":
+        raise UsageError(
+            f"{VARIABLE}=kernel does not work with TensorFlow {tf.__version__} ({told}): use auto or numpy_function"
+        ) from error
+    logging.getLogger("distrun").warning(
+        "TensorFlow %s does not take distrun's operation (%s), so collectives in graphs go through tf.numpy_function, which "
+        "is a little slower; %s=numpy_function silences this",
+        tf.__version__,
+        told,
+        VARIABLE,
+    )
+    return numpy_function
+
+
+_mechanism: Mechanism = _registered()
+_is_tried = False

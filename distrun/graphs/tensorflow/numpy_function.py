@@ -1,0 +1,39 @@
+"""Collectives as nodes of a graph by tf.numpy_function: public, a copy slower, and bound to this process."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from distrun.graphs.collective import Collective
+from distrun.graphs.tensorflow import arrays
+
+
+def reduce(tensors: Sequence[tf.Tensor], collective: Collective) -> list[tf.Tensor]:
+    """A node for an allreduce or a broadcast."""
+
+    def carry_out(*given: Any) -> list[Any]:
+        return arrays.reduce([np.asarray(each) for each in given], collective)
+
+    results = tf.numpy_function(carry_out, tensors, [tensor.dtype for tensor in tensors], name=collective.kind)
+    return [tf.ensure_shape(result, tensor.shape) for result, tensor in zip(results, tensors, strict=True)]
+
+
+def move_rows(
+    tensors: Sequence[tf.Tensor], splits: tf.Tensor, collective: Collective
+) -> tuple[list[tf.Tensor], tf.Tensor]:
+    """A node for an allgather, an alltoall or a reducescatter."""
+
+    def carry_out(splits: Any, *given: Any) -> list[Any]:
+        results, received = arrays.move_rows(
+            [np.asarray(each) for each in given], splits if splits.size else None, collective
+        )
+        return [*results, received]
+
+    types = [*[tensor.dtype for tensor in tensors], tf.int32]
+    *results, received = tf.numpy_function(carry_out, [splits, *tensors], types, name=collective.kind)
+    received.set_shape([len(tensors), None])
+    return results, received

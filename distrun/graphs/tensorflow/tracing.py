@@ -1,0 +1,55 @@
+"""The graph that is being built: who compiles it, and what collectives are called in it.
+
+A name must be the same on all ranks, also when just one of them traces a function anew, for a smaller last batch say. So
+collectives are counted in each graph, and not in the process.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+from typing import Any
+from weakref import WeakKeyDictionary
+
+import tensorflow as tf
+from tensorflow.python.framework.func_graph import FuncGraph
+from tensorflow.python.ops import control_flow_util
+from tensorflow.python.util import tf_stack
+
+from distrun.errors import UsageError
+from distrun.runtime.callsite import call_site
+
+_PACKAGE = f"{Path(__file__).parents[2]}/"
+_FRAMEWORKS = (f"{Path(tf.__file__).parent}/", f"{Path(tf.__file__).parents[1]}/keras/")
+_counts: WeakKeyDictionary[Any, Counter[str]] = WeakKeyDictionary()
+
+
+def name_in_graph(kind: str) -> str:
+    """A name for the next collective of a kind in the graph that is being built: `train_step.allreduce.0`."""
+    graph = tf.compat.v1.get_default_graph()
+    while isinstance(graph, FuncGraph) and type(graph) is not FuncGraph:  # a branch or a loop: part of its function
+        graph = graph.outer_graph
+    counter = _counts.setdefault(graph, Counter())
+    counter[kind] += 1
+    return f"{getattr(graph, 'name', 'graph')}.{kind}.{counter[kind] - 1}"
+
+
+def site() -> str:
+    """Where in user code we are: `train.py:12 in train_step`. AutoGraph runs rewritten copies, and knows the originals."""
+    if tf.executing_eagerly():
+        return call_site(*_FRAMEWORKS)
+    for frame in reversed(tf_stack.extract_stack()):
+        if not frame.filename.startswith((_PACKAGE, *_FRAMEWORKS)):
+            return f"{Path(frame.filename).name}:{frame.lineno} in {frame.name}"
+    return ""
+
+
+def refuse_xla(kind: str) -> None:
+    """
+    Raises:
+        UsageError: XLA will compile the graph, which it cannot with operations that are not its own.
+    """
+    if control_flow_util.GraphOrParentsInXlaContext(tf.compat.v1.get_default_graph()):
+        raise UsageError(
+            f"{kind} is inside jit_compile=True, and XLA cannot compile collectives: use jit_compile=False for this function"
+        )

@@ -1,0 +1,122 @@
+"""The differentiable collectives: what flows back through each of them is what Horovod sends back.
+
+In general each rank has a loss of its own and gradients are those of the sum of all losses, except that allgather and
+broadcast average where a sum would be due, as Horovod's do; `DistributedGradientTape` averages in any case.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
+import tensorflow as tf
+
+from distrun.errors import UsageError
+from distrun.graphs.collective import Collective
+from distrun.graphs.tensorflow import call, call_rows, placed
+from distrun.runtime import world
+from distrun.runtime.reduction import Average, Sum
+
+Gradients = Sequence[Any]
+
+
+def allreduce(tensors: Sequence[Any], collective: Collective) -> list[tf.Tensor]:
+    """Back flows the allreduce of the gradients with the same op and factors."""
+    collective = placed(collective)
+
+    def backward(gradients: Gradients) -> list[tf.Tensor]:
+        if collective.op not in (Average, Sum):
+            raise UsageError(
+                f"allreduce with op={collective.op} has no gradient here: reduce tf.stop_gradient(tensor) instead"
+            )
+        return allreduce(gradients, collective.named("gradient"))
+
+    return _differentiable(tensors, lambda given: (call(given, collective), backward))
+
+
+def allgather(tensors: Sequence[Any], collective: Collective) -> list[tf.Tensor]:
+    """Back flow this rank's rows of the averaged gradients."""
+    collective = placed(collective)
+    rank = world.rank()
+
+    def forward(given: Sequence[tf.Tensor]) -> Any:
+        results, received = call_rows(given, collective)
+        starts = tf.reduce_sum(received[:, :rank], axis=1)
+
+        def backward(gradients: Gradients) -> list[tf.Tensor]:
+            averaged = allreduce(gradients, replace(collective.named("gradient"), kind="allreduce", op=Average))
+            return [
+                whole[starts[place] : starts[place] + received[place, rank]] for place, whole in enumerate(averaged)
+            ]
+
+        return results, backward
+
+    return _differentiable(tensors, forward)
+
+
+def reducescatter(tensors: Sequence[Any], collective: Collective) -> list[tf.Tensor]:
+    """Back flow the ranks' gradients put together, scaled as the sum was."""
+    if collective.op not in (Average, Sum):
+        raise UsageError(f"reducescatter with op={collective.op} is not offered: use Sum or Average, or allreduce")
+    collective = placed(collective)
+    factor = collective.prescale * collective.postscale / (world.size() if collective.op is Average else 1)
+
+    def backward(gradients: Gradients) -> list[tf.Tensor]:
+        back = replace(collective.named("gradient"), kind="allgather", op=Average, prescale=1.0, postscale=1.0, wire="")
+        return [whole * tf.cast(factor, whole.dtype) for whole in allgather(gradients, back)]
+
+    return _differentiable(tensors, lambda given: (call(given, collective), backward))
+
+
+def broadcast(tensors: Sequence[Any], collective: Collective) -> list[tf.Tensor]:
+    """Back flows the averaged gradient at the root, and zero elsewhere."""
+    collective = placed(collective)
+
+    def backward(gradients: Gradients) -> list[tf.Tensor]:
+        averaged = allreduce(gradients, replace(collective.named("gradient"), kind="allreduce", op=Average, root=-1))
+        return averaged if world.rank() == collective.root else [tf.zeros_like(each) for each in averaged]
+
+    return _differentiable(tensors, lambda given: (call(given, collective), backward))
+
+
+def alltoall(tensor: Any, splits: Any, collective: Collective) -> tuple[tf.Tensor, tf.Tensor]:
+    """Back flow the gradients of the rows sent, each from the rank that received it."""
+    collective = placed(collective)
+
+    def forward(given: Sequence[tf.Tensor]) -> Any:
+        results, received = call_rows(given, collective, splits)
+
+        def backward(gradients: Gradients) -> list[tf.Tensor]:
+            return [alltoall(gradients[0], received[0], collective.named("gradient"))[0]]
+
+        return [*results, received[0]], backward
+
+    received, rows = _differentiable([tensor], forward)
+    return received, rows
+
+
+Backward = Callable[[Gradients], Sequence[tf.Tensor]]
+
+
+def _differentiable(
+    tensors: Sequence[Any], forward: Callable[[Sequence[tf.Tensor]], tuple[Sequence[tf.Tensor], Backward]]
+) -> list[tf.Tensor]:
+    """What `forward` returns, and its `backward` known to TensorFlow: for the tensors that can have a gradient."""
+    given = [tf.convert_to_tensor(tensor) for tensor in tensors]
+    places = [place for place, tensor in enumerate(given) if tensor.dtype.is_floating or tensor.dtype.is_complex]
+
+    def both(*tensors: tf.Tensor) -> Any:
+        results, backward = forward(tensors)
+
+        def gradient(*gradients: Any) -> list[Any]:
+            back: list[Any] = [None] * len(tensors)
+            for place, each in zip(places, backward([gradients[place] for place in places]), strict=True):
+                back[place] = each
+            return back
+
+        return list(results), gradient
+
+    if not places:
+        return list(both(*given)[0])
+    return list(tf.custom_gradient(both)(*given))

@@ -1,0 +1,84 @@
+"""From the gradients of this rank to those of all ranks together, for the tape and the optimizer."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import tensorflow as tf
+
+from distrun.errors import UsageError
+from distrun.graphs import agreement
+from distrun.graphs.collective import Collective
+from distrun.graphs.compression import Compressor, wire_type
+from distrun.graphs.tensorflow import reduce_gradients
+from distrun.runtime import world
+from distrun.runtime.agreement import describe
+from distrun.runtime.process_set import ProcessSet
+from distrun.runtime.reduction import Average, ReduceOp
+
+
+@dataclass(frozen=True)
+class GradientReduction:
+    """How gradients are reduced."""
+
+    op: ReduceOp
+    predivide: float
+    wire: str
+    sparse_as_dense: bool
+    process_set: int
+
+    @classmethod
+    def of(
+        cls,
+        op: ReduceOp,
+        gradient_predivide_factor: float,
+        compression: Compressor,
+        sparse_as_dense: bool,
+        process_set: ProcessSet,
+    ) -> GradientReduction:
+        """From Horovod's arguments.
+
+        Raises:
+            UsageError: they do not fit together.
+        """
+        if gradient_predivide_factor != 1.0 and op is not Average:
+            raise UsageError(
+                f"gradient_predivide_factor={gradient_predivide_factor} divides an average in two steps, and op={op} is none: "
+                "leave it out"
+            )
+        wire = wire_type(compression)
+        return cls(op, float(gradient_predivide_factor), wire, sparse_as_dense, process_set.process_set_id)
+
+    @tf.autograph.experimental.do_not_convert
+    def reduce(self, gradients: Sequence[Any], sources: Sequence[Any]) -> list[Any]:
+        """The gradients of all ranks together; None stays None. In a world of one they are as they were.
+
+        The ranks compare the sources when they are first seen.
+
+        Raises:
+            MismatchError: the sources differ, in number, name, shape or dtype.
+        """
+        if world.size() == 1:
+            return list(gradients)
+        entries = [entry_of(source, place) for place, source in enumerate(sources)]
+        number = agreement.number_of(entries, "the variables that have gradients")
+        collective = Collective(
+            "allreduce",
+            f"gradients.{number}",
+            self.op,
+            prescale=1.0 / self.predivide,
+            postscale=self.predivide,
+            process_set=self.process_set,
+            wire=self.wire,
+        )
+        return reduce_gradients(gradients, collective, self.sparse_as_dense)
+
+
+def entry_of(source: Any, place: int) -> str:
+    """How a variable is listed when ranks compare theirs; of a plain tensor the shape may change from batch to batch."""
+    name = getattr(source, "path", None) or (source.name if hasattr(source, "assign") else None)
+    if name is None:
+        return f"tensor {place} {tf.convert_to_tensor(source).dtype.name}"
+    return describe(agreement.plain_name(name), source.shape, tf.as_dtype(source.dtype).name)

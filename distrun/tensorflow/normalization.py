@@ -1,0 +1,37 @@
+"""Batch normalization over the batches of all ranks."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import tensorflow as tf
+
+from distrun.errors import UsageError
+from distrun.runtime import world
+from distrun.runtime.reduction import Sum
+from distrun.tensorflow.collectives import allreduce
+
+
+class SyncBatchNormalization(tf.keras.layers.BatchNormalization):
+    """`tf.keras.layers.BatchNormalization` by the mean and variance of all ranks' rows, however many each has."""
+
+    def __init__(self, fused: bool = False, **kwargs: Any) -> None:
+        """
+        Raises:
+            UsageError: `fused` is true.
+        """
+        if fused:
+            raise UsageError("fused=True normalizes on one device: leave it out of SyncBatchNormalization")
+        super().__init__(**kwargs)
+
+    def _moments(self, inputs: Any, mask: Any) -> tuple[Any, Any]:
+        mean, variance = super()._moments(inputs, mask)
+        if world.size() == 1:
+            return mean, variance
+        rows = tf.size(inputs) / tf.size(mean) if mask is None else tf.reduce_sum(tf.cast(mask, tf.float64))
+        weight = tf.cast(rows, mean.dtype)
+        sums = allreduce(
+            tf.stack([mean * weight, (variance + mean**2) * weight, tf.fill(tf.shape(mean), weight)]), op=Sum
+        )
+        mean, square = sums[0] / sums[2], sums[1] / sums[2]
+        return mean, square - mean**2

@@ -1,0 +1,33 @@
+"""Rank and size as tensors, for graphs."""
+
+from __future__ import annotations
+
+import tensorflow as tf
+
+from distrun.runtime import world
+
+
+def size_op(process_set_id: int = 0, name: str | None = None) -> tf.Tensor:
+    """The number of ranks, as an int32 scalar."""
+    return tf.constant(world.size(), tf.int32, name=name)
+
+
+def rank_op(name: str | None = None) -> tf.Tensor:
+    """This process's rank, as an int32 scalar."""
+    return tf.constant(world.rank(), tf.int32, name=name)
+
+
+def local_size_op(name: str | None = None) -> tf.Tensor:
+    """The number of ranks on this host, as an int32 scalar."""
+    return tf.constant(world.local_size(), tf.int32, name=name)
+
+
+def local_rank_op(name: str | None = None) -> tf.Tensor:
+    """This process's rank on its host, as an int32 scalar."""
+    return tf.constant(world.local_rank(), tf.int32, name=name)
+
+
+def process_set_included_op(process_set_id: int = 0, name: str | None = None) -> tf.Tensor:
+    """Whether this rank belongs to the process set, which all do: an int32 scalar."""
+    world.current()
+    return tf.constant(1, tf.int32, name=name)

@@ -1,0 +1,97 @@
+"""Starting from the same state: variables and objects, from one rank to all."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import tensorflow as tf
+
+from distrun.errors import UsageError
+from distrun.graphs import agreement
+from distrun.graphs.tensorflow import call
+from distrun.runtime import objects, world
+from distrun.runtime.process_set import ProcessSet, global_process_set
+from distrun.tensorflow.collectives import assign_all, broadcasting
+from distrun.tensorflow.gradients import entry_of
+
+_World = global_process_set
+
+
+@tf.autograph.experimental.do_not_convert
+def broadcast_variables(
+    variables: Iterable[Any], root_rank: int, process_set: ProcessSet = _World, inplace: bool = False
+) -> Any:
+    """Overwrite variables of TensorFlow or Keras with the root's: `broadcast_variables(model.variables, root_rank=0)`.
+
+    Returns, in a graph, the operation that does it. `inplace` is accepted for Horovod's sake.
+
+    Raises:
+        UsageError: something among them is no variable.
+        MismatchError: the ranks do not have the same names, shapes and dtypes.
+    """
+    variables = list(variables)
+    for variable in variables:
+        if not hasattr(variable, "assign"):
+            raise UsageError(
+                f"broadcast_variables takes variables, and {type(variable).__name__} is none: give it model.variables, say"
+            )
+    collective = broadcasting(root_rank, "broadcast_variables", process_set)
+    if world.size() == 1:
+        return None if tf.executing_eagerly() else tf.no_op()
+    entries = [entry_of(variable, place) for place, variable in enumerate(variables)]
+    number = agreement.number_of(entries, "the variables to broadcast")
+    if not variables:
+        return None if tf.executing_eagerly() else tf.no_op()
+    return assign_all(variables, call(variables, collective.named(str(number))))
+
+
+def broadcast_global_variables(root_rank: int) -> Any:
+    """The operation that overwrites all global variables of a graph of TensorFlow 1 with the root's.
+
+    Raises:
+        UsageError: TensorFlow runs eagerly, where there are none.
+    """
+    if tf.executing_eagerly():
+        raise UsageError(
+            "broadcast_global_variables is for graphs of TensorFlow 1: use broadcast_variables(model.variables, root_rank)"
+        )
+    return broadcast_variables(tf.compat.v1.global_variables(), root_rank)
+
+
+class BroadcastGlobalVariablesHook(tf.compat.v1.train.SessionRunHook):
+    """For sessions of TensorFlow 1: all ranks start from what the root initialised, or restored from a checkpoint."""
+
+    def __init__(self, root_rank: int, device: str = "") -> None:
+        """`device` is accepted for Horovod's sake."""
+        super().__init__()
+        self.root_rank = root_rank
+        self.bcast_op: Any = None
+
+    def begin(self) -> None:
+        if self.bcast_op is None or self.bcast_op.graph is not tf.compat.v1.get_default_graph():
+            self.bcast_op = broadcast_global_variables(self.root_rank)
+
+    def after_create_session(self, session: Any, coord: Any) -> None:
+        session.run(self.bcast_op)
+
+
+def broadcast_object(
+    obj: Any, root_rank: int = 0, session: Any = None, name: str | None = None, process_set: ProcessSet = _World
+) -> Any:
+    """The root's object, pickled there and unpickled here. `session` is accepted for Horovod's sake."""
+    return objects.broadcast_object(obj, root_rank, name, process_set)
+
+
+def broadcast_object_fn(
+    root_rank: int = 0, session: Any = None, name: str | None = None, process_set: ProcessSet = _World
+) -> Callable[[Any], Any]:
+    """`broadcast_object` as a function of the object alone."""
+    return lambda obj: objects.broadcast_object(obj, root_rank, name, process_set)
+
+
+def allgather_object(
+    obj: Any, session: Any = None, name: str | None = None, process_set: ProcessSet = _World
+) -> list[Any]:
+    """All ranks' objects, in rank order. `session` is accepted for Horovod's sake."""
+    return objects.allgather_object(obj, name, process_set)

@@ -1,0 +1,172 @@
+"""The TensorFlow face in a world of one, and the parts of it that need no world."""
+
+from __future__ import annotations
+
+import inspect
+import logging
+import subprocess
+import sys
+
+import pytest
+import tensorflow as tf
+
+import distrun.tensorflow as hvd
+from distrun.errors import NotInitializedError, UsageError
+from distrun.graphs.agreement import plain_name
+from distrun.graphs.collective import Collective
+from distrun.graphs.tensorflow import c_api, kernel, mechanism, numpy_function
+from distrun.runtime import world
+from distrun.tensorflow.gradients import entry_of
+
+
+@pytest.fixture
+def alone(monkeypatch):
+    for variable in ("DISTRUN_RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "SLURM_PROCID", "RANK"):
+        monkeypatch.delenv(variable, raising=False)
+    hvd.init()
+    assert hvd.size() == 1
+    yield
+    hvd.shutdown()
+
+
+@pytest.fixture
+def untried(monkeypatch):
+    """As if nothing had been chosen yet."""
+    monkeypatch.setattr(mechanism, "_mechanism", kernel)
+    monkeypatch.setattr(mechanism, "_is_tried", False)
+    monkeypatch.delenv(mechanism.VARIABLE, raising=False)
+
+
+@pytest.fixture
+def warnings(caplog):
+    log = logging.getLogger("distrun")
+    log.addHandler(caplog.handler)
+    yield caplog
+    log.removeHandler(caplog.handler)
+
+
+def test_importing_the_face_loads_no_mpi_and_settles_no_devices():
+    code = (
+        "import sys, distrun.tensorflow, tensorflow as tf; "
+        "tf.config.threading.set_inter_op_parallelism_threads(1); tf.config.set_visible_devices([], 'GPU'); "
+        "sys.exit('mpi4py' in sys.modules)"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_before_init_the_face_says_so():
+    assert not world.is_initialized()
+    with pytest.raises(NotInitializedError, match="call distrun"):
+        hvd.allreduce(tf.ones(1))
+    with pytest.raises(NotInitializedError):
+        hvd.DistributedGradientTape(tf.GradientTape())
+    with pytest.raises(NotInitializedError):
+        hvd.DistributedOptimizer(tf.compat.v1.train.AdamOptimizer())
+
+
+def test_signatures_are_horovods():
+    devices = "device_dense device_sparse"
+    expected = {
+        "allreduce": f"tensor average {devices} compression op prescale_factor postscale_factor name",
+        "grouped_allreduce": f"tensors average {devices} compression op prescale_factor postscale_factor process_set",
+        "allgather": "tensor name ignore_name_scope process_set",
+        "grouped_allgather": "tensors name ignore_name_scope process_set",
+        "broadcast": "tensor root_rank name ignore_name_scope process_set",
+        "broadcast_": "variables root_rank name process_set",
+        "alltoall": "tensor splits name ignore_name_scope process_set",
+        "reducescatter": "tensor device_dense compression op name process_set prescale_factor postscale_factor",
+        "grouped_reducescatter": "tensors device_dense compression op process_set prescale_factor postscale_factor",
+        "broadcast_variables": "variables root_rank process_set inplace",
+        "broadcast_object": "obj root_rank session name process_set",
+        "allgather_object": "obj session name process_set",
+        "DistributedGradientTape": (
+            f"gradtape {devices} compression sparse_as_dense op gradient_predivide_factor num_groups groups process_set"
+        ),
+        "DistributedOptimizer": (
+            f"optimizer name use_locking {devices} compression sparse_as_dense backward_passes_per_step op "
+            "gradient_predivide_factor average_aggregated_gradients num_groups groups process_set"
+        ),
+    }
+    for name, parameters in expected.items():
+        given = list(inspect.signature(getattr(hvd, name)).parameters)
+        assert given[: len(parameters.split())] == parameters.split(), name
+
+
+def test_everything_that_is_offered_is_there():
+    assert all(hasattr(hvd, name) for name in hvd.__all__)
+    with pytest.raises(AttributeError, match="Adasum"):
+        hvd.Adasum  # noqa: B018
+
+
+def test_collectives_of_one_rank_give_what_they_are_given(alone):
+    tensor = tf.reshape(tf.range(6.0), (2, 3))
+    for function in (
+        hvd.allreduce,
+        hvd.allgather,
+        hvd.alltoall,
+        hvd.reducescatter,
+        lambda tensor: hvd.broadcast(tensor, 0),
+        lambda tensor: hvd.grouped_allreduce([tensor])[0],
+    ):
+        assert function(tensor).numpy().tolist() == tensor.numpy().tolist()
+        assert tf.function(function)(tensor).numpy().tolist() == tensor.numpy().tolist()
+    variable = tf.Variable(2.0)
+    with tf.GradientTape() as tape:
+        loss = variable**2
+    assert float(hvd.DistributedGradientTape(tape).gradient(loss, variable)) == 4.0
+    hvd.broadcast_variables([variable], 0)
+
+
+def test_the_kernel_is_what_this_tensorflow_takes(untried, warnings):
+    assert mechanism.mechanism() is kernel
+    assert not warnings.records
+
+
+def test_a_tensorflow_that_lacks_a_function_is_served_by_numpy_function_with_one_warning(
+    untried, warnings, monkeypatch
+):
+    monkeypatch.setitem(c_api._SIGNATURES, "TF_OfTomorrow", (None, ()))
+    monkeypatch.setattr(kernel, "_registration", None)
+    assert mechanism._registered() is numpy_function
+    assert [record.levelname for record in warnings.records] == ["WARNING"]
+    assert "TF_OfTomorrow" in warnings.text
+    assert f"{mechanism.VARIABLE}=numpy_function silences this" in warnings.text
+
+
+def test_a_kernel_that_gives_other_results_is_not_used(untried, warnings, monkeypatch):
+    monkeypatch.setattr(kernel, "reduce", lambda tensors, collective: [2 * tensor for tensor in tensors])
+    assert mechanism.mechanism() is numpy_function
+    assert mechanism.mechanism() is numpy_function
+    assert len(warnings.records) == 1
+    assert "a trial run gave" in warnings.text
+
+
+def test_a_kernel_that_was_asked_for_and_fails_is_an_error(untried, monkeypatch):
+    monkeypatch.setenv(mechanism.VARIABLE, "kernel")
+    monkeypatch.setitem(c_api._SIGNATURES, "TF_OfTomorrow", (None, ()))
+    monkeypatch.setattr(kernel, "_registration", None)
+    with pytest.raises(UsageError, match=r"kernel does not work with TensorFlow .*TF_OfTomorrow.*use auto"):
+        mechanism._registered()
+
+
+def test_the_mechanism_is_one_of_three(monkeypatch):
+    monkeypatch.setenv(mechanism.VARIABLE, "xla")
+    with pytest.raises(UsageError, match="'xla' is not one of auto, kernel, numpy_function"):
+        mechanism._registered()
+
+
+def test_a_node_that_is_not_understood_fails_in_a_sentence(alone, monkeypatch):
+    monkeypatch.setattr(Collective, "encode", lambda self: "sing")
+    unknown = tf.function(lambda tensor: kernel.reduce([tensor], Collective("allreduce", "name")))
+    with pytest.raises(tf.errors.InternalError, match="JSONDecodeError"):
+        unknown(tf.ones(1))
+
+
+def test_variables_are_listed_without_the_numbers_of_their_layers():
+    assert plain_name("dense_12/kernel_1:0") == "dense/kernel"
+    assert plain_name("conv2d/kernel") == "conv2d/kernel"
+    assert entry_of(tf.Variable([1.0], name="bias_3"), 0) == "bias [1] float32"
+    assert entry_of(tf.keras.layers.Dense(2, name="fc").add_weight(shape=(2, 3), name="kernel"), 0).endswith(
+        "[2, 3] float32"
+    )
+    assert entry_of(tf.ones((4, 5)), 7) == "tensor 7 float32"
