@@ -6,6 +6,7 @@ import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import lru_cache
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -20,6 +21,9 @@ from distrun.runtime.request import Request, Shape
 
 Flat = NDArray[Any]
 """One-dimensional and contiguous, of the storage dtype of its element type (uint16 for bfloat16)."""
+
+ALIGNMENT = 64
+"""Bytes: TensorFlow copies an array that begins elsewhere than at a multiple of this."""
 
 
 @dataclass(frozen=True)
@@ -61,9 +65,12 @@ class Prepared:
 
     def __init__(self, collective: Collective, dtypes: tuple[str, ...], shapes: tuple[Shape, ...]) -> None:
         self._site = collective.site
+        places = range(len(dtypes))
+        if collective.kind == "allreduce":  # however its results lie, the ranks must agree on the order of the tensors
+            places = sorted(places, key=lambda place: _nbytes(dtypes[place], shapes[place]) % ALIGNMENT > 0)
         groups: dict[str, list[int]] = {}
-        for place, dtype in enumerate(dtypes):
-            groups.setdefault(dtype, []).append(place)
+        for place in places:
+            groups.setdefault(dtypes[place], []).append(place)
         self._groups = [  # the first one keeps the name, so that a rank elsewhere in its program clashes with it
             (
                 _request(collective.named(dtype) if number else collective, dtype, [shapes[place] for place in places]),
@@ -91,14 +98,23 @@ class Prepared:
                 handles.append(self._handle(request, [inputs[place] for place in places], mine))
         _wait(handles)
 
-    def reduce_into(self, inputs: Sequence[Flat], room: Flat) -> None:
-        """An allreduce of tensors of one element type, whose results go to `room` one after the other. Waits.
+    def reduce_into(self, inputs: Sequence[Flat], room: Flat) -> list[Flat]:
+        """An allreduce of tensors of one element type. The results fill `room`, and are parts of it. Waits.
+
+        Those that would put others behind them on addresses that are no multiples of `ALIGNMENT` come last.
 
         Raises:
             CollectiveError: see `Handle.wait`.
         """
-        ((request, _),) = self._groups
-        _wait([self._handle(request, inputs, [room])])
+        ((request, places),) = self._groups
+        _wait([self._handle(request, [inputs[place] for place in places], [room])])
+        results = list(inputs)
+        start = 0
+        for place in places:
+            stop = start + inputs[place].size
+            results[place] = room[start:stop]
+            start = stop
+        return results
 
     def gather(self, inputs: Sequence[Flat], splits: Sequence[int] | None = None) -> list[tuple[Flat, list[int]]]:
         """Allgather, alltoall or reducescatter: for each input a new array and the elements that came from each rank. Waits.
@@ -138,6 +154,10 @@ def prepare(collective: Collective, dtypes: tuple[str, ...], shapes: tuple[Shape
 def storage_of(dtype: str) -> np.dtype[Any]:
     """The numpy dtype in which elements of a type lie in memory."""
     return ELEMENT_TYPES[dtype].storage
+
+
+def _nbytes(dtype: str, shape: Shape) -> int:
+    return prod(shape) * storage_of(dtype).itemsize
 
 
 def _request(collective: Collective, dtype: str, shapes: Sequence[Shape]) -> Request:

@@ -48,6 +48,8 @@ class GradientReduction:
                 f"gradient_predivide_factor={gradient_predivide_factor} divides an average in two steps, and op={op} is none: "
                 "leave it out"
             )
+        if not gradient_predivide_factor > 0:
+            raise UsageError(f"gradient_predivide_factor={gradient_predivide_factor} must be greater than 0")
         wire = wire_type(compression)
         return cls(op, float(gradient_predivide_factor), wire, sparse_as_dense, process_set.process_set_id)
 
@@ -55,14 +57,17 @@ class GradientReduction:
     def reduce(self, gradients: Sequence[Any], sources: Sequence[Any]) -> list[Any]:
         """The gradients of all ranks together; None stays None. In a world of one they are as they were.
 
-        The ranks compare the sources when they are first seen.
+        The ranks compare the sources, and which of them have gradients, when they are first seen.
 
         Raises:
-            MismatchError: the sources differ, in number, name, shape or dtype.
+            MismatchError: the sources differ, in number, name, shape or dtype, or in what their gradients are.
         """
         if world.size() == 1:
             return list(gradients)
-        entries = [entry_of(source, place) for place, source in enumerate(sources)]
+        entries = [
+            entry_of(source, place) + self._note(gradient)
+            for place, (gradient, source) in enumerate(zip(gradients, sources, strict=True))
+        ]
         number = agreement.number_of(entries, "the variables that have gradients")
         collective = Collective(
             "allreduce",
@@ -74,6 +79,12 @@ class GradientReduction:
             wire=self.wire,
         )
         return reduce_gradients(gradients, collective, self.sparse_as_dense)
+
+    def _note(self, gradient: Any) -> str:
+        """How a gradient travels, if not as a tensor: one rank's first might otherwise be added to another one's second."""
+        if gradient is None:
+            return " without gradient"
+        return " in slices" if isinstance(gradient, tf.IndexedSlices) and not self.sparse_as_dense else ""
 
 
 def entry_of(source: Any, place: int) -> str:

@@ -17,9 +17,6 @@ from distrun.runtime.request import Shape
 
 Array = NDArray[Any]
 
-ALIGNMENT = 64
-"""Bytes: TensorFlow copies an array that begins elsewhere than at a multiple of this."""
-
 
 def reduce(arrays: Sequence[Array], collective: Collective) -> list[Array]:
     """Allreduce or broadcast. The results share no memory with the inputs: whoever gets them may keep them."""
@@ -36,21 +33,11 @@ def reduce(arrays: Sequence[Array], collective: Collective) -> list[Array]:
 
 
 def _reduce_in_shared_memory(arrays: Sequence[Array], name: str, collective: Collective) -> list[Array]:
-    """All results lie in one room that other ranks see, so nothing is copied but the inputs.
-
-    Arrays that would put those behind them on addresses that TensorFlow does not take without a copy come last.
-    """
-    order = sorted(range(len(arrays)), key=lambda place: arrays[place].nbytes % ALIGNMENT > 0)
-    ordered = [arrays[place] for place in order]
-    names, shapes = _kinds(ordered)
-    room = collectives.empty(sum(array.size for array in ordered), storage_of(name))
-    prepare(collective, names, shapes).reduce_into(_flats(ordered, names), room)
-    results: list[Array] = [room] * len(arrays)
-    start = 0
-    for place, array in zip(order, ordered, strict=True):
-        results[place] = room[start : start + array.size].view(array.dtype).reshape(array.shape)
-        start += array.size
-    return results
+    """All results lie in one room that other ranks see, so nothing is copied but the inputs."""
+    names, shapes = _kinds(arrays)
+    room = collectives.empty(sum(array.size for array in arrays), storage_of(name))
+    results = prepare(collective, names, shapes).reduce_into(_flats(arrays, names), room)
+    return [result.view(array.dtype).reshape(array.shape) for result, array in zip(results, arrays, strict=True)]
 
 
 def move_rows(

@@ -11,6 +11,7 @@ import tensorflow as tf
 from distrun.errors import UsageError
 from distrun.graphs.collective import Collective
 from distrun.graphs.gradients import reduce_gradients as reduce_dense
+from distrun.graphs.tensorflow import tracing
 from distrun.graphs.tensorflow.calls import call
 from distrun.runtime import world
 from distrun.runtime.reduction import Average, Sum
@@ -35,6 +36,7 @@ def reduce_gradients(gradients: Sequence[Any], collective: Collective, sparse_as
     ]
     if world.size() == 1 and collective.prescale * collective.postscale == 1.0:
         return results
+    collective = replace(collective, name=tracing.told_apart(collective.name))
     sparse = [place for place, each in enumerate(results) if isinstance(each, tf.IndexedSlices)]
     dense = [place for place, each in enumerate(results) if each is not None and place not in sparse]
     put = _one_after_the_other()

@@ -85,8 +85,11 @@ class Context:
         output = self._api.ForwardInputOrAllocateOutput(
             self._context, candidates, 1, index, extents, len(shape), byref(chosen), self._status
         )
-        array = self._keep(output, self.inputs[index].dtype)
-        return self.inputs[index] if chosen.value == index else array
+        given = self.inputs[index]
+        if output is None or chosen.value != index:
+            return self._keep(output, given.dtype)
+        self._outputs.append(output)
+        return given
 
     def allocate(self, index: int, number: int, shape: Shape, dtype: np.dtype[Any]) -> Flat:
         """A new output."""

@@ -26,12 +26,29 @@ _counts: WeakKeyDictionary[Any, Counter[str]] = WeakKeyDictionary()
 
 def name_in_graph(kind: str) -> str:
     """A name for the next collective of a kind in the graph that is being built: `train_step.allreduce.0`."""
+    graph, place = _counted(kind)
+    return f"{getattr(graph, 'name', 'graph')}.{kind}.{place}"
+
+
+def told_apart(name: str) -> str:
+    """`name`, which is another one for each time that it comes up in the graph that is being built.
+
+    A graph of TensorFlow 1 may run what has one name at the same time, or in another order on each rank.
+    """
+    if tf.executing_eagerly():
+        return name
+    _, place = _counted(name)
+    return f"{name}.again.{place}" if place else name
+
+
+def _counted(what: str) -> tuple[Any, int]:
+    """The graph that is being built, and how often this has been counted in it before."""
     graph = tf.compat.v1.get_default_graph()
     while isinstance(graph, FuncGraph) and type(graph) is not FuncGraph:  # a branch or a loop: part of its function
         graph = graph.outer_graph
     counter = _counts.setdefault(graph, Counter())
-    counter[kind] += 1
-    return f"{getattr(graph, 'name', 'graph')}.{kind}.{counter[kind] - 1}"
+    counter[what] += 1
+    return graph, counter[what] - 1
 
 
 def site() -> str:

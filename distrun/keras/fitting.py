@@ -1,0 +1,151 @@
+"""What distrun does in `fit` of a model with a `DistributedOptimizer`.
+
+Ranks that are not in the same step of `fit` would wait for one another for ever, or silently pair different steps. So at the
+end of each epoch, and of `fit`, all ranks meet in a barrier that goes by the name of the gradients: a rank that is there
+while others still have steps to make clashes with their gradients, and all of them get an error at once.
+"""
+
+from __future__ import annotations
+
+import re
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import keras
+
+from distrun.errors import CollectiveError, DistrunError, MismatchError
+from distrun.keras import gradients, internals
+from distrun.keras.optimizer import Distributed
+from distrun.runtime import world
+from distrun.runtime.handles import Handle
+from distrun.runtime.request import Request
+
+_has_warned = False
+
+
+def is_distributed(model: Any) -> bool:
+    """Whether other ranks take part in the model's training."""
+    return isinstance(getattr(model, "optimizer", None), Distributed) and world.size() > 1
+
+
+def _prepare(model: Any) -> type | None:
+    """Before a train function is made: what it is to be made for."""
+    if not isinstance(getattr(model, "optimizer", None), Distributed):
+        return None
+    if internals.BACKEND == "tensorflow" and world.size() > 1 and model.jit_compile:
+        _warn_of_xla()
+        model.jit_compile = False
+    return type(model.optimizer)
+
+
+def _warn_of_xla() -> None:
+    global _has_warned
+    if not _has_warned and world.rank() == 0:
+        warnings.warn(
+            "XLA cannot compile a TensorFlow function in which ranks communicate, so distrun turned jit_compile off for this "
+            "model: pass jit_compile=False to compile(), or use the JAX backend, where it can",
+            stacklevel=2,
+        )
+    _has_warned = True
+
+
+def _train(fit: Callable[..., Any], model: Any, arguments: dict[str, Any]) -> Any:
+    if not is_distributed(model):
+        return fit(model, **arguments)
+    progress = _Progress(model.optimizer)
+    try:
+        return fit(model, **internals.first_callback(arguments, progress, model))
+    except Exception as error:
+        if not _is_ours(error):
+            progress.leave(error)
+        clash = _CLASH.search(str(error))
+        if clash is None:
+            raise
+        raise MismatchError(progress.explain(clash[0])) from error
+
+
+def _is_ours(error: Exception) -> bool:
+    """Whether the error is a collective's, so that other ranks have it too. TensorFlow and JAX make it one of their own."""
+    return isinstance(error, CollectiveError) or _OURS.search(str(error)) is not None
+
+
+_OURS = re.compile(r"\b(Mismatch|Stall|JobAborted|Collective)Error: ")
+_CLASH = re.compile(r"\w+ '[^']*keras\.gradients[^\n]*: the ranks disagree about kind[^\n]*")
+_SIDE = re.compile(r"(ranks? [\d, -]+) asked for ([^;]*)")
+
+
+class _Progress(keras.callbacks.Callback):
+    """Where in `fit` this rank is."""
+
+    def __init__(self, optimizer: Any) -> None:
+        super().__init__()
+        self._optimizer = optimizer
+        self._epoch = 0
+        self._steps = 0
+        self._place = "the beginning of fit"
+        self._has_left = False
+
+    def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
+        """Start counting."""
+        self._epoch, self._steps = epoch + 1, 0
+
+    def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
+        """Count. (A callback for the end of a batch would keep Keras from working ahead.)"""
+        self._steps = batch + 1
+        self._place = f"step {self._steps} of epoch {self._epoch}"
+
+    def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+        """Meet the other ranks."""
+        self._place = f"the end of epoch {self._epoch}, after {self._steps} steps"
+        self._meet()
+
+    def on_train_end(self, logs: Any = None) -> None:
+        """Meet the other ranks: none of them goes on."""
+        self._place = f"the end of fit, after epoch {self._epoch}"
+        self._meet()
+        self._has_left = True
+
+    def _meet(self) -> None:
+        internals.finish(self.model)
+        handle = self._barrier()
+        if handle is not None:
+            handle.engine.run(handle).wait()
+
+    def leave(self, error: Exception) -> None:
+        """`fit` has failed here: who waits for our gradients is to hear of it now, even if our script goes on."""
+        internals.settle()
+        words = f"{type(error).__name__}: {error}".splitlines()[0][:200].replace(";", ",")
+        # A shape that no barrier had before: so the words go with it.
+        handle = self._barrier(((self._epoch, self._steps),), f"{self._place}, where fit failed with {words}")
+        if handle is None or self._has_left:
+            return
+        try:
+            handle.engine.submit(handle)
+        except DistrunError:  # the job is over
+            pass
+
+    def _barrier(self, shapes: Any = (), site: str = "the end of an epoch of fit") -> Handle | None:
+        name = gradients.name_of_step(self._optimizer)
+        if name is None:
+            return None
+        handle = Handle(world.engine(), Request("barrier", name, "uint8", shapes), ())
+        handle.site = site
+        return handle
+
+    def explain(self, clash: str) -> str:
+        """What a clash of the gradients with a barrier means."""
+        asked = [(who, what.partition(" at ")[2] or "another place") for who, what in _SIDE.findall(clash)]
+        sides = "; ".join(f"{who} is at {where}" for who, where in asked)
+        remedy = (
+            "look there for the cause"
+            if "where fit failed" in sides
+            else "give all ranks the same number of steps and epochs, and put MetricAverageCallback before callbacks that end "
+            "the training, such as EarlyStopping"
+        )
+        return f"the ranks are not at the same place of fit: {sides} (this is rank {world.rank()}, at {self._place}): {remedy}"
+
+
+def take_part() -> None:
+    """Do all this in every `fit` from now on."""
+    internals.around_training(_prepare, _train)

@@ -1,0 +1,119 @@
+"""From the gradients that a Keras optimizer is given to those of all ranks together, whichever backend Keras has."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from distrun.errors import UsageError
+from distrun.graphs import agreement
+from distrun.graphs.collective import Collective
+from distrun.keras import internals
+from distrun.runtime import world
+from distrun.runtime.agreement import describe
+from distrun.runtime.reduction import Average, ReduceOp
+
+# Attributes of an optimizer:
+_AGREED = "_distrun_agreed"  # the engine and the variables that were compared, and what came of it
+_STEP = "_distrun_step"  # what the first operation of a step is called
+
+
+@dataclass(frozen=True)
+class Settings:
+    """How gradients are reduced; see `DistributedOptimizer` for the meaning."""
+
+    op: ReduceOp = Average
+    predivide: float = 1.0
+    wire: str = ""
+    sparse_as_dense: bool = False
+    factor: float = 1.0
+    """What gradients are multiplied with."""
+    process_set: int = 0
+
+
+Reduce = Callable[[Sequence[Any], Sequence[Any], Collective, bool], list[Any]]
+"""Reduces gradients (None among them) of variables with a collective; the flag is `sparse_as_dense`."""
+
+
+def _backend() -> Reduce:
+    if internals.BACKEND == "torch":
+        from distrun.keras import torch_gradients
+
+        return torch_gradients.reduce
+    if internals.BACKEND == "tensorflow":
+        from distrun.graphs.tensorflow import reduce_gradients as reduce_tensorflow
+
+        return lambda gradients, _, collective, sparse_as_dense: reduce_tensorflow(
+            gradients, collective, sparse_as_dense
+        )
+    if internals.BACKEND == "jax":
+        from distrun.graphs.jax import reduce_gradients as reduce_jax
+
+        return lambda gradients, _, collective, __: reduce_jax(gradients, collective)
+    raise UsageError(
+        f"distrun.keras does not train on the Keras backend {internals.BACKEND!r}: set KERAS_BACKEND to tensorflow, "
+        "jax or torch"
+    )
+
+
+_reduce = _backend()
+
+
+@internals.not_compiled
+def reduce(optimizer: Any, gradients: Sequence[Any], variables: Sequence[Any], settings: Settings) -> list[Any]:
+    """The gradients of all ranks together. In a world of one they are as they were.
+
+    Raises:
+        MismatchError: the ranks do not have the same variables.
+    """
+    if settings.factor != 1.0:
+        gradients = [None if gradient is None else gradient * settings.factor for gradient in gradients]
+    if world.size() == 1 or not gradients:
+        return list(gradients)
+    how = _collective(optimizer, variables, settings)
+    internals.attach(optimizer, _STEP, _first_operation(gradients, how))
+    return _reduce(gradients, variables, how, settings.sparse_as_dense)
+
+
+def _collective(optimizer: Any, variables: Sequence[Any], settings: Settings) -> Collective:
+    """The collective that reduces the gradients of these variables. The ranks compare them when they are first seen."""
+    engine, identities = world.engine(), tuple(map(id, variables))
+    agreed = getattr(optimizer, _AGREED, None)
+    if agreed is not None and agreed[0] is engine and agreed[1] == identities:
+        return agreed[2]
+    entries = [describe(plain_name(variable), variable.shape, variable.dtype) for variable in variables]
+    number = agreement.number_of(entries, "the trainable variables of the model")
+    result = Collective(
+        "allreduce",
+        f"keras.gradients.{number}",
+        settings.op,
+        prescale=1.0 / settings.predivide,
+        postscale=settings.predivide,
+        process_set=settings.process_set,
+        wire=settings.wire,
+        site="a training step",
+    )
+    internals.attach(optimizer, _AGREED, (engine, identities, result))
+    return result
+
+
+def _first_operation(gradients: Sequence[Any], collective: Collective) -> str:
+    """What the first operation on the gradients is called."""
+    if internals.BACKEND != "jax":
+        return collective.name
+    from distrun.graphs.jax.mechanism import is_traced
+
+    return collective.name if is_traced(gradients) else f"eager.{collective.name}"
+
+
+def name_of_step(optimizer: Any) -> str | None:
+    """What the first operation of each of the optimizer's steps is called; None before the first step in this world."""
+    agreed = getattr(optimizer, _AGREED, None)
+    return getattr(optimizer, _STEP) if agreed is not None and agreed[0] is world.engine() else None
+
+
+def plain_name(variable: Any) -> str:
+    """The variable's path without the numbers by which Keras tells layers apart: ranks may have built other models before."""
+    return re.sub(r"_\d+(?=[/_]|$)", "", getattr(variable, "path", None) or variable.name)

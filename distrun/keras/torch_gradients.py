@@ -1,0 +1,42 @@
+"""Reducing gradients on the torch backend: those in `variable.value.grad` in their own memory.
+
+A variable may have a gradient on some ranks only, where the way through the model depends on the data. So flags travel along,
+which say who has one: the gradient of the others counts as zero, and a variable nobody used keeps None.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from distrun.graphs.collective import Collective, prepare
+from distrun.torch.tensors import dtype_name, flat, is_flat
+
+
+@torch.no_grad()
+def reduce(
+    gradients: Sequence[Tensor | None], variables: Sequence[Any], collective: Collective, sparse_as_dense: bool
+) -> list[Tensor | None]:
+    """The reduced gradients. Sparse ones, which Keras does not make by itself, are reduced as dense ones."""
+    # Accumulated gradients may be fewer than the variables; they are all there, and none is a variable's own.
+    tensors = [_own(gradient, variable) for gradient, variable in zip(gradients, variables, strict=False)]
+    flags = torch.tensor([gradient is not None for gradient in gradients]).to(tensors[0].dtype)
+    arrays = [flat(tensor) for tensor in (*tensors, flags)]
+    dtypes = tuple([dtype_name(tensor) for tensor in (*tensors, flags)])
+    prepare(collective, dtypes, tuple([tuple(tensor.shape) for tensor in (*tensors, flags)])).reduce(arrays, arrays)
+    return [tensor if flag else None for tensor, flag in zip(tensors, flags.tolist(), strict=True)]
+
+
+def _own(gradient: Tensor | None, variable: Any) -> Tensor:
+    """A contiguous tensor to be written to: others than the variable's own gradient may share their memory."""
+    value = variable.value
+    if gradient is None:
+        return torch.zeros_like(value, memory_format=torch.contiguous_format)
+    if gradient.is_sparse:
+        return gradient.to_dense()
+    if gradient is value.grad and is_flat(gradient):
+        return gradient
+    return gradient.detach().clone(memory_format=torch.contiguous_format)

@@ -1,0 +1,60 @@
+"""Starting from the same state: variables of models and optimizers, from one rank to all."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+
+from distrun.errors import UsageError
+from distrun.keras.gradients import plain_name
+from distrun.keras.values import array_of
+from distrun.runtime import agreement, collectives, world
+from distrun.runtime.process_set import ProcessSet, global_process_set
+
+
+def broadcast_variables(
+    variables: Iterable[Any], root_rank: int = 0, process_set: ProcessSet = global_process_set
+) -> None:
+    """Overwrite variables with the root's: `broadcast_variables(model.weights + optimizer.variables)`.
+
+    Raises:
+        UsageError: there are none, since the model has not been built yet.
+        MismatchError: the ranks do not have the same names, shapes and dtypes.
+    """
+    variables = list(variables)
+    if not variables:
+        raise UsageError(
+            "broadcast_variables was given no variables: a model has none until it is built, so call model.build(input_shape) "
+            "or the model itself on some data first, or give fit a BroadcastGlobalVariablesCallback, which waits for that"
+        )
+    if world.size() == 1:
+        return
+    agreement.compare(
+        [agreement.describe(plain_name(variable), variable.shape, variable.dtype) for variable in variables],
+        "the variables to broadcast",
+        "keras.broadcast_variables",
+        process_set=process_set,
+    )
+    arrays = [np.array(array_of(variable)) for variable in variables]  # of 0 dimensions too, which asarray might change
+    handles = [
+        collectives.broadcast_async_(array, root_rank, f"keras.broadcast_variables.{place}", process_set)
+        for place, array in enumerate(arrays)
+    ]
+    for variable, array, handle in zip(variables, arrays, handles, strict=True):
+        handle.wait()
+        variable.assign(array)
+
+
+def broadcast_global_variables(root_rank: int = 0) -> None:
+    """Horovod's function for TensorFlow 1. Keras 3 does not collect all variables of a program.
+
+    Raises:
+        UsageError: always; it says what to do instead.
+    """
+    raise UsageError(
+        f"broadcast_global_variables({root_rank}) has nothing to go by in Keras 3, which keeps no list of all variables: call "
+        f"broadcast_variables(model.weights + optimizer.variables, root_rank={root_rank}), or give fit a "
+        "BroadcastGlobalVariablesCallback"
+    )

@@ -1,0 +1,110 @@
+"""Ranks that are not at the same place, or not alike: all of them get an error, and can go on."""
+
+import keras
+from checking import (
+    RANK,
+    ROWS,
+    SIZE,
+    callbacks,
+    data,
+    error_of,
+    feature,
+    loss,
+    mine,
+    network,
+    same_on_all_ranks,
+)
+
+import distrun.keras as hvd
+
+LAST = RANK == SIZE - 1
+
+
+def model_of(build=network):
+    model = build(1)
+    model.compile(hvd.DistributedOptimizer(keras.optimizers.SGD(0.1)), loss())
+    return model
+
+
+def fit(model, batches=4, **options):
+    x, y = data(batches)
+    model.fit(mine(x), mine(y), batch_size=ROWS // SIZE, verbose=0, shuffle=False, **options)
+
+
+def goes_on():
+    """Whether all ranks can train again, and their weights are the same afterwards."""
+    model = model_of()
+    fit(model, callbacks=callbacks())
+    return same_on_all_ranks(model.get_weights())
+
+
+@feature("ranks with different models")
+def _():
+    def build(seed):
+        units = 5 if LAST else 4
+        return keras.Sequential([keras.Input((6,)), keras.layers.Dense(units, name="narrow"), keras.layers.Dense(3)])
+
+    return error_of(lambda: fit(model_of(build))), goes_on()
+
+
+@feature("ranks with different models, broadcast")
+def _():
+    def build(seed):
+        extra = [keras.layers.Dense(4)] if LAST else []
+        return keras.Sequential([keras.Input((6,)), *extra, keras.layers.Dense(3)])
+
+    return error_of(lambda: fit(model_of(build), callbacks=callbacks())), goes_on()
+
+
+@feature("fewer steps on one rank")
+def _():
+    return error_of(lambda: fit(model_of(), batches=3 if LAST else 4)), goes_on()
+
+
+@feature("fewer steps on one rank, metrics averaged")
+def _():
+    return error_of(lambda: fit(model_of(), batches=3 if LAST else 4, epochs=2, callbacks=callbacks())), goes_on()
+
+
+@feature("fewer steps on one rank, run_eagerly")
+def _():
+    model = network()
+    model.compile(hvd.DistributedOptimizer(keras.optimizers.SGD(0.1)), loss(), run_eagerly=True)
+    return error_of(lambda: fit(model, batches=3 if LAST else 4)), goes_on()
+
+
+class Stopping(keras.callbacks.Callback):
+    """Stops training early, as EarlyStopping does."""
+
+    def on_epoch_end(self, epoch, logs=None):
+        self.model.stop_training = epoch == 0
+
+
+@feature("one rank stops early")
+def _():
+    early = [Stopping()] if LAST else []
+    return error_of(lambda: fit(model_of(), epochs=3, callbacks=callbacks() + early)), goes_on()
+
+
+class Failing(keras.callbacks.Callback):
+    """Fails in the middle of an epoch."""
+
+    def on_train_batch_begin(self, batch, logs=None):
+        if batch == 2:
+            raise ValueError("a fault of the user's own")
+
+
+@feature("an exception in a callback on one rank")
+def _():
+    failing = [Failing()] if LAST else []
+    return error_of(lambda: fit(model_of(), callbacks=callbacks() + failing)), goes_on()
+
+
+@feature("training of one rank alone")
+def _():
+    """A plain optimizer is nobody else's concern, whatever happens in other ranks' fits."""
+    if LAST:
+        model = network()
+        model.compile(keras.optimizers.SGD(0.1), loss())
+        model.fit(*data(3), verbose=0)
+    return "", goes_on()

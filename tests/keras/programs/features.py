@@ -1,0 +1,597 @@
+"""What Keras can do, with a DistributedOptimizer: each feature on all ranks, and on rank 0 alone with the combined batches."""
+
+import json
+import tempfile
+import warnings
+import zipfile
+from pathlib import Path
+
+import keras
+import numpy as np
+from checking import (
+    BACKEND,
+    RANK,
+    ROWS,
+    SIZE,
+    callbacks,
+    data,
+    difference,
+    error_of,
+    feature,
+    loss,
+    mine,
+    network,
+    same_on_all_ranks,
+    train,
+)
+
+import distrun.keras as hvd
+
+optimizers = keras.optimizers
+FOLDER = Path(hvd.broadcast_object(tempfile.mkdtemp()))
+
+
+@feature("fit")
+def _():
+    return train(lambda: optimizers.Adam(1e-2))
+
+
+@feature("last batch smaller")
+def _():
+    wrap = {"gradient_predivide_factor": 4.0, "compression": hvd.Compression.fp16}  # one host: nothing is compressed
+    return train(lambda: optimizers.SGD(0.1, momentum=0.9), given=data(4, last=ROWS // 2), wrap=wrap)
+
+
+@feature("train_on_batch")
+def _():
+    def run(model, x, y, rows):
+        for _ in range(2):
+            for start in range(0, len(x), rows):
+                model.train_on_batch(x[start : start + rows], y[start : start + rows])
+
+    return train(lambda: optimizers.SGD(0.1, momentum=0.9, nesterov=True), run=run)
+
+
+class Doubling(keras.Sequential):
+    """A model with a training step of its own: it minimises twice the loss."""
+
+    metrics = ()
+
+    def train_step(self, *args):
+        if BACKEND == "jax":
+            import jax
+
+            (weights, others, optimizer, metrics), (x, y) = args
+
+            def objective(weights):
+                predicted, changed = self.stateless_call(weights, others, x, training=True)
+                return 2 * self.compute_loss(x, y, predicted), changed
+
+            (value, others), gradients = jax.value_and_grad(objective, has_aux=True)(weights)
+            weights, optimizer = self.optimizer.stateless_apply(optimizer, gradients, weights)
+            return {"loss": value}, (weights, others, optimizer, metrics)
+        x, y = args[0]
+        if BACKEND == "tensorflow":
+            import tensorflow as tf
+
+            with tf.GradientTape() as tape:
+                value = 2 * self.compute_loss(x, y, self(x, training=True))
+            self.optimizer.apply(tape.gradient(value, self.trainable_variables), self.trainable_variables)
+            return {"loss": value}
+        self.zero_grad()
+        value = 2 * self.compute_loss(x, y, self(x, training=True))
+        value.backward()
+        self.optimizer.apply([v.value.grad for v in self.trainable_weights], self.trainable_weights)
+        return {"loss": value}
+
+
+@feature("custom train_step")
+def _():
+    def build(seed):
+        keras.utils.set_random_seed(seed)
+        return Doubling([keras.Input((6,)), keras.layers.Dense(3)])
+
+    return train(lambda: optimizers.Adam(1e-2), build)
+
+
+@feature("custom loop")
+def _():
+    def run(model, x, y, rows):
+        step = {"jax": jax_step, "tensorflow": tensorflow_step, "torch": torch_step}[BACKEND](model)
+        for start in range(0, len(x), rows):
+            step(x[start : start + rows], y[start : start + rows])
+
+    return train(lambda: optimizers.Adam(1e-2), run=run)
+
+
+def jax_step(model):
+    import jax
+
+    optimizer, objective = model.optimizer, loss()
+    optimizer.build(model.trainable_variables)
+
+    def compute(weights, x, y):
+        return objective(y, model.stateless_call(weights, [], x)[0])
+
+    @jax.jit
+    def update(weights, state, x, y):
+        return optimizer.stateless_apply(state, jax.grad(compute)(weights, x, y), weights)
+
+    def step(x, y):
+        weights, state = update(
+            [v.value for v in model.trainable_variables], [v.value for v in optimizer.variables], x, y
+        )
+        for variable, value in zip(model.trainable_variables + optimizer.variables, weights + state, strict=True):
+            variable.assign(value)
+
+    return step
+
+
+def tensorflow_step(model):
+    import tensorflow as tf
+
+    objective = loss()
+
+    @tf.function
+    def step(x, y):
+        with tf.GradientTape() as tape:
+            value = objective(y, model(x, training=True))
+        gradients = tape.gradient(value, model.trainable_variables)
+        model.optimizer.apply_gradients(zip(gradients, model.trainable_variables, strict=True))
+
+    return step
+
+
+def torch_step(model):
+    objective = loss()
+
+    def step(x, y):
+        import torch
+
+        model.zero_grad()
+        objective(torch.tensor(y), model(torch.tensor(x))).backward()
+        with torch.no_grad():
+            model.optimizer.apply([v.value.grad for v in model.trainable_weights], model.trainable_weights)
+
+    return step
+
+
+@feature("steps_per_execution", "tensorflow", "jax")
+def _():
+    return train(lambda: optimizers.Adam(1e-2), steps_per_execution=3)
+
+
+@feature("run_eagerly")
+def _():
+    return train(lambda: optimizers.SGD(0.1), run_eagerly=True)
+
+
+@feature("jit_compile=True")
+def _():
+    if BACKEND == "torch":
+        return compiled_by_torch()
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        outcome = train(lambda: optimizers.SGD(0.1), jit_compile=True)
+    outcome["warned"] = sum("turned jit_compile off" in str(warning.message) for warning in caught)
+    return outcome
+
+
+def compiled_by_torch():
+    """All of a training step takes a minute to compile; this is the part that distrun is in."""
+    import torch
+
+    optimizer = hvd.DistributedOptimizer(optimizers.SGD(0.1))
+    weights = [keras.Variable([1.0, 2.0])]
+    optimizer.build(weights)
+    step = torch.compile(lambda gradients: optimizer.apply(gradients, weights), backend="eager")
+    for number in range(2):
+        step([torch.tensor([RANK + 1.0, float(number)])])
+    mean = (SIZE + 1) / 2
+    expected = [1.0 - 0.2 * mean, 2.0 - 0.1]
+    return {
+        "same": same_on_all_ranks(weights),
+        "difference": difference(weights, [np.array(expected)]),
+        "moved": 1.0,
+        "warned": 0,
+    }
+
+
+@feature("jit_compile=False")
+def _():
+    return train(lambda: optimizers.SGD(0.1), jit_compile=False)
+
+
+# Optimizers ------------------------------------------------------------------------------------------------------------
+
+
+@feature("gradient accumulation")
+def _():
+    return train(lambda: optimizers.Adam(1e-2, gradient_accumulation_steps=3, clipnorm=0.05))
+
+
+@feature("backward_passes_per_step")
+def _():
+    if RANK:
+        make = lambda: optimizers.SGD(0.1)  # noqa: E731
+        return train(make, wrap={"backward_passes_per_step": 3})
+    made = iter([optimizers.SGD(0.1), optimizers.SGD(0.3, gradient_accumulation_steps=3)])  # sums, as Horovod does
+    return train(lambda: next(made), wrap={"backward_passes_per_step": 3})
+
+
+for _name, _make in {
+    "clipnorm": lambda: optimizers.SGD(0.5, clipnorm=0.05),
+    "global_clipnorm": lambda: optimizers.AdamW(1e-2, weight_decay=0.01, global_clipnorm=0.1),
+    "moving averages of weights (EMA)": lambda: optimizers.SGD(
+        0.05, use_ema=True, ema_momentum=0.9, ema_overwrite_frequency=5
+    ),
+    "learning-rate schedule": lambda: optimizers.SGD(optimizers.schedules.CosineDecay(0.2, 12)),
+    "LossScaleOptimizer": lambda: optimizers.LossScaleOptimizer(optimizers.SGD(0.1)),
+    "Lion": lambda: optimizers.Lion(1e-3),
+    "Muon": lambda: optimizers.Muon(1e-3),
+    "MultiOptimizer": lambda: optimizers.MultiOptimizer(
+        optimizers.OptimizerMap(optimizers.SGD(0.1), {".*bias": optimizers.Adam(1e-2)})
+    ),
+}.items():
+    if hasattr(optimizers, _name) or not _name[0].isupper():
+        feature(_name)(lambda make=_make: train(make))
+
+
+@feature("op=Sum")
+def _():
+    made = iter([optimizers.SGD(0.1 / SIZE), optimizers.SGD(0.1)])
+    return train(lambda: next(made), wrap={"op": hvd.Sum})
+
+
+@feature("the optimizer of a trained model")
+def _():
+    x, y = data()
+    model = network()
+    model.compile(optimizers.SGD(0.1), loss())
+    model.fit(x, y, batch_size=ROWS, verbose=0, shuffle=False)
+    hvd.DistributedOptimizer(model.optimizer)  # what was compiled for the plain one must not be used any more
+    model.fit(mine(x), mine(y), batch_size=ROWS // SIZE, verbose=0, shuffle=False)
+    return {"same": same_on_all_ranks(model.get_weights())}
+
+
+# Models ----------------------------------------------------------------------------------------------------------------
+
+
+def embedding(seed):
+    keras.utils.set_random_seed(seed)
+    layers = [keras.layers.Embedding(11, 4), keras.layers.Flatten(), keras.layers.Dense(3)]
+    return keras.Sequential([keras.Input((6,), dtype="int32"), *layers])
+
+
+@feature("embeddings")
+def _():
+    x, y = data()
+    words = (np.abs(x) * 4).astype("int32") % 11
+    return train(lambda: optimizers.Adam(1e-2), embedding, given=(words, y))
+
+
+@feature("sparse_as_dense", "tensorflow")
+def _():
+    x, y = data()
+    words = (np.abs(x) * 4).astype("int32") % 11
+    return train(lambda: optimizers.SGD(0.1), embedding, given=(words, y), wrap={"sparse_as_dense": True})
+
+
+@feature("BatchNormalization and Dropout", "tensorflow", "torch")
+def _():
+    def build(seed):
+        keras.utils.set_random_seed(seed)
+        layers = [keras.layers.Dense(8), keras.layers.BatchNormalization(), keras.layers.Dropout(0.2)]
+        return keras.Sequential([keras.Input((6,)), *layers, keras.layers.Dense(3)])
+
+    def trainable(model):
+        return [np.asarray(variable) for variable in model.trainable_variables]
+
+    return train(lambda: optimizers.SGD(0.1), build, compared=trainable)
+
+
+@feature("frozen layers and another compile")
+def _():
+    def run(model, x, y, rows):
+        for trainable in (True, False):
+            model.layers[0].trainable = trainable
+            optimizer = optimizers.Adam(1e-2)
+            model.compile(hvd.DistributedOptimizer(optimizer) if rows < ROWS else optimizer, loss())
+            model.fit(x, y, batch_size=rows, verbose=0, shuffle=False)
+
+    return train(lambda: optimizers.Adam(1e-2), run=run)
+
+
+@feature("model without input shape")
+def _():
+    def build(seed):
+        keras.utils.set_random_seed(seed)
+        return keras.Sequential([keras.layers.Dense(8), keras.layers.Dense(3)])
+
+    x, y = data()
+    model = build(1 + RANK)
+    model.compile(hvd.DistributedOptimizer(optimizers.Adam(1e-2)), loss())
+    broadcast = hvd.callbacks.BroadcastGlobalVariablesCallback(0)
+    model.fit(mine(x), mine(y), batch_size=ROWS // SIZE, epochs=2, verbose=0, callbacks=[broadcast])
+    return {"same": same_on_all_ranks(model.get_weights() + [np.asarray(v) for v in model.optimizer.variables])}
+
+
+@feature("mixed precision, an infinity on one rank")
+def _():
+    keras.config.set_dtype_policy("mixed_float16")
+    try:
+        model = network()
+        model.compile(hvd.DistributedOptimizer(optimizers.SGD(0.05)), loss())
+        x, y = (mine(array) for array in data())
+        rows = ROWS // SIZE
+        if RANK == SIZE - 1:
+            x[2 * rows], x[4 * rows] = 1e30, np.inf
+        model.fit(x, y, batch_size=rows, verbose=0, shuffle=False, callbacks=callbacks())
+    finally:
+        keras.config.set_dtype_policy("float32")
+    optimizer = model.optimizer
+    return {
+        "same": same_on_all_ranks(model.get_weights()),
+        "finite": all(np.isfinite(weight).all() for weight in model.get_weights()),
+        "scale": float(optimizer.dynamic_scale),
+        "updates": int(optimizer.iterations),
+        "class": type(optimizer).__name__,
+    }
+
+
+# Files -----------------------------------------------------------------------------------------------------------------
+
+
+@keras.saving.register_keras_serializable("tests")
+class Slowing(keras.optimizers.SGD):
+    """A user's optimizer."""
+
+    def __init__(self, learning_rate=0.01, slowing=2.0, **options):
+        super().__init__(learning_rate, **options)
+        self.slowing = slowing
+
+    def update_step(self, gradient, variable, learning_rate):
+        super().update_step(gradient, variable, learning_rate / self.slowing)
+
+    def get_config(self):
+        return super().get_config() | {"slowing": self.slowing}
+
+
+def trained(optimizer, **options):
+    model = network()
+    model.compile(hvd.DistributedOptimizer(optimizer), loss(), **options)
+    more(model)
+    return model
+
+
+def more(model):
+    x, y = data()
+    model.fit(mine(x), mine(y), batch_size=ROWS // SIZE, verbose=0, shuffle=False)
+
+
+@feature("saved files name the plain optimizer")
+def _():
+    names = {}
+    for optimizer in (
+        optimizers.Adam(1e-2, clipnorm=1.0),
+        Slowing(0.1),
+        optimizers.LossScaleOptimizer(optimizers.SGD()),
+    ):
+        model = trained(optimizer)
+        path = FOLDER / f"plain.{RANK}.keras"
+        model.save(path)
+        with zipfile.ZipFile(path) as file:
+            saved = json.loads(file.read("config.json"))["compile_config"]["optimizer"]
+        loaded = keras.models.load_model(path).optimizer
+        names[saved["class_name"]] = [
+            saved["module"] if saved["registered_name"] is None else saved["registered_name"],
+            type(loaded).__mro__[1].__name__ == "Distributed",
+            difference([np.asarray(v) for v in loaded.variables], [np.asarray(v) for v in model.optimizer.variables]),
+        ]
+    return names
+
+
+@feature("load_model resumes exactly")
+def _():
+    outcome = {}
+    for optimizer in (optimizers.Adam(1e-2), Slowing(0.1, momentum=0.9)):
+        model = trained(optimizer)
+        path = FOLDER / f"resume.{RANK}.keras"
+        model.save(path)
+        loaded = hvd.load_model(path, custom_optimizers=[Slowing])
+        more(model)
+        more(loaded)
+        outcome[type(optimizer).__name__] = [
+            difference(model.get_weights(), loaded.get_weights()),
+            same_on_all_ranks(loaded.get_weights()),
+        ]
+    return outcome
+
+
+@feature("load_model under mixed precision", "tensorflow", "torch")
+def _():
+    keras.config.set_dtype_policy("mixed_float16")
+    try:
+        model = trained(optimizers.SGD(0.1))
+        path = FOLDER / f"mixed.{RANK}.keras"
+        model.save(path)
+        loaded = hvd.load_model(path)
+        more(model)
+        more(loaded)
+    finally:
+        keras.config.set_dtype_policy("float32")
+    return {
+        "difference": difference(model.get_weights(), loaded.get_weights()),
+        "same": same_on_all_ranks(loaded.get_weights()),
+    }
+
+
+@feature("clones are distributed")
+def _():
+    optimizer = hvd.DistributedOptimizer(optimizers.SGD(0.1))
+    model = network()
+    model.compile(type(optimizer).from_config(optimizer.get_config()), loss())
+    more(model)
+    return {"same": same_on_all_ranks(model.get_weights())}
+
+
+# Callbacks -------------------------------------------------------------------------------------------------------------
+
+
+@feature("MetricAverageCallback")
+def _():
+    model = network()
+    model.compile(hvd.DistributedOptimizer(optimizers.SGD(0.0)), loss(), metrics=["accuracy"])
+    x, y = data()
+    part = {"x": mine(x), "y": mine(y)}
+    history = model.fit(
+        **part, batch_size=ROWS // SIZE, verbose=0, validation_data=tuple(part.values()), callbacks=callbacks()
+    ).history
+    whole = dict(zip(("loss", "accuracy"), model.evaluate(x, y, verbose=0), strict=True))
+    own = dict(zip(("loss", "accuracy"), model.evaluate(part["x"], part["y"], verbose=0), strict=True))
+    return {
+        "difference": max(abs(history[f"{kind}{name}"][0] - whole[name]) for name in whole for kind in ("", "val_")),
+        "own": max(abs(whole[name] - own[name]) for name in whole),
+    }
+
+
+@feature("MetricAverageCallback, other metrics on one rank")
+def _():
+    model = network()
+    model.compile(hvd.DistributedOptimizer(optimizers.SGD(0.1)), loss())
+    x, y = data()
+    validation = (x, y) if RANK == 0 else None
+    rows = ROWS // SIZE
+    return error_of(
+        lambda: model.fit(
+            mine(x), mine(y), batch_size=rows, verbose=0, validation_data=validation, callbacks=callbacks()
+        )
+    )
+
+
+class Recorder(keras.callbacks.Callback):
+    """Notes the learning rate in each step."""
+
+    def __init__(self):
+        super().__init__()
+        self.rates = []
+
+    def on_train_batch_begin(self, batch, logs=None):
+        self.rates.append(round(float(np.asarray(self.model.optimizer.learning_rate)), 6))
+
+
+@feature("LearningRateWarmupCallback")
+def _():
+    x, y = data(4)
+    model = network()
+    model.compile(hvd.DistributedOptimizer(optimizers.SGD(0.8)), loss())
+    recorder = Recorder()
+    warmup = hvd.callbacks.LearningRateWarmupCallback(0.8, warmup_epochs=2)
+    logs = model.fit(
+        mine(x), mine(y), batch_size=ROWS // SIZE, epochs=3, verbose=0, shuffle=False, callbacks=[warmup, recorder]
+    ).history
+    return {"rates": recorder.rates, "logged": logs["lr"], "same": same_on_all_ranks(model.get_weights())}
+
+
+@feature("LearningRateScheduleCallback with momentum correction")
+def _():
+    x, y = data(4)
+    outcome = {}
+    for corrected in (True, False):
+        model = network()
+        model.compile(hvd.DistributedOptimizer(optimizers.SGD(0.5, momentum=0.9)), loss())
+        schedule = hvd.callbacks.LearningRateScheduleCallback(
+            0.5, lambda epoch: 0.1**epoch, start_epoch=1, momentum_correction=corrected
+        )
+        model.fit(mine(x), mine(y), batch_size=ROWS // SIZE, epochs=2, verbose=0, shuffle=False, callbacks=[schedule])
+        outcome[str(corrected)] = difference(model.get_weights(), momentum_by_hand(x, y, corrected))
+    return outcome
+
+
+def momentum_by_hand(x, y, corrected):
+    """Two epochs of SGD with momentum in numpy, the second with a tenth of the learning rate; the gradients are Keras's."""
+    weights = [weight.astype("float64") for weight in network().get_weights()]
+    speeds = [0.0] * len(weights)
+    for epoch, rate in enumerate((0.5, 0.05)):
+        if epoch and corrected:
+            speeds = [speed * 0.1 for speed in speeds]
+        for start in range(0, len(x), ROWS):
+            slopes = gradients(weights, x[start : start + ROWS], y[start : start + ROWS])
+            speeds = [0.9 * speed - rate * slope for speed, slope in zip(speeds, slopes, strict=True)]
+            weights = [weight + speed for weight, speed in zip(weights, speeds, strict=True)]
+    return weights
+
+
+def gradients(weights, x, y):
+    kernel, bias, last, offset = weights
+    hidden = np.tanh(x @ kernel + bias)
+    scores = np.exp(hidden @ last + offset)
+    errors = (scores / scores.sum(1, keepdims=True) - np.eye(3)[y]) / len(x)
+    inner = (errors @ last.T) * (1 - hidden**2)
+    return [x.T @ inner, inner.sum(0), hidden.T @ errors, errors.sum(0)]
+
+
+@feature("BestModelCheckpoint and OnRankZero")
+def _():
+    x, y = data()
+    model = network()
+    model.compile(hvd.DistributedOptimizer(optimizers.SGD(0.1)), loss())
+    written = hvd.callbacks.OnRankZero(keras.callbacks.ModelCheckpoint(FOLDER / f"epoch.{RANK}.keras"))
+    logged = hvd.callbacks.OnRankZero(keras.callbacks.CSVLogger(FOLDER / f"log.{RANK}.csv"))
+    bar = hvd.callbacks.OnRankZero(keras.callbacks.ProgbarLogger())
+    best = hvd.callbacks.BestModelCheckpoint(monitor="loss", filepath=str(FOLDER / f"best.{RANK}.keras"))
+    model.fit(
+        mine(x),
+        mine(y),
+        batch_size=ROWS // SIZE,
+        epochs=2,
+        verbose=2,
+        callbacks=[*callbacks(), best, written, logged, bar],
+    )
+    files = [(FOLDER / name).exists() for name in (f"epoch.{RANK}.keras", f"log.{RANK}.csv", f"best.{RANK}.keras")]
+    return {"files": files, "same": same_on_all_ranks(model.get_weights())}
+
+
+@feature("collectives on values")
+def _():
+    tensor = keras.ops.convert_to_tensor([1.0 + RANK, 2.0])
+    return {
+        "allreduce": hvd.allreduce(tensor).tolist(),
+        "sum": float(hvd.allreduce(RANK + 1.0, op=hvd.Sum)),
+        "allgather": hvd.allgather(keras.ops.convert_to_tensor([[RANK]])).ravel().tolist(),
+        "broadcast": hvd.broadcast(keras.Variable([float(RANK)]), root_rank=1).tolist(),
+        "reducescatter": hvd.reducescatter(np.arange(2.0), op=hvd.Sum).tolist(),
+    }
+
+
+@feature("refusals")
+def _():
+    class Foreign:
+        """An optimizer of another library."""
+
+    wrapped = hvd.DistributedOptimizer(optimizers.SGD())
+    built = optimizers.SGD()
+    built.build([keras.Variable(1.0)])
+    scheduled = optimizers.SGD(optimizers.schedules.CosineDecay(0.1, 10))
+    model = network()
+    model.compile(hvd.DistributedOptimizer(scheduled), loss())
+    schedule = hvd.callbacks.LearningRateScheduleCallback(0.1, 0.5)
+    wrap = hvd.DistributedOptimizer
+    return {
+        name: error_of(function)
+        for name, function in {
+            "wrapped twice": lambda: wrap(wrapped),
+            "foreign": lambda: wrap(Foreign()),
+            "class": lambda: wrap(optimizers.SGD),
+            "op": lambda: wrap(optimizers.SGD(), op=hvd.Max),
+            "compression": lambda: wrap(optimizers.SGD(), compression="fp16"),
+            "predivide": lambda: wrap(optimizers.SGD(), op=hvd.Sum, gradient_predivide_factor=2.0),
+            "passes": lambda: wrap(optimizers.SGD(), backward_passes_per_step=0),
+            "built": lambda: wrap(built, backward_passes_per_step=2),
+            "unbuilt": lambda: hvd.broadcast_variables(keras.Sequential([keras.layers.Dense(1)]).weights),
+            "global variables": lambda: hvd.broadcast_global_variables(0),
+            "average and op": lambda: hvd.allreduce(1.0, average=True, op=hvd.Sum),
+            "schedule": lambda: model.fit(*data(1), verbose=0, callbacks=[schedule]),
+            "OnRankZero": lambda: hvd.callbacks.OnRankZero(keras.callbacks.EarlyStopping()),
+        }.items()
+    }

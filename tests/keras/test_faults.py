@@ -1,0 +1,58 @@
+"""What goes wrong on one rank is an error on every rank, soon, and says what it is; the job can go on."""
+
+from __future__ import annotations
+
+import pytest
+
+pytestmark = pytest.mark.feature_group("Keras 3")
+
+
+def test_ranks_with_different_models_are_told_the_layer(outcome, backend):
+    for error, goes_on in outcome(backend, "ranks with different models"):
+        assert "MismatchError: the trainable variables of the model differ between the ranks, first in place 0" in error
+        assert "narrow/kernel [6, 4] float32 on rank 0" in error
+        assert "narrow/kernel [6, 5] float32 on rank 1" in error
+        assert goes_on
+
+
+def test_so_they_are_when_they_broadcast_first(outcome, backend):
+    for error, goes_on in outcome(backend, "ranks with different models, broadcast"):
+        assert "MismatchError: the variables to broadcast differ between the ranks" in error
+        assert goes_on
+
+
+@pytest.mark.parametrize(
+    "fault",
+    [
+        "fewer steps on one rank",
+        "fewer steps on one rank, metrics averaged",
+        "fewer steps on one rank, run_eagerly",
+        "one rank stops early",
+    ],
+)
+@pytest.mark.feature("ranks at different places of fit: an error on all")
+def test_ranks_at_different_places_of_fit_are_told_where_they_are(outcome, backend, fault):
+    ranks = outcome(backend, fault)
+    for error, goes_on in ranks:
+        assert error.startswith("MismatchError: the ranks are not at the same place of fit: ")
+        assert "rank 1 is at the end of an epoch of fit" in error
+        assert "give all ranks the same number of steps and epochs" in error
+        assert goes_on
+    if "fewer" in fault:
+        assert "this is rank 1, at the end of epoch 1, after 3 steps" in ranks[1][0]
+    else:
+        assert "this is rank 1, at the end of fit, after epoch 1" in ranks[1][0]
+
+
+@pytest.mark.feature("an exception on one rank: an error on all")
+def test_ranks_are_told_of_an_exception_on_one_of_them(outcome, backend):
+    (told, goes_on), (raised, also) = outcome(backend, "an exception in a callback on one rank")
+    assert "rank 1 is at step 3 of epoch 1, where fit failed with ValueError: a fault of the user's own" in told
+    assert told.endswith("look there for the cause")
+    assert raised == "ValueError: a fault of the user's own"
+    assert goes_on
+    assert also
+
+
+def test_a_plain_model_of_one_rank_is_nobody_elses_concern(outcome, backend):
+    assert outcome(backend, "training of one rank alone") == [["", True], ["", True]]

@@ -1,0 +1,194 @@
+"""What Keras can do it can do on several ranks: the same bits on all, equal to one process on the combined batch."""
+
+from __future__ import annotations
+
+import pytest
+
+pytestmark = pytest.mark.feature_group("Keras 3")
+
+
+def rows(*names):
+    """Parameters that are rows of the table of features."""
+    return [pytest.param(name, marks=pytest.mark.feature(name)) for name in names]
+
+
+def equals_one_process(ranks):
+    assert all(rank["same"] for rank in ranks)
+    assert ranks[0]["difference"] <= 1e-5
+    assert ranks[0]["moved"] > 1e-3
+
+
+@pytest.mark.parametrize(
+    "name",
+    rows(
+        "fit",
+        "last batch smaller",
+        "train_on_batch",
+        "custom train_step",
+        "run_eagerly",
+        "jit_compile=False",
+        "clipnorm",
+        "global_clipnorm",
+        "moving averages of weights (EMA)",
+        "learning-rate schedule",
+        "LossScaleOptimizer",
+        "Lion",
+        "Muon",
+        "MultiOptimizer",
+        "op=Sum",
+        "embeddings",
+        "frozen layers and another compile",
+    ),
+)
+def test_training_equals_one_process_with_one_reduction_a_step(outcome, backend, name):
+    ranks = outcome(backend, name)
+    equals_one_process(ranks)
+    assert [rank["reductions"] for rank in ranks] == [rank["steps"] for rank in ranks]
+
+
+@pytest.mark.feature("custom loop")
+def test_a_loop_of_the_users_own(outcome, backend):
+    ranks = outcome(backend, "custom loop")
+    equals_one_process(ranks)
+    assert ranks[0]["reductions"] == 6
+
+
+@pytest.mark.parametrize("backend", ["tensorflow", "jax"])
+@pytest.mark.feature("steps_per_execution")
+def test_several_steps_per_execution(outcome, backend):
+    equals_one_process(outcome(backend, "steps_per_execution"))
+
+
+@pytest.mark.feature("jit_compile=True")
+def test_jit_compile_is_turned_off_with_one_warning_where_it_cannot_be(outcome, backend):
+    ranks = outcome(backend, "jit_compile=True")
+    equals_one_process(ranks)
+    assert [rank["warned"] for rank in ranks] == [int(backend == "tensorflow"), 0]
+
+
+@pytest.mark.parametrize("name", rows("gradient accumulation", "backward_passes_per_step"))
+def test_accumulated_gradients_are_reduced_once_per_update(outcome, backend, name):
+    ranks = outcome(backend, name)
+    equals_one_process(ranks)
+    assert [rank["reductions"] * 3 for rank in ranks] == [rank["steps"] for rank in ranks]
+
+
+@pytest.mark.feature("sparse_as_dense", backend="tensorflow")
+def test_sparse_gradients_reduced_as_dense_ones(outcome):
+    equals_one_process(outcome("tensorflow", "sparse_as_dense"))
+
+
+@pytest.mark.parametrize("backend", ["tensorflow", "torch"])
+@pytest.mark.feature("BatchNormalization and Dropout")
+def test_layers_that_depend_on_the_batch_train(outcome, backend):
+    assert all(rank["same"] for rank in outcome(backend, "BatchNormalization and Dropout"))
+
+
+@pytest.mark.parametrize(
+    "name", rows("the optimizer of a trained model", "model without input shape", "clones are distributed")
+)
+def test_all_ranks_end_with_the_same_weights(outcome, backend, name):
+    assert all(rank["same"] for rank in outcome(backend, name))
+
+
+@pytest.mark.feature("mixed precision, an infinity on one rank")
+def test_all_ranks_skip_the_steps_in_which_one_has_an_infinity(outcome, backend):
+    for rank in outcome(backend, "mixed precision, an infinity on one rank"):
+        assert rank == {"same": True, "finite": True, "scale": 2.0**13, "updates": 4, "class": "LossScaleOptimizer"}
+
+
+# Files -----------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.feature("saved files load without distrun")
+def test_saved_files_name_the_plain_optimizer(outcome, backend):
+    for rank in outcome(backend, "saved files name the plain optimizer"):
+        assert rank == {
+            "Adam": ["keras.optimizers", False, 0.0],
+            "Slowing": ["tests>Slowing", False, 0.0],
+            "LossScaleOptimizer": ["keras.optimizers", False, 0.0],
+        }
+
+
+@pytest.mark.feature("load_model resumes exactly")
+def test_a_loaded_model_goes_on_as_if_never_saved(outcome, backend):
+    for rank in outcome(backend, "load_model resumes exactly"):
+        assert rank == {"Adam": [0.0, True], "Slowing": [0.0, True]}
+
+
+@pytest.mark.parametrize("backend", ["tensorflow", "torch"])
+def test_a_loaded_model_of_mixed_precision_goes_on(outcome, backend):
+    for rank in outcome(backend, "load_model under mixed precision"):
+        assert rank == {"difference": 0.0, "same": True}
+
+
+# Callbacks and values --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.feature("MetricAverageCallback")
+def test_metrics_of_training_and_validation_are_averaged(outcome, backend):
+    for rank in outcome(backend, "MetricAverageCallback"):
+        assert rank["difference"] < 1e-5 < rank["own"]
+
+
+def test_ranks_with_different_metrics_are_told_which(outcome, backend):
+    for rank in outcome(backend, "MetricAverageCallback, other metrics on one rank"):
+        assert "MismatchError: the metrics to average differ" in rank
+        assert "val_loss on rank 0; missing on rank 1" in rank
+
+
+@pytest.mark.feature("LearningRateWarmupCallback")
+def test_the_learning_rate_rises_to_that_of_all_ranks(outcome, backend):
+    for rank in outcome(backend, "LearningRateWarmupCallback"):
+        assert rank["rates"] == [0.45, 0.5, 0.55, 0.6, 0.65, 0.7, 0.75, 0.8, 0.8, 0.8, 0.8, 0.8]
+        assert rank["logged"] == pytest.approx([0.6, 0.8, 0.8])
+        assert rank["same"]
+
+
+@pytest.mark.feature("LearningRateScheduleCallback")
+def test_the_momentum_is_corrected_as_computed_by_hand(outcome, backend):
+    for rank in outcome(backend, "LearningRateScheduleCallback with momentum correction"):
+        assert rank["True"] < 1e-5
+        assert rank["False"] < 1e-5
+
+
+@pytest.mark.parametrize("name", rows("BestModelCheckpoint", "OnRankZero"))
+def test_only_rank_0_writes(outcome, backend, name):
+    ranks = outcome(backend, "BestModelCheckpoint and OnRankZero")
+    assert [rank["files"] for rank in ranks] == [[True] * 3, [False] * 3]
+    assert all(rank["same"] for rank in ranks)
+
+
+@pytest.mark.feature("collectives on values")
+def test_values_of_all_kinds_travel(outcome, backend):
+    for number, rank in enumerate(outcome(backend, "collectives on values")):
+        assert rank == {
+            "allreduce": [1.5, 2.0],
+            "sum": 3.0,
+            "allgather": [0, 1],
+            "broadcast": [1.0],
+            "reducescatter": [2.0 * number],
+        }
+
+
+def test_what_cannot_be_is_refused_with_the_remedy(outcome, backend):
+    expected = {
+        "wrapped twice": "wrap an optimizer once",
+        "foreign": "not features.Foreign: give it one such as keras.optimizers.Adam",
+        "class": "give it one such as",
+        "op": "use Average or Sum",
+        "compression": "choose one of them",
+        "predivide": "belongs to op=Average",
+        "passes": "must be a whole number greater than 0",
+        "built": "has been built already: set gradient_accumulation_steps",
+        "unbuilt": "call model.build(input_shape)",
+        "global variables": "call broadcast_variables(",
+        "average and op": "drop average",
+        "schedule": "cannot set the learning rate of this SGD",
+        "OnRankZero": "give it to all ranks",
+    }
+    for rank in outcome(backend, "refusals"):
+        assert rank.keys() == expected.keys()
+        for name, error in rank.items():
+            assert error.startswith("UsageError: "), name
+            assert expected[name] in error
