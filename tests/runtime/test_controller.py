@@ -245,6 +245,19 @@ def test_numbers_say_where_the_rank_was_when_it_spelled_the_request_out():
     assert "rank 1 asked for op max at elsewhere.py:9" in failed.text
 
 
+def test_ranks_that_know_two_requests_under_one_name_by_number_disagree_each_at_its_own_place():
+    made = taught(2, A)
+    other = request("a", shapes=((4,),))
+    for rank in range(2):
+        made.submit(rank, other, f"eval.py:{rank}", 0.0)
+    assert made.decisions() == [Define(1, other)]
+    made.submit_numbers(0, [0], 0.0)
+    made.submit_numbers(1, [1], 0.0)
+    (failed,) = made.decisions()
+    assert "rank 0 asked for shapes [3] at train.py:0" in failed.text
+    assert "rank 1 asked for shapes [4] at eval.py:1" in failed.text
+
+
 def test_of_a_large_group_the_tensor_that_differs_is_shown():
     group = request("group", shapes=((1,), (2,), (3,)))
     made = controller()
