@@ -54,11 +54,9 @@ def test_a_name_that_is_under_way_cannot_be_used_for_another_operation(ledger):
 
 
 def test_unnamed_operations_are_taken_in_their_order(ledger):
+    learn(ledger, handle(3, name=None), 0)
     first, second = handle(3, name=None), handle(3, name=None)
-    learn(ledger, first, 0)
-    learn(ledger, second, 0)
-    third, fourth = handle(3, name=None), handle(3, name=None)
-    ledger.enter(third)
-    ledger.enter(fourth)
-    assert (third.number, fourth.number) == (0, 0)
-    assert ledger.take(pack_numbers(EXECUTE, [0, 0])) == [third, fourth]
+    ledger.enter(first)
+    ledger.enter(second)
+    assert (first.number, second.number) == (0, 0)
+    assert ledger.take(pack_numbers(EXECUTE, [0, 0])) == [first, second]
