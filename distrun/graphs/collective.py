@@ -65,12 +65,12 @@ class Prepared:
 
     def __init__(self, collective: Collective, dtypes: tuple[str, ...], shapes: tuple[Shape, ...]) -> None:
         self._site = collective.site
-        places = range(len(dtypes))
-        if collective.kind == "allreduce":  # however its results lie, the ranks must agree on the order of the tensors
-            places = sorted(places, key=lambda place: _nbytes(dtypes[place], shapes[place]) % ALIGNMENT > 0)
         groups: dict[str, list[int]] = {}
-        for place in places:
-            groups.setdefault(dtypes[place], []).append(place)
+        for place, dtype in enumerate(dtypes):
+            groups.setdefault(dtype, []).append(place)
+        if collective.kind == "allreduce":  # whichever way its results take: the ranks must agree on the order
+            for places in groups.values():
+                places.sort(key=lambda place: _nbytes(dtypes[place], shapes[place]) % ALIGNMENT > 0)
         self._groups = [  # the first one keeps the name, so that a rank elsewhere in its program clashes with it
             (
                 _request(collective.named(dtype) if number else collective, dtype, [shapes[place] for place in places]),
@@ -96,7 +96,7 @@ class Prepared:
                 handles.append(self._handle(request, (), mine))
             else:
                 handles.append(self._handle(request, [inputs[place] for place in places], mine))
-        _wait(handles)
+        _run(handles)
 
     def reduce_into(self, inputs: Sequence[Flat], room: Flat) -> list[Flat]:
         """An allreduce of tensors of one element type. The results fill `room`, and are parts of it. Waits.
@@ -107,7 +107,7 @@ class Prepared:
             CollectiveError: see `Handle.wait`.
         """
         ((request, places),) = self._groups
-        _wait([self._handle(request, [inputs[place] for place in places], [room])])
+        _run([self._handle(request, [inputs[place] for place in places], [room])])
         results = list(inputs)
         start = 0
         for place in places:
@@ -132,7 +132,7 @@ class Prepared:
                 size = world.size()
                 handle.splits = rows_per_rank(inputs[0].size, splits, size)
             handles.append(handle)
-        _wait(handles)
+        _run(handles)
         for handle, (_, places) in zip(handles, self._groups, strict=True):
             received = handle.received or [[]] * len(places)
             for place, output, counts in zip(places, handle.outputs, received, strict=True):
@@ -179,11 +179,7 @@ def _request(collective: Collective, dtype: str, shapes: Sequence[Shape]) -> Req
     )
 
 
-def _wait(handles: Sequence[Handle]) -> None:
-    if len(handles) == 1:
-        handles[0].engine.run(handles[0]).wait()
-        return
+def _run(handles: Sequence[Handle]) -> None:
+    """One after the other: when one fails, the caller takes its memory back, and none may be under way in it."""
     for handle in handles:
-        handle.engine.submit(handle)
-    for handle in handles:
-        handle.wait()
+        handle.engine.run(handle).wait()

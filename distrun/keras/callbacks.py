@@ -16,13 +16,17 @@ import numpy as np
 from keras.callbacks import Callback
 
 from distrun.errors import UsageError
-from distrun.keras import internals
+from distrun.keras import gradients, internals
 from distrun.keras.values import array_of
 from distrun.keras.variables import broadcast_variables
-from distrun.runtime import agreement, collectives, world
-from distrun.runtime.reduction import Min
+from distrun.runtime import agreement, world
 
 Logs = dict[str, Any] | None
+
+
+def _meeting(optimizer: Any) -> str:
+    """What ranks that meet between steps call it: as the steps, so that a rank which goes on without that clashes with them."""
+    return gradients.name_of_step(optimizer) or "keras.callback"
 
 
 class BroadcastGlobalVariablesCallback(Callback):
@@ -56,7 +60,7 @@ class BroadcastGlobalVariablesCallback(Callback):
     def _broadcast(self) -> None:
         model = self.model
         optimizer = model.optimizer
-        if not collectives.allreduce(np.array(internals.is_built(model), np.int8), "keras.is_built", Min):
+        if not gradients.all_built(model, _meeting(optimizer)):
             return
         if not optimizer.built:
             optimizer.build(model.trainable_variables)
@@ -78,15 +82,16 @@ class MetricAverageCallback(Callback):
     def on_epoch_end(self, epoch: int, logs: Logs = None) -> None:
         """Replace the values in `logs`."""
         if logs and world.size() > 1:
-            logs.update(_averages({name: np.asarray(array_of(value), np.float64) for name, value in logs.items()}))
+            values = {name: np.asarray(array_of(value), np.float64) for name, value in logs.items()}
+            logs.update(_averages(values, _meeting(self.model.optimizer)))
 
 
-def _averages(values: dict[str, Any]) -> dict[str, Any]:
+def _averages(values: dict[str, Any], operation: str) -> dict[str, Any]:
     names = sorted(values)
     notes = agreement.compare(
         [name + (f" {list(values[name].shape)}" if values[name].ndim else "") for name in names],
         "the metrics to average",
-        "keras.metrics",
+        operation,
         np.concatenate([values[name].reshape(-1) for name in names]).tobytes(),
     )
     average = np.mean([np.frombuffer(note) for note in notes], axis=0)

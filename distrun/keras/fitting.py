@@ -71,7 +71,7 @@ def _is_ours(error: Exception) -> bool:
 
 
 _OURS = re.compile(r"\b(Mismatch|Stall|JobAborted|Collective)Error: ")
-_CLASH = re.compile(r"\w+ '[^']*keras\.gradients[^\n]*: the ranks disagree about kind[^\n]*")
+_CLASH = re.compile(r"\w+ '[^']*keras\.(fit|gradients)[^\n]*: the ranks disagree about (kind|shapes)[^\n]*")
 _SIDE = re.compile(r"(ranks? [\d, -]+) asked for ([^;]*)")
 
 
@@ -84,7 +84,13 @@ class _Progress(keras.callbacks.Callback):
         self._epoch = 0
         self._steps = 0
         self._place = "the beginning of fit"
+        self._has_begun = False
         self._has_left = False
+
+    def on_train_begin(self, logs: Any = None) -> None:
+        """Meet the other ranks for the first time."""
+        gradients.begin(self.model)
+        self._has_begun = True
 
     def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
         """Start counting."""
@@ -126,7 +132,7 @@ class _Progress(keras.callbacks.Callback):
             pass
 
     def _barrier(self, shapes: Any = (), site: str = "the end of an epoch of fit") -> Handle | None:
-        name = gradients.name_of_step(self._optimizer)
+        name = gradients.name_of_step(self._optimizer) if self._has_begun else gradients.BEGINNING
         if name is None:
             return None
         handle = Handle(world.engine(), Request("barrier", name, "uint8", shapes), ())
@@ -140,7 +146,7 @@ class _Progress(keras.callbacks.Callback):
         remedy = (
             "look there for the cause"
             if "where fit failed" in sides
-            else "give all ranks the same number of steps and epochs, and put MetricAverageCallback before callbacks that end "
+            else "give all ranks the same callbacks, steps and epochs, and put MetricAverageCallback before callbacks that end "
             "the training, such as EarlyStopping"
         )
         return f"the ranks are not at the same place of fit: {sides} (this is rank {world.rank()}, at {self._place}): {remedy}"

@@ -7,17 +7,24 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
 from distrun.errors import UsageError
 from distrun.graphs import agreement
 from distrun.graphs.collective import Collective
 from distrun.keras import internals
-from distrun.runtime import world
-from distrun.runtime.agreement import describe
+from distrun.runtime import collectives, world
+from distrun.runtime.agreement import compare, describe
 from distrun.runtime.reduction import Average, ReduceOp
 
 # Attributes of an optimizer:
 _AGREED = "_distrun_agreed"  # the engine and the variables that were compared, and what came of it
 _STEP = "_distrun_step"  # what the first operation of a step is called
+
+BEGINNING = "keras.fit"
+"""What the operations are called in which ranks meet before the first step of `fit`."""
+
+_WHAT = "the trainable variables of the model"
 
 
 @dataclass(frozen=True)
@@ -83,8 +90,7 @@ def _collective(optimizer: Any, variables: Sequence[Any], settings: Settings) ->
     agreed = getattr(optimizer, _AGREED, None)
     if agreed is not None and agreed[0] is engine and agreed[1] == identities:
         return agreed[2]
-    entries = [describe(plain_name(variable), variable.shape, variable.dtype) for variable in variables]
-    number = agreement.number_of(entries, "the trainable variables of the model")
+    number = agreement.number_of(_entries(variables), _WHAT)
     result = Collective(
         "allreduce",
         f"keras.gradients.{number}",
@@ -99,6 +105,35 @@ def _collective(optimizer: Any, variables: Sequence[Any], settings: Settings) ->
     return result
 
 
+def _entries(variables: Sequence[Any]) -> list[str]:
+    return [describe(plain_name(variable), variable.shape, variable.dtype) for variable in variables]
+
+
+def begin(model: Any) -> None:
+    """Before the first step of `fit`: the ranks compare their models, whatever they have compared before.
+
+    So ranks that differ get an error even if one of them has trained such a model already, and each knows, before it makes a
+    step, what the steps of the others are called. If a model is not built yet, that waits for the first step.
+
+    Raises:
+        MismatchError: the ranks do not have the same variables.
+    """
+    optimizer = model.optimizer
+    internals.attach(optimizer, _AGREED, None)
+    if not all_built(model, BEGINNING):
+        return
+    variables = model.trainable_variables
+    compare(_entries(variables), _WHAT, BEGINNING)
+    how = _collective(optimizer, variables, type(optimizer).distrun_settings)
+    is_eager = internals.BACKEND == "jax" and model.run_eagerly
+    internals.attach(optimizer, _STEP, f"eager.{how.name}" if is_eager else how.name)
+
+
+def all_built(model: Any, name: str) -> bool:
+    """Whether the model has its variables on all ranks. `name` is the operation's."""
+    return bool(collectives.allgather(np.array([internals.is_built(model)]), name).all())
+
+
 def _first_operation(gradients: Sequence[Any], collective: Collective) -> str:
     """What the first operation on the gradients is called."""
     if internals.BACKEND != "jax":
@@ -109,7 +144,7 @@ def _first_operation(gradients: Sequence[Any], collective: Collective) -> str:
 
 
 def name_of_step(optimizer: Any) -> str | None:
-    """What the first operation of each of the optimizer's steps is called; None before the first step in this world."""
+    """What the first operation of each of the optimizer's steps is called; None before the first step in this world, if `begin` was not called."""
     agreed = getattr(optimizer, _AGREED, None)
     return getattr(optimizer, _STEP) if agreed is not None and agreed[0] is world.engine() else None
 

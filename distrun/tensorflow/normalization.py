@@ -30,8 +30,8 @@ class SyncBatchNormalization(tf.keras.layers.BatchNormalization):
             return mean, variance
         rows = tf.size(inputs) / tf.size(mean) if mask is None else tf.reduce_sum(tf.cast(mask, tf.float64))
         weight = tf.cast(rows, mean.dtype)
-        sums = allreduce(
-            tf.stack([mean * weight, (variance + mean**2) * weight, tf.fill(tf.shape(mean), weight)]), op=Sum
-        )
-        mean, square = sums[0] / sums[2], sums[1] / sums[2]
-        return mean, square - mean**2
+        total, weights = tf.unstack(allreduce(tf.stack([mean * weight, tf.fill(tf.shape(mean), weight)]), op=Sum))
+        middle = total / weights
+        # By distances from the mean: the difference of large squares would be lost in rounding.
+        spread = allreduce((variance + (mean - middle) ** 2) * weight, op=Sum)
+        return middle, spread / weights

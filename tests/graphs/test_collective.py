@@ -6,9 +6,10 @@ import numpy as np
 import pytest
 
 import distrun
-from distrun.errors import UsageError
+from distrun.errors import MismatchError, UsageError
 from distrun.graphs.collective import Collective, prepare, storage_of
 from distrun.runtime.reduction import Max, Sum
+from distrun.runtime.solo_engine import SoloEngine
 
 
 @pytest.fixture(autouse=True)
@@ -34,10 +35,39 @@ def test_several_dtypes_are_reduced_by_one_call():
         np.testing.assert_array_equal(after, 2 * before)
 
 
+def test_results_that_fill_one_room_begin_at_aligned_addresses_as_far_as_they_can():
+    inputs = [np.arange(3.0), np.arange(16.0), np.arange(8.0)]
+    room = np.empty(27)
+    results = prepare(Collective("allreduce", "x", Sum), ("float64",) * 3, ((3,), (16,), (8,))).reduce_into(
+        inputs, room
+    )
+    for before, after in zip(inputs, results, strict=True):
+        np.testing.assert_array_equal(after, before)
+        assert np.shares_memory(after, room)
+    starts = [(result.ctypes.data - room.ctypes.data) // room.itemsize for result in results]
+    assert starts == [24, 0, 16]
+
+
 def test_the_results_may_be_formed_in_the_inputs():
     array = np.arange(5.0)
     prepare(Collective("allreduce", "x", Sum, postscale=3.0), ("float64",), ((5,),)).reduce([array], [array])
     np.testing.assert_array_equal(array, 3 * np.arange(5.0))
+
+
+def test_nothing_is_under_way_in_memory_that_is_given_back_after_an_error(monkeypatch):
+    started = []
+
+    def fail(self, handle):
+        started.append(handle)
+        handle.done, handle.error = True, MismatchError("the ranks disagree")
+        return handle
+
+    for verb in ("run", "submit"):
+        monkeypatch.setattr(SoloEngine, verb, fail)
+    arrays = [np.ones(3), np.ones(3, np.float32)]
+    with pytest.raises(MismatchError, match="disagree"):
+        prepare(Collective("allreduce", "x", Sum), ("float64", "float32"), ((3,), (3,))).reduce(arrays, arrays)
+    assert [handle.request.dtype for handle in started] == ["float64"]
 
 
 def test_a_broadcast_copies_the_roots_elements():

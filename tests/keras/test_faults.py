@@ -36,7 +36,7 @@ def test_ranks_at_different_places_of_fit_are_told_where_they_are(outcome, backe
     for error, goes_on in ranks:
         assert error.startswith("MismatchError: the ranks are not at the same place of fit: ")
         assert "rank 1 is at the end of an epoch of fit" in error
-        assert "give all ranks the same number of steps and epochs" in error
+        assert "give all ranks the same callbacks, steps and epochs" in error
         assert goes_on
     if "fewer" in fault:
         assert "this is rank 1, at the end of epoch 1, after 3 steps" in ranks[1][0]

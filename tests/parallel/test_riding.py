@@ -11,6 +11,12 @@ def test_operations_that_are_repeated(job, timeout):
     job.run("riding", DISTRUN_STALL_TIMEOUT=timeout)
 
 
+@pytest.mark.parametrize("job", ["hosts-1+1", "hosts-1+1+1"], indirect=True)
+@pytest.mark.parametrize("timeout", ["30", "0"])
+def test_requests_that_take_turns_under_one_name(job, timeout):
+    job.run("turns", DISTRUN_STALL_TIMEOUT=timeout)
+
+
 @pytest.mark.parametrize("job", ["hosts-1+2"], indirect=True)
 def test_a_neighbour_that_leaves_with_its_result_does_not_fail_those_whose_result_is_under_way(job):
     job.run("departing")

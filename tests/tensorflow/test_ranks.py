@@ -26,7 +26,11 @@ COLLECTIVES = {
 REFUSALS = ["what_cannot_travel_is_refused_in_a_sentence"]
 GRAPHS = {
     "collectives in loops and branches": ["loops_and_branches_hold_collectives"],
-    "tf.function traced anew by one rank": ["a_rank_may_trace_anew_by_itself", "functions_are_told_apart"],
+    "tf.function traced anew by one rank": [
+        "a_rank_may_trace_anew_by_itself",
+        "a_rank_may_know_shapes_that_another_one_does_not",
+        "functions_are_told_apart",
+    ],
     "SavedModel with a collective": ["a_stored_function_still_reduces"],
     "an error for ranks that disagree": ["ranks_that_disagree_get_an_error_and_go_on"],
     "an error for jit_compile=True": ["xla_is_refused_while_tracing"],
@@ -43,10 +47,14 @@ TRAINING = {
     "DistributedGradientTape with embeddings": ["gradients_of_embeddings_stay_sparse_unless_told"],
     "broadcast_variables": ["variables_start_as_the_roots"],
     "SyncBatchNormalization": ["batches_are_normalized_together"],
+    "an error for ranks with gradients of different variables": ["gradients_of_different_variables_are_not_mixed_up"],
 }
 TRAINING_IN_GRAPHS = {
     "a smaller last batch on one rank": ["a_rank_may_have_a_smaller_last_batch"],
-    "tf.compat.v1 optimizers": ["optimizers_of_tensorflow_1_reduce_in_graphs"],
+    "tf.compat.v1 optimizers": [
+        "optimizers_of_tensorflow_1_reduce_in_graphs",
+        "optimizers_of_like_networks_are_told_apart_in_a_graph",
+    ],
     "Keras optimizers in a loop of one's own": ["optimizers_of_keras_reduce_too"],
     "an error for ranks with different models": ["ranks_with_different_models_are_told_where"],
     "an error when a rank leaves early": ["a_rank_that_leaves_early_is_missed"],

@@ -321,6 +321,16 @@ def a_rank_may_trace_anew_by_itself():
 
 
 @check
+def a_rank_may_know_shapes_that_another_one_does_not():
+    def added(*tensors):
+        return hvd.grouped_allreduce(tensors, op=hvd.Sum)
+
+    signature = [tf.TensorSpec([None])] * 2 if RANK else None
+    results = tf.function(added, input_signature=signature)(tf.ones(3), tf.fill([300_001], 2.0))
+    assert all_equal(results, [np.full(3, SIZE, np.float32), np.full(300_001, 2 * SIZE, np.float32)])
+
+
+@check
 def functions_are_told_apart():
     @tf.function
     def one(tensor):

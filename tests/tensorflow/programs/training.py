@@ -63,6 +63,8 @@ def the_ways_of_averaging_agree():
     assert close(trained_together(Network(), data, tf.function, narrow), alone, 1e-2)  # between hosts
     with raises(ValueError, "gradient_predivide_factor=2.0", "op=sum"):
         hvd.DistributedGradientTape(tf.GradientTape(), op=hvd.Sum, gradient_predivide_factor=2.0)
+    with raises(ValueError, "gradient_predivide_factor=0.0 must be greater than 0"):
+        hvd.DistributedGradientTape(tf.GradientTape(), gradient_predivide_factor=0.0)
 
 
 @in_every_way
@@ -157,6 +159,22 @@ def ranks_with_different_models_are_told_where():
         hvd.broadcast_variables([] if RANK else model.variables, 0)
 
 
+@in_every_way
+def gradients_of_different_variables_are_not_mixed_up(way):
+    one, other = tf.Variable([1.0, 2.0], name="one"), tf.Variable([1.0, 2.0], name="other")
+
+    @way
+    def gradients(sources):
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_sum(tf.gather(other if RANK else one, [0]))
+        return hvd.DistributedGradientTape(tape).gradient(loss, sources)
+
+    with raises(MismatchError, "one [2] float32 in slices on rank 0", "one [2] float32 without gradient on rank 1"):
+        gradients([one, other])
+    with raises(MismatchError, "without gradient"):
+        gradients([one])
+
+
 @check
 def names_that_count_layers_of_the_process_do_not_matter():
     if RANK == 0:
@@ -201,6 +219,25 @@ def optimizers_of_tensorflow_1_reduce_in_graphs():
             together = session.run(model.variables)
     assert close(together, trained_alone(Network(), data), 1e-7)  # the learning rate is a float32
     assert same_on_all_ranks(together)
+
+
+@check
+def optimizers_of_like_networks_are_told_apart_in_a_graph():
+    with tf.Graph().as_default():
+        pace, weights, steps = tf.compat.v1.placeholder(tf.float32, []), [], []
+        for number in range(2):
+            with tf.compat.v1.variable_scope("net" if number == 0 else f"net_{number}"):
+                weights.append(tf.compat.v1.get_variable("kernel", [4], initializer=tf.zeros_initializer()))
+            optimizer = hvd.DistributedOptimizer(tf.compat.v1.train.GradientDescentOptimizer(1.0))
+            loss = 10.0**number * pace * tf.reduce_sum(weights[-1])
+            steps.append(optimizer.minimize(loss, var_list=weights[-1:]))
+        with tf.compat.v1.Session() as session:
+            session.run(tf.compat.v1.global_variables_initializer())
+            for _ in range(5):
+                session.run(steps if RANK else steps[::-1], {pace: RANK + 1.0})
+            shown = session.run(weights)
+    mean = sum(range(1, SIZE + 1)) / SIZE
+    assert [each.tolist() for each in shown] == [[-5 * mean] * 4, [-50 * mean] * 4]
 
 
 @check
@@ -263,6 +300,12 @@ def batches_are_normalized_together(way):
     assert close(mine, [each[part] for each in everything], 1e-6)
     assert close(together.variables, alone.variables, 1e-6)
     assert same_on_all_ranks(together.variables)
+    far = (rows + 1e4).astype(np.float32)
+    assert close(
+        hvd.SyncBatchNormalization()(tf.constant(far[part]), training=True),
+        tf.keras.layers.BatchNormalization()(tf.constant(far), training=True)[part],
+        1e-2,
+    )
     with raises(ValueError, "fused=True"):
         hvd.SyncBatchNormalization(fused=True)
 
