@@ -7,8 +7,7 @@ from collections.abc import Sequence
 
 from distrun.runtime import agreement, world
 
-_numbers: dict[tuple[str, ...], int] = {}
-_engine: object = None  # the one under which `_numbers` were given
+_numbers: dict[tuple[str, ...], int] = {}  # which outlive the engine, as traced functions with names made of them do
 
 
 def number_of(entries: Sequence[str], what: str) -> int:
@@ -19,11 +18,6 @@ def number_of(entries: Sequence[str], what: str) -> int:
     Raises:
         MismatchError: the ranks' lists differ; raised on every rank, with the first difference.
     """
-    global _engine
-    engine = world.engine()
-    if engine is not _engine:
-        _numbers.clear()
-        _engine = engine
     key = (what, *entries)
     number = _numbers.get(key)
     if number is None:

@@ -18,9 +18,10 @@ import jax.numpy as jnp
 import numpy as np
 
 from distrun.errors import UsageError
+from distrun.graphs import arrays
 from distrun.graphs.collective import Collective
 from distrun.graphs.compression import Compression, Compressor, wire_type
-from distrun.graphs.jax import arrays, mechanism, reduce_gradients
+from distrun.graphs.jax import mechanism, reduce_gradients
 from distrun.jax.site import call_site
 from distrun.jax.trees import map_arrays
 from distrun.runtime.process_set import ProcessSet, global_process_set
@@ -147,9 +148,9 @@ def _alltoall_with(splits: Any, array: Any, collective: Collective) -> tuple[Any
     counts: list[int] = []
 
     def exchange(collective: Collective, given: Sequence[Any]) -> list[Any]:
-        ((received, rows),) = arrays.gather(collective, given, np.asarray(splits))
-        counts.extend(rows)
-        return [received]
+        results, received = arrays.move_rows(given, np.asarray(splits), collective)
+        counts.extend(received[0].tolist())
+        return results
 
     (received,) = mechanism.on_the_spot(exchange, [array], collective)
     return received, jnp.array(counts, jnp.int32)

@@ -10,8 +10,9 @@ import numpy as np
 import tensorflow as tf
 
 from distrun.errors import UsageError
+from distrun.graphs import arrays
 from distrun.graphs.collective import Collective
-from distrun.graphs.tensorflow import arrays, mechanism, tracing
+from distrun.graphs.tensorflow import mechanism, tracing
 from distrun.runtime import world
 from distrun.runtime.dtypes import ELEMENT_TYPES
 from distrun.runtime.reduction import check_op

@@ -19,8 +19,8 @@ import numpy as np
 import tensorflow as tf
 from tensorflow.python.framework import op_def_library, op_def_registry
 
+from distrun.graphs import arrays
 from distrun.graphs.collective import Collective, Flat, Prepared, prepare, storage_of
-from distrun.graphs.tensorflow import arrays
 from distrun.graphs.tensorflow.c_api import COMPUTE, CREATE, DELETE, INFER_SHAPES, INTERNAL, Library
 from distrun.runtime.request import Shape
 

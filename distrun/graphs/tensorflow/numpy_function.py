@@ -1,4 +1,4 @@
-"""Collectives as nodes of a graph by tf.numpy_function: public, a copy slower, and bound to this process."""
+"""Collectives as nodes of a graph by tf.numpy_function: public, slower for small tensors, and bound to this process."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from distrun.graphs import arrays
 from distrun.graphs.collective import Collective
-from distrun.graphs.tensorflow import arrays
 
 
 def reduce(tensors: Sequence[tf.Tensor], collective: Collective) -> list[tf.Tensor]:

@@ -10,9 +10,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from distrun.errors import UsageError
-from distrun.graphs.collective import Collective, Flat, Prepared, prepare, storage_of
-from distrun.runtime import collectives, dtypes, world
+from distrun.graphs.collective import Collective, Flat, Prepared, prepare
+from distrun.runtime import collectives, world
 from distrun.runtime.collectives.copies import rows_per_rank
+from distrun.runtime.collectives.tensors import flat_of
 from distrun.runtime.request import Shape
 
 Array = NDArray[Any]
@@ -20,23 +21,15 @@ Array = NDArray[Any]
 
 def reduce(arrays: Sequence[Array], collective: Collective) -> list[Array]:
     """Allreduce or broadcast. The results share no memory with the inputs: whoever gets them may keep them."""
-    names, shapes = _kinds(arrays)
-    if (
-        collective.kind == "allreduce"
-        and len(set(names)) == 1
-        and sum(array.nbytes for array in arrays) >= collectives.LARGE
-    ):
-        return _reduce_in_shared_memory(arrays, names[0], collective)
-    outputs = [_room(array.size, storage_of(name)) for array, name in zip(arrays, names, strict=True)]
-    prepare(collective, names, shapes).reduce(_flats(arrays, names), outputs)
-    return [output.view(array.dtype).reshape(array.shape) for output, array in zip(outputs, arrays, strict=True)]
-
-
-def _reduce_in_shared_memory(arrays: Sequence[Array], name: str, collective: Collective) -> list[Array]:
-    """All results lie in one room that other ranks see, so nothing is copied but the inputs."""
-    names, shapes = _kinds(arrays)
-    room = collectives.empty(sum(array.size for array in arrays), storage_of(name))
-    results = prepare(collective, names, shapes).reduce_into(_flats(arrays, names), room)
+    flats, names = _flats(arrays)
+    prepared = prepare(collective, names, _shapes(arrays))
+    nbytes = sum(array.nbytes for array in arrays)
+    if collective.kind == "allreduce" and len(set(names)) == 1 and nbytes >= collectives.LARGE:
+        # In one room that other ranks see, so nothing is copied but the inputs.
+        results = prepared.reduce_into(flats, collectives.empty(sum(flat.size for flat in flats), flats[0].dtype))
+    else:
+        results = [_room(flat.size, flat.dtype) for flat in flats]
+        prepared.reduce(flats, results)
     return [result.view(array.dtype).reshape(array.shape) for result, array in zip(results, arrays, strict=True)]
 
 
@@ -44,8 +37,8 @@ def move_rows(
     arrays: Sequence[Array], splits: Array | None, collective: Collective
 ) -> tuple[list[Array], NDArray[np.int32]]:
     """Allgather, alltoall or reducescatter; see `gather`."""
-    names, shapes = _kinds(arrays)
-    results, received = gather(prepare(collective, names, shapes), shapes, _flats(arrays, names), splits, collective)
+    (flats, names), shapes = _flats(arrays), _shapes(arrays)
+    results, received = gather(prepare(collective, names, shapes), shapes, flats, splits, collective)
     return [
         flat.view(array.dtype).reshape(shape) if prod(shape) else np.empty(shape, array.dtype)
         for (flat, shape), array in zip(results, arrays, strict=True)
@@ -86,18 +79,17 @@ def row_size(shape: Shape, kind: str) -> int:
         UsageError: there are no rows.
     """
     if not shape:
-        raise UsageError(
-            f"{kind} divides the first dimension, and a 0-dimensional tensor has none: use tf.reshape(tensor, [1])"
-        )
+        raise UsageError(f"{kind} divides the first dimension, and a 0-dimensional tensor has none: reshape it to (1,)")
     return prod(shape[1:])
 
 
-def _kinds(arrays: Sequence[Array]) -> tuple[tuple[str, ...], tuple[Shape, ...]]:
-    return tuple([dtypes.name_of(array.dtype) for array in arrays]), tuple([array.shape for array in arrays])
+def _flats(arrays: Sequence[Array]) -> tuple[list[Flat], tuple[str, ...]]:
+    pairs = [flat_of(array) for array in arrays]
+    return [flat for flat, _ in pairs], tuple([name for _, name in pairs])
 
 
-def _flats(arrays: Sequence[Array], names: Sequence[str]) -> list[Flat]:
-    return [array.reshape(-1).view(storage_of(name)) for array, name in zip(arrays, names, strict=True)]
+def _shapes(arrays: Sequence[Array]) -> tuple[Shape, ...]:
+    return tuple([array.shape for array in arrays])
 
 
 def _room(count: int, dtype: np.dtype[Any]) -> Flat:
