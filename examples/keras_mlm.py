@@ -71,7 +71,7 @@ def main() -> None:
     if args.log_dir:  # 7. one rank prints and writes
         callbacks.append(distrun.callbacks.OnRankZero(keras.callbacks.TensorBoard(args.log_dir)))
     verbose = 2 if distrun.rank() == 0 else 0
-    model.fit(batches, epochs=args.epochs, shuffle=False, callbacks=callbacks, verbose=verbose)
+    model.fit(batches, epochs=args.epochs, callbacks=callbacks, verbose=verbose)
 
     results = model.evaluate(test_inputs, test_words, args.batch_size, verbose=0)
     loss, accuracy = np.mean(distrun.allgather_object(results), axis=0)

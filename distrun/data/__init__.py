@@ -3,7 +3,7 @@
     import distrun.data
 
     batches = distrun.data.shard((images, labels), batch_size=32, shuffle=True, seed=42)
-    model.fit(batches, epochs=10, shuffle=False)
+    model.fit(batches, epochs=10)
 
 `shard` divides arrays, lists, streams, datasets of tf.data, torch and Keras; `watch` warns where training waits for its input.
 """

@@ -47,8 +47,9 @@ def shard(
 
     `shuffle=True` takes the samples in an order that depends on `seed` and the epoch alone. For a stream give the number of
     samples to choose from: it cannot be shuffled as a whole. Each iteration over the result is another epoch; `set_epoch(n)`
-    says which is next, and must be called before every epoch for a torch Dataset in a DataLoader of one's own. To `fit`, pass a
-    PyDataset with `shuffle=False`, or Keras mixes the batches once more. Arrays without `batch_size` are those of epoch 0.
+    says which is next, and must be called before every epoch for a torch Dataset in a DataLoader of one's own. Where
+    distrun.keras is imported, `fit` keeps that order; elsewhere pass it `shuffle=False`, or Keras mixes the batches once more.
+    Arrays without `batch_size` are those of epoch 0.
 
     Batches tell when this rank waits too long for its input, see `watch`; to a tf.data.Dataset, apply it last.
 

@@ -83,11 +83,9 @@ def allreduce(
 
 def broadcast(tree: Any, root_rank: int = 0, *, name: str | None = None, process_set: ProcessSet = _World) -> Any:
     """The root's arrays; the others' must have the same shapes and dtypes."""
-    size = process_set.size()
-    if not (isinstance(root_rank, (int, np.integer)) and 0 <= root_rank < size):
-        raise UsageError(f"root_rank={root_rank!r} is no rank of this process set: it has ranks 0 to {size - 1}")
+    root_rank = process_set.check_root(root_rank)
     collective = Collective(
-        "broadcast", _own(name), root=int(root_rank), process_set=process_set.process_set_id, site=call_site()
+        "broadcast", _own(name), root=root_rank, process_set=process_set.process_set_id, site=call_site()
     )
     return map_arrays(partial(mechanism.call, collective=collective), tree)
 

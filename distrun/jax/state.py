@@ -26,20 +26,18 @@ def broadcast_parameters(tree: Any, root_rank: int = 0, process_set: ProcessSet 
         MismatchError: the ranks' trees differ, in structure, shape or dtype; the text names the first leaf that does.
         UsageError: a leaf is something else; the call is inside of a jitted function.
     """
-    size = process_set.size()
-    if not (isinstance(root_rank, (int, np.integer)) and 0 <= root_rank < size):
-        raise UsageError(f"root_rank={root_rank!r} is no rank of this process set: it has ranks 0 to {size - 1}")
+    root_rank = process_set.check_root(root_rank)
     paths, structure = jax.tree_util.tree_flatten_with_path(tree)
     for path, leaf in paths:
         _check(jax.tree_util.keystr(path), leaf)
-    if size == 1:
+    if process_set.size() == 1:
         return tree
     agreement.compare(entries(tree), "the parameters to broadcast", "jax.broadcast_parameters", process_set=process_set)
     if not paths:
         return tree
     leaves = [leaf for _, leaf in paths]
     collective = Collective(
-        "broadcast", "jax.broadcast_parameters.leaves", root=int(root_rank), process_set=process_set.process_set_id
+        "broadcast", "jax.broadcast_parameters.leaves", root=root_rank, process_set=process_set.process_set_id
     )
     sent = arrays.perform(collective, [_numbers(leaf) for leaf in leaves])
     received = [_like(array, leaf) for array, leaf in zip(sent, leaves, strict=True)]

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Iterable
+from typing import SupportsIndex
 
 from distrun.errors import UsageError
 
@@ -41,6 +43,18 @@ class ProcessSet:
         from distrun.runtime import world
 
         return world.size()
+
+    def check_root(self, root_rank: object) -> int:
+        """`root_rank` as an int.
+
+        Raises:
+            UsageError: it is no rank of this set.
+        """
+        size = self.size()
+        root = operator.index(root_rank) if isinstance(root_rank, SupportsIndex) else -1
+        if not 0 <= root < size:
+            raise UsageError(f"root_rank={root_rank!r} is no rank of this process set: it has ranks 0 to {size - 1}")
+        return root
 
 
 global_process_set = ProcessSet()

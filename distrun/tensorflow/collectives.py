@@ -20,10 +20,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
 import tensorflow as tf
 
-from distrun.errors import UsageError
 from distrun.graphs.collective import Collective
 from distrun.graphs.compression import Compression, Compressor, wire_type
 from distrun.graphs.tensorflow import call, gather_slices
@@ -163,10 +161,8 @@ def broadcasting(root_rank: int, name: str | None, process_set: ProcessSet) -> C
     Raises:
         UsageError: there is no such root.
     """
-    size = process_set.size()
-    if not (isinstance(root_rank, (int, np.integer)) and 0 <= root_rank < size):
-        raise UsageError(f"root_rank={root_rank!r} is no rank of this process set: it has ranks 0 to {size - 1}")
-    return Collective("broadcast", name or "", root=int(root_rank), process_set=process_set.process_set_id)
+    root_rank = process_set.check_root(root_rank)
+    return Collective("broadcast", name or "", root=root_rank, process_set=process_set.process_set_id)
 
 
 def assign_all(variables: Sequence[Any], values: Sequence[tf.Tensor]) -> Any:

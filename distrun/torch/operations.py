@@ -147,10 +147,8 @@ def reducescatter(tensors: Sequence[Tensor], call: Call) -> Handle:
 
 def broadcast(tensor: Tensor, root: int, call: Call, in_place: bool = False) -> Handle:
     """The root's tensor, into a new one or into `tensor`."""
-    size = call.process_set.size()
-    if not (isinstance(root, (int, np.integer)) and 0 <= root < size):
-        raise UsageError(f"root_rank={root!r} is no rank of this process set: it has ranks 0 to {size - 1}")
-    request = call.request("broadcast", [tensor], root=int(root))
+    root = call.process_set.check_root(root)
+    request = call.request("broadcast", [tensor], root=root)
     array = storage.flat(tensor)
     if in_place:
         return Handle(world.engine(), request, (), (array,), _in_place, [tensor])

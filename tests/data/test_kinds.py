@@ -53,6 +53,9 @@ def test_every_sample_is_taken_once_in_equal_steps(outcomes, check):
         pytest.param("generator", marks=pytest.mark.feature("fit: generator")),
         pytest.param("tf_dataset", marks=pytest.mark.feature("fit: tf.data.Dataset")),
         pytest.param("torch_loader", marks=pytest.mark.feature("fit: torch DataLoader")),
+        pytest.param(
+            "fit_keeps_the_order_of_a_shard_and_all_of_it", marks=pytest.mark.feature("fit keeps a shard's order")
+        ),
     ],
 )
 def test_fit_goes_through_this_ranks_batches(outcomes, backend, check):

@@ -65,13 +65,11 @@ def grouped_allgather(
 
 
 def _broadcast(tensor: Array, root: int, name: str | None, process_set: ProcessSet, in_place: bool) -> Handle:
-    size = process_set.size()
-    if not (isinstance(root, (int, np.integer)) and 0 <= root < size):
-        raise UsageError(f"root_rank={root!r} is no rank of this process set: it has ranks 0 to {size - 1}")
+    root = process_set.check_root(root)
     if in_place:
         check_in_place(tensor)
     flat, dtype = flat_of(tensor)
-    request = Request("broadcast", name, dtype, (tensor.shape,), root=int(root), process_set=process_set.process_set_id)
+    request = Request("broadcast", name, dtype, (tensor.shape,), root=root, process_set=process_set.process_set_id)
     if in_place:
         collect = given if tensor.flags.c_contiguous else copied_back
         return Handle(world.engine(), request, (), (flat,), collect, tensor)

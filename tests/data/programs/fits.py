@@ -4,7 +4,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 import torch
-from checking import check, run_checks
+from checking import check, raises, run_checks
 from torch.utils.data import TensorDataset
 
 import distrun
@@ -124,6 +124,16 @@ def tf_dataset():
 def torch_loader():
     loader = distrun.data.shard(TensorDataset(torch.tensor(X), torch.tensor(Y)), BATCH, shuffle=True, seed=3)
     assert_epochs_follow(fitted(loader))
+
+
+@check
+def fit_keeps_the_order_of_a_shard_and_all_of_it():
+    import distrun.keras
+
+    batches = distrun.data.shard((X, Y), BATCH, shuffle=True, seed=3)
+    assert_epochs_follow(fitted(batches))
+    with raises(distrun.UsageError, "steps_per_epoch=2 of a shard that has 4 batches in an epoch"):
+        fitted(batches, steps_per_epoch=2)
 
 
 run_checks()
