@@ -41,27 +41,28 @@ class BroadcastGlobalVariablesCallback(Callback):
         super().__init__()
         self.root_rank = root_rank
         self._is_due = True
+        self._has_stepped = False
 
     def on_train_begin(self, logs: Logs = None) -> None:
         """Broadcast, if all ranks can."""
-        self._is_due = True
-        self._broadcast()
-
-    def on_train_batch_begin(self, batch: int, logs: Logs = None) -> None:
-        """Broadcast, if it could not be done before the first batch."""
-        if self._is_due:
+        self._is_due, self._has_stepped = True, False
+        if gradients.all_built(self.model, _meeting(self.model.optimizer)):
             self._broadcast()
 
+    def on_train_batch_begin(self, batch: int, logs: Logs = None) -> None:
+        """Broadcast after the first step, if it could not be done before: what is not built now never will be."""
+        if self._is_due and self._has_stepped:
+            self._broadcast()
+        self._has_stepped = True
+
     def on_epoch_end(self, epoch: int, logs: Logs = None) -> None:
-        """The same, if there was but one batch."""
+        """The same, if there was but one step."""
         if self._is_due:
             self._broadcast()
 
     def _broadcast(self) -> None:
         model = self.model
         optimizer = model.optimizer
-        if not gradients.all_built(model, _meeting(optimizer)):
-            return
         if not optimizer.built:
             optimizer.build(model.trainable_variables)
         broadcast_variables(model.weights + optimizer.variables, self.root_rank)

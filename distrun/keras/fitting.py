@@ -1,12 +1,14 @@
 """What distrun does in `fit` of a model with a `DistributedOptimizer`.
 
-Ranks that are not in the same step of `fit` would wait for one another for ever, or silently pair different steps. So at the
-end of each epoch, and of `fit`, all ranks meet in a barrier that goes by the name of the gradients: a rank that is there
-while others still have steps to make clashes with their gradients, and all of them get an error at once.
+Ranks that are not in the same step of `fit` would wait for one another for ever, or silently pair different steps. So all
+ranks compare their models when `fit` begins, and meet in a barrier at the end of each epoch, and of `fit`. It goes by the name
+of the gradients: a rank that is there while others still have steps to make clashes with their gradients, and all of them get
+an error at once.
 """
 
 from __future__ import annotations
 
+import contextlib
 import re
 import warnings
 from collections.abc import Callable
@@ -14,7 +16,8 @@ from typing import Any
 
 import keras
 
-from distrun.errors import CollectiveError, DistrunError, MismatchError
+from distrun.data.shards import Shard
+from distrun.errors import CollectiveError, DistrunError, MismatchError, UsageError
 from distrun.keras import gradients, internals
 from distrun.keras.optimizer import Distributed
 from distrun.runtime import world
@@ -22,6 +25,7 @@ from distrun.runtime.handles import Handle
 from distrun.runtime.request import Request
 
 _has_warned = False
+_departure: Handle | None = None  # what told other ranks that a `fit` failed here, which they may not have heard yet
 
 
 def is_distributed(model: Any) -> bool:
@@ -50,9 +54,29 @@ def _warn_of_xla() -> None:
     _has_warned = True
 
 
+def _as_it_is(arguments: dict[str, Any]) -> dict[str, Any]:
+    """The arguments of `fit`: batches of `distrun.data.shard` are gone through whole, in the order that all ranks know.
+
+    Raises:
+        UsageError: fewer of its batches are wanted, or more. Keras reads ahead, so nobody could tell where an epoch ends.
+    """
+    batches: Any = arguments.get("x")
+    if not (isinstance(batches, Shard) and isinstance(batches, keras.utils.PyDataset)):
+        return arguments
+    steps, length = arguments.get("steps_per_epoch"), len(arguments["x"])
+    if steps not in (None, length):
+        raise UsageError(
+            f"steps_per_epoch={steps} of a shard that has {length} batches in an epoch: leave steps_per_epoch out, or "
+            "shard a tf.data.Dataset that repeats"
+        )
+    return {**arguments, "shuffle": False}
+
+
 def _train(fit: Callable[..., Any], model: Any, arguments: dict[str, Any]) -> Any:
+    arguments = _as_it_is(arguments)
     if not is_distributed(model):
         return fit(model, **arguments)
+    _catch_up()
     progress = _Progress(model.optimizer)
     try:
         return fit(model, **internals.first_callback(arguments, progress, model))
@@ -63,6 +87,15 @@ def _train(fit: Callable[..., Any], model: Any, arguments: dict[str, Any]) -> An
         if clash is None:
             raise
         raise MismatchError(progress.explain(clash[0])) from error
+
+
+def _catch_up() -> None:
+    """Wait until all ranks have heard of a `fit` that failed here: the operations of another one have the same names."""
+    global _departure
+    handle, _departure = _departure, None
+    if handle is not None and handle.engine is world.engine():
+        with contextlib.suppress(DistrunError):
+            handle.wait()
 
 
 def _is_ours(error: Exception) -> bool:
@@ -126,10 +159,9 @@ class _Progress(keras.callbacks.Callback):
         handle = self._barrier(((self._epoch, self._steps),), f"{self._place}, where fit failed with {words}")
         if handle is None or self._has_left:
             return
-        try:
-            handle.engine.submit(handle)
-        except DistrunError:  # the job is over
-            pass
+        global _departure
+        with contextlib.suppress(DistrunError):  # the job is over
+            _departure = handle.engine.submit(handle)
 
     def _barrier(self, shapes: Any = (), site: str = "the end of an epoch of fit") -> Handle | None:
         name = gradients.name_of_step(self._optimizer) if self._has_begun else gradients.BEGINNING

@@ -144,7 +144,7 @@ def _first_operation(gradients: Sequence[Any], collective: Collective) -> str:
 
 
 def name_of_step(optimizer: Any) -> str | None:
-    """What the first operation of each of the optimizer's steps is called; None before the first step in this world, if `begin` was not called."""
+    """What the first operation of each of the optimizer's steps is called; None if that is not known yet."""
     agreed = getattr(optimizer, _AGREED, None)
     return getattr(optimizer, _STEP) if agreed is not None and agreed[0] is world.engine() else None
 

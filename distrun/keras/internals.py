@@ -168,7 +168,9 @@ def around_training(prepare: Callable[[Any], type | None], train: Callable[[Any,
 
 
 def is_built(model: Any) -> bool:
-    """Whether the model and all layers in it have their variables."""
+    """Whether the model has its variables when training begins: those that it will have, for layers may be unused."""
+    if BACKEND != "tensorflow" or model.optimizer.built:  # the others have built it by then
+        return True
     return all(layer.built for layer in model._flatten_layers())
 
 

@@ -128,6 +128,11 @@ class Distributed(keras.optimizers.Optimizer):
             grads = gradients.reduce(self, list(grads), variables, self.distrun_settings)
         return super().apply(grads, trainable_variables)
 
+    def __reduce__(self) -> Any:
+        """Pickle as what a file would hold: the plain optimizer."""
+        _, arguments = super().__reduce__()
+        return self.distrun_plain._unpickle_model, arguments  # type: ignore[attr-defined]
+
     def _clip_gradients(self, grads: Any) -> Any:
         if self.gradient_accumulation_steps:
             grads = internals.at_update(self, self._distrun_reduce_accumulated, list(grads))

@@ -15,9 +15,23 @@ def test_ranks_with_different_models_are_told_the_layer(outcome, backend):
         assert goes_on
 
 
-def test_so_they_are_when_they_broadcast_first(outcome, backend):
-    for error, goes_on in outcome(backend, "ranks with different models, broadcast"):
+def test_so_they_are_when_one_rank_has_trained_such_a_model_before(outcome, backend):
+    for error, goes_on in outcome(backend, "ranks with different models, one of them known"):
+        assert "MismatchError: the trainable variables of the model differ between the ranks, first in place 2" in error
+        assert goes_on
+
+
+def test_ranks_with_different_optimizers_are_told_when_they_broadcast(outcome, backend):
+    for error, goes_on in outcome(backend, "ranks with different optimizers, broadcast"):
         assert "MismatchError: the variables to broadcast differ between the ranks" in error
+        assert goes_on
+
+
+def test_ranks_with_different_callbacks_are_told(outcome, backend):
+    for errors, goes_on in outcome(backend, "callbacks that meet, on one rank"):
+        for error in errors:
+            assert error.startswith("MismatchError: the ranks are not at the same place of fit: ")
+            assert "give all ranks the same callbacks" in error
         assert goes_on
 
 
@@ -50,6 +64,16 @@ def test_ranks_are_told_of_an_exception_on_one_of_them(outcome, backend):
     assert "rank 1 is at step 3 of epoch 1, where fit failed with ValueError: a fault of the user's own" in told
     assert told.endswith("look there for the cause")
     assert raised == "ValueError: a fault of the user's own"
+    assert goes_on
+    assert also
+
+
+def test_so_they_are_before_its_first_step(outcome, backend):
+    (told, goes_on), (raised, also) = outcome(backend, "an exception on one rank before its first step")
+    for error in told:
+        assert error.startswith("MismatchError: the ranks are not at the same place of fit: ")
+        assert "where fit failed with ValueError: " in error
+    assert all(error.startswith("ValueError: ") for error in raised)
     assert goes_on
     assert also
 

@@ -85,7 +85,11 @@ def test_layers_that_depend_on_the_batch_train(outcome, backend):
 
 
 @pytest.mark.parametrize(
-    "name", rows("the optimizer of a trained model", "model without input shape", "clones are distributed")
+    "name",
+    [
+        *rows("the optimizer of a trained model", "model without input shape", "clones are distributed"),
+        "model with a layer that is never used",
+    ],
 )
 def test_all_ranks_end_with_the_same_weights(outcome, backend, name):
     assert all(rank["same"] for rank in outcome(backend, name))
@@ -120,6 +124,10 @@ def test_a_loaded_model_goes_on_as_if_never_saved(outcome, backend):
 def test_a_loaded_model_of_mixed_precision_goes_on(outcome, backend):
     for rank in outcome(backend, "load_model under mixed precision"):
         assert rank == {"difference": 0.0, "same": True}
+
+
+def test_pickled_optimizers_are_plain(outcome, backend):
+    assert outcome(backend, "pickled optimizers are plain") == [[True, 0.01]] * 2
 
 
 # Callbacks and values --------------------------------------------------------------------------------------------------

@@ -47,13 +47,32 @@ def _():
     return error_of(lambda: fit(model_of(build))), goes_on()
 
 
-@feature("ranks with different models, broadcast")
+@feature("ranks with different models, one of them known")
 def _():
     def build(seed):
-        extra = [keras.layers.Dense(4)] if LAST else []
+        extra = [keras.layers.Dense(3)] if LAST else []
         return keras.Sequential([keras.Input((6,)), *extra, keras.layers.Dense(3)])
 
+    fit(model_of(lambda seed: keras.Sequential([keras.Input((6,)), keras.layers.Dense(3)])))
     return error_of(lambda: fit(model_of(build), callbacks=callbacks())), goes_on()
+
+
+@feature("ranks with different optimizers, broadcast")
+def _():
+    model = network()
+    optimizer = keras.optimizers.Adam() if LAST else keras.optimizers.SGD()
+    model.compile(hvd.DistributedOptimizer(optimizer), loss())
+    return error_of(lambda: fit(model, callbacks=callbacks())), goes_on()
+
+
+@feature("callbacks that meet, on one rank")
+def _():
+    broadcast, average = callbacks()
+    errors = [
+        error_of(lambda: fit(model_of(), callbacks=[] if LAST else [broadcast])),
+        error_of(lambda: fit(model_of(), callbacks=[average] if LAST else [])),
+    ]
+    return errors, goes_on()
 
 
 @feature("fewer steps on one rank")
@@ -98,6 +117,23 @@ class Failing(keras.callbacks.Callback):
 def _():
     failing = [Failing()] if LAST else []
     return error_of(lambda: fit(model_of(), callbacks=callbacks() + failing)), goes_on()
+
+
+@feature("an exception on one rank before its first step")
+def _():
+    class Early(keras.callbacks.Callback):
+        def on_train_begin(self, logs=None):
+            raise ValueError("a fault of the user's own")
+
+    before, after = [[Early(), *callbacks()], [*callbacks(), Early()]] if LAST else [callbacks(), callbacks()]
+    shape = 5 if LAST else 6
+    x, y = data()
+    errors = [
+        error_of(lambda: fit(model_of(), callbacks=before)),
+        error_of(lambda: fit(model_of(), callbacks=after)),
+        error_of(lambda: model_of().fit(mine(x)[:, :shape], mine(y), verbose=0, callbacks=callbacks())),
+    ]
+    return errors, goes_on()
 
 
 @feature("training of one rank alone")

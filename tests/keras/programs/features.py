@@ -1,6 +1,7 @@
 """What Keras can do, with a DistributedOptimizer: each feature on all ranks, and on rank 0 alone with the combined batches."""
 
 import json
+import pickle
 import tempfile
 import warnings
 import zipfile
@@ -314,6 +315,33 @@ def _():
     broadcast = hvd.callbacks.BroadcastGlobalVariablesCallback(0)
     model.fit(mine(x), mine(y), batch_size=ROWS // SIZE, epochs=2, verbose=0, callbacks=[broadcast])
     return {"same": same_on_all_ranks(model.get_weights() + [np.asarray(v) for v in model.optimizer.variables])}
+
+
+class Unused(keras.Model):
+    """One of its layers is never called, and so never built."""
+
+    def __init__(self):
+        super().__init__()
+        self.used, self.unused = keras.layers.Dense(3), keras.layers.Dense(4)
+
+    def call(self, x):
+        return self.used(x)
+
+
+@feature("model with a layer that is never used")
+def _():
+    keras.utils.set_random_seed(1 + RANK)
+    x, y = data()
+    model = Unused()
+    model.compile(hvd.DistributedOptimizer(optimizers.Adam(1e-2)), loss())
+    model.fit(mine(x), mine(y), batch_size=ROWS // SIZE, verbose=0, callbacks=callbacks())
+    return {"same": same_on_all_ranks([np.asarray(v) for v in model.trainable_variables + model.optimizer.variables])}
+
+
+@feature("pickled optimizers are plain")
+def _():
+    optimizer = pickle.loads(pickle.dumps(hvd.DistributedOptimizer(optimizers.Adam(1e-2))))
+    return [type(optimizer) is type(optimizers.Adam()), round(float(optimizer.learning_rate), 6)]
 
 
 @feature("mixed precision, an infinity on one rank")
