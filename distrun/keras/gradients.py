@@ -79,18 +79,28 @@ def reduce(optimizer: Any, gradients: Sequence[Any], variables: Sequence[Any], s
         gradients = [None if gradient is None else gradient * settings.factor for gradient in gradients]
     if world.size() == 1 or not gradients:
         return list(gradients)
-    how = _collective(optimizer, variables, settings)
+    how = _collective(optimizer, variables, settings, _missing(gradients))
     internals.attach(optimizer, _STEP, _first_operation(gradients, how))
     return _reduce(gradients, variables, how, settings.sparse_as_dense)
 
 
-def _collective(optimizer: Any, variables: Sequence[Any], settings: Settings) -> Collective:
+def _missing(gradients: Sequence[Any]) -> frozenset[int]:
+    """The places of gradients that there are not, on any rank: one's first might otherwise be added to another's second."""
+    if internals.BACKEND == "torch":  # where ranks may differ in that, see torch_gradients
+        return frozenset()
+    return frozenset(place for place, gradient in enumerate(gradients) if gradient is None)
+
+
+def _collective(
+    optimizer: Any, variables: Sequence[Any], settings: Settings, missing: frozenset[int] = frozenset()
+) -> Collective:
     """The collective that reduces the gradients of these variables. The ranks compare them when they are first seen."""
-    engine, identities = world.engine(), tuple(map(id, variables))
+    engine, identity = world.engine(), (tuple(map(id, variables)), missing)
     agreed = getattr(optimizer, _AGREED, None)
-    if agreed is not None and agreed[0] is engine and agreed[1] == identities:
+    if agreed is not None and agreed[0] is engine and agreed[1] == identity:
         return agreed[2]
-    number = agreement.number_of(_entries(variables), _WHAT)
+    entries = [entry + " without gradient" * (place in missing) for place, entry in enumerate(_entries(variables))]
+    number = agreement.number_of(entries, _WHAT)
     result = Collective(
         "allreduce",
         f"keras.gradients.{number}",
@@ -101,7 +111,7 @@ def _collective(optimizer: Any, variables: Sequence[Any], settings: Settings) ->
         wire=settings.wire,
         site="a training step",
     )
-    internals.attach(optimizer, _AGREED, (engine, identities, result))
+    internals.attach(optimizer, _AGREED, (engine, identity, result))
     return result
 
 

@@ -21,6 +21,19 @@ def test_so_they_are_when_one_rank_has_trained_such_a_model_before(outcome, back
         assert goes_on
 
 
+@pytest.mark.parametrize("backend", ["tensorflow", "jax"])
+def test_gradients_of_different_variables_are_not_added_up(outcome, backend):
+    for error, _ in outcome(backend, "gradients of different variables"):
+        assert "MismatchError: the trainable variables of the model differ between the ranks, first in place 0" in error
+        assert "first [2] float32 on rank 0; first [2] float32 without gradient on rank 1" in error
+
+
+def test_on_torch_a_gradient_that_a_rank_does_not_have_counts_as_zero(outcome):
+    for error, values in outcome("torch", "gradients of different variables"):
+        assert error == ""
+        assert values == [[0.5, 0.5], [0.0, 0.0]]
+
+
 def test_ranks_with_different_optimizers_are_told_when_they_broadcast(outcome, backend):
     for error, goes_on in outcome(backend, "ranks with different optimizers, broadcast"):
         assert "MismatchError: the variables to broadcast differ between the ranks" in error

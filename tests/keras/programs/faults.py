@@ -57,6 +57,16 @@ def _():
     return error_of(lambda: fit(model_of(build), callbacks=callbacks())), goes_on()
 
 
+@feature("gradients of different variables")
+def _():
+    first, second = (keras.Variable([1.0, 1.0], name=name) for name in ("first", "second"))
+    optimizer = hvd.DistributedOptimizer(keras.optimizers.SGD(1.0))
+    optimizer.build([first, second])
+    gradient = keras.ops.ones(2) * (RANK + 1.0)
+    error = error_of(lambda: optimizer.apply([None, gradient] if LAST else [gradient, None], [first, second]))
+    return error, [keras.ops.convert_to_numpy(variable.value).tolist() for variable in (first, second)]
+
+
 @feature("ranks with different optimizers, broadcast")
 def _():
     model = network()
