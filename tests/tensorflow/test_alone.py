@@ -170,3 +170,11 @@ def test_variables_are_listed_without_the_numbers_of_their_layers():
         "[2, 3] float32"
     )
     assert entry_of(tf.ones((4, 5)), 7) == "tensor 7 float32"
+
+
+def test_the_keras_face_has_horovods_other_name_too():
+    import distrun.keras
+    import distrun.tensorflow.keras as other
+
+    assert other.__all__ == distrun.keras.__all__
+    assert all(getattr(other, name) is getattr(distrun.keras, name) for name in other.__all__)
