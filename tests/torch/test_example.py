@@ -19,7 +19,6 @@ AS_ROOT = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
 LAUNCHERS = {
     "python": [],
     "distrun-2": [*DISTRUN, "2"],
-    "distrun-4": [*DISTRUN, "4"],
     "mpirun-2": [MPIRUN, "--oversubscribe", "-np", "2"],
 }
 
