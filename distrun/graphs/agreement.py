@@ -33,4 +33,4 @@ def plain_name(name: str) -> str:
 
     A rank that has built another model before counts on from there, and its variables are the same nevertheless.
     """
-    return re.sub(r"_\d+(?=/|$)", "", name.partition(":")[0])
+    return re.sub(r"_\d+(?=[/_]|$)", "", name.partition(":")[0])

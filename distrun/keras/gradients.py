@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -115,8 +114,14 @@ def _collective(
     return result
 
 
+def entry_of(variable: Any) -> str:
+    """How a variable is listed when ranks compare theirs."""
+    name = getattr(variable, "path", None) or variable.name
+    return describe(agreement.plain_name(name), variable.shape, variable.dtype)
+
+
 def _entries(variables: Sequence[Any]) -> list[str]:
-    return [describe(plain_name(variable), variable.shape, variable.dtype) for variable in variables]
+    return [entry_of(variable) for variable in variables]
 
 
 def begin(model: Any) -> None:
@@ -157,8 +162,3 @@ def name_of_step(optimizer: Any) -> str | None:
     """What the first operation of each of the optimizer's steps is called; None if that is not known yet."""
     agreed = getattr(optimizer, _AGREED, None)
     return getattr(optimizer, _STEP) if agreed is not None and agreed[0] is world.engine() else None
-
-
-def plain_name(variable: Any) -> str:
-    """The variable's path without the numbers by which Keras tells layers apart: ranks may have built other models before."""
-    return re.sub(r"_\d+(?=[/_]|$)", "", getattr(variable, "path", None) or variable.name)

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from distrun.errors import UsageError
-from distrun.keras.gradients import plain_name
+from distrun.keras.gradients import entry_of
 from distrun.keras.values import array_of
 from distrun.runtime import agreement, collectives, world
 from distrun.runtime.process_set import ProcessSet, global_process_set
@@ -32,7 +32,7 @@ def broadcast_variables(
     if world.size() == 1:
         return
     agreement.compare(
-        [agreement.describe(plain_name(variable), variable.shape, variable.dtype) for variable in variables],
+        [entry_of(variable) for variable in variables],
         "the variables to broadcast",
         "keras.broadcast_variables",
         process_set=process_set,

@@ -164,6 +164,7 @@ def test_a_node_that_is_not_understood_fails_in_a_sentence(alone, monkeypatch):
 
 def test_variables_are_listed_without_the_numbers_of_their_layers():
     assert plain_name("dense_12/kernel_1:0") == "dense/kernel"
+    assert plain_name("adam/dense_1_kernel_momentum") == "adam/dense_kernel_momentum"
     assert plain_name("conv2d/kernel") == "conv2d/kernel"
     assert entry_of(tf.Variable([1.0], name="bias_3"), 0) == "bias [1] float32"
     assert entry_of(tf.keras.layers.Dense(2, name="fc").add_weight(shape=(2, 3), name="kernel"), 0).endswith(
