@@ -18,6 +18,7 @@ from typing import Any, NoReturn
 
 import comparison
 import frameworks
+import gpu
 import hosts
 import launch
 import namespaces
@@ -28,7 +29,7 @@ import ranks
 HERE = Path(__file__).resolve().parent
 DEADLINES = {"allreduce": 300.0, "many": 240.0, "step": 300.0}
 """Seconds the programs that run on ranks may take."""
-CHOICES = (*DEADLINES, "frameworks", "launch", "hosts")
+CHOICES = (*DEADLINES, "frameworks", "launch", "hosts", "gpu")
 
 
 def main() -> int:
@@ -42,6 +43,9 @@ def main() -> int:
     if options.only == "all" and (reason := namespaces.missing()) is not None:
         chosen.remove("hosts")
         _say(f"hosts are left out: {reason}", options.markdown)
+    if "gpu" in chosen and (reason := gpu.missing()) is not None:
+        chosen.remove("gpu")
+        _say(f"gpu is left out: {reason}", options.markdown)
     comparisons: dict[str, Any] = {}
     failures = 0
     with tempfile.TemporaryDirectory(prefix="distrun-bench-") as work:
@@ -92,6 +96,8 @@ def _tables(name: str, quick: bool, environ: dict[str, str], work: Path) -> Iter
         yield from frameworks.compare(quick, environ, work)
     elif name == "hosts":
         yield from hosts.compare(quick, environ, work)
+    elif name == "gpu":
+        yield from gpu.compare(quick, environ, work)
     else:
         yield ranks.start(HERE / f"{name}.py", sys.executable, quick, environ, work, DEADLINES[name])
 

@@ -1,0 +1,79 @@
+"""GPUs: packing gradients beside torch's ways of copying them, and a training step beside DDP's."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import launch
+import processes
+from comparison import Comparison
+from measuring import Summary
+
+MEMCPY, ONE_BY_ONE, FOREACH, DISTRUN, DDP, ALONE = "memcpy", "one by one", "_foreach_copy_", "distrun", "DDP", "alone"
+HERE = Path(__file__).resolve().parent
+DEADLINE = 300.0
+"""Seconds for one program."""
+
+
+def missing() -> str | None:
+    """Why nothing can be measured here, or None."""
+    import torch
+
+    if not torch.cuda.is_available():
+        return "torch finds no GPU"
+    try:
+        import cupy  # noqa: F401
+    except ImportError as error:
+        return f"cupy cannot be imported ({error})"
+    return None
+
+
+def compare(quick: bool, environ: Mapping[str, str], work: Path) -> Iterator[Comparison]:
+    """Packing; a step of one rank; a step of two ranks, which share a GPU where there is one only.
+
+    Raises:
+        processes.ProcessError: a program failed or took too long.
+    """
+    packing = Comparison(
+        "packing the 161 gradients of ResNet-50 into one buffer, device time",
+        "gradients",
+        [MEMCPY, ONE_BY_ONE, FOREACH, DISTRUN],
+        [(DISTRUN, MEMCPY), (ONE_BY_ONE, DISTRUN), (FOREACH, DISTRUN)],
+        notes=[
+            f"{MEMCPY}: as many elements from one tensor to another with one copy_; {ONE_BY_ONE}: a copy_ for each gradient."
+        ],
+    )
+    yield _fill(packing, "packing", 1, quick, environ, work)
+    for ranks in (1, 2):
+        step = Comparison(
+            f"training step of a transformer like GPT-2 small, bfloat16, AdamW, device time, {ranks} rank{'s' * (ranks > 1)}",
+            "model",
+            [ALONE, DDP, DISTRUN],
+            [(DDP, ALONE), (DISTRUN, ALONE), (DISTRUN, DDP)],
+            notes=[f"{DDP}: over NCCL, gradient_as_bucket_view=True. Two ranks share a GPU where there is only one."],
+        )
+        yield _fill(step, "step", ranks, quick, environ, work)
+
+
+def _fill(
+    table: Comparison, subject: str, ranks: int, quick: bool, environ: Mapping[str, str], work: Path
+) -> Comparison:
+    result = work / "gpu"
+    command = [
+        *launch.distrun(),
+        "-np",
+        str(ranks),
+        "--share-gpus",
+        sys.executable,
+        str(HERE / "gpu_ranks.py"),
+        subject,
+    ]
+    command += ["--result", str(result), *(["--quick"] if quick else [])]
+    shared = {"NCCL_MULTI_RANK_GPU_ENABLE": "1", "NCCL_MAX_CTAS": "8"}  # for DDP; distrun sets them itself
+    processes.run(command, {**shared, **environ} if ranks > 1 else environ, DEADLINE)
+    for row, found in json.loads(result.read_text()).items():
+        table.add(row, {name: Summary(s["median"], tuple(s["quartiles"]), s["count"]) for name, s in found.items()})
+    return table
