@@ -56,6 +56,7 @@ if TYPE_CHECKING:  # what type checkers and editors see; at run time `__getattr_
         reducescatter_async,
         synchronize,
     )
+    from distrun.runtime.gpu.memory import communication_memory
     from distrun.runtime.handles import Handle
     from distrun.runtime.objects import (
         allgather_object,
@@ -92,6 +93,7 @@ _HOMES = {
         "grouped_allreduce_ grouped_allreduce_async grouped_allreduce_async_ grouped_reducescatter "
         "grouped_reducescatter_async poll reducescatter reducescatter_async synchronize"
     ),
+    "distrun.runtime.gpu.memory": "communication_memory",
     "distrun.runtime.handles": "Handle",
     "distrun.runtime.objects": "allgather_object broadcast_object",
     "distrun.runtime.process_set": "ProcessSet global_process_set",
@@ -134,6 +136,7 @@ __all__ = [
     "broadcast_async",
     "broadcast_async_",
     "broadcast_object",
+    "communication_memory",
     "cross_rank",
     "cross_size",
     "empty",

@@ -32,7 +32,8 @@ def main() -> None:
     )
     args = parser.parse_args()
 
-    distrun.init()  # 1. join the other ranks
+    distrun.init()  # 1. join the other ranks; "cuda" is this rank's own GPU from here on
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     torch.set_num_threads(1)
     torch.manual_seed(42)
     train_data, test_data = digits()
@@ -41,7 +42,7 @@ def main() -> None:
     sampler = DistributedSampler(train_data, distrun.size(), distrun.rank(), seed=42)
     loader = DataLoader(train_data, args.batch_size, sampler=sampler)
 
-    model = network()
+    model = network().to(device)
     # 3. together the ranks have a larger batch, so they take larger steps, after a warm-up
     optimizer = torch.optim.SGD(model.parameters(), lr=args.lr * distrun.size(), momentum=0.9)
     if args.checkpoint and distrun.rank() == 0:
@@ -58,12 +59,12 @@ def main() -> None:
         sampler.set_epoch(epoch)
         for images, labels in loader:
             optimizer.zero_grad()
-            loss = cross_entropy(model(images), labels)
+            loss = cross_entropy(model(images.to(device)), labels.to(device))
             loss.backward()
             optimizer.step()
             warmup.step()
         last_loss = distrun.allreduce(loss.detach(), name="loss").item()  # the average over the ranks
-        accuracy = evaluate(model, test_data)
+        accuracy = evaluate(model, test_data, device)
         if distrun.rank() == 0:  # 6. one rank prints and writes
             print(f"epoch {epoch + 1}: last loss {last_loss:.3f}, test accuracy {accuracy:.1%}", flush=True)
 
@@ -72,7 +73,7 @@ def main() -> None:
     if args.check:
         check("test accuracy is at least 96 %", accuracy >= 0.96)
         check("all ranks have bit-identical weights", len(set(distrun.allgather_object(digest(model)))) == 1)
-        check(f"{distrun.size()} ranks equal one process on the combined batch", equals_one_process(train_data))
+        check(f"{distrun.size()} ranks equal one process on the combined batch", equals_one_process(train_data, device))
 
 
 def digits() -> tuple[TensorDataset, TensorDataset]:
@@ -93,17 +94,17 @@ def network() -> torch.nn.Sequential:
     return torch.nn.Sequential(*conv, torch.nn.MaxPool2d(2), torch.nn.Flatten(), torch.nn.Linear(512, 10))
 
 
-def evaluate(model: torch.nn.Module, data: TensorDataset) -> float:
+def evaluate(model: torch.nn.Module, data: TensorDataset, device: torch.device) -> float:
     """The accuracy on all of `data`: each rank counts in its part, and the counts are added up."""
     images, labels = data[distrun.rank() :: distrun.size()]
     with torch.no_grad():
-        right = (model(images).argmax(1) == labels).sum()
+        right = (model(images.to(device)).argmax(1) == labels.to(device)).sum()
     return distrun.allreduce(right, op=distrun.Sum, name="right").item() / len(data)
 
 
 def load(path: str, model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> None:
     try:
-        state = torch.load(path)
+        state = torch.load(path, map_location="cpu")
     except FileNotFoundError:
         return
     model.load_state_dict(state["model"])
@@ -113,9 +114,9 @@ def load(path: str, model: torch.nn.Module, optimizer: torch.optim.Optimizer) ->
 # The checks ------------------------------------------------------------------------------------------------------------
 
 
-def equals_one_process(data: TensorDataset, steps: int = 10, rows: int = 16) -> bool:
+def equals_one_process(data: TensorDataset, device: torch.device, steps: int = 10, rows: int = 16) -> bool:
     """Train twice from the same start, in double precision: by all ranks together, and plainly on the combined batches."""
-    together, alone = network().double(), network().double()
+    together, alone = network().double().to(device), network().double().to(device)
     distrun.broadcast_parameters(together.state_dict(), root_rank=0)
     alone.load_state_dict(together.state_dict())
     ours = distrun.DistributedOptimizer(torch.optim.SGD(together.parameters(), lr=0.05, momentum=0.9))
@@ -123,17 +124,20 @@ def equals_one_process(data: TensorDataset, steps: int = 10, rows: int = 16) -> 
     combined = rows * distrun.size()
     for step in range(steps):
         images, labels = data[torch.arange(step * combined, (step + 1) * combined) % len(data)]
+        images, labels = images.double().to(device), labels.to(device)
         mine = slice(distrun.rank(), None, distrun.size())
         for model, optimizer, part in ((together, ours, mine), (alone, plain, slice(None))):
             optimizer.zero_grad()
-            cross_entropy(model(images[part].double()), labels[part]).backward()
+            cross_entropy(model(images[part]), labels[part]).backward()
             optimizer.step()
     pairs = zip(together.parameters(), alone.parameters(), strict=True)
     return all(torch.allclose(one, other, rtol=0, atol=1e-5) for one, other in pairs)
 
 
 def digest(model: torch.nn.Module) -> str:
-    return hashlib.sha256(b"".join(tensor.numpy().tobytes() for tensor in model.state_dict().values())).hexdigest()
+    return hashlib.sha256(
+        b"".join(tensor.cpu().numpy().tobytes() for tensor in model.state_dict().values())
+    ).hexdigest()
 
 
 def check(what: str, is_so: bool) -> None:

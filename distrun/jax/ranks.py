@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import socket
 from typing import Any
@@ -11,20 +12,54 @@ import jax
 from distrun.graphs.jax import mechanism
 from distrun.runtime import contract, objects, world
 from distrun.runtime.contract import LaunchContract
+from distrun.runtime.devices.cuda import Cuda
 from distrun.runtime.interfaces import allowed, interfaces
 
-_GPU = "cuda"
+_FRACTION = 0.75
+"""What JAX takes of a GPU's memory."""
+_MEMORY = ("XLA_PYTHON_CLIENT_MEM_FRACTION", "XLA_CLIENT_MEM_FRACTION", "XLA_PYTHON_CLIENT_PREALLOCATE")
+"""The variables that say how much it is to take. (The second is the first's new name, which older ones do not know.)"""
 
 
 def init() -> None:
-    """Join the job: see `distrun.init`. Where there are GPUs, JAX will see the one of this rank, if it has not started yet.
+    """Join the job: see `distrun.init`. Where there are GPUs, JAX will see the one of this rank.
+
+    Call it before JAX computes anything: after that it can no longer be told which GPU to use.
 
     It has nothing to do with `jax.distributed`, which is not needed: see `initialize`.
     """
     world.init()
+    bind()
+
+
+def bind() -> None:
+    """Let JAX see this rank's GPU only, and take this rank's part of its memory if it is shared.
+
+    JAX takes three quarters of a GPU's memory when it starts, unless variables say otherwise; those that are set stay. If JAX
+    has started already and has several GPUs, there is nothing left to choose, and a warning says what to do.
+    """
     device = world.device()
-    if device.name == _GPU and world.local_size() > 1:
-        jax.config.update("jax_cuda_visible_devices", str(device.index))
+    if not isinstance(device, Cuda) or world.local_size() == 1:
+        return
+    if _has_started():
+        if jax.default_backend() == "gpu" and jax.local_device_count() > 1:
+            logging.getLogger("distrun").warning(
+                "JAX uses all GPUs of this host already, also those of other ranks: call init() before JAX computes anything"
+            )
+        return
+    jax.config.update("jax_cuda_visible_devices", str(device.index))
+    if device.sharers > 1 and not any(os.environ.get(variable) for variable in _MEMORY):
+        os.environ[_MEMORY[0]] = f"{_FRACTION / device.sharers:.3f}"
+
+
+def _has_started() -> bool:
+    """Whether JAX has chosen its devices. It does not say so in public."""
+    try:
+        from jax._src import xla_bridge
+
+        return bool(xla_bridge.backends_are_initialized())
+    except (ImportError, AttributeError):
+        return False
 
 
 def shutdown() -> None:
@@ -42,7 +77,7 @@ def initialize(**options: Any) -> None:
     available, for arrays that lie in one process.
     """
     init()
-    if world.device().name == _GPU:
+    if isinstance(world.device(), Cuda):
         options.setdefault("local_device_ids", [world.device().index])
     jax.distributed.initialize(
         **{

@@ -15,6 +15,7 @@ from __future__ import annotations
 from distrun.graphs.compression import Compression
 from distrun.keras import callbacks, fitting
 from distrun.keras.optimizer import DistributedOptimizer
+from distrun.keras.ranks import init
 from distrun.keras.saving import load_model
 from distrun.keras.values import allgather, allreduce, broadcast, reducescatter
 from distrun.keras.variables import broadcast_global_variables, broadcast_variables
@@ -38,7 +39,6 @@ from distrun.runtime.reduction import Average, Max, Min, Product, Sum
 from distrun.runtime.world import (
     cross_rank,
     cross_size,
-    init,
     is_initialized,
     local_rank,
     local_size,

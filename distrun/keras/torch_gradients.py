@@ -1,4 +1,4 @@
-"""Reducing gradients on the torch backend: those in `variable.value.grad` in their own memory.
+"""Reducing gradients on the torch backend: those in `variable.value.grad` in their own memory, on the CPU or on the GPU.
 
 A variable may have a gradient on some ranks only, where the way through the model depends on the data. So flags travel along,
 which say who has one: the gradient of the others counts as zero, and a variable nobody used keeps None.
@@ -13,6 +13,8 @@ import torch
 from torch import Tensor
 
 from distrun.graphs.collective import Collective, prepare
+from distrun.runtime.process_set import global_process_set
+from distrun.torch import cuda, operations
 from distrun.torch.tensors import dtype_name, flat, is_flat
 
 
@@ -24,10 +26,31 @@ def reduce(
     # Accumulated gradients may be fewer than the variables; they are all there, and none is a variable's own.
     tensors = [_own(gradient, variable) for gradient, variable in zip(gradients, variables, strict=False)]
     flags = torch.tensor([gradient is not None for gradient in gradients]).to(tensors[0].dtype)
-    arrays = [flat(tensor) for tensor in (*tensors, flags)]
-    dtypes = tuple([dtype_name(tensor) for tensor in (*tensors, flags)])
-    prepare(collective, dtypes, tuple([tuple(tensor.shape) for tensor in (*tensors, flags)])).reduce(arrays, arrays)
+    if cuda.kind(tensors[0]) == cuda.CPU:
+        _on_host([*tensors, flags], collective)
+    else:
+        _on_gpu(tensors, flags, collective)
     return [tensor if flag else None for tensor, flag in zip(tensors, flags.tolist(), strict=True)]
+
+
+def _on_host(tensors: Sequence[Tensor], collective: Collective) -> None:
+    arrays: list[Any] = [flat(tensor) for tensor in tensors]
+    dtypes = tuple([dtype_name(tensor) for tensor in tensors])
+    prepare(collective, dtypes, tuple([tuple(tensor.shape) for tensor in tensors])).reduce(arrays, arrays)
+
+
+def _on_gpu(tensors: Sequence[Tensor], flags: Tensor, collective: Collective) -> None:
+    """The flags travel through host memory, so that the host knows them without waiting for the GPU."""
+    call = operations.Call(
+        collective.named("gpu").name or None,
+        global_process_set,
+        *(collective.op, collective.prescale, collective.postscale, collective.wire),
+    )
+    reduced = operations.grouped(
+        tensors, call, lambda group, call: operations.allreduce(group, call, in_place=True), operations.submit
+    )
+    _on_host([flags], collective)
+    reduced.wait()
 
 
 def _own(gradient: Tensor | None, variable: Any) -> Tensor:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from functools import cache
+from importlib.util import find_spec
+
 from distrun.runtime import world
 
 
@@ -36,14 +39,24 @@ def gloo_built() -> bool:
     return False
 
 
+@cache
 def nccl_built() -> int:
-    """NCCL's version code, 0 while there is no NCCL backend."""
-    return 0
+    """The version code of the NCCL that carries tensors between GPUs, such as 23203; 0 if cupy or NCCL cannot be loaded here.
+
+    It says nothing of this host's GPUs, and touches none. Asking for the first time imports cupy, which takes a second.
+    """
+    from distrun.runtime.gpu import choice
+
+    try:
+        version, _ = choice.nccl_version()
+    except Exception:  # whatever an installation that is broken may raise
+        return 0
+    return version
 
 
 def cuda_built() -> bool:
-    """Whether CUDA tensors can be reduced: not yet."""
-    return False
+    """Whether cupy is installed, without which no tensor on a GPU can travel."""
+    return find_spec("cupy") is not None
 
 
 def rocm_built() -> bool:

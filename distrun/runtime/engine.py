@@ -18,25 +18,30 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, cast
 
 import numpy as np
 
-from distrun.errors import CollectiveError, JobAbortedError, MismatchError, StallError
-from distrun.runtime import messages
-from distrun.runtime.backends.base import Backend, Flat
+from distrun.errors import CollectiveError, JobAbortedError, UsageError
+from distrun.runtime.backends.base import Backend
 from distrun.runtime.backends.hierarchical import HierarchicalBackend
-from distrun.runtime.callsite import main_stack
 from distrun.runtime.control import Control
-from distrun.runtime.controller import LONGEST_LIST, Controller, Decision, Execute, Fail, Key
+from distrun.runtime.controller import Controller
+from distrun.runtime.gpu.setting import Setting
+from distrun.runtime.gpu.station import GLANCE, Station
 from distrun.runtime.handles import Handle
 from distrun.runtime.ledger import Ledger
+from distrun.runtime.negotiation import Negotiation
 from distrun.runtime.neighbourhood import FOREVER, Neighbourhood
 from distrun.runtime.performing import perform
-from distrun.runtime.request import Request, title
-from distrun.runtime.riding import Riders, number_of
+from distrun.runtime.request import CPU, title
+from distrun.runtime.riding import Riders
 from distrun.runtime.segment import FAILED, LEFT
-from distrun.runtime.stalls import CoordinatorWatch, FollowerWatch
 from distrun.tensor_fusion.fusing import DEFAULT_THRESHOLD
+
+if TYPE_CHECKING:
+    from distrun.runtime.gpu.gpu import Gpu
+    from distrun.runtime.gpu.handles import DeviceHandle
 
 LINGER = 0.0002
 """Seconds without a new submission after which the engine's own thread sets to work on small operations."""
@@ -56,19 +61,15 @@ class Engine:
         controller: Controller | None,
         fusion_threshold: int = DEFAULT_THRESHOLD,
         may_offer: bool = False,
+        gpu_setting: Setting | None = None,
     ) -> None:
-        """`controller` is given on the coordinator and on no other rank; `may_offer` (see `Riders`) is the same on all."""
+        """`controller` is given on the coordinator and on no other rank; `may_offer` (see `Riders`) is the same on all.
+        `gpu_setting` is given on ranks that are bound to a GPU."""
         self.backend = backend
         self._hood = neighbourhood
         self._rank = neighbourhood.ranks[neighbourhood.own]
-        self._ranks = range(backend.size)
+        self._is_follower = controller is None
         self._control = Control(neighbourhood)
-        self._controller = controller
-        self._watch: CoordinatorWatch | FollowerWatch
-        if controller is not None:
-            self._watch = CoordinatorWatch(controller, neighbourhood.patience, self._describe, self._ask)
-        else:
-            self._watch = FollowerWatch(neighbourhood.patience, self._describe, self._remind)
         # Whether there are spare cores decides who wakes whom: ranks that saw different affinities could each rely on the
         # other. (And everybody plans the fusion for itself, so everybody must go by the same threshold: rank 0's.)
         shown = neighbourhood.exchange((fusion_threshold, neighbourhood.spare_cores), "init")
@@ -80,9 +81,11 @@ class Engine:
         self._ledger = Ledger(shown[0][0])
         self._pending = self._ledger.pending
         self._outbox = self._ledger.outbox
-        self._riders: Riders | None = None
-        if isinstance(backend, HierarchicalBackend):
-            self._riders = Riders(backend, may_offer)
+        riders = Riders(backend, may_offer) if isinstance(backend, HierarchicalBackend) else None
+        self._negotiation = Negotiation(
+            neighbourhood, self._control, backend.size, self._ledger, controller, riders, self._perform, self._complete
+        )
+        self._watch = self._negotiation.watch
         self._failure: str | None = None
         self._stopping = False
         self._farewell = FAREWELL
@@ -91,9 +94,15 @@ class Engine:
         self._driver = 0  # the thread that drives
         self._finished = threading.Condition()
         self._waiters = 0
-        self._own_service_bell = neighbourhood.service_bells[neighbourhood.own]
+        self._own_service_bell = bell = neighbourhood.service_bells[neighbourhood.own]
+        self._station = Station(gpu_setting, backend, neighbourhood.fallen, bell.ring)
         self._thread = threading.Thread(target=self._serve, name="distrun", daemon=True)
         self._thread.start()
+
+    def gpu(self) -> Gpu:
+        """The GPU of this rank; raises `UsageError` if it has none that can be used."""
+        self._is_forward = True  # the host's cores wait while GPUs work, so nothing is gained by lying low
+        return self._station.gpu()
 
     # Submitting -----------------------------------------------------------------------------------------------------
 
@@ -179,15 +188,13 @@ class Engine:
         while True:
             if self._failure is not None:  # whatever was submitted since then cannot complete either
                 raise JobAbortedError(self._failure)
-            if self._outbox:
-                self._hand_in()
-            if self._controller is not None:
-                self._coordinate(self._controller)
-            else:
-                self._follow()
+            if self._station.trouble is not None:
+                raise JobAbortedError(self._station.trouble)
+            self._negotiation.progress()
             self._look_abroad()
             if handle is None:
                 self._watch.look(time.monotonic())
+                self._station.glance()
                 if self._is_idle():
                     return
             elif handle.done:
@@ -210,7 +217,7 @@ class Engine:
             raise JobAbortedError(f"{self._waiting_for()}: {trouble}" if self._pending else trouble)
 
     def _has_news(self) -> bool:
-        if self._outbox or self._control.waiting() or self._stopping:
+        if self._outbox or self._control.waiting() or self._stopping or self._station.trouble is not None:
             return True
         return self._network is not None and self._network.is_over and bool(self._pending or self._network.failure)
 
@@ -222,8 +229,9 @@ class Engine:
             until = min(until, now + 0.001)
         if self._network is not None and self._network.is_sending:
             until = min(until, now + 0.02)
-        is_follower = self._controller is None
-        if not self._hood.wait(self._has_news, self._waiting_for, until, FOREVER, is_undecided=is_follower):
+        if self._station.is_busy:
+            until = min(until, now + GLANCE)
+        if not self._hood.wait(self._has_news, self._waiting_for, until, FOREVER, is_undecided=self._is_follower):
             self._watch.look(time.monotonic())
 
     def _waiting_for(self) -> str:
@@ -241,8 +249,10 @@ class Engine:
         while not self._stopping:
             bell.doze()
             if not (self._stopping or self._has_work() or (self._is_alarmed and self._can_drive())):
-                sleeper.sleep()
+                sleeper.sleep(GLANCE if self._station.is_busy else None)
             bell.rouse()
+            if self._station.is_busy and self._station.glance() is not None:
+                self._hood.bell.force()  # if somebody drives; else we do, and abort
             if self._network is not None and not self._stopping and self._network.hear_alarms():
                 self._is_alarmed = (
                     True  # if somebody drives, and has looked at the messages already, it is ours to look again
@@ -276,160 +286,18 @@ class Engine:
                 return
             time.sleep(LINGER)
 
-    # Negotiating ----------------------------------------------------------------------------------------------------
-
-    def _hand_in(self) -> None:
-        """Tell the coordinator (perhaps ourselves) about newly submitted operations, in order."""
-        numbers: list[int] = []
-        outbox = self._outbox
-        if self._riders is not None and len(outbox) == 1 and self._ride(self._riders, outbox[0]):
-            outbox.popleft()
-            return
-        while outbox:
-            handle = outbox.popleft()
-            if handle.number >= 0:
-                numbers.append(handle.number)
-            else:
-                self._send_numbers(numbers)
-                numbers = []
-                self._send_request(handle.spelled_out)
-        self._send_numbers(numbers)
-
-    def _ride(self, riders: Riders, handle: Handle) -> bool:
-        """Submit an operation together with its arrays, if they may ride."""
-        if not riders.takes(handle):
-            return False
-        if self._controller is None:
-            self._control.send(0, riders.send(messages.RIDERS, handle))
-            if riders.have_passed(handle.number):
-                self._finish_riding(riders, handle.number)
-            return True
-        if riders.makes_offers and not riders.is_complete(handle.number):
-            self._control.send(1, riders.send(messages.RIDERS, handle))
-        return False
-
-    def _finish_riding(self, riders: Riders, number: int) -> Flat:
-        """Carry out an operation whose arrays are all here; its result."""
-        handle = self._ledger.named(number)
-        with np.errstate(all="ignore"):
-            result = riders.combine(handle, riders.take(number))
-        self._ledger.take_named(number)
-        riders.deliver(handle, result)
-        self._complete([handle])
-        return result
-
-    def _send_numbers(self, numbers: list[int]) -> None:
-        if not numbers:
-            return
-        if self._controller is not None:
-            self._controller.submit_numbers(self._rank, numbers, time.monotonic())
-        else:
-            for start in range(0, len(numbers), LONGEST_LIST):
-                self._control.send(0, messages.pack_numbers(messages.NUMBERS, numbers[start : start + LONGEST_LIST]))
-
-    def _send_request(self, spelled_out: bytes) -> None:
-        if self._controller is not None:
-            self._controller.submit(self._rank, *Request.decode(spelled_out), time.monotonic())
-        else:
-            self._control.send(0, messages.REQUEST + spelled_out)
-
-    def _coordinate(self, controller: Controller) -> None:
-        """Coordinator: hear the ranks, decide, tell the ranks, act on it."""
-        now = time.monotonic()
-        for rank, message in self._control.messages():
-            letter = message[:1]
-            if letter == messages.RIDERS and self._riders is not None:
-                controller.submit_numbers(rank, (self._riders.board(rank, message),), now)
-            elif letter == messages.NUMBERS:
-                numbers = messages.unpack_numbers(message)
-                if self._riders is not None:
-                    self._riders.leave(rank, numbers)
-                controller.submit_numbers(rank, numbers, now)
-            elif letter == messages.REQUEST:
-                controller.submit(rank, *Request.decode(message[1:]), now)
-            elif letter == messages.REMINDER:
-                self._watch.reminded(rank, messages.unpack_reminder(message), now)
-            else:
-                self._watch.answered(rank, message[1:].decode(errors="replace"), now)
-        self._announce(controller.decisions())
-
-    def _announce(self, decisions: Iterable[Decision]) -> None:
-        for decision in decisions:
-            if self._riders is not None and isinstance(decision, Execute):
-                decision = Execute(self._carry_riders(self._riders, decision.numbers))
-                if not decision.numbers:
-                    continue
-            ranks = decision.ranks if isinstance(decision, Fail) else self._ranks
-            message = messages.pack_decision(decision)
-            self._tell(ranks, message)
-            if self._rank in ranks:
-                self._act(message)
-
-    def _tell(self, ranks: Iterable[int], message: bytes) -> None:
-        for rank in ranks:
-            if rank != self._rank:
-                self._control.send(rank, message)
-
-    def _carry_riders(self, riders: Riders, numbers: list[int]) -> list[int]:
-        """Coordinator: carry out what needs nobody else any more; the numbers of what is left."""
-        left = []
-        for number in numbers:
-            if riders.have_passed(number):
-                self._finish_riding(riders, number)
-            else:
-                left.append(number)
-        if len(left) == 1 and riders.is_complete(left[0]):
-            result = self._finish_riding(riders, left[0])
-            self._tell(self._ranks, riders.pack(messages.RESULT, left[0], [result]))
-            return []
-        return left
-
-    def _follow(self) -> None:
-        """Others: act on what the coordinator has decided."""
-        for _, message in self._control.messages():
-            self._watch.heard()
-            if message[:1] == messages.RIDERS and self._riders is not None:
-                number = self._riders.board(0, message)
-                if self._riders.have_passed(number):
-                    self._finish_riding(self._riders, number)
-            else:
-                self._act(message)
-
-    def _act(self, message: bytes) -> None:
-        letter = message[:1]
-        if letter == messages.EXECUTE:
-            handles = self._ledger.take(message)
-            if self._riders is not None:
-                for handle in handles:
-                    self._riders.take(handle.number)  # it has not served
-            try:
-                for places in self._ledger.plan(message):
-                    self._perform([handles[place] for place in places])
-            except BaseException:
-                self._ledger.put_back([handle for handle in handles if not handle.done])  # for `_abort` to find
-                raise
-        elif letter == messages.RESULT:
-            number = number_of(message)
-            handle = self._ledger.take_named(number)
-            if self._riders is not None:
-                self._riders.take(number)
-            Riders.deliver(handle, Riders.result_in(message, handle))
-            self._complete([handle])
-        elif letter == messages.DEFINE:
-            define = messages.unpack_define(message)
-            self._perform([self._ledger.take_new(define.request, define.number)])
-        elif letter == messages.FAIL:
-            fail = messages.unpack_fail(message)
-            self._fail(fail.key, StallError(fail.text) if fail.is_stall else MismatchError(fail.text))
-        else:
-            self._control.send(0, messages.ANSWER + main_stack().encode())
-
     # Carrying out ---------------------------------------------------------------------------------------------------
 
     def _perform(self, handles: Sequence[Handle]) -> None:
         try:
-            with np.errstate(all="ignore"):  # overflow and NaN are results, as on any device
-                perform(self.backend, handles)
+            if handles[0].request.device == CPU:
+                with np.errstate(all="ignore"):  # overflow and NaN are results, as on any device
+                    perform(self.backend, handles)
+            else:
+                self._station.gpu().perform(cast("Sequence[DeviceHandle]", handles))
+        except UsageError as error:  # what the GPUs were asked for cannot be; all ranks have found that out together
+            for handle in handles:
+                handle.error = error
         except BaseException as error:
             self._ledger.put_back(handles)  # for `_abort` to find
             if isinstance(error, CollectiveError):
@@ -445,32 +313,7 @@ class Engine:
             with self._finished:
                 self._finished.notify_all()
 
-    def _fail(self, key: Key, error: CollectiveError) -> None:
-        handle = self._ledger.take_failed(key)
-        if self._riders is not None:
-            for number in self._ledger.numbers_of(key):  # the ranks may have sent arrays along for different requests
-                self._riders.take(number)
-        if handle is not None:
-            handle.error = error
-            self._complete([handle])
-
     # Trouble --------------------------------------------------------------------------------------------------------
-
-    def _describe(self, rank: int) -> str:
-        return self._hood.describe_rank(rank)
-
-    def _ask(self, rank: int) -> None:
-        """Coordinator: ask a rank where its main thread is."""
-        if rank == self._rank:
-            self._watch.answered(rank, main_stack(), time.monotonic())
-            return
-        self._control.send(rank, messages.QUESTION)
-        self._control.alarm(rank)
-
-    def _remind(self, waited: float) -> None:
-        """Others: wake the coordinator's engine, whose rank may be busy with other things, to look for stalls."""
-        self._control.send(0, messages.pack_reminder(waited))
-        self._control.alarm(0)
 
     def _abort(self, reason: str) -> None:
         """Nothing can complete any more: every operation under way fails, and so does every later one, on all ranks."""
@@ -483,6 +326,8 @@ class Engine:
         for handle in handles:
             handle.error = JobAbortedError(reason)
         self._complete(handles)
+        if not self._stopping:
+            self._station.abort(reason)
 
     def disown(self) -> None:
         """We are a forked child of the rank that this engine belongs to: nothing of it may be touched."""
@@ -508,5 +353,6 @@ class Engine:
         self._thread.join()
         with self._lock:
             self._abort(self._failure)
+        self._station.close()
         self.backend.close()
         self._hood.close()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
+import select
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -60,7 +61,7 @@ def _usable_cores(presences: Sequence[Presence]) -> int:
 FOREVER = Patience(0.0, 0.0)
 
 
-class _Vigil:
+class Vigil:
     """What is due while somebody waits: a prod, warnings, giving up."""
 
     def __init__(self, patience: Patience, what: Callable[[], str], prod: Callable[[], None] | None) -> None:
@@ -206,7 +207,7 @@ class Neighbourhood:
         for _ in range(spins if self.may_spin and self.spare_cores >= 0 else 2):
             if ready():
                 return True
-        vigil = _Vigil(patience or self.patience, what, self._prod if self.spare_cores <= 0 else None)
+        vigil = Vigil(patience or self.patience, what, self._prod if self.spare_cores <= 0 else None)
         while True:
             self.bell.doze()
             try:
@@ -280,6 +281,20 @@ class Neighbourhood:
                 continue
             return f"{self.describe([index])} {how}"
         return None if self.network is None else self.network.trouble()
+
+    def fallen(self) -> str | None:
+        """Which rank has failed, or ended without leaving, if that is known; any thread may ask, at any time."""
+        ended = select.poll()
+        for pidfd in self._pidfds:
+            ended.register(pidfd, select.POLLIN)
+        gone = {self._pidfds[fd] for fd, _ in ended.poll(0)}
+        for index in self.others:
+            state = self.segments[index].words[STATE]
+            if state == FAILED:
+                return f"{self.describe([index])} failed: {self.segments[index].reason}"
+            if index in gone and state != LEFT:
+                return f"{self.describe([index])} {peer_process.ending(self._presences[index].pidfd)}"
+        return None if self.network is None else self.network.failure
 
     # Telling and asking ---------------------------------------------------------------------------------------------
 

@@ -28,10 +28,7 @@ def rows_of(shape: Shape, size: int) -> list[int]:
 
 def perform(backend: Backend, handles: Sequence[Handle]) -> None:
     """Carry out `handles`, all of one kind and, if there are several, of one `fusion_key`; fills in their outputs."""
-    request = handles[0].request
-    what = title(request.kind, request.name, _place(handles[0]))
-    if len(handles) > 1:
-        what += f" and {len(handles) - 1} more"
+    request, what = handles[0].request, describe(handles)
     if request.kind == "allreduce":
         _allreduce(backend, handles, reduction_of(backend, request), what)
         return
@@ -50,9 +47,16 @@ def perform(backend: Backend, handles: Sequence[Handle]) -> None:
             handle.outputs, handle.received = [output], [counts]
         else:
             handle.outputs = [
-                backend.reducescatter(array, _counts(shape, backend.size), reduction_of(backend, request), what)
+                backend.reducescatter(array, counts_of(shape, backend.size), reduction_of(backend, request), what)
                 for array, shape in zip(handle.inputs, request.shapes, strict=True)
             ]
+
+
+def describe(handles: Sequence[Handle]) -> str:
+    """Operations that are carried out together, as messages call them."""
+    request = handles[0].request
+    what = title(request.kind, request.name, _place(handles[0]))
+    return what if len(handles) == 1 else f"{what} and {len(handles) - 1} more"
 
 
 def _place(handle: Handle) -> int | None:
@@ -76,7 +80,7 @@ def _allreduce(backend: Backend, handles: Sequence[Handle], how: Reduction, what
         backend.allreduce(inputs, outputs, how, what)
 
 
-def _counts(shape: Shape, size: int) -> list[int]:
+def counts_of(shape: Shape, size: int) -> list[int]:
     """Elements each rank keeps in a reducescatter. Rows without elements travel as one byte each."""
     row = math.prod(shape[1:]) or 1
     return [rows * row for rows in rows_of(shape, size)]

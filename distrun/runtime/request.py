@@ -12,6 +12,9 @@ from distrun.runtime.reduction import Average, ReduceOp
 
 Shape = tuple[int, ...]
 
+CPU, CUDA = "cpu", "cuda"
+"""Where the tensors of a request lie: in host memory, or on the ranks' GPUs."""
+
 
 class Request(NamedTuple):
     """Everything the ranks of a process set must agree on before an operation runs.
@@ -29,7 +32,7 @@ class Request(NamedTuple):
     prescale: float = 1.0
     postscale: float = 1.0
     process_set: int = 0
-    device: str = "cpu"
+    device: str = CPU
     wire: str = ""
     """The half-precision type in which elements travel between hosts; empty: their own."""
 

@@ -22,6 +22,7 @@ from distrun.runtime.backends.base import Flat
 from distrun.runtime.backends.hierarchical import HierarchicalBackend
 from distrun.runtime.handles import Handle
 from distrun.runtime.performing import reduction_of
+from distrun.runtime.request import CPU
 from distrun.tensor_fusion.packing import unpack
 
 SMALL = 16 << 10
@@ -51,6 +52,7 @@ class Riders:
         request = handle.request
         return (
             request.kind == "allreduce"
+            and request.device == CPU
             and request.name is not None
             and handle.number >= 0
             and request.nbytes <= self._largest

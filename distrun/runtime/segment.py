@@ -155,9 +155,19 @@ class Heap:
         weakref.finalize(owner, self._returned.append, (offset, size)).atexit = False
         return np.asarray(owner)[: count * dtype.itemsize].view(dtype)
 
-    def _take(self, size: int) -> int:
+    @property
+    def used(self) -> int:
+        """Bytes of the arrays that are alive, in whole pages."""
+        with self._lock:
+            self._tidy_up()
+            return self._segment.bytes.size - self._segment.layout.heap - sum(size for _, size in self._free)
+
+    def _tidy_up(self) -> None:
         while self._returned:
             self._release(*self._returned.pop())
+
+    def _take(self, size: int) -> int:
+        self._tidy_up()
         for index, (offset, free) in enumerate(self._free):
             if free >= size:
                 if free == size:

@@ -21,9 +21,11 @@ from distrun.runtime.backends.base import Backend
 from distrun.runtime.backends.hierarchical import HierarchicalBackend
 from distrun.runtime.backends.shared_memory import SharedMemoryBackend
 from distrun.runtime.controller import CACHE_CAPACITY, Controller
-from distrun.runtime.devices import Device
+from distrun.runtime.devices import Device, cuda
+from distrun.runtime.devices.cuda import Cuda
 from distrun.runtime.engine import FAREWELL, Engine
 from distrun.runtime.environments import Environment
+from distrun.runtime.gpu.setting import Setting
 from distrun.runtime.hosts import Hosts
 from distrun.runtime.links import Links, connect
 from distrun.runtime.meeting import meet
@@ -85,19 +87,25 @@ def _join(environ: Mapping[str, str], generation: int) -> World:
     topology = environment.topology()
     device = devices.bind(topology, environ)
     if topology.size == 1:
-        return World(topology, device, SoloEngine())
-    start = _Start(environment, topology, environ, generation)
+        return World(topology, device, SoloEngine(_gpu_setting(device, topology, 1, environ)))
+    start = _Start(environment, topology, environ, generation, device)
     if topology.local_size == topology.size:
         return World(topology, device, start.on_one_host())
-    return start.between_hosts(device)
+    return start.between_hosts()
 
 
 class _Start:
     """The way from an environment to an engine that is connected with the other ranks."""
 
     def __init__(
-        self, environment: Environment, topology: Topology, environ: Mapping[str, str], generation: int
+        self,
+        environment: Environment,
+        topology: Topology,
+        environ: Mapping[str, str],
+        generation: int,
+        device: Device,
     ) -> None:
+        self._device = device
         self._environment = environment
         self._topology = topology
         self._environ = environ
@@ -109,9 +117,9 @@ class _Start:
         """Through shared memory."""
         # Neighbours are numbered by their ranks, not their local ranks: MPI libraries number the two independently.
         neighbourhood = self._neighbourhood(self._topology.rank, range(self._topology.size), None)
-        return self._engine(neighbourhood, _backend(self._environ, neighbourhood), self._threshold)
+        return self._engine(neighbourhood, _backend(self._environ, neighbourhood), self._threshold, 1)
 
-    def between_hosts(self, device: Device) -> World:
+    def between_hosts(self) -> World:
         """Through the network as well."""
         gathering = self._gather()
         mpi_place.release()
@@ -128,10 +136,11 @@ class _Start:
             gathering.reception.close()
             backend = HierarchicalBackend(neighbourhood, hosts, links, _WIRE_DTYPES[gathering.settings["wire_dtype"]])
             settings = gathering.settings
-            engine = self._engine(neighbourhood, backend, settings["fusion_threshold"], bool(settings["may_offer"]))
+            may_offer = bool(settings["may_offer"])
+            engine = self._engine(neighbourhood, backend, settings["fusion_threshold"], hosts.count, may_offer)
             undo.pop_all()
         cross_rank, cross_size = hosts.cross()
-        return World(replace(self._topology, cross_rank=cross_rank, cross_size=cross_size), device, engine)
+        return World(replace(self._topology, cross_rank=cross_rank, cross_size=cross_size), self._device, engine)
 
     def _gather(self) -> Gathering:
         topology = self._topology
@@ -201,18 +210,27 @@ class _Start:
     def _neighbourhood(self, own: int, ranks: Sequence[int], network: Network | None) -> Neighbourhood:
         name = f"{self._environment.job_name()}:{self._generation}"
         presences = meet(name, self._environment.job_key(), own, len(ranks), self._timeout)
-        warning = _number(self._environ, contract.STALL_WARNING, 60.0)
-        patience = Patience(warning, _number(self._environ, contract.STALL_TIMEOUT, 0.0))
-        return Neighbourhood(own, ranks, presences, patience, network)
+        return Neighbourhood(own, ranks, presences, _patience(self._environ), network)
 
     def _engine(
-        self, neighbourhood: Neighbourhood, backend: Backend, threshold: int, may_offer: bool = False
+        self, neighbourhood: Neighbourhood, backend: Backend, threshold: int, hosts: int, may_offer: bool = False
     ) -> Engine:
         controller = None
         if self._topology.rank == 0:
             capacity = int(_number(self._environ, CACHE, CACHE_CAPACITY))
             controller = Controller({0: range(self._topology.size)}, capacity)
-        return Engine(neighbourhood, backend, controller, threshold, may_offer)
+        gpu_setting = _gpu_setting(self._device, self._topology, hosts, self._environ)
+        return Engine(neighbourhood, backend, controller, threshold, may_offer, gpu_setting)
+
+
+def _patience(environ: Mapping[str, str]) -> Patience:
+    return Patience(_number(environ, contract.STALL_WARNING, 60.0), _number(environ, contract.STALL_TIMEOUT, 0.0))
+
+
+def _gpu_setting(device: Device, topology: Topology, hosts: int, environ: Mapping[str, str]) -> Setting | None:
+    if not isinstance(device, Cuda):
+        return None
+    return Setting(device.index, topology.hostname, hosts, cuda.may_share(environ), _patience(environ))
 
 
 def _withdraw(neighbourhood: Neighbourhood, kind: type | None, error: BaseException | None, _: object) -> None:

@@ -11,7 +11,7 @@ that communication starts while the backward pass goes on. How an iteration goes
 
 Invariant: every rank computes this plan from the same list of parameters in the same expected order (rank 0's), so bucket i
 holds the same parameters at the same places everywhere; each parameter lies in exactly one bucket; a bucket holds one kind
-(dtype); and memory that is being reduced is never what a parameter's gradient points at.
+(dtype and device); and memory that is being reduced is never what a parameter's gradient points at.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ FIRST_THRESHOLD = 1 << 20
 
 @dataclass(frozen=True)
 class Item:
-    """What the plan needs to know of a parameter: how many bytes its gradient has, and of which kind (dtype) it is."""
+    """What the plan needs to know of a parameter: how many bytes its gradient has, and of which kind (dtype and device) it is."""
 
     nbytes: int
     kind: Hashable
@@ -69,7 +69,11 @@ def plan(
 
 
 def plan_groups(
-    items: Sequence[Item], groups: Sequence[Sequence[int]], order: Sequence[int], threshold: int = DEFAULT_THRESHOLD
+    items: Sequence[Item],
+    groups: Sequence[Sequence[int]],
+    order: Sequence[int],
+    threshold: int = DEFAULT_THRESHOLD,
+    first: int = FIRST_THRESHOLD,
 ) -> list[list[int]]:
     """The buckets when the caller says what travels together: one per group and kind; what is in no group as `plan` says.
 
@@ -84,7 +88,7 @@ def plan_groups(
                 by_kind.setdefault(items[place].kind, []).append(place)
                 wanted.discard(place)
         buckets.extend(by_kind.values())
-    rest = plan(items, [place for place in order if place in wanted], threshold) if wanted else []
+    rest = plan(items, [place for place in order if place in wanted], threshold, first) if wanted else []
     return _in_order_of_completion(buckets + rest, order)
 
 

@@ -36,7 +36,6 @@ from distrun.runtime.reduction import Average, Max, Min, Product, Sum
 from distrun.runtime.world import (
     cross_rank,
     cross_size,
-    init,
     is_initialized,
     local_rank,
     local_size,
@@ -56,7 +55,7 @@ from distrun.tensorflow.collectives import (
     reducescatter,
 )
 from distrun.tensorflow.optimizer import DistributedOptimizer
-from distrun.tensorflow.ranks import local_rank_op, local_size_op, process_set_included_op, rank_op, size_op
+from distrun.tensorflow.ranks import init, local_rank_op, local_size_op, process_set_included_op, rank_op, size_op
 from distrun.tensorflow.state import (
     BroadcastGlobalVariablesHook,
     allgather_object,

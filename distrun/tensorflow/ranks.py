@@ -1,10 +1,20 @@
-"""Rank and size as tensors, for graphs."""
+"""Joining the job, and rank and size as tensors, for graphs."""
 
 from __future__ import annotations
 
 import tensorflow as tf
 
+from distrun.graphs.tensorflow import binding
 from distrun.runtime import world
+
+
+def init() -> None:
+    """Join the job: see `distrun.init`. Where there are GPUs, TensorFlow will see the one of this rank, as GPU:0.
+
+    Call it before TensorFlow computes anything: after that it can no longer be told which GPU to use.
+    """
+    world.init()
+    binding.bind()
 
 
 def size_op(process_set_id: int = 0, name: str | None = None) -> tf.Tensor:

@@ -31,7 +31,6 @@ from distrun.runtime.reduction import Average, Max, Min, Product, Sum
 from distrun.runtime.world import (
     cross_rank,
     cross_size,
-    init,
     is_initialized,
     local_rank,
     local_size,
@@ -66,6 +65,7 @@ from distrun.torch.collectives import (
 from distrun.torch.compression import Compression
 from distrun.torch.data import distributed_sampler
 from distrun.torch.optimizer import DistributedOptimizer
+from distrun.torch.ranks import init
 from distrun.torch.state import broadcast_optimizer_state, broadcast_parameters
 
 __all__ = [

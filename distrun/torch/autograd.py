@@ -98,7 +98,7 @@ class Alltoall(torch.autograd.Function):
     def forward(ctx: Any, call: Call, splits: Any, tensor: Tensor) -> tuple[Tensor, Tensor]:
         handle = run(operations.alltoall(tensor, splits, call))
         (received,) = handle.wait()
-        rows = torch.tensor(operations.received_rows(handle), dtype=torch.int32)
+        rows = torch.tensor(operations.received_rows(handle), dtype=torch.int32, device="cpu")
         ctx.call, ctx.rows = call, rows
         ctx.mark_non_differentiable(rows)
         return received, rows

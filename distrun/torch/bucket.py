@@ -1,4 +1,4 @@
-"""A bucket of gradients, and the ordinary kind: dense gradients in one buffer, reduced in place.
+"""A bucket of gradients, and the ordinary kind on the CPU: dense gradients in one buffer, reduced in place.
 
 The buffer holds the gradients one after the other, each in the memory layout of its parameter, and behind them one flag per
 parameter: whether this rank has a gradient for it. The flags are reduced with the rest, so every rank learns for nothing
@@ -36,7 +36,10 @@ class Bucket(ABC):
         self.is_sent = False
 
     def take(self, place: int) -> None:  # noqa: B027 - most kinds do it all in `send`
-        """The gradient of the parameter at `place` is complete; a bucket may take it at once, while it is in cache."""
+        """The gradient of the parameter at `place` is complete, for what the calling thread queues on the GPU from now on.
+
+        A bucket may take it at once, while it is in cache.
+        """
 
     @abstractmethod
     def send(self, start: Start) -> None:
@@ -83,13 +86,21 @@ class _Buffer:
         whole = tensor_of(array, dtype, (array.size,))
         *parts, self.flags = torch.split(whole, [*counts, len(counts)])
         self.arrays = (array,)
-        self.views = [_laid_out(part, parameter) for part, parameter in zip(parts, parameters, strict=True)]
+        self.views = [laid_out(part, parameter) for part, parameter in zip(parts, parameters, strict=True)]
         self.addresses = [view.data_ptr() for view in self.views]
         self.start = whole.data_ptr()
         self.stop = self.start + array.nbytes
 
 
-def _laid_out(part: Tensor, parameter: Tensor) -> Tensor:
+def failed_elsewhere(name: str | None) -> CollectiveError:
+    """The error when a rank has forfeited the reduction called `name`."""
+    return CollectiveError(
+        f"{name}: backward() failed on another rank, so there are no gradients of all ranks together: look there for the "
+        "cause; zero_grad() and the next backward() start anew"
+    )
+
+
+def laid_out(part: Tensor, parameter: Tensor) -> Tensor:
     """A view of the flat `part` with the shape and, if dense, the strides of `parameter`: optimizers are faster for it."""
     if parameter.is_contiguous():
         return part.view(parameter.shape)
@@ -184,10 +195,7 @@ class DenseBucket(Bucket):
         buffer = self._buffer
         flags = buffer.flags.tolist()
         if flags[0] != flags[0]:
-            raise CollectiveError(
-                f"{self._request.name}: backward() failed on another rank, so there are no gradients of all ranks together: "
-                "look there for the cause; zero_grad() and the next backward() start anew"
-            )
+            raise failed_elsewhere(self._request.name)
         if self._absent in flags:
             for parameter, view, flag in zip(self.parameters, buffer.views, flags, strict=True):
                 if flag != self._absent:

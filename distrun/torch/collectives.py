@@ -1,10 +1,14 @@
 """The collectives on torch tensors, with Horovod's names, arguments and order of arguments.
 
-What the texts of `distrun.runtime.collectives` say of numpy arrays holds here: names, order, errors. Tensors are on the CPU,
-of any torch dtype but the 8-bit floats, of any shape, contiguous or not (one that is not is copied). In place (the forms
-ending in `_`) a contiguous tensor is worked on in its own memory, leaf parameters included. The `_async` forms return a
-handle for `synchronize` and `poll`. The synchronous forms that are not in place are differentiable: see
+What the texts of `distrun.runtime.collectives` say of numpy arrays holds here: names, order, errors. Tensors are on the CPU or
+on this rank's GPU, of any torch dtype but the 8-bit floats, of any shape, contiguous or not (one that is not is copied). In
+place (the forms ending in `_`) a contiguous tensor is worked on in its own memory, leaf parameters included. The `_async` forms
+return a handle for `synchronize` and `poll`. The synchronous forms that are not in place are differentiable: see
 `distrun.torch.autograd` for what flows back.
+
+On the GPU an operation begins when the work is done that the submitting thread has queued on its current stream. Waiting for it
+lets the current stream of the waiting thread wait, and the host goes on as soon as the operation is queued: results can be used
+like those of torch's own computations. What splits or rows say is for the host, and stays there.
 
 Differences from Horovod: bfloat16, bool, complex and unsigned tensors travel too; 0-dimensional and non-contiguous ones as
 well; a handle is an object, not a number; failures are `distrun.CollectiveError`, wrong arguments `distrun.UsageError` (which
@@ -117,7 +121,7 @@ def grouped_allreduce(
     postscale_factor: float = 1.0,
     process_set: ProcessSet = _World,
 ) -> list[Tensor]:
-    """`allreduce` of several tensors as one operation per dtype: none starts before every rank has submitted the group."""
+    """`allreduce` of several tensors as one operation per dtype and device: none starts before every rank has submitted it."""
     call = Call(name, process_set, reduce_op(average, op), prescale_factor, postscale_factor)
     return _allreduce(tensors, call, compression)
 
@@ -180,7 +184,7 @@ def allgather_async(tensor: Tensor, name: str | None = None, process_set: Proces
 def grouped_allgather(
     tensors: Sequence[Tensor], name: str | None = None, process_set: ProcessSet = _World
 ) -> list[Tensor]:
-    """`allgather` of several tensors as one operation per dtype."""
+    """`allgather` of several tensors as one operation per dtype and device."""
     return list(autograd.apply(autograd.Allgather, Call(name, process_set), *tensors))
 
 
@@ -245,7 +249,7 @@ def alltoall_async(
         only = handle.collect
         handle.collect = lambda handle: (
             only(handle),
-            torch.tensor(operations.received_rows(handle), dtype=torch.int32),
+            torch.tensor(operations.received_rows(handle), dtype=torch.int32, device="cpu"),
         )
     return submit(handle)
 
@@ -301,7 +305,7 @@ def grouped_reducescatter(
     prescale_factor: float = 1.0,
     postscale_factor: float = 1.0,
 ) -> list[Tensor]:
-    """`reducescatter` of several tensors as one operation per dtype."""
+    """`reducescatter` of several tensors as one operation per dtype and device."""
     call = Call(name, process_set, op, prescale_factor, postscale_factor)
     return _reducescatter(tensors, call, compression)
 

@@ -11,7 +11,7 @@ from torch import Tensor
 from distrun.errors import UsageError
 from distrun.runtime.handles import AnyHandle, Handle
 from distrun.runtime.reduction import Average, Sum
-from distrun.torch import operations
+from distrun.torch import cuda, operations
 from distrun.torch.bucket import FLAGS, Bucket, Start
 from distrun.torch.compression import Compressor
 from distrun.torch.operations import Call
@@ -34,8 +34,8 @@ class SparseBucket(Bucket):
         (parameter,) = self.parameters
         gradient = parameter.grad
         if gradient is None:
-            indices = torch.empty((0, self._sparse_dims), dtype=torch.int64)
-            values = torch.empty((0, *parameter.shape[self._sparse_dims :]), dtype=parameter.dtype)
+            indices = parameter.new_empty((0, self._sparse_dims), dtype=torch.int64)
+            values = parameter.new_empty((0, *parameter.shape[self._sparse_dims :]))
         else:
             sparse = (gradient if gradient.is_sparse else gradient.to_sparse(self._sparse_dims)).coalesce()
             indices, values = sparse.indices().t().contiguous(), sparse.values()
@@ -67,7 +67,10 @@ class SparseBucket(Bucket):
 
 
 class CompressedBucket(Bucket):
-    """Gradients that travel as a user's compressor makes them, each for itself but in one operation per dtype."""
+    """Gradients that travel as a user's compressor makes them, each for itself but in one operation per dtype.
+
+    The flags (see `DenseBucket`) are in host memory wherever the gradients are, so that the host need not wait for the GPU.
+    """
 
     def __init__(self, call: Call, places: Sequence[int], parameters: Sequence[Tensor], compressor: Compressor) -> None:
         super().__init__(call, places, parameters)
@@ -78,7 +81,9 @@ class CompressedBucket(Bucket):
     @torch.no_grad()
     def send(self, start: Start) -> None:
         present, absent = FLAGS.get(self.call.op, (1.0, 0.0))
-        flags = torch.tensor([absent if parameter.grad is None else present for parameter in self.parameters])
+        flags = torch.tensor(
+            [absent if parameter.grad is None else present for parameter in self.parameters], device=cuda.CPU
+        )
         tensors = []
         self._contexts = []
         for parameter in self.parameters:

@@ -10,17 +10,18 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from distrun.errors import UsageError
 from distrun.runtime import world
 from distrun.runtime.collectives.copies import rows_per_rank
+from distrun.runtime.gpu.handles import DeviceHandle
 from distrun.runtime.handles import AnyHandle, Handle, HandleGroup
 from distrun.runtime.process_set import ProcessSet, global_process_set
 from distrun.runtime.reduction import Average, ReduceOp, Sum, check_op
 from distrun.runtime.request import Request
+from distrun.torch import cuda
 from distrun.torch import tensors as storage
 
 
@@ -40,7 +41,7 @@ class Call:
         return replace(self, name=self.name and f"{self.name}.{suffix}")
 
     def request(self, kind: str, tensors: Sequence[Tensor], free_rows: bool = False, root: int = -1) -> Request:
-        """The request for tensors of one dtype. `free_rows`: ranks may differ in the first dimension."""
+        """The request for tensors of one dtype on one device. `free_rows`: ranks may differ in the first dimension."""
         dtypes = [storage.dtype_name(tensor) for tensor in tensors]
         if free_rows or kind == "reducescatter":
             for tensor in tensors:
@@ -56,13 +57,32 @@ class Call:
             float(self.prescale),
             float(self.postscale),
             self.process_set.process_set_id,
-            wire=self.wire,
+            cuda.kind(tensors[0]),
+            self.wire,
         )
 
 
 def _check_rows(tensor: Tensor, kind: str) -> None:
     if tensor.dim() == 0:
         raise UsageError(f"{kind} divides the first dimension, and a 0-dimensional tensor has none: use .reshape(1)")
+
+
+def _results(handle: Handle) -> Any:
+    return handle.outputs
+
+
+def prepare(
+    request: Request,
+    inputs: Sequence[storage.Flat],
+    outputs: Sequence[storage.Flat] = (),
+    collect: Callable[[Handle], Any] = _results,
+    given: Any = None,
+) -> Handle:
+    """A handle for the device that the request names; see `Handle`."""
+    engine = world.engine()
+    if request.device == cuda.CPU:
+        return Handle(engine, request, inputs, outputs, collect, given)  # type: ignore[arg-type]
+    return DeviceHandle(engine, request, inputs, outputs, collect, given, arena=cuda.arena())  # type: ignore[arg-type]
 
 
 def run(handle: Handle) -> Handle:
@@ -80,10 +100,7 @@ def submit(handle: Handle) -> Handle:
 
 def _new(handle: Handle) -> list[Tensor]:
     """The results of an allreduce or a broadcast, which lie in one buffer."""
-    whole = torch.from_numpy(handle.outputs[0])
-    dtype = handle.given[0].dtype
-    if whole.dtype is not dtype:
-        whole = whole.view(dtype)
+    whole = storage.tensor_of(handle.outputs[0], handle.given[0].dtype, (-1,))
     shapes = handle.request.shapes
     if len(shapes) == 1:
         return [whole.view(shapes[0])]
@@ -119,14 +136,14 @@ def allreduce(tensors: Sequence[Tensor], call: Call, in_place: bool = False) -> 
     check_op(call.op, request.dtype)
     arrays = [storage.flat(tensor) for tensor in tensors]
     if in_place:
-        return Handle(world.engine(), request, arrays, arrays, _in_place, tensors)
-    return Handle(world.engine(), request, arrays, [storage.room_for(arrays)], _new, tensors)
+        return prepare(request, arrays, arrays, _in_place, tensors)
+    return prepare(request, arrays, [storage.room_for(arrays)], _new, tensors)
 
 
 def allgather(tensors: Sequence[Tensor], call: Call) -> Handle:
     """Concatenate the ranks' tensors along dimension 0, each of `tensors` for itself, all of one dtype."""
     request = call.request("allgather", tensors, free_rows=True)
-    return Handle(world.engine(), request, [storage.flat_rows(tensor) for tensor in tensors], (), _new_rows, tensors)
+    return prepare(request, [storage.flat_rows(tensor) for tensor in tensors], (), _new_rows, tensors)
 
 
 def allgather_with_rows(tensors: Sequence[Tensor], call: Call) -> Handle:
@@ -142,26 +159,27 @@ def reducescatter(tensors: Sequence[Tensor], call: Call) -> Handle:
     check_op(call.op, request.dtype)
     if call.op not in (Average, Sum):
         raise UsageError(f"reducescatter with op={call.op} is not offered: use Sum or Average, or allreduce")
-    return Handle(world.engine(), request, [storage.flat_rows(tensor) for tensor in tensors], (), _new_rows, tensors)
+    return prepare(request, [storage.flat_rows(tensor) for tensor in tensors], (), _new_rows, tensors)
 
 
 def broadcast(tensor: Tensor, root: int, call: Call, in_place: bool = False) -> Handle:
     """The root's tensor, into a new one or into `tensor`."""
     root = call.process_set.check_root(root)
     request = call.request("broadcast", [tensor], root=root)
-    array = storage.flat(tensor)
     if in_place:
-        return Handle(world.engine(), request, (), (array,), _in_place, [tensor])
-    output = array.copy() if world.rank() == root else np.empty_like(array)
-    return Handle(world.engine(), request, (), (output,), _new, [tensor])
+        return prepare(request, (), (storage.flat(tensor),), _in_place, [tensor])
+    output = storage.copy_of(tensor) if world.rank() == root else storage.room_for([storage.flat(tensor)])
+    return prepare(request, (), (output,), _new, [tensor])
 
 
 def alltoall(tensor: Tensor, splits: Any, call: Call) -> Handle:
     """Send `splits[i]` rows to rank i; without splits, to each rank the same number."""
     request = call.request("alltoall", [tensor], free_rows=True)
     row = storage.elements_in_row(tensor.shape) or 1
+    if isinstance(splits, Tensor):
+        splits = splits.tolist()  # wherever it lies
     rows = rows_per_rank(tensor.shape[0], splits, call.process_set.size())
-    handle = Handle(world.engine(), request, (storage.flat_rows(tensor),), (), _new_rows, [tensor])
+    handle = prepare(request, (storage.flat_rows(tensor),), (), _new_rows, [tensor])
     handle.splits = [count * row for count in rows]
     return handle
 
@@ -178,23 +196,23 @@ def received_rows(handle: Handle, index: int = 0) -> list[int]:
 def grouped(
     tensors: Sequence[Tensor],
     call: Call,
-    prepare: Callable[[Sequence[Tensor], Call], Handle],
+    make: Callable[[Sequence[Tensor], Call], Handle],
     start: Callable[[Handle], Handle],
 ) -> AnyHandle:
-    """Start one operation per dtype among the tensors; to the caller they are one."""
+    """Start one operation per dtype and device among the tensors; to the caller they are one."""
     tensors = list(tensors)
     if not tensors:
         raise UsageError("a group needs at least one tensor, and this one is empty: leave the call out, on all ranks")
     places: dict[str, list[int]] = {}
     for place, tensor in enumerate(tensors):
-        places.setdefault(storage.dtype_name(tensor), []).append(place)
+        key = storage.dtype_name(tensor)
+        if cuda.kind(tensor) != cuda.CPU:
+            key += f".{cuda.CUDA}"
+        places.setdefault(key, []).append(place)
     if len(places) == 1:
-        return start(prepare(tensors, call))
+        return start(make(tensors, call))
     return HandleGroup(
-        [
-            (start(prepare([tensors[place] for place in group], call.named(dtype))), group)
-            for dtype, group in places.items()
-        ]
+        [(start(make([tensors[place] for place in group], call.named(key))), group) for key, group in places.items()]
     )
 
 

@@ -18,12 +18,13 @@ from torch import Tensor
 from distrun.errors import UsageError
 from distrun.runtime.process_set import ProcessSet, global_process_set
 from distrun.runtime.reduction import Average, ReduceOp, check_op
-from distrun.tensor_fusion.buckets import DEFAULT_THRESHOLD
+from distrun.tensor_fusion.buckets import DEFAULT_THRESHOLD, FIRST_THRESHOLD
 from distrun.torch.compression import Compression, Compressor
 from distrun.torch.reducer import GradientReducer, Settings, numbered
 from distrun.torch.tensors import dtype_name
 
 BUCKET_BYTES = "DISTRUN_BUCKET_BYTES"  # bytes from which a bucket of gradients is full
+FIRST_BUCKET_BYTES = "DISTRUN_FIRST_BUCKET_BYTES"  # the same for the first one of each dtype
 
 _numbers = itertools.count()  # optimizers are told apart by the order in which they were wrapped, the same on all ranks
 
@@ -56,8 +57,19 @@ def DistributedOptimizer(  # noqa: N802 - Horovod's name
         op: Average, Sum, Min, Max or Product. Ranks without a gradient for a parameter count as zero.
         gradient_predivide_factor: f divides gradients by f before they are summed and by size / f after (Average only).
         num_groups, groups: which gradients travel together: a number of equal groups, or lists of parameters. What is in no
-            list is bucketed as usual. Without them, buckets of `DISTRUN_BUCKET_BYTES` (25 MiB), in order of arrival.
+            list is bucketed as usual. Without them, buckets of `DISTRUN_BUCKET_BYTES` (25 MiB), in order of arrival; the
+            first one of `DISTRUN_FIRST_BUCKET_BYTES` (1 MiB), so that communication starts early.
         sparse_as_dense: reduce sparse gradients as dense ones. Otherwise their indices and values are gathered.
+
+    Parameters may be on the CPU or on this rank's GPU, or some here and some there. On the GPU the host waits for nothing: all
+    that `backward()` returns before is queued, as torch queues its own computations. Only where a parameter had no gradient on
+    this rank the host has to ask whether another one had.
+
+    A step can be captured into a CUDA graph (`torch.cuda.graph`; of what `torch.cuda.make_graphed_callables` makes, the
+    gradients are reduced outside of the graph). Run at least 3 whole steps before, on a side stream as torch's documentation
+    says, with the same parameters taking part as later: in the first one the ranks meet and memory is allocated. Then capture
+    on all ranks, and replay on all ranks the same graphs in the same order. In the captured step all parameters that need
+    gradients must have one.
 
     If `step` is given a closure, the loss it returns is reduced as well, so that optimizers which look at it (LBFGS) do the
     same on all ranks.
@@ -68,8 +80,9 @@ def DistributedOptimizer(  # noqa: N802 - Horovod's name
     _check_optimizer(optimizer)
     if num_groups and groups is None:
         groups = num_groups
+    threshold, first = _bytes(BUCKET_BYTES, DEFAULT_THRESHOLD), _bytes(FIRST_BUCKET_BYTES, FIRST_THRESHOLD)
     settings = Settings(
-        op, gradient_predivide_factor, compression, sparse_as_dense, groups or 0, _bucket_bytes(), process_set
+        op, gradient_predivide_factor, compression, sparse_as_dense, groups or 0, threshold, first, process_set
     )
     _check(settings, backward_passes_per_step)
     names = _names(optimizer, named_parameters)
@@ -122,11 +135,11 @@ def _check_groups(groups: object) -> None:
         seen.add(id(tensor))
 
 
-def _bucket_bytes() -> int:
-    text = os.environ.get(BUCKET_BYTES, "")
+def _bytes(variable: str, default: int) -> int:
+    text = os.environ.get(variable, "")
     if text and not text.isdecimal():
-        raise UsageError(f"{BUCKET_BYTES}={text!r} is no number of bytes: unset it or correct it")
-    return int(text) if text else DEFAULT_THRESHOLD
+        raise UsageError(f"{variable}={text!r} is no number of bytes: unset it or correct it")
+    return int(text) if text else default
 
 
 def _names(

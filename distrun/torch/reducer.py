@@ -11,12 +11,17 @@ The first reduction is a meeting: the ranks compare their parameters, agree on w
 buckets in the order in which rank 0's gradients arrived. Until then nothing is sent early. When parameters are added or
 unfrozen the next reduction is a meeting again.
 
+Where there is a GPU, hooks of its parameters run in a thread of its own and, if the model has parameters on the CPU as well, at
+the same time as theirs (see `backward`). So whatever is called from outside takes the reducer's lock. Waiting with it is safe:
+nothing that another rank may wait for is done by a thread that wants the lock.
+
 `step()` calls `complete` if something has not been reduced: the last, partial window of an accumulation, or a pass in which
 no hook fired on this rank though it may have on others. So each step takes at least one reduction on every rank.
 """
 
 from __future__ import annotations
 
+import threading
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -33,10 +38,19 @@ from distrun.errors import CollectiveError, UsageError
 from distrun.runtime import agreement
 from distrun.runtime.process_set import ProcessSet, global_process_set
 from distrun.runtime.reduction import Average, ReduceOp
-from distrun.tensor_fusion.buckets import DEFAULT_THRESHOLD, Item, equal_groups, expected_order, plan, plan_groups
-from distrun.torch import backward, collectives
+from distrun.tensor_fusion.buckets import (
+    DEFAULT_THRESHOLD,
+    FIRST_THRESHOLD,
+    Item,
+    equal_groups,
+    expected_order,
+    plan,
+    plan_groups,
+)
+from distrun.torch import backward, collectives, cuda
 from distrun.torch.bucket import Bucket, DenseBucket
 from distrun.torch.compression import Compression, Compressor, wire_type
+from distrun.torch.device_bucket import DeviceBucket
 from distrun.torch.odd_buckets import CompressedBucket, SparseBucket
 from distrun.torch.operations import Call, run, submit
 
@@ -53,6 +67,7 @@ class Settings:
     sparse_as_dense: bool = False
     groups: int | Sequence[Sequence[Tensor]] = 0
     threshold: int = DEFAULT_THRESHOLD
+    first: int = FIRST_THRESHOLD
     process_set: ProcessSet = global_process_set
 
     def call(self, name: str) -> Call:
@@ -92,6 +107,9 @@ class GradientReducer:
         self._passes = 0  # since the last reduction
         self._is_reduced = False  # since the last step
         self._call: FrameType | None = None  # of the engine: tells one pass from another
+        self._tasks: set[int] = set()  # the graph tasks of the open pass that we know of
+        self._dead = -1  # this task and earlier ones are over: their pass has failed
+        self._lock = threading.RLock()
         self._close_pass()
         weakref.finalize(self, _remove, self._hooks)
         self.follow_parameters()
@@ -100,6 +118,10 @@ class GradientReducer:
 
     def follow_parameters(self) -> None:
         """Take note of parameters added, unfrozen or taken away since the last call."""
+        with self._lock:
+            self._follow_parameters()
+
+    def _follow_parameters(self) -> None:
         optimizer = self._optimizer()
         if optimizer is None:
             return
@@ -131,8 +153,12 @@ class GradientReducer:
 
     def arrive(self, parameter: int) -> None:
         """The gradient of the parameter of this id is complete."""
-        if backward.current_task() != self._task:
-            self._enter_task()
+        task = backward.current_task()
+        with self._lock:
+            if task in self._tasks or self._enter_task(task):
+                self._arrive(parameter)
+
+    def _arrive(self, parameter: int) -> None:
         place = self._places.get(parameter)
         if not self._reduces or place is None:
             return
@@ -161,16 +187,31 @@ class GradientReducer:
         self._unsent -= 1
         bucket.send(submit if self._unsent else run)  # after the last one nothing is left to do but to wait
 
-    def _enter_task(self) -> None:
-        """The graph task is not the one of the hook before: a new backward pass, or one inside the pass we are in."""
-        call, depth = backward.outermost_call()
-        is_new = not self._is_open or call is not self._call
-        self._task = backward.current_task()
-        if is_new:
+    def _enter_task(self, task: int) -> bool:
+        """We do not know this graph task: it is a new backward pass, or one inside the pass we are in.
+
+        False: it is of a pass that has failed, in a thread that has not noticed.
+        """
+        if task <= self._dead:
+            return False
+        position = backward.position(self._call)
+        if position.call is None and not position.is_own:
+            return False
+        if not self._is_open or position.call is not self._call:
             self.abandon()
-            self._begin_pass(call)
-        if depth <= 1 and not self._is_end_arranged:
-            self._arrange_end()
+            self._begin_pass(position.call)
+        self._tasks.add(task)
+        if not self._is_end_arranged:
+            if position.depth <= 1:
+                self._arrange_end()
+            elif not position.is_own:
+                backward.at_end_of_task(self._end_task)
+        return True
+
+    def _end_task(self) -> None:
+        """A task ends of which could not be told whether it was the outermost one. Now it can."""
+        if backward.position(self._call).depth <= 1:
+            self._end_pass()
 
     def _begin_pass(self, call: FrameType | None) -> None:
         self._is_open = True
@@ -188,13 +229,14 @@ class GradientReducer:
         backward.at_end_of_task(self._end_pass)
 
     def _end_pass(self) -> None:
-        if self._reduces:
-            self.complete()
-        self._close_pass()
+        with self._lock:
+            if self._reduces:
+                self.complete()
+            self._close_pass()
 
     def _close_pass(self) -> None:
         self._is_open = self._is_end_arranged = self._reduces = False
-        self._task = -1
+        self._tasks = set()
         self._call = None  # not longer than needed: the frame holds the loss
 
     def abandon(self) -> None:
@@ -205,7 +247,12 @@ class GradientReducer:
         """
         if not self._is_open:
             return
+        with self._lock:
+            self._abandon()
+
+    def _abandon(self) -> None:
         reduces = self._reduces
+        self._dead = max(self._tasks, default=self._dead)
         self._close_pass()
         if not reduces:
             return
@@ -243,12 +290,17 @@ class GradientReducer:
         self._passes = 0
 
     def complete(self) -> None:
-        """Reduce the gradients that are there now and have not been sent yet, and wait for all of them.
+        """Reduce the gradients that are there now and have not been sent yet, and wait for all of them; on the GPU, the calling
+        thread's stream does.
 
         Raises:
             MismatchError: the ranks do not have the same parameters.
             CollectiveError: backward() failed on another rank.
         """
+        with self._lock:
+            self._complete()
+
+    def _complete(self) -> None:
         if not self._reduces:  # not at the end of a backward pass that reduces
             self.follow_parameters()
             self._check_again()
@@ -286,13 +338,20 @@ class GradientReducer:
 
     def _meet(self) -> None:
         """Compare the parameters with the other ranks', learn of their gradients, and plan the buckets."""
+        devices = [cuda.kind(parameter) for parameter in self._parameters]
+        if cuda.CUDA in devices and cuda.is_capturing():
+            raise UsageError(
+                "the ranks have not compared these parameters yet, which cannot be captured into a CUDA graph: run some whole "
+                "steps, torch's documentation says 3, before the capture"
+            )
         count = len(self._parameters)
         own = np.array([self._kind(parameter) for parameter in self._parameters], np.int8)
         order = np.array(expected_order(count, self._arrived), np.int32)
         entries = [
             agreement.describe(name, parameter.shape, parameter.dtype)
             + ("" if parameter.is_contiguous() else f" strides {parameter.stride()}")
-            for name, parameter in zip(self._names, self._parameters, strict=True)
+            + ("" if device == cuda.CPU else f" on {device}")
+            for name, parameter, device in zip(self._names, self._parameters, devices, strict=True)
         ]
         notes = agreement.compare(
             entries,
@@ -313,11 +372,14 @@ class GradientReducer:
         return _SPARSE + gradient.sparse_dim()
 
     def _plan(self, kinds: Sequence[int], order: Sequence[int]) -> None:
-        items = [Item(parameter.numel() * parameter.element_size(), parameter.dtype) for parameter in self._parameters]
+        items = [
+            Item(parameter.numel() * parameter.element_size(), (parameter.dtype, cuda.kind(parameter)))
+            for parameter in self._parameters
+        ]
         dense = [place for place in order if kinds[place] <= _DENSE]
-        threshold = self._settings.threshold
+        limits = self._settings.threshold, self._settings.first
         groups = self._groups()
-        lists = plan_groups(items, groups, dense, threshold) if groups else plan(items, dense, threshold)
+        lists = plan_groups(items, groups, dense, *limits) if groups else plan(items, dense, *limits)
         buckets = [self._make_bucket(index, places) for index, places in enumerate(lists)]
         for place in order:
             if kinds[place] > _DENSE:
@@ -338,9 +400,12 @@ class GradientReducer:
         call = self._settings.call(f"{self._name}.bucket.{index}")
         parameters = [self._parameters[place] for place in places]
         wire = wire_type(self._settings.compression)
-        if wire is not None:
-            return DenseBucket(replace(call, wire=wire), places, parameters, self._settings.sparse_as_dense)
-        return CompressedBucket(call, places, parameters, self._settings.compression)
+        if wire is None:
+            return CompressedBucket(call, places, parameters, self._settings.compression)
+        call, as_dense = replace(call, wire=wire), self._settings.sparse_as_dense
+        if cuda.kind(parameters[0]) == cuda.CPU:
+            return DenseBucket(call, places, parameters, as_dense)
+        return DeviceBucket(call, places, parameters, [self._names[place] for place in places], as_dense)
 
     # Helping the optimizer -------------------------------------------------------------------------------------------
 
@@ -357,7 +422,11 @@ class GradientReducer:
         """The loss of all ranks together, so that an optimizer that looks at it does the same everywhere."""
         if loss is None:
             return None
-        value = loss.detach().clone() if isinstance(loss, Tensor) else torch.tensor(loss, dtype=torch.float64)
+        value = (
+            loss.detach().clone()
+            if isinstance(loss, Tensor)
+            else torch.tensor(loss, dtype=torch.float64, device=cuda.CPU)
+        )
         settings = self._settings
         reduced = collectives.allreduce_(
             value, None, f"{self._name}.loss", settings.op, process_set=settings.process_set

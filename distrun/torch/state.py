@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -11,7 +12,9 @@ from torch import Tensor
 
 from distrun.errors import UsageError
 from distrun.runtime import agreement, objects, world
+from distrun.torch import cuda
 from distrun.torch.collectives import broadcast_async_
+from distrun.torch.tensors import empty
 
 Parameters = Mapping[str, Any] | Iterable[Tensor] | Iterable[tuple[str, Tensor]]
 
@@ -63,6 +66,8 @@ class _Place:
     index: int
     shape: tuple[int, ...]
     dtype: torch.dtype
+    kind: str
+    """Of the device on which the root has it, and the others will."""
 
 
 def broadcast_optimizer_state(
@@ -70,7 +75,8 @@ def broadcast_optimizer_state(
 ) -> None:
     """Give every rank's optimizer the root's state and options (learning rates included).
 
-    Only the root needs to have any state, say from a checkpoint it has read. Works with every optimizer whose
+    Only the root needs to have any state, say from a checkpoint it has read. What the root has on its GPU the others get on
+    theirs. Works with every optimizer whose
     `load_state_dict` accepts its `state_dict`, LBFGS included. `model` is accepted for Horovod's sake and not needed.
 
     Raises:
@@ -89,7 +95,9 @@ def broadcast_optimizer_state(
     skeleton = _without_tensors(optimizer.state_dict(), tensors) if is_root else None
     skeleton = objects.broadcast_object(skeleton, root_rank, "broadcast_optimizer_state.skeleton")
     if not is_root:
-        tensors = [torch.empty(place.shape, dtype=place.dtype) for place in _places(skeleton)]
+        tensors = [
+            empty(place.kind, math.prod(place.shape), place.dtype).view(place.shape) for place in _places(skeleton)
+        ]
     handles = [
         broadcast_async_(tensor, root_rank, f"broadcast_optimizer_state.{index}")
         for index, tensor in enumerate(tensors)
@@ -104,7 +112,7 @@ def _without_tensors(value: Any, tensors: list[Tensor]) -> Any:
     """`value` with a `_Place` for each tensor, and the tensors appended to `tensors`."""
     if isinstance(value, Tensor):
         tensors.append(value)
-        return _Place(len(tensors) - 1, tuple(value.shape), value.dtype)
+        return _Place(len(tensors) - 1, tuple(value.shape), value.dtype, cuda.kind(value))
     if isinstance(value, dict):
         return {key: _without_tensors(entry, tensors) for key, entry in value.items()}
     if type(value) in (list, tuple):

@@ -1,6 +1,7 @@
-"""Tensors as the flat arrays the runtime moves, and back: on the CPU the two share their memory.
+"""Tensors as the flat arrays and buffers the runtime moves, and back: the two share their memory.
 
-numpy has no bfloat16, so those elements travel as uint16 under the name "bfloat16"; the runtime knows how to add them.
+A tensor on the CPU is a numpy array to the runtime, one on the GPU a `DeviceBuffer` whose owner is a tensor. numpy has no
+bfloat16, so those elements travel as uint16 under the name "bfloat16"; the runtime knows how to add them.
 """
 
 from __future__ import annotations
@@ -16,8 +17,11 @@ from torch import Tensor
 
 from distrun.errors import UsageError
 from distrun.runtime import collectives
+from distrun.runtime.gpu.buffers import DeviceBuffer
+from distrun.torch import cuda
 
-Flat = NDArray[Any]
+Flat = NDArray[Any] | DeviceBuffer
+"""Consecutive elements of a storage dtype: in host memory, or in that of this rank's GPU."""
 
 _NAMES = {
     torch.bool: "bool",
@@ -36,21 +40,21 @@ _NAMES = {
     torch.complex64: "complex64",
     torch.complex128: "complex128",
 }
-_STORAGE = {dtype: np.dtype(np.uint16 if name == "bfloat16" else name) for dtype, name in _NAMES.items()}
+STORAGE = {dtype: np.dtype(np.uint16 if name == "bfloat16" else name) for dtype, name in _NAMES.items()}
+"""What the runtime takes the elements of each dtype for."""
 
 
 def dtype_name(tensor: Tensor) -> str:
     """The runtime's name of a tensor's element type.
 
     Raises:
-        UsageError: this is no tensor, or one that cannot travel: another dtype, another layout, on a GPU.
+        UsageError: this is no tensor, or one that cannot travel: another dtype, another layout, not on the CPU or this rank's
+            own GPU.
     """
     if not isinstance(tensor, Tensor):
         raise UsageError(f"a torch.Tensor is needed, not {type(tensor).__name__}: make one with torch.as_tensor(...)")
-    if tensor.device.type != "cpu":
-        raise UsageError(
-            f"a tensor on {tensor.device} cannot travel yet: this version moves CPU tensors, so use .cpu()"
-        )
+    if cuda.kind(tensor) != cuda.CPU:
+        cuda.check(tensor)
     if tensor.layout is not torch.strided:
         raise UsageError(f"a tensor of layout {tensor.layout} cannot travel by itself: use .to_dense()")
     name = _NAMES.get(tensor.dtype)
@@ -61,18 +65,23 @@ def dtype_name(tensor: Tensor) -> str:
 
 
 def flat(tensor: Tensor) -> Flat:
-    """The tensor's elements as a flat storage array: its own memory where it is contiguous, otherwise a copy."""
+    """The tensor's elements as flat storage: its own memory where it is contiguous, otherwise a copy."""
     plain = tensor.detach()
     if plain.is_complex() or plain.is_neg():
         plain = plain.resolve_conj().resolve_neg()
     plain = plain.contiguous().view(-1)  # reshape alone would make a strided view of a strided vector
-    array: Flat = (plain.view(torch.uint16) if plain.dtype is torch.bfloat16 else plain).numpy()
-    return array
+    if cuda.kind(tensor) != cuda.CPU:
+        return DeviceBuffer(plain.data_ptr(), plain.numel(), STORAGE[plain.dtype], plain)
+    return (plain.view(torch.uint16) if plain.dtype is torch.bfloat16 else plain).numpy()
 
 
 def flat_rows(tensor: Tensor) -> Flat:
     """`flat` for operations that move rows. Rows without elements would get lost: they travel as one element each."""
-    return flat(tensor) if elements_in_row(tensor.shape) else np.zeros(tensor.shape[0], _STORAGE[tensor.dtype])
+    if elements_in_row(tensor.shape):
+        return flat(tensor)
+    if cuda.kind(tensor) != cuda.CPU:
+        return flat(empty(cuda.CUDA, tensor.shape[0], tensor.dtype).zero_())
+    return np.zeros(tensor.shape[0], STORAGE[tensor.dtype])
 
 
 def elements_in_row(shape: Sequence[int]) -> int:
@@ -86,26 +95,65 @@ def is_flat(tensor: Tensor) -> bool:
 
 
 def tensor_of(array: Flat, dtype: torch.dtype, shape: Sequence[int]) -> Tensor:
-    """The tensor of `dtype` and `shape` in the memory of a flat storage array."""
+    """The tensor of `dtype` and `shape` in the memory of flat storage."""
+    if isinstance(array, DeviceBuffer):
+        return _part_of_owner(array, dtype).view(shape)
     tensor = torch.from_numpy(array)
     if tensor.dtype is not dtype:
         tensor = tensor.view(dtype)
     return tensor.view(shape)
 
 
+def _part_of_owner(buffer: DeviceBuffer, dtype: torch.dtype) -> Tensor:
+    """The flat tensor in the memory of `buffer`, which its owner may have more of."""
+    owner: Tensor = buffer.owner
+    start = (buffer.pointer - owner.data_ptr()) // buffer.itemsize
+    whole = owner.view(-1)
+    if whole.dtype is not dtype:
+        whole = whole.view(dtype)
+    return whole if whole.numel() == buffer.size else whole[start : start + buffer.size]
+
+
 def rows_of(array: Flat, dtype: torch.dtype, shape: Sequence[int]) -> Tensor:
     """The tensor whose first dimension the data decides; `shape[1:]` are its other ones. See `flat_rows`."""
-    if not elements_in_row(shape):
-        return torch.empty((array.size, *shape[1:]), dtype=dtype)
-    return tensor_of(array, dtype, (-1, *shape[1:]))
+    if elements_in_row(shape):
+        return tensor_of(array, dtype, (-1, *shape[1:]))
+    device = array.owner.device if isinstance(array, DeviceBuffer) else cuda.CPU
+    return torch.empty((array.size, *shape[1:]), dtype=dtype, device=device)
 
 
-def empty_array(count: int, dtype: torch.dtype) -> Flat:
+def empty_array(count: int, dtype: torch.dtype) -> NDArray[Any]:
     """A flat storage array for `count` elements of `dtype`, in the memory that collectives reach without a copy."""
-    return collectives.empty(count, _STORAGE[dtype])
+    return collectives.empty(count, STORAGE[dtype])
+
+
+def empty(kind: str, count: int, dtype: torch.dtype) -> Tensor:
+    """An uninitialised flat tensor on the CPU or, if `kind` is CUDA, on this rank's GPU."""
+    if kind == cuda.CPU:
+        return torch.empty(count, dtype=dtype, device=cuda.CPU)  # whatever the default device is
+    return tensor_of(_on_device(count, STORAGE[dtype]), dtype, (-1,))
+
+
+def _on_device(count: int, dtype: np.dtype[Any]) -> DeviceBuffer:
+    """Memory on this rank's GPU, for use on the current stream."""
+    arena = cuda.arena()
+    return arena.empty(count, dtype, arena.current_stream())
 
 
 def room_for(arrays: Sequence[Flat]) -> Flat:
-    """One array in which the result of an operation on `arrays`, taken as one, is formed."""
+    """One array or buffer in which the result of an operation on `arrays`, taken as one, is formed."""
     count, dtype = sum([array.size for array in arrays]), arrays[0].dtype
+    if isinstance(arrays[0], DeviceBuffer):
+        return _on_device(count, dtype)
     return collectives.empty(count, dtype) if count * dtype.itemsize >= collectives.LARGE else np.empty(count, dtype)
+
+
+def copy_of(tensor: Tensor) -> Flat:
+    """The tensor's elements as flat storage that is never its own memory."""
+    array = flat(tensor)
+    if not isinstance(array, DeviceBuffer):
+        copied: NDArray[Any] = array.copy()
+        return copied
+    copy = _on_device(array.size, array.dtype)
+    tensor_of(copy, tensor.dtype, (-1,)).copy_(array.owner)
+    return copy

@@ -23,6 +23,10 @@ class Driver:
     def cuInit(self, flags):  # noqa: N802 # the library's name
         return 100 if self._broken else 0
 
+    def cuDriverGetVersion(self, version):  # noqa: N802
+        version._obj.value = 12040
+        return 1 if self._broken else 0
+
     def cuDeviceGetCount(self, count):  # noqa: N802
         count._obj.value = self._count
         return 0
@@ -78,6 +82,7 @@ def test_names_and_memory_come_from_nvidia_smi_and_the_rest_from_the_kernel(root
     assert found.peers == [[True, True], [False, True]]
     assert found.iommu == []
     assert found.problem == ""
+    assert found.cuda == 12040
 
 
 def test_without_nvidia_smi_names_come_from_the_kernel(root, monkeypatch):
@@ -119,6 +124,16 @@ def test_a_broken_driver_tells_nothing_about_peers():
     assert gpus.peers(lambda: Driver(2, broken=True)) is None
     assert gpus.peers(missing) is None
     assert gpus.peers(lambda: Driver(0)) == []
+
+
+def test_a_broken_driver_does_not_tell_its_cuda():
+    assert gpus.cuda_version(lambda: Driver(2, broken=True)) == 0
+    assert gpus.cuda_version(missing) == 0
+
+
+def test_cupy_is_found_by_its_packages(root, monkeypatch):
+    monkeypatch.setattr(gpus, "_is_installed", lambda package: package == "cupy-cuda12x")
+    assert gpus.look(root, missing, smi(root, "")).cupy == "cupy-cuda12x"
 
 
 def test_what_nvidia_smi_prints_is_understood():

@@ -14,7 +14,11 @@ from distrun.runner.hello import explain
 
 GIB = 1 << 30
 MACHINE = Machine(8, 64 * GIB, 60 * GIB, 32 * GIB, None, [["eth0", "10.0.0.1", 24]], {"torch": "2.13.0"})
-GPUS = Gpus(["NVIDIA H100"] * 2, [80 * GIB] * 2, "550.54.15", "2.21.5", [[True, True], [True, True]])
+GPUS = Gpus(
+    *(["NVIDIA H100"] * 2, [80 * GIB] * 2, "550.54.15", "2.21.5", [[True, True], [True, True]]),
+    cuda=12040,
+    cupy="cupy-cuda12x",
+)
 
 
 @pytest.mark.parametrize(
@@ -87,6 +91,32 @@ def test_gpus_that_cannot_be_used_are_a_failure_and_a_missing_nccl_is_a_warning(
     assert step.status is Status.FAILED
     assert "driver" in step.remedy
     assert judging.gpus(replace(GPUS, nccl="")).status is Status.WARNING
+
+
+@pytest.mark.parametrize(
+    ("change", "text", "remedy"),
+    [
+        ({"cupy": ""}, "cupy cannot be found, which", "pip install 'distrun[cuda12]'"),
+        ({"cupy": "", "cuda": 13000}, "cupy cannot be found, which", "pip install 'distrun[cuda13]'"),
+        ({"cupy": "", "nccl": ""}, "cupy and NCCL cannot be found", "pip install 'distrun[cuda12]'"),
+        (
+            {"cupy": "", "cuda": 0},
+            "cupy",
+            "pip install 'distrun[cuda12]' or 'distrun[cuda13]', as the driver's CUDA is",
+        ),
+        ({"cupy": "", "cuda": 11080}, "cupy", "update the driver, which is for CUDA 11.8: cupy needs one for CUDA 12"),
+        (
+            {"cupy": "cupy-cuda13x"},
+            "cupy-cuda13x does not work with this driver, which is for CUDA 12.4",
+            "update the driver, or pip uninstall cupy-cuda13x and pip install 'distrun[cuda12]'",
+        ),
+    ],
+)
+def test_gpus_without_a_cupy_that_works_are_a_warning_with_what_to_install(change, text, remedy):
+    step = judging.gpus(replace(GPUS, **change))
+    assert step.status is Status.WARNING
+    assert text in step.text
+    assert step.remedy == remedy
 
 
 def measured(rate, round_trip=1e-4):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from distrun.errors import UsageError
@@ -71,13 +73,16 @@ def test_hidden_gpus_are_not_used(host_with):
 
 def test_too_few_gpus_are_refused_with_both_numbers_and_the_remedies(host_with):
     host_with(2)
-    with pytest.raises(UsageError, match=r"^3 ranks on nodeA but only 2 visible GPUs: .*=1 .*CUDA_VISIBLE_DEVICES=''"):
+    with pytest.raises(
+        UsageError, match=r"^3 ranks on nodeA but only 2 visible GPUs: .*--share-gpus .*=1\) .*CUDA_VISIBLE_DEVICES=''"
+    ):
         devices.bind(LAST_OF_THREE, {})
 
 
 def test_ranks_share_gpus_in_turn_when_allowed(host_with):
     host_with(2)
-    assert devices.bind(LAST_OF_THREE, {"DISTRUN_SHARE_GPUS": "1"}) == Cuda(0)
+    assert devices.bind(LAST_OF_THREE, {"DISTRUN_SHARE_GPUS": "1"}) == Cuda(0, sharers=2)
+    assert devices.bind(replace(LAST_OF_THREE, local_rank=1), {"DISTRUN_SHARE_GPUS": "1"}) == Cuda(1, sharers=1)
 
 
 def test_a_gpu_that_slurm_gave_to_the_task_alone_is_its_first(host_with):

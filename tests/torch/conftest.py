@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import subprocess
 import sys
@@ -15,6 +16,13 @@ pytest.importorskip("torch")
 PROGRAMS = Path(__file__).parent / "programs"
 DEADLINE = 180.0  # seconds; far more than anything takes, so that a busy machine fails no test
 
+_spec = importlib.util.spec_from_file_location(
+    "gpu_fixtures", Path(__file__).parents[1] / "runtime" / "gpu" / "conftest.py"
+)
+_gpu_fixtures = importlib.util.module_from_spec(_spec)
+_spec.loader.exec_module(_gpu_fixtures)
+gpu_job = _gpu_fixtures.gpu_job
+
 
 @pytest.fixture
 def job(run_on_hosts: Callable[..., subprocess.CompletedProcess[str]]) -> Callable[..., str]:
@@ -23,8 +31,8 @@ def job(run_on_hosts: Callable[..., subprocess.CompletedProcess[str]]) -> Callab
     `size` may also be the numbers of ranks on each of several hosts.
     """
 
-    def run(program: str, size: int | tuple[int, ...], **environ: str) -> str:
-        command = [sys.executable, str(PROGRAMS / f"{program}.py")]
+    def run(program: str, size: int | tuple[int, ...], *arguments: str, **environ: str) -> str:
+        command = [sys.executable, str(PROGRAMS / f"{program}.py"), *arguments]
         environ = {**os.environ, "OMP_NUM_THREADS": "1", "DISTRUN_STALL_TIMEOUT": "60", **environ}
         if isinstance(size, tuple):
             done = run_on_hosts(command, size, environ)

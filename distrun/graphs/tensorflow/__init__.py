@@ -4,6 +4,9 @@
 training step needs. In a graph there are two ways (`mechanism`): an operation of ours, registered through the C interface of
 TensorFlow, which works on TensorFlow's own memory; and tf.numpy_function, for large tensors, whose results stay where the
 ranks have formed them, and should a future TensorFlow refuse the operation.
+
+Both run on the CPU. Tensors on a GPU go through host memory: TensorFlow copies them to the CPU for the node, and its results
+back where they are used.
 """
 
 from distrun.graphs.tensorflow.calls import call, call_rows, placed

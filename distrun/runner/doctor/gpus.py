@@ -19,6 +19,7 @@ from typing import Any
 
 _PATIENCE = 15.0  # seconds for nvidia-smi; a host with eight GPUs and no persistence daemon takes some
 _QUERY = ("--query-gpu=name,memory.total", "--format=csv,noheader,nounits")
+_CUPY_PACKAGES = ("cupy-cuda13x", "cupy-cuda12x", "cupy")
 _NCCL_PACKAGES = ("nvidia-nccl-cu13", "nvidia-nccl-cu12", "nvidia-nccl-cu11")
 # NVRM version: NVIDIA UNIX x86_64 Kernel Module  550.54.15  Tue Mar  5 22:23:56 UTC 2024
 # NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  570.86.15  Release Build  (dvs-builder@U22)
@@ -42,6 +43,10 @@ class Gpus:
     """The places on the bus of GPUs whose traffic an IOMMU translates, on a machine that is no virtual one."""
     problem: str = ""
     """Why GPUs that are there cannot be used."""
+    cuda: int = 0
+    """The newest CUDA that the driver takes, such as 12040 for 12.4; 0 when the driver's library does not tell."""
+    cupy: str = ""
+    """The package by which cupy is installed, such as cupy-cuda12x; empty = it is not."""
 
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> Gpus:
@@ -65,15 +70,35 @@ def look(root: Path = Path("/"), cuda: Callable[[], Any] | None = None, smi: str
         return Gpus(problem=problem)
     models = [_model(place) for place in places]
     names, memory, problem = _ask(smi or shutil.which("nvidia-smi"))
+    load = cuda or (lambda: ctypes.CDLL("libcuda.so.1"))
     return Gpus(
         names or models,
         memory,
         driver,
         nccl(),
-        peers(cuda or (lambda: ctypes.CDLL("libcuda.so.1"))),
+        peers(load),
         [] if _is_virtual(root) else [place.name for place in places if _is_translated(root, place.name)],
         problem,
+        cuda_version(load),
+        next((package for package in _CUPY_PACKAGES if _is_installed(package)), ""),
     )
+
+
+def cuda_version(load: Callable[[], Any]) -> int:
+    """The newest CUDA that the driver takes, such as 12040; 0 when its library is not there or does not work."""
+    version = ctypes.c_int()
+    with suppress(OSError):
+        if not load().cuDriverGetVersion(ctypes.byref(version)):
+            return version.value
+    return 0
+
+
+def _is_installed(package: str) -> bool:
+    try:
+        metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return False
+    return True
 
 
 def peers(load: Callable[[], Any]) -> list[list[bool]] | None:

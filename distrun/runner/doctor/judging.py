@@ -13,6 +13,7 @@ from distrun.runner.doctor.report import LinkReport, Status, Step
 CLOCK_TOLERANCE = 1.0  # seconds
 SMALL_SHM = 64 << 20  # bytes: what a container has when nobody says
 SLOW_LINK = 1e9 / 8  # bytes per second: no more than this is too little for training
+_CUDA12, _CUDA13 = 12000, 13000
 _ALLREDUCE = 100_000_000  # bytes, for the figure that shows what a slow link means
 # Where the reason ends and the remedy begins in the sentences of HostError.
 _REMEDY = re.compile(
@@ -67,9 +68,13 @@ def gpus(found: Gpus) -> Step:
     if not found.names:
         return Step("gpus", Status.OK, "none")
     troubles, remedies = [], []
-    if not found.nccl:
-        troubles.append("no NCCL was found")
-        remedies.append("install the GPU build of the framework, which brings NCCL, or nvidia-nccl-cu12")
+    missing = ["cupy"] * (not found.cupy) + ["NCCL"] * (not found.nccl)
+    if missing:
+        troubles.append(f"{' and '.join(missing)} cannot be found, which tensors on GPUs need")
+        remedies.append(_installation(found.cuda))
+    if found.cupy == "cupy-cuda13x" and 0 < found.cuda < _CUDA13:
+        troubles.append(f"cupy-cuda13x does not work with this driver, which is for CUDA {_cuda(found.cuda)}")
+        remedies.append("update the driver, or pip uninstall cupy-cuda13x and pip install 'distrun[cuda12]'")
     if len(found.names) > 1 and found.iommu:
         troubles.append(
             "an IOMMU translates the traffic between GPUs, which may be slow, wrong or hang on a machine that is no "
@@ -79,6 +84,20 @@ def gpus(found: Gpus) -> Step:
     status = Status.WARNING if troubles else Status.OK
     warning = f": {'; '.join(troubles)}" if troubles else ""
     return Step("gpus", status, text + warning + _peer_matrix(found), remedy="; ".join(remedies))
+
+
+def _installation(cuda: int) -> str:
+    """What brings cupy and NCCL, for a driver for this CUDA."""
+    if not cuda:
+        return "pip install 'distrun[cuda12]' or 'distrun[cuda13]', as the driver's CUDA is"
+    if cuda < _CUDA12:
+        return f"update the driver, which is for CUDA {_cuda(cuda)}: cupy needs one for CUDA 12"
+    return f"pip install 'distrun[cuda{13 if cuda >= _CUDA13 else 12}]'"
+
+
+def _cuda(version: int) -> str:
+    """12.4 from 12040."""
+    return f"{version // 1000}.{version % 1000 // 10}"
 
 
 def _gpu_text(found: Gpus) -> str:

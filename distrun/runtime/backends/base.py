@@ -31,6 +31,11 @@ class Backend(ABC):
         """An uninitialised flat array in the memory this backend reads fastest."""
         return np.empty(count, dtype)
 
+    @property
+    def shared_bytes(self) -> int:
+        """Bytes that this rank has in use of the memory it shares with others."""
+        return 0
+
     def wire_of(self, request: Request) -> str:
         """The half-precision type in which a request's elements travel between hosts; empty: their own."""
         return ""

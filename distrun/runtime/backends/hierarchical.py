@@ -60,6 +60,10 @@ class HierarchicalBackend(Backend):
     def empty(self, count: int, dtype: np.dtype[Any]) -> Flat:
         return self._hood.heap.empty(count, dtype)
 
+    @property
+    def shared_bytes(self) -> int:
+        return self._hood.heap.used
+
     def close(self) -> None:
         self._links.close()
 

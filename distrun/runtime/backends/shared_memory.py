@@ -44,6 +44,10 @@ class SharedMemoryBackend(Backend):
     def empty(self, count: int, dtype: np.dtype[Any]) -> Flat:
         return self._hood.heap.empty(count, dtype)
 
+    @property
+    def shared_bytes(self) -> int:
+        return self._hood.heap.used
+
     # Reductions -----------------------------------------------------------------------------------------------------
 
     def allreduce(self, inputs: Sequence[Flat], outputs: Sequence[Flat], reduction: Reduction, what: str) -> None:

@@ -10,39 +10,44 @@ from numpy.typing import ArrayLike
 
 from distrun.errors import UsageError
 from distrun.runtime import world
+from distrun.runtime.collectives import on_gpu
 from distrun.runtime.collectives.tensors import (
     Array,
-    arrays,
     check_in_place,
     copied_back,
     flat_of,
-    flat_rows,
     given,
     grouped,
+    moving,
     needs_rows,
     new,
+    on_host,
     row_size,
     rows,
+    rows_given,
     rows_group,
+    taken,
+    taken_in_place,
 )
+from distrun.runtime.gpu.arrays import GpuArray
 from distrun.runtime.handles import AnyHandle, Handle
 from distrun.runtime.process_set import ProcessSet, global_process_set
 from distrun.runtime.request import Request
 
 
 def _allgather(
-    tensors: Sequence[Array], name: str | None, process_set: ProcessSet, collect: Callable[[Handle], Any]
+    tensors: Sequence[Any], name: str | None, process_set: ProcessSet, collect: Callable[[Handle], Any]
 ) -> Handle:
     shapes = tuple((-1, *needs_rows(tensor, "allgather").shape[1:]) for tensor in tensors)
-    flats = [flat_rows(tensor) for tensor in tensors]
-    request = Request("allgather", name, flats[0][1], shapes, process_set=process_set.process_set_id)
-    handle = Handle(world.engine(), request, [flat for flat, _ in flats], (), collect, tensors[0].dtype)
+    flats, dtype, device = rows_given(tensors)
+    request = Request("allgather", name, dtype, shapes, process_set=process_set.process_set_id, device=device)
+    handle = moving(request, flats, collect, tensors[0].dtype)
     return handle.engine.submit(handle)
 
 
 def allgather_async(tensor: ArrayLike, name: str | None = None, process_set: ProcessSet = global_process_set) -> Handle:
     """Start `allgather`; the handle's result is the gathered array."""
-    return _allgather([np.asarray(tensor)], name, process_set, rows)
+    return _allgather([taken(tensor)], name, process_set, rows)
 
 
 def allgather(tensor: ArrayLike, name: str | None = None, process_set: ProcessSet = global_process_set) -> Array:
@@ -54,7 +59,7 @@ def grouped_allgather_async(
     tensors: Sequence[ArrayLike], name: str | None = None, process_set: ProcessSet = global_process_set
 ) -> AnyHandle:
     """Start `grouped_allgather`; the handle's result is the list of gathered arrays."""
-    return grouped(arrays(tensors), name, lambda group, name: _allgather(group, name, process_set, rows_group))
+    return grouped(tensors, name, lambda group, name: _allgather(group, name, process_set, rows_group))
 
 
 def grouped_allgather(
@@ -64,9 +69,13 @@ def grouped_allgather(
     return grouped_allgather_async(tensors, name, process_set).wait()
 
 
-def _broadcast(tensor: Array, root: int, name: str | None, process_set: ProcessSet, in_place: bool) -> Handle:
+def _broadcast(tensor: Any, root: int, name: str | None, process_set: ProcessSet, in_place: bool) -> Handle:
     root = process_set.check_root(root)
-    if in_place:
+    if type(tensor) is not np.ndarray:
+        tensor = taken_in_place(tensor) if in_place else taken(tensor)
+        if isinstance(tensor, GpuArray):
+            return on_gpu.broadcast(tensor, root, name, process_set.process_set_id, in_place)
+    elif in_place:
         check_in_place(tensor)
     flat, dtype = flat_of(tensor)
     request = Request("broadcast", name, dtype, (tensor.shape,), root=root, process_set=process_set.process_set_id)
@@ -81,7 +90,7 @@ def broadcast_async(
     tensor: ArrayLike, root_rank: int, name: str | None = None, process_set: ProcessSet = global_process_set
 ) -> Handle:
     """Start `broadcast`; the handle's result is the copy."""
-    handle = _broadcast(np.asarray(tensor), root_rank, name, process_set, in_place=False)
+    handle = _broadcast(tensor, root_rank, name, process_set, in_place=False)
     return handle.engine.submit(handle)
 
 
@@ -97,7 +106,7 @@ def broadcast(
     tensor: ArrayLike, root_rank: int, name: str | None = None, process_set: ProcessSet = global_process_set
 ) -> Array:
     """A copy of the root's tensor; the others' must have the same shape and dtype. `root_rank` is a rank of the world."""
-    handle = _broadcast(np.asarray(tensor), root_rank, name, process_set, in_place=False)
+    handle = _broadcast(tensor, root_rank, name, process_set, in_place=False)
     return handle.engine.run(handle).wait()  # type: ignore[no-any-return]
 
 
@@ -119,7 +128,7 @@ def rows_per_rank(rows: int, splits: ArrayLike | None, size: int) -> list[int]:
         if rows % size:
             raise UsageError(f"alltoall of {rows} rows among {size} ranks does not come out even: give `splits`")
         return [rows // size] * size
-    wanted = np.asarray(splits)
+    wanted = np.asarray(on_host(splits))
     if wanted.shape != (size,) or not np.issubdtype(wanted.dtype, np.integer) or (wanted < 0).any():
         raise UsageError(f"splits={splits!r} must be {size} whole numbers >= 0, one per rank")
     if wanted.sum() != rows:
@@ -136,11 +145,12 @@ def alltoall_async(
     process_set: ProcessSet = global_process_set,
 ) -> Handle:
     """Start `alltoall`; the handle's result is what `alltoall` returns."""
-    array = needs_rows(np.asarray(tensor), "alltoall")
-    flat, dtype = flat_rows(array)
+    array = needs_rows(taken(tensor), "alltoall")
     row = row_size(array.shape) or 1
     counts = rows_per_rank(array.shape[0], splits, process_set.size())
-    request = Request("alltoall", name, dtype, ((-1, *array.shape[1:]),), process_set=process_set.process_set_id)
+    shapes = ((-1, *array.shape[1:]),)
+    flats, dtype, device = rows_given([array])
+    request = Request("alltoall", name, dtype, shapes, process_set=process_set.process_set_id, device=device)
 
     def collect(handle: Handle) -> Any:
         output = rows(handle)
@@ -148,7 +158,7 @@ def alltoall_async(
             return output
         return output, np.array([count // row for count in handle.received[0]], np.int32)
 
-    handle = Handle(world.engine(), request, (flat,), (), collect, array.dtype)
+    handle = moving(request, flats, collect, array.dtype)
     handle.splits = [count * row for count in counts]
     return handle.engine.submit(handle)
 
@@ -162,6 +172,6 @@ def alltoall(
     """Send `splits[i]` rows of `tensor`, in order, to rank i, and receive what the others send here, in rank order.
 
     Without `splits` every rank gets the same number of rows, and the received array is returned; with them, a pair of it
-    and of the int32 vector of rows received from each rank.
+    and of the int32 vector of rows received from each rank, a numpy array. Splits on a GPU have the host wait for them.
     """
     return alltoall_async(tensor, splits, name, process_set).wait()

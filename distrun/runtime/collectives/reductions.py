@@ -10,23 +10,26 @@ from numpy.typing import ArrayLike
 
 from distrun.errors import UsageError
 from distrun.runtime import dtypes, world
+from distrun.runtime.collectives import on_gpu
 from distrun.runtime.collectives.tensors import (
     Array,
-    arrays,
     check_in_place,
     copied_back,
     flat_of,
-    flat_rows,
     given,
     grouped,
+    moving,
     needs_rows,
     new,
     new_group,
-    only_arrays,
     room_for,
     rows,
+    rows_given,
     rows_group,
+    taken,
+    taken_in_place,
 )
+from distrun.runtime.gpu.arrays import GpuArray
 from distrun.runtime.handles import AnyHandle, Handle
 from distrun.runtime.process_set import ProcessSet, global_process_set
 from distrun.runtime.reduction import Average, ReduceOp, Sum, check_op
@@ -34,7 +37,7 @@ from distrun.runtime.request import Request
 
 
 def _allreduce(
-    tensor: Array,
+    tensor: Any,
     name: str | None,
     op: ReduceOp,
     prescale: float,
@@ -43,8 +46,12 @@ def _allreduce(
     in_place: bool,
 ) -> Handle:
     engine = world.engine()
-    if in_place and type(tensor) is not np.ndarray:
-        check_in_place(tensor)
+    if type(tensor) is not np.ndarray:
+        tensor = taken_in_place(tensor) if in_place else taken(tensor)
+        if isinstance(tensor, GpuArray):
+            return on_gpu.allreduce(
+                [tensor], name, op, prescale, postscale, process_set.process_set_id, in_place, False
+            )
     flat, dtype = flat_of(tensor)
     check_op(op, dtype)
     request = Request(
@@ -69,8 +76,7 @@ def allreduce_async(
     process_set: ProcessSet = global_process_set,
 ) -> Handle:
     """Start `allreduce`; the handle's result is the reduced copy."""
-    array = tensor if isinstance(tensor, np.ndarray) else np.asarray(tensor)
-    handle = _allreduce(array, name, op, prescale_factor, postscale_factor, process_set, in_place=False)
+    handle = _allreduce(tensor, name, op, prescale_factor, postscale_factor, process_set, in_place=False)
     return handle.engine.submit(handle)
 
 
@@ -99,8 +105,7 @@ def allreduce(
 
     All ranks get the same bits. float16 and bfloat16 are summed in float32. An integer average is rounded towards zero.
     """
-    array = tensor if isinstance(tensor, np.ndarray) else np.asarray(tensor)
-    handle = _allreduce(array, name, op, prescale_factor, postscale_factor, process_set, in_place=False)
+    handle = _allreduce(tensor, name, op, prescale_factor, postscale_factor, process_set, in_place=False)
     return handle.engine.run(handle).wait()  # type: ignore[no-any-return]
 
 
@@ -118,7 +123,7 @@ def allreduce_(
 
 
 def _allreduce_group(
-    tensors: Sequence[Array],
+    tensors: Sequence[Any],
     name: str | None,
     op: ReduceOp,
     prescale: float,
@@ -127,6 +132,8 @@ def _allreduce_group(
     in_place: bool,
 ) -> Handle:
     engine = world.engine()
+    if isinstance(tensors[0], GpuArray):
+        return on_gpu.allreduce(tensors, name, op, prescale, postscale, process_set.process_set_id, in_place, True)
     dtype = dtypes.name_of(tensors[0].dtype)
     check_op(op, dtype)
     collect = given
@@ -162,7 +169,7 @@ def grouped_allreduce_async(
         handle = _allreduce_group(group, name, op, prescale_factor, postscale_factor, process_set, in_place=False)
         return handle.engine.submit(handle)
 
-    return grouped(arrays(tensors), name, start)
+    return grouped(tensors, name, start)
 
 
 def grouped_allreduce_async_(
@@ -179,7 +186,7 @@ def grouped_allreduce_async_(
         handle = _allreduce_group(group, name, op, prescale_factor, postscale_factor, process_set, in_place=True)
         return handle.engine.submit(handle)
 
-    return grouped(only_arrays(tensors), name, start)
+    return grouped(tensors, name, start, taken_in_place)
 
 
 def grouped_allreduce(
@@ -199,7 +206,7 @@ def grouped_allreduce(
         handle = _allreduce_group(group, name, op, prescale_factor, postscale_factor, process_set, in_place=False)
         return handle.engine.run(handle)
 
-    return grouped(arrays(tensors), name, start).wait()
+    return grouped(tensors, name, start).wait()
 
 
 def grouped_allreduce_(
@@ -216,11 +223,11 @@ def grouped_allreduce_(
         handle = _allreduce_group(group, name, op, prescale_factor, postscale_factor, process_set, in_place=True)
         return handle.engine.run(handle)
 
-    return grouped(only_arrays(tensors), name, start).wait()
+    return grouped(tensors, name, start, taken_in_place).wait()
 
 
 def _reducescatter(
-    tensors: Sequence[Array],
+    tensors: Sequence[Any],
     name: str | None,
     op: ReduceOp,
     prescale: float,
@@ -229,22 +236,13 @@ def _reducescatter(
     collect: Callable[[Handle], Any],
 ) -> Handle:
     shapes = tuple(needs_rows(tensor, "reducescatter").shape for tensor in tensors)
-    flats = [flat_rows(tensor) for tensor in tensors]
-    check_op(op, flats[0][1])
+    check_op(op, dtypes.name_of(tensors[0].dtype))
     if op not in (Average, Sum):
         raise UsageError(f"reducescatter with op={op} is not offered: use distrun.Sum or distrun.Average, or allreduce")
-    request = Request(
-        "reducescatter",
-        name,
-        flats[0][1],
-        shapes,
-        op,
-        -1,
-        float(prescale),
-        float(postscale),
-        process_set.process_set_id,
-    )
-    handle = Handle(world.engine(), request, [flat for flat, _ in flats], (), collect, tensors[0].dtype)
+    flats, dtype, device = rows_given(tensors)
+    scales = float(prescale), float(postscale)
+    request = Request("reducescatter", name, dtype, shapes, op, -1, *scales, process_set.process_set_id, device)
+    handle = moving(request, flats, collect, tensors[0].dtype)
     return handle.engine.submit(handle)
 
 
@@ -257,7 +255,7 @@ def reducescatter_async(
     process_set: ProcessSet = global_process_set,
 ) -> Handle:
     """Start `reducescatter`; the handle's result is this rank's part."""
-    return _reducescatter([np.asarray(tensor)], name, op, prescale_factor, postscale_factor, process_set, rows)
+    return _reducescatter([taken(tensor)], name, op, prescale_factor, postscale_factor, process_set, rows)
 
 
 def reducescatter(
@@ -287,7 +285,7 @@ def grouped_reducescatter_async(
     def start(group: Sequence[Array], name: str | None) -> Handle:
         return _reducescatter(group, name, op, prescale_factor, postscale_factor, process_set, rows_group)
 
-    return grouped(arrays(tensors), name, start)
+    return grouped(tensors, name, start)
 
 
 def grouped_reducescatter(

@@ -19,13 +19,13 @@ def barrier(process_set: ProcessSet = global_process_set, name: str | None = Non
 
 
 def poll(handle: AnyHandle) -> bool:
-    """Whether the operation is done; never waits."""
+    """Whether the operation is done, on the GPU too if its tensors are there; never waits."""
     _check(handle)
     return handle.poll()
 
 
 def synchronize(handle: AnyHandle) -> Any:
-    """Wait for the operation; its result. See `Handle.wait` for the errors."""
+    """Wait for the operation; its result. See `Handle.wait` for the errors, and `DeviceHandle.wait` for arrays on a GPU."""
     _check(handle)
     return handle.wait()
 

@@ -7,11 +7,14 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 
 from distrun.errors import UsageError
 from distrun.runtime import dtypes, world
+from distrun.runtime.collectives import on_gpu
+from distrun.runtime.gpu.arrays import GpuArray, is_on_gpu
 from distrun.runtime.handles import AnyHandle, Handle, HandleGroup
+from distrun.runtime.request import CPU, CUDA, Request
 
 Array = NDArray[Any]
 
@@ -36,6 +39,26 @@ def empty(shape: int | Sequence[int], dtype: Any = np.float32) -> Array:
     return world.engine().backend.empty(math.prod(shape), dtype).reshape(shape)
 
 
+def taken(tensor: Any) -> Any:
+    """What is given to an operation, as it works on it: a numpy array, or a `GpuArray` of one that lies on a GPU."""
+    if isinstance(tensor, np.ndarray):
+        return tensor
+    return on_gpu.take(tensor) if is_on_gpu(tensor) else np.asarray(tensor)
+
+
+def taken_in_place(tensor: Any) -> Any:
+    """The same for an operation in place. Refuses what it cannot write to."""
+    if is_on_gpu(tensor):
+        return on_gpu.take(tensor, in_place=True)
+    check_in_place(tensor)
+    return tensor
+
+
+def on_host(values: Any) -> Any:
+    """Numbers that say what to do, and so are needed on the host."""
+    return on_gpu.take(values).array.get() if is_on_gpu(values) else values
+
+
 def flat_of(tensor: Array) -> tuple[Array, str]:
     """A flat storage array of the tensor's elements and its type's name: its own memory where contiguous, else a copy.
 
@@ -52,18 +75,10 @@ def check_in_place(tensor: Any) -> None:
     """Refuse what an in-place operation cannot write to."""
     if not isinstance(tensor, np.ndarray):
         raise UsageError(
-            f"an in-place operation needs a numpy array, not {type(tensor).__name__}: use the form without _"
+            f"an in-place operation needs a numpy array, or one on a GPU, not {type(tensor).__name__}: use the form without _"
         )
     if not tensor.flags.writeable:
         raise UsageError("an in-place operation needs a writable array, and this one is read-only: copy it first")
-
-
-def only_arrays(tensors: Sequence[Any]) -> list[Array]:
-    """The tensors of a group to be worked on in place."""
-    for tensor in tensors:
-        if type(tensor) is not np.ndarray:
-            check_in_place(tensor)
-    return list(tensors)
 
 
 def room_for(count: int, dtype: np.dtype[Any], engine: world.AnyEngine) -> Array:
@@ -123,6 +138,21 @@ def flat_rows(tensor: Array) -> tuple[Array, str]:
     return (np.zeros(tensor.shape[0], flat.dtype) if row_size(tensor.shape) == 0 else flat), dtype
 
 
+def rows_given(tensors: Sequence[Any]) -> tuple[Sequence[Any], str, str]:
+    """`flat_rows` of tensors of one dtype that lie in one place; the name of the dtype, and of the place."""
+    if isinstance(tensors[0], GpuArray):
+        return *on_gpu.flat_rows(tensors), CUDA
+    flats, names = zip(*map(flat_rows, tensors), strict=True)
+    return flats, names[0], CPU
+
+
+def moving(request: Request, flats: Sequence[Any], collect: Callable[[Handle], Any], dtype: np.dtype[Any]) -> Handle:
+    """A handle for an operation that makes its outputs itself."""
+    if request.device == CPU:
+        return Handle(world.engine(), request, flats, (), collect, dtype)
+    return on_gpu.handle(request, flats, (), collect, dtype)
+
+
 def row_size(shape: Sequence[int]) -> int:
     """Elements in a row."""
     return math.prod(shape[1:])
@@ -130,6 +160,8 @@ def row_size(shape: Sequence[int]) -> int:
 
 def rows_group(handle: Handle) -> list[Array]:
     """For results whose first dimension the operation decides."""
+    if handle.request.device == CUDA:
+        return on_gpu.rows_group(handle)
     dtype: np.dtype[Any] = handle.given
     return [
         _shaped(output, (-1, *shape[1:]), dtype) if row_size(shape) else np.empty((output.size, *shape[1:]), dtype)
@@ -141,33 +173,38 @@ def rows(handle: Handle) -> Array:
     return rows_group(handle)[0]
 
 
-def _same_dtype(tensors: Sequence[Array]) -> list[list[int]]:
-    """The indices of the tensors, by dtype: a group of several dtypes travels as one operation per dtype."""
-    places: dict[np.dtype[Any], list[int]] = {}
-    for place, tensor in enumerate(tensors):
-        places.setdefault(tensor.dtype, []).append(place)
-    return list(places.values())
-
-
 def grouped(
-    tensors: Sequence[Array], name: str | None, start: Callable[[Sequence[Array], str | None], Handle]
+    given: Sequence[Any],
+    name: str | None,
+    start: Callable[[Sequence[Any], str | None], Handle],
+    take: Callable[[Any], Any] = taken,
 ) -> AnyHandle:
-    """Start one operation per dtype among the tensors."""
+    """Start one operation for each dtype among the tensors, and for those on a GPU operations of their own.
+
+    `take`: `taken`, or `taken_in_place`.
+    """
+    tensors = list(given)
     if not tensors:
         raise UsageError("a group needs at least one tensor, and this one is empty: leave the call out, on all ranks")
-    if len({tensor.dtype for tensor in tensors}) == 1:
+    if set(map(type, tensors)) == _PLAIN:
+        kinds = [tensor.dtype for tensor in tensors]
+    else:
+        tensors = [tensor if type(tensor) is np.ndarray else take(tensor) for tensor in tensors]
+        kinds = [f"cuda.{tensor.dtype}" if type(tensor) is GpuArray else tensor.dtype for tensor in tensors]
+    if len(set(kinds)) == 1:
         return start(tensors, name)
-    groups = _same_dtype(tensors)
+    groups: dict[Any, list[int]] = {}
+    for place, kind in enumerate(kinds):
+        groups.setdefault(kind, []).append(place)
     return HandleGroup(
         [
-            (start([tensors[place] for place in places], name and f"{name}.{tensors[places[0]].dtype}"), places)
-            for places in groups
+            (start([tensors[place] for place in places], name and f"{name}.{kind}"), places)
+            for kind, places in groups.items()
         ]
     )
 
 
-def arrays(tensors: Sequence[ArrayLike]) -> list[Array]:
-    return [tensor if isinstance(tensor, np.ndarray) else np.asarray(tensor) for tensor in tensors]
+_PLAIN = {np.ndarray}
 
 
 def needs_rows(tensor: Array, kind: str) -> Array:

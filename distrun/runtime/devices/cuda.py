@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
 
@@ -17,14 +18,18 @@ _OWN = "SLURM_GPUS_PER_TASK"
 _GPUS = Path("/proc/driver/nvidia/gpus")  # one directory per GPU, named by its PCI address: 0000:3b:00.0
 
 
+@dataclass(frozen=True)
 class Cuda(Device):
-    """The index of a GPU, for the framework's own `set_device`, which the faces call.
+    """The index of a GPU, for the framework's own `set_device`, which the faces call, and for distrun's own streams.
 
-    Nothing here touches CUDA: a driver initialised before the script forks would be unusable in its children. Moving
-    tensors between GPUs comes with the NCCL backend, which does not exist yet.
+    Nothing here touches CUDA: a driver initialised before the script forks would be unusable in its children. It is touched
+    when the first tensor on a GPU comes; see `distrun.runtime.gpu`.
     """
 
     name: ClassVar[str] = "cuda"
+
+    sharers: int = 1
+    """How many ranks of this host have this GPU."""
 
     @classmethod
     def bind(cls, topology: Topology, environ: Mapping[str, str]) -> Cuda:
@@ -33,12 +38,18 @@ class Cuda(Device):
             return cls(index=rank)
         if gpus and environ.get(_OWN):
             return cls(index=0)
-        if gpus and environ.get(_SHARE) == "1":
-            return cls(index=rank % gpus)
+        if gpus and may_share(environ):
+            index = rank % gpus
+            return cls(index, sharers=len(range(index, ranks, gpus)))
         raise UsageError(
             f"{ranks} ranks on {topology.hostname} but only {gpus} visible GPUs: start at most {gpus} there, "
-            f"set {_SHARE}=1 to let ranks share them, or set {_VISIBLE}='' to train on the CPU"
+            f"give distrun --share-gpus (or set {_SHARE}=1) to let ranks share them, or set {_VISIBLE}='' to train on the CPU"
         )
+
+
+def may_share(environ: Mapping[str, str]) -> bool:
+    """Whether ranks may share a GPU."""
+    return environ.get(_SHARE) == "1"
 
 
 def visible_gpus(environ: Mapping[str, str]) -> int:

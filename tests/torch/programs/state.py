@@ -43,9 +43,9 @@ def parameters_become_the_roots():
             torch.manual_seed(RANK)
             for parameter in model.parameters():
                 torch.nn.init.normal_(parameter)
-            expected = hvd.broadcast_object(parameters(model), root)
+            expected = hvd.broadcast_object([parameter.cpu() for parameter in parameters(model)], root)
             hvd.broadcast_parameters(form(model), root)
-            assert all(map(torch.equal, parameters(model), expected))
+            assert all(map(torch.equal, [parameter.cpu() for parameter in parameters(model)], expected))
     hvd.broadcast_parameters({"x": torch.ones(2), "text": "no tensor", "none": None}, root_rank=0)
     with raises(ValueError, "not a Tensor"):
         hvd.broadcast_parameters(torch.ones(2), 0)
@@ -96,7 +96,7 @@ def optimizer_state_becomes_the_roots_whatever_the_others_have():
 
 def same(left, right):
     if isinstance(left, torch.Tensor):
-        return left.dtype == right.dtype and torch.equal(left, right)
+        return left.dtype == right.dtype and torch.equal(left.cpu(), right.cpu())
     if isinstance(left, dict):
         return left.keys() == right.keys() and all(same(left[key], right[key]) for key in left)
     if isinstance(left, (list, tuple)):
@@ -125,11 +125,12 @@ def a_checkpoint_read_by_rank_0_alone_resumes_everywhere():
 
 @check
 def the_distributed_sampler_of_torch_divides_the_data():
-    data = TensorDataset(torch.arange(8 * SIZE))
-    sampler = DistributedSampler(data, num_replicas=hvd.size(), rank=hvd.rank(), shuffle=True, seed=1)
-    assert list(hvd.distributed_sampler(data, seed=1)) == list(sampler)
-    sampler.set_epoch(3)
-    seen = torch.cat([batch for (batch,) in DataLoader(data, batch_size=4, sampler=sampler)])
+    with torch.device("cpu"):
+        data = TensorDataset(torch.arange(8 * SIZE))
+        sampler = DistributedSampler(data, num_replicas=hvd.size(), rank=hvd.rank(), shuffle=True, seed=1)
+        assert list(hvd.distributed_sampler(data, seed=1)) == list(sampler)
+        sampler.set_epoch(3)
+        seen = torch.cat([batch for (batch,) in DataLoader(data, batch_size=4, sampler=sampler)])
     assert len(seen) == 8
     assert sorted(hvd.allgather(seen).tolist()) == list(range(8 * SIZE))
 

@@ -215,7 +215,7 @@ def clipping_between_backward_and_step_clips_what_all_ranks_have():
 def an_infinity_on_one_rank_makes_all_ranks_skip_the_step():
     model = network(torch.float32)
     optimizer = hvd.DistributedOptimizer(SGD(model.parameters(), 0.1))
-    scaler = torch.amp.GradScaler("cpu", init_scale=1024.0)
+    scaler = torch.amp.GradScaler(torch.get_default_device().type, init_scale=1024.0)
     taken = []
     for step, batch in enumerate(batches(4, dtype=torch.float32)):
         before = parameters(model)
@@ -332,11 +332,11 @@ def a_rank_that_uses_no_parameter_at_all_takes_part_in_step():
 def different_models_are_an_error_on_every_rank_that_names_the_difference():
     model = torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.Linear(4, 5 + RANK % 2))
     optimizer = hvd.DistributedOptimizer(SGD(model.parameters(), 0.1), model.named_parameters())
-    with raises(MismatchError, "1.weight [5, 4] float32 on rank", "1.weight [6, 4] float32 on rank"):
+    with raises(MismatchError, "1.weight [5, 4] float32", "1.weight [6, 4] float32", "on rank"):
         model(torch.ones(1, 3)).sum().backward()
     model = torch.nn.Sequential(*[torch.nn.Linear(3, 3) for _ in range(1 + (RANK == 0))])
     optimizer = hvd.DistributedOptimizer(SGD(model.parameters(), 0.1), model.named_parameters())
-    with raises(MismatchError, "place 2", "1.weight [3, 3] float32 on rank 0", "missing on rank"):
+    with raises(MismatchError, "place 2", "1.weight [3, 3] float32", "on rank 0", "missing on rank"):
         model(torch.ones(1, 3)).sum().backward()
     del optimizer
 

@@ -1,0 +1,35 @@
+"""The GPU that TensorFlow is to use in this rank."""
+
+from __future__ import annotations
+
+import logging
+
+import tensorflow as tf
+
+from distrun.runtime import world
+from distrun.runtime.devices.cuda import Cuda
+
+
+def bind() -> None:
+    """Let TensorFlow see this rank's GPU only, as GPU:0; if that is shared, take no more of its memory than it needs.
+
+    A choice of GPUs that the script has made already stays; so does one that it makes afterwards, as scripts for Horovod do. If
+    TensorFlow uses all GPUs already, there is nothing left to choose, and a warning says what to do.
+    """
+    device = world.device()
+    if not isinstance(device, Cuda):
+        return
+    gpus = tf.config.list_physical_devices("GPU")
+    if device.index >= len(gpus) or tf.config.get_visible_devices("GPU") != gpus:
+        return  # a TensorFlow without CUDA, or the script has chosen
+    own = gpus[device.index]
+    try:
+        tf.config.set_visible_devices(own, "GPU")
+        if device.sharers > 1 and tf.config.experimental.get_memory_growth(own) is None:
+            tf.config.experimental.set_memory_growth(own, True)
+    except RuntimeError as error:
+        logging.getLogger("distrun").warning(
+            "TensorFlow uses this host's GPUs already (%s), so this rank takes memory of GPUs that belong to other ranks: call "
+            "init() before anything makes TensorFlow compute",
+            error,
+        )

@@ -1,0 +1,172 @@
+"""The driver: all that is used of CUDA, through cupy, for one GPU. Streams are addresses, as CUDA calls them."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from distrun.errors import CollectiveError, UsageError
+from distrun.runtime.gpu.buffers import DeviceBuffer
+
+Event = Any
+"""A cupy.cuda.Event without timing."""
+
+_DONE, _NOT_READY = 0, 600  # cudaSuccess, cudaErrorNotReady
+_RELAXED = 2  # CU_STREAM_CAPTURE_MODE_RELAXED
+_LIBCUDA = "libcuda.so.1"
+
+
+class DeviceError(CollectiveError):
+    """The GPU reports an error of something that was queued on it; nothing more can be done with it in this process."""
+
+
+class Driver:
+    """One GPU. Any thread may call; what touches the device makes it the calling thread's current one for that time."""
+
+    def __init__(self, index: int) -> None:
+        """
+        Raises:
+            UsageError: cupy is not installed, or it finds no GPU of this number.
+        """
+        self.index = index
+        self.cupy = cupy = _import_cupy()
+        self._runtime = cupy.cuda.runtime
+        try:
+            count = self._runtime.getDeviceCount()
+        except self._runtime.CUDARuntimeError as error:
+            raise UsageError(f"CUDA cannot be used in this process ({error}): see `distrun doctor`") from None
+        if index >= count:
+            raise UsageError(
+                f"this rank was to use GPU {index}, but CUDA shows {count}: is CUDA_VISIBLE_DEVICES changed?"
+            )
+
+    @contextmanager
+    def use(self) -> Iterator[None]:
+        """Make this the current GPU of the calling thread; afterwards the one before is again.
+
+        Unless that has no context yet: making it current would create one, and take some hundred MB of its memory.
+        """
+        before = self._runtime.getDevice()
+        if before == self.index:
+            yield
+            return
+        self._runtime.setDevice(self.index)
+        try:
+            yield
+        finally:
+            if _has_context(before):
+                self._runtime.setDevice(before)
+
+    @property
+    def bus_id(self) -> str:
+        """The PCI address, which names the GPU the same way in all processes of a host: 0000:3b:00.0."""
+        return str(self._runtime.deviceGetPCIBusId(self.index)).lower()
+
+    # Streams and events ----------------------------------------------------------------------------------------------
+
+    def new_stream(self) -> Any:
+        """A stream that runs beside the default stream; destroyed with the object."""
+        with self.use():
+            return self.cupy.cuda.Stream(non_blocking=True)
+
+    def record(self, stream: int) -> Event:
+        """A new event behind everything that is queued on `stream` now."""
+        with self.use():
+            event = self.cupy.cuda.Event(block=True, disable_timing=True)
+            self._runtime.eventRecord(event.ptr, stream)
+        return event
+
+    def wait(self, stream: int, event: Event) -> None:
+        """What is queued on `stream` from now on starts after `event`. The host does not wait."""
+        with self.use():
+            self._runtime.streamWaitEvent(stream, event.ptr)
+
+    def is_done(self, event: Event) -> bool:
+        """Whether the device has passed `event`.
+
+        Raises:
+            DeviceError: the device has failed.
+        """
+        with self.use():
+            status = self._runtime.eventQuery(event.ptr)  # `event.done` takes an error for "not yet"
+        if status not in (_DONE, _NOT_READY):
+            raise DeviceError(f"GPU {self.index} has failed: {self._runtime.CUDARuntimeError(status)}")
+        return bool(status == _DONE)
+
+    def synchronize(self, event: Event) -> None:
+        """Let the host wait for `event`.
+
+        Raises:
+            DeviceError: the device has failed.
+        """
+        try:
+            with self.use():
+                self._runtime.eventSynchronize(event.ptr)
+        except self._runtime.CUDARuntimeError as error:
+            raise DeviceError(f"GPU {self.index} has failed: {error}") from None
+
+    def is_capturing(self, stream: int) -> bool:
+        """Whether what is queued on `stream` is recorded into a CUDA graph. The legacy default stream cannot be."""
+        if not stream:
+            return False
+        with self.use():
+            return bool(self._runtime.streamIsCapturing(stream))
+
+    def relax_capture(self) -> None:
+        """Let the calling thread ask for events while another thread records a CUDA graph, which that would otherwise spoil."""
+        mode = ctypes.c_int(_RELAXED)
+        with suppress(OSError, AttributeError):
+            ctypes.CDLL(_LIBCUDA).cuThreadExchangeStreamCaptureMode(ctypes.byref(mode))
+
+    # Memory ----------------------------------------------------------------------------------------------------------
+
+    def copy(self, target: int, source: int, nbytes: int, stream: int) -> None:
+        """Queue a copy between two addresses, on this GPU or in page-locked host memory."""
+        if nbytes and target != source:
+            self._runtime.memcpyAsync(target, source, nbytes, self._runtime.memcpyDefault, stream)
+
+    def allocate(self, count: int, dtype: np.dtype[Any], stream: int) -> DeviceBuffer:
+        """Uninitialised memory from cupy's pool, for use on `stream`."""
+        with self.use(), self.cupy.cuda.Stream.from_external(_Foreign(stream)):
+            memory = self.cupy.cuda.alloc(max(1, count * dtype.itemsize))
+        return DeviceBuffer(memory.ptr, count, dtype, memory)
+
+    def pinned(self, count: int, dtype: np.dtype[Any]) -> NDArray[Any]:
+        """A flat array in page-locked host memory, which the GPU reads and writes by itself."""
+        with self.use():
+            memory = self.cupy.cuda.alloc_pinned_memory(max(1, count * dtype.itemsize))
+        return np.frombuffer(memory, dtype, count)
+
+
+class _Foreign:
+    """A stream that is not cupy's, as CUDA's stream protocol shows it."""
+
+    def __init__(self, stream: int) -> None:
+        self._stream = stream
+
+    def __cuda_stream__(self) -> tuple[int, int]:
+        return 0, self._stream
+
+
+def _has_context(index: int) -> bool:
+    """Whether this process uses GPU `index` already."""
+    flags, active = ctypes.c_uint(), ctypes.c_int()
+    with suppress(OSError, AttributeError):
+        ctypes.CDLL(_LIBCUDA).cuDevicePrimaryCtxGetState(index, ctypes.byref(flags), ctypes.byref(active))
+    return bool(active.value)
+
+
+def _import_cupy() -> Any:
+    try:
+        import cupy
+    except ImportError as error:
+        raise UsageError(
+            f"GPU tensors need cupy, which cannot be imported ({error}): pip install 'distrun[cuda12]' or 'distrun[cuda13]', "
+            "as the CUDA version of your framework has it"
+        ) from None
+    return cupy

@@ -1,0 +1,94 @@
+"""Operations in flight: queued on the communication stream, and not known to be done.
+
+The host goes on when an operation is queued, so somebody has to look after it: keep its memory until the device is done with
+it, and say so when the device does not come to an end. Whether it waits for the other ranks, and not for this rank's own
+computation, is known from the events behind its inputs.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from distrun.errors import StallError
+from distrun.runtime.neighbourhood import Patience
+
+log = logging.getLogger("distrun")
+
+Event = Any
+
+
+@dataclass(eq=False)
+class Flight:
+    """What was queued together."""
+
+    what: str
+    ready: Sequence[Event]
+    """Behind the work that produces the inputs."""
+    finished: Event
+    """Behind the operation itself."""
+    cargo: Sequence[Any] = ()
+    """Whatever must live until then."""
+    since: float | None = field(default=None, init=False)
+    """When it was first seen to wait for nothing of this rank's own."""
+
+
+class Flights:
+    """The operations in flight on one stream, oldest first. One thread adds, and one (another, perhaps) looks."""
+
+    def __init__(self, is_done: Callable[[Event], bool], patience: Patience) -> None:
+        """`is_done` raises when the device has failed."""
+        self._is_done = is_done
+        self._patience = patience
+        self._flights: deque[Flight] = deque()
+        self._next_warning = 0.0
+
+    def __len__(self) -> int:
+        return len(self._flights)
+
+    def add(self, flight: Flight) -> None:
+        """Note an operation that has just been queued."""
+        self._flights.append(flight)
+
+    def look(self, now: float) -> None:
+        """Let go of what has landed; warn, or give up, when what should be next has been waiting for long.
+
+        Args:
+            now: a `time.monotonic()`.
+
+        Raises:
+            StallError: the stall timeout is over.
+            DeviceError: the device has failed.
+        """
+        while self._flights and self._is_done(self._flights[0].finished):
+            self._flights.popleft()
+        if not self._flights:
+            return
+        oldest = self._flights[0]
+        if oldest.since is None:
+            if all(map(self._is_done, oldest.ready)):
+                oldest.since = now
+                self._next_warning = self._patience.warning or float("inf")
+            return
+        waited = now - oldest.since
+        if self._patience.timeout and waited >= self._patience.timeout:
+            raise StallError(f"gave up after {waited:.0f} s: {_stuck(oldest)}")
+        if waited >= self._next_warning:
+            self._next_warning *= 2
+            log.warning("waiting for %.0f s: %s", waited, _stuck(oldest))
+
+    def take_all(self) -> list[Flight]:
+        """Give up: everything that has not landed."""
+        flights = list(self._flights)
+        self._flights.clear()
+        return flights
+
+
+def _stuck(flight: Flight) -> str:
+    return (
+        f"{flight.what}: all ranks have submitted it and this rank's GPU is ready, but it does not end: the GPU of another "
+        "rank has not come to it yet, or the connection between the GPUs is stuck"
+    )

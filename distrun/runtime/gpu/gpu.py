@@ -1,0 +1,170 @@
+"""This rank's GPU as the engine sees it: it carries out operations on GPU buffers, which the engine has put in order.
+
+They are queued on a stream of their own. That stream waits for the event behind each operation's inputs, and whoever waits for
+an operation makes its own stream wait for the event behind it: the host waits for neither. In a world of one, operations are
+queued on the stream they come from.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from distrun.errors import CollectiveError, JobAbortedError
+from distrun.runtime.backends.base import Backend
+from distrun.runtime.gpu import choice
+from distrun.runtime.gpu.buffers import DeviceBuffer
+from distrun.runtime.gpu.communicators import Communicators
+from distrun.runtime.gpu.driver import Driver
+from distrun.runtime.gpu.flights import Flight, Flights
+from distrun.runtime.gpu.handles import DeviceHandle
+from distrun.runtime.gpu.nccl_backend import NcclBackend, takes
+from distrun.runtime.gpu.packing import Packer
+from distrun.runtime.gpu.setting import Setting
+from distrun.runtime.gpu.staging import StagedBackend
+from distrun.runtime.performing import describe
+
+log = logging.getLogger("distrun")
+
+LANDING = 10.0
+"""Seconds that `shutdown` gives operations in flight to end."""
+
+
+class Gpu:
+    """See the module's text. One thread at a time performs; another one may look, abort and close."""
+
+    def __init__(
+        self, setting: Setting, host: Backend, trouble: Callable[[], str | None], alert: Callable[[], None]
+    ) -> None:
+        """
+        Args:
+            host: carries arrays between the ranks' memories; used in the agreed order, from within `perform`.
+            trouble: why a rank will not come any more, if that is known.
+            alert: called when something is in flight and nothing was before.
+
+        Raises:
+            UsageError: cupy is missing, or CUDA does not have the GPU.
+        """
+        self.driver = Driver(setting.index)
+        self.packer = Packer(self.driver)
+        self._setting = setting
+        self._host = host
+        self._trouble = trouble
+        self._alert = alert
+        self._own_stream = self.driver.new_stream() if host.size > 1 else None
+        self._flights = Flights(self.driver.is_done, setting.patience)
+        self._communicators: Communicators | None = None
+        self._nccl: NcclBackend | None = None
+        self._staged: StagedBackend | None = None
+        self._is_recorded = False  # whether a CUDA graph may carry out operations without our knowledge
+
+    # Carrying out ----------------------------------------------------------------------------------------------------
+
+    def perform(self, handles: Sequence[DeviceHandle]) -> None:
+        """Queue `handles`, all of one kind and, if there are several, of one fusion key; fills in their outputs."""
+        driver, what = self.driver, describe(handles)
+        with driver.use():
+            stream = handles[0].stream if self._own_stream is None else self._own_stream.ptr
+            for handle in handles:
+                driver.wait(stream, handle.ready)
+            carrier = self._carrier(handles[0], stream)
+            is_recorded = driver.is_capturing(stream)
+            carrier.perform(handles, self._room, what)
+            finished = driver.record(stream)
+        for handle in handles:
+            handle.finished = finished
+        if is_recorded:
+            self._is_recorded = True
+        elif self._own_stream is not None:
+            is_first = not self._flights
+            self._flights.add(Flight(what, [handle.ready for handle in handles], finished, handles))
+            if is_first:
+                self._alert()
+
+    def _carrier(self, handle: DeviceHandle, stream: int) -> NcclBackend | StagedBackend:
+        if self._staged is None:
+            self._prepare(stream)
+        carrier = self._nccl if self._nccl is not None and takes(handle.request) else self._staged
+        assert carrier is not None
+        carrier.stream = stream
+        return carrier
+
+    def _prepare(self, stream: int) -> None:
+        """Agree with the other ranks on how to go about it; they all come here with their first operation."""
+        setting = self._setting
+        report = choice.report(setting.hostname, self.driver.bus_id, setting.may_share)
+        chosen = choice.agree(report, self._host)
+        if chosen.kind == choice.NCCL:
+            self._communicators = Communicators(self.driver, self._host, setting.patience, self._trouble, chosen.shares)
+            self._nccl = NcclBackend(
+                self.driver, self._communicators.get(0), self.packer, stream, self._host, setting.hosts
+            )
+        elif self._host.rank == 0:
+            log.warning("tensors on GPUs travel through the hosts' memory: %s", chosen.reason)
+        self._staged = StagedBackend(self.driver, stream, self._host)
+
+    def _room(self, handle: DeviceHandle, count: int, dtype: np.dtype[Any]) -> DeviceBuffer:
+        """Memory for a result, from the arena and for the stream of whoever asked for it, which `stream` may write at once."""
+        buffer = handle.arena.empty(count, dtype, handle.stream)
+        if self._own_stream is not None:  # what had the memory before may still be at work on that stream
+            self.driver.wait(self._own_stream.ptr, self.driver.record(handle.stream))
+        return buffer
+
+    # Looking after ---------------------------------------------------------------------------------------------------
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether there is anything to look after."""
+        return bool(self._flights) or self._is_recorded
+
+    def look(self, now: float) -> None:
+        """See whether what is in flight ends, in time and well.
+
+        Raises:
+            CollectiveError: it will not; everything should be given up.
+        """
+        if self._communicators is not None:
+            self._communicators.check()
+        self._flights.look(now)
+
+    def abort(self, reason: str) -> None:
+        """Nothing can be completed any more: end what runs on the device, so that nobody waits for it."""
+        if self._communicators is not None:
+            self._communicators.abort(reason)
+        for flight in self._flights.take_all():
+            for handle in flight.cargo:
+                handle.error = JobAbortedError(reason)
+        self._is_recorded = False
+
+    def close(self) -> None:
+        """Let what is in flight end, as far as it does, and let go of everything."""
+        deadline = time.monotonic() + LANDING
+        reason = None
+        while self._flights and reason is None:
+            reason = self._trouble()
+            try:
+                self.look(time.monotonic())
+            except CollectiveError as error:
+                reason = str(error)
+            if reason is None and time.monotonic() > deadline:
+                reason = f"distrun.shutdown() was called, and operations on the GPU did not end within {LANDING:.0f} s"
+            if reason is None and self._flights:
+                time.sleep(0.001)  # nothing tells the host that the device has passed an event, unless it blocks for it
+        if reason is not None:
+            self.abort(reason)
+        elif self._staged is not None:
+            self._staged.close()
+        if self._communicators is not None:
+            self._communicators.close()
+        self._communicators, self._nccl, self._staged = None, None, None
+
+    # What is there ---------------------------------------------------------------------------------------------------
+
+    @property
+    def nccl_version(self) -> int:
+        """NCCL's version code, such as 23203; 0 where it cannot be loaded."""
+        return choice.nccl_version()[0]

@@ -1,0 +1,68 @@
+"""Handles of operations on GPU buffers: done, to the host, when they are queued; the device follows by itself."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from distrun.runtime.gpu.buffers import Arena, DeviceBuffer
+from distrun.runtime.gpu.driver import Event
+from distrun.runtime.handles import Handle
+from distrun.runtime.request import Request
+
+if TYPE_CHECKING:
+    from distrun.runtime.engine import Engine
+    from distrun.runtime.solo_engine import SoloEngine
+
+
+def _results(handle: Handle) -> Any:
+    return handle.outputs
+
+
+class DeviceHandle(Handle):
+    """One submitted operation on GPU buffers.
+
+    To be made by the thread, and on the current stream, that has queued the work which produces the inputs: the operation
+    starts on the device when that work is done.
+    """
+
+    inputs: Sequence[DeviceBuffer]  # type: ignore[assignment]
+    outputs: Sequence[DeviceBuffer]  # type: ignore[assignment]
+    finished: Event | None = None
+    """Behind the operation on the communication stream; None until it is queued."""
+
+    def __init__(
+        self,
+        engine: Engine | SoloEngine,
+        request: Request,
+        inputs: Sequence[DeviceBuffer],
+        outputs: Sequence[DeviceBuffer] = (),
+        collect: Callable[[Handle], Any] = _results,
+        given: Any = None,
+        *,
+        arena: Arena,
+    ) -> None:
+        """As `Handle`; `arena` is where inputs and outputs lie, and where room for further outputs comes from."""
+        super().__init__(engine, request, inputs, outputs, collect, given)  # type: ignore[arg-type]
+        self.arena = arena
+        self._driver = engine.gpu().driver
+        self.stream = arena.current_stream()
+        self.ready = self._driver.record(self.stream)
+
+    def poll(self) -> bool:
+        """Whether the operation is done on the device, or has failed; never waits."""
+        if not super().poll():
+            return False
+        return self.finished is None or self._driver.is_done(self.finished)
+
+    def wait(self) -> Any:
+        """Wait until the operation is queued; its result, which what the calling thread queues from now on may use.
+
+        The host does not wait for the device: to read the result there, synchronise as for any other GPU computation. Raises
+        as `Handle.wait` does.
+        """
+        if not self.done:
+            self.engine.wait(self)
+        if self.error is None and self.finished is not None:
+            self._driver.wait(self.arena.current_stream(), self.finished)
+        return super().wait()

@@ -1,0 +1,162 @@
+"""Collectives on GPU buffers through the hosts' memory: for what NCCL cannot compute, and where there is no NCCL.
+
+The host waits here: for the inputs, which it copies into page-locked memory, and for the other ranks. Only the results' way
+back to the GPU is queued.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from distrun.errors import UsageError
+from distrun.runtime.backends.base import Backend
+from distrun.runtime.gpu.buffers import DeviceBuffer
+from distrun.runtime.gpu.driver import Driver, Event
+from distrun.runtime.gpu.handles import DeviceHandle
+from distrun.runtime.gpu.memory import PINNED_STAGING, note
+from distrun.runtime.handles import Handle
+from distrun.runtime.performing import perform
+
+if TYPE_CHECKING:
+    from distrun.runtime.gpu.nccl_backend import Room
+
+Flat = NDArray[Any]
+
+_ALIGNMENT = 64  # bytes; every array in page-locked memory begins at a multiple of it
+_GROWTH = 1 << 20  # bytes; the page-locked memory's size is a multiple of it
+
+
+class StagedBackend:
+    """One rank's part in the collectives of a group. One thread at a time performs, with the driver's GPU current.
+
+    One allocation of page-locked memory serves all operations, and grows. Invariant: before the host writes to it, or another
+    takes its place, the device has come to the end of the copies from and to it.
+    """
+
+    def __init__(self, driver: Driver, stream: int, host: Backend) -> None:
+        self._driver = driver
+        self._host = host
+        self._pinned: Flat = np.empty(0, np.uint8)
+        self._last: Event | None = None  # behind the last copies from it
+        self.stream = stream
+        """On which to queue; may be changed between operations."""
+
+    @property
+    def pinned_bytes(self) -> int:
+        """Bytes of page-locked memory held."""
+        return self._pinned.nbytes
+
+    def perform(self, handles: Sequence[DeviceHandle], room: Room, what: str) -> None:
+        """Carry out `handles`, all of one kind and, if there are several, of one fusion key; fills in their outputs.
+
+        `what` names them in errors.
+
+        Raises:
+            UsageError: a CUDA graph is being recorded, which cannot contain this.
+        """
+        request = handles[0].request
+        if self._driver.is_capturing(self.stream):
+            raise UsageError(
+                f"{what} of {request.dtype} goes through the host's memory, and a CUDA graph cannot contain that: keep it "
+                "out of the graph, or let NCCL do it"
+            )
+        in_place = request.kind in ("allreduce", "broadcast")
+        arrays = self._fetch(handles)
+        host_handles = []
+        for handle, mine in zip(handles, arrays, strict=True):
+            inputs = () if request.kind == "broadcast" else mine
+            host_handle = Handle(handle.engine, request, inputs, mine if in_place else ())
+            host_handle.key, host_handle.splits = handle.key, handle.splits
+            host_handles.append(host_handle)
+        with np.errstate(all="ignore"):  # overflow and NaN are results, as on any device
+            perform(self._host, host_handles)
+        if in_place:
+            for handle, mine in zip(handles, arrays, strict=True):
+                for array, buffers in zip(mine, _sets(handle), strict=True):
+                    self._give(array, buffers)
+        else:
+            self._hand_out(handles, host_handles, room)
+        self._last = self._driver.record(self.stream)
+
+    def close(self) -> None:
+        """Let the device come to the end of the copies, whose memory goes."""
+        if self._last is not None:
+            self._driver.synchronize(self._last)
+            self._last = None
+
+    def _fetch(self, handles: Sequence[DeviceHandle]) -> list[list[Flat]]:
+        """What each handle's operation starts from, in page-locked memory: an array for each of `_sets`. The host has waited
+        for it."""
+        if self._last is not None:
+            self._driver.synchronize(self._last)
+        sets = [_sets(handle) for handle in handles]
+        counts = [(sum(buffer.size for buffer in buffers), buffers[0].dtype) for those in sets for buffers in those]
+        rest = iter(self._arrays(counts))
+        arrays = [[next(rest) for _ in those] for those in sets]
+        for handle, those, mine in zip(handles, sets, arrays, strict=True):
+            request = handle.request
+            if request.kind == "broadcast":
+                if request.root != self._host.rank:
+                    continue
+            else:
+                those = _input_sets(handle)
+            for array, buffers in zip(mine, those, strict=True):
+                at = array.ctypes.data
+                for buffer in buffers:
+                    self._driver.copy(at, buffer.pointer, buffer.nbytes, self.stream)
+                    at += buffer.nbytes
+        self._driver.synchronize(self._driver.record(self.stream))
+        return arrays
+
+    def _give(self, array: Flat, buffers: Iterable[DeviceBuffer]) -> None:
+        """Queue the copy of an array in page-locked memory into buffers that are together as long."""
+        at = array.ctypes.data
+        for buffer in buffers:
+            self._driver.copy(buffer.pointer, at, buffer.nbytes, self.stream)
+            at += buffer.nbytes
+
+    def _hand_out(self, handles: Sequence[DeviceHandle], host_handles: Sequence[Handle], room: Room) -> None:
+        """Results that the host backend has put into memory of its own."""
+        results = [output for handle in host_handles for output in handle.outputs]
+        pinned = iter(self._arrays([(result.size, result.dtype) for result in results]))
+        for handle, host_handle in zip(handles, host_handles, strict=True):
+            outputs = []
+            for result in host_handle.outputs:
+                array = next(pinned)
+                array[:] = result
+                outputs.append(room(handle, array.size, array.dtype))
+                self._give(array, outputs[-1:])
+            handle.outputs, handle.received = outputs, host_handle.received
+
+    def _arrays(self, counts: Sequence[tuple[int, np.dtype[Any]]]) -> list[Flat]:
+        """Arrays in the page-locked memory, in place of those that were there."""
+        starts, total = [], 0
+        for count, dtype in counts:
+            starts.append(total)
+            total += -(-count * dtype.itemsize // _ALIGNMENT) * _ALIGNMENT
+        if total > self._pinned.nbytes:
+            self._pinned = self._driver.pinned(-(-total // _GROWTH) * _GROWTH, np.dtype(np.uint8))
+            note(PINNED_STAGING, self.pinned_bytes, self)
+        return [
+            self._pinned[start : start + count * dtype.itemsize].view(dtype)
+            for start, (count, dtype) in zip(starts, counts, strict=True)
+        ]
+
+
+def _sets(handle: DeviceHandle) -> list[Sequence[DeviceBuffer]]:
+    """The buffers that become one array each on the host. An allreduce takes each list as one long array; other kinds take
+    one array per tensor."""
+    if handle.request.kind == "allreduce":
+        return [handle.outputs] if handle.outputs else []
+    return [[buffer] for buffer in (handle.outputs if handle.request.kind == "broadcast" else handle.inputs)]
+
+
+def _input_sets(handle: DeviceHandle) -> list[Sequence[DeviceBuffer]]:
+    """What is to be copied into the arrays of `_sets`."""
+    if handle.request.kind == "allreduce":
+        return [handle.inputs] if handle.inputs else []
+    return [[buffer] for buffer in handle.inputs]

@@ -1,0 +1,107 @@
+"""The station: where the engine of a rank finds its GPU, and looks after what is in flight there."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from distrun.errors import CollectiveError, UsageError
+from distrun.runtime.backends.base import Backend
+from distrun.runtime.gpu.setting import Setting
+
+if TYPE_CHECKING:
+    from distrun.runtime.gpu.gpu import Gpu
+
+log = logging.getLogger("distrun")
+
+GLANCE = 0.1
+"""Seconds between two looks at what is in flight."""
+
+
+class Station:
+    """Makes the `Gpu` when it is first needed: a rank that has only arrays in host memory never touches CUDA."""
+
+    def __init__(
+        self,
+        setting: Setting | None,
+        host: Backend,
+        fallen: Callable[[], str | None] = lambda: None,
+        alert: Callable[[], None] = lambda: None,
+    ) -> None:
+        """
+        Args:
+            setting: None on a rank that is bound to no GPU.
+            host: carries arrays between the ranks' memories.
+            fallen: says which rank is gone, if any is; any thread asks.
+            alert: called when there is something to look after and nothing was before.
+        """
+        self._setting = setting
+        self._host = host
+        self._fallen = fallen
+        self._alert = alert
+        self._lock = threading.Lock()
+        self._gpu: Gpu | None = None
+        self._is_relaxed = False
+        self.trouble: str | None = None
+        """Why nothing can be completed on the GPU any more."""
+
+    def gpu(self) -> Gpu:
+        """The GPU.
+
+        Raises:
+            UsageError: this rank has none, or it cannot be used.
+        """
+        if self._gpu is None:
+            if self._setting is None:
+                raise UsageError(
+                    "a tensor on a GPU cannot travel: this rank was bound to the CPU, because no GPU was visible when "
+                    "distrun.init() was called (CUDA_VISIBLE_DEVICES, the driver); see `distrun doctor`"
+                )
+            with self._lock:
+                self._gpu = self._gpu or self._make(self._setting)
+        return self._gpu
+
+    def _make(self, setting: Setting) -> Gpu:
+        from distrun.runtime.gpu.gpu import Gpu  # not for ranks without
+
+        return Gpu(setting, self._host, self._fallen, self._alert)
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether there is anything to look after."""
+        return self._gpu is not None and self._gpu.is_busy
+
+    def glance(self) -> str | None:
+        """See whether what is in flight can still end, and give it up if not: why. By the engine's own thread."""
+        if self._gpu is None or self.trouble is not None:
+            return self.trouble
+        if not self._is_relaxed:
+            self._is_relaxed = True
+            self._gpu.driver.relax_capture()
+        reason = self._fallen()
+        try:
+            if reason is None:
+                self._gpu.look(time.monotonic())
+        except CollectiveError as error:
+            reason = str(error)
+        if reason is not None:
+            log.error(
+                "operations on the GPU are given up: %s", reason
+            )  # the script may not come to ask for their results
+            self.abort(reason)
+        return reason
+
+    def abort(self, reason: str) -> None:
+        """End what runs on the device."""
+        if self._gpu is not None and self.trouble is None:
+            self.trouble = reason
+            self._gpu.abort(reason)
+
+    def close(self) -> None:
+        """Let what is in flight end, and let go of the GPU."""
+        if self._gpu is not None:
+            self._gpu.close()
+            self._gpu = None

@@ -1,0 +1,153 @@
+"""Packing in a GPU's memory: which launches of the kernel in packing.cu copy given pieces, and how it is compiled for them.
+
+Pure: nothing here touches a GPU. A launch takes up to `PIECES` pieces, in a table that travels by value as the kernel's one
+parameter. Invariant: every element of every piece is moved by exactly one block, and blocks begin at whole cache lines of the
+target, wherever the piece begins.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import chain
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from distrun.errors import UsageError
+
+PIECES = 128
+"""Pieces of one launch. A power of two; CUDA passes 4096 bytes of parameters, and the table has 28 for each piece."""
+
+THREADS = 256
+"""Threads of a block."""
+
+BLOCK_BYTES = THREADS * 16 * 4
+"""Bytes of a block, in the wider of the two types: each thread has four loads of 16 bytes under way at once."""
+
+LINE_BYTES = 128
+"""Bytes of a cache line, at whose multiples in the target a block begins."""
+
+KERNEL = "pack"
+"""The kernel's name in packing.cu."""
+
+TABLE = np.dtype(
+    [
+        ("factor", np.float64),
+        ("source", np.int64, PIECES),
+        ("target", np.int64, PIECES),
+        ("count", np.int64, PIECES),
+        ("stop", np.uint32, PIECES),
+    ],
+    align=True,
+)
+"""The kernel's parameter, as `struct Table` in packing.cu."""
+
+_NO_BLOCK = np.iinfo(np.uint32).max  # what `stop` holds behind the last piece
+_BYTE = "byte"
+_SIZES = {_BYTE: 1, "float16": 2, "bfloat16": 2, "float32": 4, "float64": 8}  # the element types of packing.cu
+_PARTS = {"complex64": "float32", "complex128": "float64"}
+
+
+class Piece(NamedTuple):
+    """Consecutive elements to copy between two addresses, or to set to zero if the source is 0."""
+
+    source: int
+    target: int
+    count: int  # type: ignore[assignment]  # and not the method of tuples
+
+
+@dataclass(frozen=True)
+class Variant:
+    """The kernel for one pair of element types."""
+
+    source: str
+    target: str
+    units: int
+    """How many of the kernel's elements make one element of a piece: a plain copy is one of bytes."""
+
+    @property
+    def moves_only(self) -> bool:
+        """Whether nothing is converted or scaled."""
+        return self.source == _BYTE
+
+    @property
+    def chunk(self) -> int:
+        """The kernel's elements in a block."""
+        return BLOCK_BYTES // max(_SIZES[self.source], _SIZES[self.target])
+
+    @property
+    def line(self) -> int:
+        """The kernel's elements in a cache line of the target."""
+        return LINE_BYTES // _SIZES[self.target]
+
+    def place(self, addresses: NDArray[np.int64]) -> NDArray[np.int64]:
+        """How many elements of the target's type lie below each address."""
+        return addresses // _SIZES[self.target]
+
+    @property
+    def options(self) -> tuple[str, ...]:
+        """What the compiler is told."""
+        macros = {
+            **{"SOURCE": self.source, "TARGET": self.target, "CHUNK": self.chunk, "LINE": self.line},
+            **{"PIECES": PIECES, "THREADS": THREADS},
+        }
+        return ("-std=c++17", *[f"-D{name}={value}" for name, value in macros.items()])
+
+
+def choose(source: str, target: str, factor: float) -> Variant:
+    """The variant that makes `target` elements of `source` elements, `factor` times as large; both are names of types.
+
+    Elements of one type and factor 1 are moved as bytes, whatever they are. Everything else takes floating-point or, with
+    both types alike, complex numbers.
+
+    Raises:
+        UsageError: the kernel cannot convert or scale these types.
+    """
+    if source == target and factor == 1:
+        return Variant(_BYTE, _BYTE, 2 if source == "bfloat16" else np.dtype(source).itemsize)
+    if source == target and source in _PARTS:
+        return Variant(_PARTS[source], _PARTS[source], 2)
+    for name in (source, target):
+        if name not in _SIZES:
+            raise UsageError(
+                f"{source} elements cannot be made {target} ones on the GPU with factor {factor}: {name} can only be "
+                f"copied as it is; types that can be converted and scaled: {', '.join(list(_SIZES)[1:])}"
+            )
+    return Variant(source, target, 1)
+
+
+def launches(pieces: Sequence[Piece], variant: Variant, factor: float = 1.0) -> list[tuple[NDArray[Any], int]]:
+    """The launches that carry out `pieces`: the table, an array of one `TABLE`, and the number of blocks of each.
+
+    Empty pieces are left out, and those that are where they shall be. Of each piece's target and source, nothing may overlap
+    with any other piece's target. The grid's limit of 2**31 - 1 blocks, 32 TiB, is more than a GPU's memory.
+    """
+    rows = np.fromiter(chain.from_iterable(pieces), np.int64).reshape(-1, 3)  # a quarter of what np.array takes
+    rows = rows[rows[:, 2] > 0]
+    if variant.moves_only:
+        rows = rows[rows[:, 0] != rows[:, 1]]
+    source, target, count = rows.T
+    count = count * variant.units
+    blocks = -(-(count + variant.place(target) % variant.line) // variant.chunk)
+    planned = []
+    for start in range(0, len(rows), PIECES):
+        here = slice(start, start + PIECES)
+        stop = blocks[here].cumsum()
+        table = np.zeros(1, TABLE)
+        row, used = table[0], len(stop)
+        row["factor"] = factor
+        row["source"][:used] = source[here]
+        row["target"][:used] = target[here]
+        row["count"][:used] = count[here]
+        row["stop"][:used] = stop
+        row["stop"][used:] = _NO_BLOCK
+        planned.append((table, int(stop[-1])))
+    return planned
+
+
+def read_code() -> str:
+    """The kernel's source."""
+    return Path(__file__).with_name("packing.cu").read_text(encoding="utf-8")

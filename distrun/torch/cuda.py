@@ -1,0 +1,76 @@
+"""GPUs as torch has them: everything that this package asks of `torch.cuda` is asked here."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from distrun.errors import UsageError
+from distrun.runtime import world
+from distrun.runtime.gpu.buffers import DeviceBuffer
+from distrun.runtime.request import CPU, CUDA
+
+__all__ = ["CPU", "CUDA", "TorchArena", "arena", "bind", "check", "is_capturing", "kind"]
+
+
+def bind(index: int) -> None:
+    """Make GPU `index` torch's current one, so that this process takes no memory of the others. Not in a torch without CUDA."""
+    if torch.cuda.is_available():
+        torch.cuda.set_device(index)
+
+
+def kind(tensor: Tensor) -> str:
+    """The kind of device a tensor lies on, as a request calls it: CPU, CUDA, or another, which cannot travel."""
+    return tensor.device.type
+
+
+def check(tensor: Tensor) -> None:
+    """Refuse a tensor that lies neither on the CPU nor on this rank's own GPU."""
+    device = tensor.device
+    if kind(tensor) not in (CPU, CUDA):
+        raise UsageError(
+            f"a tensor on {device} cannot travel, one on the CPU or on this rank's GPU can: use .cpu() or .cuda()"
+        )
+    own = world.device()
+    if device.type == own.name == CUDA and device.index != own.index:
+        raise UsageError(
+            f"a tensor on {device} cannot travel, as the GPU of this rank is {own}: use .to('{own}'), or .cuda() after init()"
+        )
+
+
+def is_capturing() -> bool:
+    """Whether what the calling thread queues is being recorded into a CUDA graph."""
+    return torch.cuda.is_current_stream_capturing()
+
+
+class TorchArena:
+    """torch's memory and streams on GPU `index`; the owner of a buffer is a flat tensor."""
+
+    def __init__(self, index: int) -> None:
+        self._index = index
+
+    def current_stream(self) -> int:
+        """The stream on which torch queues what the calling thread does."""
+        return torch.cuda.current_stream(self._index).cuda_stream
+
+    def empty(self, count: int, dtype: np.dtype[Any], stream: int) -> DeviceBuffer:
+        """Memory from torch's pool of `stream`: what is freed there goes to what is queued there next."""
+        # The device first: leaving `stream` on another one would make that current again, and with it create its context.
+        with torch.cuda.device(self._index):
+            where = self._stream(stream)
+            with torch.cuda.stream(where):
+                owner = torch.empty(count, dtype=getattr(torch, dtype.name), device=torch.device(CUDA, self._index))
+        return DeviceBuffer(owner.data_ptr(), count, dtype, owner)
+
+    def _stream(self, stream: int) -> torch.cuda.Stream:
+        if not stream:  # which ExternalStream takes for none
+            return torch.cuda.default_stream(self._index)
+        return torch.cuda.ExternalStream(stream, self._index)  # type: ignore[no-untyped-call]
+
+
+def arena() -> TorchArena:
+    """The arena of this rank's GPU."""
+    return TorchArena(world.device().index)

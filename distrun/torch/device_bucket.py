@@ -1,0 +1,211 @@
+"""The bucket for dense gradients on the GPU: packed by one kernel, reduced in place, and never waited for by the host.
+
+The slots of the gradients begin at multiples of 16 bytes, so that all is moved in wide steps. Behind them lies one flag per
+parameter, as in `DenseBucket`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from distrun.errors import MismatchError, UsageError
+from distrun.runtime import world
+from distrun.runtime.gpu import memory
+from distrun.runtime.gpu.buffers import DeviceBuffer
+from distrun.runtime.handles import Handle
+from distrun.runtime.request import describe
+from distrun.tensor_fusion.device_packing import Piece
+from distrun.torch import cuda
+from distrun.torch.bucket import FLAGS, Bucket, Start, failed_elsewhere, laid_out
+from distrun.torch.operations import Call, prepare
+from distrun.torch.tensors import STORAGE, empty
+
+ALIGNMENT = 16
+"""Bytes at whose multiples a slot begins."""
+
+
+class _Buffer:
+    """Memory on this rank's GPU for the gradients of `parameters` and their flags."""
+
+    def __init__(self, parameters: Sequence[Tensor], present: float, absent: float) -> None:
+        """`present` and `absent`: the flag of a gradient that is there, and of one that is not."""
+        dtype, itemsize = parameters[0].dtype, parameters[0].element_size()
+        unit = max(1, ALIGNMENT // itemsize)
+        number = len(parameters)
+        self.counts = [parameter.numel() for parameter in parameters]
+        slots = [-(-count // unit) * unit for count in self.counts]
+        whole = empty(cuda.CUDA, sum(slots) + number, dtype).zero_()  # what lies between the slots is reduced as well
+        *parts, self.flags = torch.split(whole, [*slots, number])
+        self.views = [
+            laid_out(part[:count], parameter)
+            for part, count, parameter in zip(parts, self.counts, parameters, strict=True)
+        ]
+        self.strides = [view.stride() for view in self.views]
+        self.whole = whole
+        self.start, self.stop = whole.data_ptr(), whole.data_ptr() + whole.nbytes
+        starts = [sum(slots[:index]) for index in range(number + 1)]
+        self.addresses = [self.start + start * itemsize for start in starts]  # of the slots, and of the flags
+        self._itemsize = itemsize
+        self._known = empty(cuda.CUDA, 2 * number, dtype)  # flags that are all there, then flags that are all not there
+        self._known[:number] = present
+        self._known[number:] = absent
+
+    def flag_pieces(self, missing: Sequence[int]) -> list[Piece]:
+        """What puts the flags into their place; `missing` lists the parameters, in order, that have no gradient."""
+        number, target, source = len(self.views), self.addresses[-1], self._known.data_ptr()
+        pieces, start = [], 0
+        for index in [*missing, number]:
+            at = start * self._itemsize
+            pieces.append(Piece(source + at, target + at, index - start))
+            if index < number:
+                at = index * self._itemsize
+                pieces.append(Piece(source + number * self._itemsize + at, target + at, 1))
+            start = index + 1
+        return [piece for piece in pieces if piece.count > 0]
+
+
+class DeviceBucket(Bucket):
+    """Gradients of one dtype on this rank's GPU, in one buffer, reduced in place.
+
+    `send` queues one kernel, on the stream of whoever sends, that copies the gradients into the buffer, and submits the
+    reduction. A gradient that still is a view of the buffer (`zero_grad` with `set_to_none=False`, or accumulation) is not
+    copied. `receive` lets the calling thread's stream wait for the results. The host does not wait, unless a parameter had no
+    gradient on this rank: then it has to know whether another rank had one.
+
+    In a CUDA graph: the buffer's address stays the same from the first reduction on, and all that is done to it is queued. So
+    a step can be captured when the first reduction has been, if all parameters have gradients in it.
+
+    Invariant: as for `DenseBucket`, what is being reduced is never what `parameter.grad` points at; and what is freed by
+    `send` is not used by other streams before the kernel has read it.
+    """
+
+    def __init__(
+        self,
+        call: Call,
+        places: Sequence[int],
+        parameters: Sequence[Tensor],
+        names: Sequence[str],
+        sparse_as_dense: bool = False,
+    ) -> None:
+        """`names`: of the parameters, for error messages."""
+        super().__init__(call, places, parameters)
+        self._names = names
+        self._sparse_as_dense = sparse_as_dense
+        self._arena = cuda.arena()
+        present, self._absent = FLAGS.get(call.op, (1.0, 0.0))
+        self._buffer = buffer = _Buffer(parameters, present, self._absent)
+        memory.note(memory.GRADIENT_BUCKETS, buffer.whole.nbytes, buffer)
+        self._flat = DeviceBuffer(buffer.start, buffer.whole.numel(), STORAGE[buffer.whole.dtype], buffer.whole)
+        self._factor = call.prescale  # applied by the kernel that packs
+        self._request = call.request("allreduce", [buffer.whole])._replace(prescale=1.0)
+        self._nothing = self._request._replace(
+            shapes=((0,),)
+        )  # a bucket is never empty: to the others this is a mismatch
+        self._user = self._arena.current_stream()  # which has used the buffer last
+        self._arrivals: set[int] = set()  # the streams on which gradients have been produced
+        self._missing: list[int] = []  # indices
+        self._handle: Handle | None = None
+
+    def take(self, place: int) -> None:
+        self._arrivals.add(self._arena.current_stream())
+
+    @torch.no_grad()
+    def send(self, start: Start) -> None:
+        gpu, stream = world.engine().gpu(), self._arena.current_stream()
+        driver = gpu.driver
+        others = self._arrivals - {stream}
+        if self._user != stream and not cuda.is_capturing():  # what a graph captures has begun after it
+            others.add(self._user)
+        for other in others:
+            driver.wait(stream, driver.record(other))
+        pieces = self._pieces()
+        with driver.use():
+            gpu.packer.copy(pieces, self._request.dtype, self._request.dtype, self._factor, stream)
+        if others:
+            packed = driver.record(stream)
+            for other in others:  # their memory, let go of below, is theirs to use again
+                driver.wait(other, packed)
+        for parameter in self.parameters:
+            parameter.grad = None
+        self._arrivals.clear()
+        self._submit(start)
+
+    def _pieces(self) -> list[Piece]:
+        """What the kernel has to copy; gradients in another layout than their view are copied here."""
+        buffer = self._buffer
+        pieces = []
+        self._missing = []
+        for index, (parameter, view) in enumerate(zip(self.parameters, buffer.views, strict=True)):
+            gradient, target, count = parameter.grad, buffer.addresses[index], buffer.counts[index]
+            if gradient is None:
+                self._missing.append(index)
+                pieces.append(Piece(0, target, count))
+                continue
+            if self._is_laid_out(gradient, index):
+                pieces.append(Piece(gradient.data_ptr(), target, count))
+            else:
+                view.copy_(self._dense(gradient, index) if gradient.is_sparse else gradient)
+                pieces.append(Piece(target, target, count))  # to be scaled, if at all
+        return pieces + buffer.flag_pieces(self._missing)
+
+    def _is_laid_out(self, gradient: Tensor, index: int) -> bool:
+        """Whether the gradient's memory can be copied as it is."""
+        view = self._buffer.views[index]
+        if gradient.is_sparse or gradient.dtype is not view.dtype or gradient.is_conj() or gradient.is_neg():
+            return False
+        return gradient.stride() == self._buffer.strides[index]
+
+    def _dense(self, gradient: Tensor, index: int) -> Tensor:
+        if not self._sparse_as_dense:
+            raise UsageError(
+                f"{self._names[index]} has a sparse gradient now and had none when the buckets were planned: pass "
+                "sparse_as_dense=True to DistributedOptimizer"
+            )
+        return gradient.to_dense()
+
+    def _submit(self, start: Start) -> None:
+        self._handle = start(prepare(self._request, [self._flat], [self._flat]))
+        self.is_sent = True
+
+    def forfeit(self, start: Start) -> None:
+        """See `Bucket.forfeit`. The others get an error, and need not look at what was reduced to see it."""
+        nothing = [self._flat.part(0, 0)]
+        self._handle = start(prepare(self._nothing, nothing, nothing))
+        self.is_sent = True
+
+    def drop(self) -> None:
+        handle, self._handle = self._handle, None
+        self._arrivals.clear()
+        if handle is not None:
+            self._user = self._arena.current_stream()
+            handle.wait()
+
+    def receive(self) -> None:
+        try:
+            self.drop()
+        except MismatchError as error:
+            if f"shapes {describe(self._nothing, 'shapes')}" in str(error):
+                raise failed_elsewhere(self._request.name) from None
+            raise
+        missing = self._missing_everywhere() if self._missing else set()
+        for index, (parameter, view) in enumerate(zip(self.parameters, self._buffer.views, strict=True)):
+            if index not in missing:
+                parameter.grad = view
+
+    def _missing_everywhere(self) -> set[int]:
+        """Which parameters no rank has a gradient for. The host waits for the reduction."""
+        if cuda.is_capturing():
+            names = ", ".join(self._names[index] for index in self._missing[:3])
+            raise UsageError(
+                f"{names}: no gradient on this rank while a CUDA graph is captured, so the graph would have to ask the host "
+                "whether another rank has one: let all parameters take part in the loss, or freeze those that do not with "
+                "requires_grad_(False)"
+            )
+        flags = self._buffer.flags.tolist()
+        return {index for index in self._missing if flags[index] == self._absent}
+
+    def holds(self, gradient: Tensor) -> bool:
+        return not gradient.is_sparse and self._buffer.start <= gradient.data_ptr() < self._buffer.stop

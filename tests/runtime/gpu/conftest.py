@@ -1,0 +1,248 @@
+"""What stands in for a GPU: stand-ins in which everything is done at once, and the simulated one, which takes its time.
+
+In both an address is that of host memory. The simulated GPU is tests/simulator, for this process and for jobs of real ranks.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from distrun.runtime.backends.base import Backend
+from distrun.runtime.gpu.buffers import DeviceBuffer
+from distrun.runtime.reduction import Reduction
+
+SIMULATOR = Path(__file__).parents[2] / "simulator"
+DEADLINE = 180.0  # seconds; far more than anything takes, so that a busy machine fails no test
+JITTER = 500  # microseconds
+
+# Stand-ins ----------------------------------------------------------------------------------------------------------------
+
+
+class Driver:
+    """The verbs of the driver that operations use. A stream is any number."""
+
+    def __init__(self) -> None:
+        self.capturing: set[int] = set()
+        self.log: list[tuple[Any, ...]] = []
+        self.used_by: list[int] = []
+        self.cupy: Any = None
+
+    @contextmanager
+    def use(self) -> Iterator[None]:
+        self.used_by.append(threading.get_ident())
+        yield
+
+    def record(self, stream: int) -> tuple[str, int]:
+        self.log.append(("record", stream))
+        return "event", stream
+
+    def synchronize(self, event: tuple[str, int]) -> None:
+        self.log.append(("synchronize", event[1]))
+
+    def is_capturing(self, stream: int) -> bool:
+        return stream in self.capturing
+
+    def copy(self, target: int, source: int, nbytes: int, stream: int) -> None:
+        self.log.append(("copy", nbytes, stream))
+        ctypes.memmove(target, source, nbytes)
+
+    def allocate(self, count: int, dtype: np.dtype[Any], stream: int) -> DeviceBuffer:
+        array = np.full(count * dtype.itemsize, 0xA5, np.uint8)
+        return DeviceBuffer(array.ctypes.data, count, dtype, array)
+
+    def pinned(self, count: int, dtype: np.dtype[Any]) -> np.ndarray:
+        return np.full(count * dtype.itemsize, 0x5A, np.uint8).view(dtype)
+
+
+class Hosts:
+    """Ranks that are threads of this process."""
+
+    def __init__(self, size: int) -> None:
+        self.size = size
+        self._shown: list[Any] = [None] * size
+        self._barrier = threading.Barrier(size)
+
+    def exchange(self, rank: int, value: Any) -> list[Any]:
+        """Everybody's value, when all have come."""
+        self._shown[rank] = value
+        self._barrier.wait(20)
+        values = list(self._shown)
+        self._barrier.wait(20)
+        return values
+
+    def run(self, function: Callable[[int], Any]) -> list[Any]:
+        """What `function` gives on every rank; raises what one of them raised first."""
+
+        def one(rank: int) -> Any:
+            try:
+                return function(rank)
+            except BaseException:
+                self._barrier.abort()
+                raise
+
+        with ThreadPoolExecutor(self.size) as pool:
+            futures = [pool.submit(one, rank) for rank in range(self.size)]
+        errors = [future.exception() for future in futures if future.exception() is not None]
+        for error in sorted(errors, key=lambda error: isinstance(error, threading.BrokenBarrierError)):
+            raise error
+        return [future.result() for future in futures]
+
+
+class HostBackend(Backend):
+    """A rank's host backend among such threads."""
+
+    name = "threads"
+
+    def __init__(self, hosts: Hosts, rank: int, wire: str = "") -> None:
+        self.hosts, self.rank, self.size, self.wire = hosts, rank, hosts.size, wire
+
+    def wire_of(self, request: Any) -> str:
+        return self.wire if request.dtype in ("float32", "float64") else ""
+
+    def allreduce(self, inputs: Sequence, outputs: Sequence, reduction: Reduction, what: str) -> None:
+        everybody = self.hosts.exchange(self.rank, np.concatenate(inputs))
+        result = np.empty_like(everybody[0])
+        Reduction(reduction.element, reduction.op, self.size, reduction.prescale, reduction.postscale).combine(
+            everybody, [result]
+        )
+        start = 0
+        for output in outputs:
+            output[:] = result[start : start + output.size]
+            start += output.size
+
+    def allgather(self, array: np.ndarray, what: str) -> tuple[np.ndarray, list[int]]:
+        everybody = self.hosts.exchange(self.rank, array.copy())
+        return np.concatenate(everybody), [part.size for part in everybody]
+
+    def broadcast(self, array: np.ndarray, root: int, what: str) -> None:
+        array[:] = self.hosts.exchange(self.rank, array.copy())[root]
+
+    def alltoall(self, array: np.ndarray, splits: Sequence[int], what: str) -> tuple[np.ndarray, list[int]]:
+        parts = np.split(array.copy(), np.cumsum(splits)[:-1])
+        came = [theirs[self.rank] for theirs in self.hosts.exchange(self.rank, parts)]
+        return np.concatenate(came), [part.size for part in came]
+
+    def reducescatter(self, array: np.ndarray, counts: Sequence[int], reduction: Reduction, what: str) -> np.ndarray:
+        whole = np.empty_like(array)
+        self.allreduce([array], [whole], reduction, what)
+        start = sum(counts[: self.rank])
+        return whole[start : start + counts[self.rank]].copy()
+
+    def barrier(self, what: str) -> None:
+        self.hosts.exchange(self.rank, None)
+
+
+def view(pointer: int, count: int, dtype: Any) -> np.ndarray:
+    """The elements at an address."""
+    dtype = np.dtype(dtype)
+    return np.frombuffer((ctypes.c_uint8 * (count * dtype.itemsize)).from_address(pointer), dtype)
+
+
+def buffer_of(array: np.ndarray) -> DeviceBuffer:
+    """An array as a buffer on the GPU."""
+    assert array.flags.c_contiguous
+    return DeviceBuffer(array.ctypes.data, array.size, array.dtype, array)
+
+
+def room(handle: Any, count: int, dtype: np.dtype[Any]) -> DeviceBuffer:
+    """Memory for a result."""
+    return buffer_of(np.empty(count, dtype))
+
+
+def handle_of(request: Any, inputs: Sequence = (), outputs: Sequence = (), splits: Sequence[int] = ()) -> Any:
+    """What backends need of a handle; inputs and outputs are arrays."""
+    return SimpleNamespace(
+        **{"request": request, "splits": splits, "received": (), "engine": None, "key": (0, request.name or 0)},
+        **{"inputs": [buffer_of(array) for array in inputs], "outputs": [buffer_of(array) for array in outputs]},
+    )
+
+
+@pytest.fixture
+def stand_ins() -> SimpleNamespace:
+    """Everything above."""
+    return SimpleNamespace(
+        **{"Driver": Driver, "Hosts": Hosts, "HostBackend": HostBackend, "view": view, "buffer_of": buffer_of},
+        **{"room": room, "handle_of": handle_of},
+    )
+
+
+# The simulated GPU --------------------------------------------------------------------------------------------------------
+
+
+def simulated_environ(gpus: int, folder: Path) -> dict[str, str]:
+    """What gives processes simulated GPUs, so many on each host; `folder` stands for /proc/driver/nvidia/gpus."""
+    return {
+        **{name: value for name, value in os.environ.items() if name != "CUDA_VISIBLE_DEVICES"},
+        "PYTHONPATH": os.pathsep.join([str(SIMULATOR), *filter(None, [os.environ.get("PYTHONPATH")])]),
+        "OMP_NUM_THREADS": "1",
+        "SIMULATED_GPUS": str(gpus),
+        "SIMULATED_GPU_FOLDER": str(folder),
+        "SIMULATED_GPU_JITTER": str(JITTER),
+        "SIMULATED_KERNEL_CACHE": f"{tempfile.gettempdir()}/simulated-gpu-kernels-{os.getuid()}",
+    }
+
+
+@pytest.fixture
+def gpu_job(run_on_hosts: Callable[..., subprocess.CompletedProcess[str]], tmp_path: Path) -> Callable[..., str]:
+    """Runs a program, given by its path, on `size` ranks with a simulated GPU each; what they printed.
+
+    `size` may also be the numbers of ranks on each of several hosts, and SIMULATED_GPUS another number of GPUs per host. The
+    ranks check everything themselves; where they are to `fail`, what they wrote to stderr comes with what they printed.
+    """
+
+    def run(program: Path, size: int | tuple[int, ...], *arguments: str, fail: bool = False, **environ: str) -> str:
+        command = [sys.executable, str(program), *arguments]
+        gpus = size if isinstance(size, int) else max(size)
+        environ = {**simulated_environ(gpus, tmp_path / "gpus"), "DISTRUN_STALL_TIMEOUT": "60", **environ}
+        if isinstance(size, tuple):
+            done = run_on_hosts(command, size, environ)
+        else:
+            done = subprocess.run(
+                [sys.executable, "-m", "distrun.runner", "-np", str(size), *command],
+                env=environ,
+                capture_output=True,
+                text=True,
+                timeout=DEADLINE,
+                check=False,
+            )
+        both = f"{done.stdout[-5000:]}\n{done.stderr[-10000:]}"
+        assert (done.returncode != 0) is fail, f"exit status {done.returncode}\n{both}"
+        return both if fail else done.stdout
+
+    return run
+
+
+@pytest.fixture
+def simulated(monkeypatch: pytest.MonkeyPatch) -> Iterator[ModuleType]:
+    """The simulated GPU in this process: `import cupy` finds it, and this is the module `simulator`.
+
+    At the end `cupy` is gone again, and no violation must be left that the test has not cleared.
+    """
+    monkeypatch.syspath_prepend(SIMULATOR)
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    before = {name: sys.modules.pop(name) for name in list(sys.modules) if name.split(".")[0] == "cupy"}
+    import simulator
+
+    from distrun.runtime.gpu import driver
+
+    simulator.forget()
+    monkeypatch.setattr(driver, "ctypes", simulator.libcuda.patched())
+    yield simulator
+    for name in [name for name in sys.modules if name.split(".")[0] == "cupy"]:
+        del sys.modules[name]
+    sys.modules.update(before)
+    assert simulator.violations(clear=True) == []

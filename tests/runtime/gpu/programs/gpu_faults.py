@@ -1,0 +1,41 @@
+"""What happens to the ranks when something goes wrong inside an allreduce on the GPUs, that is, after it was agreed on.
+
+The second allreduce goes wrong, in the way that the argument and SIMULATED_NCCL_... say. The host gets a result at once; it then
+waits for the device, as `loss.item()` does, which must come to an end; and the next call must tell the reason.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import sys
+
+import cupy
+import numpy as np
+
+import distrun
+
+how, expected = sys.argv[1:]
+distrun.init()
+rank = distrun.rank()
+cupy.cuda.runtime.setDevice(distrun.local_rank())
+stream = cupy.cuda.Stream(non_blocking=True)
+with stream:
+    array = cupy.asarray(np.full(1000, rank + 1.0, np.float32))
+    first = distrun.allreduce(array, name="first", op=distrun.Sum)
+    assert (first.get() == 3).all()
+    try:
+        second = distrun.allreduce(array, name="second", op=distrun.Sum)
+        if how == "killed" and rank == 1:
+            os.kill(os.getpid(), signal.SIGKILL)
+        stream.synchronize()
+        for step in range(100_000):  # what is wrong may come to light a moment after the device is free again
+            distrun.allreduce(array, name="later", op=distrun.Sum)
+            stream.synchronize()
+    except distrun.CollectiveError as error:
+        text = str(error)
+    else:
+        raise SystemExit(f"rank {rank} has seen no error")
+assert re.search(expected, text), text
+print(f"rank {rank} was told", flush=True)

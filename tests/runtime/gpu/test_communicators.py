@@ -1,0 +1,229 @@
+"""Making communicators: one per process set, and nobody waits for ever for a rank that will not come."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from distrun.errors import CollectiveError, JobAbortedError, StallError
+from distrun.runtime.gpu import communicators
+from distrun.runtime.gpu.communicators import Communicators, set_environment
+from distrun.runtime.gpu.nccl import ITEMSIZES, OPS, Alone, NcclError
+from distrun.runtime.neighbourhood import Patience
+
+
+class Nccl:
+    """cupy.cuda.nccl, whose communicators are made as soon as `open` is set."""
+
+    def __init__(self) -> None:
+        for name in (*ITEMSIZES, *OPS):
+            setattr(self, f"NCCL_{name.upper()}", 0)
+        self.open = threading.Event()
+        self.entered = threading.Event()
+        self.made: list[tuple[int, bytes, int]] = []
+        self.ended = threading.Semaphore(0)
+        self.log: list[str] = []
+        self.error: Exception | None = None
+        self.unique_id_error: Exception | None = None
+
+    def get_unique_id(self) -> bytes:
+        if self.unique_id_error is not None:
+            raise self.unique_id_error
+        return bytes(range(128))
+
+    def NcclCommunicator(self, size: int, name: bytes, rank: int) -> Any:  # noqa: N802 - cupy's
+        self.entered.set()
+        assert self.open.wait(20)
+        if self.error is not None:
+            raise self.error
+        self.made.append((size, name, rank))
+        return self
+
+    def abort(self) -> None:
+        self.log.append("abort")
+        self.ended.release()
+
+    def destroy(self) -> None:
+        assert self.open.wait(20)
+        self.log.append("destroy")
+
+    def check_async_error(self) -> None:
+        self.log.append("check")
+
+    def allReduce(self, *args: int) -> None:  # noqa: N802 - cupy's
+        self.log.append("allReduce")
+
+
+@pytest.fixture
+def nccl() -> Nccl:
+    made = Nccl()
+    made.open.set()
+    return made
+
+
+@pytest.fixture(autouse=True)
+def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(communicators, "LOOK", 0.002)
+
+
+def driver_of(stand_ins: SimpleNamespace, nccl: Nccl) -> Any:
+    driver = stand_ins.Driver()
+    driver.cupy = SimpleNamespace(cuda=SimpleNamespace(nccl=nccl))
+    return driver
+
+
+class FirstRank:
+    """Rank 0's host backend where the others have heard what it says."""
+
+    rank, size = 0, 2
+
+    def broadcast(self, array: Any, root: int, what: str) -> None:
+        assert root == 0
+
+
+def test_ranks_meet_under_one_name(stand_ins: SimpleNamespace, nccl: Nccl) -> None:
+    hosts = stand_ins.Hosts(3)
+    drivers = [driver_of(stand_ins, nccl) for _ in range(3)]
+
+    def make(rank: int) -> None:
+        made = Communicators(drivers[rank], stand_ins.HostBackend(hosts, rank))
+        first = made.get(0)
+        assert (first.size, first.rank) == (3, rank)
+        assert made.get(0) is first, "made once"
+        made.check()
+        made.close()
+        with pytest.raises(JobAbortedError, match="closed"):
+            made.get(0)
+
+    hosts.run(make)
+    assert sorted(nccl.made) == [(3, bytes(range(128)), rank) for rank in range(3)]
+    assert nccl.log.count("destroy") == 3
+    for driver in drivers:  # the GPU was made current where NCCL asks for it
+        assert driver.used_by
+        assert threading.get_ident() not in driver.used_by
+
+
+def test_alone(stand_ins: SimpleNamespace, nccl: Nccl) -> None:
+    hosts = stand_ins.Hosts(1)
+    made = Communicators(driver_of(stand_ins, nccl), stand_ins.HostBackend(hosts, 0))
+    assert isinstance(made.get(), Alone)
+    assert not nccl.made
+    made.close()
+
+
+def test_rank_0s_error_is_everybodys(stand_ins: SimpleNamespace, nccl: Nccl) -> None:
+    nccl.unique_id_error = RuntimeError("no socket interface found")
+    hosts = stand_ins.Hosts(2)
+    texts = []
+
+    def make(rank: int) -> None:
+        with pytest.raises(NcclError) as caught:
+            Communicators(driver_of(stand_ins, nccl), stand_ins.HostBackend(hosts, rank)).get()
+        texts.append(str(caught.value))
+
+    hosts.run(make)
+    assert len(set(texts)) == 1
+    assert "rank 0: no socket interface found; set NCCL_SOCKET_IFNAME" in texts[0]
+
+
+def test_an_error_of_nccl_is_raised_here(stand_ins: SimpleNamespace, nccl: Nccl) -> None:
+    nccl.error = RuntimeError("NCCL_ERROR_UNHANDLED_CUDA_ERROR: out of memory")
+    with pytest.raises(
+        NcclError, match=r"making a communicator failed in NCCL on rank 0: .*out of memory; .*leave it more"
+    ):
+        Communicators(driver_of(stand_ins, nccl), FirstRank()).get()  # type: ignore[arg-type]
+
+
+def test_a_rank_that_is_gone_is_not_waited_for(stand_ins: SimpleNamespace, nccl: Nccl) -> None:
+    nccl.open.clear()
+    gone: list[str] = []
+
+    def trouble() -> str | None:
+        if nccl.entered.is_set():
+            gone.append("rank 1 (process 4242) was killed by signal 9")
+        return gone[0] if gone else None
+
+    made = Communicators(driver_of(stand_ins, nccl), FirstRank(), trouble=trouble)  # type: ignore[arg-type]
+    with pytest.raises(CollectiveError, match=r"NCCL on rank 0 connects .* the 1 other ranks: rank 1 .* was killed"):
+        made.get()
+    nccl.open.set()  # what comes too late is let go of
+    assert nccl.ended.acquire(timeout=20)
+    assert nccl.log == ["abort"]
+
+
+def test_a_rank_that_does_not_come_is_waited_for_as_long_as_patience_lasts(
+    stand_ins: SimpleNamespace, nccl: Nccl, caplog: pytest.LogCaptureFixture
+) -> None:
+    nccl.open.clear()
+    patience = Patience(warning=0.002, timeout=0.02)
+    made = Communicators(driver_of(stand_ins, nccl), FirstRank(), patience)  # type: ignore[arg-type]
+    with (
+        caplog.at_level(logging.WARNING, "distrun"),
+        pytest.raises(StallError, match="gave up after 0 s: NCCL on rank 0"),
+    ):
+        made.get()
+    assert "waiting for 0 s: NCCL on rank 0 connects its GPU" in caplog.text
+    nccl.open.set()
+
+
+def test_an_abort_reaches_who_waits(stand_ins: SimpleNamespace, nccl: Nccl) -> None:
+    nccl.open.clear()
+    made = Communicators(driver_of(stand_ins, nccl), FirstRank())  # type: ignore[arg-type]
+
+    def abort() -> None:
+        assert nccl.entered.wait(20)
+        made.abort("rank 1 is gone")
+
+    aborting = threading.Thread(target=abort)
+    aborting.start()
+    with pytest.raises(JobAbortedError, match="rank 1 is gone"):
+        made.get()
+    aborting.join(20)
+    nccl.open.set()
+
+
+def test_an_abort_ends_communicators(stand_ins: SimpleNamespace, nccl: Nccl) -> None:
+    made = Communicators(driver_of(stand_ins, nccl), FirstRank())  # type: ignore[arg-type]
+    communicator = made.get()
+    made.abort("rank 1 is gone")
+    made.abort("again")
+    with pytest.raises(NcclError, match="rank 1 is gone"):
+        communicator.all_reduce(1, 2, 3, "float32", "sum", 0)
+    with pytest.raises(NcclError, match="rank 1 is gone"):
+        made.check()
+    made.close()
+    assert nccl.log == ["abort"]
+
+
+def test_closing_ends_though_a_neighbour_does_not_come(
+    stand_ins: SimpleNamespace, nccl: Nccl, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(communicators, "CLOSING", Patience(0.0, 0.01))
+    made = Communicators(driver_of(stand_ins, nccl), FirstRank())  # type: ignore[arg-type]
+    made.get()
+    nccl.open.clear()
+    made.close()
+    assert not nccl.log
+    nccl.open.set()
+
+
+def test_the_environment_for_shared_gpus() -> None:
+    environ = {"NCCL_MAX_CTAS": "16"}
+    set_environment(environ)
+    assert environ == {"NCCL_MAX_CTAS": "16", "NCCL_MULTI_RANK_GPU_ENABLE": "1", "NCCL_NVLS_ENABLE": "0"}
+
+
+def test_the_environment_is_set_where_gpus_are_shared(
+    stand_ins: SimpleNamespace, nccl: Nccl, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls: list[str] = []
+    monkeypatch.setattr(communicators, "set_environment", lambda: calls.append("set"))
+    driver = driver_of(stand_ins, nccl)
+    Communicators(driver, FirstRank(), shares=False)  # type: ignore[arg-type]
+    assert not calls
+    Communicators(driver, FirstRank(), shares=True)  # type: ignore[arg-type]
+    assert calls == ["set"]

@@ -1,0 +1,35 @@
+"""Errors, deaths and hangs inside NCCL, on simulated GPUs: nobody waits for ever, and everybody is told why."""
+
+from pathlib import Path
+
+import pytest
+
+FAULTS = Path(__file__).parent / "programs" / "gpu_faults.py"
+
+
+def test_a_rank_that_is_killed_inside_an_allreduce_does_not_hang_the_others(gpu_job):
+    said = gpu_job(
+        FAULTS, (2,), "killed", "rank 1 .*was killed|rank 1 .*is gone", SIMULATED_NCCL_HANG="allReduce:2@1", fail=True
+    )
+    assert "rank 0 was told" in said
+
+
+@pytest.mark.parametrize(
+    ("fault", "expected"),
+    [
+        ({"SIMULATED_NCCL_ASYNC": "allReduce:2@1"}, r"NCCL on rank 1|rank 1 .* failed"),
+        (
+            {"SIMULATED_NCCL_FAIL": "allReduce:2@1"},
+            r"allreduce 'second'.* rank 1|rank 1 .* failed: .*allreduce 'second'",
+        ),
+        (
+            {"SIMULATED_NCCL_HANG": "allReduce:2@1", "DISTRUN_STALL_TIMEOUT": "1"},
+            r"gave up after 1 s: allreduce 'second'",
+        ),
+    ],
+    ids=["later", "at once", "never"],
+)
+def test_an_error_of_nccl_is_told_on_all_ranks(gpu_job, fault, expected):
+    said = gpu_job(FAULTS, (2,), "failed", expected, **fault)
+    assert "rank 0 was told" in said
+    assert "rank 1 was told" in said

@@ -1,0 +1,252 @@
+"""Communicators over a module that plays cupy.cuda.nccl; and what is asked of the real one, where it is installed."""
+
+from __future__ import annotations
+
+import threading
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from distrun.runtime.gpu import nccl
+from distrun.runtime.gpu.nccl import ITEMSIZES, OPS, Alone, Communicator, NcclError, remedy, unique_id
+
+STREAM = 7
+
+
+class Error(RuntimeError):
+    """As cupy's, which knows its status."""
+
+
+class Fake:
+    """The module: notes what is called, and fails where it is told to."""
+
+    def __init__(self) -> None:
+        self.calls: list[tuple] = []
+        self.failing: dict[str, Exception] = {}
+        self.blocking: dict[str, threading.Event] = {}
+        self.entered = threading.Event()
+        for number, name in enumerate(ITEMSIZES):
+            setattr(self, f"NCCL_{name.upper()}", 100 + number)
+        for number, name in enumerate(OPS):
+            setattr(self, f"NCCL_{name.upper()}", 200 + number)
+
+    def __getattr__(self, name: str) -> Any:
+        def call(*args: Any) -> Any:
+            self.calls.append((name, *args))
+            if name in self.blocking:
+                self.entered.set()
+                assert self.blocking[name].wait(20)
+            if name in self.failing:
+                raise self.failing[name]
+            if name == "NcclCommunicator":
+                return self
+            return b"u" * 128
+
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return call
+
+
+@pytest.fixture
+def fake() -> Fake:
+    return Fake()
+
+
+@pytest.fixture
+def communicator(fake: Fake) -> Communicator:
+    made = Communicator(fake, 4, b"u" * 128, 2)
+    assert fake.calls.pop() == ("NcclCommunicator", 4, b"u" * 128, 2)
+    return made
+
+
+def test_calls_arrive_as_cupy_wants_them(communicator: Communicator, fake: Fake) -> None:
+    f32, u8, total = fake.NCCL_FLOAT32, fake.NCCL_UINT8, fake.NCCL_SUM
+    communicator.all_reduce(1, 2, 3, "float32", "sum", STREAM)
+    communicator.reduce(1, 2, 3, "float32", "sum", 0, STREAM)
+    communicator.reduce_scatter(1, 2, 3, "float32", "sum", STREAM)
+    with communicator.group():
+        communicator.broadcast(1, 2, 3, "uint8", 0, STREAM)
+        communicator.all_gather(1, 2, 3, "uint8", STREAM)
+    communicator.send(1, 3, "uint8", 0, STREAM)
+    communicator.recv(2, 3, "uint8", 0, STREAM)
+    communicator.check()
+    assert fake.calls == [
+        ("allReduce", 1, 2, 3, f32, total, STREAM),
+        ("reduce", 1, 2, 3, f32, total, 0, STREAM),
+        ("reduceScatter", 1, 2, 3, f32, total, STREAM),
+        ("groupStart",),
+        ("broadcast", 1, 2, 3, u8, 0, STREAM),
+        ("allGather", 1, 2, 3, u8, STREAM),
+        ("groupEnd",),
+        ("send", 1, 3, u8, 0, STREAM),
+        ("recv", 2, 3, u8, 0, STREAM),
+        ("check_async_error",),
+    ]
+
+
+def test_an_error_tells_operation_rank_own_line_of_nccl_and_remedy(
+    communicator: Communicator, fake: Fake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(nccl, "last_line", lambda: "Call to connect returned Connection refused")
+    fake.failing["allReduce"] = Error("NCCL_ERROR_SYSTEM_ERROR: unhandled system error")
+    with pytest.raises(NcclError) as caught:
+        communicator.all_reduce(1, 2, 3, "float32", "sum", STREAM)
+    assert str(caught.value) == (
+        "allreduce failed in NCCL on rank 2: Call to connect returned Connection refused [NCCL_ERROR_SYSTEM_ERROR: unhandled "
+        "system error]; set NCCL_SOCKET_IFNAME to a network interface that reaches the other hosts, and let no firewall "
+        "stand between them"
+    )
+
+
+def test_a_status_that_cupy_does_not_know(communicator: Communicator, fake: Fake) -> None:
+    fake.failing["check_async_error"] = KeyError(8)
+    with pytest.raises(NcclError, match="queued failed in NCCL on rank 2: NCCL status 8; set NCCL_DEBUG=INFO"):
+        communicator.check()
+    fake.failing["check_async_error"] = KeyError(7)  # in progress
+    communicator.check()
+
+
+@pytest.mark.parametrize(
+    ("told", "advice"),
+    [
+        ("Duplicate GPU detected : rank 0 and rank 1 both on CUDA device 3b000", "DISTRUN_SHARE_GPUS=1"),
+        ("Multiple Ranks are using the same GPU/Partition. Set NCCL_MULTI_RANK_GPU_ENABLE=1", "DISTRUN_SHARE_GPUS=1"),
+        (
+            "Error: failed to extend /dev/shm/nccl-8uTpQn to 33030532 bytes, error: No space left on device (28)",
+            "--shm-size",
+        ),
+        ("Bootstrap : no socket interface found", "NCCL_SOCKET_IFNAME"),
+        ("Cuda failure 'CUDA driver version is insufficient for CUDA runtime version'", "update the GPU's driver"),
+        ("Cuda failure 2 'out of memory'", "some hundred MB"),
+        ("Cuda failure 'no CUDA-capable device is detected'", "distrun doctor"),
+        ("Mismatched NCCL version detected : rank 0 version 22703 rank 1 version 22705", "same version"),
+        ("NCCL_ERROR_REMOTE_ERROR: remote process exited or there was a network error", "another rank has ended"),
+        ("socketProgress: Connection closed by remote peer node2<41234>", "another rank has ended"),
+        ("Cuda failure 'an illegal memory access was encountered'", "NCCL_DEBUG=INFO"),
+    ],
+)
+def test_remedies(told: str, advice: str) -> None:
+    assert advice in remedy(told)
+
+
+def test_failing_to_make_one(fake: Fake) -> None:
+    fake.failing["NcclCommunicator"] = Error("NCCL_ERROR_INVALID_USAGE: invalid usage")
+    with pytest.raises(NcclError, match="making a communicator failed in NCCL on rank 1: NCCL_ERROR_INVALID_USAGE"):
+        Communicator(fake, 2, b"", 1)
+    fake.failing["get_unique_id"] = Error("NCCL_ERROR_INTERNAL_ERROR: no socket interface found")
+    with pytest.raises(NcclError, match="NCCL_SOCKET_IFNAME"):
+        unique_id(fake)
+
+
+def test_a_group_ends_whatever_happens_inside(communicator: Communicator, fake: Fake) -> None:
+    fake.failing = {"send": Error("first"), "groupEnd": Error("second")}
+    with pytest.raises(NcclError, match="send failed in NCCL on rank 2: first"), communicator.group():
+        communicator.send(1, 3, "uint8", 0, STREAM)
+    assert [call[0] for call in fake.calls] == ["groupStart", "send", "groupEnd"]
+    with pytest.raises(NcclError, match="a group of operations failed in NCCL on rank 2: second"), communicator.group():
+        pass
+
+
+def test_after_an_abort_every_call_raises(communicator: Communicator, fake: Fake) -> None:
+    communicator.abort("rank 1 is gone")
+    communicator.abort("again")
+    communicator.close()
+    assert fake.calls == [("abort",)]
+    with pytest.raises(NcclError, match="allreduce cannot start in NCCL on rank 2: rank 1 is gone"):
+        communicator.all_reduce(1, 2, 3, "float32", "sum", STREAM)
+    with pytest.raises(NcclError, match="rank 1 is gone"), communicator.group():
+        pass
+    with pytest.raises(NcclError, match="rank 1 is gone"):
+        communicator.check()
+    assert fake.calls == [("abort",)]
+
+
+def test_closing_destroys_once(communicator: Communicator, fake: Fake) -> None:
+    communicator.close()
+    communicator.close()
+    communicator.abort()
+    assert fake.calls == [("destroy",)]
+
+
+def test_an_abort_ends_a_call_that_waits_in_another_thread(
+    communicator: Communicator, fake: Fake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(nccl, "GRACE", 0.01)
+    fake.blocking["groupEnd"] = threading.Event()
+    fake.failing["groupEnd"] = Error("NCCL_ERROR_INTERNAL_ERROR: internal error")
+    errors: list[NcclError] = []
+
+    def wait() -> None:
+        with pytest.raises(NcclError) as caught, communicator.group():
+            communicator.send(1, 3, "uint8", 0, STREAM)
+        errors.append(caught.value)
+
+    waiting = threading.Thread(target=wait)
+    waiting.start()
+    assert fake.entered.wait(20)
+    communicator.abort("rank 1 is gone")
+    assert fake.calls[-1] == ("abort",)
+    fake.blocking["groupEnd"].set()
+    waiting.join(20)
+    assert [str(error) for error in errors] == ["a group of operations was ended in NCCL on rank 2: rank 1 is gone"]
+
+
+def test_alone_everything_is_a_copy(stand_ins: SimpleNamespace) -> None:
+    driver = stand_ins.Driver()
+    alone = Alone(driver)
+    source, target = bytearray(b"abcdefgh"), bytearray(8)
+    here, there = (stand_ins.buffer_of(memory).pointer for memory in map(_array, (source, target)))
+    with alone.group():
+        alone.send(here, 2, "uint8", 0, STREAM)
+        alone.send(here + 4, 1, "float32", 0, STREAM)
+        alone.recv(there, 2, "uint8", 0, STREAM)
+        alone.recv(there + 4, 1, "float32", 0, STREAM)
+    assert target == b"ab\0\0efgh"
+    for copy in (alone.all_reduce, alone.reduce_scatter):
+        copy(here, there, 2, "float32", "avg", STREAM)
+    alone.reduce(here, there, 2, "float32", "avg", 0, STREAM)
+    alone.broadcast(here, there, 8, "uint8", 0, STREAM)
+    alone.all_gather(here, there, 8, "uint8", STREAM)
+    assert target == source
+    assert [entry[1] for entry in driver.log] == [2, 4, 8, 8, 8, 8, 8]
+    alone.check()
+    alone.abort()
+    alone.close()
+
+
+def _array(memory: bytearray) -> Any:
+    import numpy as np
+
+    return np.frombuffer(memory, np.uint8)
+
+
+class TestConformance:
+    """What is used of cupy.cuda.nccl is there, and means what we take it for."""
+
+    @pytest.fixture
+    def real(self) -> Any:
+        module = pytest.importorskip("cupy.cuda.nccl", reason="cupy is not installed", exc_type=ImportError)
+        if not module.available:
+            pytest.skip("cupy finds no NCCL")
+        return module
+
+    def test_constants(self, real: Any) -> None:
+        ops = {"sum": 0, "prod": 1, "max": 2, "min": 3, "avg": 4}  # ncclRedOp_t of nccl.h
+        types = {
+            **{"int8": 0, "uint8": 1, "int32": 2, "uint32": 3, "int64": 4, "uint64": 5},
+            **{"float16": 6, "float32": 7, "float64": 8, "bfloat16": 9},
+        }  # ncclDataType_t
+        assert {name: int(getattr(real, f"NCCL_{name.upper()}")) for name in ops} == ops
+        assert {name: int(getattr(real, f"NCCL_{name.upper()}")) for name in types} == types
+        assert set(OPS) == set(ops)
+        assert set(ITEMSIZES) == set(types)
+
+    def test_names(self, real: Any) -> None:
+        for name in ("get_unique_id", "get_version", "groupStart", "groupEnd", "NcclCommunicator", "NcclError"):
+            assert hasattr(real, name)
+        assert issubclass(real.NcclError, RuntimeError)
+        calls = ("allReduce", "reduce", "reduceScatter", "broadcast", "allGather", "send", "recv")
+        for name in (*calls, "check_async_error", "abort", "destroy"):
+            assert hasattr(real.NcclCommunicator, name)
+        assert real.get_version() >= 21000

@@ -1,0 +1,52 @@
+"""Operations whose order on the device is all that makes them right.
+
+The argument is a module of distrun that does not let streams wait for events here: `handles` (the user's stream for the
+operation), `gpu` (the operation for the user's stream) or `none`.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import cupy
+import numpy as np
+import simulator
+
+import distrun
+from distrun.runtime.gpu.driver import Driver
+
+unordered = sys.argv[1]
+wait = Driver.wait
+
+
+def wait_sometimes(self, stream, event):
+    if Path(sys._getframe(1).f_code.co_filename).stem != unordered:
+        wait(self, stream, event)
+
+
+Driver.wait = wait_sometimes
+distrun.init()
+assert not simulator.touched(), "init() has touched a GPU"
+rank, size, count, steps = distrun.rank(), distrun.size(), 5000, 20
+cupy.cuda.runtime.setDevice(distrun.local_rank())
+with cupy.cuda.Stream(non_blocking=True) as stream:
+    given, kept = cupy.empty(count), cupy.empty((steps, 2, size, count))
+
+    def keep(step, number, array):
+        target = kept[step, number].ravel()
+        cupy.cuda.runtime.memcpyAsync(target.data.ptr, array.data.ptr, array.nbytes, 4, stream.ptr)
+
+    for step in range(steps):
+        given.set(np.full(count, 10.0 * step + rank), stream)
+        handle = distrun.allreduce_async(given, name="sum", op=distrun.Sum)
+        keep(step, 0, distrun.allgather(given, name="all"))
+        keep(step, 1, handle.wait())
+    found = kept.get()
+ranks = np.arange(size)
+for step in range(steps):
+    assert (found[step, 0] == (10.0 * step + ranks)[:, None]).all(), step
+    assert (found[step, 1, 0] == sum(10.0 * step + ranks)).all(), step
+assert simulator.touched() == {distrun.local_rank()}
+distrun.shutdown()
+print("fine")

@@ -1,0 +1,116 @@
+"""The GPUs of this process: which there are, which one a thread has made current, and which ones it has touched."""
+
+from __future__ import annotations
+
+import operator
+import os
+import threading
+from typing import Any
+
+from simulator.errors import INVALID_DEVICE, CUDARuntimeError
+
+lock = threading.RLock()
+changed = threading.Condition(lock)  # any stream, event or capture has
+
+_FIRST_BUS = 0x3B
+_contexts: dict[int, set[str]] = {}  # device: names of the threads that have touched it
+_sticky: dict[int, int] = {}  # device: the error of which it has failed
+
+
+class _Thread(threading.local):
+    device = 0
+
+
+_thread = _Thread()
+
+
+def visible() -> list[int]:
+    """The physical numbers of the GPUs that this process sees."""
+    present = int(os.environ.get("SIMULATED_GPUS", "1"))
+    listed = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if listed is None:
+        return list(range(present))
+    numbers: list[int] = []
+    for word in listed.split(","):
+        if not word.strip().isdecimal() or int(word) >= present:
+            break
+        numbers.append(int(word))
+    return numbers
+
+
+def bus_id(device: int) -> str:
+    """The PCI address in CUDA's spelling."""
+    if not 0 <= device < len(visible()):
+        raise CUDARuntimeError(INVALID_DEVICE)
+    return f"0000:{_FIRST_BUS + visible()[device]:02X}:00.0"
+
+
+def current_device() -> int:
+    """The calling thread's; asking creates no context."""
+    return _thread.device
+
+
+def set_device(device: int) -> None:
+    """Make it the calling thread's, and create a context on it, as CUDA 12 does."""
+    if not 0 <= device < len(visible()):
+        raise CUDARuntimeError(INVALID_DEVICE)
+    _thread.device = device
+    touch()
+
+
+def touch() -> int:
+    """Create a context on the current device, as whatever needs one does; the device.
+
+    Raises:
+        CUDARuntimeError: the device has failed before, or there is none.
+    """
+    device = _thread.device
+    if device >= len(visible()):
+        raise CUDARuntimeError(100)
+    with lock:
+        _contexts.setdefault(device, set()).add(threading.current_thread().name)
+    if device in _sticky:
+        raise CUDARuntimeError(_sticky[device])
+    return device
+
+
+def touched(thread: str | None = None) -> set[int]:
+    """The devices on which this process, or its thread of that name, has created or used a context."""
+    return {device for device, threads in _contexts.items() if thread is None or thread in threads}
+
+
+def forget() -> None:
+    """Let no device be touched or broken, and the first one be the calling thread's: another test begins."""
+    _contexts.clear()
+    _sticky.clear()
+    _thread.device = 0
+
+
+def break_device(status: int, device: int = 0) -> None:
+    """Let a device fail: from now on every call reports this error, as after an illegal access; 0 repairs it."""
+    with changed:
+        _sticky.pop(device, None)
+        if status:
+            _sticky[device] = status
+        changed.notify_all()
+
+
+def failure(device: int) -> int:
+    """Of what the device has failed; 0 if it has not."""
+    return _sticky.get(device, 0)
+
+
+def integer(value: Any) -> int:
+    """What Cython takes for an int or an intptr_t."""
+    try:
+        return operator.index(value)
+    except TypeError:
+        raise TypeError("an integer is required") from None
+
+
+def size(value: Any) -> int:
+    """What Cython takes for a size_t."""
+    number = integer(value)
+    if number < 0:
+        raise OverflowError("can't convert negative value to size_t")
+    return number

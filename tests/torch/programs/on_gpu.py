@@ -1,0 +1,23 @@
+"""Runs programs of this folder with all their tensors on the GPU: on the simulated one or, if the first argument is `real`, on
+this rank's own."""
+
+import runpy
+import sys
+from pathlib import Path
+
+import checking
+import playing
+import torch
+
+import distrun.torch as hvd
+
+_, *names = sys.argv
+hvd.init()
+if names[0] == "real":
+    torch.set_default_device(f"cuda:{hvd.local_rank()}")
+    names = names[1:]
+else:
+    playing.play()
+for name in names:
+    checking._checks.clear()
+    runpy.run_path(str(Path(__file__).with_name(f"{name}.py")), run_name="__main__")

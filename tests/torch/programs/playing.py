@@ -1,0 +1,56 @@
+"""CPU tensors that play CUDA tensors, on the simulated GPU: the part of distrun.torch that knows torch.cuda is replaced."""
+
+import threading
+
+import torch
+
+from distrun.runtime.gpu.buffers import DeviceBuffer
+from distrun.torch import cuda
+
+_stream = threading.local()
+
+
+def play(is_on_gpu=lambda tensor: True):
+    """From now on those CPU tensors for which `is_on_gpu` says so count as tensors on this rank's GPU.
+
+    torch works on them at once, as if all that it queues were done, so what it does must be on the legacy default stream, which
+    the host waits for; or must not depend on what other streams do.
+    """
+
+    def kind(tensor):
+        device = tensor.device.type
+        return "cuda" if device == "cpu" and is_on_gpu(tensor) else device
+
+    def empty(self, count, dtype, stream):
+        owner = torch.empty(count, dtype=getattr(torch, dtype.name))
+        owner.view(torch.uint8).fill_(0xFF)
+        return DeviceBuffer(owner.data_ptr(), count, dtype, owner)
+
+    cuda.kind = kind
+    cuda.TorchArena.current_stream = lambda self: current_stream()
+    cuda.TorchArena.empty = empty
+    cuda.is_capturing = lambda: bool(current_stream()) and _driver().is_capturing(current_stream())
+
+
+def _driver():
+    from distrun.runtime import world
+
+    return world.engine().gpu().driver
+
+
+def current_stream():
+    """The calling thread's, 0 unless it is within `use`."""
+    return getattr(_stream, "pointer", 0)
+
+
+class use:  # noqa: N801 - as torch.cuda.stream
+    """Within this context a stream, given by its address, is the calling thread's current one."""
+
+    def __init__(self, pointer):
+        self.pointer = pointer
+
+    def __enter__(self):
+        self.before, _stream.pointer = current_stream(), self.pointer
+
+    def __exit__(self, *_):
+        _stream.pointer = self.before
