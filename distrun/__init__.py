@@ -69,6 +69,7 @@ if TYPE_CHECKING:  # what type checkers and editors see; at run time `__getattr_
     from distrun.runtime.world import (
         cross_rank,
         cross_size,
+        device,
         init,
         is_initialized,
         local_rank,
@@ -98,7 +99,7 @@ _HOMES = {
     "distrun.runtime.objects": "allgather_object broadcast_object",
     "distrun.runtime.process_set": "ProcessSet global_process_set",
     "distrun.runtime.world": (
-        "cross_rank cross_size init is_initialized local_rank local_size rank shutdown size topology"
+        "cross_rank cross_size device init is_initialized local_rank local_size rank shutdown size topology"
     ),
 }
 _HOME_OF = {name: module for module, names in _HOMES.items() for name in names.split()}
@@ -139,6 +140,7 @@ __all__ = [
     "communication_memory",
     "cross_rank",
     "cross_size",
+    "device",
     "empty",
     "global_process_set",
     "grouped_allgather",

@@ -1,4 +1,4 @@
-"""Ranks that believe that they are on several hosts; and the feature matrix.
+"""Ranks that believe that they are on several hosts, or that they have GPUs; and the feature matrix.
 
 The matrix, docs/features.md, tells what the tests have seen working, and is written by `pytest --write-features`.
 
@@ -14,6 +14,7 @@ import os
 import secrets
 import socket
 import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -24,6 +25,8 @@ import pytest
 from distrun.runtime.contract import LaunchContract
 
 DEADLINE = 240.0  # seconds; far more than anything takes, so that a busy machine fails no test
+SIMULATOR = Path(__file__).parent / "simulator"
+JITTER = 500  # microseconds by which a simulated GPU is late
 DOCUMENT = Path(__file__).parents[1] / "docs" / "features.md"
 PREFACE = """\
 # What works with which framework
@@ -99,6 +102,57 @@ def _contracts(counts: Sequence[int], port: int) -> list[LaunchContract]:
                 )
             )
     return made
+
+
+# Ranks with simulated GPUs ---------------------------------------------------------------------------------------------------
+
+
+def _simulated_environ(gpus: int, folder: Path, kernels: Path) -> dict[str, str]:
+    """What gives processes simulated GPUs, so many on each host; `folder` stands for /proc/driver/nvidia/gpus."""
+    return {
+        **{name: value for name, value in os.environ.items() if name != "CUDA_VISIBLE_DEVICES"},
+        "PYTHONPATH": os.pathsep.join([str(SIMULATOR), *filter(None, [os.environ.get("PYTHONPATH")])]),
+        "OMP_NUM_THREADS": "1",
+        "SIMULATED_GPUS": str(gpus),
+        "SIMULATED_GPU_FOLDER": str(folder),
+        "SIMULATED_GPU_JITTER": str(JITTER),
+        "SIMULATED_KERNEL_CACHE": str(kernels),
+    }
+
+
+@pytest.fixture
+def gpu_job(
+    run_on_hosts: Callable[..., subprocess.CompletedProcess[str]],
+    tmp_path: Path,
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Callable[..., str]:
+    """Runs a program, given by its path, on `size` ranks with a simulated GPU each; what they printed.
+
+    `size` may also be the numbers of ranks on each of several hosts, and SIMULATED_GPUS another number of GPUs per host. The
+    ranks check everything themselves; where they are to `fail`, what they wrote to stderr comes with what they printed.
+    """
+
+    def run(program: Path, size: int | tuple[int, ...], *arguments: str, fail: bool = False, **environ: str) -> str:
+        command = [sys.executable, str(program), *arguments]
+        gpus = size if isinstance(size, int) else max(size)
+        simulated = _simulated_environ(gpus, tmp_path / "gpus", tmp_path_factory.getbasetemp() / "kernels")
+        environ = {**simulated, "DISTRUN_STALL_TIMEOUT": "60", **environ}
+        if isinstance(size, tuple):
+            done = run_on_hosts(command, size, environ)
+        else:
+            done = subprocess.run(
+                [sys.executable, "-m", "distrun.runner", "-np", str(size), *command],
+                env=environ,
+                capture_output=True,
+                text=True,
+                timeout=DEADLINE,
+                check=False,
+            )
+        both = f"{done.stdout[-5000:]}\n{done.stderr[-10000:]}"
+        assert (done.returncode != 0) is fail, f"exit status {done.returncode}\n{both}"
+        return both if fail else done.stdout
+
+    return run
 
 
 # The feature matrix ---------------------------------------------------------------------------------------------------------

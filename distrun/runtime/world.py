@@ -350,7 +350,11 @@ def topology() -> Topology:
 
 
 def device() -> Device:
-    """The device this rank is bound to."""
+    """The device this rank is bound to: its `name` is "cuda" or "cpu", its `index` the number of the GPU.
+
+    Frameworks are told by their `init`; cupy is not, since nothing here touches CUDA before it has to: say
+    `cupy.cuda.Device(distrun.device().index).use()`.
+    """
     return current().device
 
 

@@ -28,7 +28,7 @@ FIRST_THRESHOLD = 1 << 20
 
 @dataclass(frozen=True)
 class Item:
-    """What the plan needs to know of a parameter: how many bytes its gradient has, and of which kind (dtype and device) it is."""
+    """What the plan needs to know of a parameter: how many bytes its gradient has, and its kind (dtype and device)."""
 
     nbytes: int
     kind: Hashable

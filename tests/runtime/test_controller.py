@@ -426,7 +426,7 @@ def jobs(draw: st.DrawFn) -> tuple[list[list[Request]], random.Random, int]:
     rounds = draw(st.lists(st.lists(st.sampled_from(NAMES), unique=True), min_size=1, max_size=4))
     unnamed = [request(None, shapes=((extent,),)) for extent in draw(st.lists(st.integers(1, 2), max_size=6))]
     dissent = draw(st.sets(st.sampled_from(NAMES), max_size=1))
-    generator = random.Random(draw(st.integers(0, 2**32 - 1)))  # of `st.randoms` hypothesis would have to draw every number
+    generator = random.Random(draw(st.integers(0, 2**32 - 1)))  # each number of `st.randoms` is drawn by hypothesis
     scripts = []
     for rank in range(size):
         script: list[Request] = []

@@ -24,6 +24,7 @@ def host_with(tmp_path, monkeypatch):
         for index in range(count):
             (tmp_path / f"0000:{index:02x}:00.0").mkdir()
         monkeypatch.setattr(cuda, "_GPUS", tmp_path)
+        monkeypatch.setattr(cuda, "_NODES", tmp_path / "absent")
 
     return make
 
@@ -51,7 +52,18 @@ def test_gpus_are_counted_as_cuda_would_show_them(host_with, visible, count):
 
 def test_without_the_driver_no_variable_makes_a_gpu(tmp_path, monkeypatch):
     monkeypatch.setattr(cuda, "_GPUS", tmp_path / "absent")
+    monkeypatch.setattr(cuda, "_NODES", tmp_path / "absent")
     assert visible_gpus({"CUDA_VISIBLE_DEVICES": "0,1"}) == 0
+
+
+@pytest.mark.parametrize(("listed", "nodes", "count"), [(4, 2, 2), (0, 2, 2), (4, 0, 4), (0, 0, 0)])
+def test_containers_show_their_gpus_here_or_there(host_with, tmp_path_factory, monkeypatch, listed, nodes, count):
+    host_with(listed)
+    dev = tmp_path_factory.mktemp("dev")
+    for name in ("nvidiactl", "nvidia-uvm", *(f"nvidia{index}" for index in range(nodes))):
+        (dev / name).touch()
+    monkeypatch.setattr(cuda, "_NODES", dev)
+    assert visible_gpus({}) == count
 
 
 def test_a_rank_has_the_gpu_of_its_local_rank(host_with):

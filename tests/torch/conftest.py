@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import subprocess
 import sys
@@ -15,13 +14,6 @@ pytest.importorskip("torch")
 
 PROGRAMS = Path(__file__).parent / "programs"
 DEADLINE = 180.0  # seconds; far more than anything takes, so that a busy machine fails no test
-
-_spec = importlib.util.spec_from_file_location(
-    "gpu_fixtures", Path(__file__).parents[1] / "runtime" / "gpu" / "conftest.py"
-)
-_gpu_fixtures = importlib.util.module_from_spec(_spec)
-_spec.loader.exec_module(_gpu_fixtures)
-gpu_job = _gpu_fixtures.gpu_job
 
 
 @pytest.fixture

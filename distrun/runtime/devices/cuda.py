@@ -16,6 +16,7 @@ _SHARE = "DISTRUN_SHARE_GPUS"  # 1: ranks may share a GPU when there are too few
 # srun --gpus-per-task=1: every task sees GPUs that no other task sees, and all of them call the first one 0.
 _OWN = "SLURM_GPUS_PER_TASK"
 _GPUS = Path("/proc/driver/nvidia/gpus")  # one directory per GPU, named by its PCI address: 0000:3b:00.0
+_NODES = Path("/dev")  # with nvidia0, nvidia1, ...
 
 
 @dataclass(frozen=True)
@@ -54,9 +55,16 @@ def may_share(environ: Mapping[str, str]) -> bool:
 
 def visible_gpus(environ: Mapping[str, str]) -> int:
     """How many GPUs CUDA would show this process, as far as files and variables tell; 0 without NVIDIA's driver."""
-    present = sum(1 for _ in _GPUS.iterdir()) if _GPUS.is_dir() else 0
+    present = _present_gpus()
     visible = environ.get(_VISIBLE)
     return present if visible is None else min(present, _count_listed(visible, present))
+
+
+def _present_gpus() -> int:
+    """A container may see all GPUs of its host in /proc and only its own in /dev; some see none in /proc."""
+    listed = sum(1 for _ in _GPUS.iterdir()) if _GPUS.is_dir() else 0
+    nodes = sum(path.name.removeprefix("nvidia").isdecimal() for path in _NODES.glob("nvidia[0-9]*"))
+    return min(listed, nodes) if listed and nodes else listed or nodes
 
 
 def _count_listed(visible: str, present: int) -> int:

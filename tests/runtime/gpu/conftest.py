@@ -6,10 +6,7 @@ In both an address is that of host memory. The simulated GPU is tests/simulator,
 from __future__ import annotations
 
 import ctypes
-import os
-import subprocess
 import sys
-import tempfile
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -26,8 +23,6 @@ from distrun.runtime.gpu.buffers import DeviceBuffer
 from distrun.runtime.reduction import Reduction
 
 SIMULATOR = Path(__file__).parents[2] / "simulator"
-DEADLINE = 180.0  # seconds; far more than anything takes, so that a busy machine fails no test
-JITTER = 500  # microseconds
 
 # Stand-ins ----------------------------------------------------------------------------------------------------------------
 
@@ -183,57 +178,15 @@ def stand_ins() -> SimpleNamespace:
 # The simulated GPU --------------------------------------------------------------------------------------------------------
 
 
-def simulated_environ(gpus: int, folder: Path) -> dict[str, str]:
-    """What gives processes simulated GPUs, so many on each host; `folder` stands for /proc/driver/nvidia/gpus."""
-    return {
-        **{name: value for name, value in os.environ.items() if name != "CUDA_VISIBLE_DEVICES"},
-        "PYTHONPATH": os.pathsep.join([str(SIMULATOR), *filter(None, [os.environ.get("PYTHONPATH")])]),
-        "OMP_NUM_THREADS": "1",
-        "SIMULATED_GPUS": str(gpus),
-        "SIMULATED_GPU_FOLDER": str(folder),
-        "SIMULATED_GPU_JITTER": str(JITTER),
-        "SIMULATED_KERNEL_CACHE": f"{tempfile.gettempdir()}/simulated-gpu-kernels-{os.getuid()}",
-    }
-
-
 @pytest.fixture
-def gpu_job(run_on_hosts: Callable[..., subprocess.CompletedProcess[str]], tmp_path: Path) -> Callable[..., str]:
-    """Runs a program, given by its path, on `size` ranks with a simulated GPU each; what they printed.
-
-    `size` may also be the numbers of ranks on each of several hosts, and SIMULATED_GPUS another number of GPUs per host. The
-    ranks check everything themselves; where they are to `fail`, what they wrote to stderr comes with what they printed.
-    """
-
-    def run(program: Path, size: int | tuple[int, ...], *arguments: str, fail: bool = False, **environ: str) -> str:
-        command = [sys.executable, str(program), *arguments]
-        gpus = size if isinstance(size, int) else max(size)
-        environ = {**simulated_environ(gpus, tmp_path / "gpus"), "DISTRUN_STALL_TIMEOUT": "60", **environ}
-        if isinstance(size, tuple):
-            done = run_on_hosts(command, size, environ)
-        else:
-            done = subprocess.run(
-                [sys.executable, "-m", "distrun.runner", "-np", str(size), *command],
-                env=environ,
-                capture_output=True,
-                text=True,
-                timeout=DEADLINE,
-                check=False,
-            )
-        both = f"{done.stdout[-5000:]}\n{done.stderr[-10000:]}"
-        assert (done.returncode != 0) is fail, f"exit status {done.returncode}\n{both}"
-        return both if fail else done.stdout
-
-    return run
-
-
-@pytest.fixture
-def simulated(monkeypatch: pytest.MonkeyPatch) -> Iterator[ModuleType]:
+def simulated(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ModuleType]:
     """The simulated GPU in this process: `import cupy` finds it, and this is the module `simulator`.
 
     At the end `cupy` is gone again, and no violation must be left that the test has not cleared.
     """
     monkeypatch.syspath_prepend(SIMULATOR)
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    monkeypatch.setenv("SIMULATED_KERNEL_CACHE", str(tmp_path_factory.getbasetemp() / "kernels"))
     before = {name: sys.modules.pop(name) for name in list(sys.modules) if name.split(".")[0] == "cupy"}
     import simulator
 

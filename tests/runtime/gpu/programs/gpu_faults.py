@@ -1,7 +1,7 @@
 """What happens to the ranks when something goes wrong inside an allreduce on the GPUs, that is, after it was agreed on.
 
-The second allreduce goes wrong, in the way that the argument and SIMULATED_NCCL_... say. The host gets a result at once; it then
-waits for the device, as `loss.item()` does, which must come to an end; and the next call must tell the reason.
+The second allreduce goes wrong, in the way that the argument and SIMULATED_NCCL_... say. The host gets a result at once; it
+then waits for the device, as `loss.item()` does, which must come to an end; and the next call must tell the reason.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ with stream:
         if how == "killed" and rank == 1:
             os.kill(os.getpid(), signal.SIGKILL)
         stream.synchronize()
-        for step in range(100_000):  # what is wrong may come to light a moment after the device is free again
+        for _ in range(100_000):  # what is wrong may come to light a moment after the device is free again
             distrun.allreduce(array, name="later", op=distrun.Sum)
             stream.synchronize()
     except distrun.CollectiveError as error:

@@ -1,0 +1,51 @@
+"""The collectives on the GPU, every one with every dtype: on the simulated one and, where there is one, on a real GPU.
+
+Ranks share a real GPU if there is only one, which takes NCCL 2.30; with an older one what is tested is the way through the
+hosts' memory.
+"""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from distrun.runtime.devices.cuda import visible_gpus
+
+PROGRAMS = Path(__file__).parent / "programs"
+SIZES = ("1", "1000", "262147", "4194304")
+real = pytest.mark.skipif(not visible_gpus(os.environ), reason="there is no NVIDIA GPU")
+
+
+def test_every_collective_with_every_dtype(gpu_job):
+    said = gpu_job(PROGRAMS / "gpu_collectives.py", 2, "1", "77", SIMULATED_GPU_JITTER="0")
+    assert said.count("results are right") == 2
+
+
+@pytest.fixture
+def real_job(run_on_hosts):
+    """Runs a program on so many ranks of this host, without a launcher that would end the others when one is killed."""
+
+    def run(program, size, *arguments, fail=False):
+        environ = {**os.environ, "DISTRUN_SHARE_GPUS": "1", "DISTRUN_STALL_TIMEOUT": "60"}
+        done = run_on_hosts([sys.executable, str(PROGRAMS / program), *arguments], (size,), environ)
+        assert isinstance(done, subprocess.CompletedProcess)
+        assert (done.returncode != 0) is fail, f"exit status {done.returncode}\n{done.stdout}\n{done.stderr[-10000:]}"
+        return done.stdout
+
+    return run
+
+
+@pytest.mark.gpu
+@real
+@pytest.mark.parametrize("size", [1, 2])
+def test_every_collective_with_every_dtype_on_a_real_gpu(real_job, size):
+    said = real_job("gpu_collectives.py", size, *SIZES)
+    assert said.count("results are right") == size
+
+
+@pytest.mark.gpu
+@real
+def test_a_rank_that_is_killed_inside_an_allreduce_on_a_real_gpu(real_job):
+    assert "rank 0 was told" in real_job("gpu_death.py", 2, fail=True)
