@@ -23,6 +23,7 @@ from pathlib import Path
 import pytest
 
 from distrun.runtime.contract import LaunchContract
+from distrun.runtime.devices.cuda import visible_gpus
 
 DEADLINE = 240.0  # seconds; far more than anything takes, so that a busy machine fails no test
 SIMULATOR = Path(__file__).parent / "simulator"
@@ -35,6 +36,9 @@ Written by the tests (`scripts/features`), each on two or more real ranks unless
 "yes": every test of the feature has passed there; "-": no test covers it there.
 """
 COLUMNS = ("tensorflow", "jax", "torch")
+
+if visible_gpus(os.environ):  # most tests have more ranks than a machine has GPUs
+    os.environ.setdefault("DISTRUN_SHARE_GPUS", "1")
 
 # Ranks of several hosts, all of them this machine ---------------------------------------------------------------------------
 
@@ -225,7 +229,11 @@ def _place(item, marker) -> tuple[str, str, str]:
 def _is_everything(config) -> bool:
     options = config.option
     narrowed = (
-        options.keyword or options.markexpr or options.lf or getattr(options, "deselect", None) or options.collectonly
+        options.keyword
+        or options.markexpr
+        or getattr(options, "lf", None)
+        or getattr(options, "deselect", None)
+        or options.collectonly
     )
     return config.args == config.getini("testpaths") and not narrowed and not os.environ.get("PYTEST_XDIST_WORKER")
 

@@ -25,7 +25,7 @@ def reduce(
     """The reduced gradients. Sparse ones, which Keras does not make by itself, are reduced as dense ones."""
     # Accumulated gradients may be fewer than the variables; they are all there, and none is a variable's own.
     tensors = [_own(gradient, variable) for gradient, variable in zip(gradients, variables, strict=False)]
-    flags = torch.tensor([gradient is not None for gradient in gradients]).to(tensors[0].dtype)
+    flags = torch.tensor([gradient is not None for gradient in gradients], device=cuda.CPU).to(tensors[0].dtype)
     if cuda.kind(tensors[0]) == cuda.CPU:
         _on_host([*tensors, flags], collective)
     else:

@@ -47,6 +47,8 @@ LINGER = 0.0002
 """Seconds without a new submission after which the engine's own thread sets to work on small operations."""
 FAREWELL = "it called shutdown() or its script ended"
 """Why a rank has left, unless it says more."""
+PARTING = 10.0
+"""Seconds that `shutdown` gives the engine's own thread to end; in NCCL it may wait for a rank that does not come."""
 BIG = 256 << 10
 """Bytes of a tensor for which it sets to work at once."""
 
@@ -151,15 +153,18 @@ class Engine:
             if self._lock.acquire(blocking=False):
                 self._drive_and_release(handle)
                 continue
+            is_late = False
             with self._finished:
                 self._waiters += 1
                 try:
                     # The driver tells when it completes something and when it stops driving. It cannot do so between our
                     # look at the lock and here unnoticed: it takes `_finished` after it has let go of the lock.
                     if not handle.done and self._driving:
-                        self._finished.wait(1.0)
+                        is_late = not self._finished.wait(1.0)
                 finally:
                     self._waiters -= 1
+            if is_late and self._driver == self._thread.ident and self._station.is_busy:
+                self._station.glance_aside()
 
     def _drive_and_release(self, handle: Handle | None) -> None:
         self._driving = True
@@ -350,7 +355,10 @@ class Engine:
         ):  # in a signal handler, which has interrupted the driver: it ends by itself
             self._hood.announce(LEFT, farewell)
             return
-        self._thread.join()
+        self._thread.join(PARTING)
+        if self._thread.is_alive():
+            self._station.abort("distrun.shutdown() was called while an operation was being queued")
+            self._thread.join()
         with self._lock:
             self._abort(self._failure)
         self._station.close()

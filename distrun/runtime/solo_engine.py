@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from typing import TYPE_CHECKING, cast
 
 from distrun.runtime.backends.solo import SoloBackend
@@ -23,6 +24,7 @@ class SoloEngine:
         """`gpu_setting` is given if this rank is bound to a GPU."""
         self.backend = SoloBackend()
         self._station = Station(gpu_setting, self.backend)
+        self._lock = threading.Lock()  # held by who uses the GPU
 
     def gpu(self) -> Gpu:
         """The GPU of this rank; raises `UsageError` if it has none that can be used."""
@@ -33,7 +35,9 @@ class SoloEngine:
         if handle.request.device == CPU:
             perform(self.backend, [handle])
         else:
-            self.gpu().perform([cast("DeviceHandle", handle)])
+            gpu = self.gpu()
+            with self._lock:
+                gpu.perform([cast("DeviceHandle", handle)])
         handle.done = True
         return handle
 

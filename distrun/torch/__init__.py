@@ -25,7 +25,6 @@ from distrun.runtime.capabilities import (
     rocm_built,
 )
 from distrun.runtime.collectives import barrier, poll, synchronize
-from distrun.runtime.objects import allgather_object, broadcast_object
 from distrun.runtime.process_set import ProcessSet, global_process_set
 from distrun.runtime.reduction import Average, Max, Min, Product, Sum
 from distrun.runtime.world import (
@@ -64,6 +63,7 @@ from distrun.torch.collectives import (
 )
 from distrun.torch.compression import Compression
 from distrun.torch.data import distributed_sampler
+from distrun.torch.objects import allgather_object, broadcast_object
 from distrun.torch.optimizer import DistributedOptimizer
 from distrun.torch.ranks import init
 from distrun.torch.state import broadcast_optimizer_state, broadcast_parameters

@@ -199,10 +199,10 @@ class DenseBucket(Bucket):
         if self._absent in flags:
             for parameter, view, flag in zip(self.parameters, buffer.views, flags, strict=True):
                 if flag != self._absent:
-                    parameter.grad = view
+                    parameter.grad = view.detach()
             return
         for parameter, view in zip(self.parameters, buffer.views, strict=True):
-            parameter.grad = view
+            parameter.grad = view.detach()  # `grad.data = ...`, as in `Module.to`, must not change the view itself
 
     def holds(self, gradient: Tensor) -> bool:
         return not gradient.is_sparse and self._buffer.start <= gradient.data_ptr() < self._buffer.stop

@@ -19,6 +19,7 @@ from distrun.runtime.handles import Handle
 from distrun.runtime.request import describe
 from distrun.tensor_fusion.device_packing import Piece
 from distrun.torch import cuda
+from distrun.torch.arrivals import Arrivals
 from distrun.torch.bucket import FLAGS, Bucket, Start, failed_elsewhere, laid_out
 from distrun.torch.operations import Call, prepare
 from distrun.torch.tensors import STORAGE, empty
@@ -43,7 +44,8 @@ class _Buffer:
             laid_out(part[:count], parameter)
             for part, count, parameter in zip(parts, self.counts, parameters, strict=True)
         ]
-        self.strides = [view.stride() for view in self.views]
+        self.strides = [view.stride() for view in self.views]  # or others that mean the same: see `is_laid_out`
+        self.dtype = dtype
         self.whole = whole
         self.start, self.stop = whole.data_ptr(), whole.data_ptr() + whole.nbytes
         starts = [sum(slots[:index]) for index in range(number + 1)]
@@ -52,6 +54,23 @@ class _Buffer:
         self._known = empty(cuda.CUDA, 2 * number, dtype)  # flags that are all there, then flags that are all not there
         self._known[:number] = present
         self._known[number:] = absent
+        self.tensors = (whole, self._known)
+
+    def is_laid_out(self, gradient: Tensor, index: int) -> bool:
+        """Whether the gradient's memory can be copied as it is into the view at `index`."""
+        if gradient.layout is not torch.strided or gradient.dtype is not self.dtype:
+            return False
+        if gradient.is_conj() or gradient.is_neg():
+            return False
+        strides = gradient.stride()
+        if strides == self.strides[index]:
+            return True
+        # Strides of dimensions of extent 1 mean nothing: a 1x1 convolution's gradient in channels_last has its own.
+        extents, own = gradient.shape, self.strides[index]
+        if any(extent != 1 and one != other for extent, one, other in zip(extents, strides, own, strict=True)):
+            return False
+        self.strides[index] = strides
+        return True
 
     def flag_pieces(self, missing: Sequence[int]) -> list[Piece]:
         """What puts the flags into their place; `missing` lists the parameters, in order, that have no gradient."""
@@ -94,7 +113,7 @@ class DeviceBucket(Bucket):
         super().__init__(call, places, parameters)
         self._names = names
         self._sparse_as_dense = sparse_as_dense
-        self._arena = cuda.arena()
+        self._arena = arena = cuda.arena()
         present, self._absent = FLAGS.get(call.op, (1.0, 0.0))
         self._buffer = buffer = _Buffer(parameters, present, self._absent)
         memory.note(memory.GRADIENT_BUCKETS, buffer.whole.nbytes, buffer)
@@ -104,34 +123,36 @@ class DeviceBucket(Bucket):
         self._nothing = self._request._replace(
             shapes=((0,),)
         )  # a bucket is never empty: to the others this is a mismatch
-        self._user = self._arena.current_stream()  # which has used the buffer last
-        self._arrivals: set[int] = set()  # the streams on which gradients have been produced
+        self._user = arena.current_stream()  # which has used the buffer last
+        self._users = {self._user}  # which have ever used it
+        self._arrivals = Arrivals(arena)
         self._missing: list[int] = []  # indices
         self._handle: Handle | None = None
 
     def take(self, place: int) -> None:
-        self._arrivals.add(self._arena.current_stream())
+        self._arrivals.note()
 
     @torch.no_grad()
     def send(self, start: Start) -> None:
         gpu, stream = world.engine().gpu(), self._arena.current_stream()
-        driver = gpu.driver
-        others = self._arrivals - {stream}
         if self._user != stream and not cuda.is_capturing():  # what a graph captures has begun after it
-            others.add(self._user)
-        for other in others:
-            driver.wait(stream, driver.record(other))
-        pieces = self._pieces()
-        with driver.use():
-            gpu.packer.copy(pieces, self._request.dtype, self._request.dtype, self._factor, stream)
-        if others:
-            packed = driver.record(stream)
-            for other in others:  # their memory, let go of below, is theirs to use again
-                driver.wait(other, packed)
+            self._arrivals.add(self._user)
+        with self._arrivals.joined(gpu.driver, stream):
+            pieces = self._pieces()
+            with gpu.driver.use():
+                gpu.packer.copy(pieces, self._request.dtype, self._request.dtype, self._factor, stream)
+        self._use_on(stream)
         for parameter in self.parameters:
             parameter.grad = None
-        self._arrivals.clear()
         self._submit(start)
+
+    def _use_on(self, stream: int) -> None:
+        """Note that the buffer is used on `stream`, the current one."""
+        self._user = stream
+        if stream not in self._users and not cuda.is_capturing():  # a graph is replayed on any stream
+            self._users.add(stream)
+            for tensor in self._buffer.tensors:
+                self._arena.keep(tensor)
 
     def _pieces(self) -> list[Piece]:
         """What the kernel has to copy; gradients in another layout than their view are copied here."""
@@ -144,19 +165,12 @@ class DeviceBucket(Bucket):
                 self._missing.append(index)
                 pieces.append(Piece(0, target, count))
                 continue
-            if self._is_laid_out(gradient, index):
+            if buffer.is_laid_out(gradient, index):
                 pieces.append(Piece(gradient.data_ptr(), target, count))
             else:
-                view.copy_(self._dense(gradient, index) if gradient.is_sparse else gradient)
+                view.copy_(gradient if gradient.layout is torch.strided else self._dense(gradient, index))
                 pieces.append(Piece(target, target, count))  # to be scaled, if at all
         return pieces + buffer.flag_pieces(self._missing)
-
-    def _is_laid_out(self, gradient: Tensor, index: int) -> bool:
-        """Whether the gradient's memory can be copied as it is."""
-        view = self._buffer.views[index]
-        if gradient.is_sparse or gradient.dtype is not view.dtype or gradient.is_conj() or gradient.is_neg():
-            return False
-        return gradient.stride() == self._buffer.strides[index]
 
     def _dense(self, gradient: Tensor, index: int) -> Tensor:
         if not self._sparse_as_dense:
@@ -180,8 +194,8 @@ class DeviceBucket(Bucket):
         handle, self._handle = self._handle, None
         self._arrivals.clear()
         if handle is not None:
-            self._user = self._arena.current_stream()
             handle.wait()
+            self._use_on(self._arena.current_stream())
 
     def receive(self) -> None:
         try:
@@ -193,7 +207,7 @@ class DeviceBucket(Bucket):
         missing = self._missing_everywhere() if self._missing else set()
         for index, (parameter, view) in enumerate(zip(self.parameters, self._buffer.views, strict=True)):
             if index not in missing:
-                parameter.grad = view
+                parameter.grad = view.detach()  # as in `DenseBucket`
 
     def _missing_everywhere(self) -> set[int]:
         """Which parameters no rank has a gradient for. The host waits for the reduction."""
@@ -208,4 +222,4 @@ class DeviceBucket(Bucket):
         return {index for index in self._missing if flags[index] == self._absent}
 
     def holds(self, gradient: Tensor) -> bool:
-        return not gradient.is_sparse and self._buffer.start <= gradient.data_ptr() < self._buffer.stop
+        return gradient.layout is torch.strided and self._buffer.start <= gradient.data_ptr() < self._buffer.stop

@@ -9,9 +9,11 @@ import torch
 from torch import Tensor
 
 from distrun.errors import UsageError
+from distrun.runtime import world
 from distrun.runtime.handles import AnyHandle, Handle
 from distrun.runtime.reduction import Average, Sum
 from distrun.torch import cuda, operations
+from distrun.torch.arrivals import Arrivals
 from distrun.torch.bucket import FLAGS, Bucket, Start
 from distrun.torch.compression import Compressor
 from distrun.torch.operations import Call
@@ -77,6 +79,11 @@ class CompressedBucket(Bucket):
         self._compressor = compressor
         self._contexts: list[Any] = []
         self._handle: AnyHandle | None = None
+        self._arrivals = Arrivals(cuda.arena()) if cuda.kind(parameters[0]) == cuda.CUDA else None
+
+    def take(self, place: int) -> None:
+        if self._arrivals is not None:
+            self._arrivals.note()
 
     @torch.no_grad()
     def send(self, start: Start) -> None:
@@ -84,6 +91,17 @@ class CompressedBucket(Bucket):
         flags = torch.tensor(
             [absent if parameter.grad is None else present for parameter in self.parameters], device=cuda.CPU
         )
+        if self._arrivals is None:
+            tensors = self._compressed()
+        else:
+            with self._arrivals.joined(world.engine().gpu().driver, cuda.arena().current_stream()):
+                tensors = self._compressed()
+        # Not in place: a compressor may have returned the gradient itself.
+        self._handle = operations.grouped([*tensors, flags], self.call, operations.allreduce, start)
+        self.is_sent = True
+
+    def _compressed(self) -> list[Tensor]:
+        """What is to travel, on the GPU queued on the current stream."""
         tensors = []
         self._contexts = []
         for parameter in self.parameters:
@@ -93,11 +111,11 @@ class CompressedBucket(Bucket):
             compressed, context = self._compressor.compress(gradient)
             tensors.append(compressed)
             self._contexts.append(context)
-        # Not in place: a compressor may have returned the gradient itself.
-        self._handle = operations.grouped([*tensors, flags], self.call, operations.allreduce, start)
-        self.is_sent = True
+        return tensors
 
     def drop(self) -> None:
+        if self._arrivals is not None:
+            self._arrivals.clear()
         handle, self._handle = self._handle, None
         if handle is not None:
             handle.wait()

@@ -63,13 +63,14 @@ def DistributedOptimizer(  # noqa: N802 - Horovod's name
 
     Parameters may be on the CPU or on this rank's GPU, or some here and some there. On the GPU the host waits for nothing: all
     that `backward()` returns before is queued, as torch queues its own computations. Only where a parameter had no gradient on
-    this rank the host has to ask whether another one had.
+    this rank the host has to ask whether another one had. It does wait for sparse gradients, whose number it must know, and for
+    those of a compressor of your own.
 
     A step can be captured into a CUDA graph (`torch.cuda.graph`; of what `torch.cuda.make_graphed_callables` makes, the
     gradients are reduced outside of the graph). Run at least 3 whole steps before, on a side stream as torch's documentation
     says, with the same parameters taking part as later: in the first one the ranks meet and memory is allocated. Then capture
     on all ranks, and replay on all ranks the same graphs in the same order. In the captured step all parameters that need
-    gradients must have one.
+    gradients must have one. The graph may end behind `backward()`: `step()`, or `GradScaler.step`, then follows each replay.
 
     If `step` is given a closure, the loss it returns is reduced as well, so that optimizers which look at it (LBFGS) do the
     same on all ranks.

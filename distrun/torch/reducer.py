@@ -106,6 +106,8 @@ class GradientReducer:
         self._arrived: dict[int, None] = {}  # places, in the order in which their gradients came
         self._passes = 0  # since the last reduction
         self._is_reduced = False  # since the last step
+        self._is_on_gpu = False  # whether any bucket is
+        self._is_recorded = False  # whether a CUDA graph reduces the gradients when it is replayed
         self._call: FrameType | None = None  # of the engine: tells one pass from another
         self._tasks: set[int] = set()  # the graph tasks of the open pass that we know of
         self._dead = -1  # this task and earlier ones are over: their pass has failed
@@ -281,8 +283,8 @@ class GradientReducer:
 
     @property
     def is_due(self) -> bool:
-        """Whether there may be gradients that have not been reduced."""
-        return not self._is_reduced or self._passes > 0
+        """Whether there may be gradients that have not been reduced. A replayed graph calls no hooks, and reduces its own."""
+        return self._passes > 0 or not (self._is_reduced or self._is_recorded)
 
     def forget(self) -> None:
         """The gradients have been used, or dropped: the next ones are new."""
@@ -314,13 +316,23 @@ class GradientReducer:
             for bucket in buckets:
                 bucket.receive()
         except BaseException:
-            self._drain()
+            self._give_up()
             raise
         finally:
             self._reset_buckets()
             self._close_pass()
         self._is_reduced = True
         self._passes = 0
+        if self._is_on_gpu and cuda.is_capturing():
+            self._is_recorded = True
+
+    def _give_up(self) -> None:
+        """What was to be sent next could not be: the other ranks must not wait for it, nor for the rest."""
+        for bucket in self._buckets or ():
+            if not bucket.is_sent:
+                with suppress(Exception):  # the first error is the one to be told
+                    bucket.forfeit(submit)
+        self._drain()
 
     def _check_again(self) -> None:
         """Averages may be averaged again, together with what has been added since; sums would be summed again."""
@@ -387,6 +399,8 @@ class GradientReducer:
                 buckets.append(SparseBucket(call, place, self._parameters[place], kinds[place] - _SPARSE))
         self._buckets = buckets
         self._unsent = len(buckets)
+        self._is_on_gpu = any(cuda.kind(parameter) == cuda.CUDA for parameter in self._parameters)
+        self._is_recorded = False
         homes = {place: bucket for bucket in buckets for place in bucket.places}
         self._home = [homes[place] for place in range(len(self._parameters))]
 

@@ -97,6 +97,12 @@ def test_ranks_share_gpus_in_turn_when_allowed(host_with):
     assert devices.bind(replace(LAST_OF_THREE, local_rank=1), {"DISTRUN_SHARE_GPUS": "1"}) == Cuda(1, sharers=1)
 
 
+def test_sharing_is_yes_or_no(host_with):
+    host_with(2)
+    with pytest.raises(UsageError, match=r"DISTRUN_SHARE_GPUS='yes' is neither 1 .* nor 0"):
+        devices.bind(LAST_OF_THREE, {"DISTRUN_SHARE_GPUS": "yes"})
+
+
 def test_a_gpu_that_slurm_gave_to_the_task_alone_is_its_first(host_with):
     host_with(1)
     assert devices.bind(LAST_OF_THREE, {"SLURM_GPUS_PER_TASK": "1", "CUDA_VISIBLE_DEVICES": "0"}) == Cuda(0)

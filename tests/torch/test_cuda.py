@@ -12,7 +12,8 @@ import torch
 from distrun.errors import UsageError
 from distrun.runtime.devices.cpu import Cpu
 from distrun.runtime.devices.cuda import Cuda
-from distrun.torch import cuda, ranks
+from distrun.torch import cuda, device_bucket, ranks
+from distrun.torch.arrivals import Arrivals
 from distrun.torch.optimizer import FIRST_BUCKET_BYTES, _bytes
 
 PROGRAMS = Path(__file__).parent / "programs"
@@ -94,6 +95,7 @@ def test_memory_comes_from_the_pool_of_the_stream_that_is_asked_for(monkeypatch)
     monkeypatch.setattr(torch, "empty", lambda count, dtype, device: calls.append(device) or empty(count, dtype=dtype))
     for name in ("device", "stream"):
         monkeypatch.setattr(torch.cuda, name, lambda what, name=name: Noted(name, what))
+    monkeypatch.setattr(cuda, "_raw_stream", lambda index: 0xA00)
     monkeypatch.setattr(torch.cuda, "default_stream", lambda device: f"default of {device}")
     monkeypatch.setattr(torch.cuda, "ExternalStream", lambda pointer, device: f"{pointer:#x} of {device}")
     arena = cuda.TorchArena(1)
@@ -106,6 +108,58 @@ def test_memory_comes_from_the_pool_of_the_stream_that_is_asked_for(monkeypatch)
         ]
         assert (buffer.size, buffer.dtype.name, buffer.owner.dtype) == (3, "uint16", torch.uint16)
         assert buffer.pointer == buffer.owner.data_ptr()
+    calls.clear()
+    arena.empty(3, np.dtype("bool"), 0xA00)
+    assert calls == [torch.device("cuda", 1)], "it is the current one"
+
+
+def test_the_current_stream_is_asked_for_in_the_cheapest_way_there_is(monkeypatch):
+    monkeypatch.setattr(cuda, "_raw_stream", lambda index: 0x10 + index)
+    assert cuda.TorchArena(3).current_stream() == 0x13
+    monkeypatch.setattr(cuda, "_raw_stream", None)
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda index: SimpleNamespace(cuda_stream=0x20 + index))
+    assert cuda.TorchArena(3).current_stream() == 0x23
+
+
+def test_gradients_of_other_streams_are_joined_and_their_memory_goes_back_after_that():
+    log = []
+    driver = SimpleNamespace(
+        record=lambda stream: f"event {stream}", wait=lambda stream, event: log.append((stream, event))
+    )
+    streams = iter((5, 7, 5, 7))
+    arrivals = Arrivals(SimpleNamespace(current_stream=lambda: next(streams)))
+    for _ in range(3):
+        arrivals.note()
+    with arrivals.joined(driver, 7):
+        log.append("read")
+    assert log == [(7, "event 5"), "read", (5, "event 7")]
+    log.clear()
+    arrivals.note()
+    with arrivals.joined(driver, 7):
+        pass
+    arrivals.add(5)
+    arrivals.clear()
+    with arrivals.joined(driver, 7):
+        pass
+    assert not log
+
+
+def test_gradients_that_lie_as_their_parameter_does_are_copied_as_they_are(monkeypatch):
+    monkeypatch.setattr(device_bucket, "empty", lambda kind, count, dtype: torch.empty(count, dtype=dtype))
+    convolution = torch.nn.Conv2d(8, 4, 1)
+    for layout in (torch.contiguous_format, torch.channels_last):
+        parameters = list(convolution.to(memory_format=layout).parameters())
+        buffer = device_bucket._Buffer(parameters, 1.0, 0.0)
+        for strides in ((8, 1, 1, 1), (8, 1, 8, 8), (8, 1, 1, 1)):
+            assert buffer.is_laid_out(torch.empty_strided((4, 8, 1, 1), strides), 0)
+        assert buffer.is_laid_out(torch.ones(4), 1)
+        for gradient in (
+            torch.empty_strided((4, 8, 1, 1), (1, 4, 1, 1)),
+            torch.ones(4, 8, 1, 1).half(),
+            torch.ones(4, 8, 1, 1).to_sparse(),
+            torch._neg_view(torch.ones(4, 8, 1, 1)),
+        ):
+            assert not buffer.is_laid_out(gradient, 0)
 
 
 def test_the_first_buckets_size_can_be_set(monkeypatch):

@@ -237,6 +237,19 @@ def test_a_pass_that_failed_is_told_from_the_next_one(planned):
         within_backward(lambda: planned.arrive(8, 2))
 
 
+def test_what_cannot_be_sent_at_the_end_of_a_pass_is_not_waited_for_by_other_ranks(planned):
+    first, second = planned.reducer._buckets
+
+    def fail(start):
+        raise UsageError("sparse")
+
+    first.send = fail
+    with pytest.raises(UsageError, match="sparse"):
+        planned.reducer.complete()
+    assert planned.log == [("forfeit", (0, 1)), ("forfeit", (2, 3)), ("drop", (0, 1)), ("drop", (2, 3))]
+    assert not second.is_sent
+
+
 def test_a_capture_before_the_meeting_is_refused(planned, monkeypatch):
     monkeypatch.setattr(reducer.cuda, "kind", lambda tensor: "cuda")
     monkeypatch.setattr(reducer.cuda, "is_capturing", lambda: True)

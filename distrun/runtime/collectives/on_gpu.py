@@ -72,7 +72,9 @@ def broadcast(tensor: GpuArray, root: int, name: str | None, process_set: int, i
         output = _room(flat.size, flat.dtype)
         if world.rank() == root:
             driver.copy(output.pointer, flat.pointer, flat.nbytes, CupyArena(driver).current_stream())
-        return handle(request, (), [output], _new, tensor.dtype)
+        made = handle(request, (), [output], _new, tensor.dtype)
+        made.kept.append(flat)
+        return made
 
 
 def flat_rows(tensors: Sequence[GpuArray]) -> tuple[list[DeviceBuffer], str]:

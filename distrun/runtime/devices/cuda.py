@@ -49,8 +49,11 @@ class Cuda(Device):
 
 
 def may_share(environ: Mapping[str, str]) -> bool:
-    """Whether ranks may share a GPU."""
-    return environ.get(_SHARE) == "1"
+    """Whether ranks may share a GPU; raises `UsageError` for what is neither yes nor no."""
+    choice = environ.get(_SHARE) or "0"
+    if choice not in ("0", "1"):
+        raise UsageError(f"{_SHARE}={choice!r} is neither 1 (ranks may share a GPU) nor 0: correct it, or unset it")
+    return choice == "1"
 
 
 def visible_gpus(environ: Mapping[str, str]) -> int:

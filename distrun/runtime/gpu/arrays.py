@@ -17,11 +17,12 @@ import numpy as np
 
 from distrun.errors import UsageError
 from distrun.runtime import dtypes
-from distrun.runtime.gpu.buffers import DeviceBuffer
+from distrun.runtime.gpu.buffers import Borrowed, DeviceBuffer
 from distrun.runtime.gpu.driver import Driver, Event
 
 _CUDA = 2  # kDLCUDA, the device type in DLPack
 _LEGACY = 1  # cudaStreamLegacy: another name of stream 0
+_PER_THREAD = 2  # cudaStreamPerThread
 _READ_ONLY = 1  # DLPACK_FLAG_BITMASK_READ_ONLY
 _FLAGS = 24  # bytes before `flags` in DLManagedTensorVersioned: the version, the manager's context, the deleter
 _VERSIONED = b"dltensor_versioned"
@@ -83,10 +84,12 @@ class GpuArray:
         Raises:
             UsageError: distrun cannot move elements of this type.
         """
-        array = self._stored()
+        array = owner = self._stored()
         if not array.flags.c_contiguous:
-            array = array.copy()
-        return DeviceBuffer(array.data.ptr, array.size, array.dtype, array), dtypes.name_of(self.dtype)
+            array = owner = array.copy()
+        elif self.is_foreign:
+            owner = Borrowed(array)
+        return DeviceBuffer(array.data.ptr, array.size, array.dtype, owner), dtypes.name_of(self.dtype)
 
     def write_back(self, buffer: DeviceBuffer) -> None:
         """Queue a copy of what `flat` gave into the array, if that was a copy."""
@@ -214,10 +217,23 @@ class CupyArena:
 
     def __init__(self, driver: Driver) -> None:
         self._driver = driver
+        self._streams: dict[int, Any] = {}  # which have been current: cupy destroys a stream that nobody keeps
 
     def current_stream(self) -> int:
-        """cupy's current stream of the calling thread, on this rank's GPU."""
-        return int(self._driver.cupy.cuda.get_current_stream(self._driver.index).ptr)
+        """cupy's current stream of the calling thread, on this rank's GPU.
+
+        Raises:
+            UsageError: it is the thread's default stream, which has the same address in all threads.
+        """
+        stream = self._driver.cupy.cuda.get_current_stream(self._driver.index)
+        pointer = int(stream.ptr)
+        if pointer == _PER_THREAD:
+            raise UsageError(
+                "cupy's current stream is the thread's own default stream, which distrun's thread cannot wait for: unset "
+                "CUPY_CUDA_PER_THREAD_DEFAULT_STREAM, or make a stream current (with cupy.cuda.Stream(non_blocking=True):)"
+            )
+        self._streams[pointer] = stream
+        return pointer
 
     def empty(self, count: int, dtype: np.dtype[Any], stream: int) -> DeviceBuffer:
         """Uninitialised memory from cupy's pool, for use on `stream`."""

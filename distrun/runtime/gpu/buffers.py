@@ -36,6 +36,13 @@ class DeviceBuffer:
         return DeviceBuffer(self.pointer + start * self.dtype.itemsize, stop - start, self.dtype, self.owner)
 
 
+@dataclass(frozen=True, slots=True)
+class Borrowed:
+    """An owner whose memory does not come from the arena, and so may be used again without regard to the arena's streams."""
+
+    owner: Any
+
+
 class Arena(Protocol):
     """A framework's GPU memory and streams. Streams are addresses, as CUDA calls them; 0 is the legacy default stream."""
 

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+import queue
 import threading
 import time
 from collections.abc import Callable, MutableMapping
+from contextlib import suppress
 from typing import TypeVar
 
 import numpy as np
@@ -66,6 +68,7 @@ class Communicators:
         self._communicators: dict[int, AnyCommunicator] = {}
         self._lock = threading.Lock()
         self._aborted: str | None = None
+        self._helper: _Helper | None = None
         if shares and host.size > 1:
             set_environment()
 
@@ -103,8 +106,13 @@ class Communicators:
         def trouble() -> str | None:
             return self._why_aborted() or self._trouble()
 
-        what = f"NCCL on rank {rank} connects its GPU with those of the {size - 1} other ranks"
-        return _watched(make, lambda late: late.abort(), what, self._patience, trouble)
+        def dispose(late: Communicator) -> None:
+            with self._driver.use():
+                late.abort()
+
+        self._helper = helper = self._helper or _Helper()
+        what = f"NCCL on rank {rank} connects the GPUs of {size} ranks (NCCL_DEBUG=INFO shows how far it is)"
+        return _watched(helper, make, dispose, what, self._patience, trouble)
 
     def _name_of_group(self) -> bytes:
         """What NCCL knows the group by; made by one rank and told to the others, or its error is."""
@@ -137,29 +145,66 @@ class Communicators:
         with self._lock:
             if self._aborted is None:
                 self._aborted = reason
-        for communicator in list(self._communicators.values()):
-            communicator.abort(reason)
+        self._end(lambda communicator: communicator.abort(reason), CLOSING, lambda: None)
 
-    def close(self) -> None:
-        """Let go of all. Ranks of one host wait for each other there, so the wait has an end if one does not come."""
-        communicators = list(self._communicators.values())
+    def close(self, patience: Patience | None = None) -> None:
+        """Let go of all, unless they have been aborted. Ranks of one host wait for each other there, so the wait has an end if
+        one does not come."""
+        if self._aborted is None:
+            self._aborted = "the communicators were closed"
+            self._end(lambda communicator: communicator.close(), patience or CLOSING, self._trouble)
         self._communicators.clear()
-        self._aborted = self._aborted or "the communicators were closed"
-        for communicator in communicators:
-            try:
-                _watched(communicator.close, lambda _: None, "NCCL is closed", CLOSING, self._trouble)
-            except (JobAbortedError, StallError):
-                pass  # what it holds goes with the process
+        if self._helper is not None:
+            self._helper.end()
+
+    def _end(
+        self, end: Callable[[AnyCommunicator], None], patience: Patience, trouble: Callable[[], str | None]
+    ) -> None:
+        """End all communicators. NCCL waits there until all CUDA graphs are gone that contain calls of it."""
+        communicators = list(self._communicators.values())
+
+        def work() -> None:
+            with self._driver.use():  # or NCCL would make a context on the thread's GPU, to which it returns
+                for communicator in communicators:
+                    end(communicator)
+
+        if communicators and self._helper is not None:
+            with suppress(JobAbortedError, StallError):  # what they hold goes with the process
+                _watched(self._helper, work, lambda _: None, "NCCL is closed", patience, trouble)
+
+
+class _Helper:
+    """A thread for what may wait for other ranks and cannot be interrupted; one thing after the other.
+
+    It stays, to close what it has made: Python 3.12 makes no threads any more when the interpreter exits.
+    """
+
+    def __init__(self) -> None:
+        self._work: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
+        threading.Thread(target=self._serve, name="distrun-nccl", daemon=True).start()
+
+    def start(self, work: Callable[[], None]) -> None:
+        """Let it do `work`, which raises nothing, next."""
+        self._work.put(work)
+
+    def end(self) -> None:
+        """Let it end when it has done everything."""
+        self._work.put(None)
+
+    def _serve(self) -> None:
+        while (work := self._work.get()) is not None:
+            work()
 
 
 def _watched(
+    helper: _Helper,
     work: Callable[[], _T],
     dispose: Callable[[_T], None],
     what: str,
     patience: Patience,
     trouble: Callable[[], str | None],
 ) -> _T:
-    """Do something that may wait for other ranks, and cannot be interrupted, in a thread of its own; its result.
+    """Do something that may wait for other ranks, and cannot be interrupted, in the helper's thread; its result.
 
     Args:
         dispose: lets go of a result that comes when nobody waits for it any more.
@@ -187,7 +232,7 @@ def _watched(
                 dispose(result)
         is_done.set()
 
-    threading.Thread(target=run, name="distrun-nccl", daemon=True).start()
+    helper.start(run)
     vigil = Vigil(patience, lambda: what, None)
     try:
         while not is_done.wait(LOOK):

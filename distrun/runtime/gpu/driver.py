@@ -92,8 +92,11 @@ class Driver:
         Raises:
             DeviceError: the device has failed.
         """
-        with self.use():
-            status = self._runtime.eventQuery(event.ptr)  # `event.done` takes an error for "not yet"
+        try:
+            with self.use():
+                status = self._runtime.eventQuery(event.ptr)  # `event.done` takes an error for "not yet"
+        except self._runtime.CUDARuntimeError as error:
+            raise DeviceError(f"GPU {self.index} has failed: {error}") from None
         if status not in (_DONE, _NOT_READY):
             raise DeviceError(f"GPU {self.index} has failed: {self._runtime.CUDARuntimeError(status)}")
         return bool(status == _DONE)
@@ -119,9 +122,16 @@ class Driver:
 
     def relax_capture(self) -> None:
         """Let the calling thread ask for events while another thread records a CUDA graph, which that would otherwise spoil."""
-        mode = ctypes.c_int(_RELAXED)
-        with suppress(OSError, AttributeError):
-            ctypes.CDLL(_LIBCUDA).cuThreadExchangeStreamCaptureMode(ctypes.byref(mode))
+        _exchange_capture_mode(_RELAXED)
+
+    @contextmanager
+    def relaxed_capture(self) -> Iterator[None]:
+        """The same, for as long as this is entered."""
+        before = _exchange_capture_mode(_RELAXED)
+        try:
+            yield
+        finally:
+            _exchange_capture_mode(before)
 
     # Memory ----------------------------------------------------------------------------------------------------------
 
@@ -132,9 +142,11 @@ class Driver:
 
     def allocate(self, count: int, dtype: np.dtype[Any], stream: int) -> DeviceBuffer:
         """Uninitialised memory from cupy's pool, for use on `stream`."""
-        with self.use(), self.cupy.cuda.Stream.from_external(_Foreign(stream)):
+        owner = self.cupy.cuda.Stream.from_external(_Foreign(stream))
+        with self.use(), owner:
             memory = self.cupy.cuda.alloc(max(1, count * dtype.itemsize))
-        return DeviceBuffer(memory.ptr, count, dtype, memory)
+        # cupy's asynchronous pool frees memory on this stream if it still exists then, else on any that is current.
+        return DeviceBuffer(memory.ptr, count, dtype, (owner, memory))
 
     def pinned(self, count: int, dtype: np.dtype[Any]) -> NDArray[Any]:
         """A flat array in page-locked host memory, which the GPU reads and writes by itself."""
@@ -153,6 +165,14 @@ class _Foreign:
         return 0, self._stream
 
 
+def _exchange_capture_mode(mode: int) -> int:
+    """Set what the calling thread may do while streams are captured; what it was."""
+    exchanged = ctypes.c_int(mode)
+    with suppress(OSError, AttributeError):
+        ctypes.CDLL(_LIBCUDA).cuThreadExchangeStreamCaptureMode(ctypes.byref(exchanged))
+    return exchanged.value
+
+
 def _has_context(index: int) -> bool:
     """Whether this process uses GPU `index` already."""
     flags, active = ctypes.c_uint(), ctypes.c_int()
@@ -169,4 +189,9 @@ def _import_cupy() -> Any:
             f"GPU tensors need cupy, which cannot be imported ({error}): pip install 'distrun[cuda12]' or 'distrun[cuda13]', "
             "as the CUDA version of your framework has it"
         ) from None
+    if not hasattr(cupy.cuda.Stream, "from_external"):
+        raise UsageError(
+            f"GPU tensors need cupy 14 or newer, and this is {cupy.__version__}: pip install 'distrun[cuda12]' or "
+            "'distrun[cuda13]', as the CUDA version of your framework has it"
+        )
     return cupy

@@ -8,6 +8,7 @@ computation, is known from the events behind its inputs.
 from __future__ import annotations
 
 import logging
+import threading
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -31,19 +32,29 @@ class Flight:
     finished: Event
     """Behind the operation itself."""
     cargo: Sequence[Any] = ()
-    """Whatever must live until then."""
+    """The handles of what was queued, with their memory; it stays until then, or until `release`."""
+    kept: Sequence[Any] = ()
+    """Whatever else must live until then."""
     since: float | None = field(default=None, init=False)
     """When it was first seen to wait for nothing of this rank's own."""
 
+    def release(self, handle: Any) -> None:
+        """Let go of a handle whose stream waits for `finished`: there its memory may be used again, in the order of the stream.
+
+        A host that is far ahead of its device would hold the memory of many operations otherwise.
+        """
+        self.cargo = [other for other in self.cargo if other is not handle]
+
 
 class Flights:
-    """The operations in flight on one stream, oldest first. One thread adds, and one (another, perhaps) looks."""
+    """The operations in flight on one stream, oldest first. One thread adds, and any may look."""
 
     def __init__(self, is_done: Callable[[Event], bool], patience: Patience) -> None:
         """`is_done` raises when the device has failed."""
         self._is_done = is_done
         self._patience = patience
         self._flights: deque[Flight] = deque()
+        self._looking = threading.Lock()
         self._next_warning = 0.0
 
     def __len__(self) -> int:
@@ -63,6 +74,10 @@ class Flights:
             StallError: the stall timeout is over.
             DeviceError: the device has failed.
         """
+        with self._looking:
+            self._look(now)
+
+    def _look(self, now: float) -> None:
         while self._flights and self._is_done(self._flights[0].finished):
             self._flights.popleft()
         if not self._flights:
@@ -82,13 +97,14 @@ class Flights:
 
     def take_all(self) -> list[Flight]:
         """Give up: everything that has not landed."""
-        flights = list(self._flights)
-        self._flights.clear()
+        with self._looking:
+            flights = list(self._flights)
+            self._flights.clear()
         return flights
 
 
 def _stuck(flight: Flight) -> str:
     return (
         f"{flight.what}: all ranks have submitted it and this rank's GPU is ready, but it does not end: the GPU of another "
-        "rank has not come to it yet, or the connection between the GPUs is stuck"
+        "rank has not come to it yet, or the connection between the GPUs is stuck, which NCCL_DEBUG=INFO may show"
     )

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import numpy as np
@@ -19,19 +20,23 @@ from distrun.runtime.backends.base import Backend
 from distrun.runtime.gpu import choice
 from distrun.runtime.gpu.buffers import DeviceBuffer
 from distrun.runtime.gpu.communicators import Communicators
-from distrun.runtime.gpu.driver import Driver
+from distrun.runtime.gpu.driver import Driver, Event
 from distrun.runtime.gpu.flights import Flight, Flights
 from distrun.runtime.gpu.handles import DeviceHandle
 from distrun.runtime.gpu.nccl_backend import NcclBackend, takes
 from distrun.runtime.gpu.packing import Packer
 from distrun.runtime.gpu.setting import Setting
 from distrun.runtime.gpu.staging import StagedBackend
+from distrun.runtime.neighbourhood import Patience, Vigil
 from distrun.runtime.performing import describe
 
 log = logging.getLogger("distrun")
 
 LANDING = 10.0
 """Seconds that `shutdown` gives operations in flight to end."""
+
+RECORDED = Patience(0.0, 1.0)
+"""How long the end of a communicator is waited for whose calls are in CUDA graphs, which may live as long as the process."""
 
 
 class Gpu:
@@ -60,6 +65,7 @@ class Gpu:
         self._communicators: Communicators | None = None
         self._nccl: NcclBackend | None = None
         self._staged: StagedBackend | None = None
+        self._vigil: Vigil | None = None  # while an operation is being queued, which NCCL may let wait for other ranks
         self._is_recorded = False  # whether a CUDA graph may carry out operations without our knowledge
 
     # Carrying out ----------------------------------------------------------------------------------------------------
@@ -73,17 +79,39 @@ class Gpu:
                 driver.wait(stream, handle.ready)
             carrier = self._carrier(handles[0], stream)
             is_recorded = driver.is_capturing(stream)
-            carrier.perform(handles, self._room, what)
-            finished = driver.record(stream)
-        for handle in handles:
-            handle.finished = finished
-        if is_recorded:
-            self._is_recorded = True
-        elif self._own_stream is not None:
-            is_first = not self._flights
-            self._flights.add(Flight(what, [handle.ready for handle in handles], finished, handles))
+            with self._watched(what, carrier):
+                carrier.perform(handles, self._room, what)
+                finished = driver.record(stream)
+                for handle in handles:
+                    handle.finished = finished
+                if is_recorded:
+                    self._is_recorded = True
+                elif self._own_stream is not None:
+                    self._note(what, handles, finished)
+
+    @contextmanager
+    def _watched(self, what: str, carrier: NcclBackend | StagedBackend) -> Iterator[None]:
+        """Have what is being queued looked after: NCCL connects GPUs when they first need it, and waits for all ranks."""
+        is_first = not self.is_busy
+        if carrier is self._nccl:
+            self._vigil = Vigil(
+                self._setting.patience, lambda: f"{what}: NCCL does not come to an end of queueing it", None
+            )
             if is_first:
                 self._alert()
+        try:
+            yield
+        finally:
+            self._vigil = None
+        if carrier is not self._nccl:  # what was in flight before may have landed meanwhile, and nobody looks any more
+            self._alert()
+
+    def _note(self, what: str, handles: Sequence[DeviceHandle], finished: Event) -> None:
+        kept = [owner for handle in handles for owner in handle.kept]
+        flight = Flight(what, [handle.ready for handle in handles], finished, handles, kept)
+        self._flights.add(flight)
+        for handle in handles:
+            handle.flight = flight
 
     def _carrier(self, handle: DeviceHandle, stream: int) -> NcclBackend | StagedBackend:
         if self._staged is None:
@@ -119,7 +147,7 @@ class Gpu:
     @property
     def is_busy(self) -> bool:
         """Whether there is anything to look after."""
-        return bool(self._flights) or self._is_recorded
+        return bool(self._flights) or self._is_recorded or self._vigil is not None
 
     def look(self, now: float) -> None:
         """See whether what is in flight ends, in time and well.
@@ -129,6 +157,9 @@ class Gpu:
         """
         if self._communicators is not None:
             self._communicators.check()
+        vigil = self._vigil
+        if vigil is not None:
+            vigil.look(now)
         self._flights.look(now)
 
     def abort(self, reason: str) -> None:
@@ -157,9 +188,10 @@ class Gpu:
         if reason is not None:
             self.abort(reason)
         elif self._staged is not None:
-            self._staged.close()
+            with suppress(CollectiveError):  # the device has failed, which has been told
+                self._staged.close()
         if self._communicators is not None:
-            self._communicators.close()
+            self._communicators.close(RECORDED if self._is_recorded else None)
         self._communicators, self._nccl, self._staged = None, None, None
 
     # What is there ---------------------------------------------------------------------------------------------------

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from distrun.runtime.gpu.buffers import Arena, DeviceBuffer
+from distrun.runtime.gpu.buffers import Arena, Borrowed, DeviceBuffer
 from distrun.runtime.gpu.driver import Event
+from distrun.runtime.gpu.flights import Flight
 from distrun.runtime.handles import Handle
 from distrun.runtime.request import Request
 
@@ -30,6 +31,8 @@ class DeviceHandle(Handle):
     outputs: Sequence[DeviceBuffer]  # type: ignore[assignment]
     finished: Event | None = None
     """Behind the operation on the communication stream; None until it is queued."""
+    flight: Flight | None = None
+    """What keeps this handle until the device has passed `finished`."""
 
     def __init__(
         self,
@@ -46,6 +49,7 @@ class DeviceHandle(Handle):
         super().__init__(engine, request, inputs, outputs, collect, given)  # type: ignore[arg-type]
         self.arena = arena
         self._driver = engine.gpu().driver
+        self.kept: list[Any] = [buffer.owner for buffer in inputs if isinstance(buffer.owner, Borrowed)]
         self.stream = arena.current_stream()
         self.ready = self._driver.record(self.stream)
 
@@ -64,5 +68,8 @@ class DeviceHandle(Handle):
         if not self.done:
             self.engine.wait(self)
         if self.error is None and self.finished is not None:
-            self._driver.wait(self.arena.current_stream(), self.finished)
+            stream = self.arena.current_stream()
+            self._driver.wait(stream, self.finished)
+            if stream == self.stream and self.flight is not None:
+                self.flight.release(self)
         return super().wait()

@@ -81,10 +81,19 @@ class Station:
         if not self._is_relaxed:
             self._is_relaxed = True
             self._gpu.driver.relax_capture()
+        return self._look(self._gpu)
+
+    def glance_aside(self) -> None:
+        """The same by another thread, while the engine's own may be stuck in NCCL, which waits for other ranks."""
+        if self._gpu is not None and self.trouble is None:
+            with self._gpu.driver.relaxed_capture():
+                self._look(self._gpu)
+
+    def _look(self, gpu: Gpu) -> str | None:
         reason = self._fallen()
         try:
             if reason is None:
-                self._gpu.look(time.monotonic())
+                gpu.look(time.monotonic())
         except CollectiveError as error:
             reason = str(error)
         if reason is not None:

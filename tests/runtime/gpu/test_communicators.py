@@ -148,7 +148,7 @@ def test_a_rank_that_is_gone_is_not_waited_for(stand_ins: SimpleNamespace, nccl:
         return gone[0] if gone else None
 
     made = Communicators(driver_of(stand_ins, nccl), FirstRank(), trouble=trouble)  # type: ignore[arg-type]
-    with pytest.raises(CollectiveError, match=r"NCCL on rank 0 connects .* the 1 other ranks: rank 1 .* was killed"):
+    with pytest.raises(CollectiveError, match=r"NCCL on rank 0 connects the GPUs of 2 ranks .*: rank 1 .* was killed"):
         made.get()
     nccl.open.set()  # what comes too late is let go of
     assert nccl.ended.acquire(timeout=20)
@@ -166,7 +166,7 @@ def test_a_rank_that_does_not_come_is_waited_for_as_long_as_patience_lasts(
         pytest.raises(StallError, match="gave up after 0 s: NCCL on rank 0"),
     ):
         made.get()
-    assert "waiting for 0 s: NCCL on rank 0 connects its GPU" in caplog.text
+    assert "waiting for 0 s: NCCL on rank 0 connects the GPUs of 2 ranks" in caplog.text
     nccl.open.set()
 
 
@@ -209,6 +209,44 @@ def test_closing_ends_though_a_neighbour_does_not_come(
     made.close()
     assert not nccl.log
     nccl.open.set()
+
+
+def test_closing_makes_no_thread(stand_ins: SimpleNamespace, nccl: Nccl, monkeypatch: pytest.MonkeyPatch) -> None:
+    made = Communicators(driver_of(stand_ins, nccl), FirstRank())  # type: ignore[arg-type]
+    made.get()
+
+    def refuse(thread: threading.Thread) -> None:
+        raise RuntimeError("can't create new thread at interpreter shutdown")  # Python 3.12, in atexit
+
+    monkeypatch.setattr(threading.Thread, "start", refuse)
+    made.close()
+    assert nccl.log == ["destroy"]
+
+
+@pytest.mark.parametrize("end", [Communicators.abort, Communicators.close])
+def test_the_gpu_is_current_where_communicators_end(stand_ins: SimpleNamespace, nccl: Nccl, end: Any) -> None:
+    driver = driver_of(stand_ins, nccl)
+    made = Communicators(driver, FirstRank())  # type: ignore[arg-type]
+    made.get()
+    driver.used_by.clear()
+    end(made)
+    assert driver.used_by
+
+
+def test_an_abort_in_which_nccl_waits_is_left_to_itself(
+    stand_ins: SimpleNamespace, nccl: Nccl, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(communicators, "CLOSING", Patience(0.0, 0.01))
+    is_graph_gone = threading.Event()
+    monkeypatch.setattr(nccl, "abort", lambda: is_graph_gone.wait(20))
+    made = Communicators(driver_of(stand_ins, nccl), FirstRank())  # type: ignore[arg-type]
+    made.get()
+    made.abort("rank 1 is gone")
+    with pytest.raises(NcclError, match="rank 1 is gone"):
+        made.check()
+    made.close()
+    assert not nccl.log
+    is_graph_gone.set()
 
 
 def test_the_environment_for_shared_gpus() -> None:

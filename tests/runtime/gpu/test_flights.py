@@ -51,6 +51,13 @@ def test_nothing_lands_before_what_was_queued_first(device):
     assert len(flights) == 2
 
 
+def test_what_its_stream_waits_for_is_let_go_early():
+    one, other = ["equal"], ["equal"]
+    flying = flight("a", [one, other])
+    flying.release(one)
+    assert [left is other for left in flying.cargo] == [True]
+
+
 def test_own_computation_is_not_waiting(device, caplog):
     flights = Flights(device.is_done, Patience(warning=10, timeout=20))
     flights.add(flight("a"))

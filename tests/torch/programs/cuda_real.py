@@ -143,6 +143,38 @@ def whole_steps_are_captured():
 
 
 @check
+def a_graph_may_end_behind_backward():
+    def run(wrap, part, captures):
+        model = network().to(OWN)
+        optimizer = wrap(SGD(model.parameters(), 0.1, momentum=0.9))
+        static = [tensor.clone() for tensor in on_gpu(part(batches(1)[0]))]
+
+        def backward():
+            optimizer.zero_grad(set_to_none=True)
+            loss_of(model, static).backward()
+
+        warm_up(backward)
+        if captures:
+            graph = torch.cuda.CUDAGraph()
+            with torch.cuda.graph(graph):
+                backward()
+        for batch in batches(4):
+            for tensor, value in zip(static, on_gpu(part(batch)), strict=True):
+                tensor.copy_(value)
+            graph.replay() if captures else backward()
+            optimizer.step()
+        torch.cuda.synchronize()
+        return parameters(model)
+
+    expected = run(alone, whole, captures=False)
+    together = run(hvd.DistributedOptimizer, mine, captures=True)
+    assert close(together, expected)
+    assert same(together)
+    sums = run(lambda o: hvd.DistributedOptimizer(o, op=hvd.Sum), mine, captures=True)
+    assert close(sums, run(lambda o: hvd.DistributedOptimizer(o, op=hvd.Sum), mine, captures=False))
+
+
+@check
 def graphed_callables_train():
     model = network().to(OWN)
     expected = train(network().to(OWN), alone, whole)
@@ -151,6 +183,34 @@ def graphed_callables_train():
     together = train(model, hvd.DistributedOptimizer, mine)
     assert close(together, expected)
     assert same(together)
+
+
+@check
+def gradients_in_channels_last_go_to_a_fused_optimizer():
+    def run(wrap, rows):
+        torch.manual_seed(3)
+        layers = [torch.nn.Conv2d(8, 16, 1), torch.nn.ReLU(), torch.nn.Conv2d(16, 4, 3)]
+        model = torch.nn.Sequential(*layers).double().to(OWN, memory_format=torch.channels_last)
+        optimizer = wrap(torch.optim.AdamW(model.parameters(), 0.01, fused=True))
+        features = torch.randn(4 * SIZE, 8, 6, 6, dtype=torch.float64).to(OWN, memory_format=torch.channels_last)
+        for _ in range(3):
+            optimizer.zero_grad()
+            model(features[rows]).square().mean().backward()
+            optimizer.step()
+        return parameters(model)
+
+    together = run(hvd.DistributedOptimizer, slice(RANK, None, SIZE))
+    assert close(together, run(alone, slice(None)))
+    assert same(together)
+
+
+@check
+def objects_arrive_on_the_ranks_own_gpu():
+    for tensor in (
+        hvd.broadcast_object(torch.ones(2, device=OWN), 0),
+        *hvd.allgather_object(torch.ones(2, device=OWN)),
+    ):
+        assert tensor.device == OWN
 
 
 @check

@@ -157,7 +157,7 @@ def a_captured_reduction_can_be_replayed():
     for parameter in model.parameters():
         torch.nn.init.ones_(parameter)
         parameter.register_post_accumulate_grad_hook(lambda parameter: produced.append(parameter.grad))
-    optimizer = hvd.DistributedOptimizer(SGD(model.parameters(), 0.1), model.named_parameters())
+    optimizer = hvd.DistributedOptimizer(SGD(model.parameters(), 0.0), model.named_parameters())
     stream, produced = driver().new_stream(), []
 
     def backward(skips=False):
@@ -183,8 +183,12 @@ def a_captured_reduction_can_be_replayed():
     for gradient in produced:
         gradient.mul_(2)
     hvd.barrier()
+    optimizer.step()
     graph.launch()
     driver().synchronize(driver().record(stream.ptr))
+    before = len(simulator.log())
+    optimizer.step()  # behind a replay, which has reduced the gradients
+    assert not {"RawKernel", "eventRecord"} & {call.name for call in simulator.log()[before:]}
     assert close(results, [2 * gradient for gradient in expected])
     assert same_on_all_ranks(results)
     with playing.use(stream.ptr):

@@ -14,7 +14,7 @@ import distrun.torch as hvd
 _, *names = sys.argv
 hvd.init()
 if names[0] == "real":
-    torch.set_default_device(f"cuda:{hvd.local_rank()}")
+    torch.set_default_device(f"cuda:{torch.cuda.current_device()}")  # ranks may share one
     names = names[1:]
 else:
     playing.play()

@@ -213,6 +213,24 @@ def both_ways_of_zeroing_gradients_work_and_what_flies_is_never_what_grad_shows(
         assert same_on_all_ranks(gradients(model))
 
 
+@check
+def what_a_user_does_to_grad_data_stays_with_the_user():
+    def run(wrap, part):
+        model = network()
+        optimizer = wrap(SGD(model.parameters(), 0.1, momentum=0.9), model)
+        for batch in batches(4):
+            optimizer.zero_grad(set_to_none=False)
+            loss_of(model, part(batch)).backward()
+            for parameter in model.parameters():
+                parameter.grad.data = parameter.grad.data.clone()  # as Module.to does
+            optimizer.step()
+        return parameters(model)
+
+    together = run(wrapped, mine)
+    assert close(together, run(plain, whole))
+    assert same_on_all_ranks(together)
+
+
 class Fails(torch.autograd.Function):
     """Passes its input on, and fails in backward."""
 

@@ -29,6 +29,7 @@ def play(is_on_gpu=lambda tensor: True):
     cuda.kind = kind
     cuda.TorchArena.current_stream = lambda self: current_stream()
     cuda.TorchArena.empty = empty
+    cuda.TorchArena.keep = lambda self, tensor: None
     cuda.is_capturing = lambda: bool(current_stream()) and _driver().is_capturing(current_stream())
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 
 import cupy
+import ml_dtypes  # noqa: F401 - tells numpy of bfloat16
 import numpy as np
 
 import distrun
@@ -17,7 +18,7 @@ cupy.cuda.Device(distrun.device().index).use()
 checked = 0
 
 INTEGERS = ("int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uint64")
-FLOATS = ("float16", "float32", "float64")
+FLOATS = ("float16", "bfloat16", "float32", "float64")
 COMPLEX = ("complex64", "complex128")
 REDUCE = {Sum: np.add, Average: np.add, Min: np.minimum, Max: np.maximum, Product: np.multiply}
 

@@ -19,7 +19,7 @@ import distrun
 how, expected = sys.argv[1:]
 distrun.init()
 rank = distrun.rank()
-cupy.cuda.runtime.setDevice(distrun.local_rank())
+cupy.cuda.Device(distrun.device().index).use()
 stream = cupy.cuda.Stream(non_blocking=True)
 with stream:
     array = cupy.asarray(np.full(1000, rank + 1.0, np.float32))

@@ -1,0 +1,81 @@
+"""Python objects from rank to rank, with tensors in them: those on a rank's own GPU arrive on the receiver's own GPU.
+
+A pickle says by its number on which GPU a tensor lay. To the receiver that is the GPU of another rank, on which it would make a
+context of its own, some hundred MB, and put the tensor there.
+"""
+
+from __future__ import annotations
+
+import io
+import pickle
+from typing import Any
+
+import cloudpickle
+from torch import device, dtype, uint8
+from torch.storage import TypedStorage, UntypedStorage
+
+from distrun.runtime import objects, world
+from distrun.runtime.process_set import ProcessSet, global_process_set
+from distrun.torch import cuda
+
+
+def broadcast_object(
+    obj: Any, root_rank: int = 0, name: str | None = None, process_set: ProcessSet = global_process_set
+) -> Any:
+    """The root's object, pickled there and unpickled here; on the root the object itself. Others may pass None.
+
+    Tensors in it that lie on the root's GPU arrive on this rank's own.
+    """
+    received = objects.broadcast_object(_Parcel(obj), root_rank, name, process_set)
+    return obj if isinstance(received, _Parcel) else received
+
+
+def allgather_object(obj: Any, name: str | None = None, process_set: ProcessSet = global_process_set) -> list[Any]:
+    """All ranks' objects, in rank order. Tensors in them that lie on a rank's GPU arrive on this rank's own."""
+    return objects.allgather_object(_Parcel(obj), name, process_set)
+
+
+class _Parcel:
+    """Stands for an object, which is what its pickle gives back."""
+
+    def __init__(self, content: Any) -> None:
+        self._content = content
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        packed = io.BytesIO()
+        _Pickler(packed).dump(self._content)
+        return pickle.loads, (packed.getvalue(),)
+
+
+class _Pickler(cloudpickle.Pickler):  # type: ignore[misc,unused-ignore]
+    """As cloudpickle's, but for the memory of tensors on the GPU, which it takes to the host."""
+
+    def reducer_override(self, obj: Any) -> Any:
+        if isinstance(obj, UntypedStorage):  # of uint16 and other late types, whose tensors are made anew of typed ones
+            return _same, (_typed(obj, uint8),)
+        if isinstance(obj, TypedStorage) and _is_on_gpu(obj):
+            return _unpack, (_moved(obj, device(cuda.CPU)),)
+        return super().reducer_override(obj)
+
+
+def _is_on_gpu(storage: TypedStorage) -> bool:
+    kind: str = storage._untyped_storage.device.type
+    return kind == cuda.CUDA
+
+
+def _same(storage: TypedStorage) -> TypedStorage:
+    return storage
+
+
+def _unpack(storage: TypedStorage) -> TypedStorage:
+    """A rank without a GPU keeps it in host memory."""
+    own = world.device()
+    return _moved(storage, device(own.name, own.index)) if own.name == cuda.CUDA else storage
+
+
+def _moved(storage: TypedStorage, where: device) -> TypedStorage:
+    return _typed(storage._untyped_storage.to(device=where), storage.dtype)  # its own `to` warns
+
+
+def _typed(storage: UntypedStorage, elements: dtype) -> TypedStorage:
+    return TypedStorage(wrap_storage=storage, dtype=elements, _internal=True)  # type: ignore[no-untyped-call]
