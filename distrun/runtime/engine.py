@@ -28,7 +28,7 @@ from distrun.runtime.backends.hierarchical import HierarchicalBackend
 from distrun.runtime.control import Control
 from distrun.runtime.controller import Controller
 from distrun.runtime.gpu.setting import Setting
-from distrun.runtime.gpu.station import GLANCE, Station
+from distrun.runtime.gpu.station import GLANCE, HURRY, Station
 from distrun.runtime.handles import Handle
 from distrun.runtime.ledger import Ledger
 from distrun.runtime.negotiation import Negotiation
@@ -131,6 +131,7 @@ class Engine:
 
     def _enqueue(self, handle: Handle) -> None:
         if self._failure is not None:
+            self.told()
             raise JobAbortedError(self._failure)
         self._ledger.enter(handle)
         self._sweep()
@@ -334,6 +335,10 @@ class Engine:
         if not self._stopping:
             self._station.abort(reason)
 
+    def told(self) -> None:
+        """A call raises, so that the caller knows what has gone wrong."""
+        self._station.untold = None
+
     def disown(self) -> None:
         """We are a forked child of the rank that this engine belongs to: nothing of it may be touched."""
         self._failure = "a forked child of a rank is not a rank: call collectives in the rank itself"
@@ -343,8 +348,12 @@ class Engine:
         self._lock, self._finished = threading.Lock(), threading.Condition()  # somebody may have held them at the fork
         self._driving = False
 
-    def shutdown(self, farewell: str = FAREWELL) -> None:
-        """Leave the job: operations under way fail here, and on the others those that need this rank, with `farewell`."""
+    def shutdown(self, farewell: str = FAREWELL) -> str | None:
+        """Leave the job: operations under way fail here, and on the others those that need this rank, with `farewell`.
+
+        Those that are queued on the GPU end before, unless something is wrong there. Returns why results are lost that the
+        caller takes for good, if there are such.
+        """
         self._farewell = farewell
         self._stopping = self._hood.leaving = True
         self._failure = self._failure or "distrun.shutdown() was called"
@@ -354,13 +363,15 @@ class Engine:
             self._driver == threading.get_ident()
         ):  # in a signal handler, which has interrupted the driver: it ends by itself
             self._hood.announce(LEFT, farewell)
-            return
-        self._thread.join(PARTING)
+            return None
+        is_hurried = farewell != FAREWELL
+        self._thread.join(HURRY if is_hurried else PARTING)
         if self._thread.is_alive():
             self._station.abort("distrun.shutdown() was called while an operation was being queued")
             self._thread.join()
         with self._lock:
             self._abort(self._failure)
-        self._station.close()
+        self._station.close(is_hurried)
         self.backend.close()
         self._hood.close()
+        return self._station.untold

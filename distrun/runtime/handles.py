@@ -79,6 +79,7 @@ class Handle:
         if not self.done:
             self.engine.wait(self)
         if self.error is not None:
+            self.engine.told()
             raise type(self.error)(*self.error.args)
         if not self._is_collected:
             self._result = self.collect(self)

@@ -52,6 +52,10 @@ class SoloEngine:
     def disown(self) -> None:
         """A forked child may go on alone: nobody else is concerned."""
 
-    def shutdown(self, farewell: str = "") -> None:
+    def told(self) -> None:
+        """Whatever goes wrong is raised where it happens."""
+
+    def shutdown(self, farewell: str = "") -> str | None:
         """Let go of the GPU."""
         self._station.close()
+        return None

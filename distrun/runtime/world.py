@@ -15,7 +15,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from functools import partial
 
-from distrun.errors import BootstrapError, NotInitializedError, UsageError
+from distrun.errors import BootstrapError, JobAbortedError, NotInitializedError, UsageError
 from distrun.runtime import contract, devices, environments, mpi_place
 from distrun.runtime.backends.base import Backend
 from distrun.runtime.backends.hierarchical import HierarchicalBackend
@@ -41,6 +41,8 @@ FUSION_THRESHOLD = "DISTRUN_FUSION_THRESHOLD"  # bytes; 0 fuses nothing
 CACHE = "DISTRUN_CACHE_CAPACITY"  # requests
 
 _WIRE_DTYPES = ("", "float16", "bfloat16")
+
+log = logging.getLogger("distrun")
 
 AnyEngine = Engine | SoloEngine
 
@@ -289,6 +291,9 @@ def shutdown() -> None:
     """Leave the job. Operations under way fail; on other ranks, those that need this rank do. Does nothing if not initialised.
 
     Runs by itself when the interpreter exits.
+
+    Raises:
+        JobAbortedError: operations on the GPU have failed after they were queued, and no call has told so.
     """
     global _world
     with _lock:
@@ -296,7 +301,9 @@ def shutdown() -> None:
             return
         world, _world = _world, None
         if not _is_child:
-            world.engine.shutdown(_farewell())
+            lost = world.engine.shutdown(_farewell())
+            if lost is not None:
+                raise JobAbortedError(f"results of operations on the GPU are lost: {lost}")
 
 
 def _farewell() -> str:
@@ -317,7 +324,19 @@ def _disown() -> None:
         _world.engine.disown()
 
 
-atexit.register(shutdown)
+def _leave() -> None:
+    """At the interpreter's exit, where an exception would change nothing: lost results must not end in success."""
+    try:
+        shutdown()
+    except JobAbortedError as error:
+        log.error("%s", error)
+        if getattr(sys, "last_value", None) is None:
+            sys.stdout.flush()
+            sys.stderr.flush()
+            os._exit(1)
+
+
+atexit.register(_leave)
 os.register_at_fork(after_in_child=_disown)
 
 

@@ -50,7 +50,18 @@ class Driver:
         """Make this the current GPU of the calling thread; afterwards the one before is again.
 
         Unless that has no context yet: making it current would create one, and take some hundred MB of its memory.
+
+        Raises:
+            DeviceError: in place of whatever CUDA says of what is done meanwhile.
         """
+        try:
+            with self._current():
+                yield
+        except self._runtime.CUDARuntimeError as error:
+            raise DeviceError(f"GPU {self.index} has failed: {error}") from None
+
+    @contextmanager
+    def _current(self) -> Iterator[None]:
         before = self._runtime.getDevice()
         if before == self.index:
             yield
@@ -92,11 +103,8 @@ class Driver:
         Raises:
             DeviceError: the device has failed.
         """
-        try:
-            with self.use():
-                status = self._runtime.eventQuery(event.ptr)  # `event.done` takes an error for "not yet"
-        except self._runtime.CUDARuntimeError as error:
-            raise DeviceError(f"GPU {self.index} has failed: {error}") from None
+        with self.use():
+            status = self._runtime.eventQuery(event.ptr)  # `event.done` takes an error for "not yet"
         if status not in (_DONE, _NOT_READY):
             raise DeviceError(f"GPU {self.index} has failed: {self._runtime.CUDARuntimeError(status)}")
         return bool(status == _DONE)
@@ -107,11 +115,8 @@ class Driver:
         Raises:
             DeviceError: the device has failed.
         """
-        try:
-            with self.use():
-                self._runtime.eventSynchronize(event.ptr)
-        except self._runtime.CUDARuntimeError as error:
-            raise DeviceError(f"GPU {self.index} has failed: {error}") from None
+        with self.use():
+            self._runtime.eventSynchronize(event.ptr)
 
     def is_capturing(self, stream: int) -> bool:
         """Whether what is queued on `stream` is recorded into a CUDA graph. The legacy default stream cannot be."""

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from distrun.errors import CollectiveError, JobAbortedError
+from distrun.errors import CollectiveError, JobAbortedError, UsageError
 from distrun.runtime.backends.base import Backend
 from distrun.runtime.gpu import choice
 from distrun.runtime.gpu.buffers import DeviceBuffer
@@ -33,7 +33,7 @@ from distrun.runtime.performing import describe
 log = logging.getLogger("distrun")
 
 LANDING = 10.0
-"""Seconds that `shutdown` gives operations in flight to end."""
+"""Seconds that `shutdown` waits for operations in flight while none of them ends."""
 
 RECORDED = Patience(0.0, 1.0)
 """How long the end of a communicator is waited for whose calls are in CUDA graphs, which may live as long as the process."""
@@ -71,8 +71,25 @@ class Gpu:
     # Carrying out ----------------------------------------------------------------------------------------------------
 
     def perform(self, handles: Sequence[DeviceHandle]) -> None:
-        """Queue `handles`, all of one kind and, if there are several, of one fusion key; fills in their outputs."""
-        driver, what = self.driver, describe(handles)
+        """Queue `handles`, all of one kind and, if there are several, of one fusion key; fills in their outputs.
+
+        Raises:
+            UsageError: it cannot be done; all ranks find that out together.
+            CollectiveError: it failed, and nothing can be completed any more.
+        """
+        what = describe(handles)
+        try:
+            self._perform(handles, what)
+        except (CollectiveError, UsageError):
+            raise
+        except Exception as error:  # of the framework, say, from which memory for a result is asked
+            rank = self._host.rank
+            raise CollectiveError(
+                f"{what} failed on the GPU of rank {rank}: {type(error).__name__}: {error}"
+            ) from error
+
+    def _perform(self, handles: Sequence[DeviceHandle], what: str) -> None:
+        driver = self.driver
         with driver.use():
             stream = handles[0].stream if self._own_stream is None else self._own_stream.ptr
             for handle in handles:
@@ -162,29 +179,30 @@ class Gpu:
             vigil.look(now)
         self._flights.look(now)
 
-    def abort(self, reason: str) -> None:
-        """Nothing can be completed any more: end what runs on the device, so that nobody waits for it."""
+    def abort(self, reason: str) -> bool:
+        """Nothing can be completed any more: end what runs on the device, so that nobody waits for it.
+
+        Returns whether anything was under way, whose results are lost.
+        """
         if self._communicators is not None:
             self._communicators.abort(reason)
-        for flight in self._flights.take_all():
+        lost = self._flights.take_all()
+        for flight in lost:
             for handle in flight.cargo:
                 handle.error = JobAbortedError(reason)
-        self._is_recorded = False
+        was_recorded, self._is_recorded = self._is_recorded, False
+        return bool(lost) or was_recorded
 
-    def close(self) -> None:
-        """Let what is in flight end, as far as it does, and let go of everything."""
-        deadline = time.monotonic() + LANDING
-        reason = None
-        while self._flights and reason is None:
-            reason = self._trouble()
-            try:
-                self.look(time.monotonic())
-            except CollectiveError as error:
-                reason = str(error)
-            if reason is None and time.monotonic() > deadline:
-                reason = f"distrun.shutdown() was called, and operations on the GPU did not end within {LANDING:.0f} s"
-            if reason is None and self._flights:
-                time.sleep(0.001)  # nothing tells the host that the device has passed an event, unless it blocks for it
+    def close(self, patience: float = LANDING) -> str | None:
+        """Let what is in flight end, and let go of everything.
+
+        Args:
+            patience: seconds in which nothing ends, after which it is given up.
+
+        Returns:
+            Why results are lost, if they are.
+        """
+        reason = self._land(patience)
         if reason is not None:
             self.abort(reason)
         elif self._staged is not None:
@@ -193,6 +211,26 @@ class Gpu:
         if self._communicators is not None:
             self._communicators.close(RECORDED if self._is_recorded else None)
         self._communicators, self._nccl, self._staged = None, None, None
+        return reason
+
+    def _land(self, patience: float) -> str | None:
+        """Wait until nothing is in flight; why that will not be, if it will not."""
+        left, deadline = len(self._flights), time.monotonic() + patience
+        while self._flights:
+            reason = self._trouble()
+            if reason is not None:
+                return reason
+            now = time.monotonic()
+            try:
+                self.look(now)
+            except CollectiveError as error:
+                return str(error)
+            if len(self._flights) < left:
+                left, deadline = len(self._flights), now + patience
+            elif now > deadline:
+                return f"distrun.shutdown() was called, and operations on the GPU have not ended for {patience:g} s"
+            time.sleep(0.001)  # nothing tells the host that the device has passed an event, unless it blocks for it
+        return None
 
     # What is there ---------------------------------------------------------------------------------------------------
 

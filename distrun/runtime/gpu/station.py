@@ -19,6 +19,8 @@ log = logging.getLogger("distrun")
 
 GLANCE = 0.1
 """Seconds between two looks at what is in flight."""
+HURRY = 1.0
+"""Seconds in which what is in flight should end when the script has failed."""
 
 
 class Station:
@@ -47,6 +49,8 @@ class Station:
         self._is_relaxed = False
         self.trouble: str | None = None
         """Why nothing can be completed on the GPU any more."""
+        self.untold: str | None = None
+        """The same, while results have been lost and no call has raised that yet."""
 
     def gpu(self) -> Gpu:
         """The GPU.
@@ -97,9 +101,7 @@ class Station:
         except CollectiveError as error:
             reason = str(error)
         if reason is not None:
-            log.error(
-                "operations on the GPU are given up: %s", reason
-            )  # the script may not come to ask for their results
+            log.error("operations on the GPU are given up: %s", reason)  # the script may not ask for their results
             self.abort(reason)
         return reason
 
@@ -107,10 +109,11 @@ class Station:
         """End what runs on the device."""
         if self._gpu is not None and self.trouble is None:
             self.trouble = reason
-            self._gpu.abort(reason)
+            if self._gpu.abort(reason):
+                self.untold = reason
 
-    def close(self) -> None:
-        """Let what is in flight end, and let go of the GPU."""
+    def close(self, is_hurried: bool = False) -> None:
+        """Let what is in flight end, for which little time is given if nobody will need it, and let go of the GPU."""
         if self._gpu is not None:
-            self._gpu.close()
+            self.untold = (self._gpu.close(HURRY) if is_hurried else self._gpu.close()) or self.untold
             self._gpu = None

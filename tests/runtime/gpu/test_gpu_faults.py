@@ -1,5 +1,6 @@
 """Errors, deaths and hangs inside NCCL, on simulated GPUs: nobody waits for ever, and everybody is told why."""
 
+import re
 from pathlib import Path
 
 import pytest
@@ -34,6 +35,25 @@ def test_an_error_of_nccl_is_told_on_all_ranks(gpu_job, fault, expected):
     said = gpu_job(FAULTS, (2,), "failed", expected, **fault)
     assert "rank 0 was told" in said
     assert "rank 1 was told" in said
+
+
+NEVER = {"SIMULATED_NCCL_HANG": "allReduce:2@1", "DISTRUN_STALL_TIMEOUT": "1"}
+LOST = r"results of operations on the GPU are lost: .*gave up after \d+ s: allreduce 'second'"
+
+
+def test_lost_results_do_not_end_in_success(gpu_job):
+    said = gpu_job(FAULTS, (2,), "ending", "", fail=True, **NEVER)
+    assert len(re.findall(LOST, said)) == 2, said
+
+
+def test_shutdown_tells_that_results_are_lost(gpu_job):
+    assert gpu_job(FAULTS, 2, "leaving", LOST, **NEVER).count("was told") == 2
+
+
+def test_a_device_that_fails_is_told_on_all_ranks(gpu_job):
+    told = "^GPU 1 has failed: cudaErrorIllegalAddress|rank 1 .* has left|rank 1 .* failed"
+    said = gpu_job(FAULTS, (2,), "breaking", told, fail=True)
+    assert said.count("was told") == 2, said
 
 
 @pytest.mark.parametrize("who", ["main", "engine", "leave"])

@@ -1,7 +1,8 @@
 """What happens to the ranks when something goes wrong inside an allreduce on the GPUs, that is, after it was agreed on.
 
 The second allreduce goes wrong, in the way that the argument and SIMULATED_NCCL_... say. The host gets a result at once; it
-then waits for the device, as `loss.item()` does, which must come to an end; and the next call must tell the reason.
+then waits for the device, as `loss.item()` does, which must come to an end; and the next call must tell the reason. If there
+is none, `shutdown` must, or the exit status.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import sys
 
 import cupy
 import numpy as np
+import simulator
 
 import distrun
 
@@ -29,6 +31,14 @@ with stream:
         second = distrun.allreduce(array, name="second", op=distrun.Sum)
         if how == "killed" and rank == 1:
             os.kill(os.getpid(), signal.SIGKILL)
+        if how == "ending":
+            sys.exit()
+        if how == "leaving":
+            distrun.shutdown()
+        if how == "breaking" and rank == 1:
+            stream.synchronize()
+            simulator.break_device(700, distrun.device().index)
+            distrun.allreduce(array, name="later", op=distrun.Sum)
         stream.synchronize()
         for _ in range(100_000):  # what is wrong may come to light a moment after the device is free again
             distrun.allreduce(array, name="later", op=distrun.Sum)
