@@ -81,6 +81,7 @@ def mpirun() -> str:
 
 _MPI = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
 _HOSTS = {"hosts-1+1": (1, 1), "hosts-2+2": (2, 2), "hosts-1+2": (1, 2), "hosts-1+1+1": (1, 1, 1)}
+_BY_DEFAULT = ("hosts-2+2", "hosts-1+2", "hosts-1+1+1")
 _JOBS = {
     "distrun-2": ("distrun", 2, {}),
     "distrun-4": ("distrun", 4, {}),
@@ -105,7 +106,7 @@ def make_job(marker: str, tmp_path: Path, run_on_hosts: Callable[..., Any]) -> C
 
 
 @pytest.fixture(
-    params=["distrun-2", "distrun-4", pytest.param("mpi-backend-2", marks=pytest.mark.mpi), *_HOSTS],
+    params=["distrun-2", "distrun-4", pytest.param("mpi-backend-2", marks=pytest.mark.mpi), *_BY_DEFAULT],
 )
 def job(request: pytest.FixtureRequest, make_job: Callable[[str], Job]) -> Job:
     """Two ranks and four, two that communicate through MPI, and ranks of several hosts. `indirect` parametrisation picks

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import pytest
+
 
 def test_any_order_on_any_rank_and_thread_gives_each_its_own_result(job):
     job.run("order")
 
 
+@pytest.mark.parametrize("job", ["distrun-4", "hosts-1+2"], indirect=True)
 def test_it_is_the_same_when_nothing_is_cached_or_fused(job):
     job.run("order", DISTRUN_CACHE_CAPACITY="10", DISTRUN_FUSION_THRESHOLD="0")

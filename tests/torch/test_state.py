@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import pytest
 
-
-@pytest.mark.parametrize("size", [2, 3])
-def test_all_ranks_start_from_the_roots_state(job, size):
-    job("state", size)
+def test_all_ranks_start_from_the_roots_state(job):
+    job("state", 3)
