@@ -92,7 +92,7 @@ class Event:
 
 
 class Stream:
-    """A queue and, from its first operation on, a thread that works it off."""
+    """A queue and, but for the legacy default stream, a thread that works it off."""
 
     def __init__(self, device: int, blocking: bool, handle: int | None = None) -> None:
         self.handle = next(_handles) if handle is None else handle
@@ -102,7 +102,9 @@ class Stream:
         self.pending: deque[tuple[Operation, Callable[[], None]]] = deque()
         self.known: dict[int, int] = {}  # the last operation of each stream that what is queued next comes after
         self._closed = False
-        self._thread: threading.Thread | None = None
+        if not self.legacy:
+            # Not later, with `lock` held: the new thread may first have to collect garbage, which takes it.
+            threading.Thread(target=self._work, name=f"stream {self.handle:#x}", daemon=True).start()
 
     @property
     def legacy(self) -> bool:
@@ -129,9 +131,6 @@ class Stream:
         operation.sequence = self.known[self.handle] = self.known.get(self.handle, 0) + 1
         self.pending.append((operation, operation.make()))
         _busy.add(self)
-        if self._thread is None:
-            self._thread = threading.Thread(target=self._work, name=f"stream {self.handle:#x}", daemon=True)
-            self._thread.start()
         changed.notify_all()
 
     def _look_for_races(self, operation: Operation) -> None:
