@@ -108,9 +108,11 @@ class Station:
     def abort(self, reason: str) -> None:
         """End what runs on the device."""
         if self._gpu is not None and self.trouble is None:
-            self.trouble = reason
-            if self._gpu.abort(reason):
-                self.untold = reason
+            self.trouble = self.untold = (
+                reason  # at once: who waits for the device is free, and told, before the next line ends
+            )
+            if not self._gpu.abort(reason):
+                self.untold = None
 
     def close(self, is_hurried: bool = False) -> None:
         """Let what is in flight end, for which little time is given if nobody will need it, and let go of the GPU."""
