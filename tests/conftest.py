@@ -108,6 +108,29 @@ def _contracts(counts: Sequence[int], port: int) -> list[LaunchContract]:
     return made
 
 
+@pytest.fixture
+def run_ranks(
+    run_on_hosts: Callable[..., subprocess.CompletedProcess[str]],
+) -> Callable[..., subprocess.CompletedProcess[str]]:
+    """Runs a command on ranks to the end: on so many of this host, by distrun, or on so many of each of several hosts."""
+
+    def run(
+        command: Sequence[str], size: int | tuple[int, ...], environ: Mapping[str, str]
+    ) -> subprocess.CompletedProcess[str]:
+        if isinstance(size, tuple):
+            return run_on_hosts(command, size, environ)
+        return subprocess.run(
+            [sys.executable, "-m", "distrun.runner", "-np", str(size), *command],
+            env=environ,
+            capture_output=True,
+            text=True,
+            timeout=DEADLINE,
+            check=False,
+        )
+
+    return run
+
+
 # Ranks with simulated GPUs ---------------------------------------------------------------------------------------------------
 
 
@@ -126,7 +149,7 @@ def _simulated_environ(gpus: int, folder: Path, kernels: Path) -> dict[str, str]
 
 @pytest.fixture
 def gpu_job(
-    run_on_hosts: Callable[..., subprocess.CompletedProcess[str]],
+    run_ranks: Callable[..., subprocess.CompletedProcess[str]],
     tmp_path: Path,
     tmp_path_factory: pytest.TempPathFactory,
 ) -> Callable[..., str]:
@@ -141,17 +164,7 @@ def gpu_job(
         gpus = size if isinstance(size, int) else max(size)
         simulated = _simulated_environ(gpus, tmp_path / "gpus", tmp_path_factory.getbasetemp() / "kernels")
         environ = {**simulated, "DISTRUN_STALL_TIMEOUT": "60", **environ}
-        if isinstance(size, tuple):
-            done = run_on_hosts(command, size, environ)
-        else:
-            done = subprocess.run(
-                [sys.executable, "-m", "distrun.runner", "-np", str(size), *command],
-                env=environ,
-                capture_output=True,
-                text=True,
-                timeout=DEADLINE,
-                check=False,
-            )
+        done = run_ranks(command, size, environ)
         both = f"{done.stdout[-5000:]}\n{done.stderr[-10000:]}"
         assert (done.returncode != 0) is fail, f"exit status {done.returncode}\n{both}"
         return both if fail else done.stdout

@@ -17,7 +17,8 @@ if TYPE_CHECKING:
 Flat = NDArray[Any]
 
 
-def _results(handle: Handle) -> Any:
+def outputs_of(handle: Handle) -> Any:
+    """The result of a handle whose outputs are the caller's result as they are."""
     return handle.outputs
 
 
@@ -50,7 +51,7 @@ class Handle:
         request: Request,
         inputs: Sequence[Flat],
         outputs: Sequence[Flat] = (),
-        collect: Callable[[Handle], Any] = _results,
+        collect: Callable[[Handle], Any] = outputs_of,
         given: Any = None,
     ) -> None:
         """`inputs` and `outputs` are flat storage arrays, each list taken as one long array; `collect` makes the caller's

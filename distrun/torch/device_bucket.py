@@ -7,6 +7,7 @@ parameter, as in `DenseBucket`.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import accumulate
 
 import torch
 from torch import Tensor
@@ -48,7 +49,7 @@ class _Buffer:
         self.dtype = dtype
         self.whole = whole
         self.start, self.stop = whole.data_ptr(), whole.data_ptr() + whole.nbytes
-        starts = [sum(slots[:index]) for index in range(number + 1)]
+        starts = accumulate(slots, initial=0)
         self.addresses = [self.start + start * itemsize for start in starts]  # of the slots, and of the flags
         self._itemsize = itemsize
         self._known = empty(cuda.CUDA, 2 * number, dtype)  # flags that are all there, then flags that are all not there

@@ -17,7 +17,7 @@ from distrun.errors import UsageError
 from distrun.runtime import world
 from distrun.runtime.collectives.copies import rows_per_rank
 from distrun.runtime.gpu.handles import DeviceHandle
-from distrun.runtime.handles import AnyHandle, Handle, HandleGroup
+from distrun.runtime.handles import AnyHandle, Handle, HandleGroup, outputs_of
 from distrun.runtime.process_set import ProcessSet, global_process_set
 from distrun.runtime.reduction import Average, ReduceOp, Sum, check_op
 from distrun.runtime.request import Request
@@ -67,15 +67,11 @@ def _check_rows(tensor: Tensor, kind: str) -> None:
         raise UsageError(f"{kind} divides the first dimension, and a 0-dimensional tensor has none: use .reshape(1)")
 
 
-def _results(handle: Handle) -> Any:
-    return handle.outputs
-
-
 def prepare(
     request: Request,
     inputs: Sequence[storage.Flat],
     outputs: Sequence[storage.Flat] = (),
-    collect: Callable[[Handle], Any] = _results,
+    collect: Callable[[Handle], Any] = outputs_of,
     given: Any = None,
 ) -> Handle:
     """A handle for the device that the request names; see `Handle`."""

@@ -231,10 +231,3 @@ class Gpu:
                 return f"distrun.shutdown() was called, and operations on the GPU have not ended for {patience:g} s"
             time.sleep(0.001)  # nothing tells the host that the device has passed an event, unless it blocks for it
         return None
-
-    # What is there ---------------------------------------------------------------------------------------------------
-
-    @property
-    def nccl_version(self) -> int:
-        """NCCL's version code, such as 23203; 0 where it cannot be loaded."""
-        return choice.nccl_version()[0]

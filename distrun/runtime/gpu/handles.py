@@ -8,16 +8,12 @@ from typing import TYPE_CHECKING, Any
 from distrun.runtime.gpu.buffers import Arena, Borrowed, DeviceBuffer
 from distrun.runtime.gpu.driver import Event
 from distrun.runtime.gpu.flights import Flight
-from distrun.runtime.handles import Handle
+from distrun.runtime.handles import Handle, outputs_of
 from distrun.runtime.request import Request
 
 if TYPE_CHECKING:
     from distrun.runtime.engine import Engine
     from distrun.runtime.solo_engine import SoloEngine
-
-
-def _results(handle: Handle) -> Any:
-    return handle.outputs
 
 
 class DeviceHandle(Handle):
@@ -40,7 +36,7 @@ class DeviceHandle(Handle):
         request: Request,
         inputs: Sequence[DeviceBuffer],
         outputs: Sequence[DeviceBuffer] = (),
-        collect: Callable[[Handle], Any] = _results,
+        collect: Callable[[Handle], Any] = outputs_of,
         given: Any = None,
         *,
         arena: Arena,
