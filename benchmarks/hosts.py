@@ -13,15 +13,15 @@ import remote_ranks
 from comparison import Comparison
 from hosts_allreduce import BOUND, ONE_WAY, SIZES
 from measuring import Summary
-from namespaces import Wire
+from namespaces import ConnectionSet
 
 HERE = Path(__file__).resolve().parent
 WIRES = (
-    Wire("veth"),
-    Wire("10 Gbit/s", 10e9),
-    Wire("1 Gbit/s", 1e9),
-    Wire("10 Gbit/s, MTU 9000", 10e9, 9000),
-    Wire("1 Gbit/s, MTU 9000", 1e9, 9000),
+    ConnectionSet("veth"),
+    ConnectionSet("10 Gbit/s", 10e9),
+    ConnectionSet("1 Gbit/s", 1e9),
+    ConnectionSet("10 Gbit/s, MTU 9000", 10e9, 9000),
+    ConnectionSet("1 Gbit/s, MTU 9000", 1e9, 9000),
 )
 DEADLINE = 300.0
 
@@ -52,7 +52,7 @@ def _times(quick: bool, environ: Mapping[str, str], work: Path) -> Comparison:
     return whole
 
 
-def _bound(wire: Wire, size: str) -> dict[str, Summary]:
+def _bound(wire: ConnectionSet, size: str) -> dict[str, Summary]:
     """With two ranks, each sends as many bytes as there are, and each direction has the whole rate."""
     if wire.rate is None:
         return {}
@@ -80,7 +80,7 @@ def _launch(quick: bool, environ: Mapping[str, str], work: Path) -> Comparison:
 
 
 def _on_ranks(
-    program: str, wire: Wire, per_host: int, quick: bool, environ: Mapping[str, str], work: Path
+    program: str, wire: ConnectionSet, per_host: int, quick: bool, environ: Mapping[str, str], work: Path
 ) -> Comparison:
     """Run a program on hosts made for it."""
     with namespaces.hosts(work, wire) as hosts:

@@ -9,7 +9,7 @@ import launch
 import namespaces
 import processes
 from comparison import Comparison
-from namespaces import ADDRESSES, DEADLINE, A, B, Hosts
+from namespaces import ADDRESSES, DEADLINE, A, B, HostLayout
 
 DISTRUN, MPIRUN = "distrun", "mpirun"
 
@@ -33,7 +33,7 @@ Host {names}
 """
 
 
-def compare(hosts: Hosts, quick: bool, environ: Mapping[str, str]) -> Comparison:
+def compare(hosts: HostLayout, quick: bool, environ: Mapping[str, str]) -> Comparison:
     """Both launchers, from a third machine; one that is missing or fails is left out, with the reason."""
     comparison = Comparison(
         "launch over SSH, 2 hosts, 2 processes on each, wall seconds of `LAUNCHER true`",
@@ -54,7 +54,7 @@ def compare(hosts: Hosts, quick: bool, environ: Mapping[str, str]) -> Comparison
     return comparison
 
 
-def _home(hosts: Hosts) -> Path:
+def _home(hosts: HostLayout) -> Path:
     """A home directory with keys made for this and thrown away with it."""
     home = hosts.work / "home"
     directory = home / ".ssh"
@@ -69,7 +69,7 @@ def _home(hosts: Hosts) -> Path:
     return home
 
 
-def _serve(hosts: Hosts, directory: Path, config: str) -> None:
+def _serve(hosts: HostLayout, directory: Path, config: str) -> None:
     """Start sshd on both hosts, and wait until it lets us in."""
     (directory / "server").write_text(_SERVER.format(directory=directory, tmp=hosts.environ["TMPDIR"]))
     sshd = processes.find("sshd", "Debian's openssh-server brings it", hosts.environ["PATH"])

@@ -42,7 +42,7 @@ def missing() -> str | None:
 
 
 @dataclass(frozen=True)
-class Wire:
+class ConnectionSet:
     """What connects the hosts."""
 
     label: str
@@ -69,7 +69,7 @@ class Host:
         return ["nsenter", f"--target={self.pid}", *_NAMESPACES, *own_pids, *command]
 
 
-class Hosts:
+class HostLayout:
     """The desk, A and B, connected by a bridge. Made by `hosts`."""
 
     def __init__(self, desk: Host, a: Host, b: Host, work: Path) -> None:
@@ -86,7 +86,7 @@ class Hosts:
         )
         self.remote_shell.chmod(0o700)
 
-    def connect(self, wire: Wire) -> None:
+    def connect(self, wire: ConnectionSet) -> None:
         """Plug in the network."""
         self._network(self.desk, f"ip link add name lan mtu {wire.mtu} type bridge")
         self._network(self.desk, "ip link set dev lan up")
@@ -113,7 +113,7 @@ class Hosts:
 
 
 @contextlib.contextmanager
-def hosts(work: Path, wire: Wire) -> Iterator[Hosts]:
+def hosts(work: Path, wire: ConnectionSet) -> Iterator[HostLayout]:
     """Hosts connected by `wire`; files of theirs go to the empty directory `work`. They are gone afterwards.
 
     Raises:
@@ -124,7 +124,7 @@ def hosts(work: Path, wire: Wire) -> Iterator[Hosts]:
         "127.0.0.1 localhost\n" + "".join(f"{address} {name}\n" for name, address in ADDRESSES.items())
     )
     with _hold(DESK, work) as desk, _hold(A, work) as a, _hold(B, work) as b:
-        made = Hosts(desk, a, b, work)
+        made = HostLayout(desk, a, b, work)
         made.connect(wire)
         yield made
 

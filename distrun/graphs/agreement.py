@@ -5,7 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from distrun.runtime import agreement, world
+from distrun.runtime import world
+from distrun.runtime.collectives import consistency as agreement
 
 _numbers: dict[tuple[str, ...], int] = {}  # which outlive the engine, as traced functions with names made of them do
 

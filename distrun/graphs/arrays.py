@@ -14,7 +14,7 @@ from distrun.graphs.collective import Collective, Flat, Prepared, prepare
 from distrun.runtime import collectives, world
 from distrun.runtime.collectives.copies import rows_per_rank
 from distrun.runtime.collectives.tensors import flat_of
-from distrun.runtime.request import Shape
+from distrun.runtime.operations.request import Shape
 
 Array = NDArray[Any]
 

@@ -14,10 +14,10 @@ from numpy.typing import NDArray
 
 from distrun.runtime import world
 from distrun.runtime.collectives.copies import rows_per_rank
-from distrun.runtime.dtypes import ELEMENT_TYPES
-from distrun.runtime.handles import Handle
-from distrun.runtime.reduction import Average, ReduceOp, check_op
-from distrun.runtime.request import Request, Shape
+from distrun.runtime.operations.dtypes import ELEMENT_TYPES
+from distrun.runtime.operations.handle import Handle
+from distrun.runtime.operations.reduction import Average, ReduceOp, check_op
+from distrun.runtime.operations.request import Request, Shape
 
 Flat = NDArray[Any]
 """One-dimensional and contiguous, of the storage dtype of its element type (uint16 for bfloat16)."""

@@ -8,7 +8,7 @@ from typing import Protocol, TypeVar
 from distrun.graphs.collective import Collective
 from distrun.runtime import world
 from distrun.tensor_fusion.buckets import DEFAULT_THRESHOLD, Item
-from distrun.tensor_fusion.calls import plan_calls
+from distrun.tensor_fusion.graph_calls import plan_calls
 
 Tensor = TypeVar("Tensor")
 

@@ -23,9 +23,9 @@ from distrun.jax.gradients import grad, value_and_grad
 from distrun.jax.ranks import init, initialize, shutdown
 from distrun.jax.state import broadcast_parameters
 from distrun.runtime.collectives import barrier
-from distrun.runtime.objects import allgather_object, broadcast_object
+from distrun.runtime.collectives.objects import allgather_object, broadcast_object
+from distrun.runtime.operations.reduction import Average, Max, Min, Product, Sum
 from distrun.runtime.process_set import ProcessSet, global_process_set
-from distrun.runtime.reduction import Average, Max, Min, Product, Sum
 from distrun.runtime.world import cross_rank, cross_size, is_initialized, local_rank, local_size, rank, size
 
 if TYPE_CHECKING:

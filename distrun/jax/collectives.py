@@ -24,8 +24,8 @@ from distrun.graphs.compression import Compression, Compressor, wire_type
 from distrun.graphs.jax import mechanism, reduce_gradients
 from distrun.jax.site import call_site
 from distrun.jax.trees import map_arrays
+from distrun.runtime.operations.reduction import Average, ReduceOp, Sum, check_op
 from distrun.runtime.process_set import ProcessSet, global_process_set
-from distrun.runtime.reduction import Average, ReduceOp, Sum, check_op
 
 _World = global_process_set
 

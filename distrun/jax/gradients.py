@@ -16,8 +16,8 @@ from distrun.graphs.compression import Compression, Compressor, wire_type
 from distrun.graphs.jax import reduce_gradients
 from distrun.jax.site import call_site
 from distrun.jax.trees import entries
+from distrun.runtime.operations.reduction import Average, ReduceOp, check_op
 from distrun.runtime.process_set import ProcessSet, global_process_set
-from distrun.runtime.reduction import Average, ReduceOp, check_op
 
 _World = global_process_set
 

@@ -9,8 +9,8 @@ import optax
 from distrun.errors import UsageError
 from distrun.graphs.compression import Compression, Compressor
 from distrun.jax.gradients import GradientReduction
+from distrun.runtime.operations.reduction import Average, ReduceOp
 from distrun.runtime.process_set import ProcessSet, global_process_set
-from distrun.runtime.reduction import Average, ReduceOp
 
 
 class Distributed(optax.GradientTransformationExtraArgs):

@@ -10,7 +10,8 @@ from typing import Any
 import jax
 
 from distrun.graphs.jax import mechanism
-from distrun.runtime import contract, objects, world
+from distrun.runtime import contract, world
+from distrun.runtime.collectives import objects
 from distrun.runtime.contract import LaunchContract
 from distrun.runtime.devices.cuda import Cuda
 from distrun.runtime.interfaces import allowed, interfaces

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import jax
 
-from distrun.runtime import callsite
+from distrun.runtime.operations import callsite
 
 _JAX = Path(jax.__file__).parent
 _FRAMEWORKS = tuple(f"{_JAX.with_name(name)}{os.sep}" for name in (_JAX.name, "optax"))

@@ -11,7 +11,7 @@ from distrun.errors import UsageError
 from distrun.graphs.collective import Collective
 from distrun.graphs.jax import arrays, mechanism
 from distrun.jax.trees import entries
-from distrun.runtime import agreement
+from distrun.runtime.collectives import consistency as agreement
 from distrun.runtime.process_set import ProcessSet, global_process_set
 
 _NUMBERS = (bool, int, float, complex)

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from distrun.errors import UsageError
-from distrun.runtime.agreement import describe
+from distrun.runtime.collectives.consistency import describe
 
 
 def map_arrays(function: Callable[[Sequence[Any]], Sequence[Any]], tree: Any) -> Any:

@@ -33,9 +33,9 @@ from distrun.runtime.capabilities import (
     rocm_built,
 )
 from distrun.runtime.collectives import barrier
-from distrun.runtime.objects import allgather_object, broadcast_object
+from distrun.runtime.collectives.objects import allgather_object, broadcast_object
+from distrun.runtime.operations.reduction import Average, Max, Min, Product, Sum
 from distrun.runtime.process_set import ProcessSet, global_process_set
-from distrun.runtime.reduction import Average, Max, Min, Product, Sum
 from distrun.runtime.world import (
     cross_rank,
     cross_size,

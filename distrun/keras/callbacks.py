@@ -19,7 +19,8 @@ from distrun.errors import UsageError
 from distrun.keras import gradients, internals
 from distrun.keras.values import array_of
 from distrun.keras.variables import broadcast_variables
-from distrun.runtime import agreement, world
+from distrun.runtime import world
+from distrun.runtime.collectives import consistency as agreement
 
 Logs = dict[str, Any] | None
 

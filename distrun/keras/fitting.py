@@ -21,8 +21,8 @@ from distrun.errors import CollectiveError, DistrunError, MismatchError, UsageEr
 from distrun.keras import gradients, internals
 from distrun.keras.optimizer import Distributed
 from distrun.runtime import world
-from distrun.runtime.handles import Handle
-from distrun.runtime.request import Request
+from distrun.runtime.operations.handle import Handle
+from distrun.runtime.operations.request import Request
 
 _has_warned = False
 _departure: Handle | None = None  # what told other ranks that a `fit` failed here, which they may not have heard yet

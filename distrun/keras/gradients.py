@@ -13,8 +13,8 @@ from distrun.graphs import agreement
 from distrun.graphs.collective import Collective
 from distrun.keras import internals
 from distrun.runtime import collectives, world
-from distrun.runtime.agreement import compare, describe
-from distrun.runtime.reduction import Average, ReduceOp
+from distrun.runtime.collectives.consistency import compare, describe
+from distrun.runtime.operations.reduction import Average, ReduceOp
 
 # Attributes of an optimizer:
 _AGREED = "_distrun_agreed"  # the engine and the variables that were compared, and what came of it

@@ -11,8 +11,8 @@ from distrun.errors import UsageError
 from distrun.graphs.compression import Compression, Compressor, wire_type
 from distrun.keras import gradients, internals
 from distrun.keras.gradients import Settings
+from distrun.runtime.operations.reduction import Average, ReduceOp, Sum
 from distrun.runtime.process_set import ProcessSet, global_process_set
-from distrun.runtime.reduction import Average, ReduceOp, Sum
 
 
 def DistributedOptimizer(  # noqa: N802 - Horovod's name

@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 from distrun.errors import UsageError
 from distrun.graphs.compression import Compression, Compressor, wire_type
 from distrun.runtime import collectives
+from distrun.runtime.operations.reduction import Average, ReduceOp, Sum
 from distrun.runtime.process_set import ProcessSet, global_process_set
-from distrun.runtime.reduction import Average, ReduceOp, Sum
 
 Array = NDArray[Any]
 

@@ -10,7 +10,8 @@ import numpy as np
 from distrun.errors import UsageError
 from distrun.keras.gradients import entry_of
 from distrun.keras.values import array_of
-from distrun.runtime import agreement, collectives, world
+from distrun.runtime import collectives, world
+from distrun.runtime.collectives import consistency as agreement
 from distrun.runtime.process_set import ProcessSet, global_process_set
 
 

@@ -11,7 +11,7 @@ import click
 
 from distrun.errors import DistrunError, UsageError
 from distrun.runner import options as options_of
-from distrun.runner.plan import LaunchRequest, describe, parse_ranks
+from distrun.runner.planning.plan import LaunchRequest, describe, parse_ranks
 
 
 def _seconds(value: str) -> float:
@@ -170,7 +170,7 @@ def _complain(sentence: str, status: int, remedy: str = "") -> int:
 
 
 def _run(options: dict[str, Any]) -> int:
-    from distrun.runner.launch import prepare
+    from distrun.runner.planning.prepare import prepare
 
     request = _request(options)
     ssh = options_of.ssh(options, keepalive=options["keepalive"])
@@ -181,8 +181,8 @@ def _run(options: dict[str, Any]) -> int:
         return 0
 
     from distrun.runner.job import Job, JobOptions
-    from distrun.runner.output import Style
-    from distrun.runner.sinks import DescriptorSink
+    from distrun.runner.output.printer import Style
+    from distrun.runner.output.sinks import DescriptorSink
 
     job_options = JobOptions(
         grace=options["grace"],

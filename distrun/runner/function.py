@@ -13,17 +13,17 @@ from pathlib import Path
 from typing import Any, NoReturn, TextIO, TypeVar
 
 from distrun.errors import LaunchError, UsageError
-from distrun.runner.hosts import Host, parse_host_list
 from distrun.runner.job import Job, JobOptions, Outcome
-from distrun.runner.launch import prepare, read_hostfile
-from distrun.runner.output import Style
-from distrun.runner.plan import LaunchPlan, LaunchRequest
-from distrun.runner.sinks import DescriptorSink, Sink, TextSink
-from distrun.runner.ssh_config import SshOptions
+from distrun.runner.output.printer import Style
+from distrun.runner.output.sinks import DescriptorSink, Sink, TextSink
+from distrun.runner.planning.hosts import Host, parse_host_list
+from distrun.runner.planning.plan import LaunchPlan, LaunchRequest
+from distrun.runner.planning.prepare import prepare, read_hostfile
+from distrun.runner.planning.ssh_config import SshOptions
 
 Result = TypeVar("Result")
 
-_WORKER = Path(__file__).with_name("function_worker.py")
+_WORKER = Path(__file__).with_name("agent") / "function_worker.py"
 
 
 class RemoteTraceback(Exception):  # noqa: N818  # the name multiprocessing and concurrent.futures use
@@ -162,7 +162,7 @@ def _raise(outcome: Outcome) -> NoReturn:
     assert outcome.failure is not None
     rank = outcome.failure.rank
     if rank is None or rank not in outcome.results:
-        raise LaunchError((outcome.story or outcome.failure.what).removeprefix("distrun: "))
+        raise LaunchError((outcome.failure_report or outcome.failure.what).removeprefix("distrun: "))
     _, pickled, text = pickle.loads(outcome.results[rank])
     try:
         error = pickle.loads(pickled)

@@ -7,17 +7,20 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from queue import Empty, SimpleQueue
 
-from distrun.runner import descendants, events, places, policy, signals, stdin
-from distrun.runner.agents import Agent, AgentProcess
-from distrun.runner.connector import Connector, Starter
-from distrun.runner.frames import Frame, Kind
-from distrun.runner.local_agent import LocalAgentProcess
-from distrun.runner.output import Printer, Style
-from distrun.runner.plan import AgentPlan, LaunchPlan
-from distrun.runner.policy import Failure, Policy, State
-from distrun.runner.sinks import RankFiles, Sink
-from distrun.runner.ssh_config import SshOptions
-from distrun.runner.story import LastWords, tell
+from distrun.runner.connect import stdin
+from distrun.runner.connect.agent_client import AgentClient, AgentProcess
+from distrun.runner.connect.connector import Connector, Starter
+from distrun.runner.connect.local import LocalAgentProcess
+from distrun.runner.output.printer import Printer, Style
+from distrun.runner.output.sinks import RankFiles, Sink
+from distrun.runner.planning import endpoints as places
+from distrun.runner.planning.plan import AgentPlan, LaunchPlan
+from distrun.runner.planning.ssh_config import SshOptions
+from distrun.runner.protocol.frames import Frame, Kind
+from distrun.runner.supervision import events, policy, signals
+from distrun.runner.supervision.failure_report import LastWords, tell
+from distrun.runner.supervision.policy import Failure, Policy, State
+from distrun.runner.system import descendants
 
 _PRINT_PATIENCE = 2.0  # seconds a blocked terminal may delay the end of a job that a signal ended
 
@@ -47,7 +50,7 @@ class Outcome:
     status: int
     """The exit status for `distrun`."""
     failure: Failure | None
-    story: str | None
+    failure_report: str | None
     interrupted_by: int | None
     results: dict[int, bytes] = field(repr=False)
     """What ranks sent through their result pipes."""
@@ -76,7 +79,7 @@ class Job:
         self._names = {rank: f"rank {rank} on {host}" for rank, host in self._hosts.items()}
         if plan.by_mpirun:
             self._names = {0: "mpirun"}
-        self._agents: dict[str, Agent] = {}
+        self._agents: dict[str, AgentClient] = {}
         self._is_guest = options.function is not None
         self._parts = {part.host: part for part in plan.agents}
         remote = [part.host for part in plan.agents if part.remote]
@@ -86,7 +89,7 @@ class Job:
 
     # --- the agents' audience
 
-    def output(self, agent: Agent, frame: Frame) -> None:
+    def output(self, agent: AgentClient, frame: Frame) -> None:
         """A rank wrote something (an agent's thread)."""
         if frame.kind is Kind.STDERR:
             self._words.record(frame.rank, frame.payload)
@@ -145,15 +148,15 @@ class Job:
 
     def _usual_starter(self) -> Starter:
         if self._plan.launcher == "srun":
-            from distrun.runner.srun_agent import SrunStarter
+            from distrun.runner.connect.srun import SrunStarter
 
             return SrunStarter(self._plan.job, self._options.ssh, self._options.start_timeout)
-        from distrun.runner.ssh_agent import SshStarter  # paramiko costs 200 ms
+        from distrun.runner.connect.ssh import SshStarter  # paramiko costs 200 ms
 
         return SshStarter(self._plan.job, self._plan.routes, self._options.ssh, self._options.start_timeout)
 
     def _adopt(self, part: AgentPlan, process: AgentProcess) -> None:
-        self._agents[part.host] = agent = Agent(part.host, process, self)
+        self._agents[part.host] = agent = AgentClient(part.host, process, self)
         agent.start()
         self._tell(f"agent on {part.host} started (pid {process.pid})")
 
@@ -214,16 +217,16 @@ class Job:
     def _conclude(self) -> Outcome:
         """Print the rest and the story. A blocked terminal is waited for, unless somebody is in a hurry."""
         failure, interrupted_by = self._policy.failure, self._policy.interrupted_by
-        story = None if failure is None else self._story(failure)
-        self._printer.close(None if self._is_guest else story)  # a guest's host tells it by raising
+        failure_report = None if failure is None else self._failure_report(failure)
+        self._printer.close(None if self._is_guest else failure_report)  # a guest's host tells it by raising
         hurry = None if interrupted_by is None else time.monotonic() + _PRINT_PATIENCE
         while (event := self._next_event(hurry)) is not None and not isinstance(event, events.Printed):
             if isinstance(event, events.SignalReceived):
                 break
         results = {rank: bytes(data) for rank, data in self._results.items()}
-        return Outcome(self._policy.status, failure, story, interrupted_by, results)
+        return Outcome(self._policy.status, failure, failure_report, interrupted_by, results)
 
-    def _story(self, failure: Failure) -> str:
+    def _failure_report(self, failure: Failure) -> str:
         rank = failure.rank
         log = None if self._files is None or rank is None else str(self._files.path(rank, "stderr"))
         return tell(failure, self._names, self._pids, [] if rank is None else self._words.lines(rank), log)

@@ -8,8 +8,8 @@ from typing import Any, TypeVar
 import click
 
 from distrun.errors import UsageError
-from distrun.runner.hosts import Host, parse_host_list
-from distrun.runner.ssh_config import SshOptions
+from distrun.runner.planning.hosts import Host, parse_host_list
+from distrun.runner.planning.ssh_config import SshOptions
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
@@ -49,7 +49,7 @@ def hosts(options: Mapping[str, Any]) -> list[Host]:
     Raises:
         UsageError: both are given, or what is given cannot be read or understood.
     """
-    from distrun.runner.launch import read_hostfile
+    from distrun.runner.planning.prepare import read_hostfile
 
     listed, file = options["hosts"], options["hostfile"]
     if listed is not None and file is not None:

@@ -45,10 +45,10 @@ def nccl_built() -> int:
 
     It says nothing of this host's GPUs, and touches none. Asking for the first time imports cupy, which takes a second.
     """
-    from distrun.runtime.gpu import choice
+    from distrun.runtime.gpu import transport_choice
 
     try:
-        version, _ = choice.nccl_version()
+        version, _ = transport_choice.nccl_version()
     except Exception:  # whatever an installation that is broken may raise
         return 0
     return version

@@ -16,26 +16,27 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from distrun.errors import BootstrapError, JobAbortedError, NotInitializedError, UsageError
-from distrun.runtime import contract, devices, environments, mpi_place
+from distrun.runtime import contract, devices, environments
 from distrun.runtime.backends.base import Backend
 from distrun.runtime.backends.hierarchical import HierarchicalBackend
 from distrun.runtime.backends.shared_memory import SharedMemoryBackend
-from distrun.runtime.controller import CACHE_CAPACITY, Controller
 from distrun.runtime.devices import Device, cuda
 from distrun.runtime.devices.cuda import Cuda
-from distrun.runtime.engine import FAREWELL, Engine
+from distrun.runtime.engine.engine import FAREWELL, Engine
+from distrun.runtime.engine.single_process import SingleProcessEngine
 from distrun.runtime.environments import Environment
-from distrun.runtime.gpu.setting import Setting
-from distrun.runtime.hosts import Hosts
-from distrun.runtime.links import Links, connect
-from distrun.runtime.meeting import meet
-from distrun.runtime.neighbourhood import Neighbourhood, Patience
-from distrun.runtime.network import Network
-from distrun.runtime.rendezvous import Gathering, Place, gather
-from distrun.runtime.segment import FAILED
-from distrun.runtime.solo_engine import SoloEngine
+from distrun.runtime.gpu.config import GpuConfig
+from distrun.runtime.mpi import rendezvous as mpi_place
+from distrun.runtime.negotiation.controller import CACHE_CAPACITY, Controller
+from distrun.runtime.rendezvous.across_hosts import Rendezvous, RendezvousEndpoint, rendezvous_across_hosts
+from distrun.runtime.rendezvous.within_host import rendezvous_within_host
+from distrun.runtime.shared_memory.segment import FAILED
 from distrun.runtime.topology import Topology
-from distrun.tensor_fusion.fusing import DEFAULT_THRESHOLD
+from distrun.runtime.transport.host_layout import HostLayout
+from distrun.runtime.transport.links import Links, connect
+from distrun.runtime.transport.local_group import LocalGroup, Timeouts
+from distrun.runtime.transport.network import Network
+from distrun.tensor_fusion.batching import DEFAULT_THRESHOLD
 
 FUSION_THRESHOLD = "DISTRUN_FUSION_THRESHOLD"  # bytes; 0 fuses nothing
 CACHE = "DISTRUN_CACHE_CAPACITY"  # requests
@@ -44,7 +45,7 @@ _WIRE_DTYPES = ("", "float16", "bfloat16")
 
 log = logging.getLogger("distrun")
 
-AnyEngine = Engine | SoloEngine
+AnyEngine = Engine | SingleProcessEngine
 
 
 @dataclass(frozen=True)
@@ -89,7 +90,7 @@ def _join(environ: Mapping[str, str], generation: int) -> World:
     topology = environment.topology()
     device = devices.bind(topology, environ)
     if topology.size == 1:
-        return World(topology, device, SoloEngine(_gpu_setting(device, topology, 1, environ)))
+        return World(topology, device, SingleProcessEngine(_gpu_config(device, topology, 1, environ)))
     start = _Start(environment, topology, environ, generation, device)
     if topology.local_size == topology.size:
         return World(topology, device, start.on_one_host())
@@ -118,41 +119,41 @@ class _Start:
     def on_one_host(self) -> Engine:
         """Through shared memory."""
         # Neighbours are numbered by their ranks, not their local ranks: MPI libraries number the two independently.
-        neighbourhood = self._neighbourhood(self._topology.rank, range(self._topology.size), None)
-        return self._engine(neighbourhood, _backend(self._environ, neighbourhood), self._threshold, 1)
+        local_group = self._local_group(self._topology.rank, range(self._topology.size), None)
+        return self._engine(local_group, _backend(self._environ, local_group), self._threshold, 1)
 
     def between_hosts(self) -> World:
         """Through the network as well."""
-        gathering = self._gather()
+        rendezvous = self._gather()
         mpi_place.release()
         deadline = time.monotonic() + self._timeout
         with ExitStack() as undo:
-            undo.callback(gathering.close)
-            hosts = Hosts.of([member.host for member in gathering.members], self._topology.rank)
+            undo.callback(rendezvous.close)
+            hosts = HostLayout.of([member.host for member in rendezvous.members], self._topology.rank)
             self._check(hosts)
-            network = Network(hosts.rank, gathering.members, gathering.control, gathering.alarms)
+            network = Network(hosts.rank, rendezvous.members, rendezvous.control, rendezvous.alarms)
             undo.callback(network.close)
-            neighbourhood = self._neighbourhood(hosts.position, hosts.neighbours, network)
-            undo.push(partial(_withdraw, neighbourhood))
-            links = self._links(gathering, hosts, network, neighbourhood, deadline)
-            gathering.reception.close()
-            backend = HierarchicalBackend(neighbourhood, hosts, links, _WIRE_DTYPES[gathering.settings["wire_dtype"]])
-            settings = gathering.settings
+            local_group = self._local_group(hosts.position, hosts.local_ranks, network)
+            undo.push(partial(_withdraw, local_group))
+            links = self._links(rendezvous, hosts, network, local_group, deadline)
+            rendezvous.listener.close()
+            backend = HierarchicalBackend(local_group, hosts, links, _WIRE_DTYPES[rendezvous.settings["wire_dtype"]])
+            settings = rendezvous.settings
             may_offer = bool(settings["may_offer"])
-            engine = self._engine(neighbourhood, backend, settings["fusion_threshold"], hosts.count, may_offer)
+            engine = self._engine(local_group, backend, settings["fusion_threshold"], hosts.count, may_offer)
             undo.pop_all()
         cross_rank, cross_size = hosts.cross()
         return World(replace(self._topology, cross_rank=cross_rank, cross_size=cross_size), self._device, engine)
 
-    def _gather(self) -> Gathering:
+    def _gather(self) -> Rendezvous:
         topology = self._topology
         host = f"{self._environment.job_name()} {socket.gethostname()}"
-        return gather(
+        return rendezvous_across_hosts(
             topology.rank,
             topology.size,
             host,
             topology.hostname,
-            self._place(),
+            self._endpoint(),
             self._settings(),
             self._timeout,
             self._environ.get(contract.NETWORK) or None,
@@ -181,68 +182,68 @@ class _Start:
             raise UsageError(f"{contract.BACKEND}={choice!r} does not connect several hosts: use auto, tcp or mpi")
         return choice == "mpi" or (choice == "auto" and self._environment.is_mpi)
 
-    def _place(self) -> Place:
-        place = self._environment.place()
-        if place is None:
+    def _endpoint(self) -> RendezvousEndpoint:
+        endpoint = self._environment.endpoint()
+        if endpoint is None:
             network = self._environ.get(contract.NETWORK) or None
-            place = mpi_place.find(self._topology.rank, self._topology.size, network, self._timeout)
-        return _of_generation(place, self._generation)
+            endpoint = mpi_place.find(self._topology.rank, self._topology.size, network, self._timeout)
+        return _of_generation(endpoint, self._generation)
 
-    def _check(self, hosts: Hosts) -> None:
-        if len(hosts.neighbours) != self._topology.local_size:
+    def _check(self, hosts: HostLayout) -> None:
+        if len(hosts.local_ranks) != self._topology.local_size:
             raise BootstrapError(
-                f"rank {hosts.rank} was told that its host has {self._topology.local_size} ranks, but {len(hosts.neighbours)} "
+                f"rank {hosts.rank} was told that its host has {self._topology.local_size} ranks, but {len(hosts.local_ranks)} "
                 f"call it theirs ({self._topology.hostname}): give each host of the job its own name"
             )
 
     def _links(
         self,
-        gathering: Gathering,
-        hosts: Hosts,
+        rendezvous: Rendezvous,
+        hosts: HostLayout,
         network: Network,
-        neighbourhood: Neighbourhood,
+        local_group: LocalGroup,
         deadline: float,
     ) -> Links:
-        if gathering.settings["mpi"]:  # rank 0's word: a launcher may not have passed the variable on to all hosts
-            from distrun.runtime.mpi_links import MPILinks
+        if rendezvous.settings["mpi"]:  # rank 0's word: a launcher may not have passed the variable on to all hosts
+            from distrun.runtime.mpi.links import MPILinks
 
-            return MPILinks(neighbourhood, network, hosts)
-        return connect(gathering, hosts, network, neighbourhood, deadline)
+            return MPILinks(local_group, network, hosts)
+        return connect(rendezvous, hosts, network, local_group, deadline)
 
-    def _neighbourhood(self, own: int, ranks: Sequence[int], network: Network | None) -> Neighbourhood:
+    def _local_group(self, own: int, ranks: Sequence[int], network: Network | None) -> LocalGroup:
         name = f"{self._environment.job_name()}:{self._generation}"
-        presences = meet(name, self._environment.job_key(), own, len(ranks), self._timeout)
-        return Neighbourhood(own, ranks, presences, _patience(self._environ), network)
+        peers = rendezvous_within_host(name, self._environment.job_key(), own, len(ranks), self._timeout)
+        return LocalGroup(own, ranks, peers, _timeouts(self._environ), network)
 
     def _engine(
-        self, neighbourhood: Neighbourhood, backend: Backend, threshold: int, hosts: int, may_offer: bool = False
+        self, local_group: LocalGroup, backend: Backend, threshold: int, hosts: int, may_offer: bool = False
     ) -> Engine:
         controller = None
         if self._topology.rank == 0:
             capacity = int(_number(self._environ, CACHE, CACHE_CAPACITY))
             controller = Controller({0: range(self._topology.size)}, capacity)
-        gpu_setting = _gpu_setting(self._device, self._topology, hosts, self._environ)
-        return Engine(neighbourhood, backend, controller, threshold, may_offer, gpu_setting)
+        gpu_config = _gpu_config(self._device, self._topology, hosts, self._environ)
+        return Engine(local_group, backend, controller, threshold, may_offer, gpu_config)
 
 
-def _patience(environ: Mapping[str, str]) -> Patience:
-    return Patience(_number(environ, contract.STALL_WARNING, 60.0), _number(environ, contract.STALL_TIMEOUT, 0.0))
+def _timeouts(environ: Mapping[str, str]) -> Timeouts:
+    return Timeouts(_number(environ, contract.STALL_WARNING, 60.0), _number(environ, contract.STALL_TIMEOUT, 0.0))
 
 
-def _gpu_setting(device: Device, topology: Topology, hosts: int, environ: Mapping[str, str]) -> Setting | None:
+def _gpu_config(device: Device, topology: Topology, hosts: int, environ: Mapping[str, str]) -> GpuConfig | None:
     if not isinstance(device, Cuda):
         return None
-    return Setting(device.index, topology.hostname, hosts, cuda.may_share(environ), _patience(environ))
+    return GpuConfig(device.index, topology.hostname, hosts, cuda.may_share(environ), _timeouts(environ))
 
 
-def _withdraw(neighbourhood: Neighbourhood, kind: type | None, error: BaseException | None, _: object) -> None:
+def _withdraw(local_group: LocalGroup, kind: type | None, error: BaseException | None, _: object) -> None:
     """Let the others know why a rank could not join after all."""
     if error is not None:
-        neighbourhood.announce(FAILED, str(error))
-        neighbourhood.close()
+        local_group.announce(FAILED, str(error))
+        local_group.close()
 
 
-def _of_generation(place: Place, generation: int) -> Place:
+def _of_generation(endpoint: RendezvousEndpoint, generation: int) -> RendezvousEndpoint:
     """The place with keys that hold for one `init` only: a rank that is ahead, or has been left behind, is a stranger."""
 
     def derived(key: bytes) -> bytes:
@@ -256,21 +257,21 @@ def _of_generation(place: Place, generation: int) -> Place:
         return derived(opener(greeting))
 
     return replace(
-        place,
-        key=place.key and derived(place.key),
-        greeting=place.greeting and partial(greet, place.greeting),
-        opener=place.opener and partial(find, place.opener),
+        endpoint,
+        key=endpoint.key and derived(endpoint.key),
+        greeting=endpoint.greeting and partial(greet, endpoint.greeting),
+        opener=endpoint.opener and partial(find, endpoint.opener),
     )
 
 
-def _backend(environ: Mapping[str, str], neighbourhood: Neighbourhood) -> Backend:
+def _backend(environ: Mapping[str, str], local_group: LocalGroup) -> Backend:
     choice = environ.get(contract.BACKEND, "auto")
     if choice in ("auto", "shared_memory"):
-        return SharedMemoryBackend(neighbourhood)
+        return SharedMemoryBackend(local_group)
     if choice == "mpi":
         from distrun.runtime.backends.mpi import MPIBackend
 
-        return MPIBackend(neighbourhood)
+        return MPIBackend(local_group)
     raise UsageError(f"{contract.BACKEND}={choice!r} is no backend: use auto, shared_memory or mpi")
 
 

@@ -16,7 +16,7 @@ from distrun.errors import UsageError
 from distrun.graphs.collective import Collective
 from distrun.graphs.tensorflow import call, call_rows, placed
 from distrun.runtime import world
-from distrun.runtime.reduction import Average, Sum
+from distrun.runtime.operations.reduction import Average, Sum
 
 Gradients = Sequence[Any]
 

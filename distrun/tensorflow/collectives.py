@@ -25,8 +25,8 @@ import tensorflow as tf
 from distrun.graphs.collective import Collective
 from distrun.graphs.compression import Compression, Compressor, wire_type
 from distrun.graphs.tensorflow import call, gather_slices
+from distrun.runtime.operations.reduction import Average, ReduceOp, reduce_op
 from distrun.runtime.process_set import ProcessSet, global_process_set
-from distrun.runtime.reduction import Average, ReduceOp, reduce_op
 from distrun.tensorflow import autograd
 
 _World = global_process_set

@@ -14,9 +14,9 @@ from distrun.graphs.collective import Collective
 from distrun.graphs.compression import Compressor, wire_type
 from distrun.graphs.tensorflow import reduce_gradients
 from distrun.runtime import world
-from distrun.runtime.agreement import describe
+from distrun.runtime.collectives.consistency import describe
+from distrun.runtime.operations.reduction import Average, ReduceOp
 from distrun.runtime.process_set import ProcessSet
-from distrun.runtime.reduction import Average, ReduceOp
 
 
 @dataclass(frozen=True)

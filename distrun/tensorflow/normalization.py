@@ -8,7 +8,7 @@ import tensorflow as tf
 
 from distrun.errors import UsageError
 from distrun.runtime import world
-from distrun.runtime.reduction import Sum
+from distrun.runtime.operations.reduction import Sum
 from distrun.tensorflow.collectives import allreduce
 
 

@@ -10,7 +10,8 @@ import tensorflow as tf
 from distrun.errors import UsageError
 from distrun.graphs import agreement
 from distrun.graphs.tensorflow import call
-from distrun.runtime import objects, world
+from distrun.runtime import world
+from distrun.runtime.collectives import objects
 from distrun.runtime.process_set import ProcessSet, global_process_set
 from distrun.tensorflow.collectives import assign_all, broadcasting
 from distrun.tensorflow.gradients import entry_of

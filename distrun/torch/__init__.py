@@ -25,8 +25,8 @@ from distrun.runtime.capabilities import (
     rocm_built,
 )
 from distrun.runtime.collectives import barrier, poll, synchronize
+from distrun.runtime.operations.reduction import Average, Max, Min, Product, Sum
 from distrun.runtime.process_set import ProcessSet, global_process_set
-from distrun.runtime.reduction import Average, Max, Min, Product, Sum
 from distrun.runtime.world import (
     cross_rank,
     cross_size,

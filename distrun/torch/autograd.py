@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.autograd.function import FunctionCtx
 
 from distrun.errors import UsageError
-from distrun.runtime.reduction import Average, Sum
+from distrun.runtime.operations.reduction import Average, Sum
 from distrun.torch import operations
 from distrun.torch.operations import Call, run
 

@@ -15,8 +15,8 @@ from torch import Tensor
 
 from distrun.errors import CollectiveError, UsageError
 from distrun.runtime import world
-from distrun.runtime.handles import Handle
-from distrun.runtime.reduction import Max, Min, Product, ReduceOp
+from distrun.runtime.operations.handle import Handle
+from distrun.runtime.operations.reduction import Max, Min, Product, ReduceOp
 from distrun.torch.operations import Call
 from distrun.torch.tensors import empty_array, tensor_of
 

@@ -24,9 +24,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from distrun.runtime.handles import AnyHandle, Handle
+from distrun.runtime.operations.handle import AnyHandle, Handle
+from distrun.runtime.operations.reduction import Average, ReduceOp, reduce_op
 from distrun.runtime.process_set import ProcessSet, global_process_set
-from distrun.runtime.reduction import Average, ReduceOp, reduce_op
 from distrun.torch import autograd, operations
 from distrun.torch.compression import Compression, Compressor, wire_type
 from distrun.torch.operations import Call, grouped, run, single, submit

@@ -11,7 +11,7 @@ from torch import Tensor
 from distrun.errors import UsageError
 from distrun.runtime import world
 from distrun.runtime.gpu.buffers import DeviceBuffer
-from distrun.runtime.request import CPU, CUDA
+from distrun.runtime.operations.request import CPU, CUDA
 
 __all__ = ["CPU", "CUDA", "TorchArena", "arena", "bind", "check", "is_capturing", "kind"]
 

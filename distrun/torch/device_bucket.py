@@ -16,8 +16,8 @@ from distrun.errors import MismatchError, UsageError
 from distrun.runtime import world
 from distrun.runtime.gpu import memory
 from distrun.runtime.gpu.buffers import DeviceBuffer
-from distrun.runtime.handles import Handle
-from distrun.runtime.request import describe
+from distrun.runtime.operations.handle import Handle
+from distrun.runtime.operations.request import describe
 from distrun.tensor_fusion.device_packing import Piece
 from distrun.torch import cuda
 from distrun.torch.arrivals import Arrivals

@@ -10,8 +10,8 @@ from torch import Tensor
 
 from distrun.errors import UsageError
 from distrun.runtime import world
-from distrun.runtime.handles import AnyHandle, Handle
-from distrun.runtime.reduction import Average, Sum
+from distrun.runtime.operations.handle import AnyHandle, Handle
+from distrun.runtime.operations.reduction import Average, Sum
 from distrun.torch import cuda, operations
 from distrun.torch.arrivals import Arrivals
 from distrun.torch.bucket import FLAGS, Bucket, Start

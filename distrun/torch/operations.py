@@ -17,10 +17,10 @@ from distrun.errors import UsageError
 from distrun.runtime import world
 from distrun.runtime.collectives.copies import rows_per_rank
 from distrun.runtime.gpu.handles import DeviceHandle
-from distrun.runtime.handles import AnyHandle, Handle, HandleGroup, outputs_of
+from distrun.runtime.operations.handle import AnyHandle, Handle, HandleGroup, outputs_of
+from distrun.runtime.operations.reduction import Average, ReduceOp, Sum, check_op
+from distrun.runtime.operations.request import Request
 from distrun.runtime.process_set import ProcessSet, global_process_set
-from distrun.runtime.reduction import Average, ReduceOp, Sum, check_op
-from distrun.runtime.request import Request
 from distrun.torch import cuda
 from distrun.torch import tensors as storage
 

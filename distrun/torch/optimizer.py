@@ -16,8 +16,8 @@ import torch
 from torch import Tensor
 
 from distrun.errors import UsageError
+from distrun.runtime.operations.reduction import Average, ReduceOp, check_op
 from distrun.runtime.process_set import ProcessSet, global_process_set
-from distrun.runtime.reduction import Average, ReduceOp, check_op
 from distrun.tensor_fusion.buckets import DEFAULT_THRESHOLD, FIRST_THRESHOLD
 from distrun.torch.compression import Compression, Compressor
 from distrun.torch.reducer import GradientReducer, Settings, numbered

@@ -35,9 +35,9 @@ from torch import Tensor
 from torch.utils.hooks import RemovableHandle
 
 from distrun.errors import CollectiveError, UsageError
-from distrun.runtime import agreement
+from distrun.runtime.collectives import consistency as agreement
+from distrun.runtime.operations.reduction import Average, ReduceOp
 from distrun.runtime.process_set import ProcessSet, global_process_set
-from distrun.runtime.reduction import Average, ReduceOp
 from distrun.tensor_fusion.buckets import (
     DEFAULT_THRESHOLD,
     FIRST_THRESHOLD,

@@ -11,7 +11,9 @@ import torch
 from torch import Tensor
 
 from distrun.errors import UsageError
-from distrun.runtime import agreement, objects, world
+from distrun.runtime import world
+from distrun.runtime.collectives import consistency as agreement
+from distrun.runtime.collectives import objects
 from distrun.torch import cuda
 from distrun.torch.collectives import broadcast_async_
 from distrun.torch.tensors import empty

@@ -8,8 +8,8 @@ import pytest
 import distrun
 from distrun.errors import MismatchError, UsageError
 from distrun.graphs.collective import Collective, prepare, storage_of
-from distrun.runtime.reduction import Max, Sum
-from distrun.runtime.solo_engine import SoloEngine
+from distrun.runtime.engine.single_process import SingleProcessEngine
+from distrun.runtime.operations.reduction import Max, Sum
 
 
 @pytest.fixture(autouse=True)
@@ -63,7 +63,7 @@ def test_nothing_is_under_way_in_memory_that_is_given_back_after_an_error(monkey
         return handle
 
     for verb in ("run", "submit"):
-        monkeypatch.setattr(SoloEngine, verb, fail)
+        monkeypatch.setattr(SingleProcessEngine, verb, fail)
     arrays = [np.ones(3), np.ones(3, np.float32)]
     with pytest.raises(MismatchError, match="disagree"):
         prepare(Collective("allreduce", "x", Sum), ("float64", "float32"), ((3,), (3,))).reduce(arrays, arrays)

@@ -129,7 +129,7 @@ class RemoteHost:
 
     def agent(self) -> psutil.Process:
         """The process of the agent."""
-        (agent,) = (item for item in self.processes() if "distrun.runner.agent" in " ".join(item.cmdline()))
+        (agent,) = (item for item in self.processes() if "distrun.runner.agent" in item.cmdline())
         return agent
 
     def assert_gone(self, seconds: float = DEADLINE) -> None:

@@ -10,10 +10,10 @@ import time
 import pytest
 
 from distrun import __version__
-from distrun.runner.exits import RankExit
-from distrun.runner.frames import WINDOW, Frame, FrameDecoder, Kind
-from distrun.runner.hello import Answer, Greeting, extract
-from distrun.runner.plan import AgentPlan, RankPlan
+from distrun.runner.planning.plan import AgentPlan, RankPlan
+from distrun.runner.protocol.exits import RankExit
+from distrun.runner.protocol.frames import WINDOW, Frame, FrameDecoder, Kind
+from distrun.runner.protocol.handshake import Answer, Greeting, extract
 
 DEADLINE = 30.0  # seconds
 

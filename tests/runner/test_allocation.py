@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from distrun.errors import UsageError
-from distrun.runner.allocation import Allocation, current, expand, is_own_node
-from distrun.runner.hosts import Host
+from distrun.runner.planning.allocation import Allocation, current, expand, is_own_node
+from distrun.runner.planning.hosts import Host
 
 
 @pytest.mark.parametrize(

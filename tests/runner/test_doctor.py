@@ -68,7 +68,7 @@ def test_the_launcher_does_not_load_the_doctor_nor_the_doctor_numpy():
     code = "import sys, distrun.runner.cli; assert 'distrun.runner.doctor' not in sys.modules"
     subprocess.run([sys.executable, "-c", code], check=True)
     code = (
-        "import sys, distrun.runner.doctor.consultation, distrun.runner.doctor.probe\n"
+        "import sys, distrun.runner.doctor.run, distrun.runner.doctor.probe\n"
         "assert not {'numpy', 'mpi4py', 'torch', 'rich'} & set(sys.modules)\n"
     )
     subprocess.run([sys.executable, "-c", code], check=True)

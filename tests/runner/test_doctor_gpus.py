@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from distrun.runner import machine
 from distrun.runner.doctor import gpus
+from distrun.runner.system import machine
 
 DRIVER = "NVRM version: NVIDIA UNIX x86_64 Kernel Module  550.54.15  Tue Mar  5 22:23:56 UTC 2024\nGCC version: 12\n"
 OPEN = "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  570.86.15  Release Build  (dvs@U22)\n"

@@ -6,11 +6,11 @@ from dataclasses import replace
 
 import pytest
 
-from distrun.runner.doctor import judging
-from distrun.runner.doctor.facts import Machine
+from distrun.runner.doctor import verdicts as judging
 from distrun.runner.doctor.gpus import Gpus
+from distrun.runner.doctor.machine_facts import Machine
 from distrun.runner.doctor.report import LinkReport, Status
-from distrun.runner.hello import explain
+from distrun.runner.protocol.handshake import explain
 
 GIB = 1 << 30
 MACHINE = Machine(8, 64 * GIB, 60 * GIB, 32 * GIB, None, [["eth0", "10.0.0.1", 24]], {"torch": "2.13.0"})

@@ -8,8 +8,8 @@ import time
 
 import pytest
 
-from distrun.runner.doctor import link
-from distrun.runner.hello import HostError
+from distrun.runner.doctor import link_benchmark as link
+from distrun.runner.protocol.handshake import HostError
 
 KEY = b"k" * 32
 

@@ -12,11 +12,11 @@ import pytest
 from rich.console import Console
 
 from distrun.runner.doctor import rendering
-from distrun.runner.doctor.by_hand import ByHand
-from distrun.runner.doctor.crowd import at_once
-from distrun.runner.doctor.links import rounds
+from distrun.runner.doctor.network_checks import rounds
+from distrun.runner.doctor.parallel import at_once
 from distrun.runner.doctor.report import HostReport, LinkReport, Report, Status, Step, worst
-from distrun.runner.ssh_config import Route, SshOptions
+from distrun.runner.doctor.shell_commands import ByHand
+from distrun.runner.planning.ssh_config import Route, SshOptions
 
 GOOD = HostReport("a", True, (Step("python", Status.OK, "3.11"),))
 BAD = HostReport(

@@ -8,7 +8,7 @@ import sys
 import pytest
 
 from distrun.errors import UsageError
-from distrun.runner.environ import at_home, forwarded, inherited, requested, search_path, threads
+from distrun.runner.planning.environ import at_home, forwarded, inherited, requested, search_path, threads
 
 
 def test_the_identity_of_an_outer_launch_is_not_inherited():

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from distrun.runner.exits import RankExit, signal_name
+from distrun.runner.protocol.exits import RankExit, signal_name
 
 
 @pytest.mark.parametrize(

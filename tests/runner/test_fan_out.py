@@ -11,15 +11,15 @@ import time
 
 import pytest
 
-from distrun.runner.connector import MOST_AT_ONCE, Connector
-from distrun.runner.events import HostReady, HostRefused
-from distrun.runner.exits import RankExit
-from distrun.runner.frames import Frame, FrameDecoder, Kind
-from distrun.runner.hello import Answer, HostError
-from distrun.runner.hosts import Host
+from distrun.runner.connect.connector import MOST_AT_ONCE, Connector
 from distrun.runner.job import Job, JobOptions
-from distrun.runner.plan import AgentPlan, Launcher, LaunchRequest, make_plan
-from distrun.runner.ssh_config import Route
+from distrun.runner.planning.hosts import Host
+from distrun.runner.planning.plan import AgentPlan, Launcher, LaunchRequest, make_plan
+from distrun.runner.planning.ssh_config import Route
+from distrun.runner.protocol.exits import RankExit
+from distrun.runner.protocol.frames import Frame, FrameDecoder, Kind
+from distrun.runner.protocol.handshake import Answer, HostError
+from distrun.runner.supervision.events import HostReady, HostRefused
 
 DEADLINE = 60.0  # seconds
 
@@ -134,8 +134,8 @@ def test_all_hosts_that_refuse_are_named_and_no_rank_starts():
     outcome = Job(plan, JobOptions(notes=False), out, err, Simulation(bad)).run()
     assert outcome.status == 2
     assert out.data == b""
-    assert outcome.story.count("it is on fire") == 3
-    assert all(f"    {host}: " in outcome.story for host in bad)
+    assert outcome.failure_report.count("it is on fire") == 3
+    assert all(f"    {host}: " in outcome.failure_report for host in bad)
 
 
 def test_an_agent_that_comes_after_the_end_is_let_go():
@@ -200,4 +200,4 @@ def test_a_host_that_is_ready_too_late_does_not_keep_the_launch():
     err = Releasing()
     outcome = Job(made_plan(2), JobOptions(start_timeout=0.2, notes=False), Collected(), err, Late()).run()
     assert outcome.status == 2
-    assert "host host1 cannot be used" in outcome.story
+    assert "host host1 cannot be used" in outcome.failure_report

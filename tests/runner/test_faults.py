@@ -40,9 +40,9 @@ def test_the_story_ends_with_the_last_words_of_the_rank_that_raised(distrun, pyt
     code = "import os, time\nif os.environ['RANK'] == '0': raise ValueError('no such data')\ntime.sleep(1000)"
     job = distrun("-np", "2", *python(code))
     assert job.wait() == 1
-    before, _, story = job.stderr.data.partition(b"distrun: rank 0 ")
+    before, _, failure_report = job.stderr.data.partition(b"distrun: rank 0 ")
     assert b"[0] ValueError: no such data\n" in before
-    assert story.endswith(b"    ValueError: no such data\n")
+    assert failure_report.endswith(b"    ValueError: no such data\n")
     job.assert_gone()
 
 

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from distrun.errors import LaunchError
-from distrun.runner.frames import HEADER, MAX_PAYLOAD, Frame, FrameDecoder, Kind, pieces
+from distrun.runner.protocol.frames import HEADER, MAX_PAYLOAD, Frame, FrameDecoder, Kind, pieces
 
 FRAMES = st.builds(Frame, st.sampled_from(Kind), st.integers(-(2**31), 2**31 - 1), st.binary(max_size=300))
 

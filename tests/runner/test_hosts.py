@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from distrun.errors import UsageError
-from distrun.runner.hosts import Host, merge, parse_host, parse_host_list, parse_hostfile
+from distrun.runner.planning.hosts import Host, merge, parse_host, parse_host_list, parse_hostfile
 
 NAMES = st.from_regex(r"[a-z][a-z0-9-]{0,10}(\.[a-z]{1,5})?", fullmatch=True)
 SLOTS = st.none() | st.integers(1, 10_000)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from distrun.runner import keepalive
-from distrun.runner.keepalive import Keepalive
+from distrun.runner.protocol import keepalive
+from distrun.runner.protocol.keepalive import Keepalive
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ import hmac
 
 import pytest
 
-from distrun.runner.known_hosts import append, fingerprint, lookup, name_of
+from distrun.runner.connect.known_hosts import append, fingerprint, lookup, name_of
 
 KEY = b"the key"
 BLOB = base64.b64encode(KEY).decode()

@@ -11,9 +11,9 @@ import pytest
 pytest.importorskip("paramiko")
 
 from distrun.errors import UsageError
-from distrun.runner.hosts import parse_host_list
-from distrun.runner.launch import prepare
-from distrun.runner.plan import LaunchRequest
+from distrun.runner.planning.hosts import parse_host_list
+from distrun.runner.planning.plan import LaunchRequest
+from distrun.runner.planning.prepare import prepare
 
 
 @pytest.fixture(autouse=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from distrun.runner.lines import LONGEST, Console, LineSplitter
+from distrun.runner.output.lines import LONGEST, Console, LineSplitter
 
 
 def test_pieces_end_where_lines_do():

@@ -10,7 +10,7 @@ from types import SimpleNamespace
 import psutil
 import pytest
 
-from distrun.runner.machine import (
+from distrun.runner.system.machine import (
     address_towards,
     count_gpus,
     default_slots,

@@ -14,10 +14,10 @@ import psutil
 import pytest
 
 from distrun.errors import UsageError
-from distrun.runner.hosts import Host, parse_host_list
-from distrun.runner.mpirun import Kind, Order, command_line, find, identify, make_plan
-from distrun.runner.plan import Launcher, LaunchRequest, describe
-from distrun.runner.ssh_config import Route, SshOptions
+from distrun.runner.planning.hosts import Host, parse_host_list
+from distrun.runner.planning.mpirun import Kind, Order, command_line, find, identify, make_plan
+from distrun.runner.planning.plan import Launcher, LaunchRequest, describe
+from distrun.runner.planning.ssh_config import Route, SshOptions
 
 HERE = Order(["python", "train.py"], [("localhost", 4)], "/work", is_local=True)
 THERE = Order(
@@ -131,7 +131,7 @@ def fake_mpirun(tmp_path, monkeypatch):
     program = tmp_path / "mpirun"
     program.write_text("#!/bin/sh\necho 'mpirun (Open MPI) 5.0.1'\n")
     program.chmod(0o755)
-    monkeypatch.setattr("distrun.runner.environ.search_path", lambda path: f"{tmp_path}:{path}")
+    monkeypatch.setattr("distrun.runner.planning.environ.search_path", lambda path: f"{tmp_path}:{path}")
 
 
 def prepared(*, ssh=None, environ=None, **request):

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from distrun.errors import UsageError
-from distrun.runner.machine import Interface
-from distrun.runner.networks import Networks, endpoint, parse, select
+from distrun.runner.planning.networks import Networks, endpoint, parse, select
+from distrun.runner.system.machine import Interface
 
 A = [
     Interface("docker0", "172.17.0.1", 16),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from distrun.runner.oom import OomCounter
+from distrun.runner.system.oom import OomCounter
 
 
 @pytest.mark.parametrize(

@@ -8,9 +8,9 @@ import threading
 
 import pytest
 
-from distrun.runner.events import OutputClosed, Printed
-from distrun.runner.output import Printer, Style
-from distrun.runner.sinks import DescriptorSink, RankFiles, TextSink
+from distrun.runner.output.printer import Printer, Style
+from distrun.runner.output.sinks import DescriptorSink, RankFiles, TextSink
+from distrun.runner.supervision.events import OutputClosed, Printed
 
 DEADLINE = 30.0
 STYLE = Style()
@@ -36,14 +36,14 @@ class Paper:
         self.written.set()
 
 
-def printed(*outputs, style=STYLE, out=None, err=None, story=None, files=None):
+def printed(*outputs, style=STYLE, out=None, err=None, failure_report=None, files=None):
     """Print all of it; returns what is on stdout and stderr, and the bytes acknowledged."""
     out, err, events, acknowledged = out or Paper(), err or Paper(), queue.SimpleQueue(), []
     printer = Printer(out, err, style, files, events.put)
     printer.start()
     for rank, stream, data in outputs:
         printer.output(rank, stream, data, acknowledged.append)
-    printer.close(story)
+    printer.close(failure_report)
     while not isinstance(events.get(timeout=DEADLINE), Printed):
         pass
     return out.data, err.data, sum(acknowledged)
@@ -58,7 +58,7 @@ def test_without_tags_bytes_pass_as_they_are():
 
 
 def test_an_unfinished_last_line_is_printed_and_ended_before_the_story():
-    out, err, _ = printed((0, "stdout", b"a"), (0, "stderr", b"b"), story="the story \udcff")
+    out, err, _ = printed((0, "stdout", b"a"), (0, "stderr", b"b"), failure_report="the story \udcff")
     assert out == b"[0] a\n"
     assert err == b"[0] b\nthe story \xff\n"
 

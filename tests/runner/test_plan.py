@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from distrun.errors import UsageError
-from distrun.runner.hosts import Host
-from distrun.runner.plan import (
+from distrun.runner.planning.hosts import Host
+from distrun.runner.planning.plan import (
     AgentPlan,
     Launcher,
     LaunchRequest,
@@ -20,7 +20,7 @@ from distrun.runner.plan import (
     parse_ranks,
     place,
 )
-from distrun.runner.ssh_config import Route
+from distrun.runner.planning.ssh_config import Route
 from distrun.runtime.contract import LaunchContract
 
 LAUNCHER = Launcher(

@@ -6,7 +6,8 @@ import signal
 
 import pytest
 
-from distrun.runner.events import (
+from distrun.runner.protocol.exits import RankExit
+from distrun.runner.supervision.events import (
     AgentGone,
     AgentLost,
     HostReady,
@@ -18,8 +19,7 @@ from distrun.runner.events import (
     RankStarted,
     SignalReceived,
 )
-from distrun.runner.exits import RankExit
-from distrun.runner.policy import (
+from distrun.runner.supervision.policy import (
     KILL_PATIENCE,
     LEAVE_PATIENCE,
     SETTLE,
@@ -201,14 +201,14 @@ HISTORIES = {
 
 @pytest.mark.parametrize("name", HISTORIES)
 def test_a_history_leads_to_the_expected_actions_and_end(name):
-    steps, status, story = HISTORIES[name]
+    steps, status, failure_report = HISTORIES[name]
     policy = Policy({0: "here", 1: "here"}, GRACE, 60.0, 0)
     for now, event, expected in [*STARTED, *steps]:
         actions = policy.tick(now) if event is TICK else policy.handle(event, now)
         assert actions == expected, (now, event)
     assert policy.state is State.OVER
     assert policy.status == status
-    assert (policy.failure.rank if policy.failure else None) == story
+    assert (policy.failure.rank if policy.failure else None) == failure_report
 
 
 def test_ranks_that_do_not_start_in_time_are_named():

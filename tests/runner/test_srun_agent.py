@@ -8,7 +8,7 @@ import stat
 import psutil
 import pytest
 
-from distrun.runner.srun_agent import Step, Steps, command
+from distrun.runner.connect.srun import Step, Steps, command
 
 SLURM = {"SLURM_JOB_ID": "17", "SLURM_JOB_NODELIST": "n[1-2]", "SLURM_NTASKS": "3", "SLURM_TASKS_PER_NODE": "2,1"}
 SRUN = """#!/bin/sh

@@ -7,8 +7,8 @@ import pytest
 pytest.importorskip("paramiko")
 
 from distrun.errors import UsageError
-from distrun.runner.hosts import Host
-from distrun.runner.ssh_config import SshOptions, SshSettings, read_config
+from distrun.runner.planning.hosts import Host
+from distrun.runner.planning.ssh_config import SshOptions, SshSettings, read_config
 
 CONFIG = """
 Host worker

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from distrun.runner.policy import Failure
-from distrun.runner.story import LAST_LINES, LastWords, tell
+from distrun.runner.supervision.failure_report import LAST_LINES, LastWords, tell
+from distrun.runner.supervision.policy import Failure
 
 
 def test_the_story_names_rank_host_process_end_and_last_words():

@@ -11,7 +11,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from distrun.runtime.authentication import SIZE, Conversation, Script, StrangerError, converse, guest_side, host_side
+from distrun.runtime.rendezvous.authentication import (
+    SIZE,
+    Conversation,
+    Script,
+    StrangerError,
+    client_side,
+    converse,
+    server_side,
+)
 
 KEY = bytes(range(32))
 
@@ -49,7 +57,7 @@ def ends(request) -> Iterator[tuple[socket.socket, socket.socket]]:
 
 
 def test_who_knows_the_key_is_believed(ends):
-    host, guest = Side(ends[0], host_side(KEY, b"tea")), Side(ends[1], guest_side(KEY, b"tea"))
+    host, guest = Side(ends[0], server_side(KEY, b"tea")), Side(ends[1], client_side(KEY, b"tea"))
     assert (host.end(), guest.end()) == (None, None)
 
 
@@ -57,7 +65,7 @@ def test_who_knows_the_key_is_believed(ends):
     ("key", "context"), [(KEY[::-1], b"tea"), (b"", b"tea"), (KEY, b"coffee")], ids=["another key", "no key", "context"]
 )
 def test_who_does_not_is_not_and_both_sides_learn_it(ends, key, context):
-    host, guest = Side(ends[0], host_side(KEY, b"tea")), Side(ends[1], guest_side(key, context))
+    host, guest = Side(ends[0], server_side(KEY, b"tea")), Side(ends[1], client_side(key, context))
     assert isinstance(host.end(), StrangerError)
     assert isinstance(guest.end(), StrangerError)
 
@@ -68,7 +76,7 @@ def test_a_host_that_does_not_know_the_key_is_not_believed(ends):
         yield 2 * SIZE
         yield bytes(SIZE)
 
-    host, guest = Side(ends[0], impostor()), Side(ends[1], guest_side(KEY, b""))
+    host, guest = Side(ends[0], impostor()), Side(ends[1], client_side(KEY, b""))
     assert host.end() is None
     assert isinstance(guest.end(), StrangerError)
 
@@ -79,7 +87,7 @@ def test_a_proof_sent_back_to_its_maker_proves_nothing(ends):
         answer = yield 2 * SIZE
         yield answer[:SIZE]
 
-    host, guest = Side(ends[0], mirror()), Side(ends[1], guest_side(KEY, b""))
+    host, guest = Side(ends[0], mirror()), Side(ends[1], client_side(KEY, b""))
     assert host.end() is None
     assert isinstance(guest.end(), StrangerError)
 
@@ -87,7 +95,7 @@ def test_a_proof_sent_back_to_its_maker_proves_nothing(ends):
 def test_what_was_overheard_serves_nobody():
     heard = [record(KEY) for _ in range(2)]
     assert heard[0] != heard[1]
-    script = host_side(KEY, b"")
+    script = server_side(KEY, b"")
     next(script)
     script.send(b"")
     with pytest.raises(StrangerError):
@@ -96,7 +104,7 @@ def test_what_was_overheard_serves_nobody():
 
 def record(key: bytes) -> list[bytes]:
     """Everything that travels in one conversation."""
-    host, guest = host_side(key, b""), guest_side(key, b"")
+    host, guest = server_side(key, b""), client_side(key, b"")
     assert next(guest) == SIZE
     challenge = next(host)
     assert host.send(b"") == 2 * SIZE
@@ -111,7 +119,7 @@ def record(key: bytes) -> list[bytes]:
 
 
 def test_somebody_who_hangs_up_before_a_proof_is_no_stranger(ends):
-    guest = Side(ends[1], guest_side(KEY, b""))
+    guest = Side(ends[1], client_side(KEY, b""))
     ends[0].close()
     error = guest.end()
     assert isinstance(error, ConnectionError)
@@ -123,10 +131,10 @@ def test_a_conversation_takes_bytes_as_they_come_and_not_one_too_many(sizes):
     with host_end, guest_end:
         host_end.setblocking(False)
         guest_end.settimeout(10.0)
-        host = Conversation(host_end, host_side(KEY, b""))
+        host = Conversation(host_end, server_side(KEY, b""))
         assert not host.advance()
         assert not host.wants_to_send
-        guest = guest_side(KEY, b"")
+        guest = client_side(KEY, b"")
         next(guest)
         answer = guest.send(guest_end.recv(SIZE)) + b"more"
         assert isinstance(answer, bytes)
@@ -169,7 +177,7 @@ def test_a_conversation_ends_with_the_connection():
     ours, theirs = socket.socketpair()
     with ours:
         ours.setblocking(False)
-        conversation = Conversation(ours, host_side(KEY, b""))
+        conversation = Conversation(ours, server_side(KEY, b""))
         assert not conversation.advance()
         theirs.close()
         with pytest.raises(ConnectionError):

@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from distrun.runtime.controller import Controller, Define, Execute, Fail, list_ranks
-from distrun.runtime.reduction import Max, Sum
-from distrun.runtime.request import Request
+from distrun.runtime.negotiation.controller import Controller, Define, Execute, Fail, list_ranks
+from distrun.runtime.operations.reduction import Max, Sum
+from distrun.runtime.operations.request import Request
 
 
 def request(name: str | None = "a", **changes: object) -> Request:
@@ -425,7 +425,7 @@ def jobs(draw: st.DrawFn) -> tuple[list[list[Request]], random.Random, int]:
     size = draw(st.integers(1, 4))
     rounds = draw(st.lists(st.lists(st.sampled_from(NAMES), unique=True), min_size=1, max_size=4))
     unnamed = [request(None, shapes=((extent,),)) for extent in draw(st.lists(st.integers(1, 2), max_size=6))]
-    dissent = draw(st.sets(st.sampled_from(NAMES), max_size=1))
+    disagreement = draw(st.sets(st.sampled_from(NAMES), max_size=1))
     generator = random.Random(draw(st.integers(0, 2**32 - 1)))  # each number of `st.randoms` is drawn by hypothesis
     scripts = []
     for rank in range(size):
@@ -433,7 +433,7 @@ def jobs(draw: st.DrawFn) -> tuple[list[list[Request]], random.Random, int]:
         for number, names in enumerate(rounds):
             operations = [request(name, shapes=((1 + number % 2,),)) for name in generator.sample(names, len(names))]
             odd = rank == size - 1 and size > 1 and number == 0
-            script += [op._replace(dtype="int8") if odd and op.name in dissent else op for op in operations]
+            script += [op._replace(dtype="int8") if odd and op.name in disagreement else op for op in operations]
         for operation in reversed(unnamed):
             script.insert(generator.randrange(len(script) + 1), operation)
         positions = [index for index, operation in enumerate(script) if operation.name is None]

@@ -11,7 +11,7 @@ import threading
 
 import pytest
 
-from distrun.runtime.doorbell import Doorbell, Sleeper, new_bell_fd
+from distrun.runtime.shared_memory.doorbell import Doorbell, Sleeper, new_bell_fd
 
 ORDERED = platform.machine() in ("x86_64", "AMD64", "i686")  # elsewhere a bell is always rung
 
@@ -34,24 +34,24 @@ def test_an_owner_that_is_awake_is_not_rung(bell):
 
 
 def test_an_owner_that_dozes_is_rung(bell):
-    bell.doze()
+    bell.arm()
     bell.ring()
     assert rung(bell)
 
 
 @pytest.mark.skipif(not ORDERED, reason="on this machine a bell is always rung")
 def test_one_ring_is_enough_for_all(bell):
-    bell.doze()
+    bell.arm()
     bell.ring()
-    bell.silence()
+    bell.drain()
     bell.ring()
     assert not rung(bell)
 
 
 @pytest.mark.skipif(not ORDERED, reason="on this machine a bell is always rung")
 def test_who_is_up_again_is_not_rung(bell):
-    bell.doze()
-    bell.rouse()
+    bell.arm()
+    bell.disarm()
     bell.ring()
     assert not rung(bell)
 
@@ -64,9 +64,9 @@ def test_force_rings_in_any_case(bell):
 def test_silence_forgets_all_rings_and_minds_none(bell):
     for _ in range(3):
         bell.force()
-    bell.silence()
+    bell.drain()
     assert not rung(bell)
-    bell.silence()
+    bell.drain()
 
 
 def test_a_bell_that_was_rung_too_often_or_is_gone_does_not_disturb(bell):
@@ -121,12 +121,12 @@ def test_no_ring_is_lost_between_two_threads(bell):
             numbers[me] = turn
             bells[1 - me].ring()
             while numbers[1 - me] < turn:
-                bells[me].doze()
+                bells[me].arm()
                 if numbers[1 - me] < turn and not select.select([bells[me].fd], [], [], 20.0)[0]:
                     late.append(turn)
                     return
                 sleeper.sleep(0.0)
-                bells[me].rouse()
+                bells[me].disarm()
 
     threads = [threading.Thread(target=play, args=(me,)) for me in range(2)]
     for thread in threads:

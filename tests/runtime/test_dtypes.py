@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from distrun.errors import UsageError
-from distrun.runtime.dtypes import BFLOAT16, ELEMENT_TYPES, name_of
+from distrun.runtime.operations.dtypes import BFLOAT16, ELEMENT_TYPES, name_of
 
 HALVES = np.arange(1 << 16, dtype=np.uint32).astype(np.uint16)  # every pattern of 16 bits
 

@@ -4,30 +4,30 @@ from __future__ import annotations
 
 import pytest
 
-from distrun.runtime.hosts import Hosts
+from distrun.runtime.transport.host_layout import HostLayout
 
 
 def test_hosts_are_numbered_by_their_lowest_ranks():
-    hosts = Hosts.of(["b", "a", "b", "c"], 2)
+    hosts = HostLayout.of(["b", "a", "b", "c"], 2)
     assert hosts.ranks == ((0, 2), (1,), (3,))
     assert hosts.count == 3
     assert hosts.own == 0
-    assert hosts.neighbours == (0, 2)
+    assert hosts.local_ranks == (0, 2)
     assert hosts.position == 1
 
 
 def test_there_are_as_many_lanes_as_the_smallest_host_has_ranks():
     names = ["a", "a", "a", "b", "b"]
-    assert [Hosts.of(names, rank).has_lane for rank in range(5)] == [True, True, False, True, True]
-    assert Hosts.of(names, 0).lanes == 2
-    assert Hosts.of(names, 0).most == 3
-    assert [Hosts.of(names, 1).peer(host) for host in range(2)] == [1, 4]
-    assert [Hosts.of(names, 3).peer(host) for host in range(2)] == [0, 3]
+    assert [HostLayout.of(names, rank).has_rail for rank in range(5)] == [True, True, False, True, True]
+    assert HostLayout.of(names, 0).rails == 2
+    assert HostLayout.of(names, 0).most == 3
+    assert [HostLayout.of(names, 1).peer(host) for host in range(2)] == [1, 4]
+    assert [HostLayout.of(names, 3).peer(host) for host in range(2)] == [0, 3]
 
 
 def test_everybody_turns_to_the_next_host_first():
     names = ["a", "b", "c", "d"]
-    assert [Hosts.of(names, rank).others for rank in range(4)] == [(1, 2, 3), (2, 3, 0), (3, 0, 1), (0, 1, 2)]
+    assert [HostLayout.of(names, rank).others for rank in range(4)] == [(1, 2, 3), (2, 3, 0), (3, 0, 1), (0, 1, 2)]
 
 
 @pytest.mark.parametrize(
@@ -40,4 +40,4 @@ def test_everybody_turns_to_the_next_host_first():
     ],
 )
 def test_cross_rank_counts_the_hosts_that_have_a_rank_at_our_position(names, expected):
-    assert [Hosts.of(list(names), rank).cross() for rank in range(len(names))] == expected
+    assert [HostLayout.of(list(names), rank).cross() for rank in range(len(names))] == expected

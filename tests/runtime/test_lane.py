@@ -19,14 +19,15 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from distrun.runtime import reduction
-from distrun.runtime.backends import hierarchical, lane
+from distrun.runtime.backends import hierarchical
+from distrun.runtime.backends import rail as rail
 from distrun.runtime.backends.hierarchical import HierarchicalBackend
-from distrun.runtime.dtypes import name_of
-from distrun.runtime.hosts import Hosts
-from distrun.runtime.links import Links
-from distrun.runtime.reduction import Average, Max, Min, Product, ReduceOp, Sum, check_op
-from distrun.runtime.segment import Heap, Segment, new_segment_fd
+from distrun.runtime.operations import reduction
+from distrun.runtime.operations.dtypes import name_of
+from distrun.runtime.operations.reduction import Average, Max, Min, Product, ReduceOp, Sum, check_op
+from distrun.runtime.shared_memory.segment import Heap, Segment, new_segment_fd
+from distrun.runtime.transport.host_layout import HostLayout
+from distrun.runtime.transport.links import Links
 
 DEADLINE = 60.0
 ROOM = 64 << 20  # bytes of a segment
@@ -85,7 +86,7 @@ class Post:
 class MemoryLinks(Links):
     """Links within the process. What is sent is read late, as by an MPI that waits for the receiver, or at once, as by TCP."""
 
-    def __init__(self, post: Post, hosts: Hosts, is_late: bool) -> None:
+    def __init__(self, post: Post, hosts: HostLayout, is_late: bool) -> None:
         self._post, self._hosts, self._is_late = post, hosts, is_late
 
     def send(self, host, array):
@@ -145,7 +146,7 @@ class Job:
         names = [name for name, count in enumerate(counts) for _ in range(count)]
         if len(counts) > 2 and sum(counts) > 4:  # the ranks of the last host lie between those of the others
             names = [names[-1], *names[:-1]]
-        self.groups = [list(ranks) for ranks in Hosts.of(list(map(str, names)), 0).ranks]
+        self.groups = [list(ranks) for ranks in HostLayout.of(list(map(str, names)), 0).ranks]
         self.size = len(names)
         self._post = Post()
         self._is_late = is_late
@@ -163,7 +164,7 @@ class Job:
         return Segment(self._fds[-1], ROOM, local_size)
 
     def _backend(self, rank: int) -> HierarchicalBackend:
-        hosts = Hosts.of(self._names, rank)
+        hosts = HostLayout.of(self._names, rank)
         return HierarchicalBackend(self._hoods[rank], hosts, MemoryLinks(self._post, hosts, self._is_late))
 
     def run(self, work):
@@ -188,7 +189,7 @@ def small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
     """Sizes at which the way of doing things changes, a thousandth of the real ones: small arrays go all ways."""
     monkeypatch.setattr(hierarchical, "SMALL", 64)
     monkeypatch.setattr(hierarchical, "SMALL_PAIR", 512)
-    monkeypatch.setattr(lane, "PART", 512)
+    monkeypatch.setattr(rail, "PART", 512)
 
 
 @pytest.fixture(autouse=True)
@@ -310,8 +311,8 @@ def test_any_allreduce_is_right_and_has_the_same_bits_everywhere(small_pieces, c
 
 
 REAL = [
-    *(hierarchical.SMALL, hierarchical.SMALL // 2, hierarchical.SMALL_PAIR, lane.PART, 2 * lane.PART),
-    *(3 * lane.PART, 5 * lane.PART),
+    *(hierarchical.SMALL, hierarchical.SMALL // 2, hierarchical.SMALL_PAIR, rail.PART, 2 * rail.PART),
+    *(3 * rail.PART, 5 * rail.PART),
 ]
 
 

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from distrun.runtime.mailbox import LARGEST, Mailbox
-from distrun.runtime.segment import RING, Layout, Segment, new_segment_fd
+from distrun.runtime.shared_memory.mailbox import LARGEST, Mailbox
+from distrun.runtime.shared_memory.segment import RING, Layout, Segment, new_segment_fd
 
 
 @pytest.fixture(scope="module")

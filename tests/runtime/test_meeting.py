@@ -14,29 +14,29 @@ from collections.abc import Iterator
 import pytest
 
 from distrun.errors import BootstrapError
-from distrun.runtime.meeting import Presence, meet, own_presence
-from distrun.runtime.segment import segment_size
+from distrun.runtime.rendezvous.within_host import PeerInfo, own_peer_info, rendezvous_within_host
+from distrun.runtime.shared_memory.segment import segment_size
 
 KEY = bytes(range(32))
 
 
-class Guest(threading.Thread):
+class Client(threading.Thread):
     """One rank's call of `meet`."""
 
     def __init__(self, name: str, key: bytes | None, rank: int, size: int, timeout: float = 20.0) -> None:
         super().__init__()
         self._arguments = (name, key, rank, size, timeout)
-        self.result: list[Presence] = []
+        self.result: list[PeerInfo] = []
         self.error: Exception | None = None
         self.start()
 
     def run(self) -> None:
         try:
-            self.result = meet(*self._arguments)
+            self.result = rendezvous_within_host(*self._arguments)
         except Exception as error:
             self.error = error
 
-    def end(self) -> list[Presence]:
+    def end(self) -> list[PeerInfo]:
         self.join(30.0)
         assert not self.is_alive(), "it is still waiting"
         if self.error is not None:
@@ -61,56 +61,56 @@ def is_open(name: str) -> bool:
         return probe.connect_ex(address_of(name)) == 0
 
 
-def close(meetings: list[list[Presence]]) -> None:
-    for presences in meetings:
-        for presence in presences:
-            presence.close()
+def close(meetings: list[list[PeerInfo]]) -> None:
+    for peers in meetings:
+        for peer_info in peers:
+            peer_info.close()
 
 
 @pytest.mark.parametrize("size", [2, 5])
 @pytest.mark.parametrize("key", [KEY, None])
 def test_everybody_gets_what_everybody_shows_whatever_the_order_of_arrival(name, size, key):
-    guests = [Guest(name, key, rank, size) for rank in reversed(range(size))]
+    guests = [Client(name, key, rank, size) for rank in reversed(range(size))]
     met = [guest.end() for guest in guests]
-    for presences in met:
-        assert [presence.pid for presence in presences] == [os.getpid()] * size
-        assert all(os.fstat(presence.segment).st_size == segment_size(size) for presence in presences)
+    for peers in met:
+        assert [peer_info.pid for peer_info in peers] == [os.getpid()] * size
+        assert all(os.fstat(peer_info.segment).st_size == segment_size(size) for peer_info in peers)
     for rank in range(size):  # all hold the same files, each under its own descriptor
-        assert len({os.fstat(presences[rank].segment).st_ino for presences in met}) == 1
-        assert len({presences[rank].segment for presences in met}) == size
+        assert len({os.fstat(peers[rank].segment).st_ino for peers in met}) == 1
+        assert len({peers[rank].segment for peers in met}) == size
         os.eventfd_write(met[0][rank].bell, 1)
-        for presences in met:
-            assert select.select([presences[rank].bell], [], [], 0)[0]
-    assert len({os.fstat(presence.segment).st_ino for presence in met[0]}) == size
+        for peers in met:
+            assert select.select([peers[rank].bell], [], [], 0)[0]
+    assert len({os.fstat(peer_info.segment).st_ino for peer_info in met[0]}) == size
     assert not is_open(name)
     close(met)
 
 
 def test_alone_there_is_nobody_to_meet(name):
-    (mine,) = meet(name, KEY, 0, 1, 20.0)
+    (mine,) = rendezvous_within_host(name, KEY, 0, 1, 20.0)
     assert mine.pid == os.getpid()
     mine.close()
 
 
 def test_descriptors_are_not_inherited(name):
-    mine = own_presence(2)
+    mine = own_peer_info(2)
     assert not any(os.get_inheritable(fd) for fd in mine.descriptors)
     mine.close()
 
 
 def test_who_has_another_key_is_not_let_in_and_the_meeting_goes_on(name):
-    host = Guest(name, KEY, 0, 2)
+    host = Client(name, KEY, 0, 2)
     with pytest.raises(BootstrapError):
-        Guest(name, KEY[::-1], 1, 2, 5.0).end()
+        Client(name, KEY[::-1], 1, 2, 5.0).end()
     with pytest.raises(BootstrapError):
-        Guest(name, None, 1, 2, 5.0).end()
-    guest = Guest(name, KEY, 1, 2)
+        Client(name, None, 1, 2, 5.0).end()
+    guest = Client(name, KEY, 1, 2)
     close([host.end(), guest.end()])
 
 
 def test_a_host_that_does_not_know_the_key_is_not_believed(name):
-    host = Guest(name, KEY[::-1], 0, 2, 1.0)
-    guest = Guest(name, KEY, 1, 2, 1.0)
+    host = Client(name, KEY[::-1], 0, 2, 1.0)
+    guest = Client(name, KEY, 1, 2, 1.0)
     for one in (host, guest):
         with pytest.raises(BootstrapError):
             one.end()
@@ -118,22 +118,22 @@ def test_a_host_that_does_not_know_the_key_is_not_believed(name):
 
 @pytest.mark.parametrize("junk", [b"", b"x", b"GET / HTTP/1.1\r\n\r\n", bytes(64), bytes(32), b"\xff" * 60_000])
 def test_a_stranger_that_talks_nonsense_stops_nobody(name, junk):
-    host = Guest(name, KEY, 0, 2)
+    host = Client(name, KEY, 0, 2)
     stranger = knock(name)
     if junk:
         stranger.send(junk)
     else:
         stranger.close()
-    guest = Guest(name, KEY, 1, 2)
+    guest = Client(name, KEY, 1, 2)
     close([host.end(), guest.end()])
     stranger.close()
 
 
 @pytest.mark.slow
 def test_a_stranger_that_says_nothing_stops_nobody(name):
-    host = Guest(name, KEY, 0, 2)
+    host = Client(name, KEY, 0, 2)
     stranger = knock(name)
-    guest = Guest(name, KEY, 1, 2)
+    guest = Client(name, KEY, 1, 2)
     close([host.end(), guest.end()])
     stranger.close()
 
@@ -150,15 +150,15 @@ def knock(name: str) -> socket.socket:
 
 def test_a_rank_that_dies_during_the_meeting_may_come_again(name):
     """As when a launcher restarts it: the first one's place is taken by the second."""
-    host = Guest(name, KEY, 0, 3)
+    host = Client(name, KEY, 0, 3)
     knock(name).close()
-    guests = [Guest(name, KEY, rank, 3) for rank in (2, 1)]
+    guests = [Client(name, KEY, rank, 3) for rank in (2, 1)]
     close([host.end(), *[guest.end() for guest in guests]])
 
 
 def test_the_host_tells_in_time_who_did_not_come(name):
-    host = Guest(name, KEY, 0, 4, 0.5)
-    guest = Guest(name, KEY, 2, 4)
+    host = Client(name, KEY, 0, 4, 0.5)
+    guest = Client(name, KEY, 2, 4)
     with pytest.raises(
         BootstrapError, match=r"ranks \[1, 3\] of 4 did not call init\(\) within 0.5 s: .*--start-timeout"
     ):
@@ -170,12 +170,12 @@ def test_the_host_tells_in_time_who_did_not_come(name):
 
 def test_a_guest_tells_in_time_that_there_is_no_host(name):
     with pytest.raises(BootstrapError, match=r"rank 0 did not call init\(\) within 0.2 s"):
-        meet(name, KEY, 1, 2, 0.2)
+        rendezvous_within_host(name, KEY, 1, 2, 0.2)
 
 
 def test_a_guest_tells_in_time_that_others_are_missing(name):
-    host = Guest(name, KEY, 0, 3, 1.0)
-    guest = Guest(name, KEY, 1, 3, 0.3)
+    host = Client(name, KEY, 0, 3, 1.0)
+    guest = Client(name, KEY, 1, 3, 0.3)
     with pytest.raises(BootstrapError, match=r"met .*rank 0, but some rank of this host did not come within 0.3 s"):
         guest.end()
     with pytest.raises(BootstrapError):
@@ -183,16 +183,16 @@ def test_a_guest_tells_in_time_that_others_are_missing(name):
 
 
 def test_two_hosts_of_one_name_are_one_too_many(name):
-    host = Guest(name, KEY, 0, 2)
+    host = Client(name, KEY, 0, 2)
     knock(name).close()
     with pytest.raises(BootstrapError, match="cannot listen"):
-        meet(name, KEY, 0, 2, 5.0)
-    guest = Guest(name, KEY, 1, 2)
+        rendezvous_within_host(name, KEY, 0, 2, 5.0)
+    guest = Client(name, KEY, 1, 2)
     close([host.end(), guest.end()])
 
 
 def test_meetings_of_different_names_do_not_disturb_each_other(name):
-    guests = [Guest(f"{name}{job}", KEY, rank, 2) for rank in range(2) for job in range(3)]
+    guests = [Client(f"{name}{job}", KEY, rank, 2) for rank in range(2) for job in range(3)]
     met = [guest.end() for guest in guests]
     for job in range(3):
         host, guest = met[job], met[3 + job]

@@ -12,10 +12,10 @@ import time
 import numpy as np
 import pytest
 
-from distrun.runtime import network
-from distrun.runtime.network import Network
-from distrun.runtime.rendezvous import Member
-from distrun.runtime.segment import FAILED, LEFT
+from distrun.runtime.rendezvous.across_hosts import Member
+from distrun.runtime.shared_memory.segment import FAILED, LEFT
+from distrun.runtime.transport import network
+from distrun.runtime.transport.network import Network
 
 DEADLINE = 30.0
 MEMBERS = [Member(rank, f"h{rank}", f"host{rank}", 100 + rank, "127.0.0.1", 1) for rank in range(3)]

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from distrun.runtime.peer_process import condition, ending
+from distrun.runtime.shared_memory.peer_process import condition, ending
 
 KERNEL = tuple(int(part) for part in platform.release().split("-")[0].split(".")[:2])
 needs_endings = pytest.mark.skipif(KERNEL < (6, 15), reason="Linux tells how others' children ended since 6.15")
@@ -101,5 +101,5 @@ def test_it_does_not_wait_long_for_a_parent_that_does_not_collect_its_child(peer
     peer.process.kill()
     os.waitid(os.P_PID, peer.process.pid, os.WEXITED | os.WNOWAIT)
     started = time.monotonic()
-    assert ending(peer.pidfd, patience=0.05) in ("is gone", "was killed by SIGKILL")
+    assert ending(peer.pidfd, timeout=0.05) in ("is gone", "was killed by SIGKILL")
     assert time.monotonic() - started < 1.0

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from distrun.errors import UsageError
-from distrun.runtime import munge
 from distrun.runtime.environments import detect
 from distrun.runtime.environments.slurm import first_host, likely_ports
+from distrun.runtime.rendezvous import munge
 
 SECRET = "0123456789abcdef" * 2
 SRUN = {"SLURM_JOB_ID": "17", "SLURM_STEP_ID": "3", "SLURM_PROCID": "1", "SLURM_STEP_NODELIST": "node[07-09]"}
@@ -17,14 +17,14 @@ ENV = {"RANK": "1", "WORLD_SIZE": "2", "MASTER_ADDR": "node7", "MASTER_PORT": "2
 
 @pytest.mark.parametrize("environ", [TORCHRUN, ENV], ids=["torchrun", "env://"])
 def test_near_the_master_with_the_users_secret(environ):
-    place = detect({**environ, "DISTRUN_KEY": SECRET}).place()
-    assert place.addresses == tuple(("node7", port) for port in (29501, 29502, 29503, 29504))
-    assert place.key == SECRET.encode()
+    endpoint = detect({**environ, "DISTRUN_KEY": SECRET}).endpoint()
+    assert endpoint.addresses == tuple(("node7", port) for port in (29501, 29502, 29503, 29504))
+    assert endpoint.key == SECRET.encode()
 
 
 def test_the_last_ports_have_neighbours_below():
-    place = detect({**ENV, "MASTER_PORT": "65533", "DISTRUN_KEY": SECRET}).place()
-    assert [port for _, port in place.addresses] == [65532, 65531, 65530, 65529]
+    endpoint = detect({**ENV, "MASTER_PORT": "65533", "DISTRUN_KEY": SECRET}).endpoint()
+    assert [port for _, port in endpoint.addresses] == [65532, 65531, 65530, 65529]
 
 
 @pytest.mark.parametrize(
@@ -40,38 +40,38 @@ def test_the_last_ports_have_neighbours_below():
 @pytest.mark.parametrize("environ", [TORCHRUN, ENV], ids=["torchrun", "env://"])
 def test_a_place_that_is_none_is_refused_without_showing_the_secret(environ, changes, complaint):
     with pytest.raises(UsageError, match=complaint) as error:
-        detect({**environ, **changes}).place()
+        detect({**environ, **changes}).endpoint()
     assert "secret" not in str(error.value).replace("no secret", "")
     assert SECRET not in str(error.value)
 
 
 def test_slurm_has_the_first_host_of_the_step_and_the_key_by_munge(monkeypatch):
     monkeypatch.setattr(munge, "is_here", lambda: True)
-    place = detect(SRUN).place()
-    assert [host for host, _ in place.addresses] == ["node07"] * 4
-    assert place == detect({**SRUN, "SLURM_PROCID": "2"}).place()
-    assert place.addresses != detect({**SRUN, "SLURM_STEP_ID": "4"}).place().addresses
-    assert (place.key, place.greeting, place.opener) == (None, munge.new_key, munge.key_of)
+    endpoint = detect(SRUN).endpoint()
+    assert [host for host, _ in endpoint.addresses] == ["node07"] * 4
+    assert endpoint == detect({**SRUN, "SLURM_PROCID": "2"}).endpoint()
+    assert endpoint.addresses != detect({**SRUN, "SLURM_STEP_ID": "4"}).endpoint().addresses
+    assert (endpoint.key, endpoint.greeting, endpoint.opener) == (None, munge.new_key, munge.key_of)
 
 
 def test_a_secret_of_the_user_comes_before_munge(monkeypatch):
     monkeypatch.setattr(munge, "is_here", lambda: True)
-    place = detect({**SRUN, "DISTRUN_KEY": SECRET}).place()
-    assert (place.key, place.greeting, place.opener) == (SECRET.encode(), None, None)
+    endpoint = detect({**SRUN, "DISTRUN_KEY": SECRET}).endpoint()
+    assert (endpoint.key, endpoint.greeting, endpoint.opener) == (SECRET.encode(), None, None)
 
 
 def test_slurm_without_munge_needs_a_secret(monkeypatch):
     monkeypatch.setattr(munge, "is_here", lambda: False)
     with pytest.raises(UsageError, match="install munge on every host, set DISTRUN_KEY"):
-        detect(SRUN).place()
+        detect(SRUN).endpoint()
 
 
 def test_the_hosts_of_the_job_do_where_the_step_does_not_say(monkeypatch):
     monkeypatch.setattr(munge, "is_here", lambda: True)
     environ = {name: value for name, value in SRUN.items() if name != "SLURM_STEP_NODELIST"}
-    assert detect({**environ, "SLURM_JOB_NODELIST": "a,b"}).place().addresses[0][0] == "a"
+    assert detect({**environ, "SLURM_JOB_NODELIST": "a,b"}).endpoint().addresses[0][0] == "a"
     with pytest.raises(UsageError, match="SLURM_JOB_NODELIST is not set"):
-        detect(environ).place()
+        detect(environ).endpoint()
 
 
 @pytest.mark.parametrize(

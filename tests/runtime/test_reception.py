@@ -16,10 +16,12 @@ from typing import Any
 import pytest
 
 from distrun.errors import BootstrapError, UsageError
-from distrun.runtime import calling, calls, reception
-from distrun.runtime.calling import Line, call, dial
-from distrun.runtime.calls import show, tune
-from distrun.runtime.reception import Reception, listen
+from distrun.runtime.rendezvous import dialer as calling
+from distrun.runtime.rendezvous import handshake as calls
+from distrun.runtime.rendezvous import listener as listener
+from distrun.runtime.rendezvous.dialer import Line, call, dial
+from distrun.runtime.rendezvous.handshake import show, tune
+from distrun.runtime.rendezvous.listener import Listener, listen
 
 pytestmark = pytest.mark.usefixtures("no_descriptors_left")
 KEY = bytes(range(32))
@@ -29,9 +31,9 @@ HERE = "127.0.0.1"
 class Caller(threading.Thread):
     """One call, in a thread."""
 
-    def __init__(self, places: list[tuple[str, int]], key: Any = KEY, patience: float = 20.0, **facts: Any) -> None:
+    def __init__(self, places: list[tuple[str, int]], key: Any = KEY, timeouts: float = 20.0, **facts: Any) -> None:
         super().__init__()
-        self._call: Callable[[], Line] = lambda: dial(places, key, facts, time.monotonic() + patience)
+        self._call: Callable[[], Line] = lambda: dial(places, key, facts, time.monotonic() + timeouts)
         self.line: Line | None = None
         self.error: Exception | None = None
         self.start()
@@ -52,13 +54,13 @@ class Caller(threading.Thread):
 
 
 @pytest.fixture
-def desk(no_descriptors_left) -> Iterator[Reception]:
-    desk = Reception([listen(HERE)], KEY)
+def desk(no_descriptors_left) -> Iterator[Listener]:
+    desk = Listener([listen(HERE)], KEY)
     yield desk
     desk.close()
 
 
-def meet(desk: Reception, callers: list[Caller], timeout: float = 10.0) -> dict[Any, dict[str, Any]]:
+def meet(desk: Listener, callers: list[Caller], timeout: float = 10.0) -> dict[Any, dict[str, Any]]:
     """Receive as many calls as there are callers, hang up; the introductions by name."""
     introductions = {}
     deadline = time.monotonic() + timeout
@@ -149,7 +151,7 @@ def test_the_descriptor_is_readable_while_there_is_something_to_do(desk):
 # Strangers ----------------------------------------------------------------------------------------------------------
 
 
-def knock(desk: Reception) -> socket.socket:
+def knock(desk: Listener) -> socket.socket:
     return socket.create_connection(desk.places[0], 10.0)
 
 
@@ -206,7 +208,7 @@ def test_two_hundred_that_connect_and_hang_delay_nobody(desk):
 
 
 def test_those_who_hang_and_those_who_trickle_are_dropped_in_time(desk, monkeypatch):
-    monkeypatch.setattr(reception, "PATIENCE", 1.0)
+    monkeypatch.setattr(listener, "PATIENCE", 1.0)
     with knock(desk) as silent, knock(desk) as slow:
         start = time.monotonic()
         ended: dict[socket.socket, float] = {}
@@ -303,10 +305,10 @@ def test_an_introduction_that_is_no_object_is_dropped(desk, text, monkeypatch):
 
 def introduce_badly(places: list[tuple[str, int]], text: bytes) -> None:
     """Prove the key, then say `text`, and wait to be hung up on."""
-    from distrun.runtime.authentication import converse
+    from distrun.runtime.rendezvous.authentication import converse
 
     with socket.create_connection(places[0], 10.0) as connection:
-        converse(connection, calls.ask(KEY, calls.context(connection.getpeername())))
+        converse(connection, calls.client_handshake(KEY, calls.context(connection.getpeername())))
         connection.sendall(struct.pack("<I", len(text)) + text)
         try:
             assert connection.recv(1) == b""
@@ -332,7 +334,7 @@ def test_a_host_that_comes_late_is_found(no_descriptors_left):
         caller = Caller([place], name="early")
         caller.join(0.3)
         assert caller.is_alive()
-        desk = Reception([listen(*place, shared=True)], KEY)
+        desk = Listener([listen(*place, shared=True)], KEY)
         meet(desk, [caller], 2.0)
         desk.close()
 
@@ -340,7 +342,7 @@ def test_a_host_that_comes_late_is_found(no_descriptors_left):
 def test_all_places_are_tried_and_those_that_do_not_answer_delay_nobody(desk):
     with socket.create_server((HERE, 0)) as mute, socket.socket() as closed:
         closed.bind((HERE, 0))
-        other = Reception([listen(HERE)], KEY[::-1])
+        other = Listener([listen(HERE)], KEY[::-1])
         serve = threading.Thread(target=lambda: other.receive(1.5))
         serve.start()
         places = [mute.getsockname(), closed.getsockname(), *other.places, ("no.such.host.invalid", 1), *desk.places]
@@ -402,10 +404,10 @@ class Talker:
 def test_the_first_of_several_places_wins_even_if_the_second_answers_before(monkeypatch):
     monkeypatch.setattr(calling, "_CHOICE", 10.0)
     listener = listen(HERE)  # the caller's attempt waits here
-    slow = Reception([listen(HERE)], KEY)
+    slow = Listener([listen(HERE)], KEY)
     caller = Caller([listener.getsockname(), *slow.places], name="a")
     assert slow.receive(0.5) is None  # it has proved itself, and waits for the first before it introduces itself
-    fast = Reception([listener], KEY)
+    fast = Listener([listener], KEY)
     meet(fast, [caller])
     assert caller.end().place == fast.places[0]
     for desk in (slow, fast):
@@ -494,7 +496,7 @@ def test_a_conversation_passed_on_by_somebody_in_between_is_refused(desk):
 
 
 def test_a_greeting_may_hold_the_key():
-    desk = Reception([listen(HERE)], KEY, b"sealed:" + KEY)
+    desk = Listener([listen(HERE)], KEY, b"sealed:" + KEY)
     caller = Caller(desk.places, lambda greeting: greeting.removeprefix(b"sealed:"), name="a")
     meet(desk, [caller, Caller(desk.places, KEY, name="b")])
     assert caller.end().key == KEY
@@ -505,7 +507,7 @@ def test_a_greeting_that_cannot_be_opened_is_a_stranger():
     def opener(greeting: bytes) -> bytes:
         raise UsageError(f"{greeting!r} was sealed by user id 7")
 
-    desk = Reception([listen(HERE)], KEY, b"odd")
+    desk = Listener([listen(HERE)], KEY, b"odd")
     caller = Caller(desk.places, opener, 0.3)
     while caller.is_alive():
         assert desk.receive(0.05) is None
@@ -516,7 +518,7 @@ def test_a_greeting_that_cannot_be_opened_is_a_stranger():
 
 def test_a_greeting_has_a_limit():
     with socket.create_server((HERE, 0)) as listener, pytest.raises(ValueError, match="longer than 16384"):
-        Reception([listener], KEY, bytes(1 << 15))
+        Listener([listener], KEY, bytes(1 << 15))
 
 
 # Addresses ----------------------------------------------------------------------------------------------------------
@@ -527,7 +529,7 @@ def test_ipv6_works_and_several_listeners_too():
         listener = listen("::1")
     except OSError:
         pytest.skip("no IPv6 here")
-    desk = Reception([listener, listen(HERE)], KEY)
+    desk = Listener([listener, listen(HERE)], KEY)
     callers = [Caller([place], name=str(place)) for place in desk.places]
     assert meet(desk, callers).keys() == {str(place) for place in desk.places}
     assert callers[0].end().place == desk.places[0]

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as npst
 
 from distrun.errors import UsageError
-from distrun.runtime.dtypes import BFLOAT16, ELEMENT_TYPES
-from distrun.runtime.reduction import (
+from distrun.runtime.operations.dtypes import BFLOAT16, ELEMENT_TYPES
+from distrun.runtime.operations.reduction import (
     CHUNK,
     Average,
     Max,

@@ -15,9 +15,15 @@ from typing import Any
 import pytest
 
 from distrun.errors import BootstrapError, UsageError
-from distrun.runtime import rendezvous as module
-from distrun.runtime.calling import call, dial
-from distrun.runtime.rendezvous import Gathering, Member, Place, gather, parse
+from distrun.runtime.rendezvous import across_hosts as module
+from distrun.runtime.rendezvous.across_hosts import (
+    Member,
+    Rendezvous,
+    RendezvousEndpoint,
+    parse,
+    rendezvous_across_hosts,
+)
+from distrun.runtime.rendezvous.dialer import call, dial
 
 pytestmark = pytest.mark.usefixtures("no_descriptors_left")
 KEY = bytes(range(32))
@@ -28,24 +34,30 @@ class Rank(threading.Thread):
     """One rank's call of `gather`."""
 
     def __init__(
-        self, rank: int, size: int, place: Place, host: str = "", timeout: float = 20.0, network: str | None = None
+        self,
+        rank: int,
+        size: int,
+        endpoint: RendezvousEndpoint,
+        host: str = "",
+        timeout: float = 20.0,
+        network: str | None = None,
     ) -> None:
         super().__init__()
         host = host or f"id-{rank}"
         self._arguments: tuple[Any, ...] = (
-            rank, size, host, host.replace("id", "host"), place, {"fusion": 64 + rank}, timeout, network,
+            rank, size, host, host.replace("id", "host"), endpoint, {"fusion": 64 + rank}, timeout, network,
         )  # fmt: skip
-        self._gathering: Gathering | None = None
+        self._gathering: Rendezvous | None = None
         self.error: Exception | None = None
         self.start()
 
     def run(self) -> None:
         try:
-            self._gathering = gather(*self._arguments)
+            self._gathering = rendezvous_across_hosts(*self._arguments)
         except Exception as error:
             self.error = error
 
-    def end(self) -> Gathering:
+    def end(self) -> Rendezvous:
         self.join(40.0)
         assert not self.is_alive(), "it is still gathering"
         if self.error is not None:
@@ -55,17 +67,17 @@ class Rank(threading.Thread):
 
 
 @pytest.fixture
-def place(no_descriptors_left) -> Iterator[Place]:
+def endpoint(no_descriptors_left) -> Iterator[RendezvousEndpoint]:
     """A port that is kept free as an agent does it: bound, and not listening."""
     with socket.socket() as keeper:
         keeper.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
         keeper.bind(("0.0.0.0", 0))
-        yield Place(((HERE, keeper.getsockname()[1]),), KEY)
+        yield RendezvousEndpoint(((HERE, keeper.getsockname()[1]),), KEY)
 
 
-def close(gatherings: list[Gathering]) -> None:
-    for gathering in gatherings:
-        gathering.close()
+def close(gatherings: list[Rendezvous]) -> None:
+    for rendezvous in gatherings:
+        rendezvous.close()
 
 
 def errors(ranks: list[Rank]) -> list[str]:
@@ -81,26 +93,26 @@ def errors(ranks: list[Rank]) -> list[str]:
 # All is well --------------------------------------------------------------------------------------------------------
 
 
-def test_everybody_knows_everybody_and_rank_0s_settings(place):
-    ranks = [Rank(rank, 6, place, f"id-{rank // 2}") for rank in reversed(range(6))]
+def test_everybody_knows_everybody_and_rank_0s_settings(endpoint):
+    ranks = [Rank(rank, 6, endpoint, f"id-{rank // 2}") for rank in reversed(range(6))]
     gatherings = [rank.end() for rank in reversed(ranks)]
     members = gatherings[0].members
-    assert all(gathering.members == members for gathering in gatherings)
+    assert all(rendezvous.members == members for rendezvous in gatherings)
     assert [(member.rank, member.host, member.hostname) for member in members] == [
         (rank, f"id-{rank // 2}", f"host-{rank // 2}") for rank in range(6)
     ]
     assert {member.pid for member in members} == {os.getpid()}
-    assert (members[0].address, members[0].port) == place.addresses[0]
-    assert all(gathering.settings == {"fusion": 64} for gathering in gatherings)
-    assert all(gathering.key == KEY for gathering in gatherings)
+    assert (members[0].address, members[0].port) == endpoint.addresses[0]
+    assert all(rendezvous.settings == {"fusion": 64} for rendezvous in gatherings)
+    assert all(rendezvous.key == KEY for rendezvous in gatherings)
     close(gatherings)
 
 
-def test_rank_0_keeps_connections_with_the_ranks_of_other_hosts_only(place):
-    ranks = [Rank(rank, 5, place, "ab"[rank % 2]) for rank in range(5)]
+def test_rank_0_keeps_connections_with_the_ranks_of_other_hosts_only(endpoint):
+    ranks = [Rank(rank, 5, endpoint, "ab"[rank % 2]) for rank in range(5)]
     gatherings = [rank.end() for rank in ranks]
     for kind in ("control", "alarms"):
-        assert [sorted(getattr(gathering, kind)) for gathering in gatherings] == [[1, 3], [0], [], [0], []]
+        assert [sorted(getattr(rendezvous, kind)) for rendezvous in gatherings] == [[1, 3], [0], [], [0], []]
         for rank in (1, 3):
             ours, theirs = getattr(gatherings[0], kind)[rank], getattr(gatherings[rank], kind)[0]
             assert ours.gettimeout() is None
@@ -110,15 +122,15 @@ def test_rank_0_keeps_connections_with_the_ranks_of_other_hosts_only(place):
     close(gatherings)
 
 
-def test_each_rank_can_be_called_where_the_table_says(place):
-    ranks = [Rank(rank, 4, place) for rank in range(4)]
+def test_each_rank_can_be_called_where_the_table_says(endpoint):
+    ranks = [Rank(rank, 4, endpoint) for rank in range(4)]
     gatherings = [rank.end() for rank in ranks]
     for rank, member in enumerate(gatherings[2].members):
         introduction = {"rank": 2, "purpose": "data"}
         target, deadline = [(member.address, member.port)], time.monotonic() + 10.0
         thread = threading.Thread(target=lambda t=target, i=introduction, d=deadline: call(t, KEY, i, d).close())
         thread.start()
-        answer = gatherings[rank].reception.receive(10.0)
+        answer = gatherings[rank].listener.receive(10.0)
         thread.join(10.0)
         assert answer is not None
         answer[0].close()
@@ -126,9 +138,9 @@ def test_each_rank_can_be_called_where_the_table_says(place):
     close(gatherings)
 
 
-def test_two_hundred_ranks_gather_quickly(place):
+def test_two_hundred_ranks_gather_quickly(endpoint):
     start = time.monotonic()
-    ranks = [Rank(rank, 200, place, f"id-{rank // 8}") for rank in range(200)]
+    ranks = [Rank(rank, 200, endpoint, f"id-{rank // 8}") for rank in range(200)]
     gatherings = [rank.end() for rank in ranks]
     took = time.monotonic() - start
     close(gatherings)
@@ -136,40 +148,40 @@ def test_two_hundred_ranks_gather_quickly(place):
     assert took < 5.0
 
 
-def test_rank_0_may_come_late(place):
-    others = [Rank(rank, 3, place) for rank in (1, 2)]
+def test_rank_0_may_come_late(endpoint):
+    others = [Rank(rank, 3, endpoint) for rank in (1, 2)]
     others[0].join(0.5)
     assert all(rank.is_alive() for rank in others)
-    close([Rank(0, 3, place).end(), *[rank.end() for rank in others]])
+    close([Rank(0, 3, endpoint).end(), *[rank.end() for rank in others]])
 
 
-def test_gathering_again_at_the_same_place_works(place):
+def test_gathering_again_at_the_same_place_works(endpoint):
     for _ in range(3):
-        close([rank.end() for rank in [Rank(rank, 3, place) for rank in range(3)]])
+        close([rank.end() for rank in [Rank(rank, 3, endpoint) for rank in range(3)]])
 
 
-def test_a_greeting_brings_the_key(place):
+def test_a_greeting_brings_the_key(endpoint):
     key = secrets.token_bytes(32)
-    at_rank_0 = Place(place.addresses, greeting=lambda: (b"sealed" + key, key))
-    elsewhere = Place(place.addresses, opener=lambda greeting: greeting.removeprefix(b"sealed"))
+    at_rank_0 = RendezvousEndpoint(endpoint.addresses, greeting=lambda: (b"sealed" + key, key))
+    elsewhere = RendezvousEndpoint(endpoint.addresses, opener=lambda greeting: greeting.removeprefix(b"sealed"))
     gatherings = [rank.end() for rank in [Rank(0, 3, at_rank_0), Rank(1, 3, elsewhere), Rank(2, 3, elsewhere)]]
-    assert all(gathering.key == key for gathering in gatherings)
+    assert all(rendezvous.key == key for rendezvous in gatherings)
     close(gatherings)
 
 
-def test_rank_0_listens_at_those_addresses_of_the_place_that_are_its_own(place):
-    port = place.addresses[0][1]
-    many = Place((("203.0.113.7", port), (HERE, port), ("127.0.0.2", port), (HERE, port)), KEY)
-    ranks = [Rank(0, 3, many), Rank(1, 3, place), Rank(2, 3, Place((("127.0.0.2", port),), KEY))]
+def test_rank_0_listens_at_those_addresses_of_the_place_that_are_its_own(endpoint):
+    port = endpoint.addresses[0][1]
+    many = RendezvousEndpoint((("203.0.113.7", port), (HERE, port), ("127.0.0.2", port), (HERE, port)), KEY)
+    ranks = [Rank(0, 3, many), Rank(1, 3, endpoint), Rank(2, 3, RendezvousEndpoint((("127.0.0.2", port),), KEY))]
     gatherings = [rank.end() for rank in ranks]
-    assert gatherings[0].reception.places == [(HERE, port), ("127.0.0.2", port)]
-    assert [gathering.members[0].address for gathering in gatherings] == [HERE, HERE, "127.0.0.2"]
+    assert gatherings[0].listener.places == [(HERE, port), ("127.0.0.2", port)]
+    assert [rendezvous.members[0].address for rendezvous in gatherings] == [HERE, HERE, "127.0.0.2"]
     assert gatherings[0].members[1:] == gatherings[1].members[1:] == gatherings[2].members[1:]
     close(gatherings)
 
 
-def test_the_network_decides_where_ranks_take_calls(place):
-    ranks = [Rank(rank, 3, place, network="127.0.0.0/8") for rank in range(3)]
+def test_the_network_decides_where_ranks_take_calls(endpoint):
+    ranks = [Rank(rank, 3, endpoint, network="127.0.0.0/8") for rank in range(3)]
     gatherings = [rank.end() for rank in ranks]
     assert {member.address for member in gatherings[1].members} == {HERE}
     close(gatherings)
@@ -196,15 +208,15 @@ def module_interface(name: str, address: str) -> Any:
 
 
 @pytest.mark.parametrize("kind", ["hang", "garbage", "http", "wrong key", "no key", "trickle"])
-def test_strangers_delay_nobody(place, kind):
+def test_strangers_delay_nobody(endpoint, kind):
     done = threading.Event()
-    host = Rank(0, 4, place)
-    strangers = [threading.Thread(target=intrude, args=(place, kind, done)) for _ in range(5)]
-    hanging = [connect_and_hang(place) for _ in range(200 if kind == "hang" else 1)]
+    host = Rank(0, 4, endpoint)
+    strangers = [threading.Thread(target=intrude, args=(endpoint, kind, done)) for _ in range(5)]
+    hanging = [connect_and_hang(endpoint) for _ in range(200 if kind == "hang" else 1)]
     for stranger in strangers:
         stranger.start()
     start = time.monotonic()
-    ranks = [host, *[Rank(rank, 4, place) for rank in (1, 2, 3)]]
+    ranks = [host, *[Rank(rank, 4, endpoint) for rank in (1, 2, 3)]]
     gatherings = [rank.end() for rank in ranks]
     assert time.monotonic() - start < 5.0
     done.set()
@@ -216,24 +228,24 @@ def test_strangers_delay_nobody(place, kind):
         assert not stranger.is_alive()
 
 
-def connect_and_hang(place: Place) -> socket.socket:
+def connect_and_hang(endpoint: RendezvousEndpoint) -> socket.socket:
     """Connect as soon as somebody listens."""
     deadline = time.monotonic() + 20.0
     while True:
         try:
-            return socket.create_connection(place.addresses[0], 10.0)
+            return socket.create_connection(endpoint.addresses[0], 10.0)
         except ConnectionRefusedError:
             assert time.monotonic() < deadline, "nobody listens"
 
 
-def intrude(place: Place, kind: str, done: threading.Event) -> None:
+def intrude(endpoint: RendezvousEndpoint, kind: str, done: threading.Event) -> None:
     """Be a nuisance until it is over."""
     if kind in ("wrong key", "no key"):
         while not done.is_set():
             with pytest.raises(BootstrapError):
-                call(place.addresses, KEY[::-1] if kind == "wrong key" else b"", {}, time.monotonic() + 0.2)
+                call(endpoint.addresses, KEY[::-1] if kind == "wrong key" else b"", {}, time.monotonic() + 0.2)
         return
-    with connect_and_hang(place) as connection:
+    with connect_and_hang(endpoint) as connection:
         try:
             if kind == "garbage":
                 connection.sendall(secrets.token_bytes(100_000))
@@ -246,10 +258,10 @@ def intrude(place: Place, kind: str, done: threading.Event) -> None:
             pass  # it was hung up on
 
 
-def test_who_calls_without_the_key_is_mentioned_when_somebody_is_missing(place):
-    host = Rank(0, 2, place, timeout=1.0)
+def test_who_calls_without_the_key_is_mentioned_when_somebody_is_missing(endpoint):
+    host = Rank(0, 2, endpoint, timeout=1.0)
     with pytest.raises(BootstrapError, match="does not accept the job key"):
-        Rank(1, 2, Place(place.addresses, KEY[::-1]), timeout=0.7).end()
+        Rank(1, 2, RendezvousEndpoint(endpoint.addresses, KEY[::-1]), timeout=0.7).end()
     (text,) = errors([host])
     assert text.startswith("rank 1 of 2 did not call init() within 1 s at 127.0.0.1:")
     assert "did not know the job key" in text
@@ -258,36 +270,36 @@ def test_who_calls_without_the_key_is_mentioned_when_somebody_is_missing(place):
 # Somebody does not come ---------------------------------------------------------------------------------------------
 
 
-def test_rank_0_names_the_missing_and_tells_those_who_came(place):
-    ranks = [Rank(rank, 8, place, timeout=1.0 if rank == 0 else 20.0) for rank in (0, 1, 2, 4)]
+def test_rank_0_names_the_missing_and_tells_those_who_came(endpoint):
+    ranks = [Rank(rank, 8, endpoint, timeout=1.0 if rank == 0 else 20.0) for rank in (0, 1, 2, 4)]
     texts = errors(ranks)
     assert texts[0].startswith("ranks 3, 5-7 of 8 did not call init() within 1 s at 127.0.0.1:")
     assert "--start-timeout" in texts[0]
     assert set(texts) == {texts[0]}
 
 
-def test_a_rank_says_that_rank_0_does_not_answer(place):
-    (text,) = errors([Rank(3, 4, place, timeout=0.4)])
+def test_a_rank_says_that_rank_0_does_not_answer(endpoint):
+    (text,) = errors([Rank(3, 4, endpoint, timeout=0.4)])
     assert text.startswith("rank 3 did not find rank 0 within 0.4 s: no call was answered within 0.4 s: 127.0.0.1:")
     assert "(connection refused)" in text
 
 
-def test_a_rank_says_that_it_met_rank_0_but_others_are_missing(place):
-    host = Rank(0, 3, place, timeout=10.0)
+def test_a_rank_says_that_it_met_rank_0_but_others_are_missing(endpoint):
+    host = Rank(0, 3, endpoint, timeout=10.0)
     with pytest.raises(BootstrapError, match=r"rank 1 met rank 0 at 127\.0\.0\.1:\d+, but some rank .* within 0\.5 s"):
-        Rank(1, 3, place, timeout=0.5).end()
+        Rank(1, 3, endpoint, timeout=0.5).end()
     (text,) = errors([host])
     assert text.startswith(f"rank 1 (process {os.getpid()} on host host-1) came and ended again")
 
 
-def test_a_rank_that_comes_and_dies_ends_the_waiting(place):
-    host = Rank(0, 3, place)
-    other = Rank(2, 3, place)
+def test_a_rank_that_comes_and_dies_ends_the_waiting(endpoint):
+    host = Rank(0, 3, endpoint)
+    other = Rank(2, 3, endpoint)
     while not has_come(host, other):
         pass
     start = time.monotonic()
     member = ["id-1", "host-1", 4711, HERE, 1]
-    with dial(place.addresses, KEY, {"purpose": "control", "size": 3, "member": [1, *member]}, start + 10.0).socket:
+    with dial(endpoint.addresses, KEY, {"purpose": "control", "size": 3, "member": [1, *member]}, start + 10.0).socket:
         pass
     texts = errors([host, other])
     assert texts[0].startswith("rank 1 (process 4711 on host host-1) came and ended again before all ranks had called")
@@ -307,12 +319,12 @@ def test_a_rank_that_comes_and_dies_ends_the_waiting(place):
     ],
     ids=["twice", "out of range", "another size"],
 )
-def test_numbers_that_contradict_each_other_are_an_error_on_both_sides(place, rank, size, sentence):
-    first = Rank(1, 3, place)
-    host = Rank(0, 3, place)
+def test_numbers_that_contradict_each_other_are_an_error_on_both_sides(endpoint, rank, size, sentence):
+    first = Rank(1, 3, endpoint)
+    host = Rank(0, 3, endpoint)
     while not has_come(host, first):
         pass
-    texts = errors([Rank(rank, size, place, "other"), host, first])
+    texts = errors([Rank(rank, size, endpoint, "other"), host, first])
     assert texts[0].startswith(sentence.format(pid=os.getpid()))
     assert set(texts) == {texts[0]}
 
@@ -328,15 +340,15 @@ def has_come(host: Rank, other: Rank) -> bool:
     return False
 
 
-def test_somebody_who_speaks_another_language_is_an_error(place):
-    host = Rank(0, 2, place)
-    call(place.addresses, KEY, {"purpose": "tea"}, time.monotonic() + 10.0).close()
+def test_somebody_who_speaks_another_language_is_an_error(endpoint):
+    host = Rank(0, 2, endpoint)
+    call(endpoint.addresses, KEY, {"purpose": "tea"}, time.monotonic() + 10.0).close()
     (text,) = errors([host])
     assert text.startswith("somebody who knows the job key called rank 0 and said \"{'purpose': 'tea'}\"")
 
 
 def test_rank_0_may_be_elsewhere_than_the_place():
-    (text,) = errors([Rank(0, 2, Place((("203.0.113.7", 4000), ("no.such.host.invalid", 4000)), KEY))])
+    (text,) = errors([Rank(0, 2, RendezvousEndpoint((("203.0.113.7", 4000), ("no.such.host.invalid", 4000)), KEY))])
     assert text.startswith(
         "rank 0 on host host-0 can take calls at none of 203.0.113.7:4000 (cannot assign requested address), "
         "no.such.host.invalid:4000 ("
@@ -344,7 +356,7 @@ def test_rank_0_may_be_elsewhere_than_the_place():
     assert HERE in text
 
 
-def test_a_rank_that_is_lost_while_all_are_told_ends_it_for_all(place, monkeypatch):
+def test_a_rank_that_is_lost_while_all_are_told_ends_it_for_all(endpoint, monkeypatch):
     """Those who have the table already get no further message, which they would not understand."""
 
     class Stubborn(module._Host):
@@ -353,7 +365,7 @@ def test_a_rank_that_is_lost_while_all_are_told_ends_it_for_all(place, monkeypat
             super()._tell_all(settings)
 
     monkeypatch.setattr(module, "_Host", Stubborn)
-    ranks = [Rank(rank, 4, place) for rank in range(4)]
+    ranks = [Rank(rank, 4, endpoint) for rank in range(4)]
     for rank in ranks:
         rank.join(30.0)
     assert str(ranks[0].error).startswith(
@@ -361,35 +373,35 @@ def test_a_rank_that_is_lost_while_all_are_told_ends_it_for_all(place, monkeypat
     )
     told = [rank for rank in ranks if rank.error is None]
     for rank in told:
-        gathering = rank.end()
-        gathering.control[0].settimeout(10.0)
-        assert gathering.control[0].recv(1) == b""
-        gathering.close()
+        rendezvous = rank.end()
+        rendezvous.control[0].settimeout(10.0)
+        assert rendezvous.control[0].recv(1) == b""
+        rendezvous.close()
     assert ranks[2] not in told
 
 
 def test_a_port_that_is_taken_is_said():
     with socket.create_server((HERE, 0)) as taken:
-        (text,) = errors([Rank(0, 2, Place((taken.getsockname(),), KEY))])
+        (text,) = errors([Rank(0, 2, RendezvousEndpoint((taken.getsockname(),), KEY))])
     assert "address already in use" in text
 
 
-def test_a_place_outside_the_network_is_said(place):
-    outside = Place((("127.0.0.2", place.addresses[0][1]),), KEY)
+def test_a_place_outside_the_network_is_said(endpoint):
+    outside = RendezvousEndpoint((("127.0.0.2", endpoint.addresses[0][1]),), KEY)
     (text,) = errors([Rank(0, 2, outside, network="lo")])
     assert "not in the network that was chosen" in text
 
 
-def test_a_network_that_is_not_here_is_an_error(place):
+def test_a_network_that_is_not_here_is_an_error(endpoint):
     for rank in (0, 1):
         with pytest.raises(UsageError, match="'eth99' fits no interface"):
-            Rank(rank, 2, place, network="eth99").end()
+            Rank(rank, 2, endpoint, network="eth99").end()
 
 
-def test_without_a_key_nobody_gathers(place):
+def test_without_a_key_nobody_gathers(endpoint):
     for rank in (0, 1):
         with pytest.raises(BootstrapError, match="no key"):
-            Rank(rank, 2, Place(place.addresses)).end()
+            Rank(rank, 2, RendezvousEndpoint(endpoint.addresses)).end()
 
 
 # Small things -------------------------------------------------------------------------------------------------------

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from distrun.runtime.dtypes import ELEMENT_TYPES
-from distrun.runtime.reduction import ReduceOp, Sum
-from distrun.runtime.request import AGREED, Request, describe, first_difference, title
+from distrun.runtime.operations.dtypes import ELEMENT_TYPES
+from distrun.runtime.operations.reduction import ReduceOp, Sum
+from distrun.runtime.operations.request import AGREED, Request, describe, first_difference, title
 
 GROUP = Request("allreduce", "grad", "float16", ((2, 3), (), (0, 5)), Sum, -1, 0.5, 2.0, 0)
 

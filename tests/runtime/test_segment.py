@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from distrun.errors import BootstrapError
-from distrun.runtime.segment import (
+from distrun.runtime.shared_memory.segment import (
     LINE,
     PAGE,
     REASON,

@@ -7,10 +7,8 @@ import logging
 import pytest
 
 from distrun.errors import StallError
-from distrun.runtime.controller import Controller, Fail
-from distrun.runtime.neighbourhood import Patience
-from distrun.runtime.request import Request
-from distrun.runtime.stalls import (
+from distrun.runtime.negotiation.controller import Controller, Fail
+from distrun.runtime.negotiation.stalls import (
     ANSWER_TIME,
     COORDINATOR_GRACE,
     NEVER,
@@ -18,6 +16,8 @@ from distrun.runtime.stalls import (
     FollowerWatch,
     warning_time,
 )
+from distrun.runtime.operations.request import Request
+from distrun.runtime.transport.local_group import Timeouts
 
 A, B = (Request("allreduce", name, "float32", ((3,),)) for name in "ab")
 
@@ -29,7 +29,7 @@ class Coordinator:
         self.controller = Controller({0: range(3)})
         self.asked: list[int] = []
         self.watch = CoordinatorWatch(
-            self.controller, Patience(warning, timeout), lambda rank: f"<{rank}>", self.asked.append
+            self.controller, Timeouts(warning, timeout), lambda rank: f"<{rank}>", self.asked.append
         )
 
 
@@ -54,7 +54,7 @@ def reports() -> list[str]:
     [(60.0, 0.0, 60.0), (60.0, 20.0, 10.0), (5.0, 20.0, 5.0), (0.0, 20.0, 10.0), (0.0, 0.0, NEVER)],
 )
 def test_there_is_a_report_before_anything_is_given_up(warning, timeout, expected):
-    assert warning_time(Patience(warning, timeout)) == expected
+    assert warning_time(Timeouts(warning, timeout)) == expected
 
 
 # The coordinator ------------------------------------------------------------------------------------------------------
@@ -221,7 +221,7 @@ class Follower:
 
     def __init__(self, warning: float = 10.0, timeout: float = 0.0) -> None:
         self.reminders: list[float] = []
-        self.watch = FollowerWatch(Patience(warning, timeout), lambda rank: f"<{rank}>", self.reminders.append)
+        self.watch = FollowerWatch(Timeouts(warning, timeout), lambda rank: f"<{rank}>", self.reminders.append)
 
     def sleep_until(self, now: float, end: float) -> float:
         """Live from `now` to `end` as an engine does that hears nothing."""

@@ -15,8 +15,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from distrun.runtime.mailbox import LARGEST
-from distrun.runtime.wire import Channel, Stream, Wire
+from distrun.runtime.shared_memory.mailbox import LARGEST
+from distrun.runtime.transport.connections import Channel, ConnectionSet, Stream
 
 DEADLINE = 30_000  # milliseconds
 QUIET = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -26,7 +26,7 @@ class End:
     """One end of a connection, with a wire of its own."""
 
     def __init__(self, kind: type[Channel | Stream], connection: socket.socket) -> None:
-        self.wire = Wire()
+        self.wire = ConnectionSet()
         self.heard: list[bytes] = []
         self.losses: list[str] = []
         if kind is Channel:

@@ -124,7 +124,7 @@ class Cluster:
             host.name: process
             for host in self.network.hosts.values()
             for process in self.processes(host)
-            if "distrun.runner.agent" in " ".join(process.cmdline())
+            if "distrun.runner.agent" in process.cmdline()
         }
 
     def assert_no_process(self, seconds: float = DEADLINE) -> None:

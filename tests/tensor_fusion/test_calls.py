@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from distrun.tensor_fusion.buckets import Item
-from distrun.tensor_fusion.calls import SMALL, GraphCall, plan_calls
+from distrun.tensor_fusion.graph_calls import SMALL, GraphCall, plan_calls
 
 ITEMS = st.lists(
     st.none() | st.builds(Item, st.integers(0, 3 * SMALL), st.sampled_from(["float32", "float16"])), max_size=30

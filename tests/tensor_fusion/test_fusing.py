@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from distrun.tensor_fusion.fusing import DEFAULT_THRESHOLD, fuse
+from distrun.tensor_fusion.batching import DEFAULT_THRESHOLD, fuse
 
 Operation = tuple[int, str | None, int]  # place, key, bytes
 

@@ -11,7 +11,7 @@ from distrun.errors import MismatchError
 from distrun.graphs import arrays as any_framework
 from distrun.graphs.collective import Collective
 from distrun.graphs.jax.shapes import REDUCING
-from distrun.runtime.request import title
+from distrun.runtime.operations.request import title
 
 Array = NDArray[Any]
 

@@ -31,7 +31,7 @@ from distrun.graphs.collective import Collective
 from distrun.graphs.jax import handler
 from distrun.graphs.jax.derivatives import backward, check_differentiable
 from distrun.graphs.jax.shapes import REDUCING, result_shape
-from distrun.runtime.dtypes import name_of
+from distrun.runtime.operations.dtypes import name_of
 
 _ONE_DEVICE = (
     "a collective of distrun is part of a program for several devices of one rank: start a rank for each device, or use JAX's "

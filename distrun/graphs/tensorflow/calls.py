@@ -14,8 +14,8 @@ from distrun.graphs import arrays
 from distrun.graphs.collective import Collective
 from distrun.graphs.tensorflow import mechanism, tracing
 from distrun.runtime import world
-from distrun.runtime.dtypes import ELEMENT_TYPES
-from distrun.runtime.reduction import check_op
+from distrun.runtime.operations.dtypes import ELEMENT_TYPES
+from distrun.runtime.operations.reduction import check_op
 
 MOVES_ROWS = ("allgather", "alltoall", "reducescatter")
 

@@ -14,7 +14,7 @@ from distrun.graphs.gradients import reduce_gradients as reduce_dense
 from distrun.graphs.tensorflow import tracing
 from distrun.graphs.tensorflow.calls import call
 from distrun.runtime import world
-from distrun.runtime.reduction import Average, Sum
+from distrun.runtime.operations.reduction import Average, Sum
 from distrun.tensor_fusion.buckets import Item
 
 Call = Callable[[Sequence[Any], Collective], list[tf.Tensor]]

@@ -22,7 +22,7 @@ from tensorflow.python.framework import op_def_library, op_def_registry
 from distrun.graphs import arrays
 from distrun.graphs.collective import Collective, Flat, Prepared, prepare, storage_of
 from distrun.graphs.tensorflow.c_api import COMPUTE, CREATE, DELETE, INFER_SHAPES, INTERNAL, Library
-from distrun.runtime.request import Shape
+from distrun.runtime.operations.request import Shape
 
 PROBE = "probe"
 """The kind of a collective that does nothing but copy: for finding out whether all this works."""

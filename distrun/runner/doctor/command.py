@@ -45,12 +45,12 @@ def doctor(**options: Any) -> int:
     fails is told with the reason, the command to see it by hand, and the remedy. The exit status is 0 when all is well,
     1 when something failed and 2 when the command line cannot be understood.
     """
-    from distrun.runner.doctor.consultation import consult
+    from distrun.runner.doctor.run import run
 
     ssh, hosts = options_of.ssh(options), options_of.hosts(options)
     with _progress() as status:
         tell = (lambda text: None) if status is None else status.update
-        report = consult(
+        report = run(
             hosts, ssh, options["wdir"], options["network"], options["start_timeout"], options["launcher"], tell
         )
     if options["as_json"]:

@@ -19,9 +19,9 @@ from queue import SimpleQueue
 from typing import Any
 
 from distrun import __version__
-from distrun.runner.doctor import facts, gpus, link
-from distrun.runner.frames import Frame, Kind
-from distrun.runner.hello import MAGIC, HostError
+from distrun.runner.doctor import gpus, link_benchmark, machine_facts
+from distrun.runner.protocol.frames import Frame, Kind
+from distrun.runner.protocol.handshake import MAGIC, HostError
 
 _SILENCE = 300.0  # seconds without a request after which the doctor counts as gone
 
@@ -30,7 +30,7 @@ class Probe:
     """What the doctor may ask for: the names of the methods are those of the requests."""
 
     def __init__(self) -> None:
-        self._listener: link.Listener | None = None
+        self._listener: link_benchmark.Listener | None = None
 
     def clock(self) -> dict[str, Any]:
         """This host's time, in seconds since 1970."""
@@ -42,7 +42,7 @@ class Probe:
 
     def machine(self) -> dict[str, Any]:
         """See `facts.Machine`."""
-        return asdict(facts.look())
+        return asdict(machine_facts.look())
 
     def gpus(self) -> dict[str, Any]:
         """See `gpus.Gpus`."""
@@ -52,7 +52,7 @@ class Probe:
 
     def listen(self, address: str, key: str) -> dict[str, Any]:
         """Listen for the probe of another host."""
-        self._listener = link.Listener(address, bytes.fromhex(key))
+        self._listener = link_benchmark.Listener(address, bytes.fromhex(key))
         return {"port": self._listener.port}
 
     def hang_up(self) -> dict[str, Any]:
@@ -62,7 +62,7 @@ class Probe:
 
     def call(self, address: str, port: int, key: str) -> dict[str, Any]:
         """Call the probe of another host, and tell what was measured."""
-        return link.call(address, port, bytes.fromhex(key))
+        return link_benchmark.call(address, port, bytes.fromhex(key))
 
 
 _REQUESTS: dict[str, Callable[..., dict[str, Any]]] = {

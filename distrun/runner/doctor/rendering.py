@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from distrun.runner.doctor.judging import gigabits
 from distrun.runner.doctor.report import HostReport, LinkReport, Report, Status, Step
+from distrun.runner.doctor.verdicts import gigabits
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType

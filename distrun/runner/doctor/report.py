@@ -22,8 +22,8 @@ from enum import Enum
 from typing import Any
 
 from distrun import __version__
-from distrun.runner.doctor.facts import Machine
 from distrun.runner.doctor.gpus import Gpus
+from distrun.runner.doctor.machine_facts import Machine
 
 FORMAT = 1
 

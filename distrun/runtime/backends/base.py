@@ -14,8 +14,8 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from distrun.runtime.reduction import Reduction
-from distrun.runtime.request import Request
+from distrun.runtime.operations.reduction import Reduction
+from distrun.runtime.operations.request import Request
 
 Flat = NDArray[Any]
 

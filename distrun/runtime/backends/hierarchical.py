@@ -19,14 +19,14 @@ from typing import Any
 import numpy as np
 
 from distrun.runtime.backends.base import Backend, Flat
-from distrun.runtime.backends.lane import Lane
-from distrun.runtime.backends.transit import Transit
-from distrun.runtime.hosts import Hosts
-from distrun.runtime.links import Links
-from distrun.runtime.neighbourhood import Neighbourhood
-from distrun.runtime.reduction import NARROWED, Reduction, reduction, stages
-from distrun.runtime.request import Request
-from distrun.runtime.segment import STAGE
+from distrun.runtime.backends.rail import Rail
+from distrun.runtime.backends.wire_format import WireFormat
+from distrun.runtime.operations.reduction import NARROWED, Reduction, reduction, stages
+from distrun.runtime.operations.request import Request
+from distrun.runtime.shared_memory.segment import STAGE
+from distrun.runtime.transport.host_layout import HostLayout
+from distrun.runtime.transport.links import Links
+from distrun.runtime.transport.local_group import LocalGroup
 from distrun.tensor_fusion.packing import pack, unpack
 
 CHUNK = 256 << 10
@@ -42,27 +42,27 @@ class HierarchicalBackend(Backend):
 
     name = "hierarchical"
 
-    def __init__(self, neighbourhood: Neighbourhood, hosts: Hosts, links: Links, wire: str = "") -> None:
+    def __init__(self, local_group: LocalGroup, hosts: HostLayout, links: Links, wire: str = "") -> None:
         """`wire`: the half-precision type in which float32 and float64 are reduced between hosts, unless a request says
         another; empty for none."""
         self._wire = wire
-        self._hood = neighbourhood
+        self._local_group = local_group
         self._hosts = hosts
         self._links = links
-        self._segments = neighbourhood.segments
-        self._mine = neighbourhood.mine
-        self._is_alone = neighbourhood.size == 1
+        self._segments = local_group.segments
+        self._mine = local_group.mine
+        self._is_alone = local_group.size == 1
         self.rank = hosts.rank
         self.size = sum(len(ranks) for ranks in hosts.ranks)
         self._order = [rank for ranks in hosts.ranks for rank in ranks]
-        self._lane = Lane(links, hosts)
+        self._rail = Rail(links, hosts)
 
     def empty(self, count: int, dtype: np.dtype[Any]) -> Flat:
-        return self._hood.heap.empty(count, dtype)
+        return self._local_group.heap.empty(count, dtype)
 
     @property
     def shared_bytes(self) -> int:
-        return self._hood.heap.used
+        return self._local_group.heap.used
 
     def close(self) -> None:
         self._links.close()
@@ -77,7 +77,7 @@ class HierarchicalBackend(Backend):
         return stages(whole, self._hosts.count, self._hosts.most) if self._hosts.most > 1 else (None, whole)
 
     def _exchange(self, words: Sequence[int], what: str) -> list[Sequence[int]]:
-        return [words] if self._is_alone else self._hood.exchange(words, what)
+        return [words] if self._is_alone else self._local_group.exchange(words, what)
 
     # Reductions -----------------------------------------------------------------------------------------------------
 
@@ -112,11 +112,11 @@ class HierarchicalBackend(Backend):
             target = outputs[0] if len(outputs) == 1 else source if len(inputs) > 1 else np.empty(count, dtype)
             sources, targets = [source], [target]
         else:
-            offset = self._mine.layout.stage + self._hood.parity * STAGE
+            offset = self._mine.layout.stage + self._local_group.parity * STAGE
             target = self._mine.view(offset, count, dtype)
             pack(inputs, target)
             sources = targets = [segment.view(offset, count, dtype) for segment in self._segments]
-            self._hood.exchange((), what)
+            self._local_group.exchange((), what)
         if self._hosts.position == 0:
             self._swap_and_combine(sources, targets, reduction, what)
         self._exchange((), what)
@@ -132,9 +132,9 @@ class HierarchicalBackend(Backend):
         if within is not None:
             ours = np.empty_like(ours)
             within.combine(sources, [ours])
-        transit = Transit(reduction.wire, ours.dtype)
-        sent = transit.narrow(ours)
-        shares = list(np.empty((self._hosts.count, ours.size), transit.dtype))
+        wire_format = WireFormat(reduction.wire, ours.dtype)
+        sent = wire_format.encode(ours)
+        shares = list(np.empty((self._hosts.count, ours.size), wire_format.dtype))
         shares[self._hosts.own] = sent  # everybody must add up the same numbers
         step = CHUNK // sent.itemsize
         chunks = [slice(start, start + step) for start in range(0, ours.size, step)]
@@ -146,7 +146,7 @@ class HierarchicalBackend(Backend):
             under_way.append(tickets)
         for chunk, tickets in zip(chunks, under_way, strict=True):
             self._links.wait(tickets, what)
-            parts = [transit.widened(share[chunk], ours.dtype) for share in shares]
+            parts = [wire_format.widened(share[chunk], ours.dtype) for share in shares]
             between.combine(parts, [target[chunk] for target in targets])
 
     def _allreduce_alone(
@@ -155,7 +155,7 @@ class HierarchicalBackend(Backend):
         """The only rank of its host reduces in whatever memory the arrays lie."""
         source = inputs[0] if len(inputs) == 1 else np.concatenate(inputs)
         target = outputs[0] if len(outputs) == 1 else source if len(inputs) > 1 else np.empty_like(source)
-        self._lane.reduce([source], [target], self._stages(reduction), what)
+        self._rail.reduce([source], [target], self._stages(reduction), what)
         if target is not outputs[0]:
             unpack(target, outputs)
 
@@ -168,22 +168,22 @@ class HierarchicalBackend(Backend):
         buffer = outputs[0] if is_direct else self.empty(count, dtype)
         if not (len(inputs) == 1 and inputs[0] is buffer):
             pack(inputs, buffer)
-        offsets = [words[0] for words in self._hood.exchange((self._mine.offset_of(buffer),), what)]
-        if self._hosts.has_lane:
+        offsets = [words[0] for words in self._local_group.exchange((self._mine.offset_of(buffer),), what)]
+        if self._hosts.has_rail:
             first, last = self._share(count)
             views = [
                 segment.view(offset + first * dtype.itemsize, last - first, dtype)
                 for segment, offset in zip(self._segments, offsets, strict=True)
             ]
-            self._lane.reduce(views, views, self._stages(reduction), what)
-        self._hood.exchange((), what)
+            self._rail.reduce(views, views, self._stages(reduction), what)
+        self._local_group.exchange((), what)
         if not is_direct:
             unpack(buffer, outputs)
 
     def _share(self, count: int) -> tuple[int, int]:
         """Our lane's share of so many elements: from, and up to."""
-        lane, lanes = self._hosts.position, self._hosts.lanes
-        return count * lane // lanes, count * (lane + 1) // lanes
+        rail, rails = self._hosts.position, self._hosts.rails
+        return count * rail // rails, count * (rail + 1) // rails
 
     def combine(self, sources: Sequence[Flat], reduction: Reduction) -> Flat:
         """What `allreduce` would make of the ranks' arrays, which are all here, by rank."""
@@ -206,9 +206,9 @@ class HierarchicalBackend(Backend):
         source, output = self._shown(array), self._fresh(counts[self.rank], array.dtype)
         words = self._exchange((self._mine.offset_of(source), self._mine.offset_of(output)), what)
         sources = self._views(source, [offset for offset, _ in words], [array.size] * len(words))
-        outputs = self._views(output, [offset for _, offset in words], [counts[r] for r in self._hosts.neighbours])
+        outputs = self._views(output, [offset for _, offset in words], [counts[r] for r in self._hosts.local_ranks])
         within, between = self._stages(reduction)
-        transit = Transit(reduction.wire, array.dtype)
+        wire_format = WireFormat(reduction.wire, array.dtype)
 
         def ours(start: int, stop: int) -> Flat:
             parts = [part[start:stop] for part in sources]
@@ -218,16 +218,16 @@ class HierarchicalBackend(Backend):
             within.combine(parts, [combined])
             return combined
 
-        if self._hosts.has_lane:
+        if self._hosts.has_rail:
             for host in self._hosts.others:
                 for rank, start, stop in self._cut(self._hosts.ranks[host], counts):
-                    self._links.send(host, transit.narrow(ours(starts[rank] + start, starts[rank] + stop)))
-            for rank, start, stop in self._cut(self._hosts.neighbours, counts):
-                raw = np.empty((self._hosts.count, stop - start), transit.dtype)
+                    self._links.send(host, wire_format.encode(ours(starts[rank] + start, starts[rank] + stop)))
+            for rank, start, stop in self._cut(self._hosts.local_ranks, counts):
+                raw = np.empty((self._hosts.count, stop - start), wire_format.dtype)
                 self._links.wait([self._links.receive(host, raw[host]) for host in self._hosts.others], what)
-                shares = [transit.widened(share, array.dtype) for share in raw]
+                shares = [wire_format.widened(share, array.dtype) for share in raw]
                 shares[self._hosts.own] = ours(starts[rank] + start, starts[rank] + stop)
-                target = outputs[self._hosts.neighbours.index(rank) if len(outputs) > 1 else 0][start:stop]
+                target = outputs[self._hosts.local_ranks.index(rank) if len(outputs) > 1 else 0][start:stop]
                 between.combine(shares, [target])
             self._links.flush(what)
         self._exchange((), what)
@@ -253,7 +253,7 @@ class HierarchicalBackend(Backend):
         whole = self._common(sum(counts), array.dtype, what)
         whole[starts[self.rank] : starts[self.rank] + array.size] = array
         self._exchange((), what)
-        if self._hosts.has_lane:
+        if self._hosts.has_rail:
             tickets = []
             for host in self._hosts.others:
                 self._links.send(host, self._block(whole, self._hosts.own, starts, counts))
@@ -282,9 +282,9 @@ class HierarchicalBackend(Backend):
             if self.rank == root:
                 whole[:] = array
             self._exchange((), what)
-        if self._hosts.has_lane:
+        if self._hosts.has_rail:
             first, last = self._share(array.size)
-            self._lane.broadcast(whole[first:last], self._host_of(root), what)
+            self._rail.broadcast(whole[first:last], self._host_of(root), what)
         self._exchange((), what)
         if whole is not array:
             if self.rank != root:
@@ -299,25 +299,25 @@ class HierarchicalBackend(Backend):
         counts = [table[rank][self.rank] for rank in range(self.size)]
         source, output = self._shown(array), self._fresh(sum(counts), array.dtype)
         words = self._exchange((self._mine.offset_of(source), self._mine.offset_of(output)), what)
-        neighbours = self._hosts.neighbours
-        sources = self._views(source, [offset for offset, _ in words], [sum(table[rank]) for rank in neighbours])
+        local_ranks = self._hosts.local_ranks
+        sources = self._views(source, [offset for offset, _ in words], [sum(table[rank]) for rank in local_ranks])
         outputs = self._views(
-            output, [offset for _, offset in words], [sum(row[rank] for row in table) for rank in neighbours]
+            output, [offset for _, offset in words], [sum(row[rank] for row in table) for rank in local_ranks]
         )
-        sent = {rank: _split(view, table[rank]) for rank, view in zip(neighbours, sources, strict=True)}
+        sent = {rank: _split(view, table[rank]) for rank, view in zip(local_ranks, sources, strict=True)}
         received = {
-            rank: _split(view, [row[rank] for row in table]) for rank, view in zip(neighbours, outputs, strict=True)
+            rank: _split(view, [row[rank] for row in table]) for rank, view in zip(local_ranks, outputs, strict=True)
         }
-        for rank in neighbours:
+        for rank in local_ranks:
             received[self.rank][rank][:] = sent[rank][self.rank]
-        if self._hosts.has_lane:
+        if self._hosts.has_rail:
             tickets = []
             for host in self._hosts.others:
-                pairs = [(one, other) for one in neighbours for other in self._hosts.ranks[host]]
-                for part in self._lane_of(sent[one][other] for one, other in pairs):
+                pairs = [(one, other) for one in local_ranks for other in self._hosts.ranks[host]]
+                for part in self._rail_of(sent[one][other] for one, other in pairs):
                     self._links.send(host, part)
-                pairs = [(one, other) for other in self._hosts.ranks[host] for one in neighbours]
-                for part in self._lane_of(received[one][other] for one, other in pairs):
+                pairs = [(one, other) for other in self._hosts.ranks[host] for one in local_ranks]
+                for part in self._rail_of(received[one][other] for one, other in pairs):
                     tickets.append(self._links.receive(host, part))
             self._links.wait(tickets, what)
             self._links.flush(what)
@@ -342,7 +342,7 @@ class HierarchicalBackend(Backend):
         if self._is_alone:
             return np.empty(count, dtype)
         array = self.empty(count, dtype) if self._hosts.position == 0 else None
-        words = self._hood.exchange((-1 if array is None else self._mine.offset_of(array),), what)
+        words = self._local_group.exchange((-1 if array is None else self._mine.offset_of(array),), what)
         return self._segments[0].view(words[0][0], count, dtype) if array is None else array
 
     def _shown(self, array: Flat) -> Flat:
@@ -377,7 +377,7 @@ class HierarchicalBackend(Backend):
                 yield rank, start - at, stop - at
             at += counts[rank]
 
-    def _lane_of(self, views: Iterable[Flat]) -> Iterator[Flat]:
+    def _rail_of(self, views: Iterable[Flat]) -> Iterator[Flat]:
         """Our lane's share of several arrays."""
         views = list(views)
         for index, start, stop in self._cut(range(len(views)), [view.size for view in views]):

@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from distrun.runtime.backends.base import Backend, Flat
-from distrun.runtime.mpi_requests import Requests
-from distrun.runtime.neighbourhood import Neighbourhood
-from distrun.runtime.reduction import Reduction
+from distrun.runtime.mpi.requests import Requests
+from distrun.runtime.operations.reduction import Reduction
+from distrun.runtime.transport.local_group import LocalGroup
 from distrun.tensor_fusion.packing import pack, unpack
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ class MPIBackend(Backend):
 
     name = "MPI"
 
-    def __init__(self, neighbourhood: Neighbourhood) -> None:
+    def __init__(self, local_group: LocalGroup) -> None:
         """Collective: all ranks construct it.
 
         Raises:
@@ -44,12 +44,12 @@ class MPIBackend(Backend):
         """
         from mpi4py import MPI
 
-        self._hood = neighbourhood
-        self.rank = neighbourhood.own
-        self.size = neighbourhood.size
+        self._local_group = local_group
+        self.rank = local_group.own
+        self.size = local_group.size
         self._byte = MPI.BYTE
         self._long = MPI.INT64_T
-        self._requests = Requests(neighbourhood, self.rank, self.size, "shared_memory")
+        self._requests = Requests(local_group, self.rank, self.size, "shared_memory")
         self._comm = self._requests.comm
 
     # Reductions -----------------------------------------------------------------------------------------------------
@@ -164,11 +164,11 @@ class MPIBackend(Backend):
 
     def _wake_others(self) -> None:
         """MPI tells nobody that something has come; our bells do, to those who sleep."""
-        for index in self._hood.others:
-            self._hood.bells[index].ring()
+        for index in self._local_group.others:
+            self._local_group.bells[index].ring()
 
     def _waiting_for(self, what: str) -> str:
-        return f"{what}, which has begun and waits in MPI for one of {self._hood.describe(self._hood.others)}"
+        return f"{what}, which has begun and waits in MPI for one of {self._local_group.describe(self._local_group.others)}"
 
     def close(self) -> None:
         self._requests.close()

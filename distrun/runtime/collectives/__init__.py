@@ -42,7 +42,7 @@ from distrun.runtime.collectives.reductions import (
 )
 from distrun.runtime.collectives.synchronisation import barrier, poll, synchronize
 from distrun.runtime.collectives.tensors import LARGE, empty
-from distrun.runtime.reduction import Average, Max, Min, Product, Sum
+from distrun.runtime.operations.reduction import Average, Max, Min, Product, Sum
 
 __all__ = [
     "LARGE", "Average", "Max", "Min", "Product", "Sum", "allgather", "allgather_async", "allreduce", "allreduce_",

@@ -30,9 +30,9 @@ from distrun.runtime.collectives.tensors import (
     taken_in_place,
 )
 from distrun.runtime.gpu.arrays import GpuArray
-from distrun.runtime.handles import AnyHandle, Handle
+from distrun.runtime.operations.handle import AnyHandle, Handle
+from distrun.runtime.operations.request import Request
 from distrun.runtime.process_set import ProcessSet, global_process_set
-from distrun.runtime.request import Request
 
 
 def _allgather(

@@ -18,9 +18,9 @@ from distrun.runtime.gpu.arrays import CupyArena, GpuArray
 from distrun.runtime.gpu.buffers import DeviceBuffer
 from distrun.runtime.gpu.driver import Driver
 from distrun.runtime.gpu.handles import DeviceHandle
-from distrun.runtime.handles import Handle
-from distrun.runtime.reduction import ReduceOp, check_op
-from distrun.runtime.request import CUDA, Request
+from distrun.runtime.operations.handle import Handle
+from distrun.runtime.operations.reduction import ReduceOp, check_op
+from distrun.runtime.operations.request import CUDA, Request
 
 
 def take(tensor: Any, in_place: bool = False) -> GpuArray:
@@ -30,10 +30,10 @@ def take(tensor: Any, in_place: bool = False) -> GpuArray:
         NotInitializedError: before `init`.
         UsageError: this rank has no GPU, or the array cannot travel from it.
     """
-    return arrays.gpu_array(tensor, _driver(), in_place)
+    return arrays.gpu_array(tensor, _progress_thread(), in_place)
 
 
-def _driver() -> Driver:
+def _progress_thread() -> Driver:
     return world.engine().gpu().driver
 
 
@@ -48,7 +48,7 @@ def allreduce(
     is_group: bool,
 ) -> Handle:
     """Prepare an allreduce of tensors of one dtype; the result of a group is a list."""
-    with _driver().use():
+    with _progress_thread().use():
         flats, dtype = _flats(tensors)
         check_op(op, dtype)
         shapes = tuple(tensor.shape for tensor in tensors)
@@ -63,7 +63,7 @@ def allreduce(
 
 def broadcast(tensor: GpuArray, root: int, name: str | None, process_set: int, in_place: bool) -> Handle:
     """Prepare a broadcast."""
-    driver = _driver()
+    driver = _progress_thread()
     with driver.use():
         flat, dtype = tensor.flat()
         request = Request("broadcast", name, dtype, (tensor.shape,), root=root, process_set=process_set, device=CUDA)
@@ -79,7 +79,7 @@ def broadcast(tensor: GpuArray, root: int, name: str | None, process_set: int, i
 
 def flat_rows(tensors: Sequence[GpuArray]) -> tuple[list[DeviceBuffer], str]:
     """Tensors of one dtype as buffers, for operations that move rows; and the name of the dtype."""
-    with _driver().use():
+    with _progress_thread().use():
         flats, dtype = _flats(tensors)
         return [_with_rows(tensor, flat) for tensor, flat in zip(tensors, flats, strict=True)], dtype
 
@@ -92,7 +92,7 @@ def handle(
     given: Any,
 ) -> DeviceHandle:
     """A handle of an operation that starts from cupy's current stream, with results in cupy's memory; see `Handle`."""
-    return DeviceHandle(world.engine(), request, inputs, outputs, collect, given, arena=CupyArena(_driver()))
+    return DeviceHandle(world.engine(), request, inputs, outputs, collect, given, arena=CupyArena(_progress_thread()))
 
 
 def _flats(tensors: Sequence[GpuArray]) -> tuple[list[DeviceBuffer], str]:
@@ -107,7 +107,7 @@ def _with_rows(tensor: GpuArray, flat: DeviceBuffer) -> DeviceBuffer:
 
 
 def _room(count: int, dtype: np.dtype[Any]) -> DeviceBuffer:
-    arena = CupyArena(_driver())
+    arena = CupyArena(_progress_thread())
     return arena.empty(count, dtype, arena.current_stream())
 
 

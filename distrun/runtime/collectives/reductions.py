@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from distrun.errors import UsageError
-from distrun.runtime import dtypes, world
+from distrun.runtime import world
 from distrun.runtime.collectives import on_gpu
 from distrun.runtime.collectives.tensors import (
     Array,
@@ -30,10 +30,11 @@ from distrun.runtime.collectives.tensors import (
     taken_in_place,
 )
 from distrun.runtime.gpu.arrays import GpuArray
-from distrun.runtime.handles import AnyHandle, Handle
+from distrun.runtime.operations import dtypes
+from distrun.runtime.operations.handle import AnyHandle, Handle
+from distrun.runtime.operations.reduction import Average, ReduceOp, Sum, check_op
+from distrun.runtime.operations.request import Request
 from distrun.runtime.process_set import ProcessSet, global_process_set
-from distrun.runtime.reduction import Average, ReduceOp, Sum, check_op
-from distrun.runtime.request import Request
 
 
 def _allreduce(

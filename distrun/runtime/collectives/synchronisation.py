@@ -6,9 +6,9 @@ from typing import Any
 
 from distrun.errors import UsageError
 from distrun.runtime import world
-from distrun.runtime.handles import AnyHandle, Handle, HandleGroup
+from distrun.runtime.operations.handle import AnyHandle, Handle, HandleGroup
+from distrun.runtime.operations.request import Request
 from distrun.runtime.process_set import ProcessSet, global_process_set
-from distrun.runtime.request import Request
 
 
 def barrier(process_set: ProcessSet = global_process_set, name: str | None = None) -> None:

@@ -10,11 +10,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from distrun.errors import UsageError
-from distrun.runtime import dtypes, world
+from distrun.runtime import world
 from distrun.runtime.collectives import on_gpu
 from distrun.runtime.gpu.arrays import GpuArray, is_on_gpu
-from distrun.runtime.handles import AnyHandle, Handle, HandleGroup
-from distrun.runtime.request import CPU, CUDA, Request
+from distrun.runtime.operations import dtypes
+from distrun.runtime.operations.handle import AnyHandle, Handle, HandleGroup
+from distrun.runtime.operations.request import CPU, CUDA, Request
 
 Array = NDArray[Any]
 

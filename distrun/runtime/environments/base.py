@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import ClassVar
 
 from distrun.errors import UsageError
-from distrun.runtime.rendezvous import Place
+from distrun.runtime.rendezvous.across_hosts import RendezvousEndpoint
 from distrun.runtime.topology import Topology
 
 PORTS = 4
@@ -57,7 +57,7 @@ class Environment(abc.ABC):
         """The secret that the ranks of the job share; None where the launcher gives none."""
         return None
 
-    def place(self) -> Place | None:
+    def endpoint(self) -> RendezvousEndpoint | None:
         """Where the ranks of several hosts meet; asked only when there are several. None: MPI has to tell.
 
         Raises:
@@ -80,7 +80,7 @@ class Environment(abc.ABC):
             )
         return secret.encode("utf-8", "surrogateescape")
 
-    def _place_at_master(self) -> Place:
+    def _endpoint_at_master(self) -> RendezvousEndpoint:
         """A place of the ranks whose launcher says where rank 0 is and gives them no secret: near the master's port.
 
         Raises:
@@ -95,7 +95,7 @@ class Environment(abc.ABC):
         if not 0 < master <= _LAST_PORT:
             raise UsageError(f"MASTER_PORT={master} is not a port: allowed are 1 to {_LAST_PORT}")
         direction = 1 if master + PORTS <= _LAST_PORT else -1
-        return Place(tuple((address, master + direction * step) for step in range(1, PORTS + 1)), key)
+        return RendezvousEndpoint(tuple((address, master + direction * step) for step in range(1, PORTS + 1)), key)
 
     def _text(self, variable: str) -> str:
         """The value of `variable`, which this environment needs."""

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from distrun.errors import UsageError
 from distrun.runtime.contract import LaunchContract
 from distrun.runtime.environments.base import Environment
-from distrun.runtime.rendezvous import Place, parse
+from distrun.runtime.rendezvous.across_hosts import RendezvousEndpoint, parse
 from distrun.runtime.topology import Topology
 
 
@@ -43,14 +43,14 @@ class Distrun(Environment):
         except ValueError:  # the value is a secret: not shown, and no traceback that shows it either
             raise UsageError("DISTRUN_KEY is not in hexadecimal digits: start the script with `distrun`") from None
 
-    def place(self) -> Place:
+    def endpoint(self) -> RendezvousEndpoint:
         text = self._contract().rendezvous
         if not text:
             raise UsageError(
                 "DISTRUN_RENDEZVOUS is empty though the job has several hosts: start the script with `distrun`, and pass on "
                 "all of its variables"
             )
-        return Place(parse(text), self.job_key())
+        return RendezvousEndpoint(parse(text), self.job_key())
 
     def _contract(self) -> LaunchContract:
         return LaunchContract.from_environ(self._environ)

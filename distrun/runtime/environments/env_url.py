@@ -8,7 +8,7 @@ from collections.abc import Mapping
 
 from distrun.errors import UsageError
 from distrun.runtime.environments.base import Environment, even_cross
-from distrun.runtime.rendezvous import Place
+from distrun.runtime.rendezvous.across_hosts import RendezvousEndpoint
 from distrun.runtime.topology import Topology
 
 # The Kubeflow training operator: RANK=1 WORLD_SIZE=4 MASTER_ADDR=job-master-0 MASTER_PORT=23456, nothing local
@@ -44,8 +44,8 @@ class EnvUrl(Environment):
             return self._alone  # needs no master: whatever is left in the variables, nobody else is there to meet
         return f"env.{self._text(_MASTER_ADDR)}:{self._text(_MASTER_PORT)}"
 
-    def place(self) -> Place:
-        return self._place_at_master()
+    def endpoint(self) -> RendezvousEndpoint:
+        return self._endpoint_at_master()
 
     def _local(self, rank: int, size: int) -> tuple[int, int]:
         """My place in this host, where it is said or can only be one."""

@@ -8,9 +8,9 @@ import socket
 from collections.abc import Mapping
 
 from distrun.errors import UsageError
-from distrun.runtime import munge
 from distrun.runtime.environments.base import PORTS, Environment
-from distrun.runtime.rendezvous import Place
+from distrun.runtime.rendezvous import munge
+from distrun.runtime.rendezvous.across_hosts import RendezvousEndpoint
 from distrun.runtime.topology import Topology
 
 _JOB = "SLURM_JOB_ID"
@@ -61,18 +61,18 @@ class Slurm(Environment):
     def job_name(self) -> str:
         return f"slurm.{self._text(_JOB)}.{self._text(_STEP)}.{self._text(_HOST_INDEX)}"
 
-    def place(self) -> Place:
+    def endpoint(self) -> RendezvousEndpoint:
         hosts = self._environ.get(_HOSTS) or self._text(_HOSTS_OF_JOB)
         ports = likely_ports(f"{self._text(_JOB)}.{self._text(_STEP)}")
         addresses = tuple((first_host(hosts), port) for port in ports)
         if (key := self._given_key()) is not None:
-            return Place(addresses, key)
+            return RendezvousEndpoint(addresses, key)
         if not munge.is_here():
             raise UsageError(
                 "the job has several hosts, and without munge its ranks have no secret to know one another by: install munge "
                 "on every host, set DISTRUN_KEY to the same text on all ranks, or start the script with `distrun`"
             )
-        return Place(addresses, greeting=munge.new_key, opener=munge.key_of)
+        return RendezvousEndpoint(addresses, greeting=munge.new_key, opener=munge.key_of)
 
 
 def first_host(text: str) -> str:

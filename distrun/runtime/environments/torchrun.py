@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 from distrun.errors import UsageError
 from distrun.runtime.environments.base import Environment
-from distrun.runtime.rendezvous import Place
+from distrun.runtime.rendezvous.across_hosts import RendezvousEndpoint
 from distrun.runtime.topology import Topology
 
 # torchrun --nproc-per-node 2 gives rank 1: RANK=1 WORLD_SIZE=2 LOCAL_RANK=1 LOCAL_WORLD_SIZE=2 GROUP_RANK=0
@@ -56,5 +56,5 @@ class Torchrun(Environment):
         restart = self._environ.get(_RESTART, "0")
         return f"torchrun.{self._text(_RUN)}.{master}.{restart}.{self._text(_AGENT)}"
 
-    def place(self) -> Place:
-        return self._place_at_master()
+    def endpoint(self) -> RendezvousEndpoint:
+        return self._endpoint_at_master()

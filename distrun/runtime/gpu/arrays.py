@@ -16,9 +16,9 @@ from typing import Any
 import numpy as np
 
 from distrun.errors import UsageError
-from distrun.runtime import dtypes
 from distrun.runtime.gpu.buffers import Borrowed, DeviceBuffer
 from distrun.runtime.gpu.driver import Driver, Event
+from distrun.runtime.operations import dtypes
 
 _CUDA = 2  # kDLCUDA, the device type in DLPack
 _LEGACY = 1  # cudaStreamLegacy: another name of stream 0
@@ -216,7 +216,7 @@ class CupyArena:
     """cupy's memory and streams; an `Arena`."""
 
     def __init__(self, driver: Driver) -> None:
-        self._driver = driver
+        self._progress_thread = driver
         self._streams: dict[int, Any] = {}  # which have been current: cupy destroys a stream that nobody keeps
 
     def current_stream(self) -> int:
@@ -225,7 +225,7 @@ class CupyArena:
         Raises:
             UsageError: it is the thread's default stream, which has the same address in all threads.
         """
-        stream = self._driver.cupy.cuda.get_current_stream(self._driver.index)
+        stream = self._progress_thread.cupy.cuda.get_current_stream(self._progress_thread.index)
         pointer = int(stream.ptr)
         if pointer == _PER_THREAD:
             raise UsageError(
@@ -237,7 +237,7 @@ class CupyArena:
 
     def empty(self, count: int, dtype: np.dtype[Any], stream: int) -> DeviceBuffer:
         """Uninitialised memory from cupy's pool, for use on `stream`."""
-        return self._driver.allocate(count, dtype, stream)
+        return self._progress_thread.allocate(count, dtype, stream)
 
 
 def cupy_array(driver: Driver, buffer: DeviceBuffer, shape: Sequence[int], dtype: np.dtype[Any]) -> Any:

@@ -16,12 +16,12 @@ from distrun.errors import JobAbortedError, StallError
 from distrun.runtime.backends.base import Backend
 from distrun.runtime.gpu.driver import Driver
 from distrun.runtime.gpu.nccl import Alone, AnyCommunicator, Communicator, NcclError, unique_id
-from distrun.runtime.neighbourhood import FOREVER, Patience, Vigil
+from distrun.runtime.transport.local_group import FOREVER, Timeouts, WaitTimer
 
 LOOK = 0.05
 """Seconds between two looks at whether a rank that we wait for will come."""
 
-CLOSING = Patience(0.0, 10.0)
+CLOSING = Timeouts(0.0, 10.0)
 """How long the end of a communicator is waited for."""
 
 _MESSAGE = 2048  # bytes; an error's text is cut off there
@@ -50,7 +50,7 @@ class Communicators:
         self,
         driver: Driver,
         host: Backend,
-        patience: Patience = FOREVER,
+        timeouts: Timeouts = FOREVER,
         trouble: Callable[[], str | None] = lambda: None,
         shares: bool = False,
     ) -> None:
@@ -61,9 +61,9 @@ class Communicators:
             trouble: why a rank will not come any more, if that is known.
             shares: whether some ranks share a GPU.
         """
-        self._driver = driver
+        self._progress_thread = driver
         self._host = host
-        self._patience = patience
+        self._timeouts = timeouts
         self._trouble = trouble
         self._communicators: dict[int, AnyCommunicator] = {}
         self._lock = threading.Lock()
@@ -86,7 +86,7 @@ class Communicators:
         reason = self._why_aborted()
         if reason is not None:
             raise JobAbortedError(reason)
-        made = Alone(self._driver) if self._host.size == 1 else self._make()
+        made = Alone(self._progress_thread) if self._host.size == 1 else self._make()
         with self._lock:
             reason = self._why_aborted()
             if reason is None:
@@ -96,30 +96,30 @@ class Communicators:
         raise JobAbortedError(reason)
 
     def _make(self) -> Communicator:
-        nccl, size, rank = self._driver.cupy.cuda.nccl, self._host.size, self._host.rank
+        nccl, size, rank = self._progress_thread.cupy.cuda.nccl, self._host.size, self._host.rank
         name = self._name_of_group()
 
         def make() -> Communicator:
-            with self._driver.use():
+            with self._progress_thread.use():
                 return Communicator(nccl, size, name, rank)
 
         def trouble() -> str | None:
             return self._why_aborted() or self._trouble()
 
         def dispose(late: Communicator) -> None:
-            with self._driver.use():
+            with self._progress_thread.use():
                 late.abort()
 
         self._helper = helper = self._helper or _Helper()
         what = f"NCCL on rank {rank} connects the GPUs of {size} ranks (NCCL_DEBUG=INFO shows how far it is)"
-        return _watched(helper, make, dispose, what, self._patience, trouble)
+        return _watched(helper, make, dispose, what, self._timeouts, trouble)
 
     def _name_of_group(self) -> bytes:
         """What NCCL knows the group by; made by one rank and told to the others, or its error is."""
         error, text = False, b""
         if self._host.rank == 0:
             try:
-                text = unique_id(self._driver.cupy.cuda.nccl)
+                text = unique_id(self._progress_thread.cupy.cuda.nccl)
             except NcclError as reason:
                 error, text = True, str(reason).encode()[:_MESSAGE]
         head, body = np.array([error, len(text)], np.int64), np.zeros(_MESSAGE, np.uint8)
@@ -147,30 +147,30 @@ class Communicators:
                 self._aborted = reason
         self._end(lambda communicator: communicator.abort(reason), CLOSING, lambda: None)
 
-    def close(self, patience: Patience | None = None) -> None:
+    def close(self, timeouts: Timeouts | None = None) -> None:
         """Let go of all, unless they have been aborted. Ranks of one host wait for each other there, so the wait has an end if
         one does not come."""
         if self._aborted is None:
             self._aborted = "the communicators were closed"
-            self._end(lambda communicator: communicator.close(), patience or CLOSING, self._trouble)
+            self._end(lambda communicator: communicator.close(), timeouts or CLOSING, self._trouble)
         self._communicators.clear()
         if self._helper is not None:
             self._helper.end()
 
     def _end(
-        self, end: Callable[[AnyCommunicator], None], patience: Patience, trouble: Callable[[], str | None]
+        self, end: Callable[[AnyCommunicator], None], timeouts: Timeouts, trouble: Callable[[], str | None]
     ) -> None:
         """End all communicators. NCCL waits there until all CUDA graphs are gone that contain calls of it."""
         communicators = list(self._communicators.values())
 
         def work() -> None:
-            with self._driver.use():  # or NCCL would make a context on the thread's GPU, to which it returns
+            with self._progress_thread.use():  # or NCCL would make a context on the thread's GPU, to which it returns
                 for communicator in communicators:
                     end(communicator)
 
         if communicators and self._helper is not None:
             with suppress(JobAbortedError, StallError):  # what they hold goes with the process
-                _watched(self._helper, work, lambda _: None, "NCCL is closed", patience, trouble)
+                _watched(self._helper, work, lambda _: None, "NCCL is closed", timeouts, trouble)
 
 
 class _Helper:
@@ -201,7 +201,7 @@ def _watched(
     work: Callable[[], _T],
     dispose: Callable[[_T], None],
     what: str,
-    patience: Patience,
+    timeouts: Timeouts,
     trouble: Callable[[], str | None],
 ) -> _T:
     """Do something that may wait for other ranks, and cannot be interrupted, in the helper's thread; its result.
@@ -233,13 +233,13 @@ def _watched(
         is_done.set()
 
     helper.start(run)
-    vigil = Vigil(patience, lambda: what, None)
+    wait_timer = WaitTimer(timeouts, lambda: what, None)
     try:
         while not is_done.wait(LOOK):
             reason = trouble()
             if reason is not None:
                 raise JobAbortedError(f"{what}: {reason}")
-            vigil.look(time.monotonic())
+            wait_timer.look(time.monotonic())
     except BaseException:
         with lock:
             is_left = True

@@ -77,7 +77,7 @@ class FusionMemory:
     """
 
     def __init__(self, driver: Driver) -> None:
-        self._driver = driver
+        self._progress_thread = driver
         self._memory: tuple[int, DeviceBuffer] | None = None  # with the stream it belongs to
         self._recorded: list[tuple[int, DeviceBuffer]] = []
 
@@ -95,7 +95,7 @@ class FusionMemory:
         """
         if not nbytes:
             return 0
-        is_recorded = self._driver.is_capturing(stream)
+        is_recorded = self._progress_thread.is_capturing(stream)
         if is_recorded and self._recorded and _serves(self._recorded[-1], nbytes, stream):
             return self._recorded[-1][1].pointer
         if self._memory is None or not _serves(self._memory, nbytes, stream):
@@ -113,7 +113,7 @@ class FusionMemory:
 
     def _allocate(self, nbytes: int, stream: int, is_recorded: bool) -> DeviceBuffer:
         try:
-            return self._driver.allocate(nbytes, np.dtype(np.uint8), stream)
+            return self._progress_thread.allocate(nbytes, np.dtype(np.uint8), stream)
         except RuntimeError as error:
             if not is_recorded:
                 raise

@@ -17,25 +17,25 @@ import numpy as np
 
 from distrun.errors import CollectiveError, JobAbortedError, UsageError
 from distrun.runtime.backends.base import Backend
-from distrun.runtime.gpu import choice
+from distrun.runtime.backends.dispatch import describe
+from distrun.runtime.gpu import transport_choice
 from distrun.runtime.gpu.buffers import DeviceBuffer
 from distrun.runtime.gpu.communicators import Communicators
+from distrun.runtime.gpu.config import GpuConfig
 from distrun.runtime.gpu.driver import Driver, Event
-from distrun.runtime.gpu.flights import Flight, Flights
 from distrun.runtime.gpu.handles import DeviceHandle
+from distrun.runtime.gpu.in_flight import InFlight, InFlightOperation
 from distrun.runtime.gpu.nccl_backend import NcclBackend, takes
 from distrun.runtime.gpu.packing import Packer
-from distrun.runtime.gpu.setting import Setting
 from distrun.runtime.gpu.staging import StagedBackend
-from distrun.runtime.neighbourhood import Patience, Vigil
-from distrun.runtime.performing import describe
+from distrun.runtime.transport.local_group import Timeouts, WaitTimer
 
 log = logging.getLogger("distrun")
 
-LANDING = 10.0
+DRAIN_TIMEOUT = 10.0
 """Seconds that `shutdown` waits for operations in flight while none of them ends."""
 
-RECORDED = Patience(0.0, 1.0)
+RECORDED = Timeouts(0.0, 1.0)
 """How long the end of a communicator is waited for whose calls are in CUDA graphs, which may live as long as the process."""
 
 
@@ -43,7 +43,7 @@ class Gpu:
     """See the module's text. One thread at a time performs; another one may look, abort and close."""
 
     def __init__(
-        self, setting: Setting, host: Backend, trouble: Callable[[], str | None], alert: Callable[[], None]
+        self, setting: GpuConfig, host: Backend, trouble: Callable[[], str | None], alert: Callable[[], None]
     ) -> None:
         """
         Args:
@@ -56,21 +56,23 @@ class Gpu:
         """
         self.driver = Driver(setting.index)
         self.packer = Packer(self.driver)
-        self._setting = setting
+        self._config = setting
         self._host = host
         self._trouble = trouble
         self._alert = alert
         self._own_stream = self.driver.new_stream() if host.size > 1 else None
-        self._flights = Flights(self.driver.is_done, setting.patience)
+        self._in_flight = InFlight(self.driver.is_done, setting.timeouts)
         self._communicators: Communicators | None = None
         self._nccl: NcclBackend | None = None
         self._staged: StagedBackend | None = None
-        self._vigil: Vigil | None = None  # while an operation is being queued, which NCCL may let wait for other ranks
+        self._wait_timer: WaitTimer | None = (
+            None  # while an operation is being queued, which NCCL may let wait for other ranks
+        )
         self._is_recorded = False  # whether a CUDA graph may carry out operations without our knowledge
 
     # Carrying out ----------------------------------------------------------------------------------------------------
 
-    def perform(self, handles: Sequence[DeviceHandle]) -> None:
+    def execute(self, handles: Sequence[DeviceHandle]) -> None:
         """Queue `handles`, all of one kind and, if there are several, of one fusion key; fills in their outputs.
 
         Raises:
@@ -79,7 +81,7 @@ class Gpu:
         """
         what = describe(handles)
         try:
-            self._perform(handles, what)
+            self._execute(handles, what)
         except (CollectiveError, UsageError):
             raise
         except Exception as error:  # of the framework, say, from which memory for a result is asked
@@ -88,7 +90,7 @@ class Gpu:
                 f"{what} failed on the GPU of rank {rank}: {type(error).__name__}: {error}"
             ) from error
 
-    def _perform(self, handles: Sequence[DeviceHandle], what: str) -> None:
+    def _execute(self, handles: Sequence[DeviceHandle], what: str) -> None:
         driver = self.driver
         with driver.use():
             stream = handles[0].stream if self._own_stream is None else self._own_stream.ptr
@@ -97,7 +99,7 @@ class Gpu:
             carrier = self._carrier(handles[0], stream)
             is_recorded = driver.is_capturing(stream)
             with self._watched(what, carrier):
-                carrier.perform(handles, self._room, what)
+                carrier.execute(handles, self._room, what)
                 finished = driver.record(stream)
                 for handle in handles:
                     handle.finished = finished
@@ -111,24 +113,24 @@ class Gpu:
         """Have what is being queued looked after: NCCL connects GPUs when they first need it, and waits for all ranks."""
         is_first = not self.is_busy
         if carrier is self._nccl:
-            self._vigil = Vigil(
-                self._setting.patience, lambda: f"{what}: NCCL does not come to an end of queueing it", None
+            self._wait_timer = WaitTimer(
+                self._config.timeouts, lambda: f"{what}: NCCL does not come to an end of queueing it", None
             )
             if is_first:
                 self._alert()
         try:
             yield
         finally:
-            self._vigil = None
+            self._wait_timer = None
         if carrier is not self._nccl:  # what was in flight before may have landed meanwhile, and nobody looks any more
             self._alert()
 
     def _note(self, what: str, handles: Sequence[DeviceHandle], finished: Event) -> None:
         kept = [owner for handle in handles for owner in handle.kept]
-        flight = Flight(what, [handle.ready for handle in handles], finished, handles, kept)
-        self._flights.add(flight)
+        operation = InFlightOperation(what, [handle.ready for handle in handles], finished, handles, kept)
+        self._in_flight.add(operation)
         for handle in handles:
-            handle.flight = flight
+            handle.operation = operation
 
     def _carrier(self, handle: DeviceHandle, stream: int) -> NcclBackend | StagedBackend:
         if self._staged is None:
@@ -140,11 +142,11 @@ class Gpu:
 
     def _prepare(self, stream: int) -> None:
         """Agree with the other ranks on how to go about it; they all come here with their first operation."""
-        setting = self._setting
-        report = choice.report(setting.hostname, self.driver.bus_id, setting.may_share)
-        chosen = choice.agree(report, self._host)
-        if chosen.kind == choice.NCCL:
-            self._communicators = Communicators(self.driver, self._host, setting.patience, self._trouble, chosen.shares)
+        setting = self._config
+        report = transport_choice.report(setting.hostname, self.driver.bus_id, setting.may_share)
+        chosen = transport_choice.agree(report, self._host)
+        if chosen.kind == transport_choice.NCCL:
+            self._communicators = Communicators(self.driver, self._host, setting.timeouts, self._trouble, chosen.shares)
             self._nccl = NcclBackend(
                 self.driver, self._communicators.get(0), self.packer, stream, self._host, setting.hosts
             )
@@ -164,7 +166,7 @@ class Gpu:
     @property
     def is_busy(self) -> bool:
         """Whether there is anything to look after."""
-        return bool(self._flights) or self._is_recorded or self._vigil is not None
+        return bool(self._in_flight) or self._is_recorded or self._wait_timer is not None
 
     def look(self, now: float) -> None:
         """See whether what is in flight ends, in time and well.
@@ -174,10 +176,10 @@ class Gpu:
         """
         if self._communicators is not None:
             self._communicators.check()
-        vigil = self._vigil
-        if vigil is not None:
-            vigil.look(now)
-        self._flights.look(now)
+        wait_timer = self._wait_timer
+        if wait_timer is not None:
+            wait_timer.look(now)
+        self._in_flight.look(now)
 
     def abort(self, reason: str) -> bool:
         """Nothing can be completed any more: end what runs on the device, so that nobody waits for it.
@@ -186,14 +188,14 @@ class Gpu:
         """
         if self._communicators is not None:
             self._communicators.abort(reason)
-        lost = self._flights.take_all()
-        for flight in lost:
-            for handle in flight.cargo:
+        lost = self._in_flight.take_all()
+        for operation in lost:
+            for handle in operation.kept_alive:
                 handle.error = JobAbortedError(reason)
         was_recorded, self._is_recorded = self._is_recorded, False
         return bool(lost) or was_recorded
 
-    def close(self, patience: float = LANDING) -> str | None:
+    def close(self, timeouts: float = DRAIN_TIMEOUT) -> str | None:
         """Let what is in flight end, and let go of everything.
 
         Args:
@@ -202,7 +204,7 @@ class Gpu:
         Returns:
             Why results are lost, if they are.
         """
-        reason = self._land(patience)
+        reason = self._drain(timeouts)
         if reason is not None:
             self.abort(reason)
         elif self._staged is not None:
@@ -213,10 +215,10 @@ class Gpu:
         self._communicators, self._nccl, self._staged = None, None, None
         return reason
 
-    def _land(self, patience: float) -> str | None:
+    def _drain(self, timeouts: float) -> str | None:
         """Wait until nothing is in flight; why that will not be, if it will not."""
-        left, deadline = len(self._flights), time.monotonic() + patience
-        while self._flights:
+        left, deadline = len(self._in_flight), time.monotonic() + timeouts
+        while self._in_flight:
             reason = self._trouble()
             if reason is not None:
                 return reason
@@ -225,9 +227,9 @@ class Gpu:
                 self.look(now)
             except CollectiveError as error:
                 return str(error)
-            if len(self._flights) < left:
-                left, deadline = len(self._flights), now + patience
+            if len(self._in_flight) < left:
+                left, deadline = len(self._in_flight), now + timeouts
             elif now > deadline:
-                return f"distrun.shutdown() was called, and operations on the GPU have not ended for {patience:g} s"
+                return f"distrun.shutdown() was called, and operations on the GPU have not ended for {timeouts:g} s"
             time.sleep(0.001)  # nothing tells the host that the device has passed an event, unless it blocks for it
         return None

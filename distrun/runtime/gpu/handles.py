@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, Any
 
 from distrun.runtime.gpu.buffers import Arena, Borrowed, DeviceBuffer
 from distrun.runtime.gpu.driver import Event
-from distrun.runtime.gpu.flights import Flight
-from distrun.runtime.handles import Handle, outputs_of
-from distrun.runtime.request import Request
+from distrun.runtime.gpu.in_flight import InFlightOperation
+from distrun.runtime.operations.handle import Handle, outputs_of
+from distrun.runtime.operations.request import Request
 
 if TYPE_CHECKING:
-    from distrun.runtime.engine import Engine
-    from distrun.runtime.solo_engine import SoloEngine
+    from distrun.runtime.engine.engine import Engine
+    from distrun.runtime.engine.single_process import SingleProcessEngine
 
 
 class DeviceHandle(Handle):
@@ -27,12 +27,12 @@ class DeviceHandle(Handle):
     outputs: Sequence[DeviceBuffer]  # type: ignore[assignment]
     finished: Event | None = None
     """Behind the operation on the communication stream; None until it is queued."""
-    flight: Flight | None = None
+    operation: InFlightOperation | None = None
     """What keeps this handle until the device has passed `finished`."""
 
     def __init__(
         self,
-        engine: Engine | SoloEngine,
+        engine: Engine | SingleProcessEngine,
         request: Request,
         inputs: Sequence[DeviceBuffer],
         outputs: Sequence[DeviceBuffer] = (),
@@ -44,16 +44,16 @@ class DeviceHandle(Handle):
         """As `Handle`; `arena` is where inputs and outputs lie, and where room for further outputs comes from."""
         super().__init__(engine, request, inputs, outputs, collect, given)  # type: ignore[arg-type]
         self.arena = arena
-        self._driver = engine.gpu().driver
+        self._progress_thread = engine.gpu().driver
         self.kept: list[Any] = [buffer.owner for buffer in inputs if isinstance(buffer.owner, Borrowed)]
         self.stream = arena.current_stream()
-        self.ready = self._driver.record(self.stream)
+        self.ready = self._progress_thread.record(self.stream)
 
     def poll(self) -> bool:
         """Whether the operation is done on the device, or has failed; never waits."""
         if not super().poll():
             return False
-        return self.finished is None or self._driver.is_done(self.finished)
+        return self.finished is None or self._progress_thread.is_done(self.finished)
 
     def wait(self) -> Any:
         """Wait until the operation is queued; its result, which what the calling thread queues from now on may use.
@@ -65,7 +65,7 @@ class DeviceHandle(Handle):
             self.engine.wait(self)
         if self.error is None and self.finished is not None:
             stream = self.arena.current_stream()
-            self._driver.wait(stream, self.finished)
-            if stream == self.stream and self.flight is not None:
-                self.flight.release(self)
+            self._progress_thread.wait(stream, self.finished)
+            if stream == self.stream and self.operation is not None:
+                self.operation.release(self)
         return super().wait()

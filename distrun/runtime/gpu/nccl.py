@@ -216,28 +216,28 @@ class Alone:
     rank = 0
 
     def __init__(self, driver: Driver) -> None:
-        self._driver = driver
+        self._progress_thread = driver
         self._sent: deque[tuple[int, int]] = deque()
 
     def all_reduce(self, source: int, target: int, count: int, dtype: str, op: str, stream: int) -> None:
         """Copy."""
-        self._driver.copy(target, source, count * ITEMSIZES[dtype], stream)
+        self._progress_thread.copy(target, source, count * ITEMSIZES[dtype], stream)
 
     def reduce(self, source: int, target: int, count: int, dtype: str, op: str, root: int, stream: int) -> None:
         """Copy."""
-        self._driver.copy(target, source, count * ITEMSIZES[dtype], stream)
+        self._progress_thread.copy(target, source, count * ITEMSIZES[dtype], stream)
 
     def reduce_scatter(self, source: int, target: int, count: int, dtype: str, op: str, stream: int) -> None:
         """Copy."""
-        self._driver.copy(target, source, count * ITEMSIZES[dtype], stream)
+        self._progress_thread.copy(target, source, count * ITEMSIZES[dtype], stream)
 
     def broadcast(self, source: int, target: int, count: int, dtype: str, root: int, stream: int) -> None:
         """Copy."""
-        self._driver.copy(target, source, count * ITEMSIZES[dtype], stream)
+        self._progress_thread.copy(target, source, count * ITEMSIZES[dtype], stream)
 
     def all_gather(self, source: int, target: int, count: int, dtype: str, stream: int) -> None:
         """Copy."""
-        self._driver.copy(target, source, count * ITEMSIZES[dtype], stream)
+        self._progress_thread.copy(target, source, count * ITEMSIZES[dtype], stream)
 
     def send(self, source: int, count: int, dtype: str, peer: int, stream: int) -> None:
         """Remember what is sent, for `recv`."""
@@ -246,7 +246,7 @@ class Alone:
     def recv(self, target: int, count: int, dtype: str, peer: int, stream: int) -> None:
         """Copy what was sent first."""
         source, nbytes = self._sent.popleft()
-        self._driver.copy(target, source, nbytes, stream)
+        self._progress_thread.copy(target, source, nbytes, stream)
 
     @contextmanager
     def group(self) -> Iterator[None]:

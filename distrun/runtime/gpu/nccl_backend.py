@@ -14,15 +14,15 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from distrun.runtime.backends.base import Backend
+from distrun.runtime.backends.dispatch import counts_of
 from distrun.runtime.gpu.buffers import DeviceBuffer
 from distrun.runtime.gpu.driver import Driver
 from distrun.runtime.gpu.fusion_memory import FusionMemory, Layout, Run, Spot, runs
 from distrun.runtime.gpu.handles import DeviceHandle
 from distrun.runtime.gpu.nccl import ITEMSIZES, AnyCommunicator, NcclError
 from distrun.runtime.gpu.packing import Packer, Piece
-from distrun.runtime.performing import counts_of
-from distrun.runtime.reduction import Average, Max, Min, Product, ReduceOp, Sum
-from distrun.runtime.request import Request
+from distrun.runtime.operations.reduction import Average, Max, Min, Product, ReduceOp, Sum
+from distrun.runtime.operations.request import Request
 
 Room = Callable[[DeviceHandle, int, np.dtype[Any]], DeviceBuffer]
 """Memory for a result of so many elements, which the communication stream may write at once."""
@@ -107,7 +107,7 @@ class NcclBackend:
         """Bytes of GPU memory held for packing."""
         return self._fusion.nbytes
 
-    def perform(self, handles: Sequence[DeviceHandle], room: Room, what: str) -> None:
+    def execute(self, handles: Sequence[DeviceHandle], room: Room, what: str) -> None:
         """Queue `handles`, all of one kind and, if there are several, of one fusion key; fills in their outputs.
 
         `what` names them in errors.

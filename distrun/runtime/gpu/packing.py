@@ -24,7 +24,7 @@ class Packer:
     """Launches the kernel of packing.cu, one variant of which is compiled when it is first used. Any thread may call."""
 
     def __init__(self, driver: Driver) -> None:
-        self._driver = driver
+        self._progress_thread = driver
         self._kernels: dict[tuple[str, str], Any] = {}
 
     def copy(self, pieces: Sequence[Piece], source: str, target: str, factor: float, stream: int) -> None:
@@ -51,6 +51,6 @@ class Packer:
     def _kernel(self, variant: Variant) -> Any:
         kernel = self._kernels.get((variant.source, variant.target))
         if kernel is None:
-            made = self._driver.cupy.RawKernel(read_code(), KERNEL, variant.options)
+            made = self._progress_thread.cupy.RawKernel(read_code(), KERNEL, variant.options)
             kernel = self._kernels.setdefault((variant.source, variant.target), made)
         return kernel

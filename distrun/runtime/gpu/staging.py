@@ -14,12 +14,12 @@ from numpy.typing import NDArray
 
 from distrun.errors import UsageError
 from distrun.runtime.backends.base import Backend
+from distrun.runtime.backends.dispatch import execute
 from distrun.runtime.gpu.buffers import DeviceBuffer
 from distrun.runtime.gpu.driver import Driver, Event
 from distrun.runtime.gpu.handles import DeviceHandle
 from distrun.runtime.gpu.memory import PINNED_STAGING, note
-from distrun.runtime.handles import Handle
-from distrun.runtime.performing import perform
+from distrun.runtime.operations.handle import Handle
 
 if TYPE_CHECKING:
     from distrun.runtime.gpu.nccl_backend import Room
@@ -38,7 +38,7 @@ class StagedBackend:
     """
 
     def __init__(self, driver: Driver, stream: int, host: Backend) -> None:
-        self._driver = driver
+        self._progress_thread = driver
         self._host = host
         self._pinned: Flat = np.empty(0, np.uint8)
         self._last: Event | None = None  # behind the last copies from it
@@ -50,7 +50,7 @@ class StagedBackend:
         """Bytes of page-locked memory held."""
         return self._pinned.nbytes
 
-    def perform(self, handles: Sequence[DeviceHandle], room: Room, what: str) -> None:
+    def execute(self, handles: Sequence[DeviceHandle], room: Room, what: str) -> None:
         """Carry out `handles`, all of one kind and, if there are several, of one fusion key; fills in their outputs.
 
         `what` names them in errors.
@@ -59,7 +59,7 @@ class StagedBackend:
             UsageError: a CUDA graph is being recorded, which cannot contain this.
         """
         request = handles[0].request
-        if self._driver.is_capturing(self.stream):
+        if self._progress_thread.is_capturing(self.stream):
             raise UsageError(
                 f"{what} of {request.dtype} goes through the host's memory, and a CUDA graph cannot contain that: keep it "
                 "out of the graph, or let NCCL do it"
@@ -73,26 +73,26 @@ class StagedBackend:
             host_handle.key, host_handle.splits = handle.key, handle.splits
             host_handles.append(host_handle)
         with np.errstate(all="ignore"):  # overflow and NaN are results, as on any device
-            perform(self._host, host_handles)
+            execute(self._host, host_handles)
         if in_place:
             for handle, mine in zip(handles, arrays, strict=True):
                 for array, buffers in zip(mine, _sets(handle), strict=True):
                     self._give(array, buffers)
         else:
             self._hand_out(handles, host_handles, room)
-        self._last = self._driver.record(self.stream)
+        self._last = self._progress_thread.record(self.stream)
 
     def close(self) -> None:
         """Let the device come to the end of the copies, whose memory goes."""
         if self._last is not None:
-            self._driver.synchronize(self._last)
+            self._progress_thread.synchronize(self._last)
             self._last = None
 
     def _fetch(self, handles: Sequence[DeviceHandle]) -> list[list[Flat]]:
         """What each handle's operation starts from, in page-locked memory: an array for each of `_sets`. The host has waited
         for it."""
         if self._last is not None:
-            self._driver.synchronize(self._last)
+            self._progress_thread.synchronize(self._last)
         sets = [_sets(handle) for handle in handles]
         counts = [(sum(buffer.size for buffer in buffers), buffers[0].dtype) for those in sets for buffers in those]
         rest = iter(self._arrays(counts))
@@ -107,16 +107,16 @@ class StagedBackend:
             for array, buffers in zip(mine, those, strict=True):
                 at = array.ctypes.data
                 for buffer in buffers:
-                    self._driver.copy(at, buffer.pointer, buffer.nbytes, self.stream)
+                    self._progress_thread.copy(at, buffer.pointer, buffer.nbytes, self.stream)
                     at += buffer.nbytes
-        self._driver.synchronize(self._driver.record(self.stream))
+        self._progress_thread.synchronize(self._progress_thread.record(self.stream))
         return arrays
 
     def _give(self, array: Flat, buffers: Iterable[DeviceBuffer]) -> None:
         """Queue the copy of an array in page-locked memory into buffers that are together as long."""
         at = array.ctypes.data
         for buffer in buffers:
-            self._driver.copy(buffer.pointer, at, buffer.nbytes, self.stream)
+            self._progress_thread.copy(buffer.pointer, at, buffer.nbytes, self.stream)
             at += buffer.nbytes
 
     def _hand_out(self, handles: Sequence[DeviceHandle], host_handles: Sequence[Handle], room: Room) -> None:
@@ -139,7 +139,7 @@ class StagedBackend:
             starts.append(total)
             total += -(-count * dtype.itemsize // _ALIGNMENT) * _ALIGNMENT
         if total > self._pinned.nbytes:
-            self._pinned = self._driver.pinned(-(-total // _GROWTH) * _GROWTH, np.dtype(np.uint8))
+            self._pinned = self._progress_thread.pinned(-(-total // _GROWTH) * _GROWTH, np.dtype(np.uint8))
             note(PINNED_STAGING, self.pinned_bytes, self)
         return [
             self._pinned[start : start + count * dtype.itemsize].view(dtype)

@@ -6,9 +6,11 @@ import select
 import numpy as np
 
 import distrun
-from distrun.runtime import messages, neighbourhood, world
+from distrun.runtime import world
+from distrun.runtime.negotiation import messages
+from distrun.runtime.transport import local_group as local_group
 
-neighbourhood.HEARSAY = 30.0  # however busy this machine is
+local_group.HEARSAY = 30.0  # however busy this machine is
 distrun.init()
 for _ in range(3):
     distrun.allreduce(np.ones(4), "again", distrun.Sum)

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 import distrun
 from distrun.runtime.backends.shared_memory import SMALL
 from distrun.runtime.collectives import LARGE
-from distrun.runtime.segment import STAGE
+from distrun.runtime.shared_memory.segment import STAGE
 
 Example = TypeVar("Example")
 

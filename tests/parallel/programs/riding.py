@@ -8,14 +8,14 @@ import reference
 from hypothesis import strategies as st
 
 import distrun
-from distrun.runtime import riding
-from distrun.runtime.reduction import check_op
+from distrun.runtime.negotiation import piggyback as riding
+from distrun.runtime.operations.reduction import check_op
 from examples import DTYPES, SameEverywhere, collect, dtype_of, lay_out
 
 distrun.init()
 me, size = distrun.rank(), distrun.size()
 rides = 0
-combine = riding.Riders.combine
+combine = riding.Piggyback.combine
 
 
 def counted(*arguments):
@@ -24,7 +24,7 @@ def counted(*arguments):
     return combine(*arguments)
 
 
-riding.Riders.combine = counted
+riding.Piggyback.combine = counted
 
 
 @dataclass(frozen=True)

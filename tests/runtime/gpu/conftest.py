@@ -20,7 +20,7 @@ import pytest
 
 from distrun.runtime.backends.base import Backend
 from distrun.runtime.gpu.buffers import DeviceBuffer
-from distrun.runtime.reduction import Reduction
+from distrun.runtime.operations.reduction import Reduction
 
 SIMULATOR = Path(__file__).parents[2] / "simulator"
 
@@ -63,7 +63,7 @@ class Driver:
         return np.full(count * dtype.itemsize, 0x5A, np.uint8).view(dtype)
 
 
-class Hosts:
+class HostLayout:
     """Ranks that are threads of this process."""
 
     def __init__(self, size: int) -> None:
@@ -102,7 +102,7 @@ class HostBackend(Backend):
 
     name = "threads"
 
-    def __init__(self, hosts: Hosts, rank: int, wire: str = "") -> None:
+    def __init__(self, hosts: HostLayout, rank: int, wire: str = "") -> None:
         self.hosts, self.rank, self.size, self.wire = hosts, rank, hosts.size, wire
 
     def wire_of(self, request: Any) -> str:
@@ -170,7 +170,7 @@ def handle_of(request: Any, inputs: Sequence = (), outputs: Sequence = (), split
 def stand_ins() -> SimpleNamespace:
     """Everything above."""
     return SimpleNamespace(
-        **{"Driver": Driver, "Hosts": Hosts, "HostBackend": HostBackend, "view": view, "buffer_of": buffer_of},
+        **{"Driver": Driver, "Hosts": HostLayout, "HostBackend": HostBackend, "view": view, "buffer_of": buffer_of},
         **{"room": room, "handle_of": handle_of},
     )
 

@@ -12,8 +12,8 @@ from distrun.graphs.collective import Collective
 from distrun.runtime import capabilities, world
 from distrun.runtime.devices.cpu import Cpu
 from distrun.runtime.devices.cuda import Cuda
-from distrun.runtime.gpu.setting import Setting
-from distrun.runtime.solo_engine import SoloEngine
+from distrun.runtime.engine.single_process import SingleProcessEngine
+from distrun.runtime.gpu.config import GpuConfig
 
 
 @pytest.fixture
@@ -258,10 +258,12 @@ def test_gradients_of_kerass_torch_backend_are_reduced_on_the_gpu_and_who_has_on
     from distrun.keras import torch_gradients
     from distrun.torch import cuda
 
-    engine = SoloEngine(Setting(0, "host"))
+    engine = SingleProcessEngine(GpuConfig(0, "host"))
     requests = []
     monkeypatch.setattr(
-        engine, "submit", lambda handle: (requests.append(handle.request), SoloEngine.submit(engine, handle))[1]
+        engine,
+        "submit",
+        lambda handle: (requests.append(handle.request), SingleProcessEngine.submit(engine, handle))[1],
     )
     monkeypatch.setattr(engine, "run", engine.submit)
     monkeypatch.setattr(world, "engine", lambda: engine)
@@ -295,7 +297,7 @@ def test_cuda_is_built_where_cupy_is(monkeypatch):
 
 
 def test_a_cupy_that_is_broken_or_missing_is_no_nccl(monkeypatch):
-    from distrun.runtime.gpu import choice
+    from distrun.runtime.gpu import transport_choice as choice
 
     def broken():
         raise RuntimeError("ncclUnhandledCudaError")

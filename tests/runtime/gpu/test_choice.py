@@ -8,8 +8,8 @@ from types import ModuleType, SimpleNamespace
 import pytest
 
 from distrun.errors import UsageError
-from distrun.runtime.gpu import choice
-from distrun.runtime.gpu.choice import AUTO, NCCL, STAGED, Choice, Report, agree, choose, nccl_version, report
+from distrun.runtime.gpu import transport_choice as choice
+from distrun.runtime.gpu.transport_choice import AUTO, NCCL, STAGED, Choice, Report, agree, choose, nccl_version, report
 
 
 def a_report(
@@ -79,7 +79,7 @@ def test_one_rank_needs_no_nccl() -> None:
 
 
 def test_ranks_agree(stand_ins: SimpleNamespace) -> None:
-    hosts = stand_ins.Hosts(3)
+    hosts = stand_ins.HostLayout(3)
     reports = [*APART[:2], a_report(host="a host with a longer name", version=0, missing="it was eaten")]
     chosen = hosts.run(lambda rank: agree(reports[rank], stand_ins.HostBackend(hosts, rank)))
     assert chosen == [choose(reports)] * 3

@@ -13,7 +13,7 @@ from distrun.errors import CollectiveError, JobAbortedError, StallError
 from distrun.runtime.gpu import communicators
 from distrun.runtime.gpu.communicators import Communicators, set_environment
 from distrun.runtime.gpu.nccl import ITEMSIZES, OPS, Alone, NcclError
-from distrun.runtime.neighbourhood import Patience
+from distrun.runtime.transport.local_group import Timeouts
 
 
 class Nccl:
@@ -86,7 +86,7 @@ class FirstRank:
 
 
 def test_ranks_meet_under_one_name(stand_ins: SimpleNamespace, nccl: Nccl) -> None:
-    hosts = stand_ins.Hosts(3)
+    hosts = stand_ins.HostLayout(3)
     drivers = [driver_of(stand_ins, nccl) for _ in range(3)]
 
     def make(rank: int) -> None:
@@ -108,7 +108,7 @@ def test_ranks_meet_under_one_name(stand_ins: SimpleNamespace, nccl: Nccl) -> No
 
 
 def test_alone(stand_ins: SimpleNamespace, nccl: Nccl) -> None:
-    hosts = stand_ins.Hosts(1)
+    hosts = stand_ins.HostLayout(1)
     made = Communicators(driver_of(stand_ins, nccl), stand_ins.HostBackend(hosts, 0))
     assert isinstance(made.get(), Alone)
     assert not nccl.made
@@ -117,7 +117,7 @@ def test_alone(stand_ins: SimpleNamespace, nccl: Nccl) -> None:
 
 def test_rank_0s_error_is_everybodys(stand_ins: SimpleNamespace, nccl: Nccl) -> None:
     nccl.unique_id_error = RuntimeError("no socket interface found")
-    hosts = stand_ins.Hosts(2)
+    hosts = stand_ins.HostLayout(2)
     texts = []
 
     def make(rank: int) -> None:
@@ -159,8 +159,8 @@ def test_a_rank_that_does_not_come_is_waited_for_as_long_as_patience_lasts(
     stand_ins: SimpleNamespace, nccl: Nccl, caplog: pytest.LogCaptureFixture
 ) -> None:
     nccl.open.clear()
-    patience = Patience(warning=0.002, timeout=0.02)
-    made = Communicators(driver_of(stand_ins, nccl), FirstRank(), patience)  # type: ignore[arg-type]
+    timeouts = Timeouts(warning=0.002, timeout=0.02)
+    made = Communicators(driver_of(stand_ins, nccl), FirstRank(), timeouts)  # type: ignore[arg-type]
     with (
         caplog.at_level(logging.WARNING, "distrun"),
         pytest.raises(StallError, match="gave up after 0 s: NCCL on rank 0"),
@@ -202,7 +202,7 @@ def test_an_abort_ends_communicators(stand_ins: SimpleNamespace, nccl: Nccl) -> 
 def test_closing_ends_though_a_neighbour_does_not_come(
     stand_ins: SimpleNamespace, nccl: Nccl, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(communicators, "CLOSING", Patience(0.0, 0.01))
+    monkeypatch.setattr(communicators, "CLOSING", Timeouts(0.0, 0.01))
     made = Communicators(driver_of(stand_ins, nccl), FirstRank())  # type: ignore[arg-type]
     made.get()
     nccl.open.clear()
@@ -236,7 +236,7 @@ def test_the_gpu_is_current_where_communicators_end(stand_ins: SimpleNamespace, 
 def test_an_abort_in_which_nccl_waits_is_left_to_itself(
     stand_ins: SimpleNamespace, nccl: Nccl, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(communicators, "CLOSING", Patience(0.0, 0.01))
+    monkeypatch.setattr(communicators, "CLOSING", Timeouts(0.0, 0.01))
     is_graph_gone = threading.Event()
     monkeypatch.setattr(nccl, "abort", lambda: is_graph_gone.wait(20))
     made = Communicators(driver_of(stand_ins, nccl), FirstRank())  # type: ignore[arg-type]

@@ -14,9 +14,9 @@ from distrun.errors import UsageError
 from distrun.runtime.gpu.arrays import CupyArena, GpuArray, gpu_array
 from distrun.runtime.gpu.buffers import Borrowed
 from distrun.runtime.gpu.driver import Driver
-from distrun.runtime.gpu.flights import Flight
 from distrun.runtime.gpu.handles import DeviceHandle
-from distrun.runtime.request import CUDA, Request
+from distrun.runtime.gpu.in_flight import InFlightOperation
+from distrun.runtime.operations.request import CUDA, Request
 
 REQUEST = Request("allreduce", "a", "float32", ((4,),), device=CUDA)
 
@@ -31,21 +31,21 @@ def submitted(driver, inputs=()):
     engine = SimpleNamespace(gpu=lambda: SimpleNamespace(driver=driver))
     handle = DeviceHandle(engine, REQUEST, inputs, arena=CupyArena(driver))
     handle.done, handle.finished = True, driver.record(0)
-    handle.flight = Flight("allreduce 'a'", [handle.ready], handle.finished, [handle], handle.kept)
+    handle.operation = InFlightOperation("allreduce 'a'", [handle.ready], handle.finished, [handle], handle.kept)
     return handle
 
 
 def test_a_stream_that_waits_may_use_the_memory_again(driver):
     handle = submitted(driver)
     handle.wait()
-    assert handle.flight.cargo == []
+    assert handle.operation.kept_alive == []
 
 
 def test_another_stream_that_waits_may_not(driver):
     handle = submitted(driver)
     with driver.cupy.cuda.Stream(non_blocking=True):
         handle.wait()
-    assert handle.flight.cargo == [handle]
+    assert handle.operation.kept_alive == [handle]
 
 
 def test_memory_of_another_library_is_kept_until_the_device_is_done_with_it(driver):
@@ -55,7 +55,7 @@ def test_memory_of_another_library_is_kept_until_the_device_is_done_with_it(driv
     assert (own.owner is array, foreign.owner == Borrowed(array)) == (True, True)
     handle = submitted(driver, [own, foreign])
     handle.wait()
-    assert handle.flight.kept == [foreign.owner]
+    assert handle.operation.kept == [foreign.owner]
 
 
 def test_a_stream_lives_as_long_as_what_started_from_it(driver):
@@ -67,7 +67,7 @@ def test_a_stream_lives_as_long_as_what_started_from_it(driver):
     driver.cupy.cuda.get_current_stream()
     gc.collect()
     assert known() is not None
-    handle.flight = None
+    handle.operation = None
     del handle
     gc.collect()
     assert known() is None

@@ -6,8 +6,8 @@ import pytest
 
 from distrun.errors import StallError
 from distrun.runtime.gpu.driver import DeviceError
-from distrun.runtime.gpu.flights import Flight, Flights
-from distrun.runtime.neighbourhood import Patience
+from distrun.runtime.gpu.in_flight import InFlight, InFlightOperation
+from distrun.runtime.transport.local_group import Timeouts
 
 
 class Device:
@@ -28,84 +28,84 @@ def device():
     return Device()
 
 
-def flight(name, cargo=()):
-    return Flight(f"allreduce '{name}'", [f"{name} ready"], f"{name} finished", cargo)
+def operation(name, kept_alive=()):
+    return InFlightOperation(f"allreduce '{name}'", [f"{name} ready"], f"{name} finished", kept_alive)
 
 
 def test_cargo_is_kept_until_the_device_is_done_with_it(device):
-    flights = Flights(device.is_done, Patience())
-    flights.add(flight("a"))
-    flights.add(flight("b"))
+    in_flight = InFlight(device.is_done, Timeouts())
+    in_flight.add(operation("a"))
+    in_flight.add(operation("b"))
     device.passed |= {"a finished"}
-    flights.look(1.0)
-    assert [left.what for left in flights.take_all()] == ["allreduce 'b'"]
-    assert not flights
+    in_flight.look(1.0)
+    assert [left.what for left in in_flight.take_all()] == ["allreduce 'b'"]
+    assert not in_flight
 
 
 def test_nothing_lands_before_what_was_queued_first(device):
-    flights = Flights(device.is_done, Patience())
-    flights.add(flight("a"))
-    flights.add(flight("b"))
+    in_flight = InFlight(device.is_done, Timeouts())
+    in_flight.add(operation("a"))
+    in_flight.add(operation("b"))
     device.passed |= {"b finished"}  # it cannot be on a stream; whoever fakes it gets nothing released early
-    flights.look(1.0)
-    assert len(flights) == 2
+    in_flight.look(1.0)
+    assert len(in_flight) == 2
 
 
 def test_what_its_stream_waits_for_is_let_go_early():
     one, other = ["equal"], ["equal"]
-    flying = flight("a", [one, other])
+    flying = operation("a", [one, other])
     flying.release(one)
-    assert [left is other for left in flying.cargo] == [True]
+    assert [left is other for left in flying.kept_alive] == [True]
 
 
 def test_own_computation_is_not_waiting(device, caplog):
-    flights = Flights(device.is_done, Patience(warning=10, timeout=20))
-    flights.add(flight("a"))
+    in_flight = InFlight(device.is_done, Timeouts(warning=10, timeout=20))
+    in_flight.add(operation("a"))
     for now in (0.0, 100.0, 1000.0):  # a long step of this rank's own
-        flights.look(now)
+        in_flight.look(now)
     device.passed |= {"a ready"}
-    flights.look(1000.0)
-    flights.look(1019.0)
+    in_flight.look(1000.0)
+    in_flight.look(1019.0)
     with pytest.raises(StallError, match=r"gave up after 20 s: allreduce 'a': .* this rank's GPU is ready"):
-        flights.look(1020.0)
+        in_flight.look(1020.0)
     assert "waiting for 19 s: allreduce 'a'" in caplog.text
 
 
 def test_warnings_come_each_time_the_wait_has_doubled(device, caplog):
     caplog.set_level(logging.WARNING, "distrun")
-    flights = Flights(device.is_done, Patience(warning=10))
-    flights.add(flight("a"))
+    in_flight = InFlight(device.is_done, Timeouts(warning=10))
+    in_flight.add(operation("a"))
     device.passed |= {"a ready"}
     for now in range(0, 100):
-        flights.look(float(now))
+        in_flight.look(float(now))
     assert [record.args[0] for record in caplog.records] == [10.0, 20.0, 40.0, 80.0]
 
 
 def test_each_operation_has_its_own_time(device):
-    flights = Flights(device.is_done, Patience(timeout=20))
-    flights.add(flight("a"))
-    flights.add(flight("b"))
+    in_flight = InFlight(device.is_done, Timeouts(timeout=20))
+    in_flight.add(operation("a"))
+    in_flight.add(operation("b"))
     device.passed |= {"a ready", "b ready"}
-    flights.look(0.0)
+    in_flight.look(0.0)
     device.passed |= {"a finished"}
-    flights.look(19.0)
-    flights.look(38.0)
+    in_flight.look(19.0)
+    in_flight.look(38.0)
     with pytest.raises(StallError, match="'b'"):
-        flights.look(39.0)
+        in_flight.look(39.0)
 
 
 def test_for_ever_is_for_ever(device, caplog):
-    flights = Flights(device.is_done, Patience(warning=0, timeout=0))
-    flights.add(flight("a"))
+    in_flight = InFlight(device.is_done, Timeouts(warning=0, timeout=0))
+    in_flight.add(operation("a"))
     device.passed |= {"a ready"}
-    flights.look(0.0)
-    flights.look(1e9)
+    in_flight.look(0.0)
+    in_flight.look(1e9)
     assert not caplog.records
 
 
 def test_a_failed_device_is_an_error(device):
-    flights = Flights(device.is_done, Patience())
-    flights.add(flight("a"))
+    in_flight = InFlight(device.is_done, Timeouts())
+    in_flight.add(operation("a"))
     device.failure = "GPU 0 has failed: cudaErrorIllegalAddress"
     with pytest.raises(DeviceError, match="IllegalAddress"):
-        flights.look(0.0)
+        in_flight.look(0.0)

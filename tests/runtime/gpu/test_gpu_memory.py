@@ -10,7 +10,7 @@ import pytest
 import distrun
 from distrun.runtime.gpu import memory
 from distrun.runtime.gpu.memory import FUSION_BUFFERS, GRADIENT_BUCKETS, communication_memory, note
-from distrun.runtime.segment import Heap, Segment, new_segment_fd
+from distrun.runtime.shared_memory.segment import Heap, Segment, new_segment_fd
 
 
 class Owner:

@@ -15,14 +15,14 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from distrun.runtime.dtypes import ELEMENT_TYPES
+from distrun.runtime.backends.dispatch import rows_of
 from distrun.runtime.gpu import nccl_backend
 from distrun.runtime.gpu.nccl import Alone, NcclError
 from distrun.runtime.gpu.nccl_backend import NcclBackend, takes
 from distrun.runtime.gpu.packing import Piece
-from distrun.runtime.performing import rows_of
-from distrun.runtime.reduction import Average, Max, Min, Product, ReduceOp, Reduction, Sum, check_op
-from distrun.runtime.request import Request
+from distrun.runtime.operations.dtypes import ELEMENT_TYPES
+from distrun.runtime.operations.reduction import Average, Max, Min, Product, ReduceOp, Reduction, Sum, check_op
+from distrun.runtime.operations.request import Request
 
 MOSTLY = settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 STREAM = 7
@@ -149,7 +149,7 @@ class Job:
         self._tools = stand_ins
         self.size = size
         self.drivers = [stand_ins.Driver() for _ in range(size)]
-        threads = stand_ins.Hosts(size)
+        threads = stand_ins.HostLayout(size)
         self.groups = [Group(threads, rank, stand_ins.view) for rank in range(size)]
         self.packers = [Packer(stand_ins.view) for _ in range(size)]
         self.backends = [
@@ -161,9 +161,9 @@ class Job:
         ]
         self._threads = threads
 
-    def perform(self, handles: Sequence[Sequence[Any]]) -> None:
+    def execute(self, handles: Sequence[Sequence[Any]]) -> None:
         """By rank, the handles of one operation."""
-        self._threads.run(lambda rank: self.backends[rank].perform(handles[rank], self._tools.room, "the operation"))
+        self._threads.run(lambda rank: self.backends[rank].execute(handles[rank], self._tools.room, "the operation"))
 
 
 @pytest.fixture(autouse=True)
@@ -240,7 +240,7 @@ def test_allreduce(
         inputs.append([] if in_place else [[part.copy() for part in parts] for parts in mine])
         outputs.append(theirs)
         handles.append([stand_ins.handle_of(*whole) for whole in zip(requests, mine, theirs, strict=True)])
-    job.perform(handles)
+    job.execute(handles)
     for place, request in enumerate(requests):
         wanted = expected([given_to[rank][place] for rank in range(size)], request)
         for rank in range(size):
@@ -256,7 +256,7 @@ def test_a_single_tensor_is_reduced_where_it_lies(stand_ins: SimpleNamespace) ->
     request = Request("allreduce", "x", "float32", ((5,),), Sum)
     arrays = [np.arange(5, dtype=np.float32) for _ in range(2)]
     apart = np.empty(5, np.float32)
-    job.perform(
+    job.execute(
         [[stand_ins.handle_of(request, [arrays[0]], [arrays[0]])], [stand_ins.handle_of(request, [arrays[1]], [apart])]]
     )
     assert [group.made[0][1:3] for group in job.groups] == [
@@ -274,7 +274,7 @@ def test_large_tensors_go_by_themselves_and_small_ones_are_packed_at_multiples_o
     arrays = [np.full(count, count, np.float32) for count in (3, 128, 5, 200, 1)]
     request = Request("allreduce", "x", "float32", tuple(array.shape for array in arrays), Sum)
     others = [array.copy() for array in arrays]
-    job.perform([[stand_ins.handle_of(request, mine, mine)] for mine in (arrays, others)])
+    job.execute([[stand_ins.handle_of(request, mine, mine)] for mine in (arrays, others)])
     (packed, first, second) = job.groups[0].made
     base = packed[1]
     assert packed[3] == (16 + 32 + 16) // 4
@@ -295,7 +295,7 @@ def test_a_scattered_tensor_keeps_its_order(stand_ins: SimpleNamespace, dtype: s
     array = np.arange(6).astype(dtype)
     apart = [np.empty(1, dtype), np.empty(5, dtype)]
     request = Request("allreduce", "x", dtype, ((6,),), Sum)
-    job.perform([[stand_ins.handle_of(request, [array[:2].copy(), array[2:3].copy(), array[3:].copy()], apart)]])
+    job.execute([[stand_ins.handle_of(request, [array[:2].copy(), array[2:3].copy(), array[3:].copy()], apart)]])
     assert np.concatenate(apart).tolist() == array.tolist()
 
 
@@ -304,7 +304,7 @@ def test_on_the_wire_between_hosts_elements_are_narrow(stand_ins: SimpleNamespac
     for hosts, dtype in ((1, "float32"), (2, "bfloat16")):
         job = Job(stand_ins, 2, hosts, "bfloat16")
         arrays = [np.full(5, 24, np.float32) for _ in range(2)]
-        job.perform([[stand_ins.handle_of(request, [array], [array])] for array in arrays])
+        job.execute([[stand_ins.handle_of(request, [array], [array])] for array in arrays])
         assert job.groups[0].made[0][4:6] == (dtype, "avg")
         assert arrays[0].tolist() == [24] * 5
 
@@ -331,7 +331,7 @@ def test_reducescatter(
     given_to = [[elements(generator, dtype, rows * (row or 1)) for rows, row in shapes] for _ in range(size)]
     before = [[array.copy() for array in arrays] for arrays in given_to]
     handles = [stand_ins.handle_of(request, given_to[rank]) for rank in range(size)]
-    job.perform([[handle] for handle in handles])
+    job.execute([[handle] for handle in handles])
     for place, shape in enumerate(shapes):
         wanted = expected([before[rank][place] for rank in range(size)], request)
         counts = [rows * (shape[1] or 1) for rows in rows_of(shape, size)]
@@ -356,7 +356,7 @@ def test_allgather(stand_ins: SimpleNamespace, counts: list, dtype: str) -> None
     given_to = [[generator.integers(0, 2, count).astype(storage) for count in mine] for mine in counts]
     request = Request("allgather", "x", dtype, ((-1,), (-1,)))
     handles = [stand_ins.handle_of(request, mine) for mine in given_to]
-    job.perform([[handle] for handle in handles])
+    job.execute([[handle] for handle in handles])
     for handle in handles:
         assert list(handle.received) == [[mine[place] for mine in counts] for place in range(2)]
         for place in range(2):
@@ -368,7 +368,7 @@ def test_allgather(stand_ins: SimpleNamespace, counts: list, dtype: str) -> None
 def test_arrays_of_equal_sizes_are_gathered_by_one_call(stand_ins: SimpleNamespace) -> None:
     job = Job(stand_ins, 2)
     request = Request("allgather", "x", "float32", ((-1,),))
-    job.perform([[stand_ins.handle_of(request, [np.ones(3, np.float32)])] for _ in range(2)])
+    job.execute([[stand_ins.handle_of(request, [np.ones(3, np.float32)])] for _ in range(2)])
     assert [(call[0], call[3]) for call in job.groups[0].made] == [("all_gather", 12)]
 
 
@@ -387,7 +387,7 @@ def test_alltoall(stand_ins: SimpleNamespace, splits: list, dtype: str) -> None:
     given_to = [generator.integers(0, 2, sum(mine)).astype(storage) for mine in splits]
     request = Request("alltoall", "x", dtype, ((-1,),))
     handles = [stand_ins.handle_of(request, [array], splits=splits[rank]) for rank, array in enumerate(given_to)]
-    job.perform([[handle] for handle in handles])
+    job.execute([[handle] for handle in handles])
     parts = [np.split(array, np.cumsum(mine)[:-1]) for array, mine in zip(given_to, splits, strict=True)]
     for rank, handle in enumerate(handles):
         assert handle.received == [[splits[peer][rank] for peer in range(size)]]
@@ -400,20 +400,20 @@ def test_broadcast(stand_ins: SimpleNamespace, dtype: str) -> None:
     job = Job(stand_ins, 3)
     given_to = [[np.full(count, rank == 1, storage) for count in (4, 0, 2)] for rank in range(3)]
     request = Request("broadcast", "x", dtype, ((4,), (0,), (2,)), root=1)
-    job.perform([[stand_ins.handle_of(request, (), mine)] for mine in given_to])
+    job.execute([[stand_ins.handle_of(request, (), mine)] for mine in given_to])
     assert all(array.all() for mine in given_to for array in mine)
 
 
 def test_a_world_of_one_needs_no_nccl(stand_ins: SimpleNamespace) -> None:
     """Every kind is a copy; the arithmetic is that of one rank."""
     driver = stand_ins.Driver()
-    hosts = stand_ins.Hosts(1)
+    hosts = stand_ins.HostLayout(1)
     backend = NcclBackend(driver, Alone(driver), Packer(stand_ins.view), STREAM, stand_ins.HostBackend(hosts, 0), 1)
     array = np.arange(1, 7, dtype=np.float32)
 
     def outcome(request: Request, **given: Any) -> Any:
         handle = stand_ins.handle_of(request, **given)
-        backend.perform([handle], stand_ins.room, "x")
+        backend.execute([handle], stand_ins.room, "x")
         return [buffer.owner.tolist() for buffer in handle.outputs]
 
     values = array.tolist()
@@ -449,7 +449,7 @@ def test_booleans_stay_booleans(stand_ins: SimpleNamespace) -> None:
         job = Job(stand_ins, 2)
         arrays = [np.array([False, False, True]), np.array([False, True, True])]
         request = Request("allreduce", "x", "bool", ((3,),), op, -1, 3.0, 3.0)
-        job.perform([[stand_ins.handle_of(request, [array], [array])] for array in arrays])
+        job.execute([[stand_ins.handle_of(request, [array], [array])] for array in arrays])
         assert arrays[0].view(np.uint8).tolist() == arrays[1].view(np.uint8).tolist() == values
 
 
@@ -458,7 +458,7 @@ def test_an_error_of_nccl_names_the_operation(stand_ins: SimpleNamespace) -> Non
         def all_reduce(self, *args: Any) -> None:
             raise NcclError("allreduce failed in NCCL on rank 0: the cable is loose")
 
-    driver, hosts = stand_ins.Driver(), stand_ins.Hosts(1)
+    driver, hosts = stand_ins.Driver(), stand_ins.HostLayout(1)
     broken = Broken(hosts, 0, stand_ins.view)
     backend = NcclBackend(driver, broken, Packer(stand_ins.view), STREAM, stand_ins.HostBackend(hosts, 0), 1)
     array = np.ones(2, np.float32)
@@ -466,4 +466,4 @@ def test_an_error_of_nccl_names_the_operation(stand_ins: SimpleNamespace) -> Non
     with pytest.raises(
         NcclError, match="allreduce 'g' and 3 more: allreduce failed in NCCL on rank 0: the cable is loose"
     ):
-        backend.perform([handle], stand_ins.room, "allreduce 'g' and 3 more")
+        backend.execute([handle], stand_ins.room, "allreduce 'g' and 3 more")

@@ -10,8 +10,8 @@ import pytest
 
 from distrun.errors import UsageError
 from distrun.runtime.gpu.staging import StagedBackend
-from distrun.runtime.reduction import Average, Product, Sum
-from distrun.runtime.request import Request
+from distrun.runtime.operations.reduction import Average, Product, Sum
+from distrun.runtime.operations.request import Request
 
 STREAM = 7
 WHAT = "the operation"
@@ -19,16 +19,16 @@ WHAT = "the operation"
 
 class Job:
     def __init__(self, stand_ins: SimpleNamespace, size: int = 2) -> None:
-        self._tools, self._threads = stand_ins, stand_ins.Hosts(size)
+        self._tools, self._threads = stand_ins, stand_ins.HostLayout(size)
         self.drivers = [stand_ins.Driver() for _ in range(size)]
         self.backends = [
             StagedBackend(self.drivers[rank], STREAM, stand_ins.HostBackend(self._threads, rank))
             for rank in range(size)
         ]
 
-    def perform(self, *handles: Any) -> None:
+    def execute(self, *handles: Any) -> None:
         """By rank, the handles of one operation."""
-        self._threads.run(lambda rank: self.backends[rank].perform(handles[rank], self._tools.room, WHAT))
+        self._threads.run(lambda rank: self.backends[rank].execute(handles[rank], self._tools.room, WHAT))
 
 
 def outputs(handle: Any) -> list[list]:
@@ -51,7 +51,7 @@ def test_allreduce(stand_ins: SimpleNamespace, in_place: bool) -> None:
         handles.append(
             [stand_ins.handle_of(requests[0], inputs, theirs), stand_ins.handle_of(requests[1], [single], [single])]
         )
-    job.perform(*handles)
+    job.execute(*handles)
     wanted = np.trunc(sum(array.astype(float) for array in arrays) / 2).astype(int).tolist()
     for several, single in handles:
         assert [value for output in outputs(several) for value in output] == wanted
@@ -62,7 +62,7 @@ def test_complex_products(stand_ins: SimpleNamespace) -> None:
     job = Job(stand_ins)
     arrays = [np.array([1 + 2j, 3], np.complex64), np.array([2j, 5], np.complex64)]
     request = Request("allreduce", "x", "complex64", ((2,),), Product)
-    job.perform(*[[stand_ins.handle_of(request, [array], [array])] for array in arrays])
+    job.execute(*[[stand_ins.handle_of(request, [array], [array])] for array in arrays])
     assert arrays[0].tolist() == arrays[1].tolist() == [-4 + 2j, 15]
 
 
@@ -70,7 +70,7 @@ def test_broadcast(stand_ins: SimpleNamespace) -> None:
     job = Job(stand_ins)
     arrays = [[np.full(3, rank, np.int16), np.full(0, rank, np.int16), np.full(1, rank, np.int16)] for rank in range(2)]
     request = Request("broadcast", "x", "int16", ((3,), (0,), (1,)), root=1)
-    job.perform(*[[stand_ins.handle_of(request, (), mine)] for mine in arrays])
+    job.execute(*[[stand_ins.handle_of(request, (), mine)] for mine in arrays])
     assert [array.tolist() for array in arrays[0]] == [[1, 1, 1], [], [1]]
     assert not [entry for entry in job.drivers[0].log[:1] if entry[0] == "copy"], "only the root's are fetched"
 
@@ -82,7 +82,7 @@ def test_allgather(stand_ins: SimpleNamespace) -> None:
         [stand_ins.handle_of(request, [np.full(count, rank, np.int16) for count in (rank + 1, 2 * rank)])]
         for rank in range(2)
     ]
-    job.perform(*handles)
+    job.execute(*handles)
     for (handle,) in handles:
         assert outputs(handle) == [[0, 1, 1], [1, 1]]
         assert list(handle.received) == [[1, 2], [0, 2]]
@@ -95,7 +95,7 @@ def test_alltoall(stand_ins: SimpleNamespace) -> None:
         [stand_ins.handle_of(request, [np.arange(3, dtype=np.int16) + 10 * rank], splits=splits)]
         for rank, splits in enumerate(((1, 2), (3, 0)))
     ]
-    job.perform(*handles)
+    job.execute(*handles)
     assert [outputs(handle) for (handle,) in handles] == [[[0, 10, 11, 12]], [[1, 2]]]
     assert [handle.received for (handle,) in handles] == [[[1, 3]], [[2, 0]]]
 
@@ -106,7 +106,7 @@ def test_reducescatter(stand_ins: SimpleNamespace) -> None:
     handles = [
         [stand_ins.handle_of(request, [np.arange(6, dtype=np.uint16), np.zeros(1, np.uint16)])] for _ in range(2)
     ]
-    job.perform(*handles)
+    job.execute(*handles)
     assert [outputs(handle) for (handle,) in handles] == [[[0, 2, 4, 6], [0]], [[8, 10], []]]
 
 
@@ -115,7 +115,7 @@ def test_the_host_waits_before_it_reads_and_before_it_writes_again(stand_ins: Si
     array = np.arange(4, dtype=np.int16)
     request = Request("allreduce", "x", "int16", ((4,),), Average)
     for _ in range(2):
-        job.perform([stand_ins.handle_of(request, [array], [array])])
+        job.execute([stand_ins.handle_of(request, [array], [array])])
     fetched = [("copy", 8, STREAM), ("record", STREAM), ("synchronize", STREAM)]
     given = [("copy", 8, STREAM), ("record", STREAM)]
     assert job.drivers[0].log == [*fetched, *given, ("synchronize", STREAM), *fetched, *given]
@@ -131,7 +131,7 @@ def test_the_memory_grows_with_results(stand_ins: SimpleNamespace) -> None:
     request = Request("allgather", "x", "int16", ((-1,),))
     arrays = [np.full(400_000, rank, np.int16) for rank in range(2)]
     handles = [[stand_ins.handle_of(request, [array])] for array in arrays]
-    job.perform(*handles)
+    job.execute(*handles)
     np.testing.assert_array_equal(handles[0][0].outputs[0].owner, np.concatenate(arrays))
     assert job.backends[0].pinned_bytes == 2 << 20
 
@@ -142,4 +142,4 @@ def test_a_graph_cannot_contain_it(stand_ins: SimpleNamespace) -> None:
     array = np.arange(4, dtype=np.int16)
     handle = stand_ins.handle_of(Request("allreduce", "x", "int16", ((4,),), Average), [array], [array])
     with pytest.raises(UsageError, match="the operation of int16 goes through the host's memory"):
-        job.perform([handle])
+        job.execute([handle])

@@ -3,8 +3,8 @@
 import pytest
 
 from distrun.errors import CollectiveError, UsageError
-from distrun.runtime.gpu.setting import Setting
-from distrun.runtime.gpu.station import Station
+from distrun.runtime.gpu.config import GpuConfig
+from distrun.runtime.gpu.monitor import GpuMonitor
 
 
 class FakeGpu:
@@ -32,7 +32,7 @@ class FakeGpu:
 @pytest.fixture
 def station_of(monkeypatch):
     def make(gpu, fallen=lambda: None):
-        made = Station(Setting(0, "host"), None, fallen)
+        made = GpuMonitor(GpuConfig(0, "host"), None, fallen)
         monkeypatch.setattr(made, "_make", lambda setting: gpu)
         return made
 
@@ -41,40 +41,40 @@ def station_of(monkeypatch):
 
 def test_a_rank_on_the_cpu_is_told_why_its_tensor_cannot_travel():
     with pytest.raises(UsageError, match=r"bound to the CPU, because no GPU was visible .* `distrun doctor`"):
-        Station(None, None).gpu()
+        GpuMonitor(None, None).gpu()
 
 
 def test_nothing_is_made_before_it_is_needed(station_of):
     gpu = FakeGpu()
-    station = station_of(gpu)
-    assert (station.is_busy, station.glance()) == (False, None)
-    station.abort("x")
-    station.close()
+    monitor = station_of(gpu)
+    assert (monitor.is_busy, monitor.check()) == (False, None)
+    monitor.abort("x")
+    monitor.close()
     assert gpu.calls == []
-    assert station.gpu() is gpu
+    assert monitor.gpu() is gpu
 
 
 def test_looking_disturbs_no_capture_of_a_graph(station_of):
     gpu = FakeGpu()
-    station = station_of(gpu)
-    station.gpu()
-    assert station.glance() is station.glance() is None
+    monitor = station_of(gpu)
+    monitor.gpu()
+    assert monitor.check() is monitor.check() is None
     assert gpu.calls == ["relax_capture", "look", "look"]
 
 
 def test_an_asynchronous_error_ends_everything_once(station_of):
     gpu = FakeGpu("NCCL on rank 1: remote error")
-    station = station_of(gpu)
-    station.gpu()
-    assert [station.glance() for _ in range(3)] == ["NCCL on rank 1: remote error"] * 3
-    station.abort("another")
+    monitor = station_of(gpu)
+    monitor.gpu()
+    assert [monitor.check() for _ in range(3)] == ["NCCL on rank 1: remote error"] * 3
+    monitor.abort("another")
     assert gpu.calls == ["relax_capture", "look", "abort: NCCL on rank 1: remote error"]
 
 
 def test_a_rank_that_is_gone_ends_everything_without_asking_the_device(station_of):
     gpu = FakeGpu()
-    station = station_of(gpu, lambda: "rank 1 (process 7) was killed by SIGKILL")
-    station.gpu()
-    assert station.glance() == "rank 1 (process 7) was killed by SIGKILL"
+    monitor = station_of(gpu, lambda: "rank 1 (process 7) was killed by SIGKILL")
+    monitor.gpu()
+    assert monitor.check() == "rank 1 (process 7) was killed by SIGKILL"
     assert gpu.calls == ["relax_capture", "abort: rank 1 (process 7) was killed by SIGKILL"]
-    assert station.trouble == "rank 1 (process 7) was killed by SIGKILL"
+    assert monitor.trouble == "rank 1 (process 7) was killed by SIGKILL"

@@ -249,7 +249,7 @@ class Communicator:
         with self._changed:
             self._outstanding += 1
             numbered = [(call, self._key(call)) for call in calls]
-        return lambda: self._perform(numbered, grouped)
+        return lambda: self._execute(numbered, grouped)
 
     def _key(self, call: Call) -> Any:
         if not call.is_transfer:
@@ -260,7 +260,7 @@ class Communicator:
 
     # On the stream ----------------------------------------------------------------------------------------------------
 
-    def _perform(self, numbered: Sequence[tuple[Call, Any]], grouped: int) -> None:
+    def _execute(self, numbered: Sequence[tuple[Call, Any]], grouped: int) -> None:
         try:
             if any(call.hangs for call, _ in numbered):
                 warn(f"rank {self.rank} hangs, as SIMULATED_NCCL_HANG says")

@@ -13,7 +13,7 @@ import cupy
 import numpy as np
 
 import distrun
-from distrun.runtime import engine
+from distrun.runtime.engine import engine
 
 NcclCommunicator = cupy.cuda.nccl.NcclCommunicator
 all_reduce, abort = NcclCommunicator.allReduce, NcclCommunicator.abort

@@ -1,0 +1,135 @@
+"""One rank as its agent sees it: a process in a session of its own, the pipes to it, and its end."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import signal
+import struct
+import subprocess
+import termios
+from contextlib import suppress
+from functools import partial
+
+from distrun.runner.planning.plan import AgentPlan, RankPlan
+from distrun.runner.protocol.exits import NOT_EXECUTABLE, NOT_FOUND
+from distrun.runner.protocol.frames import Kind
+from distrun.runner.system import descendants
+
+
+class StartError(Exception):
+    """A rank could not be started; `status` is the exit status a shell would give."""
+
+    def __init__(self, status: int, reason: str) -> None:
+        super().__init__(reason)
+        self.status = status
+
+
+class Child:
+    """A running rank. Its pipes are non-blocking and belong to the agent."""
+
+    def __init__(self, plan: AgentPlan, rank: RankPlan, function: int | None) -> None:
+        """Start the rank.
+
+        Args:
+            plan: what all ranks of the host share.
+            rank: what is its own.
+            function: descriptor of the pickled function of `distrun.run`, None for an ordinary command.
+
+        Raises:
+            StartError: the command or the directory does not exist or may not be used.
+        """
+        self.rank = rank.rank
+        self.alive = True
+        self.sources: dict[int, Kind] = {}
+        """Open descriptors to read from, and what is read there."""
+        self.stdin: int | None = None
+        theirs: list[int] = []
+        try:
+            self._process = self._start(plan, rank, function, theirs)
+        except OSError as error:
+            self.close()
+            raise _explain(error, plan) from None
+        finally:
+            for descriptor in theirs:
+                os.close(descriptor)
+        self.pid = self._process.pid
+
+    def _start(
+        self, plan: AgentPlan, rank: RankPlan, function: int | None, theirs: list[int]
+    ) -> subprocess.Popen[bytes]:
+        stdout, stderr = self._source(Kind.STDOUT, theirs), self._source(Kind.STDERR, theirs)
+        stdin = self._sink(theirs) if rank.stdin else subprocess.DEVNULL
+        command = plan.command
+        inherit: tuple[int, ...] = ()
+        if function is not None:
+            inherit = (function, self._source(Kind.RESULT, theirs))
+            command = [*command, *map(str, inherit)]
+        return subprocess.Popen(
+            command,
+            stdin=stdin,
+            stdout=stdout,
+            stderr=stderr,
+            cwd=plan.wdir,
+            env={**plan.environ, **rank.environ},
+            pass_fds=inherit,
+            start_new_session=True,
+            preexec_fn=partial(_before_exec, os.getpid()),  # the agent has one thread, so this is safe
+        )
+
+    def _source(self, kind: Kind, theirs: list[int]) -> int:
+        ours, their_end = os.pipe()
+        theirs.append(their_end)
+        os.set_blocking(ours, False)
+        self.sources[ours] = kind
+        return their_end
+
+    def _sink(self, theirs: list[int]) -> int:
+        their_end, self.stdin = os.pipe()
+        theirs.append(their_end)
+        os.set_blocking(self.stdin, False)
+        return their_end
+
+    def signal(self, signum: int) -> None:
+        """Send a signal to the rank's process group; until the rank is reaped its number means nobody else."""
+        if self.alive:
+            with suppress(ProcessLookupError, PermissionError):
+                os.killpg(self.pid, signum)
+                if signum in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+                    os.killpg(self.pid, signal.SIGCONT)  # a stopped rank would hear of it only when continued
+
+    def reaped(self, returncode: int) -> None:
+        """Take note that the process is gone and has been waited for."""
+        self.alive = False
+        self._process.returncode = returncode  # or subprocess would wait for that number again
+
+    def close(self) -> None:
+        """Close all pipes."""
+        for descriptor in self.sources:
+            os.close(descriptor)
+        self.sources.clear()
+        self.close_stdin()
+
+    def close_stdin(self) -> None:
+        """Give the rank the end of its standard input."""
+        if self.stdin is not None:
+            os.close(self.stdin)
+            self.stdin = None
+
+
+def waiting_bytes(descriptor: int) -> int:
+    """How many bytes a pipe holds at this moment."""
+    (count,) = struct.unpack("i", fcntl.ioctl(descriptor, termios.FIONREAD, bytes(4)))
+    return int(count)
+
+
+def _before_exec(agent: int) -> None:
+    descendants.die_with_parent(agent)
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # a background shell starts us with SIGINT ignored, and ranks need it
+
+
+def _explain(error: OSError, plan: AgentPlan) -> StartError:
+    if error.filename == plan.wdir:
+        return StartError(2, f"the working directory {plan.wdir!r} cannot be used: {error.strerror}")
+    status = NOT_FOUND if isinstance(error, FileNotFoundError) else NOT_EXECUTABLE
+    return StartError(status, f"{plan.command[0]!r} cannot be run: {error.strerror}")

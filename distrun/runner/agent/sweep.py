@@ -1,0 +1,39 @@
+"""End what a dead agent has left behind on its host: `JOB AGENT` on stdin, and every process with that job is killed."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from contextlib import suppress
+
+from distrun.runner.system.descendants import has_marker
+
+_PATIENCE = 5.0  # seconds of SIGKILL until we stop trying
+_INTERVAL = 0.02
+
+
+def main() -> None:
+    """Read who is meant from stdin, and kill until nobody is left."""
+    job, agent = sys.stdin.readline().split()
+    give_up = time.monotonic() + _PATIENCE
+    while sweep(f"DISTRUN_JOB={job}", int(agent)) and time.monotonic() < give_up:
+        time.sleep(_INTERVAL)  # a process may fork between being listed and being killed
+
+
+def sweep(marker: str, agent: int) -> int:
+    """SIGKILL every process with this `NAME=VALUE` in its environment, and the agent; returns how many there were."""
+    import psutil
+
+    killed = 0
+    for process in psutil.process_iter():
+        with suppress(psutil.Error):
+            is_agent = process.pid == agent and "distrun.runner.agent" in process.cmdline()
+            if process.pid != os.getpid() and (is_agent or has_marker(process, marker)):
+                process.kill()
+                killed += 1
+    return killed
+
+
+if __name__ == "__main__":
+    main()

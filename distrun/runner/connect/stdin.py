@@ -1,0 +1,26 @@
+"""Standard input of the launcher on its way to one rank."""
+
+from __future__ import annotations
+
+import os
+import threading
+
+from distrun.runner.connect.agent_client import AgentClient
+from distrun.runner.protocol.frames import CHUNK
+
+
+def forward(agent: AgentClient, rank: int, descriptor: int = 0) -> None:
+    """Start a thread that passes a descriptor's bytes and its end to a rank. It dies with the process: nothing can wake
+    a thread that reads a terminal, and nobody waits for it."""
+
+    def pump() -> None:
+        while True:
+            try:
+                data = os.read(descriptor, CHUNK)
+            except OSError:
+                data = b""
+            agent.send_stdin(rank, data)
+            if not data:
+                return
+
+    threading.Thread(target=pump, name="distrun stdin", daemon=True).start()

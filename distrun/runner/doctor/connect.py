@@ -1,0 +1,185 @@
+"""The ways to a host: none for this machine, SSH, or a job step of Slurm. Each has steps of its own, and ends in a probe."""
+
+from __future__ import annotations
+
+import socket
+import threading
+from typing import Protocol
+
+import paramiko
+
+from distrun.runner.connect import known_hosts
+from distrun.runner.connect.srun import Steps
+from distrun.runner.connect.ssh_transport import Connections
+from distrun.runner.doctor.probe_client import ConnectionSet, LocalWire, SrunWire, SshWire
+from distrun.runner.doctor.report import Status, Step
+from distrun.runner.planning.ssh_config import Route
+from distrun.runner.protocol.handshake import HostError
+
+
+class Way(Protocol):
+    """How a host is reached."""
+
+    steps: tuple[str, ...]
+    """The names of the steps there are before a Python can be started, in order."""
+
+    def take(self, step: str) -> Step:
+        """Take one of them.
+
+        Raises:
+            HostError: it failed.
+        """
+
+    def start(self, python: str) -> ConnectionSet:
+        """Start a probe there; all steps have gone well.
+
+        Raises:
+            HostError: that is not possible.
+        """
+
+    def close(self) -> None:
+        """Let go of it."""
+
+
+class NoWay:
+    """To this machine."""
+
+    steps: tuple[str, ...] = ()
+
+    def take(self, step: str) -> Step:
+        """There is none; see `Way`."""
+        raise NotImplementedError(step)
+
+    def start(self, python: str) -> ConnectionSet:
+        """See `Way`."""
+        return LocalWire()
+
+    def close(self) -> None:
+        """See `Way`."""
+
+
+class WatchedConnections(Connections):
+    """Makes connections, and remembers how far it came on the way to each host."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._reached: dict[Route, str] = {}
+        self._reached_lock = threading.Lock()
+
+    def reached(self, route: Route) -> str:
+        """The last step of the way to a host that went well; empty when none did."""
+        with self._reached_lock:
+            return self._reached.get(route, "")
+
+    def _note(self, route: Route, step: str) -> None:
+        with self._reached_lock:
+            self._reached[route] = step
+
+    def _socket(self, route: Route) -> socket.socket | paramiko.Channel:
+        sock = super()._socket(route)
+        self._note(route, "tcp")
+        return sock
+
+    def _log_in(self, transport: paramiko.Transport, route: Route) -> None:
+        self._note(route, "host key")
+        super()._log_in(transport, route)
+
+
+class SshWay:
+    """By SSH. The connection is made in the second step; the later ones report on what became of it."""
+
+    steps: tuple[str, ...] = ("name", "tcp", "host key", "login")
+
+    def __init__(self, route: Route, connections: WatchedConnections) -> None:
+        """Args: where the host is; makes the connection."""
+        self._route = route
+        self._connections = connections
+        self._transport: paramiko.Transport | None = None
+        self._refusal: HostError | None = None
+
+    def take(self, step: str) -> Step:
+        """See `Way`."""
+        match step:
+            case "name":
+                return Step(step, Status.OK, self._resolve())
+            case "tcp":
+                return Step(step, Status.OK, self._connect())
+            case "host key":
+                return Step(step, Status.OK, self._host_key())
+            case _:
+                if self._refusal is not None:
+                    raise self._refusal
+                return Step(step, Status.OK, f"as {self._route.user}")
+
+    def start(self, python: str) -> ConnectionSet:
+        """See `Way`."""
+        assert self._transport is not None
+        return SshWire(self._transport, python, self._route.timeout)
+
+    def close(self) -> None:
+        """See `Way`."""
+        if self._transport is not None:
+            self._transport.close()
+
+    def _resolve(self) -> str:
+        route = self._route
+        if route.jump is not None or route.proxy_command is not None:
+            through = route.jump.name if route.jump is not None else "its ProxyCommand"
+            return f"{route.hostname}, left to {through}"
+        try:
+            found = socket.getaddrinfo(route.hostname, route.port, type=socket.SOCK_STREAM)
+        except OSError:
+            raise HostError(
+                f"the name {route.hostname!r} is not found; correct it, or give its HostName in ~/.ssh/config"
+            ) from None
+        return ", ".join(dict.fromkeys(str(item[4][0]) for item in found))
+
+    def _connect(self) -> str:
+        route = self._route
+        try:
+            self._transport = self._connections.connect(route)
+        except HostError as error:
+            self._refusal = error
+            if not self._connections.reached(route):
+                raise
+        place = f"{route.hostname} port {route.port}"
+        return f"{place} through {route.jump.name}" if route.jump is not None else place
+
+    def _host_key(self) -> str:
+        if self._refusal is not None and self._connections.reached(self._route) == "tcp":
+            raise self._refusal
+        if self._transport is None:
+            return "as it should be"
+        key = self._transport.get_remote_server_key()
+        return f"{key.get_name()} {known_hosts.fingerprint(key.asbytes())}"
+
+
+class SrunWay:
+    """By a job step of the Slurm allocation we are in. The step that is started is the probe's."""
+
+    steps: tuple[str, ...] = ("srun",)
+
+    def __init__(self, node: str, steps: Steps, python: str, timeout: float) -> None:
+        """Args: the node; starts job steps; its Python; seconds until the job step is there."""
+        self._node = node
+        self._steps = steps
+        self._python = python
+        self._timeout = timeout
+        self._wire: SrunWire | None = None
+
+    def take(self, step: str) -> Step:
+        """See `Way`."""
+        self._wire = SrunWire(self._steps, self._node, self._python)
+        if self._wire.wait(self._timeout):
+            return Step(step, Status.OK, f"a job step on {self._node}")
+        raise HostError(
+            f"srun started nothing there within {self._timeout:g} s; see what squeue --steps and sinfo say of the node"
+        )
+
+    def start(self, python: str) -> ConnectionSet:
+        """See `Way`."""
+        assert self._wire is not None
+        return self._wire
+
+    def close(self) -> None:
+        """See `Way`; those who start job steps end them, too."""

@@ -1,0 +1,198 @@
+"""The steps on one host, in order: each that fails leaves those after it untried."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+from distrun.errors import UsageError
+from distrun.runner.doctor import verdicts
+from distrun.runner.doctor.connect import NoWay, Way
+from distrun.runner.doctor.gpus import Gpus
+from distrun.runner.doctor.machine_facts import Machine
+from distrun.runner.doctor.probe_client import ProbeClient
+from distrun.runner.doctor.report import HostReport, Status, Step
+from distrun.runner.doctor.shell_commands import ByHand
+from distrun.runner.planning import networks
+from distrun.runner.protocol.handshake import Answer, HostError, judge
+from distrun.runner.system.machine import Interface
+
+_WORKING = ("python", "distrun", "directory", "clock")
+_LOOKING = ("machine", "gpus", "network", "software")  # these do not depend on one another
+_CLOCK_READINGS = 5
+_QUICK = 10.0  # seconds for a question that costs nothing
+_SLOW = 40.0  # seconds for one about what is installed, on a slow file system, or about GPUs
+
+
+@dataclass(frozen=True)
+class Terms:
+    """What is the same for all hosts."""
+
+    python: str
+    """That of other hosts."""
+    wdir: str
+    network: str
+    timeout: float
+    """Seconds for a probe to say its first words."""
+
+
+class HostChecks:
+    """Of one host."""
+
+    def __init__(self, host: str, way: Way, by_hand: ByHand, terms: Terms) -> None:
+        """Args: its name; how to reach it; the commands for it; what all hosts have in common."""
+        self.by_hand = by_hand
+        self._host = host
+        self._way = way
+        self._is_local = isinstance(way, NoWay)
+        self._terms = terms
+        self._python = sys.executable if self._is_local else terms.python
+        self._refusal: HostError | None = None
+        self._steps: list[Step] = []
+        self.probe: ProbeClient | None = None
+        """Answers for as long as it is not closed; there when all steps up to the clock went well."""
+        self.machine: Machine | None = None
+        self._gpus_found: Gpus | None = None
+
+    def run(self) -> HostReport:
+        """Take the steps."""
+        names = (*self._way.steps, *_WORKING, *_LOOKING)
+        if self._is_local:
+            names = tuple(name for name in names if name != "clock")  # it is the one all others are compared with
+        stopped = False
+        for name in names:
+            step = Step(name, Status.NOT_TRIED) if stopped else self._take(name)
+            self._steps.append(step)
+            lost = self.probe is not None and self.probe.is_lost
+            stopped = stopped or (step.status is Status.FAILED and (lost or name not in _LOOKING))
+        if stopped:
+            self.close()
+        return HostReport(self._host, self._is_local, tuple(self._steps), self.machine, self._gpus_found)
+
+    def close(self) -> None:
+        """End the probe, and the connection."""
+        if self.probe is not None:
+            self.probe.close()
+            self.probe = None
+        self._way.close()
+
+    def _take(self, name: str) -> Step:
+        works: dict[str, Callable[[], Step]] = {
+            "python": self._start,
+            "distrun": self._distrun,
+            "directory": self._directory,
+            "clock": self._clock,
+            "machine": self._machine,
+            "gpus": self._gpus,
+            "network": self._network,
+            "software": self._software,
+        }
+        try:
+            step = works[name]() if name in works else self._way.take(name)
+        except HostError as error:
+            reason, remedy = verdicts.split(str(error))
+            step = Step(name, Status.FAILED, reason, remedy=remedy)
+        except Exception as error:  # whatever it is, the other hosts are still to be reported on
+            step = Step(name, Status.FAILED, repr(error))
+        if step.status is Status.OK:
+            return step
+        remedy = step.remedy or "see what the command says"
+        return replace(step, command=step.command or self.by_hand.step(name), remedy=remedy)
+
+    # --- working there
+
+    def _start(self) -> Step:
+        try:
+            wire = self._way.start(self._python)
+            self.probe = ProbeClient(wire, self._python, self._terms.timeout)
+        except HostError as error:
+            if "distrun is not installed" in str(error):  # so its Python does work
+                self._refusal = error
+                return Step("python", Status.OK, self._python)
+            if "No module named 'distrun." in str(error):
+                self._refusal = HostError(
+                    "an older distrun is installed there, which has no doctor; "
+                    f"run there '{self._python} -m pip install --upgrade distrun'"
+                )
+                return Step("python", Status.OK, self._python)
+            raise
+        note = self._judge_minor()
+        text = f"{self._python} ({self.probe.who['python']})"
+        if not note:
+            return Step("python", Status.OK, text)
+        return Step("python", Status.WARNING, f"{text}: it {note}", remedy="give the path of another with --python")
+
+    def _judge_minor(self) -> str:
+        """What is to be said about the version of Python there."""
+        answer = self._answer()
+        return judge(answer, self._python, answer.distrun)
+
+    def _distrun(self) -> Step:
+        if self._refusal is not None:
+            raise self._refusal
+        answer = self._answer()
+        judge(answer, self._python)
+        return Step("distrun", Status.OK, answer.distrun)
+
+    def _answer(self) -> Answer:
+        who = self._ask_ready().who
+        return Answer(distrun=who["distrun"], python=who["python"], pid=who["pid"], port=0)
+
+    def _directory(self) -> Step:
+        wdir = self._terms.wdir
+        found = self._ask("directory", _QUICK, path=wdir)
+        if not found["exists"]:
+            raise HostError(
+                f"the working directory {wdir!r} does not exist there; give one that does with --wdir, or create it"
+            )
+        if not found["usable"]:
+            raise HostError(f"the working directory {wdir!r} may not be entered there; give another with --wdir")
+        return Step("directory", Status.OK, wdir)
+
+    def _clock(self) -> Step:
+        readings = []
+        for _ in range(_CLOCK_READINGS):
+            before, start = time.time(), time.monotonic()
+            theirs = self._ask("clock", _QUICK)["time"]
+            round_trip = time.monotonic() - start
+            readings.append((round_trip, theirs - (before + round_trip / 2)))
+        round_trip, offset = min(readings)
+        return verdicts.clock(offset, round_trip)
+
+    # --- looking around
+
+    def _machine(self) -> Step:
+        self.machine = Machine.from_json(self._ask("machine", _SLOW))
+        return verdicts.machine(self.machine)
+
+    def _gpus(self) -> Step:
+        self._gpus_found = Gpus.from_json(self._ask("gpus", _SLOW))
+        return verdicts.gpus(self._gpus_found)
+
+    def interfaces(self) -> list[Interface]:
+        """Those of the host that other hosts may know; none when it was not reached."""
+        return [Interface(*item) for item in self.machine.interfaces] if self.machine is not None else []
+
+    def _network(self) -> Step:
+        try:
+            chosen = networks.select(self.interfaces(), self._terms.network, f"host {self._host!r}")
+        except UsageError as error:
+            reason, _, remedy = str(error).partition(": ")
+            return Step("network", Status.FAILED, reason, remedy=remedy)
+        text = ", ".join(f"{item.name} {item.address}/{item.prefix}" for item in chosen)
+        return Step("network", Status.OK, text or "no interface that other hosts may know")
+
+    def _software(self) -> Step:
+        if self.machine is None:
+            return Step("software", Status.NOT_TRIED)
+        return verdicts.software(self.machine)
+
+    def _ask(self, what: str, timeout: float, **arguments: Any) -> dict[str, Any]:
+        return self._ask_ready().ask(what, timeout, **arguments)
+
+    def _ask_ready(self) -> ProbeClient:
+        assert self.probe is not None
+        return self.probe

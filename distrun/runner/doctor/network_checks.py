@@ -1,0 +1,115 @@
+"""The network between the hosts: every pair is measured, and no host takes part in two measurements at once."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from distrun.errors import UsageError
+from distrun.runner.doctor import verdicts
+from distrun.runner.doctor.parallel import at_once
+from distrun.runner.doctor.probe_client import ProbeClient
+from distrun.runner.doctor.report import LinkReport, Status
+from distrun.runner.doctor.shell_commands import ByHand
+from distrun.runner.planning.networks import Networks
+from distrun.runner.protocol.handshake import HostError
+from distrun.runner.system.machine import Interface
+
+MOST_ROUNDS = 31  # with more than 32 hosts, each is measured with 31 others
+_MOST_ADDRESSES = 4  # of a host that are tried
+_QUICK = 10.0  # seconds for a question that costs nothing
+_CALL = 30.0  # seconds for all measurements of a call, each of which has a deadline of its own
+
+
+@dataclass(frozen=True)
+class End:
+    """A host with a probe that waits for requests."""
+
+    host: str
+    probe: ProbeClient
+    interfaces: Sequence[Interface]
+    by_hand: ByHand
+
+
+def rounds(count: int, most: int = MOST_ROUNDS) -> list[list[tuple[int, int]]]:
+    """All pairs of `count` players in rounds, in each of which nobody plays twice, as tournaments have it.
+
+    One player stays, the others move on by one place from round to round; a player too many pauses. Of each pair the
+    lower number comes first. Only the first `most` rounds are given.
+    """
+    places: list[int | None] = [*range(count), *([None] * (count % 2))]
+    found = []
+    for _ in range(min(most, max(0, len(places) - 1))):
+        half = len(places) // 2
+        facing = zip(places[:half], reversed(places[half:]), strict=True)
+        found.append([(min(a, b), max(a, b)) for a, b in facing if a is not None and b is not None])
+        places = [places[0], places[-1], *places[1:-1]]
+    return found
+
+
+def measure(ends: Sequence[End], network: str) -> tuple[list[LinkReport], list[str]]:
+    """Measure the network between all hosts; returns the links, both directions of each pair, and notes for the user.
+
+    Args:
+        ends: the hosts.
+        network: the value of `--network`.
+    """
+    found: dict[tuple[str, str], LinkReport] = {}
+    schedule = rounds(len(ends))
+    for pairs in schedule:
+        measured = at_once(lambda pair: _pair(ends[pair[0]], ends[pair[1]], network, len(ends)), pairs)
+        found |= {(item.source, item.target): item for items in measured for item in items}
+    order = [end.host for end in ends]
+    links = [found[pair] for pair in ((one, other) for one in order for other in order) if pair in found]
+    notes = []
+    if len(ends) > len(schedule) + 1:
+        notes.append(f"with {len(ends)} hosts, each was measured with {len(schedule)} of the others only")
+    return links, notes
+
+
+def _pair(first: End, second: End, network: str, hosts: int) -> list[LinkReport]:
+    """Measure one pair: the second calls the first, as ranks call rank 0."""
+    try:
+        both = Networks({first.host: first.interfaces, second.host: second.interfaces}, network)
+    except UsageError as error:
+        return [LinkReport(second.host, first.host, Status.FAILED, text=str(error), remedy="change --network")]
+    tried: list[tuple[str, str]] = []
+    for interface in both.of(first.host)[:_MOST_ADDRESSES]:
+        try:
+            links = _over(first, second, interface.address)
+        except HostError as error:
+            tried.append((interface.address, str(error)))
+            continue
+        return [_complete(verdicts.link(item, hosts), first, second) for item in links]
+    own = [item.address for item in both.of(second.host)[:_MOST_ADDRESSES]]
+    return [_complete(verdicts.unreachable(second.host, first.host, tried, own), first, second)]
+
+
+def _over(first: End, second: End, address: str) -> tuple[LinkReport, LinkReport]:
+    key = secrets.token_hex(32)  # for this measurement only
+    port = first.probe.ask("listen", _QUICK, address=address, key=key)["port"]
+    try:
+        found = second.probe.ask("call", _CALL, address=address, port=port, key=key)
+    finally:
+        served = first.probe.ask("hang_up", _QUICK)
+    there = LinkReport(
+        second.host, first.host, Status.OK, found["address"], address, found["round_trip"], served["rate"]
+    )
+    back = LinkReport(first.host, second.host, Status.OK, address, found["address"], found["round_trip"], found["rate"])
+    return there, back
+
+
+def _complete(link: LinkReport, first: End, second: End) -> LinkReport:
+    """With the command for whatever is not well."""
+    if link.status is Status.OK:
+        return link
+    ends: Mapping[str, End] = {first.host: first, second.host: second}
+    source, target = ends[link.source], ends[link.target]
+    if link.target_address is None:
+        return replace(link, command=source.by_hand.there("ip -brief address"))
+    if link.bandwidth is None:
+        return replace(link, command=source.by_hand.there(f"ping -c 3 {link.target_address}"))
+    serve = target.by_hand.there("iperf3 -s -1")
+    call = source.by_hand.there(f"iperf3 -c {link.target_address}")
+    return replace(link, command=f"{serve} & {call}")

@@ -1,0 +1,105 @@
+"""From a request to a report: all hosts at once, then the network between those that can be used."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Sequence
+from contextlib import closing
+
+from distrun.runner.connect.srun import Steps
+from distrun.runner.connect.ssh_transport import patient
+from distrun.runner.doctor import network_checks, verdicts
+from distrun.runner.doctor.connect import NoWay, SrunWay, SshWay, WatchedConnections, Way
+from distrun.runner.doctor.host_checks import HostChecks, Terms
+from distrun.runner.doctor.parallel import at_once
+from distrun.runner.doctor.report import Report
+from distrun.runner.doctor.shell_commands import ByHand
+from distrun.runner.planning import networks
+from distrun.runner.planning.hosts import Host
+from distrun.runner.planning.plan import AgentPlan, LaunchPlan, LaunchRequest
+from distrun.runner.planning.prepare import prepare
+from distrun.runner.planning.ssh_config import SshOptions
+from distrun.runtime.contract import NETWORK
+
+
+def run(
+    hosts: Sequence[Host],
+    ssh: SshOptions,
+    wdir: str | None = None,
+    network: str | None = None,
+    timeout: float = 60.0,
+    launcher: str | None = None,
+    tell: Callable[[str], None] = lambda text: None,
+) -> Report:
+    """Examine hosts and the network between them.
+
+    Args:
+        hosts: as in `-H`; none means those of the scheduler's allocation, else this machine.
+        ssh: how to reach those that are not this machine.
+        wdir: the working directory of the ranks; None = the present one.
+        network: the interfaces and subnets that may be used, by commas; None = DISTRUN_NETWORK, else all.
+        timeout: seconds for each host to be reached and to say its first words.
+        launcher: ssh or srun; None = as for a job.
+        tell: is told what is going on.
+
+    Raises:
+        UsageError: the request cannot be understood.
+    """
+    network = os.environ.get(NETWORK, "") if network is None else network
+    if network:
+        networks.parse(network)
+    wdir = os.path.abspath(wdir or os.getcwd())
+    # Who is who, and how to get there, is settled as for a job.
+    request = LaunchRequest((sys.executable,), hosts=tuple(hosts), share_gpus=True, launcher=launcher)
+    plan = prepare(request, 0.0, ssh)
+    terms = Terms(ssh.python or sys.executable, wdir, network, timeout)
+    with closing(_Ways(plan, ssh, terms)) as ways:
+        examinations = [HostChecks(part.host, *ways.to(part), terms) for part in plan.agents]
+        try:
+            return _report(examinations, network, tell)
+        finally:
+            at_once(lambda item: item.close(), examinations)
+
+
+def _report(examinations: Sequence[HostChecks], network: str, tell: Callable[[str], None]) -> Report:
+    tell(f"examining {len(examinations)} host{'s' * (len(examinations) != 1)}")
+    reports = at_once(lambda item: item.run(), examinations)
+    ends = [
+        network_checks.End(report.host, item.probe, item.interfaces(), item.by_hand)
+        for report, item in zip(reports, examinations, strict=True)
+        if item.probe is not None and not item.probe.is_lost
+    ]
+    if len(ends) > 1:
+        tell(f"measuring the network between {len(ends)} hosts")
+    found, notes = network_checks.measure(ends, network)
+    machines = {report.host: report.machine for report in reports if report.machine is not None}
+    return Report(tuple(reports), tuple(found), (*verdicts.differences(machines), *notes))
+
+
+class _Ways:
+    """The ways to all hosts, and what they share."""
+
+    def __init__(self, plan: LaunchPlan, ssh: SshOptions, terms: Terms) -> None:
+        self._plan = plan
+        self._ssh = ssh
+        self._terms = terms
+        self._connections = WatchedConnections()
+        self._steps = Steps(os.environ) if plan.launcher == "srun" else None
+
+    def to(self, part: AgentPlan) -> tuple[Way, ByHand]:
+        """How to reach a host, and how a person would."""
+        terms = self._terms
+        if not part.remote:
+            return NoWay(), ByHand(None, self._ssh, sys.executable, terms.wdir)
+        if self._steps is not None:
+            way = SrunWay(part.host, self._steps, terms.python, terms.timeout)
+            return way, ByHand(None, self._ssh, terms.python, terms.wdir, part.host)
+        route = patient(self._plan.routes[part.host], max(0.1, terms.timeout))
+        return SshWay(route, self._connections), ByHand(route, self._ssh, terms.python, terms.wdir)
+
+    def close(self) -> None:
+        """End all job steps and the connections to jump hosts."""
+        if self._steps is not None:
+            self._steps.close()
+        self._connections.close()

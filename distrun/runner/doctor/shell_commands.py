@@ -1,0 +1,90 @@
+"""The commands by which a person sees the same as the doctor. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from shlex import join, quote
+
+from distrun.runner.planning.ssh_config import Route, SshOptions
+
+_GPUS = "nvidia-smi; nvidia-smi topo -p2p r"
+
+
+class ByHand:
+    """Commands for one host, to be typed on this machine."""
+
+    def __init__(self, route: Route | None, options: SshOptions, python: str, wdir: str, node: str = "") -> None:
+        """Args: how to reach it by SSH, else None; the flags; its Python; the working directory of the ranks; what Slurm calls
+        it, if that is to reach it."""
+        self._route = route
+        self._options = options
+        home, rest = ("~/", python[2:]) if python.startswith("~/") else ("", python)
+        self._python = home + quote(rest)
+        self._wdir = wdir
+        self._node = node
+
+    def step(self, name: str) -> str:
+        """The command for a step; empty when there is none."""
+        commands: dict[str, Callable[[], str]] = {
+            "name": self._name,
+            "tcp": self._tcp,
+            "host key": self._host_key,
+            "login": lambda: self.there("true"),
+            "srun": lambda: self.there("hostname"),
+            "python": lambda: self.there(f"{self._python} --version"),
+            "distrun": lambda: self.there(f"{self._python} -m distrun.runner --version"),
+            "directory": lambda: self.there(f"ls -ld {quote(self._wdir)}"),
+            "clock": lambda: f"date +%s.%N; {self.there('date +%s.%N')}",
+            "machine": lambda: self.there("nproc; free -m; df -h /dev/shm; ulimit -v"),
+            "gpus": lambda: self.there(_GPUS),
+            "network": lambda: self.there("ip -brief address"),
+        }
+        return commands[name]() if name in commands else ""
+
+    def there(self, command: str) -> str:
+        """A command of the host's shell, run from here."""
+        if self._node:
+            return f"srun --overlap --nodes=1 --ntasks=1 --nodelist={quote(self._node)} sh -c {quote(command)}"
+        if self._route is None:
+            return command
+        return f"{self._ssh()} {quote(command) if command != 'true' else command}"
+
+    def _ssh(self) -> str:
+        """ssh with the flags the user gave, as the rest is in the configuration that ssh reads too."""
+        assert self._route is not None
+        words = ["ssh", "-o", "BatchMode=yes"]
+        for option in self._options.options:
+            words += ["-o", option]
+        if self._options.port is not None:
+            words += ["-p", str(self._options.port)]
+        if self._options.identity is not None:
+            words += ["-i", self._options.identity]
+        return join([*words, f"{self._route.user}@{self._route.name}" if self._route.user else self._route.name])
+
+    def _name(self) -> str:
+        return "" if self._route is None else f"getent ahosts {quote(self._route.hostname)}"
+
+    def _tcp(self) -> str:
+        route = self._route
+        if route is None:
+            return ""
+        if route.jump is not None:
+            jump = f"{route.jump.user}@{route.jump.name}" if route.jump.user else route.jump.name
+            place = f"[{route.hostname}]" if ":" in route.hostname else route.hostname
+            return f"ssh -W {quote(f'{place}:{route.port}')} {quote(jump)}"
+        if route.proxy_command is not None:
+            return route.proxy_command
+        probe = f"exec 3<>/dev/tcp/{quote(route.hostname)}/{route.port}"
+        return f"timeout {max(1, round(route.timeout))} bash -c {quote(probe)}"
+
+    def _host_key(self) -> str:
+        route = self._route
+        if route is None:
+            return ""
+        if route.proxy_command is not None:
+            return self._ssh().replace("ssh ", "ssh -v ", 1) + " true"
+        port = f"-p {route.port} " if route.port != 22 else ""
+        scan = f"ssh-keyscan {port}{quote(route.hostname)}"
+        if route.jump is not None:
+            scan = f"ssh {quote(route.jump.name)} {scan}"
+        return f"{scan} | ssh-keygen -lf -"

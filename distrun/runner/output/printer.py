@@ -1,0 +1,170 @@
+"""All that the launcher prints goes through one thread, so that a blocked terminal blocks nobody else.
+
+Its queue needs no bound of its own: an agent sends no more than a window of output that is not acknowledged.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from queue import Empty, SimpleQueue
+
+from distrun.runner.output.lines import Console, LineSplitter
+from distrun.runner.output.sinks import RankFiles, Sink
+from distrun.runner.supervision import events
+
+PATIENCE = 0.1  # seconds an unfinished line, such as the prompt of a debugger, is held back before it is shown
+
+_COLOURS = {"stdout": b"36", "stderr": b"31"}
+
+
+@dataclass(frozen=True)
+class Style:
+    """How output is to look."""
+
+    tags: bool = True
+    """Whether each line begins with the rank that wrote it."""
+    ranks: frozenset[int] | None = None
+    """The ranks shown; None = all."""
+    prompts: bool = False
+    """Whether unfinished lines are shown after a moment even when no terminal is there to show them."""
+
+
+@dataclass(frozen=True)
+class _Output:
+    rank: int
+    stream: str
+    data: bytes
+    acknowledge: Callable[[int], None]
+
+
+@dataclass(frozen=True)
+class _Last:
+    failure_report: str | None
+
+
+class Printer:
+    """The thread that prints: what ranks write, and what the launcher has to say."""
+
+    def __init__(
+        self,
+        stdout: Sink,
+        stderr: Sink,
+        style: Style = Style(),
+        files: RankFiles | None = None,
+        post: Callable[[events.Event], None] = lambda event: None,
+    ) -> None:
+        """Args: where to print; how; where to keep all output besides; who is told when printing fails or is done."""
+        self._sinks = {"stdout": stdout, "stderr": stderr}
+        self._style = style
+        self._files = files
+        self._post = post
+        self._queue: SimpleQueue[_Output | bytes | _Last] = SimpleQueue()
+        self._splitters: dict[tuple[int, str], LineSplitter] = {}
+        self._held_since: dict[tuple[int, str], float] = {}
+        self._closed: set[str] = set()
+        consoles = {sink.identity: Console(sink.is_terminal) for sink in (stdout, stderr)}
+        self._consoles = {stream: consoles[sink.identity] for stream, sink in self._sinks.items()}
+        self._thread = threading.Thread(target=self._run, name="distrun printer", daemon=True)
+
+    def start(self) -> None:
+        """Begin to print."""
+        self._thread.start()
+
+    def output(self, rank: int, stream: str, data: bytes, acknowledge: Callable[[int], None]) -> None:
+        """Print what a rank wrote to "stdout" or "stderr", and acknowledge it when that is done; never blocks."""
+        self._queue.put(_Output(rank, stream, data, acknowledge))
+
+    def say(self, text: str) -> None:
+        """Print a dim line of the launcher's own on stderr; never blocks."""
+        self._queue.put(self._coloured("stderr", b"2", text.encode(errors="surrogateescape")))
+
+    def close(self, failure_report: str | None = None) -> None:
+        """Print what is left, unfinished lines too, and last the story; then post `Printed` and end; never blocks."""
+        self._queue.put(_Last(failure_report))
+
+    def _run(self) -> None:
+        try:
+            while not isinstance(item := self._next(), _Last):
+                if isinstance(item, bytes):
+                    self._say(item)
+                else:
+                    self._print(item)
+                self._show_unfinished(time.monotonic() - PATIENCE)
+            self._finish_lines()
+            if item.failure_report is not None:
+                self._say(item.failure_report.encode(errors="surrogateescape"))
+        finally:
+            if self._files is not None:
+                self._files.close()
+            self._post(events.Printed())
+
+    def _next(self) -> _Output | bytes | _Last:
+        """The next item; meanwhile lines that have been unfinished for too long are shown."""
+        while self._held_since:
+            wait = min(self._held_since.values()) + PATIENCE - time.monotonic()
+            try:
+                return self._queue.get(timeout=max(0.0, wait))
+            except Empty:
+                self._show_unfinished(time.monotonic() - PATIENCE)
+        return self._queue.get()
+
+    def _print(self, item: _Output) -> None:
+        if self._files is not None:
+            self._keep(self._files, item)
+        if self._style.ranks is None or item.rank in self._style.ranks:
+            key = item.rank, item.stream
+            splitter = self._splitters.setdefault(key, LineSplitter())
+            self._show(key, splitter.feed(item.data))
+            if not splitter.has_partial:
+                self._held_since.pop(key, None)
+            elif self._style.prompts or self._sinks[item.stream].is_terminal:
+                self._held_since.setdefault(key, time.monotonic())
+        item.acknowledge(len(item.data))
+
+    def _keep(self, files: RankFiles, item: _Output) -> None:
+        try:
+            files.write(item.rank, item.stream, item.data)
+        except OSError as error:  # the disk is full: the training matters more than its copy
+            self._files = None
+            self._write("stderr", f"distrun: --output-dir is no longer written: {error.strerror}\n".encode())
+
+    def _show_unfinished(self, before: float) -> None:
+        for key in [key for key, since in self._held_since.items() if since <= before]:
+            del self._held_since[key]
+            self._show(key, [self._splitters[key].flush()])
+
+    def _say(self, line: bytes) -> None:
+        self._write("stderr", self._consoles["stderr"].end_line() + line + b"\n")
+
+    def _finish_lines(self) -> None:
+        """Show every beginning of a line, and with tags, which stand for whole lines, its end too."""
+        for key, splitter in self._splitters.items():
+            if splitter.has_partial:
+                self._show(key, [splitter.flush()])
+        self._held_since.clear()
+        for stream, console in self._consoles.items():
+            if self._style.tags:
+                self._write(stream, console.end_line())
+
+    def _show(self, key: tuple[int, str], pieces: list[bytes]) -> None:
+        rank, stream = key
+        tag = self._coloured(stream, _COLOURS[stream], b"[%d]" % rank) + b" " if self._style.tags else b""
+        self._write(stream, self._consoles[stream].compose(key, tag, pieces))
+
+    def _coloured(self, stream: str, colour: bytes, text: bytes) -> bytes:
+        if self._sinks[stream].is_terminal and not os.environ.get("NO_COLOR"):
+            return b"\x1b[" + colour + b"m" + text + b"\x1b[0m"
+        return text
+
+    def _write(self, stream: str, data: bytes) -> None:
+        if not data or stream in self._closed:
+            return
+        try:
+            self._sinks[stream].write(data)
+        except (OSError, ValueError):  # the reader is gone, or the stream closed
+            self._closed.add(stream)
+            self._post(events.OutputClosed())

@@ -1,0 +1,199 @@
+"""The hosts a batch scheduler has given us: Slurm, PBS or LSF. Its variables and files in, hosts with their slots out."""
+
+from __future__ import annotations
+
+import itertools
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from distrun.errors import UsageError
+from distrun.runner.planning.hosts import Host, merge
+
+_REMEDY = "let {scheduler} set it, or give the hosts with -H"
+_FIRST_SPECIAL_STEP = 0xFFFFFFF0  # Slurm's numbers for the batch script and the interactive shell, which are no steps
+_MOST_HOSTS = 1 << 16  # so that a typing error does not fill the memory
+# gpu[01-04,07]-[0-1]x: names with lists of numbers in brackets
+_ELEMENT = re.compile(r"(?:[^,\[\]]|\[[^\[\]]*\])+")
+_PART = re.compile(r"([^\[\]]+)|\[([^\[\]]*)\]")
+_RANGE = re.compile(r"(\d+)(?:-(\d+))?", re.ASCII)
+
+
+@dataclass(frozen=True)
+class Allocation:
+    """What a scheduler has given us."""
+
+    scheduler: str
+    """Slurm, PBS or LSF."""
+    hosts: tuple[Host, ...]
+    """In the scheduler's order, each with its slots."""
+    name: str = ""
+    """The scheduler's name of the job."""
+
+    def __str__(self) -> str:
+        name = f" {self.name}" if self.name else ""
+        return f"{self.scheduler} job{name}: {','.join(map(str, self.hosts))}"
+
+
+def current(environ: Mapping[str, str]) -> Allocation | None:
+    """The allocation this process is in, None when it is in none.
+
+    Raises:
+        UsageError: the scheduler's variables or files cannot be understood.
+    """
+    if environ.get("SLURM_JOB_ID") and environ.get("SLURM_JOB_NODELIST"):
+        return _slurm(environ)
+    if environ.get("PBS_NODEFILE"):
+        return _pbs(environ)
+    if environ.get("LSB_JOBID"):
+        return _lsf(environ)
+    return None
+
+
+def is_own_node(environ: Mapping[str, str], host: str) -> bool:
+    """Whether this process has all that Slurm allocated to us on a host.
+
+    A task that srun started may have fewer cores than that, and a shell that salloc started outside has none of them.
+    """
+    return environ.get("SLURMD_NODENAME") == host and not _is_task(environ)
+
+
+def _is_task(environ: Mapping[str, str]) -> bool:
+    step = environ.get("SLURM_STEP_ID", "")
+    return step.isdecimal() and int(step) < _FIRST_SPECIAL_STEP
+
+
+# --- Slurm
+
+
+def _slurm(environ: Mapping[str, str]) -> Allocation:
+    tasks = environ.get("SLURM_STEP_NUM_TASKS", "1")
+    if tasks.isdecimal() and int(tasks) > 1:
+        raise UsageError(
+            f"srun started {tasks} copies of distrun (SLURM_STEP_NUM_TASKS), which would start each rank {tasks} times: "
+            "start distrun once, without srun, or the script by srun, without distrun"
+        )
+    names = expand(environ["SLURM_JOB_NODELIST"])
+    slots = _slurm_slots(environ, len(names))
+    hosts = tuple(Host(name, count) for name, count in zip(names, slots, strict=True))
+    return Allocation("Slurm", hosts, environ["SLURM_JOB_ID"])
+
+
+def _slurm_slots(environ: Mapping[str, str], hosts: int) -> list[int]:
+    """Slots per host: the tasks that were asked for; else one per GPU; else what Slurm makes of no number of tasks.
+
+    A shell that srun started (`srun --pty bash`) is told the tasks of its own step only, so there it is one per core.
+    """
+    tasks = None if _is_task(environ) else environ.get("SLURM_TASKS_PER_NODE")
+    is_stated = any(name in environ for name in ("SLURM_NTASKS", "SLURM_NTASKS_PER_NODE"))
+    if tasks and is_stated:
+        return _counts("SLURM_TASKS_PER_NODE", tasks, hosts)
+    for variable in ("SLURM_GPUS_PER_NODE", "SLURM_GPUS_ON_NODE"):
+        count = environ.get(variable, "").rpartition(":")[2]  # 4 or a100:4
+        if count.isdecimal() and int(count):
+            return [int(count)] * hosts
+    if tasks:
+        return _counts("SLURM_TASKS_PER_NODE", tasks, hosts)
+    cpus = environ.get("SLURM_JOB_CPUS_PER_NODE")
+    if not cpus:
+        return [1] * hosts
+    per_task = environ.get("SLURM_CPUS_PER_TASK", "1")
+    divisor = int(per_task) if per_task.isdecimal() and int(per_task) else 1
+    return [max(1, count // divisor) for count in _counts("SLURM_JOB_CPUS_PER_NODE", cpus, hosts)]
+
+
+def _counts(variable: str, text: str, hosts: int) -> list[int]:
+    """Slurm's way to write counts per host: `2(x3),1` is 2,2,2,1."""
+    counts: list[int] = []
+    for word in text.split(","):
+        match = re.fullmatch(r"(\d+)(?:\(x(\d+)\))?", word, re.ASCII)
+        if match is None or int(match[1]) == 0 or len(counts) + int(match[2] or 1) > hosts:
+            break
+        counts += [int(match[1])] * int(match[2] or 1)
+    else:
+        if len(counts) == hosts:
+            return counts
+    raise UsageError(
+        f"{variable}={text!r} is no list of counts like 2(x3),1 for {hosts} hosts: {_REMEDY.format(scheduler='Slurm')}"
+    )
+
+
+def expand(text: str) -> list[str]:
+    """The names in a host list as Slurm writes it: `n[1-2,07],gpu[1-2]-[0-1]` is n1, n2, n07, gpu1-0, gpu1-1 and so on.
+
+    Raises:
+        UsageError: the text is no such list.
+    """
+    elements = _ELEMENT.findall(text)
+    if not elements or ",".join(elements) != text:
+        raise _bad_list(text)
+    names: list[str] = []
+    for element in elements:
+        choices = [
+            [literal] if literal else _numbers(numbers, text) for literal, numbers in _PART.findall(element.strip())
+        ]
+        names += itertools.islice(map("".join, itertools.product(*choices)), _MOST_HOSTS + 1 - len(names))
+        if len(names) > _MOST_HOSTS:
+            raise UsageError(f"the host list {text!r} has more than {_MOST_HOSTS} hosts: give a shorter one with -H")
+    return names
+
+
+def _numbers(text: str, whole: str) -> list[str]:
+    """What stands in brackets: `01-04,07`. Leading zeros set the width."""
+    numbers: list[str] = []
+    for word in text.split(","):
+        match = _RANGE.fullmatch(word)
+        first, last = (int(match[1]), int(match[2] or match[1])) if match else (1, 0)
+        if not first <= last:
+            raise _bad_list(whole)
+        width = len(match[1]) if match and match[1].startswith("0") else 0
+        last = min(last, first + _MOST_HOSTS)
+        numbers += [str(number).zfill(width) for number in range(first, last + 1)]
+    return numbers
+
+
+def _bad_list(text: str) -> UsageError:
+    return UsageError(
+        f"{text!r} is no host list like node[01-04,07],login1: {_REMEDY.format(scheduler='Slurm (SLURM_JOB_NODELIST)')}"
+    )
+
+
+# --- PBS and LSF
+
+
+def _pbs(environ: Mapping[str, str]) -> Allocation:
+    """One line per slot, or one per host and PBS_NUM_PPN slots on each."""
+    file = environ["PBS_NODEFILE"]
+    hosts = merge(Host(name, 1) for name in _lines("PBS_NODEFILE", file, "PBS"))
+    per_host = environ.get("PBS_NUM_PPN", "")
+    if per_host.isdecimal() and int(per_host) and all(host.slots == 1 for host in hosts):
+        hosts = [Host(host.name, int(per_host)) for host in hosts]
+    return Allocation("PBS", tuple(hosts), environ.get("PBS_JOBID", ""))
+
+
+def _lsf(environ: Mapping[str, str]) -> Allocation | None:
+    """LSF says it in three ways; the shell's variables are not set for very long lists."""
+    if file := environ.get("LSB_DJOB_HOSTFILE"):
+        hosts = [Host(name, 1) for name in _lines("LSB_DJOB_HOSTFILE", file, "LSF")]
+    elif text := environ.get("LSB_MCPU_HOSTS"):
+        words = text.split()
+        if len(words) % 2 or not all(word.isdecimal() and int(word) for word in words[1::2]):
+            raise UsageError(
+                f"LSB_MCPU_HOSTS={text!r} is no list of hosts and slots like 'a 4 b 4': {_REMEDY.format(scheduler='LSF')}"
+            )
+        hosts = [Host(name, int(slots)) for name, slots in zip(words[::2], words[1::2], strict=True)]
+    else:
+        hosts = [Host(name, 1) for name in environ.get("LSB_HOSTS", "").split()]
+    return Allocation("LSF", tuple(merge(hosts)), environ["LSB_JOBID"]) if hosts else None
+
+
+def _lines(variable: str, file: str, scheduler: str) -> list[str]:
+    try:
+        names = Path(file).read_text().split()
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "it is not text"
+        raise UsageError(f"{variable}={file!r} cannot be read: {reason}; give the hosts with -H") from None
+    if not names:
+        raise UsageError(f"{variable}={file!r} names no host: {_REMEDY.format(scheduler=scheduler)}")
+    return names

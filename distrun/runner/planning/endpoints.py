@@ -1,0 +1,78 @@
+"""What can be told to the ranks only when all hosts have answered: the addresses and ports where they meet. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+
+from distrun.runner.planning import tf_config
+from distrun.runner.planning.networks import Networks, endpoint
+from distrun.runner.planning.plan import AgentPlan, LaunchPlan
+from distrun.runner.protocol.handshake import Answer
+
+
+def completed(plan: LaunchPlan, answer: Callable[[str], Answer]) -> dict[str, AgentPlan]:
+    """The parts of a plan by host, with the places where the ranks meet.
+
+    What the user exports stays as it is: a name that a rank's part of the plan does not have is not put there.
+
+    Args:
+        plan: the plan.
+        answer: what a host's agent says of it.
+
+    Raises:
+        UsageError: the network that was asked for is not there.
+    """
+    first = plan.agents[0]
+    answers = {part.host: answer(part.host) for part in plan.agents}
+    if len(plan.agents) == 1:
+        found = _meeting_place("127.0.0.1", answers[first.host].port) if first.remote else {}
+        return {first.host: _with(first, found, _tf_configs(plan, answers, {first.host: "127.0.0.1"}), {})}
+    networks = Networks({host: said.addresses for host, said in answers.items()}, plan.network)
+    interfaces = {host: networks.of(host) for host in answers}
+    addresses = {host: items[0].address for host, items in interfaces.items() if items}
+    guessed = first.ranks[0].environ.get("DISTRUN_MASTER_ADDR", first.host)
+    found = _meeting_place(addresses.get(first.host, guessed), answers[first.host].port)
+    ends = [endpoint(item.address, answers[first.host].rendezvous) for item in interfaces[first.host]]
+    found["DISTRUN_RENDEZVOUS"] = ",".join(ends)
+    configs = _tf_configs(plan, answers, addresses)
+    return {part.host: _with(part, found, configs, _interfaces(part, networks, plan.network)) for part in plan.agents}
+
+
+def _meeting_place(address: str, port: int) -> dict[str, str]:
+    """Where rank 0 is, in the variables of several frameworks."""
+    return {
+        **dict.fromkeys(("MASTER_ADDR", "DISTRUN_MASTER_ADDR"), address),
+        **dict.fromkeys(("MASTER_PORT", "DISTRUN_MASTER_PORT"), str(port)),
+        "JAX_COORDINATOR_ADDRESS": endpoint(address, port),
+    }
+
+
+def _tf_configs(plan: LaunchPlan, answers: Mapping[str, Answer], addresses: Mapping[str, str]) -> list[str]:
+    """TF_CONFIG for each rank, if it was asked for; hosts without an address go by their names."""
+    if plan.ps is None:
+        return []
+    places = [endpoint(addresses.get(host, host), port) for host, said in answers.items() for port in said.ports]
+    return tf_config.values(places, plan.ps)
+
+
+def _interfaces(part: AgentPlan, networks: Networks, network: str) -> dict[str, str]:
+    """What tells other frameworks which interface leads to the other hosts.
+
+    Gloo asks for the address of the host's own name, which may be unknown or 127.0.1.1. NCCL looks at the interfaces and
+    knows better than we do, unless the user has chosen one.
+    """
+    best = networks.of(part.host)
+    names = list(dict.fromkeys(item.name for item in best))
+    if not names or not (network or len(names) == 1 or networks.is_shared(best[0])):
+        return {}
+    chosen = {"GLOO_SOCKET_IFNAME": names[0]}
+    return {**chosen, "NCCL_SOCKET_IFNAME": "=" + ",".join(names)} if network else chosen
+
+
+def _with(part: AgentPlan, found: Mapping[str, str], configs: Sequence[str], defaults: dict[str, str]) -> AgentPlan:
+    ranks = []
+    for rank in part.ranks:
+        known = {**found, "TF_CONFIG": configs[rank.rank]} if configs else found
+        ranks.append(replace(rank, environ={name: known.get(name, value) for name, value in rank.environ.items()}))
+    return replace(part, ranks=ranks, defaults=defaults)

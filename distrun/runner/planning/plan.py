@@ -1,0 +1,360 @@
+"""The launch plan: which rank runs where with which environment, as frozen data. Pure; effects are elsewhere."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+from collections.abc import Container, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+
+from distrun.errors import UsageError
+from distrun.runner.planning import environ as environs
+from distrun.runner.planning import tf_config
+from distrun.runner.planning.hosts import Host
+from distrun.runner.planning.networks import endpoint
+from distrun.runner.planning.ssh_config import Route
+from distrun.runtime.contract import NETWORK, STALL_TIMEOUT, STALL_WARNING, START_TIMEOUT, WIRE_DTYPE, LaunchContract
+
+_HIDDEN = ("DISTRUN_KEY",)
+
+
+@dataclass(frozen=True)
+class LaunchRequest:
+    """What the user asks for; the defaults are those of the command line."""
+
+    command: tuple[str, ...]
+    np: int | None = None
+    """How many ranks; None = every slot of the hosts."""
+    hosts: tuple[Host, ...] = ()
+    """Empty = this machine, with as many slots as it takes."""
+    exports: tuple[str, ...] = ()
+    """The values of `-x`."""
+    wdir: str | None = None
+    openmpi_env: bool = False
+    slots: int | None = None
+    """Slots of each host that does not state its own; None = this machine's take, and 1 on every other host."""
+    share_gpus: bool = False
+    """Whether a host may have more ranks than GPUs were listed for it."""
+    stdin: int | None = None
+    """The rank that gets the launcher's standard input."""
+    stall_warning: float | None = None
+    stall_timeout: float | None = None
+    start_timeout: float | None = None
+    network: str | None = None
+    """The interfaces and subnets that ranks of different hosts may use, by commas."""
+    wire_dtype: str | None = None
+    """The half-precision type in which float32 and float64 travel between hosts; None = they travel as they are."""
+    launcher: str | None = None
+    """What starts ranks on other hosts: ssh, srun or mpirun; None = what fits."""
+    mpi_args: str | None = None
+    """Further arguments for mpirun, quoted as in a shell."""
+    tf_config: bool = False
+    """Whether ranks get TF_CONFIG."""
+    ps: int = 0
+    """How many ranks are parameter servers in TF_CONFIG."""
+    tag_output: bool = True
+    output_dir: str | None = None
+    rank_filter: str | None = None
+
+
+@dataclass(frozen=True)
+class Launcher:
+    """What the plan needs to know of the launching process and of the moment."""
+
+    environ: Mapping[str, str]
+    cwd: str
+    job: str
+    key: str
+    master_port: int
+    cores: int
+    slots: int
+    """Slots of this machine when the user gives none."""
+    routes: Mapping[str, Route] = field(default_factory=dict)
+    """Where the hosts are that are not this machine."""
+    address: str = "127.0.0.1"
+    """This machine's address as the other hosts reach it."""
+
+
+@dataclass(frozen=True)
+class RankPlan:
+    """One rank: its place in the world and the variables that are its own."""
+
+    rank: int
+    local_rank: int
+    local_size: int
+    cross_rank: int
+    cross_size: int
+    environ: dict[str, str]
+    stdin: bool = False
+    """Whether it gets the launcher's standard input; the others read an empty one."""
+
+
+@dataclass(frozen=True)
+class AgentPlan:
+    """All that one host's agent is told."""
+
+    host: str
+    command: list[str]
+    wdir: str
+    grace: float
+    environ: dict[str, str]
+    """What all ranks of the host have in common."""
+    ranks: list[RankPlan]
+    remote: bool = False
+    """Whether `environ` is to be completed with what a login on the host gives; see `environ.at_home`."""
+    ports: int = 0
+    """How many free ports of the host its ranks need."""
+    defaults: dict[str, str] = field(default_factory=dict)
+    """Variables for which both `environ` and a login may have other values, and these win."""
+
+    def to_json(self) -> bytes:
+        """As the payload of a PLAN frame; bytes that are not UTF-8 (surrogates in Python) survive as escapes."""
+        return json.dumps(asdict(self)).encode("ascii")
+
+    @classmethod
+    def from_json(cls, payload: bytes) -> AgentPlan:
+        """The inverse of `to_json`."""
+        values = json.loads(payload)
+        return cls(**{**values, "ranks": [RankPlan(**rank) for rank in values["ranks"]]})
+
+
+@dataclass(frozen=True)
+class LaunchPlan:
+    """The whole job."""
+
+    job: str
+    size: int
+    agents: tuple[AgentPlan, ...]
+    routes: Mapping[str, Route] = field(default_factory=dict)
+    """How the hosts that are not this machine are reached."""
+    notes: tuple[str, ...] = ()
+    """What the launcher decided by itself and the user should know, a sentence each."""
+    network: str = ""
+    """The interfaces and subnets that ranks of different hosts may use, by commas; empty = all."""
+
+    servers: frozenset[int] = frozenset()
+    """The ranks that never end by themselves: the job is over when all others are."""
+    ps: int | None = None
+    """How many ranks are parameter servers in TF_CONFIG; None = it is not asked for."""
+    launcher: str = "ssh"
+    """What starts ranks on other hosts: ssh, srun or mpirun."""
+    by_mpirun: str = ""
+    """What mpirun starts, for people. The only process of the plan is mpirun then."""
+
+    @property
+    def needs_answers(self) -> bool:
+        """Whether the ranks must be told what only their hosts know; see `places.completed`."""
+        return len(self.agents) > 1 or any(agent.remote or agent.ports for agent in self.agents)
+
+    def host_of(self, rank: int) -> str:
+        """The name of the host a rank runs on."""
+        return next(agent.host for agent in self.agents for item in agent.ranks if item.rank == rank)
+
+
+def place(
+    hosts: Sequence[Host], np: int | None, default_slots: int, remote: Container[str] = ()
+) -> list[tuple[Host, int]]:
+    """How many ranks each host gets: hosts are filled in the order given, all slots of one before the next.
+
+    Hosts whose slots nobody stated have `default_slots`, remote ones 1, and take more when `np` asks for more than all
+    have together.
+
+    Raises:
+        UsageError: `np` is not positive, or more than the slots the user stated.
+    """
+    if np is not None and np < 1:
+        raise UsageError(f"-np {np} asks for no rank at all: give a number >= 1")
+    defaults = [1 if host.name in remote else default_slots for host in hosts]
+    slots = [default if host.slots is None else host.slots for host, default in zip(hosts, defaults, strict=True)]
+    elastic = [index for index, host in enumerate(hosts) if host.slots is None]
+    missing = (sum(slots) if np is None else np) - sum(slots)
+    if missing > 0 and not elastic:
+        stated = ",".join(map(str, hosts))
+        raise UsageError(
+            f"-np {np} asks for more ranks than the {sum(slots)} slots of {stated}: lower -np or give hosts more slots"
+        )
+    for position in range(max(0, missing)):
+        slots[elastic[position % len(elastic)]] += 1
+    remaining = sum(slots) if np is None else np
+    placed = []
+    for host, capacity in zip(hosts, slots, strict=True):
+        count = min(capacity, remaining)
+        remaining -= count
+        if count:
+            placed.append((host, count))
+    return placed
+
+
+def make_plan(request: LaunchRequest, launcher: Launcher, grace: float = 5.0) -> LaunchPlan:
+    """Turn a request into the plan of the whole job.
+
+    Raises:
+        UsageError: the request cannot be met as it stands.
+    """
+    hosts = [host if host.slots else replace(host, slots=request.slots) for host in request.hosts]
+    default_slots = request.slots or launcher.slots
+    placed = place(hosts or [Host("localhost", request.slots)], request.np, default_slots, launcher.routes)
+    size = sum(count for _, count in placed)
+    if request.stdin is not None and request.stdin not in range(size):
+        raise UsageError(f"--stdin {request.stdin} is not a rank of this job: allowed are none and 0 to {size - 1}")
+    if request.ps and not request.tf_config:
+        raise UsageError(f"--ps {request.ps} says who is what in TF_CONFIG: give --tf-config too, or leave it out")
+    tf_config.check(size, request.ps)
+    contracts = iter(_contracts([(host.name, count) for host, count in placed], launcher))
+    inherited = environs.inherited(launcher.environ)
+    exports, notes = environs.requested(request.exports, inherited)
+    agents = []
+    for host, count in placed:
+        remote = host.name in launcher.routes
+        common = {
+            **(environs.forwarded(inherited) if remote else inherited),
+            **settings(request),
+            **_gpus(host, count, request.share_gpus),
+            **exports,
+        }
+        chosen = {"OMP_NUM_THREADS": environs.AUTO} if remote else environs.threads(common, launcher.cores, count)
+        shared = {"PYTHONUNBUFFERED": "1", **chosen, **common}
+        ranks = [_rank_plan(next(contracts), request, exports) for _ in range(count)]
+        wdir = request.wdir or launcher.cwd
+        ports = count if request.tf_config else 0
+        agents.append(AgentPlan(host.name, list(request.command), wdir, grace, shared, ranks, remote, ports))
+        if "OMP_NUM_THREADS" not in common and not remote:
+            why = f"{_count(launcher.cores, 'core')}, {_count(count, 'rank')}"
+            notes.append(f"OMP_NUM_THREADS={shared['OMP_NUM_THREADS']} on {host.name} ({why}); set it to override")
+    routes = {agent.host: launcher.routes[agent.host] for agent in agents if agent.remote}
+    network = request.network or exports.get(NETWORK) or inherited.get(NETWORK, "")
+    servers = tf_config.servers(size, request.ps)
+    ps = request.ps if request.tf_config else None
+    return LaunchPlan(launcher.job, size, tuple(agents), routes, tuple(notes), network, servers, ps)
+
+
+def _gpus(host: Host, ranks: int, share: bool) -> dict[str, str]:
+    """The variables by which ranks find the GPUs listed for their host."""
+    if host.gpus and ranks > len(host.gpus) and not share:
+        raise UsageError(
+            f"{ranks} ranks on {host.name} are more than its {_count(len(host.gpus), 'GPU')} {','.join(host.gpus)}: "
+            "list more, lower its slots, or give --share-gpus"
+        )
+    listed = {"CUDA_VISIBLE_DEVICES": ",".join(host.gpus)} if host.gpus else {}
+    return {**listed, **({"DISTRUN_SHARE_GPUS": "1"} if share else {})}
+
+
+def _master_addr(placed: list[tuple[str, int]], launcher: Launcher) -> str:
+    """Rank 0's address as the other hosts of the job reach it; a single host needs no network."""
+    first = placed[0][0]
+    if len(placed) == 1:
+        return "127.0.0.1"
+    return launcher.routes[first].hostname if first in launcher.routes else launcher.address
+
+
+def _contracts(placed: list[tuple[str, int]], launcher: Launcher) -> list[LaunchContract]:
+    """The contracts of all ranks, in rank order.
+
+    With hosts of 2, 1 and 2 ranks, local rank 1 exists on the first and third host only: rank 4 has cross rank 1(2).
+    """
+    size = sum(count for _, count in placed)
+    cross_sizes = [sum(count > local_rank for _, count in placed) for local_rank in range(max(c for _, c in placed))]
+    cross_ranks = [0] * len(cross_sizes)
+    master_addr = _master_addr(placed, launcher)
+    contracts: list[LaunchContract] = []
+    for host, local_size in placed:
+        for local_rank in range(local_size):
+            contracts.append(
+                LaunchContract(
+                    job=launcher.job,
+                    key=launcher.key,
+                    rank=len(contracts),
+                    size=size,
+                    local_rank=local_rank,
+                    local_size=local_size,
+                    cross_rank=cross_ranks[local_rank],
+                    cross_size=cross_sizes[local_rank],
+                    hostname=host,
+                    master_addr=master_addr,
+                    master_port=launcher.master_port,
+                )
+            )
+            cross_ranks[local_rank] += 1
+    return contracts
+
+
+def _rank_plan(contract: LaunchContract, request: LaunchRequest, exports: Mapping[str, str]) -> RankPlan:
+    variables = contract.to_environ()
+    variables["JAX_COORDINATOR_ADDRESS"] = endpoint(contract.master_addr, contract.master_port)
+    if request.tf_config:
+        variables["TF_CONFIG"] = ""  # when all hosts have found their ports
+    if request.openmpi_env:
+        variables |= contract.openmpi_environ()
+    return RankPlan(
+        contract.rank,
+        contract.local_rank,
+        contract.local_size,
+        contract.cross_rank,
+        contract.cross_size,
+        {name: value for name, value in variables.items() if name not in exports},  # -x MASTER_PORT=29500 is obeyed
+        contract.rank == request.stdin,
+    )
+
+
+def settings(request: LaunchRequest) -> dict[str, str]:
+    """The settings of distrun that the user asks for, as variables."""
+    times = {
+        STALL_WARNING: request.stall_warning,
+        STALL_TIMEOUT: request.stall_timeout,
+        START_TIMEOUT: request.start_timeout,
+    }
+    chosen = {NETWORK: request.network, WIRE_DTYPE: request.wire_dtype}
+    given = {name: value for name, value in chosen.items() if value}
+    return {**given, **{name: f"{value:g}" for name, value in times.items() if value is not None}}
+
+
+def parse_ranks(text: str, size: int) -> frozenset[int]:
+    """The value of `--rank-filter`, such as `0,2-3`.
+
+    Raises:
+        UsageError: the text is not a list of ranks of a job of this size.
+    """
+    ranks: set[int] = set()
+    for entry in text.split(","):
+        match = re.fullmatch(r"\s*(\d+)(?:-(\d+))?\s*", entry, re.ASCII)
+        first, last = (int(match[1]), int(match[2] or match[1])) if match else (1, 0)
+        if not first <= last < size:
+            raise UsageError(
+                f"--rank-filter {text!r}: {entry!r} is wrong; allowed are ranks 0 to {size - 1} as in 0,2-3"
+            )
+        ranks.update(range(first, last + 1))
+    return frozenset(ranks)
+
+
+def describe(plan: LaunchPlan, inherited: Mapping[str, str]) -> str:
+    """The plan for people, without secrets. Variables that are as in `inherited` are left out."""
+    lines = [f"job {plan.job}: {plan.by_mpirun or spread(plan.size, len(plan.agents))}"]
+    lines += [f"note: {note}" for note in plan.notes]
+    for agent in plan.agents:
+        name = plan.routes.get(agent.host, agent.host)
+        lines += [
+            "mpirun:" if plan.by_mpirun else f"host {name}: {_count(len(agent.ranks), 'rank')}",
+            f"  directory: {agent.wdir}",
+            f"  command:   {shlex.join(agent.command)}",
+            *(f"  {text}" for text in _assignments(agent.environ, {} if agent.remote else inherited)),
+        ]
+        for rank in () if plan.by_mpirun else agent.ranks:
+            place_text = f"local {rank.local_rank}({rank.local_size}), host {rank.cross_rank}({rank.cross_size})"
+            lines.append(f"  rank {rank.rank}({plan.size}): {place_text}")
+            lines += [f"    {text}" for text in _assignments(rank.environ, {})]
+    return "\n".join(lines)
+
+
+def spread(ranks: int, hosts: int) -> str:
+    """`4 ranks on 2 hosts`."""
+    return f"{_count(ranks, 'rank')} on {_count(hosts, 'host')}"
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}{'s' * (number != 1)}"
+
+
+def _assignments(variables: Mapping[str, str], known: Mapping[str, str]) -> list[str]:
+    new = {name: value for name, value in variables.items() if known.get(name) != value}
+    return [f"{name}={'(secret)' if name in _HIDDEN else repr(value)}" for name, value in new.items()]

@@ -1,0 +1,201 @@
+"""From a request to a plan that this machine can carry out: the checks that look at the world, then the planning."""
+
+from __future__ import annotations
+
+import getpass
+import os
+import secrets
+import shutil
+import socket
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from distrun.errors import UsageError
+from distrun.runner.planning import allocation, networks
+from distrun.runner.planning.allocation import Allocation
+from distrun.runner.planning.hosts import Host, merge, parse_hostfile
+from distrun.runner.planning.plan import AgentPlan, Launcher, LaunchPlan, LaunchRequest, make_plan
+from distrun.runner.planning.ssh_config import Route, SshOptions, SshSettings, read_config
+from distrun.runner.protocol.exits import NOT_EXECUTABLE, NOT_FOUND
+from distrun.runner.system import machine
+from distrun.runtime.contract import BACKEND, WIRE_DTYPE
+
+_DEFAULTS = SshOptions()
+_CHOICES = {BACKEND: ("auto", "shared_memory", "tcp", "mpi"), WIRE_DTYPE: ("float16", "bfloat16")}
+
+
+class CommandError(UsageError):
+    """The command cannot be run; `status` is the exit status a shell would give."""
+
+    def __init__(self, text: str, status: int) -> None:
+        super().__init__(text)
+        self.status = status
+
+
+def prepare(request: LaunchRequest, grace: float, ssh: SshOptions = _DEFAULTS) -> LaunchPlan:
+    """Check a request against this machine and plan it.
+
+    Args:
+        request: what the user asks for.
+        grace: seconds from SIGTERM to SIGKILL.
+        ssh: how to reach other hosts.
+
+    Raises:
+        UsageError: the request cannot be met; CommandError when that is because of the command.
+    """
+    if request.network:
+        networks.parse(request.network)
+    _check_settings(request)
+    allocated = None if request.hosts and "SLURM_JOB_ID" not in os.environ else allocation.current(os.environ)
+    launcher = _fitting(request, allocated)
+    if request.wdir is not None:
+        request = replace(request, wdir=os.path.abspath(request.wdir))
+    notes: tuple[str, ...] = ()
+    if allocated is not None and not request.hosts:
+        given = tuple(replace(host, slots=request.slots or host.slots) for host in allocated.hosts)
+        request = replace(request, hosts=given)
+        notes = (f"hosts of {allocated}",)
+    hosts, routes = _sort_out_nodes(request.hosts) if launcher == "srun" else _sort_out(request.hosts, ssh)
+    request = replace(request, hosts=tuple(hosts))
+    if launcher == "mpirun":
+        from distrun.runner.planning import mpirun
+
+        plan = mpirun.make_plan(request, _launcher(routes), grace, ssh)
+        if not routes:
+            check_command(replace(plan.agents[0], command=list(request.command)))
+    else:
+        plan = replace(make_plan(request, _launcher(routes), grace), launcher=launcher)
+    plan = replace(plan, notes=(*notes, *plan.notes))
+    for agent in plan.agents:
+        if not agent.remote:
+            if request.wdir is not None and not os.path.isdir(request.wdir):
+                raise UsageError(f"--wdir {request.wdir!r} is not a directory: give one that exists on every host")
+            check_command(agent)
+    return plan
+
+
+def _fitting(request: LaunchRequest, allocated: Allocation | None) -> str:
+    """The launcher asked for, else the one that fits: srun for nodes that Slurm has given us, ssh for all others.
+
+    Raises:
+        UsageError: the one asked for cannot be used here.
+    """
+    in_slurm = allocated is not None and allocated.scheduler == "Slurm"
+    ours = () if allocated is None else allocated.hosts
+    strangers = {host.name for host in request.hosts} - {host.name for host in ours}
+    has_srun = shutil.which("srun") is not None
+    if request.mpi_args and request.launcher != "mpirun":
+        raise UsageError(f"--mpi-args {request.mpi_args!r} needs --launcher mpirun: no other launcher reads it")
+    if request.launcher == "srun" and not (in_slurm and has_srun):
+        lack = "a Slurm allocation: start distrun within salloc or sbatch" if has_srun else "srun: put it on PATH"
+        raise UsageError(f"--launcher srun needs {lack}, or use --launcher ssh")
+    if request.launcher == "srun" and strangers:
+        raise UsageError(
+            f"--launcher srun cannot start ranks on {', '.join(sorted(strangers))}: allowed are the hosts of {allocated}"
+        )
+    if request.launcher is not None:
+        return request.launcher
+    return "srun" if in_slurm and has_srun and not strangers else "ssh"
+
+
+def _sort_out_nodes(hosts: Sequence[Host]) -> tuple[list[Host], dict[str, Route]]:
+    """Nodes of a Slurm allocation, and those that srun must reach, which asks for no route."""
+    others = [host.name for host in hosts if not allocation.is_own_node(os.environ, host.name)]
+    return list(hosts), {name: Route(name, name) for name in others}
+
+
+def _check_settings(request: LaunchRequest) -> None:
+    """Refuse what every rank would refuse, one by one."""
+    settings = {**os.environ, **dict(spec.split("=", 1) for spec in request.exports if "=" in spec)}
+    for variable, allowed in _CHOICES.items():
+        if settings.get(variable, "") not in ("", *allowed):
+            raise UsageError(
+                f"{variable}={settings[variable]!r} is not one of {', '.join(allowed)}: correct or unset it"
+            )
+
+
+def read_hostfile(path: str) -> list[Host]:
+    """The hosts of a host file.
+
+    Raises:
+        UsageError: it cannot be read or understood.
+    """
+    try:
+        return parse_hostfile(Path(path).read_text(), f"hostfile {path!r}")
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "it is not text"
+        raise UsageError(f"hostfile {path!r} cannot be read: {reason}; give a file you may read") from None
+
+
+def check_command(agent: AgentPlan) -> None:
+    """Find the command before anything is started.
+
+    Raises:
+        CommandError: there is no such command.
+    """
+    command = agent.command[0]
+    path = os.path.join(agent.wdir, command) if os.sep in command else command
+    if shutil.which(path, path=agent.environ.get("PATH")) is not None:
+        return
+    remedy = "give a program on PATH or the path of one"
+    if Path(agent.wdir, command).is_file():
+        remedy = f"did you mean 'python {command}'?" if command.endswith(".py") else f"try 'chmod +x {command}'"
+        if os.sep in command:
+            raise CommandError(f"command {command!r} is not executable: {remedy}", NOT_EXECUTABLE)
+    raise CommandError(f"command {command!r} not found: {remedy}", NOT_FOUND)
+
+
+def _launcher(routes: Mapping[str, Route]) -> Launcher:
+    direct = [route.hostname for route in routes.values() if route.jump is None and route.proxy_command is None]
+    return Launcher(
+        environ=dict(os.environ),
+        cwd=os.getcwd(),
+        job=secrets.token_hex(16),
+        key=secrets.token_hex(32),
+        master_port=machine.free_port(),
+        cores=machine.count_cores(),
+        slots=machine.default_slots(),
+        routes=routes,
+        address=machine.address_towards(direct[0]) if direct else socket.gethostname(),
+    )
+
+
+def _sort_out(hosts: Sequence[Host], ssh: SshOptions) -> tuple[list[Host], dict[str, Route]]:
+    """All hosts, and how to reach those that are not this machine.
+
+    All names of this machine become the first of them, so that its ranks are numbered together. Another account of this
+    machine is reached like another machine.
+    """
+    others = [host for host in hosts if not (machine.is_own_name(host.name) and _is_own_account(host))]
+    if not others:
+        return merge(replace(host, name=hosts[0].name, user=None) for host in hosts), {}
+    home = os.path.expanduser("~")
+    settings = SshSettings(read_config(home), ssh, getpass.getuser(), home)
+    routes = {host: settings.route(host) for host in others}
+    ours = {*hosts} - {*others} | _aliases_of_us(routes)
+    first = next((host.name for host in hosts if host in ours), "")
+    merged = merge(replace(host, name=first, user=None) if host in ours else host for host in hosts)
+    names = Counter(host.name for host in merged)
+    for host in merged:
+        if names[host.name] > 1:
+            raise UsageError(f"host {host.name!r} is listed with two accounts: give it with one of them")
+    return merged, {host.name: route for host, route in routes.items() if host not in ours}
+
+
+def _aliases_of_us(routes: Mapping[Host, Route]) -> set[Host]:
+    """The hosts that are this machine under another name. Where SSH is configured to take a detour, nobody is asked; and
+    an alias of localhost leads elsewhere, to a container or through a tunnel."""
+    direct = {
+        host: route.hostname
+        for host, route in routes.items()
+        if route.jump is None and route.proxy_command is None and _is_own_account(host)
+        if route.hostname == host.name or not machine.is_own_name(route.hostname)
+    }
+    local = machine.local_names(set(direct.values()))
+    return {host for host, hostname in direct.items() if hostname in local}
+
+
+def _is_own_account(host: Host) -> bool:
+    return host.user is None or host.user == getpass.getuser()

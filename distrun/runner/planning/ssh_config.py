@@ -1,0 +1,242 @@
+"""Where and how to reach a host by SSH: flags and ~/.ssh/config in, a frozen route out. Nothing here connects."""
+
+from __future__ import annotations
+
+import glob
+import os
+import re
+import shlex
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from distrun.errors import UsageError
+from distrun.runner.planning.hosts import Host
+
+if TYPE_CHECKING:
+    from paramiko import SSHConfig
+
+_UNDERSTOOD = (
+    *("AddressFamily", "ConnectTimeout", "GlobalKnownHostsFile", "HostKeyAlias", "HostName", "IdentitiesOnly"),
+    *("IdentityAgent", "IdentityFile", "Port", "ProxyCommand", "ProxyJump", "StrictHostKeyChecking", "User"),
+    "UserKnownHostsFile",
+)
+_MOST_INCLUDES = 16  # files within files, as in OpenSSH
+# worker   me@worker:2222   [fe80::1]:22   ssh://me@worker:22
+_HOP = re.compile(r"(?:ssh://)?(?:(?P<user>[^@\s]+)@)?(?:\[(?P<v6>[^\]]+)\]|(?P<name>[^:@/\s]+))(?::(?P<port>\d+))?/?")
+
+
+@dataclass(frozen=True)
+class SshOptions:
+    """The flags that concern SSH."""
+
+    port: int | None = None
+    identity: str | None = None
+    options: tuple[str, ...] = ()
+    """`KEY=VALUE` as after `ssh -o`; they win over ~/.ssh/config."""
+    accept_new: bool = False
+    """Whether the key of a host never seen before is accepted and written down."""
+    python: str | None = None
+    """The Python of the remote hosts; None = the path of the launcher's own."""
+    keepalive: float = 15.0
+    """Seconds of silence after which a connection counts as dead; 0 = never."""
+    connect_timeout: float = 10.0
+
+
+@dataclass(frozen=True)
+class Route:
+    """Where and how one host is reached."""
+
+    name: str
+    """The host as the user names it."""
+    hostname: str
+    port: int = 22
+    user: str = ""
+    identities: tuple[str, ...] = ()
+    """Private keys the user named; tried first."""
+    default_identities: bool = True
+    """Whether ~/.ssh/id_* are tried too."""
+    use_agent: bool = True
+    known_hosts: tuple[str, ...] = ()
+    """The first is where new keys are written down."""
+    key_name: str = ""
+    """What known_hosts calls the host."""
+    strict: str = "yes"
+    """yes: keys must be known; accept-new: unknown ones are accepted; no: changed ones too."""
+    timeout: float = 10.0
+    family: str = "any"
+    jump: Route | None = None
+    proxy_command: str | None = None
+
+    def __str__(self) -> str:
+        """`b`, or `b (me@10.0.0.7 port 2222 through a)` when that is not all there is to say."""
+        port = f" port {self.port}" if self.port != 22 else ""
+        through = f" through {self.jump.name}" if self.jump else ""
+        place = self.hostname if self.hostname != self.name else ""
+        details = f"{place}{port}{through}".strip()
+        return f"{self.name} ({details})" if details else self.name
+
+
+class SshSettings:
+    """The user's SSH configuration together with the flags of this launch."""
+
+    def __init__(self, config: str, options: SshOptions, user: str, home: str) -> None:
+        """Args: text of the configuration, included files in place; the flags; the local user and home directory.
+
+        Raises:
+            UsageError: a flag or the configuration cannot be understood.
+        """
+        self._options = options
+        self._user = user
+        self._home = home
+        self._config = _parse(config)
+        self._config_of_targets = _parse(_preamble(options) + config)
+
+    def route(self, host: Host) -> Route:
+        """How to reach a host of the job."""
+        return self._route(host.name, host.user, None, frozenset(), self._config_of_targets)
+
+    def _route(self, name: str, user: str | None, port: int | None, seen: frozenset[str], config: SSHConfig) -> Route:
+        found = _lookup(config, name)
+        is_target = config is self._config_of_targets
+        chosen = (self._options.identity,) if is_target and self._options.identity else ()
+        identities = (*chosen, *found.get("identityfile", ()))
+        hostname = str(found["hostname"])
+        port = port or _number(found.get("port", "22"), "Port", 65535)
+        alias = str(found.get("hostkeyalias", ""))
+        route = Route(
+            name,
+            hostname,
+            port,
+            user or str(found.get("user", self._user)),
+            tuple(self._path(str(path)) for path in identities if str(path).lower() != "none"),
+            found.get("identitiesonly", "no") != "yes",
+            found.get("identitiesonly", "no") != "yes" and str(found.get("identityagent", "")).lower() != "none",
+            self._known_hosts(found),
+            alias or (hostname if port == 22 else f"[{hostname}]:{port}"),
+            self._strictness(found),
+            self._timeout(found),
+            str(found.get("addressfamily", "any")),
+            proxy_command=_proxy_command(found),
+        )
+        return replace(route, jump=self._jump(str(found.get("proxyjump", "none")), seen | {name}))
+
+    def _jump(self, text: str, seen: frozenset[str]) -> Route | None:
+        """The last of the hops a, b in `ProxyJump a,b`; each is reached through the one before it."""
+        route: Route | None = None
+        for hop in text.split(",") if text.lower() != "none" else ():
+            match = _HOP.fullmatch(hop.strip())
+            if match is None:
+                raise UsageError(
+                    f"ProxyJump {text!r} is not understood: allowed is [USER@]HOST[:PORT], separated by commas"
+                )
+            name = match["v6"] or match["name"]
+            if name in seen:  # `Host *` with a ProxyJump concerns the jump host too
+                return route
+            port = int(match["port"]) if match["port"] else None
+            reached = self._route(name, match["user"], port, seen, self._config)
+            route = reached if route is None else replace(reached, jump=route)
+        return route
+
+    def _known_hosts(self, found: Mapping[str, str]) -> tuple[str, ...]:
+        users = shlex.split(found.get("userknownhostsfile", "~/.ssh/known_hosts ~/.ssh/known_hosts2"))
+        of_all = shlex.split(
+            found.get("globalknownhostsfile", "/etc/ssh/ssh_known_hosts /etc/ssh/ssh_known_hosts2"),
+        )
+        return tuple(self._path(file) for file in [*users, *of_all] if file.lower() != "none")
+
+    def _strictness(self, found: Mapping[str, str]) -> str:
+        asked = found.get("stricthostkeychecking", "ask").lower()
+        if asked in ("no", "off"):
+            return "no"
+        return "accept-new" if asked == "accept-new" or self._options.accept_new else "yes"
+
+    def _timeout(self, found: Mapping[str, str]) -> float:
+        own = self._options.connect_timeout
+        configured = found.get("connecttimeout", "none")
+        return own if configured.lower() == "none" else float(_number(configured, "ConnectTimeout", 1 << 20))
+
+    def _path(self, path: str) -> str:
+        """`~` and `%d` mean the home directory, whatever part of OpenSSH's tokens paramiko has replaced already."""
+        path = path.replace("%d", self._home)
+        return self._home + path[1:] if path == "~" or path.startswith("~/") else os.path.abspath(path)
+
+
+def read_config(home: str, system: str = "/etc/ssh/ssh_config") -> str:
+    """The user's and the system's configuration as one text; paramiko knows no `Include`, so files are put in place.
+
+    Raises:
+        UsageError: includes are nested too deep.
+    """
+    users = _with_includes(Path(home, ".ssh", "config"), Path(home, ".ssh"), 0)
+    return users + "\nHost *\n" + _with_includes(Path(system), Path("/etc/ssh"), 0)
+
+
+def _with_includes(file: Path, base: Path, depth: int) -> str:
+    if depth > _MOST_INCLUDES:
+        raise UsageError(f"{file} is included by itself, or by more than {_MOST_INCLUDES} files within files")
+    try:
+        lines = file.read_text(errors="replace").splitlines()
+    except OSError:
+        return ""
+    text = []
+    block = "Host *"  # where an included file's own blocks end, that of the including file goes on
+    for line in lines:
+        key, *words = line.replace("=", " ", 1).split() or [""]
+        if key.lower() == "include":
+            for pattern in words:
+                path = os.path.join(base, os.path.expanduser(pattern.strip('"')))
+                text += [_with_includes(Path(found), base, depth + 1) for found in sorted(glob.glob(path))]
+            text.append(block)
+            continue
+        if key.lower() in ("host", "match"):
+            block = line
+        text.append(line)
+    return "\n".join(text) + "\n"
+
+
+def _parse(text: str) -> SSHConfig:
+    from paramiko import SSHConfig
+    from paramiko.ssh_exception import SSHException
+
+    try:
+        return SSHConfig.from_text(text)
+    except (SSHException, ValueError) as error:
+        raise UsageError(f"~/.ssh/config cannot be understood: {error}") from None
+
+
+def _lookup(config: SSHConfig, name: str) -> Mapping[str, str]:
+    try:
+        found: Mapping[str, str] = config.lookup(name)
+        return found
+    except ImportError:
+        raise UsageError(
+            "~/.ssh/config has 'Match exec', which needs a further package: pip install invoke, or use Host instead"
+        ) from None
+    except Exception as error:  # whatever paramiko stumbles over
+        raise UsageError(f"~/.ssh/config cannot be understood for host {name!r}: {error}") from None
+
+
+def _preamble(options: SshOptions) -> str:
+    """Flags as lines of a configuration; the first value found wins, so these stand before all others."""
+    lines = [f"Port {options.port}\n"] if options.port is not None else []
+    for option in options.options:
+        key, equals, value = option.partition("=")
+        known = {name.lower(): name for name in _UNDERSTOOD}
+        if not equals or not value.strip() or key.strip().lower() not in known:
+            allowed = ", ".join(_UNDERSTOOD)
+            raise UsageError(f"--ssh-option {option!r} is not understood: allowed is KEY=VALUE with one of {allowed}")
+        lines.append(f"{known[key.strip().lower()]} {value.strip()}\n")
+    return "".join(lines)
+
+
+def _proxy_command(found: Mapping[str, str]) -> str | None:
+    command = found.get("proxycommand")
+    return None if command is None or command.lower() == "none" else command
+
+
+def _number(text: str, key: str, most: int) -> int:
+    if not (text.isascii() and text.isdecimal() and 1 <= int(text) <= most):
+        raise UsageError(f"{key} {text!r} in the SSH configuration is not a number from 1 to {most}")
+    return int(text)

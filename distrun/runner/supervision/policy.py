@@ -1,0 +1,318 @@
+"""What the launcher decides, without any effect: events and the time go in, actions come out.
+
+The states of a job:
+
+    CONNECTING -> RUNNING   every remote host is ready
+               -> FINISHING one of them cannot be used, or a signal came; no rank was started
+    RUNNING   -> SETTLING   a rank says it lost a peer, and no culprit is known yet
+              -> ENDING     a rank failed, an agent was lost, or a signal came; the ranks were told
+              -> FINISHING  every rank has exited
+    SETTLING  -> ENDING     the culprit has exited too, or did not within `SETTLE` seconds
+    ENDING    -> FINISHING  every rank has exited, if need be by SIGKILL after the grace
+    FINISHING -> OVER       every agent is gone
+
+The first failure is the story: later ones are consequences, of it or of our own signals.
+"""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
+from enum import Enum
+
+from distrun.runner.protocol.exits import RankExit
+from distrun.runner.supervision import events
+
+SETTLE = 1.0  # seconds a rank that lost its peer waits for the culprit to exit, whose interpreter may be shutting down
+KILL_PATIENCE = 10.0  # seconds after SIGKILL until we stop waiting for a rank the kernel cannot end
+LEAVE_PATIENCE = 10.0  # seconds beyond the grace an agent has to say farewell
+
+_ENDERS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
+class State(Enum):
+    """Where a job stands."""
+
+    CONNECTING = "connecting"
+    RUNNING = "running"
+    SETTLING = "settling"
+    ENDING = "ending"
+    FINISHING = "finishing"
+    OVER = "over"
+
+
+@dataclass(frozen=True)
+class StartRanks:
+    """Action: all hosts are ready; hand the agents their parts of the plan."""
+
+
+@dataclass(frozen=True)
+class SignalRanks:
+    """Action: send this signal to the process group of every rank that is alive."""
+
+    signum: int
+
+
+@dataclass(frozen=True)
+class FinishAgents:
+    """Action: have the agents end what the ranks left behind, with so many seconds of grace, and leave."""
+
+    grace: float
+
+
+@dataclass(frozen=True)
+class KillAgents:
+    """Action: the agents do not answer; end them and, on this host, their descendants."""
+
+
+@dataclass(frozen=True)
+class CleanUpAfter:
+    """Action: the agent of this host is gone; end its descendants if they are in reach."""
+
+    host: str
+
+
+Action = StartRanks | SignalRanks | FinishAgents | KillAgents | CleanUpAfter
+
+
+@dataclass(frozen=True)
+class Failure:
+    """The first failure, of which the story is told."""
+
+    rank: int | None
+    """None when no rank but an agent, or the launch itself, failed."""
+    status: int
+    what: str
+    """The predicate of the story's sentence."""
+    exit: RankExit | None = None
+
+
+class Policy:
+    """The state machine of one job. Feed it events with `handle` and the passing of time with `tick`."""
+
+    def __init__(
+        self,
+        hosts: Mapping[int, str],
+        grace: float,
+        start_timeout: float,
+        now: float,
+        remote: Collection[str] = (),
+        servers: Collection[int] = (),
+    ) -> None:
+        """Args: rank -> host; seconds between SIGTERM and SIGKILL; seconds for all ranks to start; the time; the hosts
+        that are yet to be connected to; the ranks that never end by themselves."""
+        self.state = State.CONNECTING if remote else State.RUNNING
+        self.failure: Failure | None = None
+        self.interrupted_by: int | None = None
+        """The signal that ended the job, when it was one sent to the launcher."""
+        self.deadline: float | None = now + start_timeout
+        """When `tick` wants to be called, if nothing else happens before."""
+        self._hosts = dict(hosts)
+        self._alive = set(hosts)
+        self._servers = frozenset(servers)
+        self._starting = set(hosts)
+        self._agents = set(hosts.values())
+        self._connecting = dict.fromkeys(remote)  # a set that keeps the order
+        self._refusals: dict[str, str] = {}
+        self._grace = grace
+        self._start_timeout = start_timeout
+        self._killing = False
+        self._suspect: Failure | None = None
+
+    @property
+    def status(self) -> int:
+        """The exit status of the job."""
+        if self.interrupted_by is not None:
+            return 128 + self.interrupted_by
+        return 0 if self.failure is None else self.failure.status
+
+    def handle(self, event: events.Event, now: float) -> list[Action]:
+        """Take note of an event; returns what is to be done."""
+        match event:
+            case events.HostReady():
+                return self._host_settled(event.host, None, now)
+            case events.HostRefused():
+                return self._host_settled(event.host, event.reason, now)
+            case events.RankStarted():
+                return self._started(event.rank)
+            case events.RankNotStarted():
+                failure = Failure(event.rank, event.status, f"could not be started: {event.reason}")
+                return self._rank_gone(event.rank, failure, False, now)
+            case events.RankExited():
+                return self._exited(event, now)
+            case events.AgentGone():
+                return self._agents_gone({event.host})
+            case events.AgentLost():
+                return self._agent_lost(event, now)
+            case events.SignalReceived():
+                return self._signalled(event.signum, now)
+            case events.OutputClosed():
+                return self._signalled(signal.SIGPIPE, now)
+            case events.Printed():
+                return self._printer_lost(now)
+
+    def tick(self, now: float) -> list[Action]:
+        """Do what is due at the deadline; returns what is to be done."""
+        if self.deadline is None or now < self.deadline:
+            return []
+        self.deadline = None
+        match self.state:
+            case State.CONNECTING:
+                return self._connecting_took_too_long(now)
+            case State.RUNNING:
+                late = ", ".join(map(str, sorted(self._starting)))
+                return self._fail(Failure(None, 1, f"ranks {late} did not start within {self._start_timeout:g} s"), now)
+            case State.SETTLING:
+                assert self._suspect is not None
+                return self._fail(self._suspect, now)
+            case State.ENDING if not self._killing:
+                return self._kill(now)
+            case State.ENDING:
+                return self._finish(0.0, now)  # what SIGKILL does not end, waiting does not either
+            case State.FINISHING:
+                return [KillAgents(), *self._agents_gone(set(self._agents))]
+            case State.OVER:
+                return []
+
+    def _host_settled(self, host: str, refusal: str | None, now: float) -> list[Action]:
+        if self.state is not State.CONNECTING or host not in self._connecting:
+            return []
+        del self._connecting[host]
+        if refusal is not None:
+            self._refusals[host] = refusal
+            self._agents.discard(host)
+        if self._connecting:
+            return []
+        if self._refusals:
+            return self._give_up(_refused(self._refusals), now)
+        self.state = State.RUNNING
+        return [StartRanks()]
+
+    def _connecting_took_too_long(self, now: float) -> list[Action]:
+        for host in self._connecting:
+            self._refusals[host] = f"there was no answer within the {self._start_timeout:g} s of --start-timeout"
+        return self._give_up(_refused(self._refusals), now)
+
+    def _give_up(self, failure: Failure | None, now: float) -> list[Action]:
+        """End before any rank has been started: the agents that are ready leave, the others are not waited for."""
+        self.failure = failure
+        self._alive.clear()
+        self._starting.clear()
+        self._agents.difference_update(self._connecting)
+        return self._finish(0.0, now)
+
+    def _printer_lost(self, now: float) -> list[Action]:
+        """It is asked to end only after us: something it did not expect has ended it, and nobody would see any more."""
+        failure = Failure(None, 1, "the launcher cannot print any more")
+        if self.state is State.CONNECTING:
+            return self._give_up(failure, now)
+        if self.state in (State.RUNNING, State.SETTLING):
+            return self._fail(failure, now)
+        return []
+
+    def _started(self, rank: int) -> list[Action]:
+        self._starting.discard(rank)
+        if self.state is State.RUNNING and not self._starting:
+            self.deadline = None
+        return []
+
+    def _exited(self, event: events.RankExited, now: float) -> list[Action]:
+        failure = None
+        if event.exit.failed:
+            failure = Failure(event.rank, event.exit.status, str(event.exit), event.exit)
+        return self._rank_gone(event.rank, failure, event.witness, now)
+
+    def _rank_gone(self, rank: int, failure: Failure | None, witness: bool, now: float) -> list[Action]:
+        self._alive.discard(rank)
+        self._started(rank)
+        actions: list[Action] = []
+        if failure is not None and self.state in (State.RUNNING, State.SETTLING):
+            actions = self._suspect_peers(failure, now) if witness else self._fail(failure, now)
+        if not self._alive and self.state in (State.RUNNING, State.SETTLING, State.ENDING):
+            return self._all_exited(now)
+        if self.state is State.RUNNING and self._alive <= self._servers:
+            return self._end(signal.SIGTERM, now)
+        return actions
+
+    def _suspect_peers(self, failure: Failure, now: float) -> list[Action]:
+        if self.state is State.RUNNING:
+            self.state, self._suspect, self.deadline = State.SETTLING, failure, now + SETTLE
+        return []
+
+    def _fail(self, failure: Failure, now: float) -> list[Action]:
+        self.failure = failure
+        return self._end(signal.SIGTERM, now)
+
+    def _end(self, signum: int, now: float) -> list[Action]:
+        """Tell the ranks to end, or all agents when no rank is left."""
+        self.state, self.deadline = State.ENDING, now + self._grace
+        if not self._alive:
+            return self._all_exited(now)
+        if self._grace <= 0:
+            return self._kill(now)
+        return [SignalRanks(signum)]
+
+    def _kill(self, now: float) -> list[Action]:
+        self._killing, self.deadline = True, now + KILL_PATIENCE
+        return [SignalRanks(signal.SIGKILL)]
+
+    def _all_exited(self, now: float) -> list[Action]:
+        if self.state is State.SETTLING:
+            self.failure = self._suspect
+        if self.state is State.ENDING:
+            # What the ranks left behind has what is left of their grace.
+            return self._finish(0.0 if self._killing else max(0.0, (self.deadline or now) - now), now)
+        return self._finish(self._grace, now)
+
+    def _finish(self, grace: float, now: float) -> list[Action]:
+        self.state, self.deadline = State.FINISHING, now + grace + LEAVE_PATIENCE
+        return [FinishAgents(grace), *self._agents_gone(set())]
+
+    def _agents_gone(self, hosts: Iterable[str]) -> list[Action]:
+        self._agents.difference_update(hosts)
+        if not self._agents and self.state is State.FINISHING:
+            self.state, self.deadline = State.OVER, None
+        return []
+
+    def _agent_lost(self, event: events.AgentLost, now: float) -> list[Action]:
+        """The ranks of that host are out of our hands; those of the other hosts end as after any failure."""
+        self._alive = {rank for rank in self._alive if self._hosts[rank] != event.host}
+        self._agents.discard(event.host)
+        actions: list[Action] = [CleanUpAfter(event.host)]
+        if self.state is State.CONNECTING:
+            self._connecting.setdefault(event.host)
+            actions += self._host_settled(event.host, event.reason, now)
+        elif self.state in (State.RUNNING, State.SETTLING):
+            actions += self._fail(Failure(None, event.status, event.reason), now)
+        elif self.state is State.ENDING and not self._alive:
+            actions += self._all_exited(now)
+        else:
+            actions += self._agents_gone(set())
+        return actions
+
+    def _signalled(self, signum: int, now: float) -> list[Action]:
+        if signum in (signal.SIGUSR1, signal.SIGUSR2):
+            return [] if self.state is State.CONNECTING else [SignalRanks(signum)]
+        match self.state:
+            case State.CONNECTING:
+                self.interrupted_by = signum
+                return self._give_up(None, now)
+            case State.RUNNING | State.SETTLING:
+                self.interrupted_by = signum
+                return self._end(signum if signum in _ENDERS else signal.SIGTERM, now)
+            case State.ENDING if not self._killing:
+                return self._kill(now)  # the user is impatient
+            case State.FINISHING:
+                return [FinishAgents(0.0)]
+            case _:
+                return []
+
+
+def _refused(reasons: Mapping[str, str]) -> Failure:
+    """All hosts that cannot be used, in one failure; what is wrong with them is for the user to correct: status 2."""
+    if len(reasons) == 1:
+        ((host, reason),) = reasons.items()
+        return Failure(None, 2, f"host {host} cannot be used, so no rank was started: {reason}")
+    lines = [f"    {host}: {reason}" for host, reason in reasons.items()]
+    return Failure(None, 2, "\n".join([f"{len(lines)} hosts cannot be used, so no rank was started:", *lines]))

@@ -1,0 +1,61 @@
+"""Signals to the launcher become events; nothing else is done where they arrive.
+
+Python runs a handler in the main thread, between two of its instructions. A signal that arrives just before that thread begins
+to wait for the next event would not be handled before the wait is over. So we rely on what the interpreter does at once, in
+whichever thread: it writes the signal's number to a descriptor, where a thread of ours reads it.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from distrun.runner.supervision.events import Event, SignalReceived
+
+_HANDLED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
+
+
+@contextmanager
+def posted(post: Callable[[Event], None]) -> Iterator[None]:
+    """While this context lasts, signals are events. Outside the main thread, where Python allows no handlers, it does
+    nothing.
+
+    Args:
+        post: told of each, by another thread.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    numbers, written = os.pipe()
+    os.set_blocking(written, False)
+    reader = threading.Thread(target=_read, args=(numbers, post), name="distrun signals", daemon=True)
+    reader.start()
+    before_fd = signal.set_wakeup_fd(written, warn_on_full_buffer=False)
+    before = {}
+    for signum in _HANDLED:
+        if signum == signal.SIGHUP and signal.getsignal(signum) is signal.SIG_IGN:
+            continue  # started by nohup
+        before[signum] = signal.signal(signum, _do_nothing)
+    try:
+        yield
+    finally:
+        for signum, handler in before.items():
+            signal.signal(signum, handler if handler is not None else signal.SIG_DFL)
+        signal.set_wakeup_fd(before_fd)
+        os.close(written)  # which ends the reader
+        reader.join()
+
+
+def _do_nothing(number: int, frame: object) -> None:
+    """The handler: what is to be done, the reader does."""
+
+
+def _read(numbers: int, post: Callable[[Event], None]) -> None:
+    while data := os.read(numbers, 64):
+        for number in data:
+            if number in _HANDLED:
+                post(SignalReceived(number))
+    os.close(numbers)

@@ -1,0 +1,49 @@
+"""The backend of a world of one: every collective is a copy."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from distrun.runtime.backends.base import Backend, Flat
+from distrun.runtime.operations.reduction import Reduction
+from distrun.tensor_fusion.packing import unpack
+
+
+class SingleProcessBackend(Backend):
+    """One rank, alone."""
+
+    name = "solo"
+    rank = 0
+    size = 1
+
+    def allreduce(self, inputs: Sequence[Flat], outputs: Sequence[Flat], reduction: Reduction, what: str) -> None:
+        if len(inputs) != len(outputs):
+            result = np.concatenate(inputs)
+            self.allreduce([result], [result], reduction, what)
+            unpack(result, outputs)
+            return
+        for source, target in zip(inputs, outputs, strict=True):
+            if not reduction.is_identity:
+                reduction.combine([source], [target])
+            elif source is not target:
+                target[:] = source
+
+    def allgather(self, array: Flat, what: str) -> tuple[Flat, list[int]]:
+        return array.copy(), [array.size]
+
+    def broadcast(self, array: Flat, root: int, what: str) -> None:
+        """Nothing to do: the root is the only rank."""
+
+    def alltoall(self, array: Flat, splits: Sequence[int], what: str) -> tuple[Flat, list[int]]:
+        return array[: splits[0]].copy(), [splits[0]]
+
+    def reducescatter(self, array: Flat, counts: Sequence[int], reduction: Reduction, what: str) -> Flat:
+        output: Flat = array.copy()
+        if not reduction.is_identity:
+            reduction.combine([array], [output])
+        return output
+
+    def barrier(self, what: str) -> None:
+        """Everybody is here."""

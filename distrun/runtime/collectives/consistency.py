@@ -1,0 +1,64 @@
+"""Whether all ranks have the same list: of parameters, of gradients, of tensors to broadcast.
+
+Operations with different names on different ranks would wait for one another; comparing the lists first makes an error of it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Sequence
+from itertools import zip_longest
+
+import numpy as np
+
+from distrun.errors import MismatchError
+from distrun.runtime import collectives
+from distrun.runtime.collectives import objects
+from distrun.runtime.process_set import ProcessSet, global_process_set
+
+_DIGEST_BYTES = 16
+
+
+def describe(name: str, shape: Iterable[int | None], dtype: object) -> str:
+    """A tensor's entry in a list: `fc.weight [10, 128] float32`. `dtype` is shown by its name."""
+    return f"{name} {list(shape)} {str(dtype).rpartition('.')[2]}"
+
+
+def compare(
+    entries: Sequence[str],
+    what: str,
+    name: str,
+    note: bytes = b"",
+    process_set: ProcessSet = global_process_set,
+) -> list[bytes]:
+    """Make sure that all ranks have the same `entries`; returns every rank's `note`, in rank order.
+
+    Ranks with the same entries must give notes of the same length. `what` tells in an error message what is listed, `name` is
+    the operation's. Costs one small allgather.
+
+    Raises:
+        MismatchError: the entries differ; raised on every rank, with the first difference.
+    """
+    digest = hashlib.blake2b("\n".join(entries).encode(), digest_size=_DIGEST_BYTES).digest()
+    message = np.frombuffer(digest + note, np.uint8)
+    gathered = collectives.allgather(message, name, process_set).tobytes()
+    parts = [gathered[start : start + message.size] for start in range(0, len(gathered), message.size)]
+    # Had another rank sent a message of another length, its list would be another one too, and so the parts cut wrongly
+    # here would not all begin with our digest.
+    if len(parts) == process_set.size() and all(part.startswith(digest) for part in parts):
+        return [part[_DIGEST_BYTES:] for part in parts]
+    lists = objects.allgather_object(list(entries), f"{name}.difference", process_set)
+    raise MismatchError(_first_difference(lists, what))
+
+
+def _first_difference(lists: Iterable[list[str]], what: str) -> str:
+    for place, row in enumerate(zip_longest(*lists, fillvalue="missing")):
+        if len(set(row)) > 1:
+            ranks: dict[str, list[int]] = {}
+            for rank, entry in enumerate(row):
+                ranks.setdefault(entry, []).append(rank)
+            told = "; ".join(
+                f"{entry} on rank{'s' * (len(who) > 1)} {', '.join(map(str, who))}" for entry, who in ranks.items()
+            )
+            return f"{what} differ between the ranks, first in place {place}: {told}. Build the same on every rank."
+    return f"{what} differ between the ranks"

@@ -1,0 +1,61 @@
+"""The engine of a world of one: an operation is carried out where it is submitted."""
+
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING, cast
+
+from distrun.runtime.backends.dispatch import execute
+from distrun.runtime.backends.single_process import SingleProcessBackend
+from distrun.runtime.gpu.config import GpuConfig
+from distrun.runtime.gpu.monitor import GpuMonitor
+from distrun.runtime.operations.handle import Handle
+from distrun.runtime.operations.request import CPU
+
+if TYPE_CHECKING:
+    from distrun.runtime.gpu.gpu import Gpu
+    from distrun.runtime.gpu.handles import DeviceHandle
+
+
+class SingleProcessEngine:
+    """Has the same verbs as `Engine`, with nobody to agree with."""
+
+    def __init__(self, gpu_config: GpuConfig | None = None) -> None:
+        """`gpu_setting` is given if this rank is bound to a GPU."""
+        self.backend = SingleProcessBackend()
+        self._gpu_monitor = GpuMonitor(gpu_config, self.backend)
+        self._lock = threading.Lock()  # held by who uses the GPU
+
+    def gpu(self) -> Gpu:
+        """The GPU of this rank; raises `UsageError` if it has none that can be used."""
+        return self._gpu_monitor.gpu()
+
+    def submit(self, handle: Handle) -> Handle:
+        """Carry the operation out."""
+        if handle.request.device == CPU:
+            execute(self.backend, [handle])
+        else:
+            gpu = self.gpu()
+            with self._lock:
+                gpu.execute([cast("DeviceHandle", handle)])
+        handle.done = True
+        return handle
+
+    run = submit
+
+    def wait(self, handle: Handle) -> None:
+        """Nothing is ever under way."""
+
+    def hurry(self) -> None:
+        """Nothing is ever under way."""
+
+    def disown(self) -> None:
+        """A forked child may go on alone: nobody else is concerned."""
+
+    def error_reported(self) -> None:
+        """Whatever goes wrong is raised where it happens."""
+
+    def shutdown(self, farewell: str = "") -> str | None:
+        """Let go of the GPU."""
+        self._gpu_monitor.close()
+        return None

@@ -1,0 +1,76 @@
+"""Links through MPI, for ranks on several hosts that mpirun or srun started."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from distrun.runtime.mpi.requests import Requests
+from distrun.runtime.transport.host_layout import HostLayout
+from distrun.runtime.transport.links import Flat, Links, Ticket
+from distrun.runtime.transport.local_group import LocalGroup
+from distrun.runtime.transport.network import Network
+
+if TYPE_CHECKING:
+    from mpi4py import MPI
+
+
+class _Transfer:
+    """An array on its way to a host, or from one."""
+
+    __slots__ = ("host", "requests")
+
+    def __init__(self, host: int, requests: list[MPI.Request]) -> None:
+        self.host = host
+        self.requests = requests
+
+    @property
+    def left(self) -> int:
+        """How many of its messages are not known to be complete."""
+        return sum(map(bool, self.requests))
+
+
+class MPILinks(Links):
+    """Point-to-point messages of MPI.
+
+    Both ends cut an array into the same messages, and those between two ranks arrive in the order in which they were sent.
+    """
+
+    def __init__(self, local_group: LocalGroup, network: Network, hosts: HostLayout) -> None:
+        """Collective: all ranks of the job construct it.
+
+        Raises:
+            UsageError: these ranks were not started by an MPI launcher, or MPI does not support threads.
+            JobAbortedError: a rank was gone before all had constructed it.
+        """
+        self._network = network
+        self._hosts = hosts
+        self._requests = Requests(local_group, hosts.rank, sum(len(ranks) for ranks in hosts.ranks), "tcp")
+        self._sent: list[_Transfer] = []
+
+    def send(self, host: int, array: Flat) -> Ticket:
+        requests = self._requests.post(self._requests.send(array, self._hosts.peer(host)))
+        self._sent.append(_Transfer(host, requests))
+        return self._sent[-1]
+
+    def receive(self, host: int, into: Flat) -> Ticket:
+        return _Transfer(host, self._requests.post(self._requests.receive(into, self._hosts.peer(host))))
+
+    def wait(self, tickets: Sequence[Ticket], what: str) -> None:
+        self._complete([ticket for ticket in tickets if isinstance(ticket, _Transfer)], what)
+
+    def flush(self, what: str) -> None:
+        self._complete(self._sent, what)
+        self._sent.clear()
+
+    def _complete(self, transfers: Sequence[_Transfer], what: str) -> None:
+        requests = [request for transfer in transfers for request in transfer.requests]
+        self._requests.complete(requests, lambda: self._waiting_for(transfers, what))
+
+    def _waiting_for(self, transfers: Sequence[_Transfer], what: str) -> str:
+        late = dict.fromkeys(transfer.host for transfer in transfers if transfer.left)
+        ranks = ", ".join(self._network.describe(self._hosts.peer(host)) for host in late)
+        return f"{what}, which has begun and waits in MPI for {ranks or 'other hosts'}"
+
+    def close(self) -> None:
+        self._requests.close()

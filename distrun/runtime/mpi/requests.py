@@ -1,0 +1,279 @@
+"""MPI requests, and how they are waited for: nothing here blocks inside MPI.
+
+A blocking call burns a core while it waits and never returns when a peer is dead. We post non-blocking ones, look at them now
+and then, and meanwhile sleep where the neighbours' bells and everybody's deaths wake us.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from distrun.errors import JobAbortedError, StallError, UsageError
+from distrun.runtime.shared_memory.segment import FAILED, STATE
+from distrun.runtime.transport.local_group import FOREVER, LocalGroup
+
+if TYPE_CHECKING:
+    from mpi4py import MPI
+
+log = logging.getLogger("distrun")
+
+LARGEST_MESSAGE = 1 << 30
+"""Bytes in one MPI message; counts in MPI before 4.0 have 32 bits, so what is larger goes in several."""
+LARGEST_BETWEEN_HOSTS = 1 << 20
+"""The same where only a look moves bytes: each message that is complete tells that more are coming."""
+SPIN = 0.0002
+"""Seconds of looking before the first nap, where there are cores to spare and nobody wakes us when something has come."""
+LOOKS = 4
+"""Looks between two naps: MPI makes progress only while somebody looks, and each time only so much."""
+WINDOW = 32
+"""Requests looked at, the oldest first: MPI works on all that are under way, whichever one asks about."""
+SHORTEST_NAP, SHORTEST_SLEEP, LONGEST_SLEEP = 50e-6, 0.001, 0.01
+"""Seconds between two looks. A nap hears nothing; from `SHORTEST_SLEEP` on, which is the least a poll can wait, bells do."""
+GROWTH = 1.25
+"""By which naps grow as long as nothing comes: we are late by a quarter of the time that it took, at most."""
+LAST_WORDS = 0.2
+"""Seconds during which what a rank sent before it left or died may still come out of MPI's queues."""
+
+_abandoned: list[Sequence[MPI.Request]] = []
+"""Requests that will never be complete, kept because MPI may write into their buffers as long as we live."""
+
+
+def comm_world(rank: int, size: int, remedy: str) -> MPI.Intracomm:
+    """MPI_COMM_WORLD, of which this process is rank `rank` of `size`; MPI is initialised if it was not.
+
+    Raises:
+        UsageError: it is not, or MPI cannot be loaded; the text ends with the remedy.
+    """
+    try:
+        from mpi4py import MPI
+    except (ImportError, RuntimeError) as error:
+        raise UsageError(f"mpi4py cannot load an MPI ({str(error).splitlines()[0]}): {remedy}") from None
+
+    world = MPI.COMM_WORLD
+    if (world.rank, world.size) != (rank, size):
+        raise UsageError(
+            f"to MPI this process is rank {world.rank} of {world.size}, to the job it is rank {rank} of {size}: {remedy}"
+        )
+    return world
+
+
+class Requests:
+    """What one rank has posted on its own duplicate of MPI_COMM_WORLD, and how it waits for that."""
+
+    def __init__(self, local_group: LocalGroup, rank: int, size: int, instead: str) -> None:
+        """Collective: all ranks construct it.
+
+        Args:
+            neighbourhood: for waiting; of a single host if it has no network, and then its bells tell what has come.
+            rank: ours in the job.
+            size: the job's.
+            instead: the value of DISTRUN_BACKEND that needs no MPI.
+
+        Raises:
+            UsageError: these ranks were not started by an MPI launcher, or MPI does not support threads.
+        """
+        remedy = (
+            "start the script with mpirun or srun (srun --mpi=pmix or pmi2), and with the MPI that mpi4py finds, or set "
+            f"DISTRUN_BACKEND={instead}"
+        )
+        try:
+            world = comm_world(rank, size, remedy)
+        except UsageError as error:
+            raise UsageError(f"DISTRUN_BACKEND=mpi: {error}") from None
+
+        from mpi4py import MPI
+
+        if MPI.Query_thread() != MPI.THREAD_MULTIPLE:
+            raise UsageError(
+                "DISTRUN_BACKEND=mpi: MPI was initialised without MPI_THREAD_MULTIPLE, and the engine has a thread of its own: "
+                f"leave mpi4py.rc.thread_level as it is, or set DISTRUN_BACKEND={instead}"
+            )
+        self._local_group = local_group
+        self._is_rung = local_group.network is None
+        self._largest = LARGEST_MESSAGE if self._is_rung else LARGEST_BETWEEN_HOSTS
+        self._byte = MPI.BYTE
+        self._testsome = MPI.Request.Testsome
+        self._error = MPI.Exception
+        self._posted: list[MPI.Request] = []
+        self.comm, request = world.Idup()  # ours alone: the script may use MPI as well
+        self.complete(self.post([request]), lambda: "init(), which waits in MPI for all ranks")
+
+    def post(self, posting: Iterable[MPI.Request]) -> list[MPI.Request]:
+        """Post requests: `posting` does so while it is iterated over.
+
+        Raises:
+            JobAbortedError: MPI reports an error.
+        """
+        requests: list[MPI.Request] = []
+        try:
+            for request in posting:
+                requests.append(request)
+                self._posted.append(request)  # one by one: if posting one fails, the ones before it are known
+        except BaseException as error:
+            self._abandon()
+            if isinstance(error, self._error):
+                raise JobAbortedError(f"MPI reports: {error}") from error
+            raise
+        return requests
+
+    def send(self, array: NDArray[Any], rank: int) -> Iterator[MPI.Request]:
+        """For `post`: send a contiguous array. It must not change before that is complete."""
+        return (self.comm.Isend([piece, self._byte], rank) for piece in self.pieces(array))
+
+    def receive(self, into: NDArray[Any], rank: int) -> Iterator[MPI.Request]:
+        """For `post`: receive into a contiguous array, of the size of the one that is sent."""
+        return (self.comm.Irecv([piece, self._byte], rank) for piece in self.pieces(into))
+
+    def pieces(self, array: NDArray[Any]) -> Iterator[NDArray[Any]]:
+        """The array's bytes, in as many messages as it takes; none for an empty one."""
+        raw = array.view(np.uint8)
+        for start in range(0, raw.size, self._largest):
+            yield raw[start : start + self._largest]
+
+    def complete(self, requests: Sequence[MPI.Request], waiting_for: Callable[[], str]) -> None:
+        """Wait until all of the requests are complete.
+
+        Args:
+            requests: some of what was posted.
+            waiting_for: says in words what is waited for.
+
+        Raises:
+            JobAbortedError: somebody ended, left or failed before they were, or MPI reports an error.
+            StallError: they were not within the stall timeout.
+        """
+        left = [request for request in requests if request]
+        try:
+            if left:
+                self._listen(waiting_for)
+                if not self._has_come(left):
+                    self._wait(left, waiting_for)
+        except BaseException as error:
+            if self._local_group.leaving:  # in the middle of an operation, which the others cannot complete now
+                self._local_group.announce(FAILED, str(error))
+            self._abandon()
+            if isinstance(error, self._error):
+                raise JobAbortedError(f"{waiting_for()}: MPI reports: {error}") from error
+            raise
+        if len(self._posted) > 2 * WINDOW:
+            self._posted = [request for request in self._posted if request]
+
+    def _has_come(self, left: list[MPI.Request]) -> bool:
+        """Look once; whether all are complete. Those that are will be taken out of the list."""
+        while left:
+            if not self._testsome(left[:WINDOW]):
+                return False
+            left[:] = [request for request in left if request]  # a complete request is false from then on
+        return True
+
+    def _wait(self, left: list[MPI.Request], waiting_for: Callable[[], str]) -> None:
+        timeouts = self._local_group.timeouts
+        limit = timeouts.timeout or float("inf")
+        next_warning = timeouts.warning or float("inf")
+        started = time.monotonic()
+        while not self._wait_for_one(left, waiting_for, min(started + limit, started + next_warning)):
+            waited = time.monotonic() - started
+            if waited >= limit:
+                raise StallError(f"gave up after {waited:.0f} s: {waiting_for()}")
+            if waited >= next_warning:
+                log.warning("waiting for %.0f s: %s", waited, waiting_for())
+                next_warning *= 2
+
+    def _wait_for_one(self, left: list[MPI.Request], waiting_for: Callable[[], str], until: float) -> bool:
+        """Wait until something has come, or until a time; whether all has."""
+        count = len(left)
+        nap = SHORTEST_SLEEP
+        if not self._is_rung:
+            nap = SHORTEST_NAP
+            if self._spin(left, waiting_for):
+                return not left
+        while time.monotonic() < until:
+            if nap < SHORTEST_SLEEP:
+                time.sleep(nap)
+                self._listen(waiting_for)
+                for _ in range(LOOKS):
+                    self._has_come(left)
+            else:
+                self._sleep(left, waiting_for, min(nap, LONGEST_SLEEP))
+            if len(left) < count:
+                break
+            nap *= GROWTH
+        return not left
+
+    def _spin(self, left: list[MPI.Request], waiting_for: Callable[[], str]) -> bool:
+        """Look without a pause; whether something has come."""
+        count = len(left)
+        if self._local_group.may_spin and self._local_group.spare_cores >= 0:
+            stop = time.perf_counter() + SPIN
+            while time.perf_counter() < stop:
+                self._listen(waiting_for)
+                for _ in range(LOOKS):
+                    if self._has_come(left) or len(left) < count:
+                        return True
+        return False
+
+    def _listen(self, waiting_for: Callable[[], str]) -> None:
+        """Fail if a rank of another host is known to have failed. This must come before a look: when Open MPI finds that a peer
+        is gone it ends the process, with a story that does not name the rank."""
+        network = self._local_group.network
+        if network is not None:
+            network.progress()
+            if network.failure is not None:
+                raise JobAbortedError(f"{waiting_for()}: {network.failure}")
+
+    def _sleep(self, left: list[MPI.Request], waiting_for: Callable[[], str], seconds: float) -> None:
+        """Sleep until something has come, but not for longer."""
+        count = len(left)
+
+        def ready() -> bool:
+            self._listen(waiting_for)
+            return self._has_come(left) or len(left) < count
+
+        try:
+            self._local_group.wait(ready, waiting_for, time.monotonic() + seconds, FOREVER)
+        except JobAbortedError:
+            self._listen(waiting_for)
+            # Somebody is gone, but may have done all that was asked of it before.
+            deadline = time.monotonic() + LAST_WORDS
+            while not self._has_come(left):
+                if time.monotonic() > deadline:
+                    raise
+                time.sleep(SHORTEST_NAP)
+
+    def _abandon(self) -> None:
+        _abandoned.append([request for request in self._posted if request])
+        abort_at_exit()
+
+    def close(self) -> None:
+        """Let go of the communicator, or, where the job has failed, see to it that this process can end.
+
+        A rank that left before others failed does wait for them in MPI_Finalize, so that it does not cut off their stories.
+        """
+        states = [segment.words[STATE] for segment in self._local_group.segments]
+        network = self._local_group.network
+        if states[self._local_group.own] == FAILED or _abandoned:
+            abort_at_exit()
+        elif FAILED not in states and (network is None or network.failure is None):
+            self.comm.Free()
+
+
+def keep(requests: Sequence[MPI.Request]) -> None:
+    """Give up waiting for requests, with which the job has failed."""
+    _abandoned.append(requests)
+    abort_at_exit()
+
+
+def abort_at_exit() -> None:
+    """Let this process end though the job has failed.
+
+    mpi4py finalises MPI when the interpreter ends, and MPI_Finalize waits for all ranks, also for dead ones. So a rank on
+    which the job has failed aborts MPI instead, which is as late: its script has told its story and run its exit handlers.
+    """
+    from mpi4py.run import set_abort_status
+
+    set_abort_status(1)

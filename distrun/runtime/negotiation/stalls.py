@@ -1,0 +1,184 @@
+"""Stalls: operations that some ranks wait for and others do not submit.
+
+The coordinator alone can see who is missing, but it may itself be the one that is busy elsewhere, with nobody driving its
+engine. So ranks that have heard nothing for the warning time wake the coordinator's engine, which then looks, asks the
+missing ranks where their main thread is, and reports; after the stall timeout it gives the operation up.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from distrun.errors import StallError
+from distrun.runtime.negotiation.controller import Controller, Stall, list_ranks
+from distrun.runtime.transport.local_group import Timeouts
+
+log = logging.getLogger("distrun")
+
+NEVER = float("inf")
+ANSWER_TIME = 2.0
+"""Seconds a missing rank has for telling its stack."""
+COORDINATOR_GRACE = 5.0
+"""Seconds beyond the stall timeout after which a rank gives up on a coordinator that does not decide."""
+
+
+def warning_time(timeouts: Timeouts) -> float:
+    """When to report, in seconds: before giving up, so that there is something to say."""
+    times = [time for time in (timeouts.warning, timeouts.timeout / 2) if time > 0]
+    return min(times, default=NEVER)
+
+
+@dataclass
+class _Inquiry:
+    """Stalls about to be reported, and what the missing ranks said about themselves."""
+
+    stalls: list[Stall]
+    deadline: float
+    asked: set[int]
+    answers: dict[int, str] = field(default_factory=dict)
+
+
+class CoordinatorWatch:
+    """The coordinator's side: finds stalls, asks, reports, gives up."""
+
+    def __init__(
+        self, controller: Controller, timeouts: Timeouts, describe: Callable[[int], str], ask: Callable[[int], None]
+    ) -> None:
+        """`describe` names a rank for people; `ask` makes it call `answered` with its stack, now or later."""
+        self._controller = controller
+        self._warning = warning_time(timeouts)
+        self._timeout = timeouts.timeout or NEVER
+        self._describe = describe
+        self._ask = ask
+        self._inquiry: _Inquiry | None = None
+        self._next_report = 0.0
+        self._is_stalled = False
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether `look` must be called again though nothing is under way here: answers are awaited, or a stall goes on."""
+        return self._inquiry is not None or self._is_stalled
+
+    def reminded(self, rank: int, waited: float, now: float) -> None:
+        """A rank says that it has waited for so many seconds; we may have taken note of its operations only now."""
+        self._controller.backdate(rank, now - waited)
+
+    def heard(self) -> None:
+        """Nothing to remember: the controller knows since when each operation waits."""
+
+    def next_look(self, now: float) -> float:
+        """The monotonic time by which `look` should be called again."""
+        if self._inquiry is not None:
+            return self._inquiry.deadline
+        oldest = self._controller.oldest
+        if oldest is None:
+            return NEVER
+        return min(max(oldest + self._warning, self._next_report), oldest + self._timeout)
+
+    def look(self, now: float) -> None:
+        """Report or give up what has waited too long."""
+        if self._inquiry is not None:
+            if now < self._inquiry.deadline and len(self._inquiry.answers) < len(self._inquiry.asked):
+                return
+            self._report(self._inquiry)
+            self._inquiry = None
+        oldest = self._controller.oldest
+        self._is_stalled = oldest is not None and now >= oldest + self._warning
+        if oldest is None:
+            return
+        if now >= oldest + self._timeout:
+            stalls = self._controller.stalls(now, self._timeout)
+            self._controller.give_up(now, self._timeout, {stall.title: self._sentence(stall) for stall in stalls})
+        elif now >= max(oldest + self._warning, self._next_report):
+            self._next_report = now + (now - oldest)  # each report comes after twice the time of the one before
+            self._open(self._controller.stalls(now, self._warning), now)
+
+    def _open(self, stalls: list[Stall], now: float) -> None:
+        missing = {rank for stall in stalls for rank in stall.missing}
+        before_giving_up = self._timeout - stalls[0].waited
+        self._inquiry = _Inquiry(stalls, now + min(ANSWER_TIME, before_giving_up), missing)
+        for rank in sorted(missing):
+            self._ask(rank)
+
+    def answered(self, rank: int, stack: str, now: float) -> None:
+        """A rank told where its main thread is."""
+        if self._inquiry is not None:
+            self._inquiry.answers[rank] = stack
+            self.look(now)
+
+    def _sentence(self, stall: Stall) -> str:
+        missing = ", ".join(self._describe(rank) for rank in stall.missing)
+        site = f" (at {stall.site})" if stall.site else ""
+        return (
+            f"{stall.title} has waited for {stall.waited:.1f} s: submitted by {list_ranks(stall.present)}{site}, "
+            f"not by {missing}"
+        )
+
+    def _report(self, inquiry: _Inquiry) -> None:
+        lines = [self._sentence(stall) for stall in inquiry.stalls[:10]]
+        if len(inquiry.stalls) > 10:
+            lines.append(f"... and {len(inquiry.stalls) - 10} more operations")
+        for rank in sorted(inquiry.asked):
+            stack = inquiry.answers.get(rank)
+            if stack is None:
+                lines.append(f"{self._describe(rank)} was asked where it is, and did not answer")
+            else:
+                lines.append(f"the main thread of rank {rank} is at\n{stack}")
+        log.warning("%s", "\n".join(lines))
+
+
+class FollowerWatch:
+    """The other ranks' side: reminds the coordinator, and gives up when it never answers."""
+
+    def __init__(self, timeouts: Timeouts, describe: Callable[[int], str], remind: Callable[[float], None]) -> None:
+        """`describe` names a rank for people; `remind` wakes the coordinator's engine and says how long we have waited."""
+        self._warning = warning_time(timeouts)
+        self._timeout = timeouts.timeout or NEVER
+        self._describe = describe
+        self._remind = remind
+        self._quiet_since: float | None = None
+        self._reminders = 0
+
+    is_busy = False
+
+    def heard(self) -> None:
+        """The coordinator decided something: whatever is waited for now is waited for anew."""
+        self._quiet_since = None
+
+    def _times(self, since: float) -> list[float]:
+        return [
+            since + self._warning * 2**self._reminders,
+            since + self._timeout + 0.05,
+            since + self._timeout + COORDINATOR_GRACE,
+        ]
+
+    def next_look(self, now: float) -> float:
+        """The monotonic time by which `look` should be called again."""
+        if self._quiet_since is None:
+            self._quiet_since, self._reminders = now, 0
+        return min((time for time in self._times(self._quiet_since) if time > now), default=now)
+
+    def look(self, now: float) -> None:
+        """Remind the coordinator when it is time.
+
+        Raises:
+            StallError: the coordinator has not decided anything for the stall timeout and its grace.
+        """
+        if self._quiet_since is None:
+            return
+        remind, last_reminder, give_up = self._times(self._quiet_since)
+        if now >= give_up:
+            raise StallError(
+                f"{self._describe(0)}, which coordinates the job, has not answered for {now - self._quiet_since:.0f} s"
+            )
+        if now >= min(remind, last_reminder):
+            self._reminders += 1
+            self._remind(now - self._quiet_since)
+
+    def answered(self, rank: int, stack: str, now: float) -> None:
+        """Answers go to the coordinator, never here."""
+
+    def reminded(self, rank: int, waited: float, now: float) -> None:
+        """So do reminders."""

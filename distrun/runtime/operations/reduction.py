@@ -1,0 +1,238 @@
+"""The arithmetic of a reduction: how the ranks' elements at one place become one element.
+
+A `Reduction` combines flat arrays, one per rank, in rank order. Whoever computes a given element therefore computes the
+same bits: that is what makes the result identical on all ranks however the work is divided.
+"""
+
+from __future__ import annotations
+
+import enum
+import functools
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from distrun.errors import UsageError
+from distrun.runtime.operations.dtypes import ELEMENT_TYPES, ElementType
+
+Flat = NDArray[Any]
+
+NARROWED = ("float32", "float64")
+"""The types that may travel between hosts in half precision."""
+
+CHUNK = 256 << 10
+"""Bytes combined at a time: chunks of two sources stay in a core's second-level cache, and each call does enough."""
+
+
+class ReduceOp(enum.IntEnum):
+    """How elements are combined. The names are Horovod's."""
+
+    AVERAGE = 0
+    SUM = 1
+    MIN = 2
+    MAX = 3
+    PRODUCT = 4
+
+    def __str__(self) -> str:
+        return self.name.lower()
+
+
+Average, Sum, Min, Max, Product = ReduceOp
+
+_UFUNCS: dict[ReduceOp, np.ufunc] = {
+    Average: np.add,
+    Sum: np.add,
+    Min: np.minimum,
+    Max: np.maximum,
+    Product: np.multiply,
+}
+
+_BOOLEAN_UFUNCS: dict[ReduceOp, np.ufunc] = {
+    **_UFUNCS,
+    Average: np.logical_or,
+    Sum: np.logical_or,
+    Product: np.logical_and,
+}
+
+_ORDERED_ONLY = (Min, Max)
+_MEANINGFUL = {
+    (op, name) for op in ReduceOp for name in ELEMENT_TYPES if not (op in _ORDERED_ONLY and name.startswith("complex"))
+}
+
+
+def check_op(op: ReduceOp, dtype: str) -> None:
+    """Refuse an operator that has no meaning for the elements.
+
+    Raises:
+        UsageError: `op` is no reduce op, or has no meaning for `dtype`.
+    """
+    if type(op) is not ReduceOp:
+        known = ", ".join(f"distrun.{member.name.capitalize()}" for member in ReduceOp)
+        raise UsageError(f"op={op!r} is no reduce op: use one of {known}")
+    if (op, dtype) not in _MEANINGFUL:
+        raise UsageError(f"op={op} has no meaning for {dtype}, which is not ordered: reduce the real or imaginary part")
+
+
+def reduce_op(average: bool | None, op: ReduceOp | None) -> ReduceOp:
+    """Horovod's two ways of saying how to reduce; neither means Average.
+
+    Raises:
+        UsageError: both are given.
+    """
+    if average is not None:
+        if op is not None:
+            raise UsageError(f"average={average} and op={op} are both given: drop average, the older of the two")
+        return Average if average else Sum
+    return Average if op is None else op
+
+
+class Reduction:
+    """One way of combining `size` arrays: element type, operator and scale factors, prepared once and used often.
+
+    The result is `postscale * op(prescale * x_0, prescale * x_1, ...)`, formed in the accumulator type of the elements.
+    Integers: an average is the exact sum (modulo 2**64) divided by `size`, rounded towards zero; other scale factors are
+    applied in float64 and rounded towards zero. Booleans: sum and average are `or`, product is `and`.
+    """
+
+    def __init__(
+        self,
+        element: ElementType,
+        op: ReduceOp,
+        size: int,
+        prescale: float,
+        postscale: float,
+        divisor: float | None = None,
+        wire: ElementType | None = None,
+    ) -> None:
+        """`divisor` is what an average divides by, if not by `size`; `wire` the half-precision type in which elements travel
+        between hosts, if not their own."""
+        if op is Average and element.accumulator.kind in "iu" and element.accumulator.itemsize < 8:
+            # Two 200s of uint8 average to 200, though their sum is no uint8.
+            element = replace(element, accumulator=np.dtype(f"{element.accumulator.kind}8"))
+        self.element = element
+        self.op = op
+        self.size = size
+        self.wire = wire
+        self.prescale = prescale
+        self.postscale = postscale
+        self._ufunc = _UFUNCS[op]
+        if element.storage == np.bool_:
+            self._ufunc = _BOOLEAN_UFUNCS[op]
+        self._is_inexact = inexact = np.issubdtype(element.accumulator, np.inexact)
+        divisor = (size if divisor is None else divisor) if op is Average else 1
+        number = np.longdouble if element.name in (np.dtype("longdouble").name, np.dtype("clongdouble").name) else float
+        # A long double keeps its precision: 1/3 as a Python float would have no more than a double's.
+        self._postscale = number(postscale) / divisor if divisor != 1 and inexact else postscale
+        self._divisor = int(divisor) if np.issubdtype(element.accumulator, np.integer) else 1
+        self._accumulator, self._operand = _scratch(element.accumulator)
+        self._direct = not element.is_converted and prescale == 1.0
+
+    @property
+    def is_widened(self) -> bool:
+        """Whether small integers are averaged: their sums are wider than they are."""
+        return self.element.is_converted and self.element.accumulator.kind in "iu"
+
+    @property
+    def is_identity(self) -> bool:
+        """Whether the reduction of a world of one is the input itself."""
+        return self.size == 1 and self.prescale == 1.0 and self._postscale == 1.0
+
+    def combine(self, sources: Sequence[Flat], targets: Sequence[Flat]) -> None:
+        """Combine `sources` (flat, of equal length, in rank order) and write the result to each of `targets`.
+
+        A target may be one of the sources.
+        """
+        step = self._accumulator.size
+        length = sources[0].size
+        if length <= step:
+            self._combine_chunk(sources, targets)
+            return
+        for start in range(0, length, step):
+            chunk = slice(start, min(length, start + step))
+            self._combine_chunk([source[chunk] for source in sources], [target[chunk] for target in targets])
+
+    def _combine_chunk(self, sources: Sequence[Flat], targets: Sequence[Flat]) -> None:
+        first = targets[0]
+        if len(sources) == 2 and self._direct:  # no accumulator needed, even where `first` is one of the sources
+            total = self._ufunc(sources[0], sources[1], out=first)
+        else:
+            total = self._accumulate(sources)
+        if self._divisor != 1:
+            _divide_towards_zero(total, self._divisor)
+        if self._postscale != 1.0:
+            self._scale(total, self._postscale)
+        if self.element.is_converted:
+            self.element.narrow(total, first)
+        elif total is not first:
+            first[:] = total
+        for target in targets[1:]:
+            target[:] = first
+
+    def _accumulate(self, sources: Sequence[Flat]) -> Flat:
+        total = self._accumulator[: sources[0].size]
+        if self._direct and len(sources) > 2:
+            self._ufunc(sources[0], sources[1], out=total)
+            for source in sources[2:]:
+                self._ufunc(total, source, out=total)
+            return total
+        self._load(sources[0], total)
+        operand = self._operand[: total.size]
+        for source in sources[1:]:
+            self._load(source, operand)
+            self._ufunc(total, operand, out=total)
+        return total
+
+    def _load(self, source: Flat, out: Flat) -> None:
+        self.element.widen(source, out)
+        if self.prescale != 1.0:
+            self._scale(out, self.prescale)
+
+    def _scale(self, values: Flat, factor: float) -> None:
+        if self._is_inexact:
+            values *= values.dtype.type(factor)
+        elif values.dtype != np.bool_:
+            values[:] = np.trunc(values * np.float64(factor)).astype(values.dtype)
+
+
+def _divide_towards_zero(values: Flat, divisor: int) -> None:
+    """Integer division as in C; numpy's rounds towards minus infinity."""
+    remainder = np.remainder(values, divisor)
+    quotient = np.floor_divide(values, divisor)
+    np.add(quotient, (values < 0) & (remainder != 0), out=values, casting="unsafe")
+
+
+@functools.cache
+def _scratch(dtype: np.dtype[Any]) -> tuple[Flat, Flat]:
+    """Two chunks to compute in, shared by all reductions of an accumulator dtype: one is at work at a time."""
+    return np.empty(CHUNK // dtype.itemsize, dtype), np.empty(CHUNK // dtype.itemsize, dtype)
+
+
+@functools.lru_cache(maxsize=1024)
+def reduction(dtype: str, op: ReduceOp, size: int, prescale: float, postscale: float, wire: str = "") -> Reduction:
+    """The `Reduction` for these parameters, made once. Not safe to use from two threads at a time; the engine never does."""
+    narrow = ELEMENT_TYPES[wire] if wire and dtype in NARROWED else None
+    return Reduction(ELEMENT_TYPES[dtype], op, size, prescale, postscale, wire=narrow)
+
+
+@functools.lru_cache(maxsize=1024)
+def stages(whole: Reduction, hosts: int, most: int) -> tuple[Reduction, Reduction]:
+    """A reduction over all ranks in two steps: over the ranks of a host, then over the hosts' results.
+
+    Between the two, elements are as wide as in memory or on the wire. An average of half-precision numbers is therefore formed
+    in both steps, weighted by `most`, the number of ranks of the largest host, so that a sum too large for them never occurs;
+    other averages are divided at the end.
+    """
+    element, op = whole.element, whole.op
+    within = Sum if op is Average else op
+    if op is Average and (element.is_converted or whole.wire is not None):
+        return (
+            Reduction(element, within, whole.size, whole.prescale, 1 / most),
+            Reduction(element, op, hosts, 1.0, whole.postscale, divisor=whole.size / most, wire=whole.wire),
+        )
+    return (
+        Reduction(element, within, whole.size, whole.prescale, 1.0),
+        Reduction(element, op, hosts, 1.0, whole.postscale, divisor=whole.size, wire=whole.wire),
+    )

@@ -1,0 +1,82 @@
+"""A request: what one rank asks the others to do together, and how it is written into a message."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from distrun.runtime.operations.dtypes import ELEMENT_TYPES
+from distrun.runtime.operations.reduction import Average, ReduceOp
+
+Shape = tuple[int, ...]
+
+CPU, CUDA = "cpu", "cuda"
+"""Where the tensors of a request lie: in host memory, or on the ranks' GPUs."""
+
+
+class Request(NamedTuple):
+    """Everything the ranks of a process set must agree on before an operation runs.
+
+    `shapes` holds one shape per tensor of a group (one in all for a single operation); a dimension in which ranks may
+    differ (the first one of allgather and alltoall) is written as -1.
+    """
+
+    kind: str
+    name: str | None
+    dtype: str
+    shapes: tuple[Shape, ...]
+    op: ReduceOp = Average
+    root: int = -1
+    prescale: float = 1.0
+    postscale: float = 1.0
+    process_set: int = 0
+    device: str = CPU
+    wire: str = ""
+    """The half-precision type in which elements travel between hosts; empty: their own."""
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the tensors; a dimension in which ranks may differ counts as one."""
+        return sum(abs(math.prod(shape)) for shape in self.shapes) * ELEMENT_TYPES[self.dtype].storage.itemsize
+
+    def encode(self, site: str) -> bytes:
+        """As a message; `site` says where in user code the operation was submitted."""
+        return json.dumps([site, *self]).encode()
+
+    @classmethod
+    def decode(cls, message: bytes) -> tuple[Request, str]:
+        """The request and the call site in a message made by `encode`."""
+        site, kind, name, dtype, shapes, op, *rest = json.loads(message)
+        return cls(kind, name, dtype, tuple(tuple(shape) for shape in shapes), ReduceOp(op), *rest), site
+
+
+AGREED = ("kind", "device", "dtype", "shapes", "op", "root", "prescale", "postscale", "wire")
+"""The fields named in a mismatch, the most telling first."""
+
+
+def describe(request: Request, field: str) -> str:
+    """A field's value as an error message shows it."""
+    value = getattr(request, field)
+    if field != "shapes":
+        return str(value)
+    shown = [_describe_shape(shape) for shape in value[:4]]
+    return ", ".join(shown) + (f" and {len(value) - 4} more" if len(value) > 4 else "")
+
+
+def _describe_shape(shape: Shape) -> str:
+    return "[" + ", ".join("*" if extent < 0 else str(extent) for extent in shape) + "]"
+
+
+def first_difference(requests: Sequence[Request]) -> int | None:
+    """The first tensor of a group whose shape the requests disagree about; None when they differ in the number of tensors."""
+    if len({len(request.shapes) for request in requests}) > 1:
+        return None
+    shapes = zip(*[request.shapes for request in requests], strict=True)
+    return next((place for place, those in enumerate(shapes) if len(set(those)) > 1), None)
+
+
+def title(kind: str, name: str | None, sequence: int | None = None) -> str:
+    """How messages call an operation: `allreduce 'grad.0'` or `unnamed allreduce (number 17)`."""
+    return f"{kind} {name!r}" if name is not None else f"unnamed {kind} (number {sequence})"

@@ -1,0 +1,218 @@
+"""The meeting: how the ranks of one host find each other and exchange the file descriptors of what they share.
+
+Rank 0 listens on an abstract Unix socket whose name follows from the job; the others connect, say who they are and
+hand over their descriptors; rank 0 then gives everybody's to everybody. The socket has no name in a file system and
+lives only until all have met. Both sides check that the other belongs to the same user (SO_PEERCRED) and, where the
+launcher gave the job a key, that it knows the key, before anything it sent is used.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import socket
+import struct
+import time
+from contextlib import ExitStack
+from dataclasses import dataclass
+
+from distrun.errors import BootstrapError
+from distrun.runtime.rendezvous.authentication import StrangerError, client_side, converse, server_side
+from distrun.runtime.shared_memory.doorbell import new_bell_fd
+from distrun.runtime.shared_memory.segment import new_segment_fd, segment_size
+
+_HELLO = struct.Struct("<II")  # rank, process id
+_DESCRIPTORS = 4
+_CONTEXT = b"meeting"
+
+
+@dataclass(frozen=True)
+class PeerInfo:
+    """What one rank shows its neighbours: file descriptors, and the process id for messages to people."""
+
+    pid: int
+    segment: int
+    bell: int
+    service_bell: int
+    pidfd: int
+
+    @property
+    def descriptors(self) -> list[int]:
+        """In the order in which they travel."""
+        return [self.segment, self.bell, self.service_bell, self.pidfd]
+
+    def close(self) -> None:
+        """Close the descriptors; mappings of the segment stay."""
+        for fd in self.descriptors:
+            os.close(fd)
+
+
+def own_peer_info(size: int) -> PeerInfo:
+    """A new presence of this process."""
+    segment = new_segment_fd(segment_size(size))
+    return PeerInfo(os.getpid(), segment, new_bell_fd(), new_bell_fd(), os.pidfd_open(os.getpid()))
+
+
+def rendezvous_within_host(name: str, key: bytes | None, position: int, size: int, timeout: float) -> list[PeerInfo]:
+    """Meet the other ranks of this host; everybody's presence by rank, our own included.
+
+    Args:
+        name: the same on all ranks that should meet, and on no others; need not be secret.
+        key: the job key, or None where no launcher of ours gave one.
+        timeout: seconds to wait for the slowest rank.
+
+    Raises:
+        BootstrapError: somebody did not come in time, or was not who they should be.
+    """
+    mine = own_peer_info(size)
+    if size == 1:
+        return [mine]
+    address = "\0distrun-" + hashlib.sha256(f"{os.getuid()}:{name}".encode()).hexdigest()[:32]
+    deadline = _Deadline(timeout)
+    with ExitStack() as undo:  # whoever fails to meet leaves no descriptor open
+        undo.callback(mine.close)
+        if position == 0:
+            everybody = _host(address, key or b"", size, mine, deadline, undo)
+        else:
+            everybody = _visit(address, key or b"", position, size, mine, deadline, undo)
+        undo.pop_all()
+    return everybody
+
+
+class _Deadline:
+    """When waiting ends."""
+
+    def __init__(self, timeout: float) -> None:
+        self.timeout = timeout
+        self._time = time.monotonic() + timeout
+
+    def left(self) -> float:
+        """Seconds, never quite 0, which would mean "do not block" to a socket."""
+        return max(0.001, self._time - time.monotonic())
+
+    def is_over(self) -> bool:
+        return time.monotonic() > self._time
+
+
+def _host(
+    address: str, secret: bytes, size: int, mine: PeerInfo, deadline: _Deadline, undo: ExitStack
+) -> list[PeerInfo]:
+    present: dict[int, PeerInfo] = {0: mine}
+    with ExitStack() as connections:
+        listener = connections.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET))
+        try:
+            listener.bind(address)
+        except OSError as error:
+            raise BootstrapError(f"rank 0 cannot listen for the other ranks of this host: {error}") from None
+        listener.listen(size)
+        guests: list[socket.socket] = []
+        while len(present) < size:
+            missing = sorted(set(range(size)) - set(present))
+            guest = connections.enter_context(_accept(listener, deadline, missing, size))
+            try:
+                position, peer_info = _receive_guest(guest, secret, deadline)
+            except (OSError, BootstrapError):
+                guest.close()  # a stranger; whoever belongs to us is still awaited
+                continue
+            if position not in missing:
+                peer_info.close()
+                guest.close()
+                continue
+            undo.callback(peer_info.close)
+            present[position] = peer_info
+            guests.append(guest)
+        everybody = [present[rank] for rank in range(size)]
+        for guest in guests:
+            for peer_info in everybody:
+                socket.send_fds(guest, [_HELLO.pack(0, peer_info.pid)], peer_info.descriptors)
+    return everybody
+
+
+def _accept(listener: socket.socket, deadline: _Deadline, missing: list[int], size: int) -> socket.socket:
+    try:
+        listener.settimeout(deadline.left())
+        return listener.accept()[0]
+    except TimeoutError:
+        raise BootstrapError(
+            f"ranks {missing} of {size} did not call init() within {deadline.timeout:g} s: "
+            "see whether they are still starting (raise --start-timeout) or have ended"
+        ) from None
+
+
+def _receive_guest(guest: socket.socket, secret: bytes, deadline: _Deadline) -> tuple[int, PeerInfo]:
+    guest.settimeout(min(5.0, deadline.left()))
+    _check_same_user(guest)
+    converse(guest, server_side(secret, _CONTEXT))
+    return _receive(guest)
+
+
+def _visit(
+    address: str, secret: bytes, position: int, size: int, mine: PeerInfo, deadline: _Deadline, undo: ExitStack
+) -> list[PeerInfo]:
+    with _connect(address, deadline) as host:
+        host.settimeout(deadline.left())
+        _check_same_user(host)
+        try:
+            _introduce(host, secret)
+            socket.send_fds(host, [_HELLO.pack(position, mine.pid)], mine.descriptors)
+            everybody = []
+            for peer in range(size):
+                _, peer_info = _receive(host)
+                if peer == position:
+                    peer_info.close()  # our own, come back: keep the originals
+                    peer_info = mine
+                else:
+                    undo.callback(peer_info.close)
+                everybody.append(peer_info)
+            return everybody
+        except TimeoutError:
+            raise BootstrapError(
+                f"rank {position} met rank 0, but some rank of this host did not come within {deadline.timeout:g} s"
+            ) from None
+        except ConnectionError as error:
+            raise BootstrapError(f"rank 0 ended while the ranks of this host were meeting ({error})") from None
+
+
+def _introduce(host: socket.socket, secret: bytes) -> None:
+    """Prove that we know the key, and see that the host does."""
+    try:
+        converse(host, client_side(secret, _CONTEXT))
+    except StrangerError:
+        raise BootstrapError("the process that listens in rank 0's place does not know the job key") from None
+
+
+def _connect(address: str, deadline: _Deadline) -> socket.socket:
+    """Connect as soon as rank 0 listens. Nothing tells when an abstract socket appears, hence the short naps."""
+    nap = 0.0005
+    while True:
+        connection = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        try:
+            connection.connect(address)
+            return connection
+        except OSError:
+            connection.close()
+        if deadline.is_over():
+            raise BootstrapError(
+                f"rank 0 did not call init() within {deadline.timeout:g} s: see whether it is still starting "
+                "(raise --start-timeout) or has ended"
+            )
+        time.sleep(nap)
+        nap = min(0.02, nap * 1.5)
+
+
+def _receive(connection: socket.socket) -> tuple[int, PeerInfo]:
+    """Somebody's position and presence; the descriptors are closed on exec like all of ours."""
+    message, fds, _, _ = socket.recv_fds(connection, _HELLO.size, _DESCRIPTORS, socket.MSG_CMSG_CLOEXEC)
+    if len(message) != _HELLO.size or len(fds) != _DESCRIPTORS:
+        for fd in fds:
+            os.close(fd)
+        raise ConnectionError("it closed the connection" if not message else "it showed no descriptors")
+    position, pid = _HELLO.unpack(message)
+    return position, PeerInfo(pid, *fds)
+
+
+def _check_same_user(connection: socket.socket) -> None:
+    raw = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
+    _, uid, _ = struct.unpack("3i", raw)
+    if uid != os.getuid():
+        raise BootstrapError(f"user id {uid} tried to meet the ranks of user id {os.getuid()}")

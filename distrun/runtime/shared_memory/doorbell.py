@@ -1,0 +1,111 @@
+"""Doorbells: how a rank that sleeps is told that there is something to look at.
+
+Shared memory is where ranks of a host write to each other, but memory cannot wake a sleeper. A doorbell is an eventfd,
+handed to the neighbours when they meet, next to a word in the owner's segment that says whether the owner sleeps. Ringing
+costs a system call only when it does. A rank waits in one `poll` for everything at once: its own bell, the death of a
+neighbour (a pidfd becomes readable) and the network (an epoll object). A futex could not be waited for together with those.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import select
+import threading
+
+_SEES_STORES_IN_ORDER = platform.machine() in ("x86_64", "AMD64", "i686")
+_fence_lock = threading.Lock()
+
+
+def fence() -> None:
+    """Order every store before this line before every load after it.
+
+    Python has no fence. Taking and leaving a lock executes an atomic read-modify-write, which on x86 is one.
+    """
+    _fence_lock.acquire(blocking=False)
+    try:
+        _fence_lock.release()
+    except (
+        RuntimeError
+    ):  # another thread held it, and left it between our two lines: the fence has happened all the same
+        pass
+
+
+class Doorbell:
+    """One rank's bell, as the owner waits for it and as neighbours ring it.
+
+    `words` is the memory that holds the "owner sleeps" word, at `index`. The dance that loses no ring: the owner says that
+    it sleeps, then looks once more, then sleeps; a neighbour publishes, then reads the word. With the fences, either the
+    owner's last look sees what was published or the neighbour sees the sleeper. On machines that may reorder more than x86
+    does, the bell is simply always rung.
+    """
+
+    def __init__(self, fd: int, words: memoryview, index: int) -> None:
+        self.fd = fd
+        self._words = words
+        self._index = index
+
+    def ring(self) -> None:
+        """Wake the owner if it sleeps. Call it after publishing what it should see."""
+        if _SEES_STORES_IN_ORDER:
+            fence()
+            if not self._words[self._index]:
+                return
+            # Whoever comes next need not ring as well: they may rely on the ring that follows. (The other way round, a
+            # late 0 could hide that the owner has woken and dozed off again.)
+            self._words[self._index] = 0
+        self.force()
+
+    def force(self) -> None:
+        """Ring whether or not the owner says that it sleeps."""
+        try:
+            os.eventfd_write(self.fd, 1)
+        except (BlockingIOError, OSError):  # full (it will wake) or closed by our own shutdown (nobody to wake)
+            pass
+
+    def arm(self) -> None:
+        """Owner: announce that it is about to sleep. Look once more at what you wait for, then `sleep`."""
+        self._words[self._index] = 1
+        fence()
+
+    def disarm(self) -> None:
+        """Owner: take the announcement back."""
+        self._words[self._index] = 0
+
+    def drain(self) -> None:
+        """Owner: forget the rings so far."""
+        try:
+            os.eventfd_read(self.fd)
+        except BlockingIOError:
+            pass
+
+
+def new_bell_fd() -> int:
+    """A file descriptor for a new doorbell, closed on exec."""
+    return os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+
+
+class Sleeper:
+    """Waits for a bell, for the end of processes and for the network in one call."""
+
+    def __init__(self, bell: Doorbell, pidfds: dict[int, int], network: int | None = None) -> None:
+        """`pidfds` maps a rank's pidfd to the rank; `network` is a descriptor that is readable when something has come."""
+        self._bell = bell
+        self._pidfds = pidfds
+        self._poll = select.poll()
+        self._poll.register(bell.fd, select.POLLIN)
+        self._network = network
+        for fd in (*pidfds, *(() if network is None else (network,))):
+            self._poll.register(fd, select.POLLIN)
+
+    def sleep(self, timeout: float | None = None) -> list[int]:
+        """Sleep until the bell rings, a process ends, something has come over the network or `timeout` seconds are over; the
+        ranks that ended since last time."""
+        ended = []
+        for fd, _ in self._poll.poll(None if timeout is None else max(0.0, timeout) * 1000):
+            if fd == self._bell.fd:
+                self._bell.drain()
+            elif fd != self._network:
+                self._poll.unregister(fd)
+                ended.append(self._pidfds[fd])
+        return ended

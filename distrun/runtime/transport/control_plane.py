@@ -1,0 +1,94 @@
+"""The control plane: small messages between the ranks and the coordinator, which is rank 0.
+
+On rank 0's host they travel through mailboxes in shared memory, to other hosts over TCP. What does not fit waits here or
+in the channel, in order, so that sending never blocks: the reader may be waiting for us in a collective.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator
+
+from distrun.runtime.shared_memory.mailbox import Mailbox
+from distrun.runtime.transport.local_group import LocalGroup
+
+
+class ControlPlane:
+    """The messages of one rank: the coordinator's to and from all others, any other's to and from the coordinator."""
+
+    def __init__(self, local_group: LocalGroup) -> None:
+        self._local_group = local_group
+        self._network = local_group.network
+        self._places = {rank: index for index, rank in enumerate(local_group.ranks)}
+        self._inboxes: dict[int, Mailbox] = {}
+        self._outboxes: dict[int, Mailbox] = {}
+        self._unsent: dict[int, deque[bytes]] = {}
+        if local_group.ranks[0] == 0:
+            self._open_mailboxes()
+        self._incoming = list(self._inboxes.values())
+
+    def _open_mailboxes(self) -> None:
+        local_group = self._local_group
+        coordinator = local_group.segments[0]
+        if local_group.own == 0:
+            for index in local_group.others:
+                self._inboxes[local_group.ranks[index]] = Mailbox(local_group.segments[index], 0)
+                self._outboxes[local_group.ranks[index]] = Mailbox(coordinator, 1 + index)
+        else:
+            self._inboxes[0] = Mailbox(coordinator, 1 + local_group.own)
+            self._outboxes[0] = Mailbox(local_group.mine, 0)
+
+    def waiting(self) -> bool:
+        """Whether a message has come that was not taken yet."""
+        for box in self._incoming:  # any() takes twice the time, and this runs while spinning
+            if box:
+                return True
+        if self._network is not None:
+            self._network.progress()
+            return bool(self._network.inbox)
+        return False
+
+    def messages(self) -> Iterator[tuple[int, bytes]]:
+        """Take the messages that have come, with their senders' ranks."""
+        for rank, box in self._inboxes.items():
+            while (message := box.get()) is not None:
+                yield rank, message
+        if self._network is not None:
+            self._network.progress()
+            inbox = self._network.inbox
+            while inbox:
+                yield inbox.popleft()
+
+    def send(self, rank: int, message: bytes) -> None:
+        """Send a message; never blocks."""
+        if rank not in self._outboxes:
+            assert self._network is not None
+            self._network.send(rank, message)
+            return
+        unsent = self._unsent.get(rank)
+        if unsent:
+            unsent.append(message)
+            self.push()
+        elif self._outboxes[rank].put(message):
+            self._local_group.bells[self._places[rank]].ring()
+        else:
+            self._unsent.setdefault(rank, deque()).append(message)
+
+    def alarm(self, rank: int) -> None:
+        """Wake a rank's engine even when nobody there waits for anything, so that it takes its messages."""
+        if rank in self._places:
+            self._local_group.service_bells[self._places[rank]].force()
+        elif self._network is not None:
+            self._network.alarm(rank)
+
+    @property
+    def is_stuck(self) -> bool:
+        """Whether something is left to send; nothing will tell when there is room, so try `push` now and then."""
+        return any(self._unsent.values())
+
+    def push(self) -> None:
+        """Send what did not fit before."""
+        for rank, unsent in self._unsent.items():
+            while unsent and self._outboxes[rank].put(unsent[0]):
+                unsent.popleft()
+                self._local_group.bells[self._places[rank]].ring()
