@@ -13,7 +13,7 @@ from distrun.data.shards import Batches, Samples, Stream, pick_rows, pick_sample
 from distrun.data.waiting import new_judge
 from distrun.errors import UsageError
 from distrun.runtime import world
-from distrun.runtime.collectives import consistency as agreement
+from distrun.runtime.collectives import consistency
 
 _calls = count()
 
@@ -146,7 +146,7 @@ def _agreed(samples: int | None, division: Division, *more: str) -> Any:
         length = "samples without a known end" if samples is None else f"{samples} samples"
         settings = ("batch_size", "shuffle", "seed", "drop_remainder")
         entries = [length, *(f"{name}={getattr(division, name)!r}" for name in settings), *more]
-        agreement.compare(entries, "the data given to distrun.data.shard", f"distrun.data.{next(_calls)}")
+        consistency.compare(entries, "the data given to distrun.data.shard", f"distrun.data.{next(_calls)}")
     return samples
 
 

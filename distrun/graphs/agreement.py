@@ -6,13 +6,13 @@ import re
 from collections.abc import Sequence
 
 from distrun.runtime import world
-from distrun.runtime.collectives import consistency as agreement
+from distrun.runtime.collectives import consistency
 
 _numbers: dict[tuple[str, ...], int] = {}  # which outlive the engine, as traced functions with names made of them do
 
 
 def number_of(entries: Sequence[str], what: str) -> int:
-    """The number of a list of entries (see `agreement.describe`), the same on all ranks. When first seen, it is compared.
+    """The number of a list of entries (see `consistency.describe`), the same on all ranks. When first seen, it is compared.
 
     `what` tells in an error message what is listed: "the gradients".
 
@@ -24,7 +24,7 @@ def number_of(entries: Sequence[str], what: str) -> int:
     if number is None:
         number = len(_numbers)
         if world.size() > 1:
-            agreement.compare(list(entries), what, f"agreement.{number}")
+            consistency.compare(list(entries), what, f"consistency.{number}")
         _numbers[key] = number
     return number
 

@@ -11,7 +11,7 @@ from distrun.errors import UsageError
 from distrun.graphs.collective import Collective
 from distrun.graphs.jax import arrays, mechanism
 from distrun.jax.trees import entries
-from distrun.runtime.collectives import consistency as agreement
+from distrun.runtime.collectives import consistency
 from distrun.runtime.process_set import ProcessSet, global_process_set
 
 _NUMBERS = (bool, int, float, complex)
@@ -32,7 +32,9 @@ def broadcast_parameters(tree: Any, root_rank: int = 0, process_set: ProcessSet 
         _check(jax.tree_util.keystr(path), leaf)
     if process_set.size() == 1:
         return tree
-    agreement.compare(entries(tree), "the parameters to broadcast", "jax.broadcast_parameters", process_set=process_set)
+    consistency.compare(
+        entries(tree), "the parameters to broadcast", "jax.broadcast_parameters", process_set=process_set
+    )
     if not paths:
         return tree
     leaves = [leaf for _, leaf in paths]

@@ -20,7 +20,7 @@ from distrun.keras import gradients, internals
 from distrun.keras.values import array_of
 from distrun.keras.variables import broadcast_variables
 from distrun.runtime import world
-from distrun.runtime.collectives import consistency as agreement
+from distrun.runtime.collectives import consistency
 
 Logs = dict[str, Any] | None
 
@@ -90,7 +90,7 @@ class MetricAverageCallback(Callback):
 
 def _averages(values: dict[str, Any], operation: str) -> dict[str, Any]:
     names = sorted(values)
-    notes = agreement.compare(
+    notes = consistency.compare(
         [name + (f" {list(values[name].shape)}" if values[name].ndim else "") for name in names],
         "the metrics to average",
         operation,

@@ -11,7 +11,7 @@ from distrun.errors import UsageError
 from distrun.keras.gradients import entry_of
 from distrun.keras.values import array_of
 from distrun.runtime import collectives, world
-from distrun.runtime.collectives import consistency as agreement
+from distrun.runtime.collectives import consistency
 from distrun.runtime.process_set import ProcessSet, global_process_set
 
 
@@ -32,7 +32,7 @@ def broadcast_variables(
         )
     if world.size() == 1:
         return
-    agreement.compare(
+    consistency.compare(
         [entry_of(variable) for variable in variables],
         "the variables to broadcast",
         "keras.broadcast_variables",

@@ -13,7 +13,7 @@ from distrun.runner.connect.connector import Connector, Starter
 from distrun.runner.connect.local import LocalAgentProcess
 from distrun.runner.output.printer import Printer, Style
 from distrun.runner.output.sinks import RankFiles, Sink
-from distrun.runner.planning import endpoints as places
+from distrun.runner.planning import endpoints
 from distrun.runner.planning.plan import AgentPlan, LaunchPlan
 from distrun.runner.planning.ssh_config import SshOptions
 from distrun.runner.protocol.frames import Frame, Kind
@@ -162,7 +162,7 @@ class Job:
 
     def _start_ranks(self) -> None:
         if self._plan.needs_answers:
-            self._parts = places.completed(self._plan, lambda host: self._agents[host].process.answer)
+            self._parts = endpoints.completed(self._plan, lambda host: self._agents[host].process.answer)
         for host, part in self._parts.items():
             self._agents[host].start_ranks(part, self._options.function)
         if self._options.stdin is not None:

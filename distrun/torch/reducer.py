@@ -35,7 +35,7 @@ from torch import Tensor
 from torch.utils.hooks import RemovableHandle
 
 from distrun.errors import CollectiveError, UsageError
-from distrun.runtime.collectives import consistency as agreement
+from distrun.runtime.collectives import consistency
 from distrun.runtime.operations.reduction import Average, ReduceOp
 from distrun.runtime.process_set import ProcessSet, global_process_set
 from distrun.tensor_fusion.buckets import (
@@ -360,12 +360,12 @@ class GradientReducer:
         own = np.array([self._kind(parameter) for parameter in self._parameters], np.int8)
         order = np.array(expected_order(count, self._arrived), np.int32)
         entries = [
-            agreement.describe(name, parameter.shape, parameter.dtype)
+            consistency.describe(name, parameter.shape, parameter.dtype)
             + ("" if parameter.is_contiguous() else f" strides {parameter.stride()}")
             + ("" if device == cuda.CPU else f" on {device}")
             for name, parameter, device in zip(self._names, self._parameters, devices, strict=True)
         ]
-        notes = agreement.compare(
+        notes = consistency.compare(
             entries,
             "the parameters of the optimizer",
             f"{self._name}.parameters",

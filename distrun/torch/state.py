@@ -12,8 +12,7 @@ from torch import Tensor
 
 from distrun.errors import UsageError
 from distrun.runtime import world
-from distrun.runtime.collectives import consistency as agreement
-from distrun.runtime.collectives import objects
+from distrun.runtime.collectives import consistency, objects
 from distrun.torch import cuda
 from distrun.torch.collectives import broadcast_async_
 from distrun.torch.tensors import empty
@@ -32,8 +31,8 @@ def broadcast_parameters(params: Parameters, root_rank: int) -> None:
     named = _named(params)
     if world.size() == 1:
         return
-    agreement.compare(
-        [agreement.describe(name, tensor.shape, tensor.dtype) for name, tensor in named],
+    consistency.compare(
+        [consistency.describe(name, tensor.shape, tensor.dtype) for name, tensor in named],
         "the parameters to broadcast",
         "broadcast_parameters",
     )
@@ -87,11 +86,11 @@ def broadcast_optimizer_state(
     if world.size() == 1:
         return
     entries = [
-        agreement.describe(f"parameter {group}.{index}", parameter.shape, parameter.dtype)
+        consistency.describe(f"parameter {group}.{index}", parameter.shape, parameter.dtype)
         for group, options in enumerate(optimizer.param_groups)
         for index, parameter in enumerate(options["params"])
     ]
-    agreement.compare(entries, "the parameters of the optimizer", "broadcast_optimizer_state")
+    consistency.compare(entries, "the parameters of the optimizer", "broadcast_optimizer_state")
     is_root = world.rank() == root_rank
     tensors: list[Tensor] = []
     skeleton = _without_tensors(optimizer.state_dict(), tensors) if is_root else None

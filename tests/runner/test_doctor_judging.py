@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from distrun.runner.doctor import verdicts as judging
+from distrun.runner.doctor import verdicts
 from distrun.runner.doctor.gpus import Gpus
 from distrun.runner.doctor.machine_facts import Machine
 from distrun.runner.doctor.report import LinkReport, Status
@@ -32,14 +32,14 @@ GPUS = Gpus(
     ],
 )
 def test_a_clock_may_differ_by_a_second_and_what_the_question_took(offset, round_trip, status):
-    step = judging.clock(offset, round_trip)
+    step = verdicts.clock(offset, round_trip)
     assert step.status is status
     assert ("ahead" in step.text) == (offset > 0)
     assert bool(step.remedy) == (status is Status.WARNING)
 
 
 def test_a_good_machine():
-    step = judging.machine(MACHINE)
+    step = verdicts.machine(MACHINE)
     assert step.status is Status.OK
     assert step.text == "8 cores, 64 GiB of memory (60 GiB free), /dev/shm 32 GiB"
 
@@ -53,15 +53,15 @@ def test_a_good_machine():
     ],
 )
 def test_limits_are_warnings(change, text, remedy):
-    step = judging.machine(replace(MACHINE, **change))
+    step = verdicts.machine(replace(MACHINE, **change))
     assert step.status is Status.WARNING
     assert text in step.text
     assert remedy in step.remedy
 
 
 def test_no_gpu_is_fine_and_good_ones_are_described():
-    assert judging.gpus(Gpus()).text == "none"
-    step = judging.gpus(GPUS)
+    assert verdicts.gpus(Gpus()).text == "none"
+    step = verdicts.gpus(GPUS)
     assert step.status is Status.OK
     assert step.text == (
         "2 x NVIDIA H100 (80 GiB each), driver 550.54.15, NCCL 2.21.5, all can access each other's memory (P2P)"
@@ -69,28 +69,28 @@ def test_no_gpu_is_fine_and_good_ones_are_described():
 
 
 def test_an_iommu_between_gpus_is_a_warning_and_none_beside_a_single_one():
-    step = judging.gpus(replace(GPUS, iommu=["0000:18:00.0"]))
+    step = verdicts.gpus(replace(GPUS, iommu=["0000:18:00.0"]))
     assert step.status is Status.WARNING
     assert "IOMMU" in step.text
     assert "iommu=pt" in step.remedy
     single = replace(GPUS, names=["X"], memory=[], peers=[[True]], iommu=["0000:18:00.0"])
-    assert judging.gpus(single).status is Status.OK
+    assert verdicts.gpus(single).status is Status.OK
 
 
 def test_partial_access_is_shown_as_a_matrix():
     able = [[True, True, False], [True, True, False], [False, False, True]]
-    step = judging.gpus(replace(GPUS, names=["A"] * 3, memory=[], peers=able))
+    step = verdicts.gpus(replace(GPUS, names=["A"] * 3, memory=[], peers=able))
     assert "2 of 6 pairs have P2P" in step.text
     assert step.text.splitlines()[1:] == ["P2P  0  1  2", "  0  x  x  -", "  1  x  x  -", "  2  -  -  x"]
-    none = judging.gpus(replace(GPUS, peers=[[True, False], [False, True]]))
+    none = verdicts.gpus(replace(GPUS, peers=[[True, False], [False, True]]))
     assert none.text.endswith("no P2P)")
 
 
 def test_gpus_that_cannot_be_used_are_a_failure_and_a_missing_nccl_is_a_warning():
-    step = judging.gpus(Gpus(problem="2 NVIDIA device(s), and no driver is loaded"))
+    step = verdicts.gpus(Gpus(problem="2 NVIDIA device(s), and no driver is loaded"))
     assert step.status is Status.FAILED
     assert "driver" in step.remedy
-    assert judging.gpus(replace(GPUS, nccl="")).status is Status.WARNING
+    assert verdicts.gpus(replace(GPUS, nccl="")).status is Status.WARNING
 
 
 @pytest.mark.parametrize(
@@ -113,7 +113,7 @@ def test_gpus_that_cannot_be_used_are_a_failure_and_a_missing_nccl_is_a_warning(
     ],
 )
 def test_gpus_without_a_cupy_that_works_are_a_warning_with_what_to_install(change, text, remedy):
-    step = judging.gpus(replace(GPUS, **change))
+    step = verdicts.gpus(replace(GPUS, **change))
     assert step.status is Status.WARNING
     assert text in step.text
     assert step.remedy == remedy
@@ -121,7 +121,7 @@ def test_gpus_without_a_cupy_that_works_are_a_warning_with_what_to_install(chang
 
 def measured(rate, round_trip=1e-4):
     link = LinkReport("a", "b", Status.OK, "10.0.0.1", "10.0.0.2", round_trip, rate)
-    return judging.link(link, hosts=4)
+    return verdicts.link(link, hosts=4)
 
 
 def test_a_fast_link_is_told_in_gigabits():
@@ -149,20 +149,20 @@ def test_a_link_that_carries_no_data_is_a_failure_with_the_usual_cause():
 
 def test_a_pair_without_a_connection_names_both_addresses():
     tried = [("10.0.0.1", "no answer within 3 s"), ("fd00::1", "connection refused")]
-    link = judging.unreachable("b", "a", tried, ["10.0.0.2"])
+    link = verdicts.unreachable("b", "a", tried, ["10.0.0.2"])
     assert link.status is Status.FAILED
     assert link.text == (
         "b (10.0.0.2) cannot connect to a at 10.0.0.1 (no answer within 3 s), nor at fd00::1 (connection refused)"
     )
     assert (link.source_address, link.target_address) == ("10.0.0.2", "10.0.0.1")
     assert "--network" in link.remedy
-    assert "no address" in judging.unreachable("b", "a", [], []).text
+    assert "no address" in verdicts.unreachable("b", "a", [], []).text
 
 
 def test_packages_that_differ_between_hosts_are_noted():
     other = replace(MACHINE, packages={"torch": "2.12.0", "jax": "0.10.0"})
-    assert judging.differences({"a": MACHINE, "b": MACHINE}) == []
-    assert judging.differences({"a": MACHINE, "b": other, "c": MACHINE}) == [
+    assert verdicts.differences({"a": MACHINE, "b": MACHINE}) == []
+    assert verdicts.differences({"a": MACHINE, "b": other, "c": MACHINE}) == [
         "torch differs between hosts: 2.13.0 on a, c; 2.12.0 on b",
         "jax differs between hosts: none on a, c; 0.10.0 on b",
     ]
@@ -178,7 +178,7 @@ def test_packages_that_differ_between_hosts_are_noted():
     ],
 )
 def test_a_sentence_is_split_where_the_remedy_begins(sentence, reason, remedy):
-    assert judging.split(sentence) == (reason, remedy)
+    assert verdicts.split(sentence) == (reason, remedy)
 
 
 def test_the_sentences_of_a_python_that_does_not_start_are_split():
@@ -187,10 +187,10 @@ def test_the_sentences_of_a_python_that_does_not_start_are_split():
         (1, "No module named 'distrun'"),
         (1, "distrun needs Python"),
     ):
-        assert judging.split(explain(status, output, "python"))[1], (status, output)
+        assert verdicts.split(explain(status, output, "python"))[1], (status, output)
 
 
 def test_software_is_told():
-    assert judging.software(MACHINE).text == "torch 2.13.0, no mpirun, no srun"
-    step = judging.software(replace(MACHINE, mpi="mpirun (Open MPI) 5.0.11", slurm="slurm 22.05.8"))
+    assert verdicts.software(MACHINE).text == "torch 2.13.0, no mpirun, no srun"
+    step = verdicts.software(replace(MACHINE, mpi="mpirun (Open MPI) 5.0.11", slurm="slurm 22.05.8"))
     assert step.text == "torch 2.13.0, MPI: mpirun (Open MPI) 5.0.11, Slurm: slurm 22.05.8"

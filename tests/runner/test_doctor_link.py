@@ -8,7 +8,7 @@ import time
 
 import pytest
 
-from distrun.runner.doctor import link_benchmark as link
+from distrun.runner.doctor import link_benchmark
 from distrun.runner.protocol.handshake import HostError
 
 KEY = b"k" * 32
@@ -16,7 +16,7 @@ KEY = b"k" * 32
 
 @pytest.fixture
 def listener():
-    made = link.Listener("127.0.0.1", KEY)
+    made = link_benchmark.Listener("127.0.0.1", KEY)
     yield made
     made.close()
     with pytest.raises(OSError, match="refused"):
@@ -25,8 +25,8 @@ def listener():
 
 @pytest.mark.parametrize("address", ["127.0.0.1", "::1"])
 def test_both_directions_and_the_round_trip_are_measured(address):
-    made = link.Listener(address, KEY)
-    found = link.call(address, made.port, KEY)
+    made = link_benchmark.Listener(address, KEY)
+    found = link_benchmark.call(address, made.port, KEY)
     sent = made.close()
     assert found["address"] == address
     assert 0 < found["round_trip"] < 0.1
@@ -41,7 +41,7 @@ def test_a_listener_that_nobody_calls_has_measured_nothing(listener):
 
 def test_a_caller_with_another_key_learns_and_gets_nothing(listener):
     with pytest.raises(HostError, match="somebody else answers"):
-        link.call("127.0.0.1", listener.port, b"x" * 32)
+        link_benchmark.call("127.0.0.1", listener.port, b"x" * 32)
     assert listener.close() is None
 
 
@@ -59,7 +59,7 @@ def test_a_listener_with_another_key_is_not_believed():
         thread = threading.Thread(target=pretend)
         thread.start()
         with pytest.raises(HostError, match="somebody else answers"):
-            link.call("127.0.0.1", server.getsockname()[1], KEY)
+            link_benchmark.call("127.0.0.1", server.getsockname()[1], KEY)
         thread.join()
 
 
@@ -67,7 +67,7 @@ def test_a_listener_with_another_key_is_not_believed():
 def test_strangers_do_not_keep_the_caller_out(listener, words):
     with socket.create_connection(("127.0.0.1", listener.port)) as stranger:
         stranger.sendall(words)
-        assert link.call("127.0.0.1", listener.port, KEY)["rate"]
+        assert link_benchmark.call("127.0.0.1", listener.port, KEY)["rate"]
 
 
 def test_a_stranger_that_trickles_is_dropped_in_time(listener):
@@ -93,21 +93,21 @@ def test_nobody_there_is_an_error_with_a_reason():
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
     with pytest.raises(HostError, match="connection refused"):
-        link.call("127.0.0.1", port, KEY)
+        link_benchmark.call("127.0.0.1", port, KEY)
     with pytest.raises(HostError, match=r"cannot listen on 203\.0\.113\.1"):
-        link.Listener("203.0.113.1", KEY)
+        link_benchmark.Listener("203.0.113.1", KEY)
 
 
 def test_the_warming_up_does_not_count():
     arrivals = [(0.0, 10**9), (0.01, 10**9), (0.1, 500), (0.2, 1000), (0.3, 1000)]
-    assert link.rate(arrivals, 0.05) == pytest.approx(10_000)
+    assert link_benchmark.rate(arrivals, 0.05) == pytest.approx(10_000)
 
 
 def test_a_trickle_counts_whole():
-    assert link.rate([(0.0, 100), (0.02, 100), (0.04, 100)], 0.05) == pytest.approx(5000)
-    assert link.rate([(0.0, 100), (0.5, 100)], 0.05) == pytest.approx(200)
+    assert link_benchmark.rate([(0.0, 100), (0.02, 100), (0.04, 100)], 0.05) == pytest.approx(5000)
+    assert link_benchmark.rate([(0.0, 100), (0.5, 100)], 0.05) == pytest.approx(200)
 
 
 def test_nothing_or_a_single_arrival_has_no_rate():
-    assert link.rate([], 0.05) is None
-    assert link.rate([(1.0, 100)], 0.05) is None
+    assert link_benchmark.rate([], 0.05) is None
+    assert link_benchmark.rate([(1.0, 100)], 0.05) is None

@@ -19,8 +19,7 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from distrun.runtime.backends import hierarchical
-from distrun.runtime.backends import rail as rail
+from distrun.runtime.backends import hierarchical, rail
 from distrun.runtime.backends.hierarchical import HierarchicalBackend
 from distrun.runtime.operations import reduction
 from distrun.runtime.operations.dtypes import name_of

@@ -16,9 +16,7 @@ from typing import Any
 import pytest
 
 from distrun.errors import BootstrapError, UsageError
-from distrun.runtime.rendezvous import dialer as calling
-from distrun.runtime.rendezvous import handshake as calls
-from distrun.runtime.rendezvous import listener as listener
+from distrun.runtime.rendezvous import dialer, handshake, listener
 from distrun.runtime.rendezvous.dialer import Line, call, dial
 from distrun.runtime.rendezvous.handshake import show, tune
 from distrun.runtime.rendezvous.listener import Listener, listen
@@ -81,7 +79,7 @@ def test_a_caller_comes_with_an_introduction_and_both_can_talk(desk):
     ours, introduction = answer
     line = caller.end()
     assert introduction == {"name": "a", "nested": {"list": [1, 2]}}
-    assert (line.place, line.key) == (desk.places[0], KEY)
+    assert (line.endpoint, line.key) == (desk.places[0], KEY)
     for connection in (ours, line.socket):
         assert connection.gettimeout() is None
         assert not connection.get_inheritable()
@@ -208,7 +206,7 @@ def test_two_hundred_that_connect_and_hang_delay_nobody(desk):
 
 
 def test_those_who_hang_and_those_who_trickle_are_dropped_in_time(desk, monkeypatch):
-    monkeypatch.setattr(listener, "PATIENCE", 1.0)
+    monkeypatch.setattr(listener, "HANDSHAKE_TIMEOUT", 1.0)
     with knock(desk) as silent, knock(desk) as slow:
         start = time.monotonic()
         ended: dict[socket.socket, float] = {}
@@ -308,7 +306,7 @@ def introduce_badly(places: list[tuple[str, int]], text: bytes) -> None:
     from distrun.runtime.rendezvous.authentication import converse
 
     with socket.create_connection(places[0], 10.0) as connection:
-        converse(connection, calls.client_handshake(KEY, calls.context(connection.getpeername())))
+        converse(connection, handshake.client_handshake(KEY, handshake.context(connection.getpeername())))
         connection.sendall(struct.pack("<I", len(text)) + text)
         try:
             assert connection.recv(1) == b""
@@ -362,7 +360,7 @@ def test_nowhere_to_call_is_said():
 def test_why_nobody_was_reached_is_told_for_each_place():
     with socket.create_server((HERE, 0)) as mute, socket.socket() as closed, Talker(b"SSH-2.0-hello\r\n") as ssh:
         closed.bind((HERE, 0))
-        places = [mute.getsockname(), closed.getsockname(), ssh.place, ("no.such.host.invalid", 1)]
+        places = [mute.getsockname(), closed.getsockname(), ssh.endpoint, ("no.such.host.invalid", 1)]
         with pytest.raises(BootstrapError) as error:
             call(places, KEY, {}, time.monotonic() + 0.5)
     text = str(error.value)
@@ -378,7 +376,7 @@ class Talker:
 
     def __init__(self, text: bytes) -> None:
         self._listener = socket.create_server((HERE, 0))
-        self.place = self._listener.getsockname()
+        self.endpoint = self._listener.getsockname()
         self._text = text
         self._thread = threading.Thread(target=self._talk)
 
@@ -402,14 +400,14 @@ class Talker:
 
 
 def test_the_first_of_several_places_wins_even_if_the_second_answers_before(monkeypatch):
-    monkeypatch.setattr(calling, "_CHOICE", 10.0)
+    monkeypatch.setattr(dialer, "_CHOICE", 10.0)
     listener = listen(HERE)  # the caller's attempt waits here
     slow = Listener([listen(HERE)], KEY)
     caller = Caller([listener.getsockname(), *slow.places], name="a")
     assert slow.receive(0.5) is None  # it has proved itself, and waits for the first before it introduces itself
     fast = Listener([listener], KEY)
     meet(fast, [caller])
-    assert caller.end().place == fast.places[0]
+    assert caller.end().endpoint == fast.places[0]
     for desk in (slow, fast):
         desk.close()
 
@@ -420,7 +418,7 @@ def test_a_place_that_is_not_the_first_is_taken_soon_if_the_first_does_not_answe
         caller = Caller([mute.getsockname(), *desk.places], name="a")
         meet(desk, [caller])
         assert time.monotonic() - start < 2.0
-        assert caller.end().place == desk.places[0]
+        assert caller.end().endpoint == desk.places[0]
 
 
 def test_a_host_that_hangs_up_on_an_introduction_is_called_again(desk):
@@ -437,8 +435,8 @@ def test_a_socket_that_meets_itself_is_no_answer():
         itself.bind(place)
         itself.connect(place)
         assert itself.getsockname() == itself.getpeername()  # such things exist
-        dialling = calling._Dialling([place], KEY, None, None, time.monotonic())
-        target = calling._Target(place, socket.AF_INET, place, 0.0, connection=itself)
+        dialling = dialer._Dialling([place], KEY, None, None, time.monotonic())
+        target = dialer._Target(place, socket.AF_INET, place, 0.0, connection=itself)
         with pytest.raises(ConnectionRefusedError):
             dialling._begin(target, itself)
         dialling.close()
@@ -532,7 +530,7 @@ def test_ipv6_works_and_several_listeners_too():
     desk = Listener([listener, listen(HERE)], KEY)
     callers = [Caller([place], name=str(place)) for place in desk.places]
     assert meet(desk, callers).keys() == {str(place) for place in desk.places}
-    assert callers[0].end().place == desk.places[0]
+    assert callers[0].end().endpoint == desk.places[0]
     desk.close()
 
 

@@ -8,7 +8,7 @@ import numpy as np
 import distrun
 from distrun.runtime import world
 from distrun.runtime.negotiation import messages
-from distrun.runtime.transport import local_group as local_group
+from distrun.runtime.transport import local_group
 
 local_group.HEARSAY = 30.0  # however busy this machine is
 distrun.init()

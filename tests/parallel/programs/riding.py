@@ -8,14 +8,14 @@ import reference
 from hypothesis import strategies as st
 
 import distrun
-from distrun.runtime.negotiation import piggyback as riding
+from distrun.runtime.negotiation import piggyback
 from distrun.runtime.operations.reduction import check_op
 from examples import DTYPES, SameEverywhere, collect, dtype_of, lay_out
 
 distrun.init()
 me, size = distrun.rank(), distrun.size()
 rides = 0
-combine = riding.Piggyback.combine
+combine = piggyback.Piggyback.combine
 
 
 def counted(*arguments):
@@ -24,7 +24,7 @@ def counted(*arguments):
     return combine(*arguments)
 
 
-riding.Piggyback.combine = counted
+piggyback.Piggyback.combine = counted
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,7 @@ def cases(draw):
     ops = [distrun.Average, distrun.Sum, distrun.Product]
     op = draw(st.sampled_from(ops if dtype.startswith(("complex", "clong")) else [*ops, distrun.Min, distrun.Max]))
     check_op(op, dtype if dtype == "bfloat16" else dtype_of(dtype).name)
-    edge = riding.SMALL // (size - 1) // dtype_of(dtype).itemsize
+    edge = piggyback.SMALL // (size - 1) // dtype_of(dtype).itemsize
     counts = draw(st.lists(st.sampled_from([0, 1, 5, 100]), min_size=1, max_size=3))
     if draw(st.integers(0, 3)) == 0:
         counts = [edge + draw(st.integers(-1, 1))]

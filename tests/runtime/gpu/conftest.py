@@ -170,7 +170,13 @@ def handle_of(request: Any, inputs: Sequence = (), outputs: Sequence = (), split
 def stand_ins() -> SimpleNamespace:
     """Everything above."""
     return SimpleNamespace(
-        **{"Driver": Driver, "Hosts": HostLayout, "HostBackend": HostBackend, "view": view, "buffer_of": buffer_of},
+        **{
+            "Driver": Driver,
+            "HostLayout": HostLayout,
+            "HostBackend": HostBackend,
+            "view": view,
+            "buffer_of": buffer_of,
+        },
         **{"room": room, "handle_of": handle_of},
     )
 

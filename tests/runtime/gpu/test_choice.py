@@ -8,7 +8,7 @@ from types import ModuleType, SimpleNamespace
 import pytest
 
 from distrun.errors import UsageError
-from distrun.runtime.gpu import transport_choice as choice
+from distrun.runtime.gpu import transport_choice
 from distrun.runtime.gpu.transport_choice import AUTO, NCCL, STAGED, Choice, Report, agree, choose, nccl_version, report
 
 
@@ -86,7 +86,7 @@ def test_ranks_agree(stand_ins: SimpleNamespace) -> None:
 
 
 def test_a_report_says_what_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(choice, "nccl_version", lambda: (23203, ""))
+    monkeypatch.setattr(transport_choice, "nccl_version", lambda: (23203, ""))
     wanted = Report("node1", "0000:01:00.0", True, 23203, "", AUTO)
     assert report("node1", "0000:01:00.0", True, {}) == wanted
     assert report("node1", "0000:01:00.0", True, {"DISTRUN_GPU_BACKEND": "staged"}).wanted == STAGED
