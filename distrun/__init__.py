@@ -23,6 +23,7 @@ if TYPE_CHECKING:  # what type checkers and editors see; at run time `__getattr_
         UsageError,
     )
     from distrun.runner.function import run
+    from distrun.runtime.capabilities import communication_memory
     from distrun.runtime.collectives import (
         Average,
         Max,
@@ -60,7 +61,6 @@ if TYPE_CHECKING:  # what type checkers and editors see; at run time `__getattr_
         allgather_object,
         broadcast_object,
     )
-    from distrun.runtime.gpu.memory import communication_memory
     from distrun.runtime.operations.handle import Handle
     from distrun.runtime.process_set import (
         ProcessSet,
@@ -94,7 +94,7 @@ _HOMES = {
         "grouped_allreduce_ grouped_allreduce_async grouped_allreduce_async_ grouped_reducescatter "
         "grouped_reducescatter_async poll reducescatter reducescatter_async synchronize"
     ),
-    "distrun.runtime.gpu.memory": "communication_memory",
+    "distrun.runtime.capabilities": "communication_memory",
     "distrun.runtime.operations.handle": "Handle",
     "distrun.runtime.collectives.objects": "allgather_object broadcast_object",
     "distrun.runtime.process_set": "ProcessSet global_process_set",

@@ -12,6 +12,6 @@ from __future__ import annotations
 
 from distrun.data.plan import Division, Plan
 from distrun.data.sharding import shard
-from distrun.data.waiting import watch
+from distrun.data.watching import watch
 
 __all__ = ["Division", "Plan", "shard", "watch"]

@@ -9,11 +9,9 @@ from __future__ import annotations
 
 import logging
 import os
-import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
-from types import GeneratorType
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from distrun.errors import UsageError
 from distrun.runtime import world
@@ -124,45 +122,6 @@ def measured(source: Iterable[Item], judge: Judge | None) -> Iterator[Item]:
         except StopIteration:
             return
         yield item
-
-
-class Watched(Iterable[Item]):
-    """What `watch` makes of an iterable."""
-
-    def __init__(self, source: Iterable[Item], judge: Judge) -> None:
-        self._source = source
-        self._judge = judge
-
-    def __iter__(self) -> Iterator[Item]:
-        return measured(self._source, self._judge)
-
-    def __len__(self) -> int:
-        return len(self._source)  # type: ignore[arg-type]  # where it has no length, a TypeError is right
-
-
-def watch(data: Any) -> Any:
-    """`data`, and a warning when this rank waits too long for its batches: more than a fifth of its time, or the share that
-    DISTRUN_INPUT_WAIT says (0: never).
-
-    Watch what the training loop itself goes through, after every `map` and `prefetch`. A tf.data.Dataset stays one, and is
-    seen inside `fit` too; a generator stays a generator; of anything else comes an iterable. Nothing is said about epochs of
-    fewer than 20 steps, and at most one thing about each.
-
-    Raises:
-        UsageError: DISTRUN_INPUT_WAIT is not a share.
-        NotInitializedError: before `init()`.
-    """
-    judge = new_judge()
-    if judge is None:
-        return data
-    tensorflow = sys.modules.get("tensorflow")
-    if tensorflow is not None and isinstance(data, tensorflow.data.Dataset):
-        from distrun.data import tf_data
-
-        return tf_data.watched(data, judge)
-    if isinstance(data, GeneratorType):
-        return measured(data, judge)
-    return Watched(data, judge)
 
 
 def new_judge() -> Judge | None:

@@ -10,7 +10,7 @@ from typing import Any
 import jax
 
 from distrun.errors import UsageError
-from distrun.graphs import agreement
+from distrun.graphs import signatures
 from distrun.graphs.collective import Collective
 from distrun.graphs.compression import Compression, Compressor, wire_type
 from distrun.graphs.jax import reduce_gradients
@@ -46,7 +46,7 @@ class GradientReduction:
         Raises:
             MismatchError: they differ, in structure, shape or dtype.
         """
-        number = agreement.number_of(entries(tree), what)
+        number = signatures.signature_id(entries(tree), what)
         collective = Collective(
             "allreduce",
             f"jax.gradients.{number}",

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from distrun.errors import UsageError
-from distrun.graphs import agreement
+from distrun.graphs import signatures
 from distrun.graphs.collective import Collective
 from distrun.keras import internals
 from distrun.runtime import collectives, world
@@ -99,7 +99,7 @@ def _collective(
     if agreed is not None and agreed[0] is engine and agreed[1] == identity:
         return agreed[2]
     entries = [entry + " without gradient" * (place in missing) for place, entry in enumerate(_entries(variables))]
-    number = agreement.number_of(entries, _WHAT)
+    number = signatures.signature_id(entries, _WHAT)
     result = Collective(
         "allreduce",
         f"keras.gradients.{number}",
@@ -117,7 +117,7 @@ def _collective(
 def entry_of(variable: Any) -> str:
     """How a variable is listed when ranks compare theirs."""
     name = getattr(variable, "path", None) or variable.name
-    return describe(agreement.plain_name(name), variable.shape, variable.dtype)
+    return describe(signatures.canonical_name(name), variable.shape, variable.dtype)
 
 
 def _entries(variables: Sequence[Any]) -> list[str]:

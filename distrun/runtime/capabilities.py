@@ -1,4 +1,8 @@
-"""Horovod's questions about how it was built and what it runs on, answered for distrun, where nothing is built."""
+"""Facts about the job and this rank that scripts ask for.
+
+Most are Horovod's questions about how it was built. distrun is pure Python and nothing is built, so these answer what is
+installed and what carries the tensors.
+"""
 
 from __future__ import annotations
 
@@ -6,12 +10,26 @@ from functools import cache
 from importlib.util import find_spec
 
 from distrun.runtime import world
+from distrun.runtime.gpu import memory
 
 
 def is_homogeneous() -> bool:
     """Whether every host has the same number of ranks."""
     topology = world.topology()
     return topology.local_size * topology.cross_size == topology.size
+
+
+def communication_memory() -> dict[str, int]:
+    """Return the bytes that communication holds on this rank, by kind; only kinds of which there is something.
+
+    Returns:
+        On the GPU "gradient buckets" and "fusion buffers"; in host memory "pinned staging" and "shared memory", which is what
+        this rank has allocated of the memory that the ranks of a host share (large results among it, which belong to the
+        caller). Memory of NCCL's own is not counted.
+    """
+    totals = memory.noted()
+    shared = world.engine().backend.shared_bytes if world.is_initialized() else 0
+    return {**totals, "shared memory": shared} if shared else totals
 
 
 def mpi_enabled() -> bool:

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from typing import SupportsIndex
 
 from distrun.errors import UsageError
+from distrun.runtime import world
 
 
 class ProcessSet:
@@ -34,14 +35,10 @@ class ProcessSet:
 
     def rank(self) -> int:
         """This rank's position in the set."""
-        from distrun.runtime import world
-
         return world.rank()
 
     def size(self) -> int:
         """The number of ranks in the set."""
-        from distrun.runtime import world
-
         return world.size()
 
     def check_root(self, root_rank: object) -> int:

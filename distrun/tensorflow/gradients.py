@@ -9,7 +9,7 @@ from typing import Any
 import tensorflow as tf
 
 from distrun.errors import UsageError
-from distrun.graphs import agreement
+from distrun.graphs import signatures
 from distrun.graphs.collective import Collective
 from distrun.graphs.compression import Compressor, wire_type
 from distrun.graphs.tensorflow import reduce_gradients
@@ -68,7 +68,7 @@ class GradientReduction:
             entry_of(source, place) + self._note(gradient)
             for place, (gradient, source) in enumerate(zip(gradients, sources, strict=True))
         ]
-        number = agreement.number_of(entries, "the variables that have gradients")
+        number = signatures.signature_id(entries, "the variables that have gradients")
         collective = Collective(
             "allreduce",
             f"gradients.{number}",
@@ -92,4 +92,4 @@ def entry_of(source: Any, place: int) -> str:
     name = getattr(source, "path", None) or (source.name if hasattr(source, "assign") else None)
     if name is None:
         return f"tensor {place} {tf.convert_to_tensor(source).dtype.name}"
-    return describe(agreement.plain_name(name), source.shape, tf.as_dtype(source.dtype).name)
+    return describe(signatures.canonical_name(name), source.shape, tf.as_dtype(source.dtype).name)

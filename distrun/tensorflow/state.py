@@ -8,7 +8,7 @@ from typing import Any
 import tensorflow as tf
 
 from distrun.errors import UsageError
-from distrun.graphs import agreement
+from distrun.graphs import signatures
 from distrun.graphs.tensorflow import call
 from distrun.runtime import world
 from distrun.runtime.collectives import objects
@@ -41,7 +41,7 @@ def broadcast_variables(
     if world.size() == 1:
         return None if tf.executing_eagerly() else tf.no_op()
     entries = [entry_of(variable, place) for place, variable in enumerate(variables)]
-    number = agreement.number_of(entries, "the variables to broadcast")
+    number = signatures.signature_id(entries, "the variables to broadcast")
     if not variables:
         return None if tf.executing_eagerly() else tf.no_op()
     return assign_all(variables, call(variables, collective.named(str(number))))

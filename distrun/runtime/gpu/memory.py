@@ -1,4 +1,4 @@
-"""How much memory communication takes on this rank, by what it is for."""
+"""The memory that communication holds on this rank, noted by those who allocate it, by what it is for."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from typing import Any
 GRADIENT_BUCKETS = "gradient buckets"
 FUSION_BUFFERS = "fusion buffers"
 PINNED_STAGING = "pinned staging"
-SHARED_MEMORY = "shared memory"
 
 _notes: dict[tuple[int, str], tuple[weakref.ref[Any], int]] = {}
 """By the owner's id and the kind: the owner, and how many bytes."""
@@ -31,22 +30,9 @@ def note(kind: str, nbytes: int, owner: Any) -> None:
     _notes[key] = weakref.ref(owner, forget), nbytes
 
 
-def communication_memory() -> dict[str, int]:
-    """The bytes that communication takes on this rank, by kind; only kinds of which there is something.
-
-    On the GPU: "gradient buckets" and "fusion buffers". On the host: "pinned staging", and "shared memory", what this rank has
-    allocated of the memory that the ranks of a host share (large results among it, which belong to the caller).
-    """
+def noted() -> dict[str, int]:
+    """Return the bytes that are held now, by kind; only kinds of which there is something."""
     totals: defaultdict[str, int] = defaultdict(int)
     for (_, kind), (_, nbytes) in list(_notes.items()):
         totals[kind] += nbytes
-    shared = _shared()
-    if shared:
-        totals[SHARED_MEMORY] = shared
     return dict(totals)
-
-
-def _shared() -> int:
-    from distrun.runtime import world  # not at the top: the modules below it use this one
-
-    return world.engine().backend.shared_bytes if world.is_initialized() else 0

@@ -12,9 +12,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from distrun.errors import UsageError
+from distrun.runtime.capabilities import communication_memory
 from distrun.runtime.gpu.buffers import DeviceBuffer
 from distrun.runtime.gpu.fusion_memory import FusionMemory, runs
-from distrun.runtime.gpu.memory import FUSION_BUFFERS, communication_memory
+from distrun.runtime.gpu.memory import FUSION_BUFFERS
 
 STREAM = 7
 

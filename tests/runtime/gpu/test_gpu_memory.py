@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 
 import distrun
+from distrun.runtime.capabilities import communication_memory
 from distrun.runtime.gpu import memory
-from distrun.runtime.gpu.memory import FUSION_BUFFERS, GRADIENT_BUCKETS, communication_memory, note
+from distrun.runtime.gpu.memory import FUSION_BUFFERS, GRADIENT_BUCKETS, note
 from distrun.runtime.shared_memory.segment import Heap, Segment, new_segment_fd
 
 

@@ -11,7 +11,7 @@ from checking import batches, check, close, gradients, mine, parameters, raises,
 import distrun.torch as hvd
 from distrun.errors import MismatchError
 from distrun.runtime import world
-from distrun.runtime.gpu.memory import communication_memory
+from distrun.runtime.capabilities import communication_memory
 from distrun.torch import cuda
 
 hvd.init()
