@@ -28,13 +28,14 @@ from distrun.runtime.environments import Environment
 from distrun.runtime.gpu.config import GpuConfig
 from distrun.runtime.mpi import rendezvous as mpi_place
 from distrun.runtime.negotiation.controller import CACHE_CAPACITY, Controller
+from distrun.runtime.operations.timeouts import Timeouts
 from distrun.runtime.rendezvous.across_hosts import Rendezvous, RendezvousEndpoint, rendezvous_across_hosts
 from distrun.runtime.rendezvous.within_host import rendezvous_within_host
 from distrun.runtime.shared_memory.segment import FAILED
 from distrun.runtime.topology import Topology
 from distrun.runtime.transport.host_layout import HostLayout
 from distrun.runtime.transport.links import Links, connect
-from distrun.runtime.transport.local_group import LocalGroup, Timeouts
+from distrun.runtime.transport.local_group import LocalGroup
 from distrun.runtime.transport.network import Network
 from distrun.tensor_fusion.batching import DEFAULT_THRESHOLD
 

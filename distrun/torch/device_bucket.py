@@ -17,7 +17,7 @@ from distrun.runtime import world
 from distrun.runtime.gpu import memory
 from distrun.runtime.gpu.buffers import DeviceBuffer
 from distrun.runtime.operations.handle import Handle
-from distrun.runtime.operations.request import describe
+from distrun.runtime.operations.request import describe_field
 from distrun.tensor_fusion.device_packing import Piece
 from distrun.torch import cuda
 from distrun.torch.arrivals import Arrivals
@@ -202,7 +202,7 @@ class DeviceBucket(Bucket):
         try:
             self.drop()
         except MismatchError as error:
-            if f"shapes {describe(self._nothing, 'shapes')}" in str(error):
+            if f"shapes {describe_field(self._nothing, 'shapes')}" in str(error):
                 raise failed_elsewhere(self._request.name) from None
             raise
         missing = self._missing_everywhere() if self._missing else set()

@@ -10,9 +10,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from distrun.runtime.negotiation.controller import Controller, Define, Execute, Fail, list_ranks
+from distrun.runtime.negotiation.controller import Controller
+from distrun.runtime.negotiation.decisions import Define, Execute, Fail
 from distrun.runtime.operations.reduction import Max, Sum
 from distrun.runtime.operations.request import Request
+from distrun.runtime.topology import list_ranks
 
 
 def request(name: str | None = "a", **changes: object) -> Request:

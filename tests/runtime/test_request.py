@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from distrun.runtime.operations.dtypes import ELEMENT_TYPES
 from distrun.runtime.operations.reduction import ReduceOp, Sum
-from distrun.runtime.operations.request import AGREED, Request, describe, first_difference, title
+from distrun.runtime.operations.request import AGREED, Request, describe_field, first_difference, title
 
 GROUP = Request("allreduce", "grad", "float16", ((2, 3), (), (0, 5)), Sum, -1, 0.5, 2.0, 0)
 
@@ -64,12 +64,12 @@ def test_its_bytes_are_those_of_all_tensors_and_an_open_dimension_counts_as_one(
     ],
 )
 def test_fields_are_shown_as_people_write_them(field, text):
-    assert describe(GROUP, field) == text
+    assert describe_field(GROUP, field) == text
 
 
 def test_a_dimension_in_which_ranks_may_differ_is_a_star_and_long_lists_are_cut():
-    assert describe(GROUP._replace(shapes=((-1, 4),)), "shapes") == "[*, 4]"
-    assert describe(GROUP._replace(shapes=((1,),) * 9), "shapes") == "[1], [1], [1], [1] and 5 more"
+    assert describe_field(GROUP._replace(shapes=((-1, 4),)), "shapes") == "[*, 4]"
+    assert describe_field(GROUP._replace(shapes=((1,),) * 9), "shapes") == "[1], [1], [1], [1] and 5 more"
 
 
 def test_everything_but_the_name_and_the_process_set_must_be_agreed_on():

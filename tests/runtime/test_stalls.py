@@ -7,7 +7,8 @@ import logging
 import pytest
 
 from distrun.errors import StallError
-from distrun.runtime.negotiation.controller import Controller, Fail
+from distrun.runtime.negotiation.controller import Controller
+from distrun.runtime.negotiation.decisions import Fail
 from distrun.runtime.negotiation.stalls import (
     ANSWER_TIME,
     COORDINATOR_GRACE,
@@ -17,7 +18,7 @@ from distrun.runtime.negotiation.stalls import (
     warning_time,
 )
 from distrun.runtime.operations.request import Request
-from distrun.runtime.transport.local_group import Timeouts
+from distrun.runtime.operations.timeouts import Timeouts
 
 A, B = (Request("allreduce", name, "float32", ((3,),)) for name in "ab")
 

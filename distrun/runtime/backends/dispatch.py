@@ -2,28 +2,12 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Hashable, Sequence
+from collections.abc import Sequence
 
 from distrun.runtime.backends.base import Backend
-from distrun.runtime.operations.handle import Handle
+from distrun.runtime.operations.handle import Handle, describe
 from distrun.runtime.operations.reduction import Reduction, reduction
-from distrun.runtime.operations.request import Request, Shape, title
-
-_FROM_OP_ON = slice(Request._fields.index("op"), None)
-
-
-def fusion_key(request: Request) -> Hashable | None:
-    """What two requests must have in common to be carried out as one; None when the request must travel alone."""
-    if request.kind != "allreduce":
-        return None
-    return (request.dtype, *tuple(request)[_FROM_OP_ON])
-
-
-def rows_of(shape: Shape, size: int) -> list[int]:
-    """How many rows of dimension 0 each rank keeps in a reducescatter: evenly, the earlier ranks taking what is over."""
-    rows, over = divmod(shape[0], size)
-    return [rows + (rank < over) for rank in range(size)]
+from distrun.runtime.operations.request import Request, counts_of
 
 
 def execute(backend: Backend, handles: Sequence[Handle]) -> None:
@@ -52,17 +36,6 @@ def execute(backend: Backend, handles: Sequence[Handle]) -> None:
             ]
 
 
-def describe(handles: Sequence[Handle]) -> str:
-    """Operations that are carried out together, as messages call them."""
-    request = handles[0].request
-    what = title(request.kind, request.name, _place(handles[0]))
-    return what if len(handles) == 1 else f"{what} and {len(handles) - 1} more"
-
-
-def _place(handle: Handle) -> int | None:
-    return handle.key[1] if isinstance(handle.key[1], int) else None
-
-
 def reduction_of(backend: Backend, request: Request) -> Reduction:
     """The arithmetic of a request."""
     return reduction(
@@ -78,9 +51,3 @@ def _allreduce(backend: Backend, handles: Sequence[Handle], how: Reduction, what
         outputs = [array for handle in handles for array in handle.outputs]
     if inputs:
         backend.allreduce(inputs, outputs, how, what)
-
-
-def counts_of(shape: Shape, size: int) -> list[int]:
-    """Elements each rank keeps in a reducescatter. Rows without elements travel as one byte each."""
-    row = math.prod(shape[1:]) or 1
-    return [rows * row for rows in rows_of(shape, size)]

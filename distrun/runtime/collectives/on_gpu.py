@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
@@ -115,7 +115,7 @@ def _room(count: int, dtype: np.dtype[Any]) -> DeviceBuffer:
 
 
 def _driver_of(done: Handle) -> Driver:
-    return done.engine.gpu().driver
+    return cast("DeviceHandle", done).engine.gpu().driver
 
 
 def _new_group(handle: Handle) -> list[Any]:

@@ -34,9 +34,10 @@ from distrun.runtime.negotiation.pending import PendingOperations
 from distrun.runtime.negotiation.piggyback import Piggyback
 from distrun.runtime.operations.handle import Handle
 from distrun.runtime.operations.request import CPU, title
+from distrun.runtime.operations.timeouts import FOREVER
 from distrun.runtime.shared_memory.segment import FAILED, LEFT
 from distrun.runtime.transport.control_plane import ControlPlane
-from distrun.runtime.transport.local_group import FOREVER, LocalGroup
+from distrun.runtime.transport.local_group import LocalGroup
 from distrun.tensor_fusion.batching import DEFAULT_THRESHOLD
 
 if TYPE_CHECKING:
@@ -148,7 +149,7 @@ class Engine:
         if self._failure is not None:
             self._abort(self._failure)
 
-    def hurry(self) -> None:
+    def ensure_progress(self) -> None:
         """Somebody asks whether an operation is done: see to it that it will be."""
         if not self._is_progressing:
             self._own_service_bell.ring()

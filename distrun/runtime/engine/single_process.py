@@ -46,7 +46,7 @@ class SingleProcessEngine:
     def wait(self, handle: Handle) -> None:
         """Nothing is ever under way."""
 
-    def hurry(self) -> None:
+    def ensure_progress(self) -> None:
         """Nothing is ever under way."""
 
     def disown(self) -> None:

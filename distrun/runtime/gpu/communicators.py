@@ -16,7 +16,7 @@ from distrun.errors import JobAbortedError, StallError
 from distrun.runtime.backends.base import Backend
 from distrun.runtime.gpu.driver import Driver
 from distrun.runtime.gpu.nccl import Alone, AnyCommunicator, Communicator, NcclError, unique_id
-from distrun.runtime.transport.local_group import FOREVER, Timeouts, WaitTimer
+from distrun.runtime.operations.timeouts import FOREVER, Timeouts, WaitTimer
 
 LOOK = 0.05
 """Seconds between two looks at whether a rank that we wait for will come."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from distrun.runtime.transport.local_group import FOREVER, Timeouts
+from distrun.runtime.operations.timeouts import FOREVER, Timeouts
 
 
 @dataclass(frozen=True)

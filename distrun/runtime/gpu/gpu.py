@@ -17,7 +17,6 @@ import numpy as np
 
 from distrun.errors import CollectiveError, JobAbortedError, UsageError
 from distrun.runtime.backends.base import Backend
-from distrun.runtime.backends.dispatch import describe
 from distrun.runtime.gpu import transport_choice
 from distrun.runtime.gpu.buffers import DeviceBuffer
 from distrun.runtime.gpu.communicators import Communicators
@@ -28,7 +27,8 @@ from distrun.runtime.gpu.in_flight import InFlight, InFlightOperation
 from distrun.runtime.gpu.nccl_backend import NcclBackend, takes
 from distrun.runtime.gpu.packing import Packer
 from distrun.runtime.gpu.staging import StagedBackend
-from distrun.runtime.transport.local_group import Timeouts, WaitTimer
+from distrun.runtime.operations.handle import describe
+from distrun.runtime.operations.timeouts import Timeouts, WaitTimer
 
 log = logging.getLogger("distrun")
 

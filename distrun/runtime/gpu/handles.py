@@ -3,17 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from distrun.runtime.gpu.buffers import Arena, Borrowed, DeviceBuffer
 from distrun.runtime.gpu.driver import Event
 from distrun.runtime.gpu.in_flight import InFlightOperation
+from distrun.runtime.operations.engine import Engine
 from distrun.runtime.operations.handle import Handle, outputs_of
 from distrun.runtime.operations.request import Request
 
 if TYPE_CHECKING:
-    from distrun.runtime.engine.engine import Engine
-    from distrun.runtime.engine.single_process import SingleProcessEngine
+    from distrun.runtime.gpu.gpu import Gpu
+
+
+class GpuEngine(Engine, Protocol):
+    """An engine as operations on GPU buffers see it."""
+
+    def gpu(self) -> Gpu:
+        """The GPU of this rank.
+
+        Raises:
+            UsageError: it has none, or it cannot be used.
+        """
 
 
 class DeviceHandle(Handle):
@@ -23,6 +34,7 @@ class DeviceHandle(Handle):
     starts on the device when that work is done.
     """
 
+    engine: GpuEngine
     inputs: Sequence[DeviceBuffer]  # type: ignore[assignment]
     outputs: Sequence[DeviceBuffer]  # type: ignore[assignment]
     finished: Event | None = None
@@ -32,7 +44,7 @@ class DeviceHandle(Handle):
 
     def __init__(
         self,
-        engine: Engine | SingleProcessEngine,
+        engine: GpuEngine,
         request: Request,
         inputs: Sequence[DeviceBuffer],
         outputs: Sequence[DeviceBuffer] = (),

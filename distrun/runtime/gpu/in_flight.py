@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from distrun.errors import StallError
-from distrun.runtime.transport.local_group import Timeouts
+from distrun.runtime.operations.timeouts import Timeouts
 
 log = logging.getLogger("distrun")
 

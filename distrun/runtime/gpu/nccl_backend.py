@@ -14,7 +14,6 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from distrun.runtime.backends.base import Backend
-from distrun.runtime.backends.dispatch import counts_of
 from distrun.runtime.gpu.buffers import DeviceBuffer
 from distrun.runtime.gpu.driver import Driver
 from distrun.runtime.gpu.fusion_memory import FusionMemory, Layout, Run, Spot, runs
@@ -22,7 +21,7 @@ from distrun.runtime.gpu.handles import DeviceHandle
 from distrun.runtime.gpu.nccl import ITEMSIZES, AnyCommunicator, NcclError
 from distrun.runtime.gpu.packing import Packer, Piece
 from distrun.runtime.operations.reduction import Average, Max, Min, Product, ReduceOp, Sum
-from distrun.runtime.operations.request import Request
+from distrun.runtime.operations.request import Request, counts_of
 
 Room = Callable[[DeviceHandle, int, np.dtype[Any]], DeviceBuffer]
 """Memory for a result of so many elements, which the communication stream may write at once."""

@@ -15,8 +15,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from distrun.errors import JobAbortedError, StallError, UsageError
+from distrun.runtime.operations.timeouts import FOREVER
 from distrun.runtime.shared_memory.segment import FAILED, STATE
-from distrun.runtime.transport.local_group import FOREVER, LocalGroup
+from distrun.runtime.transport.local_group import LocalGroup
 
 if TYPE_CHECKING:
     from mpi4py import MPI

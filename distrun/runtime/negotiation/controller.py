@@ -18,46 +18,15 @@ operation is matched for itself, and there it goes on until nothing is waiting.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-from distrun.runtime.operations.request import AGREED, Request, describe, first_difference, title
+from distrun.runtime.negotiation.decisions import LONGEST_LIST, Decision, Define, Execute, Fail, Key
+from distrun.runtime.operations.request import AGREED, Request, describe_field, first_difference, title
+from distrun.runtime.topology import list_ranks
 
 CACHE_CAPACITY = 1 << 16
 """Requests the cache will number. The ones after that are spelled out every time, which is slower and as right."""
-
-LONGEST_LIST = 1 << 14
-"""Numbers in one message."""
-
-Key = tuple[int, str | int]  # process set, then the name or, unnamed, the place in the order
-
-
-@dataclass(frozen=True)
-class Execute:
-    """Carry out these numbered requests, in this order; neighbours in the list may be fused."""
-
-    numbers: list[int]
-
-
-@dataclass(frozen=True)
-class Define:
-    """Carry out this request and, unless it is -1, remember the number it has from now on."""
-
-    number: int
-    request: Request
-
-
-@dataclass(frozen=True)
-class Fail:
-    """Give up the operation under this key, with this text, on these ranks, which have all submitted it."""
-
-    key: Key
-    text: str
-    ranks: tuple[int, ...]
-    is_stall: bool = False
-
-
-Decision = Execute | Define | Fail
 
 
 @dataclass
@@ -253,7 +222,7 @@ class Controller:
             asked = {rank: request._replace(shapes=(request.shapes[place],)) for rank, request in asked.items()}
         groups: dict[str, list[int]] = {}
         for rank, request in asked.items():
-            groups.setdefault(", ".join(f"{name} {describe(request, name)}" for name in fields), []).append(rank)
+            groups.setdefault(", ".join(f"{name} {describe_field(request, name)}" for name in fields), []).append(rank)
         sides = [
             f"{list_ranks(ranks)} asked for {values}{_at(self._site(slot, ranks[0]))}"
             for values, ranks in groups.items()
@@ -325,15 +294,3 @@ def _ranks(mask: int) -> list[int]:
 
 def _at(site: str) -> str:
     return f" at {site}" if site else ""
-
-
-def list_ranks(ranks: Sequence[int]) -> str:
-    """`rank 3`, `ranks 0-2, 5`."""
-    runs: list[list[int]] = []
-    for rank in ranks:
-        if runs and rank == runs[-1][-1] + 1:
-            runs[-1].append(rank)
-        else:
-            runs.append([rank])
-    words = ", ".join(str(run[0]) if len(run) == 1 else f"{run[0]}-{run[-1]}" for run in runs)
-    return f"rank{'s' if len(ranks) > 1 else ''} {words}"

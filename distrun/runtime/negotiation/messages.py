@@ -7,7 +7,7 @@ import json
 import struct
 from collections.abc import Sequence
 
-from distrun.runtime.negotiation.controller import Decision, Define, Execute, Fail
+from distrun.runtime.negotiation.decisions import Decision, Define, Execute, Fail
 from distrun.runtime.operations.request import Request
 
 # To the coordinator: requests by their numbers, a request spelled out, the answer to a question, how long we have waited.

@@ -17,7 +17,8 @@ import numpy as np
 from distrun.errors import CollectiveError, MismatchError, StallError
 from distrun.runtime.backends.base import Flat
 from distrun.runtime.negotiation import messages
-from distrun.runtime.negotiation.controller import LONGEST_LIST, Controller, Decision, Execute, Fail, Key
+from distrun.runtime.negotiation.controller import Controller
+from distrun.runtime.negotiation.decisions import LONGEST_LIST, Decision, Execute, Fail, Key
 from distrun.runtime.negotiation.pending import PendingOperations
 from distrun.runtime.negotiation.piggyback import Piggyback, number_of
 from distrun.runtime.negotiation.stalls import CoordinatorWatch, FollowerWatch

@@ -7,12 +7,11 @@ from collections import deque
 from collections.abc import Sequence
 
 from distrun.errors import UsageError
-from distrun.runtime.backends.dispatch import fusion_key
-from distrun.runtime.negotiation.controller import Key
+from distrun.runtime.negotiation.decisions import Key
 from distrun.runtime.negotiation.messages import unpack_numbers
 from distrun.runtime.operations.callsite import call_site
 from distrun.runtime.operations.handle import Handle
-from distrun.runtime.operations.request import Request, title
+from distrun.runtime.operations.request import Request, fusion_key, title
 from distrun.runtime.shared_memory.mailbox import LARGEST
 from distrun.tensor_fusion.batching import SMALL, fuse
 

@@ -12,8 +12,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from distrun.errors import StallError
-from distrun.runtime.negotiation.controller import Controller, Stall, list_ranks
-from distrun.runtime.transport.local_group import Timeouts
+from distrun.runtime.negotiation.controller import Controller, Stall
+from distrun.runtime.operations.timeouts import Timeouts
+from distrun.runtime.topology import list_ranks
 
 log = logging.getLogger("distrun")
 

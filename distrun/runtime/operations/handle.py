@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from numpy.typing import NDArray
 
 from distrun.errors import DistrunError
+from distrun.runtime.operations.engine import Engine
 from distrun.runtime.operations.request import Request, title
-
-if TYPE_CHECKING:
-    from distrun.runtime.engine.engine import Engine
-    from distrun.runtime.engine.single_process import SingleProcessEngine
 
 Flat = NDArray[Any]
 
@@ -47,7 +44,7 @@ class Handle:
 
     def __init__(
         self,
-        engine: Engine | SingleProcessEngine,
+        engine: Engine,
         request: Request,
         inputs: Sequence[Flat],
         outputs: Sequence[Flat] = (),
@@ -66,7 +63,7 @@ class Handle:
     def poll(self) -> bool:
         """Whether the operation is done, successfully or not; never waits."""
         if not self.done:
-            self.engine.hurry()
+            self.engine.ensure_progress()
         return self.done
 
     def wait(self) -> Any:
@@ -87,10 +84,15 @@ class Handle:
             self._is_collected = True
         return self._result
 
+    @property
+    def title(self) -> str:
+        """The operation as messages call it."""
+        place = self.key[1] if isinstance(self.key[1], int) else None
+        return title(self.request.kind, self.request.name, place)
+
     def __repr__(self) -> str:
         state = "failed" if self.error else "done" if self.done else "under way"
-        place = self.key[1] if isinstance(self.key[1], int) else None
-        return f"<{title(self.request.kind, self.request.name, place)}: {state}>"
+        return f"<{self.title}: {state}>"
 
 
 class HandleGroup:
@@ -113,3 +115,8 @@ class HandleGroup:
 
 
 AnyHandle = Handle | HandleGroup
+
+
+def describe(handles: Sequence[Handle]) -> str:
+    """Operations that are executed together, as messages call them: `allreduce 'a' and 3 more`."""
+    return handles[0].title if len(handles) == 1 else f"{handles[0].title} and {len(handles) - 1} more"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from typing import NamedTuple
 
 from distrun.runtime.operations.dtypes import ELEMENT_TYPES
@@ -56,7 +56,7 @@ AGREED = ("kind", "device", "dtype", "shapes", "op", "root", "prescale", "postsc
 """The fields named in a mismatch, the most telling first."""
 
 
-def describe(request: Request, field: str) -> str:
+def describe_field(request: Request, field: str) -> str:
     """A field's value as an error message shows it."""
     value = getattr(request, field)
     if field != "shapes":
@@ -80,3 +80,25 @@ def first_difference(requests: Sequence[Request]) -> int | None:
 def title(kind: str, name: str | None, sequence: int | None = None) -> str:
     """How messages call an operation: `allreduce 'grad.0'` or `unnamed allreduce (number 17)`."""
     return f"{kind} {name!r}" if name is not None else f"unnamed {kind} (number {sequence})"
+
+
+_FROM_OP_ON = slice(Request._fields.index("op"), None)
+
+
+def fusion_key(request: Request) -> Hashable | None:
+    """What two requests must have in common to be carried out as one; None when the request must travel alone."""
+    if request.kind != "allreduce":
+        return None
+    return (request.dtype, *tuple(request)[_FROM_OP_ON])
+
+
+def rows_of(shape: Shape, size: int) -> list[int]:
+    """How many rows of dimension 0 each rank keeps in a reducescatter: evenly, the earlier ranks taking what is over."""
+    rows, over = divmod(shape[0], size)
+    return [rows + (rank < over) for rank in range(size)]
+
+
+def counts_of(shape: Shape, size: int) -> list[int]:
+    """Elements each rank keeps in a reducescatter. Rows without elements travel as one byte each."""
+    row = math.prod(shape[1:]) or 1
+    return [rows * row for rows in rows_of(shape, size)]

@@ -27,10 +27,10 @@ from typing import Any
 
 from distrun.errors import BootstrapError, UsageError
 from distrun.runtime.interfaces import interfaces, matching
-from distrun.runtime.negotiation.controller import list_ranks
 from distrun.runtime.rendezvous.dialer import Line, dial
 from distrun.runtime.rendezvous.handshake import show
 from distrun.runtime.rendezvous.listener import Listener, listen
+from distrun.runtime.topology import list_ranks
 
 CONTROL, ALARM = "control", "alarm"
 """The purposes of the two connections."""

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import contextlib
-import logging
 import os
 import select
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
-from distrun.errors import JobAbortedError, StallError
+from distrun.errors import JobAbortedError
+from distrun.runtime.operations.timeouts import Timeouts, WaitTimer
 from distrun.runtime.rendezvous.within_host import PeerInfo
 from distrun.runtime.shared_memory import peer_process
 from distrun.runtime.shared_memory.doorbell import Doorbell, Sleeper
@@ -28,25 +27,10 @@ from distrun.runtime.shared_memory.segment import (
 )
 from distrun.runtime.transport.network import HEARSAY, Network
 
-log = logging.getLogger("distrun")
-
 SPINS = 1000
 """Looks before sleeping, some tens of microseconds: a wake-up costs about as much as this, so waiting costs at most twice."""
 NETWORK_SPINS = 300
 """The same where a look asks the kernel what has come over the network."""
-
-NUDGE_AFTER = 0.001
-"""Seconds of waiting after which ranks that share their cores are asked to get on with it."""
-
-
-@dataclass(frozen=True)
-class Timeouts:
-    """How long a rank waits in silence; seconds, 0 for ever."""
-
-    warning: float = 60.0
-    """After this a wait is reported, and again each time it has doubled."""
-    timeout: float = 0.0
-    """After this it fails."""
 
 
 def _usable_cores(peers: Sequence[PeerInfo]) -> int:
@@ -56,40 +40,6 @@ def _usable_cores(peers: Sequence[PeerInfo]) -> int:
         with contextlib.suppress(OSError):
             cores |= os.sched_getaffinity(peer_info.pid)
     return len(cores)
-
-
-FOREVER = Timeouts(0.0, 0.0)
-
-
-class WaitTimer:
-    """What is due while somebody waits: a prod, warnings, giving up."""
-
-    def __init__(self, timeouts: Timeouts, what: Callable[[], str], prod: Callable[[], None] | None) -> None:
-        """`prod`: called once, if it is given."""
-        self._started = time.monotonic()
-        self._what = what
-        self._limit = timeouts.timeout or float("inf")
-        self._next_warning = timeouts.warning or float("inf")
-        self._nudge = prod
-
-    def look(self, now: float) -> float:
-        """Do what is due; the monotonic time at which something is due next.
-
-        Raises:
-            StallError: the stall timeout is over.
-        """
-        waited = now - self._started
-        if waited >= self._limit:
-            raise StallError(f"gave up after {waited:.0f} s: {self._what()}")
-        if waited >= self._next_warning:
-            log.warning("waiting for %.0f s: %s", waited, self._what())
-            self._next_warning *= 2
-        if self._nudge is not None and waited >= NUDGE_AFTER:
-            self._nudge()
-            self._nudge = None
-        return self._started + min(
-            self._limit, self._next_warning, float("inf") if self._nudge is None else NUDGE_AFTER
-        )
 
 
 class LocalGroup:

@@ -13,7 +13,7 @@ from distrun.errors import CollectiveError, JobAbortedError, StallError
 from distrun.runtime.gpu import communicators
 from distrun.runtime.gpu.communicators import Communicators, set_environment
 from distrun.runtime.gpu.nccl import ITEMSIZES, OPS, Alone, NcclError
-from distrun.runtime.transport.local_group import Timeouts
+from distrun.runtime.operations.timeouts import Timeouts
 
 
 class Nccl:

@@ -7,7 +7,7 @@ import pytest
 from distrun.errors import StallError
 from distrun.runtime.gpu.driver import DeviceError
 from distrun.runtime.gpu.in_flight import InFlight, InFlightOperation
-from distrun.runtime.transport.local_group import Timeouts
+from distrun.runtime.operations.timeouts import Timeouts
 
 
 class Device:

@@ -15,14 +15,13 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from distrun.runtime.backends.dispatch import rows_of
 from distrun.runtime.gpu import nccl_backend
 from distrun.runtime.gpu.nccl import Alone, NcclError
 from distrun.runtime.gpu.nccl_backend import NcclBackend, takes
 from distrun.runtime.gpu.packing import Piece
 from distrun.runtime.operations.dtypes import ELEMENT_TYPES
 from distrun.runtime.operations.reduction import Average, Max, Min, Product, ReduceOp, Reduction, Sum, check_op
-from distrun.runtime.operations.request import Request
+from distrun.runtime.operations.request import Request, rows_of
 
 MOSTLY = settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 STREAM = 7

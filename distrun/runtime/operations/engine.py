@@ -1,0 +1,32 @@
+"""The engine as operations see it: what starts them and makes them progress."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from distrun.runtime.operations.handle import Handle
+
+
+class Engine(Protocol):
+    """The communication of one rank; the implementations are in `distrun.runtime.engine`."""
+
+    def submit(self, handle: Handle) -> Handle:
+        """Start an operation; it progresses while the caller does other things.
+
+        Raises:
+            UsageError: an operation of this name is under way already.
+            JobAbortedError: the job has failed or this rank has shut down.
+        """
+
+    def run(self, handle: Handle) -> Handle:
+        """Start an operation that the caller will wait for at once. Raises as `submit` does."""
+
+    def wait(self, handle: Handle) -> None:
+        """Return when `handle` is done, successfully or not."""
+
+    def ensure_progress(self) -> None:
+        """See to it that the operations under way will be done although nobody waits for them."""
+
+    def error_reported(self) -> None:
+        """Note that a call raises, so that the caller knows what has gone wrong."""

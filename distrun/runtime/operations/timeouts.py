@@ -1,0 +1,59 @@
+"""Timeouts: how long a rank waits in silence, and the timer of one wait."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from distrun.errors import StallError
+
+log = logging.getLogger("distrun")
+
+NUDGE_AFTER = 0.001
+"""Seconds of waiting after which ranks that share their cores are asked to get on with it."""
+
+
+@dataclass(frozen=True)
+class Timeouts:
+    """How long a rank waits in silence; seconds, 0 for ever."""
+
+    warning: float = 60.0
+    """After this a wait is reported, and again each time it has doubled."""
+    timeout: float = 0.0
+    """After this it fails."""
+
+
+FOREVER = Timeouts(0.0, 0.0)
+
+
+class WaitTimer:
+    """What is due while somebody waits: a prod, warnings, giving up."""
+
+    def __init__(self, timeouts: Timeouts, what: Callable[[], str], prod: Callable[[], None] | None) -> None:
+        """`prod`: called once, if it is given."""
+        self._started = time.monotonic()
+        self._what = what
+        self._limit = timeouts.timeout or float("inf")
+        self._next_warning = timeouts.warning or float("inf")
+        self._nudge = prod
+
+    def look(self, now: float) -> float:
+        """Do what is due; the monotonic time at which something is due next.
+
+        Raises:
+            StallError: the stall timeout is over.
+        """
+        waited = now - self._started
+        if waited >= self._limit:
+            raise StallError(f"gave up after {waited:.0f} s: {self._what()}")
+        if waited >= self._next_warning:
+            log.warning("waiting for %.0f s: %s", waited, self._what())
+            self._next_warning *= 2
+        if self._nudge is not None and waited >= NUDGE_AFTER:
+            self._nudge()
+            self._nudge = None
+        return self._started + min(
+            self._limit, self._next_warning, float("inf") if self._nudge is None else NUDGE_AFTER
+        )
