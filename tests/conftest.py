@@ -22,8 +22,8 @@ from pathlib import Path
 
 import pytest
 
+from distrun.host.gpus import visible_gpus
 from distrun.runtime.contract import LaunchContract
-from distrun.runtime.devices.cuda import visible_gpus
 
 DEADLINE = 240.0  # seconds; far more than anything takes, so that a busy machine fails no test
 SIMULATOR = Path(__file__).parent / "simulator"

@@ -10,11 +10,12 @@ from typing import Any
 import jax
 
 from distrun.graphs.jax import mechanism
+from distrun.host.endpoints import format_endpoint, free_port
+from distrun.host.interfaces import matching, own_interfaces, reachable
 from distrun.runtime import contract, world
 from distrun.runtime.collectives import objects
 from distrun.runtime.contract import LaunchContract
 from distrun.runtime.devices.cuda import Cuda
-from distrun.runtime.interfaces import allowed, interfaces
 
 _FRACTION = 0.75
 """What JAX takes of a GPU's memory."""
@@ -96,8 +97,8 @@ def _coordinator() -> str:
     if LaunchContract.is_present(os.environ):
         address, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
     else:
-        address, port = objects.broadcast_object((_address(), _free_port()) if world.rank() == 0 else None)
-    return f"[{address}]:{port}" if ":" in address else f"{address}:{port}"
+        address, port = objects.broadcast_object((_address(), free_port()) if world.rank() == 0 else None)
+    return format_endpoint(address, port)
 
 
 def _address() -> str:
@@ -105,12 +106,6 @@ def _address() -> str:
     if world.local_size() == world.size():
         return "127.0.0.1"
     network = os.environ.get(contract.NETWORK)
-    present = interfaces()
-    candidates = allowed(network, present) if network else [each for each in present if not each.ip.is_loopback]
+    present = own_interfaces()
+    candidates = matching(present, network, "this host") if network else reachable(present)
     return candidates[0].address if candidates else socket.gethostname()
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("", 0))
-        return int(probe.getsockname()[1])

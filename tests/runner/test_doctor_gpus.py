@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
+
 import pytest
 
+from distrun.host.gpus import visible_gpus
 from distrun.runner.doctor import gpus
-from distrun.runner.system import machine
 
 DRIVER = "NVRM version: NVIDIA UNIX x86_64 Kernel Module  550.54.15  Tue Mar  5 22:23:56 UTC 2024\nGCC version: 12\n"
 OPEN = "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  570.86.15  Release Build  (dvs@U22)\n"
@@ -148,7 +150,7 @@ def test_versions_of_nccl():
 
 
 @pytest.mark.gpu
-@pytest.mark.skipif(not machine.count_gpus(), reason="there is no NVIDIA GPU here")
+@pytest.mark.skipif(not visible_gpus(os.environ), reason="there is no NVIDIA GPU here")
 def test_the_gpus_of_this_machine():
     found = gpus.look()
     assert found.names

@@ -7,9 +7,10 @@ import os
 
 import pytest
 
+from distrun.host.endpoints import reserve_port
+from distrun.host.interfaces import Interface
 from distrun.runner.protocol.frames import Frame, Kind
 from distrun.runner.protocol.handshake import MAGIC, Answer, Greeting, HostError, answer, explain, extract, judge
-from distrun.runner.system.machine import Interface, reserve_port
 
 ANSWER = Answer("1.2.3", "3.11.4", 7, 4711, "", (Interface("eth0", "10.0.0.1", 24),), 4712, (4713, 4714))
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from distrun.errors import UsageError
-from distrun.runner.planning.networks import Networks, endpoint, parse, select
-from distrun.runner.system.machine import Interface
+from distrun.host.interfaces import Interface
+from distrun.runner.planning.networks import Networks
 
 A = [
     Interface("docker0", "172.17.0.1", 16),
@@ -49,19 +49,10 @@ def test_hosts_without_a_common_subnet_keep_what_they_have():
     assert addresses(networks, "c") == []
 
 
-@pytest.mark.parametrize(
-    ("network", "expected"),
-    [
-        ("eth0", ["10.0.0.1", "fd00::1"]),
-        ("192.168.0.0/16", ["192.168.7.1"]),
-        ("192.168.7.1/24", ["192.168.7.1"]),
-        ("fd00::/8, wan0", ["fd00::1", "203.0.113.5"]),
-        ("203.0.113.5", ["203.0.113.5"]),
-        ("", ["10.0.0.1", "fd00::1", "192.168.7.1", "172.17.0.1", "203.0.113.5"]),
-    ],
-)
-def test_the_user_may_choose(network, expected):
-    assert sorted(item.address for item in select(A, network, "host 'a'")) == sorted(expected)
+def test_the_user_may_choose_and_a_host_without_interfaces_is_no_error():
+    networks = Networks({"a": A, "c": C, "d": []}, "eth0,wan0")
+    assert addresses(networks, "a") == ["10.0.0.1", "fd00::1", "203.0.113.5"]
+    assert addresses(networks, "d") == []
 
 
 def test_a_choice_that_a_host_does_not_have_is_an_error_that_says_what_it_has():
@@ -70,14 +61,3 @@ def test_a_choice_that_a_host_does_not_have_is_an_error_that_says_what_it_has():
         match=r"--network 'ib0' allows no interface of host 'c': give one of eth0 \(10.0.0.3/24\), eth0 \(fd00::3/64\)",
     ):
         Networks({"a": A, "c": C}, "ib0")
-
-
-@pytest.mark.parametrize("network", ["10.0.0.0/33", "eth0,", "x/8", "fd00::zz"])
-def test_what_is_neither_a_name_nor_a_subnet_is_an_error(network):
-    with pytest.raises(UsageError, match="is neither an interface nor a subnet"):
-        parse(network)
-
-
-def test_addresses_of_ipv6_are_bracketed():
-    assert endpoint("10.0.0.1", 7) == "10.0.0.1:7"
-    assert endpoint("fd00::1", 7) == "[fd00::1]:7"

@@ -7,12 +7,12 @@ import json
 import pytest
 
 from distrun.errors import UsageError
+from distrun.host.interfaces import Interface
 from distrun.runner.planning.endpoints import completed
 from distrun.runner.planning.hosts import Host
 from distrun.runner.planning.plan import Launcher, LaunchRequest, make_plan
 from distrun.runner.planning.ssh_config import Route
 from distrun.runner.protocol.handshake import Answer
-from distrun.runner.system.machine import Interface
 
 ANSWERS = {
     "here": Answer(

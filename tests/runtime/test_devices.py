@@ -7,10 +7,10 @@ from dataclasses import replace
 import pytest
 
 from distrun.errors import UsageError
+from distrun.host import gpus
 from distrun.runtime import devices
-from distrun.runtime.devices import cuda
 from distrun.runtime.devices.cpu import Cpu
-from distrun.runtime.devices.cuda import Cuda, visible_gpus
+from distrun.runtime.devices.cuda import Cuda
 from distrun.runtime.topology import Topology
 
 LAST_OF_THREE = Topology(2, 3, 2, 3, 0, 1, "nodeA")
@@ -23,47 +23,10 @@ def host_with(tmp_path, monkeypatch):
     def make(count):
         for index in range(count):
             (tmp_path / f"0000:{index:02x}:00.0").mkdir()
-        monkeypatch.setattr(cuda, "_GPUS", tmp_path)
-        monkeypatch.setattr(cuda, "_NODES", tmp_path / "absent")
+        monkeypatch.setattr(gpus, "_DRIVER", tmp_path)
+        monkeypatch.setattr(gpus, "_NODES", tmp_path / "absent")
 
     return make
-
-
-@pytest.mark.parametrize(
-    ("visible", "count"),
-    [
-        (None, 4),
-        ("", 0),
-        ("-1", 0),
-        ("NoDevFiles", 0),
-        ("2", 1),
-        ("0,1,3", 3),
-        ("0, 1", 2),
-        ("0,-1,1", 1),
-        ("0,9,1", 1),
-        ("GPU-8932f937-d72c-4106-c12f-20bd9faed9f6,GPU-5b1c", 2),
-        ("MIG-2f0e,MIG-77aa", 1),
-    ],
-)
-def test_gpus_are_counted_as_cuda_would_show_them(host_with, visible, count):
-    host_with(4)
-    assert visible_gpus({} if visible is None else {"CUDA_VISIBLE_DEVICES": visible}) == count
-
-
-def test_without_the_driver_no_variable_makes_a_gpu(tmp_path, monkeypatch):
-    monkeypatch.setattr(cuda, "_GPUS", tmp_path / "absent")
-    monkeypatch.setattr(cuda, "_NODES", tmp_path / "absent")
-    assert visible_gpus({"CUDA_VISIBLE_DEVICES": "0,1"}) == 0
-
-
-@pytest.mark.parametrize(("listed", "nodes", "count"), [(4, 2, 2), (0, 2, 2), (4, 0, 4), (0, 0, 0)])
-def test_containers_show_their_gpus_here_or_there(host_with, tmp_path_factory, monkeypatch, listed, nodes, count):
-    host_with(listed)
-    dev = tmp_path_factory.mktemp("dev")
-    for name in ("nvidiactl", "nvidia-uvm", *(f"nvidia{index}" for index in range(nodes))):
-        (dev / name).touch()
-    monkeypatch.setattr(cuda, "_NODES", dev)
-    assert visible_gpus({}) == count
 
 
 def test_a_rank_has_the_gpu_of_its_local_rank(host_with):

@@ -16,9 +16,10 @@ from typing import Any
 import pytest
 
 from distrun.errors import BootstrapError, UsageError
+from distrun.host.endpoints import format_endpoint
 from distrun.runtime.rendezvous import dialer, handshake, listener
 from distrun.runtime.rendezvous.dialer import Line, call, dial
-from distrun.runtime.rendezvous.handshake import show, tune
+from distrun.runtime.rendezvous.handshake import tune
 from distrun.runtime.rendezvous.listener import Listener, listen
 
 pytestmark = pytest.mark.usefixtures("no_descriptors_left")
@@ -365,9 +366,9 @@ def test_why_nobody_was_reached_is_told_for_each_place():
             call(places, KEY, {}, time.monotonic() + 0.5)
     text = str(error.value)
     assert text.startswith("no call was answered within 0.5 s: ")
-    assert f"{show(places[0])} (it takes calls and does not say a word)" in text
-    assert f"{show(places[1])} (connection refused)" in text
-    assert f"{show(places[2])} (another program answers there)" in text
+    assert f"{format_endpoint(*places[0])} (it takes calls and does not say a word)" in text
+    assert f"{format_endpoint(*places[1])} (connection refused)" in text
+    assert f"{format_endpoint(*places[2])} (another program answers there)" in text
     assert "no.such.host.invalid:1 (the name is unknown: " in text
 
 
@@ -555,8 +556,3 @@ def test_tune_can_leave_out_the_limit_on_data_that_is_not_taken():
     with socket.socket() as connection:
         tune(connection, 0)
         assert connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT) == 0
-
-
-def test_show():
-    assert show(("10.0.0.1", 4)) == "10.0.0.1:4"
-    assert show(("fd00::1", 4)) == "[fd00::1]:4"

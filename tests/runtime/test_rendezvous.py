@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 from distrun.errors import BootstrapError, UsageError
+from distrun.host.interfaces import Interface
 from distrun.runtime.rendezvous import across_hosts as module
 from distrun.runtime.rendezvous.across_hosts import (
     Member,
@@ -190,18 +191,10 @@ def test_the_network_decides_where_ranks_take_calls(endpoint):
 def test_a_name_that_means_the_loopback_to_rank_0_alone_means_all_its_addresses(monkeypatch):
     """As 127.0.1.1 for its own name in Debian's /etc/hosts."""
     monkeypatch.setattr(module.socket, "getaddrinfo", lambda *_, **__: [(socket.AF_INET, 1, 6, "", ("127.0.1.1", 0))])
-    monkeypatch.setattr(
-        module, "interfaces", lambda: [module_interface("lo", HERE), module_interface("eth0", "10.0.0.5")]
-    )
+    monkeypatch.setattr(module, "own_interfaces", lambda: [Interface("lo", HERE, 8), Interface("eth0", "10.0.0.5", 8)])
     assert module._numeric("alpha") == [HERE, "10.0.0.5", "127.0.1.1"]
     assert module._numeric("localhost") == ["127.0.1.1"]
     assert module._numeric("127.0.1.1") == ["127.0.1.1"]
-
-
-def module_interface(name: str, address: str) -> Any:
-    from distrun.runtime.interfaces import Interface
-
-    return Interface(name, address, 8)
 
 
 # Strangers ----------------------------------------------------------------------------------------------------------
@@ -394,7 +387,7 @@ def test_a_place_outside_the_network_is_said(endpoint):
 
 def test_a_network_that_is_not_here_is_an_error(endpoint):
     for rank in (0, 1):
-        with pytest.raises(UsageError, match="'eth99' fits no interface"):
+        with pytest.raises(UsageError, match="'eth99' allows no interface"):
             Rank(rank, 2, endpoint, network="eth99").end()
 
 

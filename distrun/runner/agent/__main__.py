@@ -18,6 +18,7 @@ from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
+from distrun.host.endpoints import reserve_port
 from distrun.runner.agent.rank_process import Child, StartError, waiting_bytes
 from distrun.runner.planning import environ
 from distrun.runner.planning.plan import AgentPlan, RankPlan
@@ -153,7 +154,7 @@ class Agent:
 
     def _greet(self, greeting: hello.Greeting) -> None:
         self._outgoing += hello.MAGIC
-        self._keeper = machine.reserve_port()  # kept open
+        self._keeper = reserve_port()  # kept open
         self._send(Frame(Kind.HELLO, payload=hello.answer(greeting, self._keeper).to_json()))
         if greeting.keepalive:
             self._keepalive = Keepalive(greeting.keepalive)

@@ -14,11 +14,12 @@ from dataclasses import replace
 from pathlib import Path
 
 from distrun.errors import LaunchError
+from distrun.host.endpoints import reserve_port
 from distrun.runner.planning.plan import AgentPlan
 from distrun.runner.protocol import handshake as hello
 from distrun.runner.protocol.exits import signal_name
 from distrun.runner.protocol.handshake import Answer, Greeting
-from distrun.runner.system import descendants, machine
+from distrun.runner.system import descendants
 
 _PACKAGE_ROOT = Path(__file__).resolve().parents[3]
 _CLEAN_UP_PATIENCE = 5.0  # seconds of SIGKILL until we stop trying
@@ -66,7 +67,7 @@ class LocalAgentProcess:
     @functools.cached_property
     def answer(self) -> Answer:
         """What there is to say of this host; the port for the rendezvous is kept by this process."""
-        self._keeper = machine.reserve_port()
+        self._keeper = reserve_port()
         return replace(hello.answer(self._greeting, self._keeper), pid=self.pid)
 
     @property

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from distrun.errors import UsageError
+from distrun.host.interfaces import Interface, matching
 from distrun.runner.doctor import verdicts
 from distrun.runner.doctor.connect import NoWay, Way
 from distrun.runner.doctor.gpus import Gpus
@@ -16,9 +17,7 @@ from distrun.runner.doctor.machine_facts import Machine
 from distrun.runner.doctor.probe_client import ProbeClient
 from distrun.runner.doctor.report import HostReport, Status, Step
 from distrun.runner.doctor.shell_commands import ByHand
-from distrun.runner.planning import networks
 from distrun.runner.protocol.handshake import Answer, HostError, judge
-from distrun.runner.system.machine import Interface
 
 _WORKING = ("python", "distrun", "directory", "clock")
 _LOOKING = ("machine", "gpus", "network", "software")  # these do not depend on one another
@@ -178,7 +177,7 @@ class HostChecks:
 
     def _network(self) -> Step:
         try:
-            chosen = networks.select(self.interfaces(), self._terms.network, f"host {self._host!r}")
+            chosen = matching(self.interfaces(), self._terms.network, f"host {self._host!r}")
         except UsageError as error:
             reason, _, remedy = str(error).partition(": ")
             return Step("network", Status.FAILED, reason, remedy=remedy)

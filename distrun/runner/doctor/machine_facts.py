@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from importlib import metadata
 from typing import Any
 
+from distrun.host.interfaces import own_interfaces, reachable
 from distrun.runner.system import machine
 
 _PACKAGES = (
@@ -62,7 +63,7 @@ def look() -> Machine:
         memory.available,
         _size("/dev/shm"),
         None if limit == resource.RLIM_INFINITY else limit,
-        [list(item) for item in machine.interfaces()],
+        [list(item) for item in reachable(own_interfaces())],
         _packages(),
         _version("mpirun"),
         _version("srun"),

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from distrun.errors import UsageError
+from distrun.host.interfaces import Interface
 from distrun.runner.doctor import verdicts
 from distrun.runner.doctor.parallel import at_once
 from distrun.runner.doctor.probe_client import ProbeClient
@@ -14,7 +15,6 @@ from distrun.runner.doctor.report import LinkReport, Status
 from distrun.runner.doctor.shell_commands import ByHand
 from distrun.runner.planning.networks import Networks
 from distrun.runner.protocol.handshake import HostError
-from distrun.runner.system.machine import Interface
 
 MOST_ROUNDS = 31  # with more than 32 hosts, each is measured with 31 others
 _MOST_ADDRESSES = 4  # of a host that are tried

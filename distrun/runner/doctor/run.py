@@ -7,6 +7,7 @@ import sys
 from collections.abc import Callable, Sequence
 from contextlib import closing
 
+from distrun.host.interfaces import parse_network
 from distrun.runner.connect.srun import Steps
 from distrun.runner.connect.ssh_transport import patient
 from distrun.runner.doctor import network_checks, verdicts
@@ -15,7 +16,6 @@ from distrun.runner.doctor.host_checks import HostChecks, Terms
 from distrun.runner.doctor.parallel import at_once
 from distrun.runner.doctor.report import Report
 from distrun.runner.doctor.shell_commands import ByHand
-from distrun.runner.planning import networks
 from distrun.runner.planning.hosts import Host
 from distrun.runner.planning.plan import AgentPlan, LaunchPlan, LaunchRequest
 from distrun.runner.planning.prepare import prepare
@@ -48,7 +48,7 @@ def run(
     """
     network = os.environ.get(NETWORK, "") if network is None else network
     if network:
-        networks.parse(network)
+        parse_network(network)
     wdir = os.path.abspath(wdir or os.getcwd())
     # Who is who, and how to get there, is settled as for a job.
     request = LaunchRequest((sys.executable,), hosts=tuple(hosts), share_gpus=True, launcher=launcher)

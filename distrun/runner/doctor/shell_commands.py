@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from shlex import join, quote
 
+from distrun.host.endpoints import format_endpoint
 from distrun.runner.planning.ssh_config import Route, SshOptions
 
 _GPUS = "nvidia-smi; nvidia-smi topo -p2p r"
@@ -70,8 +71,7 @@ class ByHand:
             return ""
         if route.jump is not None:
             jump = f"{route.jump.user}@{route.jump.name}" if route.jump.user else route.jump.name
-            place = f"[{route.hostname}]" if ":" in route.hostname else route.hostname
-            return f"ssh -W {quote(f'{place}:{route.port}')} {quote(jump)}"
+            return f"ssh -W {quote(format_endpoint(route.hostname, route.port))} {quote(jump)}"
         if route.proxy_command is not None:
             return route.proxy_command
         probe = f"exec 3<>/dev/tcp/{quote(route.hostname)}/{route.port}"

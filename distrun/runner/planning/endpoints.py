@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
+from distrun.host.endpoints import format_endpoint
 from distrun.runner.planning import tf_config
-from distrun.runner.planning.networks import Networks, endpoint
+from distrun.runner.planning.networks import Networks
 from distrun.runner.planning.plan import AgentPlan, LaunchPlan
 from distrun.runner.protocol.handshake import Answer
 
@@ -33,7 +34,7 @@ def completed(plan: LaunchPlan, answer: Callable[[str], Answer]) -> dict[str, Ag
     addresses = {host: items[0].address for host, items in interfaces.items() if items}
     guessed = first.ranks[0].environ.get("DISTRUN_MASTER_ADDR", first.host)
     found = _meeting_place(addresses.get(first.host, guessed), answers[first.host].port)
-    ends = [endpoint(item.address, answers[first.host].rendezvous) for item in interfaces[first.host]]
+    ends = [format_endpoint(item.address, answers[first.host].rendezvous) for item in interfaces[first.host]]
     found["DISTRUN_RENDEZVOUS"] = ",".join(ends)
     configs = _tf_configs(plan, answers, addresses)
     return {part.host: _with(part, found, configs, _interfaces(part, networks, plan.network)) for part in plan.agents}
@@ -44,7 +45,7 @@ def _meeting_place(address: str, port: int) -> dict[str, str]:
     return {
         **dict.fromkeys(("MASTER_ADDR", "DISTRUN_MASTER_ADDR"), address),
         **dict.fromkeys(("MASTER_PORT", "DISTRUN_MASTER_PORT"), str(port)),
-        "JAX_COORDINATOR_ADDRESS": endpoint(address, port),
+        "JAX_COORDINATOR_ADDRESS": format_endpoint(address, port),
     }
 
 
@@ -52,7 +53,7 @@ def _tf_configs(plan: LaunchPlan, answers: Mapping[str, Answer], addresses: Mapp
     """TF_CONFIG for each rank, if it was asked for; hosts without an address go by their names."""
     if plan.ps is None:
         return []
-    places = [endpoint(addresses.get(host, host), port) for host, said in answers.items() for port in said.ports]
+    places = [format_endpoint(addresses.get(host, host), port) for host, said in answers.items() for port in said.ports]
     return tf_config.values(places, plan.ps)
 
 

@@ -16,8 +16,8 @@ from dataclasses import dataclass, field, replace
 from enum import Enum
 
 from distrun.errors import UsageError
+from distrun.host.interfaces import parse_network
 from distrun.runner.planning import environ as environs
-from distrun.runner.planning import networks
 from distrun.runner.planning.hosts import Host
 from distrun.runner.planning.plan import (
     AgentPlan,
@@ -253,10 +253,11 @@ def _hydra(kind: Kind, order: Order) -> list[str]:
 
 def _interfaces(request: LaunchRequest, environ: Mapping[str, str]) -> dict[str, str]:
     """What shows other libraries the interfaces the user has chosen by name; what he has set himself stays."""
-    names, subnets = networks.parse(request.network) if request.network else (set(), [])
-    if not names or subnets:
+    entries = parse_network(request.network) if request.network else []
+    names = sorted({entry for entry in entries if isinstance(entry, str)})
+    if len(names) < len(entries) or not names:
         return {}
-    listed = ",".join(sorted(names))
+    listed = ",".join(names)
     chosen = {"NCCL_SOCKET_IFNAME": "=" + listed}
     if len(names) == 1:
         chosen |= {

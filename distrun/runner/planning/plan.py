@@ -9,10 +9,10 @@ from collections.abc import Container, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 
 from distrun.errors import UsageError
+from distrun.host.endpoints import format_endpoint
 from distrun.runner.planning import environ as environs
 from distrun.runner.planning import tf_config
 from distrun.runner.planning.hosts import Host
-from distrun.runner.planning.networks import endpoint
 from distrun.runner.planning.ssh_config import Route
 from distrun.runtime.contract import NETWORK, STALL_TIMEOUT, STALL_WARNING, START_TIMEOUT, WIRE_DTYPE, LaunchContract
 
@@ -281,7 +281,7 @@ def _contracts(placed: list[tuple[str, int]], launcher: Launcher) -> list[Launch
 
 def _rank_plan(contract: LaunchContract, request: LaunchRequest, exports: Mapping[str, str]) -> RankPlan:
     variables = contract.to_environ()
-    variables["JAX_COORDINATOR_ADDRESS"] = endpoint(contract.master_addr, contract.master_port)
+    variables["JAX_COORDINATOR_ADDRESS"] = format_endpoint(contract.master_addr, contract.master_port)
     if request.tf_config:
         variables["TF_CONFIG"] = ""  # when all hosts have found their ports
     if request.openmpi_env:

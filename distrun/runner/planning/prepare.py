@@ -13,7 +13,9 @@ from dataclasses import replace
 from pathlib import Path
 
 from distrun.errors import UsageError
-from distrun.runner.planning import allocation, networks
+from distrun.host.endpoints import free_port
+from distrun.host.interfaces import parse_network
+from distrun.runner.planning import allocation
 from distrun.runner.planning.allocation import Allocation
 from distrun.runner.planning.hosts import Host, merge, parse_hostfile
 from distrun.runner.planning.plan import AgentPlan, Launcher, LaunchPlan, LaunchRequest, make_plan
@@ -46,7 +48,7 @@ def prepare(request: LaunchRequest, grace: float, ssh: SshOptions = _DEFAULTS) -
         UsageError: the request cannot be met; CommandError when that is because of the command.
     """
     if request.network:
-        networks.parse(request.network)
+        parse_network(request.network)
     _check_settings(request)
     allocated = None if request.hosts and "SLURM_JOB_ID" not in os.environ else allocation.current(os.environ)
     launcher = _fitting(request, allocated)
@@ -154,7 +156,7 @@ def _launcher(routes: Mapping[str, Route]) -> Launcher:
         cwd=os.getcwd(),
         job=secrets.token_hex(16),
         key=secrets.token_hex(32),
-        master_port=machine.free_port(),
+        master_port=free_port(),
         cores=machine.count_cores(),
         slots=machine.default_slots(),
         routes=routes,

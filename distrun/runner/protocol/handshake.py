@@ -16,9 +16,9 @@ from typing import Any
 
 from distrun import __version__
 from distrun.errors import LaunchError
+from distrun.host.endpoints import free_ports
+from distrun.host.interfaces import Interface, own_interfaces, reachable
 from distrun.runner.protocol.frames import HEADER, MAX_PAYLOAD
-from distrun.runner.system import machine
-from distrun.runner.system.machine import Interface
 
 MAGIC = b"\0distrun agent\0"
 _MOST_NOISE = 1 << 20  # bytes a login may print
@@ -89,19 +89,19 @@ def answer(greeting: Greeting, keeper: socket.socket) -> Answer:
 
     Args:
         greeting: what the launcher said.
-        keeper: the socket that keeps the port for the rendezvous; see `machine.reserve_port`.
+        keeper: the socket that keeps the port for the rendezvous; see `endpoints.reserve_port`.
     """
     problem = ""
     if not os.path.isdir(greeting.wdir):
         problem = f"the working directory {greeting.wdir!r} does not exist there; give one that does with --wdir"
-    port, *ports = machine.free_ports(1 + greeting.ports)
+    port, *ports = free_ports(1 + greeting.ports)
     return Answer(
         __version__,
         platform.python_version(),
         os.getpid(),
         port,
         problem,
-        tuple(machine.interfaces()),
+        tuple(reachable(own_interfaces())),
         keeper.getsockname()[1],
         tuple(ports),
     )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from distrun.runtime.devices import cuda
+from distrun.host.gpus import visible_gpus
 from distrun.runtime.devices.base import Device
 from distrun.runtime.devices.cpu import Cpu
 from distrun.runtime.devices.cuda import Cuda
@@ -19,4 +19,4 @@ def bind(topology: Topology, environ: Mapping[str, str]) -> Device:
     Raises:
         UsageError: there are fewer GPUs than ranks on this host and `environ` does not allow sharing.
     """
-    return Cuda.bind(topology, environ) if cuda.visible_gpus(environ) else Cpu.bind(topology, environ)
+    return Cuda.bind(topology, environ) if visible_gpus(environ) else Cpu.bind(topology, environ)

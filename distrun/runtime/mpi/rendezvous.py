@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from distrun.errors import BootstrapError, UsageError
-from distrun.runtime.interfaces import interfaces, matching
+from distrun.host.endpoints import reserve_port
+from distrun.host.interfaces import matching, own_interfaces, reachable
 from distrun.runtime.mpi.requests import abort_at_exit, comm_world, keep
 from distrun.runtime.rendezvous.across_hosts import RendezvousEndpoint
 
@@ -93,25 +94,11 @@ def _errors() -> type[Exception]:
 def _own_place(network: str | None) -> bytes:
     """What rank 0 has to tell; a sentence when the job cannot start, for then the others should not wait."""
     try:
-        present = matching(network) if network else interfaces()
+        present = own_interfaces()
+        chosen = matching(present, network, f"host {socket.gethostname()!r}") if network else present
     except UsageError as error:
         return json.dumps([str(error), [], 0, ""]).encode()
-    outside = [interface.address for interface in present if not interface.ip.is_loopback]
-    addresses = outside or [interface.address for interface in present]
+    addresses = [interface.address for interface in reachable(chosen) or chosen]
     release()
-    _reservations.append(_reserve())
+    _reservations.append(reserve_port())
     return json.dumps(["", addresses, _reservations[0].getsockname()[1], secrets.token_hex(32)]).encode()
-
-
-def _reserve() -> socket.socket:
-    """A socket that keeps a port on all addresses until rank 0 listens at it; it shares it with others of this user."""
-    try:
-        reservation = socket.socket(socket.AF_INET6)
-        reservation.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
-        wildcard = "::"
-    except OSError:  # a kernel without IPv6
-        reservation = socket.socket()
-        wildcard = ""
-    reservation.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
-    reservation.bind((wildcard, 0))
-    return reservation

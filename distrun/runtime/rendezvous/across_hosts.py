@@ -12,7 +12,6 @@ The connections with ranks on rank 0's own host are closed then: they have share
 
 from __future__ import annotations
 
-import ipaddress
 import json
 import os
 import resource
@@ -26,9 +25,9 @@ from dataclasses import astuple, dataclass, replace
 from typing import Any
 
 from distrun.errors import BootstrapError, UsageError
-from distrun.runtime.interfaces import interfaces, matching
+from distrun.host.endpoints import LAST_PORT, format_endpoint, parse_endpoint
+from distrun.host.interfaces import is_loopback, is_numeric, matching, own_interfaces
 from distrun.runtime.rendezvous.dialer import Line, dial
-from distrun.runtime.rendezvous.handshake import show
 from distrun.runtime.rendezvous.listener import Listener, listen
 from distrun.runtime.topology import list_ranks
 
@@ -56,7 +55,7 @@ class RendezvousEndpoint:
 
 
 def parse(text: str) -> tuple[tuple[str, int], ...]:
-    """The addresses of `10.0.0.1:40123,[fd00::1]:40123`; the name of a host may stand for an address.
+    """Return the addresses of `10.0.0.1:40123,[fd00::1]:40123`; the name of a host may stand for an address.
 
     Raises:
         UsageError: it is something else.
@@ -65,17 +64,13 @@ def parse(text: str) -> tuple[tuple[str, int], ...]:
 
 
 def _parse_one(part: str, text: str) -> tuple[str, int]:
-    address, _, port = part.rpartition(":")
-    if address.startswith("[") and address.endswith("]"):
-        address = address[1:-1]
-    elif ":" in address:
-        address = ""  # an IPv6 address without brackets: where does the port begin?
-    if not address or not (port.isascii() and port.isdecimal() and 0 < int(port) < 1 << 16):
+    try:
+        return parse_endpoint(part)
+    except ValueError:
         raise UsageError(
-            f"the rendezvous {text!r} has {part!r} in it, which is not an address and a port from 1 to 65535 such as "
+            f"the rendezvous {text!r} has {part!r} in it, which is not an address and a port from 1 to {LAST_PORT} such as "
             "10.0.0.1:40123 or [fd00::1]:40123: start the script with `distrun`, which chooses them"
-        )
-    return address, int(port)
+        ) from None
 
 
 @dataclass(frozen=True)
@@ -140,13 +135,15 @@ def rendezvous_across_hosts(
         place: where rank 0 is.
         settings: numbers of which rank 0's hold for everybody.
         timeout: seconds to wait for the slowest rank.
-        network: interfaces and subnets that may be used (see `interfaces.matching`); None or empty: all.
+        network: interfaces and subnets that may be used (see `host.interfaces.matching`); None or empty: all.
 
     Raises:
         BootstrapError: somebody did not come in time or was not who they should be. No descriptor is left open then.
         UsageError: `network` allows no interface of this machine.
     """
-    allowed = [interface.address for interface in matching(network)] if network else None
+    allowed = None
+    if network:
+        allowed = [interface.address for interface in matching(own_interfaces(), network, f"host {hostname!r}")]
     mine = Member(rank, host, hostname, os.getpid(), "", 0)
     if rank == 0:
         return _Host(size, mine, endpoint, timeout).rendezvous_across_hosts(settings, allowed)
@@ -269,7 +266,7 @@ class _Host:
     def _complaint(self, listener: Listener) -> str:
         control, alarms = self._connections[CONTROL], self._connections[ALARM]
         missing = [rank for rank in range(1, self._size) if rank not in control or rank not in alarms]
-        taken = ", ".join(show(endpoint) for endpoint in listener.places)
+        taken = ", ".join(format_endpoint(*endpoint) for endpoint in listener.places)
         strangers = listener.strangers()
         return (
             f"{list_ranks(missing)} of {self._size} did not call init() within {self._timeout:g} s at {taken}"
@@ -319,19 +316,19 @@ def _listen_at(addresses: Iterable[tuple[str, int]], allowed: list[str] | None, 
         try:
             found = _numeric(name)
         except (OSError, UnicodeError) as error:
-            reasons[show((name, port))] = getattr(error, "strerror", None) or str(error)
+            reasons[format_endpoint(name, port)] = getattr(error, "strerror", None) or str(error)
             continue
         for address in found:
             if allowed is not None and address not in allowed:
-                reasons[show((address, port))] = "not in the network that was chosen"
+                reasons[format_endpoint(address, port)] = "not in the network that was chosen"
             elif (address, port) not in listeners:
                 try:
                     listeners[address, port] = listen(address, port, shared=True)
                 except OSError as error:
-                    reasons[show((address, port))] = error.strerror or str(error)
+                    reasons[format_endpoint(address, port)] = error.strerror or str(error)
     if not listeners:
         try:
-            there = ", ".join(interface.address for interface in interfaces())
+            there = ", ".join(interface.address for interface in own_interfaces())
         except OSError as error:
             there = str(error)
         raise BootstrapError(
@@ -348,18 +345,10 @@ def _numeric(name: str) -> list[str]:
     Debian's /etc/hosts gives a host's own name as 127.0.1.1, where nobody else could call; all addresses are meant then.
     """
     found = [str(entry[4][0]) for entry in socket.getaddrinfo(name, None, type=socket.SOCK_STREAM)]
-    is_name = name != "localhost" and not _is_numeric(name)
-    if is_name and all(ipaddress.ip_address(address.partition("%")[0]).is_loopback for address in found):
-        return list(dict.fromkeys([interface.address for interface in interfaces()] + found))
+    is_name = name != "localhost" and not is_numeric(name)
+    if is_name and all(map(is_loopback, found)):
+        return list(dict.fromkeys([interface.address for interface in own_interfaces()] + found))
     return found
-
-
-def _is_numeric(name: str) -> bool:
-    try:
-        ipaddress.ip_address(name.partition("%")[0])
-    except ValueError:
-        return False
-    return True
 
 
 def _allow_files(count: int) -> None:
@@ -440,7 +429,7 @@ class _Client:
 
     def _hear(self, line: Line) -> tuple[tuple[Member, ...], dict[str, int]]:
         """Rank 0's word: everybody, and the settings."""
-        endpoint, rank = show(line.endpoint), self._mine.rank
+        endpoint, rank = format_endpoint(*line.endpoint), self._mine.rank
         try:
             # Rank 0 has waited for longer than we have known it, and can tell who is missing: it should give up first.
             message = _receive(line.socket, time.monotonic() + self._timeout + _LAST_WORD)
@@ -467,11 +456,6 @@ class _Client:
             for member in members
         ]
         return tuple(members), {str(name): int(value) for name, value in message["settings"].items()}
-
-
-def is_loopback(address: str) -> bool:
-    """Whether only this machine can call a numeric address."""
-    return ipaddress.ip_address(address.partition("%")[0]).is_loopback
 
 
 def _choose(address: str, allowed: list[str] | None) -> str:

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from distrun.errors import BootstrapError, DistrunError
+from distrun.host.endpoints import format_endpoint
 from distrun.runtime.rendezvous.authentication import Conversation
 from distrun.runtime.rendezvous.handshake import (
     HANDSHAKE_TIMEOUT,
@@ -24,7 +25,6 @@ from distrun.runtime.rendezvous.handshake import (
     KeySource,
     client_handshake,
     context,
-    show,
     tune,
 )
 
@@ -209,14 +209,14 @@ class _Dialling:
 
     def reasons(self) -> str:
         """What happened at each place."""
-        told = {show(endpoint): "not tried" for endpoint in self.places}
-        told.update({show(name.endpoint): name.reason for name in self._names if name.reason})
+        told = {format_endpoint(*endpoint): "not tried" for endpoint in self.places}
+        told.update({format_endpoint(*name.endpoint): name.reason for name in self._names if name.reason})
         for target in self._targets:
             reason = target.reason
             if target.connection is not None and not target.is_stranger:
                 reason = self._silence(target)
             if reason:
-                told[show(target.endpoint)] = reason
+                told[format_endpoint(*target.endpoint)] = reason
         return ", ".join(f"{endpoint} ({reason})" for endpoint, reason in told.items()) or "there is no place to call"
 
     def note(self, address: tuple[str, int], reason: str) -> None:

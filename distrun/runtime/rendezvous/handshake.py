@@ -20,6 +20,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from distrun.errors import BootstrapError
+from distrun.host.interfaces import without_zone
 from distrun.runtime.rendezvous.authentication import Script, StrangerError, client_side, server_side
 
 HANDSHAKE_TIMEOUT = 10.0
@@ -54,12 +55,6 @@ def tune(connection: socket.socket, timeout: float = 15.0) -> None:
     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(timeout * 1000))
 
 
-def show(endpoint: tuple[str, int]) -> str:
-    """`10.0.0.1:4000`, `[fd00::1]:4000`."""
-    address, port = endpoint
-    return f"[{address}]:{port}" if ":" in address else f"{address}:{port}"
-
-
 def server_handshake(greeting: bytes, key: bytes, context: bytes) -> Script[dict[str, Any]]:
     """The host's side of a call."""
     yield greeting
@@ -91,7 +86,7 @@ def client_handshake(key: KeySource, context: bytes) -> Script[bytes]:
 
 def context(address: tuple[Any, ...]) -> bytes:
     """What the proofs are bound to: a call to this address of the host. Both sides write it alike."""
-    host = ipaddress.ip_address(address[0].partition("%")[0])
+    host = ipaddress.ip_address(without_zone(address[0]))
     if isinstance(host, ipaddress.IPv6Address) and host.ipv4_mapped is not None:
         host = host.ipv4_mapped
     return f"call {host} {address[1]}".encode()

@@ -16,7 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from distrun.errors import BootstrapError
-from distrun.runtime.rendezvous.across_hosts import Rendezvous, is_loopback
+from distrun.host.interfaces import is_loopback
+from distrun.runtime.rendezvous.across_hosts import Rendezvous
 from distrun.runtime.rendezvous.dialer import call
 from distrun.runtime.rendezvous.handshake import tune
 from distrun.runtime.transport.connections import Stream

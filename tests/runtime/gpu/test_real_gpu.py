@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from distrun.runtime.devices.cuda import visible_gpus
+from distrun.host.gpus import visible_gpus
 
 PROGRAMS = Path(__file__).parent / "programs"
 SIZES = ("1", "1000", "262147", "4194304")

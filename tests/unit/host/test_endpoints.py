@@ -1,0 +1,68 @@
+"""Endpoints are written and read in one way, and free ports are free."""
+
+from __future__ import annotations
+
+import errno
+import socket
+
+import pytest
+
+from distrun.host.endpoints import bracketed, format_endpoint, free_port, free_ports, parse_endpoint, reserve_port
+
+
+@pytest.mark.parametrize(
+    ("address", "text"), [("10.0.0.1", "10.0.0.1:7"), ("fd00::1", "[fd00::1]:7"), ("node01", "node01:7")]
+)
+def test_reading_is_the_inverse_of_writing(address, text):
+    assert format_endpoint(address, 7) == text
+    assert parse_endpoint(text) == (address, 7)
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "a", ":", "a:", ":7", "[]:7", "a:0", "a:65536", "a:-1", "a:x", "a:٣", "fd00::1:7", "::1", "[::1]", "[::1]7"],
+)
+def test_everything_else_is_no_endpoint(text):
+    with pytest.raises(ValueError, match="is not an address and a port from 1 to 65535"):
+        parse_endpoint(text)
+
+
+def test_only_ipv6_is_bracketed():
+    assert [bracketed(address) for address in ("::1", "127.0.0.1", "node01")] == ["[::1]", "127.0.0.1", "node01"]
+
+
+def test_a_free_port_can_be_listened_on():
+    with socket.socket() as server:
+        server.bind(("127.0.0.1", free_port()))
+        server.listen()
+
+
+def test_free_ports_are_different():
+    assert len(set(free_ports(50))) == 50
+
+
+def test_a_reserved_port_is_for_whoever_shares_it_on_any_address():
+    with reserve_port() as reservation, socket.socket() as rank, socket.socket() as stranger:
+        place = ("127.0.0.1", reservation.getsockname()[1])
+        with pytest.raises(OSError, match="in use"):
+            stranger.bind(place)
+        with socket.socket() as client:
+            assert client.connect_ex(place) == errno.ECONNREFUSED
+        rank.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+        rank.bind(place)
+        rank.listen()
+        with socket.create_connection(place), rank.accept()[0]:
+            pass
+
+
+def test_a_port_is_reserved_on_a_kernel_without_ipv6(monkeypatch):
+    real = socket.socket
+
+    def without_ipv6(family=socket.AF_INET, *rest):
+        if family == socket.AF_INET6:
+            raise OSError(errno.EAFNOSUPPORT, "Address family not supported by protocol")
+        return real(family, *rest)
+
+    monkeypatch.setattr(socket, "socket", without_ipv6)
+    with reserve_port() as reservation:
+        assert reservation.family == socket.AF_INET
