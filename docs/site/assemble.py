@@ -1,0 +1,106 @@
+"""Gather the pages of the site in build/docs: docs/, README as the front page, CONTRIBUTING, CHANGELOG, and what they link to.
+
+In the repository, links are written as GitHub wants them, relative to the file that they stand in. Here they become links
+between pages; a file of the repository that a page links to, such as an example, gets a page that shows it. A link that leads
+to no file ends with an error; anchors are checked when the site is built.
+
+A line `::: distrun.torch` stands for the reference of that package. It becomes a section for each public name (`__all__`) that
+is the package's own, and a list of those that it shares with `distrun`, where they are described.
+"""
+
+from __future__ import annotations
+
+import os
+import posixpath
+import re
+import shutil
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+from public_names import is_shared, public_names
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+TARGET = REPOSITORY / "build" / "docs"
+PAGES = {"README.md": "index.md", "CONTRIBUTING.md": "contributing.md", "CHANGELOG.md": "changelog.md"}
+LANGUAGES = {".py": "python", ".cu": "cuda", ".toml": "toml", ".cfg": "ini"}
+
+_LINK = re.compile(r"(?<=\]\()(?P<path>[^()\s:#]+)(?P<anchor>#[^()\s]*)?(?=\))")
+_REFERENCE = re.compile(r"^::: (?P<package>distrun[.\w]*)$", re.MULTILINE)
+_CODE = re.compile(r"^(?P<fence> *```).*?^(?P=fence)|``.+?``|`[^`\n]+`", re.DOTALL | re.MULTILINE)
+
+
+def main() -> None:
+    shutil.rmtree(TARGET, ignore_errors=True)
+    sources = [*PAGES, *sorted(str(path.relative_to(REPOSITORY)) for path in (REPOSITORY / "docs").rglob("*.md"))]
+    broken: list[str] = []
+    for source in sources:
+        text = with_links((REPOSITORY / source).read_text(), source, broken)
+        write(page_of(source), _REFERENCE.sub(lambda line: reference(line["package"]), text))
+    for picture in (REPOSITORY / "docs").glob("*.svg"):
+        shutil.copy(picture, TARGET)
+    if broken:
+        sys.exit("\n".join(broken))
+
+
+def page_of(path: str) -> str:
+    """The page that shows a file of the repository: `launching.md` for docs/launching.md."""
+    if path in PAGES:
+        return PAGES[path]
+    if path.startswith("docs/"):
+        return path.removeprefix("docs/")
+    return f"repository/{path}.md"
+
+
+def with_links(text: str, source: str, broken: list[str]) -> str:
+    """The text of a file with its links turned into links between pages. Links to no file are added to `broken`."""
+
+    def rewritten(link: re.Match[str]) -> str:
+        path = posixpath.normpath(posixpath.join(posixpath.dirname(source), link["path"]))
+        if not (REPOSITORY / path).is_file():
+            broken.append(f"{source}: the link to {link['path']} leads to no file")
+            return link.group()
+        if page_of(path).startswith("repository/"):
+            write(page_of(path), listing(path))
+        here = posixpath.dirname(page_of(source)) or "."
+        return os.path.relpath(page_of(path), here) + (link["anchor"] or "")
+
+    return outside_code(text, lambda prose: _LINK.sub(rewritten, prose))
+
+
+def outside_code(text: str, change: Callable[[str], str]) -> str:
+    """The text, changed wherever it is not code."""
+    pieces, end = [], 0
+    for code in _CODE.finditer(text):
+        pieces += [change(text[end : code.start()]), code.group()]
+        end = code.end()
+    return "".join([*pieces, change(text[end:])])
+
+
+def listing(path: str) -> str:
+    """A page that shows a file, and that the search passes over."""
+    text = (REPOSITORY / path).read_text()
+    language = LANGUAGES.get(Path(path).suffix, "text")
+    return f"---\nsearch:\n  exclude: true\n---\n\n# {path}\n\n`````{language}\n{text}\n`````\n"
+
+
+def reference(package: str) -> str:
+    """The lines by which mkdocstrings shows a package, without what `distrun` has as well."""
+    shared = [] if package == "distrun" else [name for name in public_names(package) if is_shared(package, name)]
+    own = [name for name in public_names(package) if name not in shared]
+    lines = [f"::: {package}", "    options:", f"      members: [{', '.join(own)}]"]
+    if shared:
+        links = ", ".join(f"[`{name}`](distrun.md#distrun.{name})" for name in shared)
+        lines += ["", f"## As in `distrun`", "", f"The same as in [`distrun`](distrun.md): {links}."]
+    return "\n".join(lines)
+
+
+def write(page: str, text: str) -> None:
+    """Write a page of the site."""
+    file = TARGET / page
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text(text)
+
+
+if __name__ == "__main__":
+    main()
