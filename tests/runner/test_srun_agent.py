@@ -8,7 +8,7 @@ import stat
 import psutil
 import pytest
 
-from distrun.runner.connect.srun import Step, Steps, command
+from distrun.runner.connect.job_steps import JobStep, JobSteps, srun_command
 
 SLURM = {"SLURM_JOB_ID": "17", "SLURM_JOB_NODELIST": "n[1-2]", "SLURM_NTASKS": "3", "SLURM_TASKS_PER_NODE": "2,1"}
 SRUN = """#!/bin/sh
@@ -84,14 +84,15 @@ def test_an_interrupted_launch_ends_the_sruns_that_are_starting(distrun, path, t
 
 
 def test_the_command_line_has_options_of_slurm_and_a_program():
-    words = command("17", "n1", "/bin/python3", "distrun.runner.agent")
+    words = srun_command("17", "n1", "/bin/python3", "distrun.runner.agent")
     options = [word for word in words if word.startswith("--")]
     assert words[: 1 + len(options)] == ["srun", *options]
     assert {"--jobid=17", "--nodelist=n1", "--overlap", "--unbuffered", "--cpu-bind=none"} < set(options)
-    assert words[-3:-1] == ["/bin/python3", "-c"]
+    assert words[-4:-2] == ["/bin/python3", "-c"]
+    assert words[-1] == "distrun.runner.agent"
 
 
-def test_last_words_are_those_of_slurm_that_say_why(tmp_path):
+def test_the_reported_error_is_that_of_slurm_that_say_why(tmp_path):
     said = tmp_path / "said"
     said.write_text(
         "srun: Job step aborted: Waiting up to 4 seconds for job step to finish.\n"
@@ -99,14 +100,14 @@ def test_last_words_are_those_of_slurm_that_say_why(tmp_path):
         "slurmstepd-n1: error: *** STEP 17.1 ON n1 CANCELLED AT 2026-11-21T16:10:49 DUE TO TIME LIMIT ***\n"
         "srun: error: n1: task 0: Killed\n"
     )
-    step = Step(["sh", "-c", f"cat {said} >&2"], os.environ)
+    step = JobStep(["sh", "-c", f"cat {said} >&2"], os.environ, "python")
     assert step.wait() == 0
-    assert step.last_words() == "STEP 17.1 ON n1 CANCELLED AT 2026-11-21T16:10:49 DUE TO TIME LIMIT"
-    step.bury()
+    assert step.slurm_error() == "STEP 17.1 ON n1 CANCELLED AT 2026-11-21T16:10:49 DUE TO TIME LIMIT"
+    step.release()
 
 
 def test_nothing_is_started_after_the_end():
-    steps = Steps(SLURM)
+    steps = JobSteps(SLURM)
     steps.close()
     with pytest.raises(Exception, match="the launch was given up"):
         steps.start("n1", "python", "distrun.runner.agent")

@@ -1,4 +1,4 @@
-"""The agent of this host: a child process in a session of its own, so that Ctrl-C on the terminal reaches only us."""
+"""The agent of this host: a child process, whose orphans this process adopts."""
 
 from __future__ import annotations
 
@@ -6,23 +6,19 @@ import functools
 import os
 import signal
 import socket
-import subprocess
-import sys
 import time
-from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
-from distrun.errors import LaunchError
 from distrun.host.endpoints import reserve_port
+from distrun.runner.connect.program import AGENT, LocalProgram
 from distrun.runner.planning.plan import AgentPlan
-from distrun.runner.protocol import handshake as hello
+from distrun.runner.protocol import handshake
 from distrun.runner.protocol.exits import signal_name
 from distrun.runner.protocol.handshake import Answer, Greeting
 from distrun.runner.system import descendants
 
-_PACKAGE_ROOT = Path(__file__).resolve().parents[3]
-_CLEAN_UP_PATIENCE = 5.0  # seconds of SIGKILL until we stop trying
+_CLEAN_UP_TIMEOUT = 5.0  # seconds of SIGKILL until we stop trying
 _CLEAN_UP_INTERVAL = 0.02
 
 
@@ -46,59 +42,41 @@ class LocalAgentProcess:
         self._keeper: socket.socket | None = None
         self._spare = set() if marker else _children()
         self._marker = marker
-        try:
-            self._process = subprocess.Popen(
-                [sys.executable, "-m", "distrun.runner.agent"],
-                # `-m` puts this directory first on sys.path: distrun is found however it was found here, and a
-                # select.py in the user's directory is not. The ranks' directory is in the plan.
-                cwd=_PACKAGE_ROOT,
-                env={name: value for name, value in os.environ.items() if name != "PYTHONSAFEPATH"},
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                start_new_session=True,
-            )
-        except OSError as error:
-            raise LaunchError(f"the agent on {plan.host} cannot be started: {error}") from None
-        assert self._process.stdin is not None
-        assert self._process.stdout is not None
-        self._commands = self._process.stdin.fileno()
-        self._reports = self._process.stdout.fileno()
+        self._program = LocalProgram(AGENT)
 
     @functools.cached_property
     def answer(self) -> Answer:
         """What there is to say of this host; the port for the rendezvous is kept by this process."""
         self._keeper = reserve_port()
-        return replace(hello.answer(self._greeting, self._keeper), pid=self.pid)
+        return replace(handshake.answer(self._greeting, self._keeper), pid=self.pid)
 
     @property
     def pid(self) -> int:
         """The agent's process id."""
-        return self._process.pid
+        return self._program.pid
 
     def read(self) -> bytes:
-        """The next bytes of its frames."""
-        return os.read(self._reports, 1 << 20)
+        """Return the next bytes of its frames, none at their end."""
+        return self._program.read(None)
 
     def write(self, data: bytes) -> None:
-        """Write it all to its stdin."""
-        rest = memoryview(data)
-        while rest:
-            rest = rest[os.write(self._commands, rest) :]
+        """Send frames to the agent."""
+        self._program.write(data)
 
     def end_of_life(self) -> tuple[str, int]:
         """Wait for the agent's end."""
-        code = self._process.wait()
+        code = self._program.wait()
         if code < 0:
             return f"(pid {self.pid}) was killed by {signal_name(-code)}", 128 - code
         return f"(pid {self.pid}) left without a farewell, with exit code {code}", code or 1
 
     def kill(self) -> None:
         """SIGKILL the agent; the kernel does the same to its ranks."""
-        self._process.kill()
+        self._program.kill()
 
     def clean_up(self, pids: set[int]) -> None:
         """End the dead agent's descendants, which this process has adopted as their subreaper."""
-        give_up = time.monotonic() + _CLEAN_UP_PATIENCE
+        give_up = time.monotonic() + _CLEAN_UP_TIMEOUT
         while time.monotonic() < give_up:
             meant = descendants.signal_all(signal.SIGKILL, spare=self._spare, marker=self._marker)
             # One that is just exiting shows no environment any more, so it is not meant, and cannot be collected yet.
@@ -111,14 +89,11 @@ class LocalAgentProcess:
         """Close the pipes, and let go of the port."""
         if self._keeper is not None:
             self._keeper.close()
-        for pipe in (self._process.stdin, self._process.stdout):
-            with suppress(OSError):
-                if pipe is not None:
-                    pipe.close()
+        self._program.close()
 
 
 def _children() -> set[int]:
-    """The children this process was born with: `exec distrun` in a shell inherits the shell's."""
+    """Return the children this process was born with: `exec distrun` in a shell inherits the shell's."""
     try:
         text = Path(f"/proc/self/task/{os.getpid()}/children").read_text()
     except OSError:

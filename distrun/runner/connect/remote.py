@@ -1,103 +1,65 @@
-"""What all ways to start an agent on another host have in common: the program it runs, its first words, how it is heard."""
+"""The agent of another host, however it is reached: its handshake, its silence, and the sweep after its death."""
 
 from __future__ import annotations
 
-import sysconfig
 import threading
-import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable
-from pathlib import Path
+from contextlib import suppress
 
 from distrun.errors import LaunchError
+from distrun.runner.connect.program import SWEEP, Program, first_frame
+from distrun.runner.planning.plan import AgentPlan
 from distrun.runner.protocol.frames import Frame, Kind
-from distrun.runner.protocol.handshake import Answer, Greeting, HostError, extract
-
-_PACKAGE_ROOT = Path(__file__).resolve().parents[3]
-
-
-def program(module: str) -> str:
-    """The Python that runs `main` of a module of ours on another host, for `python -c`.
-
-    A distrun that is imported from a checkout here is looked for in the same place there, and an installed one in what
-    that Python has installed. The current directory is not searched for modules.
-    """
-    installed = {sysconfig.get_path("purelib"), sysconfig.get_path("platlib")}
-    first = [] if str(_PACKAGE_ROOT) in installed else [str(_PACKAGE_ROOT)]
-    return (
-        "import sys; sys.version_info < (3, 10) and sys.exit('distrun needs Python 3.10 or newer, and this is '"
-        f" + sys.version.split()[0]); sys.path = {first!r} + [p for p in sys.path if p]; "
-        f"from {module} import main; main()"
-    )
-
-
-def greet(
-    greeting: Greeting,
-    deadline: float,
-    send: Callable[[bytes], None],
-    receive: Callable[[float], bytes],
-    stillborn: Callable[[bytes], str],
-) -> tuple[Answer, bytes]:
-    """Say hello to an agent that is being started.
-
-    Args:
-        greeting: what to say.
-        deadline: when to give up, as `time.monotonic()`.
-        send: writes to the agent.
-        receive: what has come from it after at most so many seconds, none at its end; raises TimeoutError.
-        stillborn: why it ended without an answer, from what it wrote.
-
-    Returns:
-        The answer, and what has come after it.
-
-    Raises:
-        HostError: there is no answer.
-    """
-    send(Frame(Kind.HELLO, payload=greeting.to_json()).encode())
-    stream = b""
-    while (found := extract(stream)) is None:
-        try:
-            data = receive(max(0.1, deadline - time.monotonic()))
-        except TimeoutError:
-            said = f"; it wrote {stream[-200:]!r}" if stream else ""
-            raise HostError(f"the agent did not answer in time{said}") from None
-        if not data:
-            raise HostError(stillborn(stream))
-        stream += data
-    payload, rest = found
-    return Answer.from_json(payload), rest
+from distrun.runner.protocol.handshake import Answer, Greeting, HostError, judge
 
 
 class RemoteAgent(ABC):
-    """What agents on other hosts have in common, however they are reached; see `agents.AgentProcess` for the interface."""
+    """An agent on another host; see `distrun.runner.connect.agent_client.AgentProcess` for the interface."""
 
-    answer: Answer
-    _early: bytes
-    """What came with the answer."""
+    def __init__(self, plan: AgentPlan, job: str, program: Program, keepalive: float, deadline: float) -> None:
+        """Shake hands with an agent that has just been started.
 
-    def __init__(self, host: str, job: str, keepalive: float) -> None:
-        """Args: its host; the job's name, by which what it leaves behind is found; seconds of silence that it may keep, 0 =
-        any."""
+        Args:
+            plan: its part of the plan. It is not handed over here.
+            job: the job's name, by which the sweep finds what the agent leaves behind.
+            program: the agent.
+            keepalive: seconds of silence after which it counts as gone, 0 = never.
+            deadline: when to give up, as `time.monotonic()`.
+
+        Raises:
+            HostError: the host cannot be used.
+        """
         self.keepalive: float | None = keepalive or None
-        self._host = host
+        self._host = plan.host
         self._job = job
+        self._program = program
         self._silent = False
         self._sweeper: threading.Thread | None = None
+        greeting = Greeting(keepalive, plan.wdir, plan.ports)
+        with suppress(OSError):  # it has ended already; that there is no answer will tell why
+            program.write(Frame(Kind.HELLO, payload=greeting.to_json()).encode())
+        payload, self._early = first_frame(program, deadline)
+        self.answer = Answer.from_json(payload)
+        self.note = judge(self.answer, program.python)
 
     @property
     def pid(self) -> int:
         """The agent's process id on its host."""
         return self.answer.pid
 
+    def write(self, data: bytes) -> None:
+        """Send frames to the agent."""
+        self._program.write(data)
+
     def read(self) -> bytes:
-        """The next bytes of its frames; none at their end.
+        """Return the next bytes of its frames, none at their end.
 
         Raises:
             LaunchError: it has been silent for too long.
         """
         early, self._early = self._early, b""
         try:
-            return early or self._receive(self.keepalive)
+            return early or self._program.read(self.keepalive)
         except TimeoutError:
             self._silent = True
             raise LaunchError(
@@ -105,18 +67,39 @@ class RemoteAgent(ABC):
             ) from None
 
     @abstractmethod
-    def _receive(self, seconds: float | None) -> bytes:
-        """What has come from it after at most so many seconds, none at its end; raises TimeoutError."""
+    def end_of_life(self) -> tuple[str, int]:
+        """Wait for the agent's end; return how it ended in words, and the exit status that stands for it."""
+
+    def kill(self) -> None:
+        """End the agent at once; one that does not mind is the business of `clean_up`."""
+        self._program.kill()
 
     def clean_up(self, pids: set[int]) -> None:
-        """End the agent if need be, and what is left of its descendants, by a second program on its host."""
+        """Begin to end the agent, if need be, and what is left of its descendants, by a second program on its host."""
         self._sweeper = threading.Thread(target=self._sweep, name=f"distrun sweep {self._host}", daemon=True)
         self._sweeper.start()  # many hosts may be lost at once, and the decider must not wait for each in turn
 
-    @abstractmethod
-    def _sweep(self) -> None:
-        """Run that program."""
-
-    def _await_sweep(self) -> None:
+    def close(self) -> None:
+        """Close the streams when the sweep is done."""
         if self._sweeper is not None:
             self._sweeper.join()
+        self._program.close()
+
+    def _sweep(self) -> None:
+        with suppress(OSError, HostError):  # out of reach; the agent notices that it is alone, too
+            sweep = self._run(SWEEP)
+            try:
+                sweep.write(f"{self._job} {self.pid}\n".encode())
+                sweep.end_input()
+                while sweep.read(self._sweep_timeout()):  # a login shell may print something
+                    pass
+            finally:
+                sweep.kill()
+
+    @abstractmethod
+    def _run(self, module: str) -> Program:
+        """Run another module of ours on the agent's host. Raises HostError."""
+
+    @abstractmethod
+    def _sweep_timeout(self) -> float:
+        """Return the seconds that a sweep may take."""

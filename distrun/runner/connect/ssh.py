@@ -1,110 +1,86 @@
-"""The agent of another host: a program on an SSH channel, whose stdin closes when the connection does."""
+"""The agent of another host that SSH reaches."""
 
 from __future__ import annotations
 
 import sys
 import time
 from collections.abc import Mapping
-from contextlib import suppress
-from shlex import quote
 
-from paramiko import Channel, Transport
-from paramiko.ssh_exception import SSHException
+from paramiko import Transport
 
-from distrun.runner.connect.remote import RemoteAgent, greet, program
+from distrun.runner.connect.program import AGENT
+from distrun.runner.connect.remote import RemoteAgent
+from distrun.runner.connect.ssh_program import SshProgram
 from distrun.runner.connect.ssh_transport import Connections, patient
 from distrun.runner.planning.plan import AgentPlan
 from distrun.runner.planning.ssh_config import Route, SshOptions
-from distrun.runner.protocol.handshake import Greeting, HostError, explain, judge
+from distrun.runner.protocol.handshake import HostError
 
-_STATUS_PATIENCE = 2.0  # seconds an exit status may come after the end of the output
-_CLEAN_UP_PATIENCE = 6.0  # seconds for ending what a dead agent left behind; it stops trying after 5
-
-_SILENT_PATIENCE = (
-    2.0  # seconds for a new channel when the agent is silent: it may be stopped, but likely the link is cut
-)
+_SWEEP_TIMEOUT = 6.0  # seconds for ending what a dead agent left behind; the sweep stops trying after 5
+# Seconds for a new channel when the agent is silent: it may be stopped, but more likely the link is cut.
+_SILENT_TIMEOUT = 2.0
 
 
 class SshAgentProcess(RemoteAgent):
-    """An agent on another host; see `distrun.runner.connect.agent_client.AgentProcess` for the interface."""
+    """An agent that SSH reaches; see `distrun.runner.connect.agent_client.AgentProcess` for the interface."""
 
     def __init__(
-        self, plan: AgentPlan, job: str, route: Route, options: SshOptions, connections: Connections, deadline: float
+        self,
+        plan: AgentPlan,
+        job: str,
+        transport: Transport,
+        python: str,
+        timeout: float,
+        keepalive: float,
+        deadline: float,
     ) -> None:
-        """Connect, start the agent and hear its first words.
+        """Start the agent and shake hands with it.
 
         Args:
             plan: its part of the plan. It is not handed over here.
-            job: the job's name, by which what it leaves behind is found.
-            route: where its host is.
-            options: the flags.
-            connections: makes them.
+            job: the job's name.
+            transport: an authenticated connection, the agent's own from now on.
+            python: the Python of its host.
+            timeout: seconds the host may take to open a channel.
+            keepalive: seconds of silence after which it counts as gone, 0 = never.
             deadline: when to give up.
 
         Raises:
             HostError: the host cannot be used.
         """
-        super().__init__(plan.host, job, options.keepalive)
-        self._python = options.python or sys.executable
-        self._transport = connections.connect(route)
+        self._transport = transport
+        self._python = python
         try:
-            self._channel = _execute(
-                self._transport, remote_command(self._python, "distrun.runner.agent"), route.timeout
-            )
-            greeting = Greeting(options.keepalive, plan.wdir, plan.ports)
-            self.answer, self._early = greet(greeting, deadline, self.write, self._receive, self._stillborn)
-            self.note = judge(self.answer, self._python)
-        except (SSHException, EOFError, OSError) as error:
-            self._transport.close()
-            raise HostError(f"the connection was lost while the agent started: {error}") from None
+            self._channel = SshProgram(transport, python, AGENT, timeout)
+            super().__init__(plan, job, self._channel, keepalive, deadline)
         except BaseException:
-            self._transport.close()
+            transport.close()
             raise
-
-    def write(self, data: bytes) -> None:
-        """Send it all; raises OSError when there is nobody any more."""
-        self._channel.sendall(data)
 
     def end_of_life(self) -> tuple[str, int]:
         """Wait for the agent's end."""
-        ended = self._channel.status_event.wait(_STATUS_PATIENCE)
-        status = self._channel.exit_status if ended else -1
+        status = self._channel.wait()
         if status >= 0:
-            last = "; ".join(_stderr(self._channel).strip().splitlines()[-1:])
+            last = "; ".join(self._channel.stderr().strip().splitlines()[-1:])
             words = f": {last}" if last and status else ""
             return f"(pid {self.pid}) left without a farewell, with exit code {status}{words}", status or 1
         if self._transport.is_active():
             return f"(pid {self.pid}) was killed", 137  # SSH told the signal, and paramiko does not pass it on
         return f"(pid {self.pid}) is out of reach: the SSH connection is gone", 1
 
-    def kill(self) -> None:
-        """Close the agent's stdin, which ends it; one that does not mind is `clean_up`'s business."""
-        self._channel.close()
-
-    def _sweep(self) -> None:
-        if not self._transport.is_active():
-            return  # out of reach; the agent notices, too
-        patience = _SILENT_PATIENCE if self._silent else _CLEAN_UP_PATIENCE
-        with suppress(SSHException, EOFError, OSError):
-            sweep = _execute(self._transport, remote_command(self._python, "distrun.runner.agent.sweep"), patience)
-            sweep.settimeout(_CLEAN_UP_PATIENCE)
-            sweep.sendall(f"{self._job} {self.pid}\n".encode())
-            sweep.shutdown_write()
-            sweep.recv(1)  # its end
-
     def close(self) -> None:
-        """Close the connection, when the cleaning up is done."""
-        self._await_sweep()
+        """Close the connection when the sweep is done."""
+        super().close()
         self._transport.close()
 
-    def _receive(self, seconds: float | None) -> bytes:
-        self._channel.settimeout(seconds)
-        return self._channel.recv(1 << 20)
+    def _run(self, module: str) -> SshProgram:
+        if not self._transport.is_active():
+            raise HostError("the SSH connection is gone")
+        timeout = _SILENT_TIMEOUT if self._silent else _SWEEP_TIMEOUT
+        return SshProgram(self._transport, self._python, module, timeout)
 
-    def _stillborn(self, stream: bytes) -> str:
-        self._channel.status_event.wait(_STATUS_PATIENCE)
-        output = stream.decode(errors="replace") + _stderr(self._channel)
-        return explain(self._channel.exit_status, output, self._python)
+    def _sweep_timeout(self) -> float:
+        return _SWEEP_TIMEOUT
 
 
 class SshStarter:
@@ -114,36 +90,20 @@ class SshStarter:
         """Args: the job's name; host -> where it is; the flags; seconds for everything."""
         self._job = job
         self._routes = {host: patient(route, max(0.1, start_timeout)) for host, route in routes.items()}
-        self._options = options
+        self._python = options.python or sys.executable
+        self._keepalive = options.keepalive
         self._deadline = time.monotonic() + start_timeout
         self._connections = Connections()
 
     def start(self, plan: AgentPlan) -> tuple[SshAgentProcess, str]:
-        """Start one."""
+        """Connect to a host and start its agent."""
         route = self._routes[plan.host]
-        process = SshAgentProcess(plan, self._job, route, self._options, self._connections, self._deadline)
+        transport = self._connections.connect(route)
+        process = SshAgentProcess(
+            plan, self._job, transport, self._python, route.timeout, self._keepalive, self._deadline
+        )
         return process, process.note
 
     def close(self) -> None:
         """Close the connections to jump hosts."""
         self._connections.close()
-
-
-def remote_command(python: str, module: str) -> str:
-    """The command line that runs `main` of a module of ours, for any login shell; see `remote.program`."""
-    home, python = ("~/", python[2:]) if python.startswith("~/") else ("", python)  # its home, so its shell must see it
-    return f"exec {home}{quote(python)} -c {quote(program(module))}"
-
-
-def _execute(transport: Transport, command: str, timeout: float) -> Channel:
-    channel = transport.open_session(timeout=timeout)
-    channel.settimeout(timeout)
-    channel.exec_command(command)
-    return channel
-
-
-def _stderr(channel: Channel) -> str:
-    data = b""
-    while channel.recv_stderr_ready():
-        data += channel.recv_stderr(1 << 16)
-    return data.decode(errors="replace")

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import os
 import socket
+import subprocess
 import threading
 from typing import Protocol
 
 import paramiko
 
 from distrun.runner.connect import known_hosts
-from distrun.runner.connect.srun import Steps
+from distrun.runner.connect.job_steps import JobStep, JobSteps
+from distrun.runner.connect.program import PROBE, LocalProgram, Program
+from distrun.runner.connect.ssh_program import SshProgram
 from distrun.runner.connect.ssh_transport import Connections
-from distrun.runner.doctor.probe_client import ConnectionSet, LocalWire, SrunWire, SshWire
 from distrun.runner.doctor.report import Status, Step
 from distrun.runner.planning.ssh_config import Route
 from distrun.runner.protocol.handshake import HostError
@@ -30,7 +33,7 @@ class Way(Protocol):
             HostError: it failed.
         """
 
-    def start(self, python: str) -> ConnectionSet:
+    def start(self, python: str) -> Program:
         """Start a probe there; all steps have gone well.
 
         Raises:
@@ -50,9 +53,9 @@ class NoWay:
         """There is none; see `Way`."""
         raise NotImplementedError(step)
 
-    def start(self, python: str) -> ConnectionSet:
+    def start(self, python: str) -> Program:
         """See `Way`."""
-        return LocalWire()
+        return LocalProgram(PROBE, subprocess.DEVNULL)
 
     def close(self) -> None:
         """See `Way`."""
@@ -111,10 +114,10 @@ class SshWay:
                     raise self._refusal
                 return Step(step, Status.OK, f"as {self._route.user}")
 
-    def start(self, python: str) -> ConnectionSet:
+    def start(self, python: str) -> Program:
         """See `Way`."""
         assert self._transport is not None
-        return SshWire(self._transport, python, self._route.timeout)
+        return SshProgram(self._transport, python, PROBE, self._route.timeout)
 
     def close(self) -> None:
         """See `Way`."""
@@ -159,27 +162,32 @@ class SrunWay:
 
     steps: tuple[str, ...] = ("srun",)
 
-    def __init__(self, node: str, steps: Steps, python: str, timeout: float) -> None:
+    def __init__(self, node: str, steps: JobSteps, python: str, timeout: float) -> None:
         """Args: the node; starts job steps; its Python; seconds until the job step is there."""
         self._node = node
-        self._steps = steps
+        self._job_steps = steps
         self._python = python
         self._timeout = timeout
-        self._wire: SrunWire | None = None
+        self._step: JobStep | None = None
 
     def take(self, step: str) -> Step:
         """See `Way`."""
-        self._wire = SrunWire(self._steps, self._node, self._python)
-        if self._wire.wait(self._timeout):
-            return Step(step, Status.OK, f"a job step on {self._node}")
-        raise HostError(
-            f"srun started nothing there within {self._timeout:g} s; see what squeue --steps and sinfo say of the node"
-        )
+        self._step = self._job_steps.start(self._node, os.path.expanduser(self._python), PROBE)
+        try:
+            refusal = "" if self._step.await_output(self._timeout) else self._step.refusal()
+        except TimeoutError:
+            raise HostError(
+                f"srun started nothing there within {self._timeout:g} s; "
+                "see what squeue --steps and sinfo say of the node"
+            ) from None
+        if refusal:
+            raise HostError(f"srun starts nothing there: {refusal}")
+        return Step(step, Status.OK, f"a job step on {self._node}")
 
-    def start(self, python: str) -> ConnectionSet:
+    def start(self, python: str) -> Program:
         """See `Way`."""
-        assert self._wire is not None
-        return self._wire
+        assert self._step is not None
+        return self._step
 
     def close(self) -> None:
         """See `Way`; those who start job steps end them, too."""

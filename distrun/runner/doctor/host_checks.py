@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 import time
 from collections.abc import Callable
@@ -22,6 +23,7 @@ from distrun.runner.protocol.handshake import Answer, HostError, judge
 _WORKING = ("python", "distrun", "directory", "clock")
 _LOOKING = ("machine", "gpus", "network", "software")  # these do not depend on one another
 _CLOCK_READINGS = 5
+_OLDER = re.compile(r"No module named '?distrun\.")  # what runpy says where a module of ours is missing
 _QUICK = 10.0  # seconds for a question that costs nothing
 _SLOW = 40.0  # seconds for one about what is installed, on a slow file system, or about GPUs
 
@@ -105,13 +107,12 @@ class HostChecks:
 
     def _start(self) -> Step:
         try:
-            wire = self._way.start(self._python)
-            self.probe = ProbeClient(wire, self._python, self._terms.timeout)
+            self.probe = ProbeClient(self._way.start(self._python), self._terms.timeout)
         except HostError as error:
             if "distrun is not installed" in str(error):  # so its Python does work
                 self._refusal = error
                 return Step("python", Status.OK, self._python)
-            if "No module named 'distrun." in str(error):
+            if _OLDER.search(str(error)):
                 self._refusal = HostError(
                     "an older distrun is installed there, which has no doctor; "
                     f"run there '{self._python} -m pip install --upgrade distrun'"
@@ -119,7 +120,7 @@ class HostChecks:
                 return Step("python", Status.OK, self._python)
             raise
         note = self._judge_minor()
-        text = f"{self._python} ({self.probe.who['python']})"
+        text = f"{self._python} ({self.probe.versions.python})"
         if not note:
             return Step("python", Status.OK, text)
         return Step("python", Status.WARNING, f"{text}: it {note}", remedy="give the path of another with --python")
@@ -137,8 +138,7 @@ class HostChecks:
         return Step("distrun", Status.OK, answer.distrun)
 
     def _answer(self) -> Answer:
-        who = self._ask_ready().who
-        return Answer(distrun=who["distrun"], python=who["python"], pid=who["pid"], port=0)
+        return self._ask_ready().versions
 
     def _directory(self) -> Step:
         wdir = self._terms.wdir

@@ -21,7 +21,7 @@ from typing import Any
 from distrun import __version__
 from distrun.runner.doctor import gpus, link_benchmark, machine_facts
 from distrun.runner.protocol.frames import Frame, Kind
-from distrun.runner.protocol.handshake import MAGIC, HostError
+from distrun.runner.protocol.handshake import MAGIC, Answer, HostError
 
 _SILENCE = 300.0  # seconds without a request after which the doctor counts as gone
 
@@ -85,8 +85,8 @@ def main() -> None:
     """Be a probe on this process's stdin and stdout."""
     answers = os.dup(1)
     os.dup2(2, 1)  # a library may print
-    who = {"distrun": __version__, "python": platform.python_version(), "pid": os.getpid()}
-    _write(answers, MAGIC + Frame(Kind.HELLO, payload=json.dumps(who).encode("ascii")).encode())
+    versions = Answer(__version__, platform.python_version(), os.getpid())
+    _write(answers, MAGIC + Frame(Kind.HELLO, payload=versions.to_json()).encode())
     requests: SimpleQueue[bytes] = SimpleQueue()
     threading.Thread(target=_work, args=(requests, answers), daemon=True).start()
     pending = b""

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from contextlib import closing
 
 from distrun.host.interfaces import parse_network
-from distrun.runner.connect.srun import Steps
+from distrun.runner.connect.job_steps import JobSteps
 from distrun.runner.connect.ssh_transport import patient
 from distrun.runner.doctor import network_checks, verdicts
 from distrun.runner.doctor.connect import NoWay, SrunWay, SshWay, WatchedConnections, Way
@@ -85,7 +85,7 @@ class _Ways:
         self._ssh = ssh
         self._terms = terms
         self._connections = WatchedConnections()
-        self._steps = Steps(os.environ) if plan.launcher == "srun" else None
+        self._steps = JobSteps(os.environ) if plan.launcher == "srun" else None
 
     def to(self, part: AgentPlan) -> tuple[Way, ByHand]:
         """How to reach a host, and how a person would."""

@@ -55,7 +55,7 @@ class Answer:
     distrun: str
     python: str
     pid: int
-    port: int
+    port: int = 0
     """A free port of its host, for rank 0 to listen on."""
     problem: str = ""
     """Why its host cannot be used; empty = it can."""
