@@ -25,7 +25,7 @@ def test_an_end_has_a_status_and_words(end, status, words):
 
 def test_of_ends_noticed_together_a_signal_is_the_likeliest_cause_and_code_1_the_least_likely():
     ends = [RankExit(0), RankExit(1), RankExit(42), RankExit(-11)]
-    assert sorted(ends, key=lambda end: end.innocence) == [RankExit(-11), RankExit(42), RankExit(1), RankExit(0)]
+    assert sorted(ends, key=lambda end: end.root_cause_order) == [RankExit(-11), RankExit(42), RankExit(1), RankExit(0)]
 
 
 @given(st.integers(-64, 255), st.booleans())

@@ -22,11 +22,11 @@ def test_a_rising_counter_is_reported_once(tmp_path, groups, counter):
     file.parent.mkdir(parents=True)
     file.write_text("oom 5\noom_kill 3\noom_group_kill 0\n")
     oom = OomCounter(str(tmp_path / "cgroup"), str(tmp_path / "mount"))
-    assert not oom.struck()
+    assert not oom.has_risen()
     file.write_text("oom 6\noom_kill 4\noom_group_kill 0\n")
-    assert oom.struck()
-    assert not oom.struck()
+    assert oom.has_risen()
+    assert not oom.has_risen()
 
 
 def test_without_control_groups_nothing_is_claimed(tmp_path):
-    assert not OomCounter(str(tmp_path / "none"), str(tmp_path)).struck()
+    assert not OomCounter(str(tmp_path / "none"), str(tmp_path)).has_risen()

@@ -25,7 +25,7 @@ class StartError(Exception):
         self.status = status
 
 
-class Child:
+class RankProcess:
     """A running rank. Its pipes are non-blocking and belong to the agent."""
 
     def __init__(self, plan: AgentPlan, rank: RankPlan, function: int | None) -> None:

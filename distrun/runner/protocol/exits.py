@@ -36,7 +36,7 @@ class RankExit:
         return self.returncode if self.returncode >= 0 else 128 - self.returncode
 
     @property
-    def innocence(self) -> int:
+    def root_cause_order(self) -> int:
         """Sort key for ends noticed at the same moment: a signal comes from outside, so it is the likeliest cause; exit
         code 1 is what Python exits with when it merely lost its peers, so it is the least likely."""
         if self.returncode < 0:

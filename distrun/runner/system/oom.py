@@ -6,13 +6,13 @@ from pathlib import Path
 
 
 class OomCounter:
-    """Tells whether the OOM killer has struck in this control group since it was last asked."""
+    """Tells whether the OOM killer has ended a process of this control group since it was last asked."""
 
     def __init__(self, cgroup: str = "/proc/self/cgroup", mount: str = "/sys/fs/cgroup") -> None:
         self._file = _counter_file(Path(cgroup), Path(mount))
         self._seen = self._read()
 
-    def struck(self) -> bool:
+    def has_risen(self) -> bool:
         """Whether the counter has risen since the last call."""
         now = self._read()
         risen = now > self._seen

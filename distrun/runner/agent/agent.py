@@ -1,0 +1,163 @@
+"""The agent proper: it obeys the launcher's frames, starts the ranks, reports their ends, and leaves nothing behind."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+from distrun.host.endpoints import reserve_port
+from distrun.runner.agent.ending import Ending
+from distrun.runner.agent.launcher_connection import LauncherConnection
+from distrun.runner.agent.loop import Loop
+from distrun.runner.agent.rank_process import RankProcess, StartError
+from distrun.runner.agent.relay import Relay
+from distrun.runner.planning import environ
+from distrun.runner.planning.plan import AgentPlan, RankPlan
+from distrun.runner.protocol import handshake
+from distrun.runner.protocol.exits import RankExit
+from distrun.runner.protocol.frames import Frame, Kind
+from distrun.runner.system import descendants, machine
+from distrun.runner.system.oom import OomCounter
+
+_ORPHAN_GRACE = 2.0  # seconds between SIGTERM and SIGKILL when the launcher has vanished
+_WORKER = str(Path(__file__).with_name("function_worker.py"))
+
+
+class Agent:
+    """One agent, from the first frame to the last."""
+
+    def __init__(self, commands: int, reports: int) -> None:
+        """Args: descriptors of the frames from and to the launcher."""
+        self._loop = Loop()
+        self._launcher = LauncherConnection(self._loop, commands, reports, self._obey, self._launcher_lost)
+        self._relay = Relay(self._loop, self._launcher)
+        self._function: int | None = None
+        self._ranks: dict[int, RankProcess] = {}
+        self._by_pid: dict[int, RankProcess] = {}
+        self._oom = OomCounter()
+        self._ending: Ending | None = None
+        self._left = False
+
+    def run(self) -> None:
+        """Serve the launcher until all descendants are gone."""
+        self._loop.watch_signals((signal.SIGCHLD, signal.SIGTERM, signal.SIGHUP, signal.SIGINT), self._signalled)
+        while not self._left:
+            clocks = (self._launcher.seconds_left, None if self._ending is None else self._ending.seconds_left)
+            self._loop.run_once(min((seconds for seconds in clocks if seconds is not None), default=None))
+            self._relay.update_flow()
+            self._launcher.stay_in_touch()
+            if self._ending is not None:
+                self._end_descendants(self._ending)
+
+    def _signalled(self, signums: bytes) -> None:
+        # First: who ends us, such as a batch scheduler, ends our ranks at the same time, and that is no failure of theirs.
+        if any(signum != signal.SIGCHLD for signum in signums):
+            self._launcher.lose()
+        self._reap()
+
+    def _launcher_lost(self) -> None:
+        self._finish(_ORPHAN_GRACE)
+
+    # --- what the launcher wants
+
+    def _obey(self, frame: Frame) -> None:
+        match frame.kind:
+            case Kind.HELLO:
+                self._greet(handshake.Greeting.from_json(frame.payload))
+            case Kind.PLAN:
+                self._start_ranks(AgentPlan.from_json(frame.payload))
+            case Kind.FUNCTION:
+                self._keep_function(frame.payload)
+            case Kind.SIGNAL:
+                for rank in self._ranks.values():
+                    rank.signal(frame.as_int())
+            case Kind.STDIN:
+                self._relay.take_stdin(frame.rank, frame.payload)
+            case Kind.ACK:
+                self._launcher.acknowledge(frame.as_int())
+            case Kind.FINISH:
+                self._finish(frame.as_float())
+            case Kind.KEEPALIVE:
+                pass
+            case _:
+                raise ValueError(f"{frame.kind!r} is not for an agent")
+
+    def _greet(self, greeting: handshake.Greeting) -> None:
+        self._keeper = reserve_port()  # kept open until we leave
+        self._launcher.send_raw(handshake.MAGIC)
+        self._launcher.send(Frame(Kind.HELLO, payload=handshake.answer(greeting, self._keeper).to_json()))
+        if greeting.keepalive:
+            self._launcher.keep_alive(greeting.keepalive)
+
+    def _keep_function(self, piece: bytes) -> None:
+        """Keep a piece of the function in anonymous memory that every rank can read: no file, nothing to clean up."""
+        if self._function is None:
+            self._function = os.memfd_create("distrun-function")
+        with open(self._function, "ab", closefd=False) as memory:
+            memory.write(piece)
+
+    def _start_ranks(self, plan: AgentPlan) -> None:
+        if plan.remote:
+            cores = machine.count_cores()
+            plan = replace(plan, environ=environ.at_home(plan.environ, os.environ, cores, len(plan.ranks)))
+        plan = replace(plan, environ={**plan.defaults, **plan.environ})
+        if self._function is not None:
+            plan = replace(plan, command=[sys.executable, _WORKER])
+        for rank in plan.ranks:
+            self._start_rank(plan, rank)
+
+    def _start_rank(self, plan: AgentPlan, rank_plan: RankPlan) -> None:
+        try:
+            rank = RankProcess(plan, rank_plan, self._function)
+        except StartError as error:
+            self._launcher.send(Frame(Kind.NOT_STARTED, rank_plan.rank, f"{error.status} {error}".encode()))
+            return
+        self._ranks[rank.rank] = self._by_pid[rank.pid] = rank
+        self._relay.add(rank)
+        self._launcher.send(Frame.number(Kind.STARTED, rank.pid, rank.rank))
+
+    # --- the end
+
+    def _finish(self, grace: float) -> None:
+        """Begin to end what is left; the second time, without grace, hurry."""
+        if self._ending is None:
+            self._ending = Ending(grace)
+        elif grace <= 0:
+            self._ending.hurry()
+
+    def _reap(self) -> bool:
+        """Collect and report all that have died; return whether any descendant is left."""
+        ends: list[tuple[RankProcess, int]] = []
+        while (dead := descendants.reap()) is not None and dead != (0, 0):
+            pid, returncode = dead
+            rank = self._by_pid.pop(pid, None)  # None: an adopted orphan
+            if rank is not None:
+                rank.reaped(returncode)
+                ends.append((rank, returncode))
+        # The counter is asked only after a failure, and tells of a process of the job, not which.
+        out_of_memory = any(returncode for _, returncode in ends) and self._oom.has_risen()
+        exits = [(rank, RankExit(returncode, out_of_memory and returncode != 0)) for rank, returncode in ends]
+        for rank, rank_exit in sorted(exits, key=lambda item: item[1].root_cause_order):
+            self._relay.drain(rank)
+            self._launcher.send(Frame(Kind.EXITED, rank.rank, rank_exit.encode()))
+        return dead is not None
+
+    def _end_descendants(self, ending: Ending) -> None:
+        """Take one step towards having no descendant."""
+        if not self._reap():
+            self._leave(ending, unkillable=0)
+        elif (signum := ending.due_signal()) is not None:
+            ending.ended.update(descendants.signal_all(signum))
+        elif ending.is_hopeless:
+            self._leave(ending, unkillable=len(descendants.signal_all(signal.SIGKILL)))
+
+    def _leave(self, ending: Ending, unkillable: int) -> None:
+        for rank in self._ranks.values():
+            self._relay.drain(rank)
+            rank.close()
+        self._launcher.send(Frame(Kind.GONE, payload=b"%d %d" % (len(ending.ended), unkillable)))
+        self._launcher.close()
+        self._left = True

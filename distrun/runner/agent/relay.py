@@ -1,0 +1,96 @@
+"""What ranks write on its way to the launcher, and the launcher's standard input on its way to a rank."""
+
+from __future__ import annotations
+
+import os
+from functools import partial
+
+from distrun.runner.agent.launcher_connection import LauncherConnection
+from distrun.runner.agent.loop import WRITE, Loop
+from distrun.runner.agent.rank_process import RankProcess, waiting_bytes
+from distrun.runner.protocol.frames import CHUNK, WINDOW, Frame, Kind
+
+
+class Relay:
+    """Passes bytes on in both directions, and reads no more from the ranks than the launcher takes."""
+
+    def __init__(self, loop: Loop, launcher: LauncherConnection) -> None:
+        """Args: the event loop; where output goes."""
+        self._loop = loop
+        self._launcher = launcher
+        self._ranks: dict[int, RankProcess] = {}
+        self._paused = False
+        self._stdin_pending: dict[int, bytearray] = {}
+        self._stdin_ended: set[int] = set()
+
+    def add(self, rank: RankProcess) -> None:
+        """Begin to pass on what a rank writes."""
+        self._ranks[rank.rank] = rank
+        self._watch(rank)
+
+    def drain(self, rank: RankProcess) -> None:
+        """Pass on all that a dead rank has written, and no more: a process it left behind may write for ever."""
+        for descriptor in list(rank.sources):
+            waiting = waiting_bytes(descriptor)
+            while waiting > 0 and (count := self._pass_on(rank, descriptor, min(waiting, CHUNK))):
+                waiting -= count
+
+    def update_flow(self) -> None:
+        """Stop reading from the ranks while the launcher has enough to print, and go on when half of it is done."""
+        backlog = self._launcher.backlog
+        if backlog >= WINDOW and not self._paused:
+            self._paused = True
+            for rank in self._ranks.values():
+                for descriptor in rank.sources:
+                    self._loop.unwatch(descriptor)
+        elif backlog <= WINDOW // 2 and self._paused:
+            self._paused = False
+            for rank in self._ranks.values():
+                self._watch(rank)
+
+    def take_stdin(self, number: int, data: bytes) -> None:
+        """Write data to a rank's stdin as fast as the rank reads it; no data means the end."""
+        rank = self._ranks.get(number)
+        if rank is None or rank.stdin is None:
+            self._launcher.send(Frame.number(Kind.ACK, len(data), number))
+            return
+        if not data:
+            self._stdin_ended.add(number)
+        self._stdin_pending.setdefault(number, bytearray()).extend(data)
+        self._loop.watch(rank.stdin, partial(self._write_stdin, rank), WRITE)
+
+    def _watch(self, rank: RankProcess) -> None:
+        for descriptor in () if self._paused else rank.sources:
+            self._loop.watch(descriptor, partial(self._pass_on, rank, descriptor))
+
+    def _pass_on(self, rank: RankProcess, descriptor: int, limit: int = CHUNK) -> int:
+        """Send what can be read now; return the bytes read, 0 when the pipe has ended or is empty."""
+        try:
+            data = os.read(descriptor, limit)
+        except BlockingIOError:
+            return 0
+        if data:
+            kind = rank.sources[descriptor]
+            self._launcher.send(Frame(kind, rank.rank, data), is_output=kind is not Kind.RESULT)
+        else:
+            del rank.sources[descriptor]
+            self._loop.unwatch(descriptor)
+            os.close(descriptor)
+        return len(data)
+
+    def _write_stdin(self, rank: RankProcess) -> None:
+        pending = self._stdin_pending[rank.rank]
+        assert rank.stdin is not None
+        try:
+            written = os.write(rank.stdin, pending) if pending else 0
+        except BlockingIOError:
+            return
+        except OSError:  # nobody reads it any more
+            written = len(pending)
+            self._stdin_ended.add(rank.rank)
+        del pending[:written]
+        if not pending:
+            self._launcher.send(Frame.number(Kind.ACK, written, rank.rank))
+            self._loop.unwatch(rank.stdin)
+            if rank.rank in self._stdin_ended:
+                rank.close_stdin()
