@@ -12,6 +12,7 @@ from __future__ import annotations
 import contextlib
 import os
 import secrets
+import signal
 import socket
 import subprocess
 import sys
@@ -39,6 +40,23 @@ COLUMNS = ("tensorflow", "jax", "torch")
 
 if visible_gpus(os.environ):  # most tests have more ranks than a machine has GPUs
     os.environ.setdefault("DISTRUN_SHARE_GPUS", "1")
+
+# Signals ------------------------------------------------------------------------------------------------------------------
+
+_SIGNALS = (signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2, signal.SIGCHLD)
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _default_signals() -> Iterator[None]:
+    """Launched processes inherit which signals are ignored and blocked: by nohup, by a shell in the background, by CI."""
+    before = {signum: signal.signal(signum, signal.SIG_DFL) for signum in _SIGNALS}
+    before[signal.SIGINT] = signal.signal(signal.SIGINT, signal.default_int_handler)
+    blocked = signal.pthread_sigmask(signal.SIG_SETMASK, ())
+    yield
+    signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
+    for signum, handler in before.items():
+        signal.signal(signum, handler or signal.SIG_DFL)
+
 
 # Ranks of several hosts, all of them this machine ---------------------------------------------------------------------------
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import signal
 import subprocess
 import sys
 import threading
@@ -15,6 +14,8 @@ from typing import IO
 
 import psutil
 import pytest
+
+from distrun.runner.system import descendants
 
 DEADLINE = 30.0  # seconds; far more than anything takes, so that a busy machine fails no test
 
@@ -55,7 +56,13 @@ class Distrun:
     """A running `distrun` and all the processes below it, known by a variable in their environment."""
 
     def __init__(
-        self, arguments: tuple[str, ...], tmp: Path, stdin: int, collect: bool, environ: dict[str, str]
+        self,
+        arguments: tuple[str, ...],
+        tmp: Path,
+        stdin: int,
+        collect: bool,
+        before_exec: Callable[[], object] | None,
+        environ: dict[str, str],
     ) -> None:
         self._marker = uuid.uuid4().hex
         self._tmp = tmp
@@ -64,6 +71,7 @@ class Distrun:
             stdin=stdin,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
+            preexec_fn=before_exec,
             env={**os.environ, "TMPDIR": str(tmp), "DISTRUN_TEST": self._marker, **environ},
         )
         assert self.process.stdout is not None
@@ -109,17 +117,26 @@ class Distrun:
         for process in self.family():
             process.kill()
         self.process.wait(DEADLINE)
+        while descendants.reap() not in (None, (0, 0)):  # orphans, where a test has made this process a subreaper
+            pass
 
 
 @pytest.fixture
 def distrun(tmp_path: Path) -> Iterator[Callable[..., Distrun]]:
-    """Starts `distrun` with the given arguments; `collect=False` leaves its stdout to the test."""
+    """Starts `distrun` with the given arguments; `collect=False` leaves its stdout to the test, and `before_exec` is called
+    in the new process before it becomes `distrun`."""
     started: list[Distrun] = []
     tmp = tmp_path / "tmp"
     tmp.mkdir()
 
-    def start(*arguments: str, stdin: int = subprocess.DEVNULL, collect: bool = True, **environ: str) -> Distrun:
-        started.append(Distrun(arguments, tmp, stdin, collect, environ))
+    def start(
+        *arguments: str,
+        stdin: int = subprocess.DEVNULL,
+        collect: bool = True,
+        before_exec: Callable[[], object] | None = None,
+        **environ: str,
+    ) -> Distrun:
+        started.append(Distrun(arguments, tmp, stdin, collect, before_exec, environ))
         return started[-1]
 
     yield start
@@ -131,11 +148,3 @@ def distrun(tmp_path: Path) -> Iterator[Callable[..., Distrun]]:
 def python() -> Callable[[str], list[str]]:
     """The command of a rank that executes some Python."""
     return lambda code: [sys.executable, "-c", code]
-
-
-@pytest.fixture(autouse=True)
-def _default_signals() -> Iterator[None]:
-    """A test runner in the background may ignore SIGINT; launched processes would inherit that."""
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    yield
-    signal.signal(signal.SIGINT, before)

@@ -13,7 +13,6 @@ from rich.console import Console
 
 from distrun.runner.doctor import rendering
 from distrun.runner.doctor.network_checks import rounds
-from distrun.runner.doctor.parallel import at_once
 from distrun.runner.doctor.report import HostReport, LinkReport, Report, Status, Step, worst
 from distrun.runner.doctor.shell_commands import ByHand
 from distrun.runner.planning.ssh_config import Route, SshOptions
@@ -128,13 +127,6 @@ def test_of_many_hosts_each_is_measured_with_some():
     assert len(found) == 31
     assert all(len(pairs) == 500 for pairs in found)
     assert len({pair for pairs in found for pair in pairs}) == 31 * 500
-
-
-def test_many_are_served_at_once_and_in_order():
-    assert at_once(lambda item: item * 2, range(250)) == [item * 2 for item in range(250)]
-    assert at_once(str, []) == []
-    with pytest.raises(ZeroDivisionError):
-        at_once(lambda item: 1 // item, [1, 0])
 
 
 ROUTE = Route("b", "10.0.0.7", 2222, "me", timeout=3)

@@ -11,7 +11,7 @@ import time
 
 import pytest
 
-from distrun.runner.connect.connector import MOST_AT_ONCE, Connector
+from distrun.runner.connect.connector import Connector
 from distrun.runner.job import Job, JobOptions
 from distrun.runner.planning.hosts import Host
 from distrun.runner.planning.plan import AgentPlan, Launcher, LaunchRequest, make_plan
@@ -20,6 +20,7 @@ from distrun.runner.protocol.exits import RankExit
 from distrun.runner.protocol.frames import Frame, FrameDecoder, Kind
 from distrun.runner.protocol.handshake import Answer, HostError
 from distrun.runner.supervision.events import HostReady, HostRefused
+from distrun.runner.system.fan_out import MAX_THREADS
 
 DEADLINE = 60.0  # seconds
 
@@ -122,7 +123,7 @@ def test_every_rank_of_so_many_hosts_runs_and_ends(count):
     assert outcome.status == 0, err.data
     expected = {b"[%d] %d 4711" % (rank, rank) for rank in range(2 * count)}
     assert set(out.data.splitlines()) == expected
-    assert starter.most <= MOST_AT_ONCE
+    assert starter.most <= MAX_THREADS
     total = ended - started
     print(f"\n{count} hosts: plan {planned - started:.3f} s, total {total:.3f} s, {total / count * 1e3:.2f} ms a host")
 

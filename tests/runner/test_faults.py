@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import os
 import signal
 import subprocess
@@ -100,6 +101,39 @@ def test_a_signal_to_distrun_ends_the_ranks(distrun, python, signum, status):
     job.stdout.wait_for(b"ready", 2)
     job.process.send_signal(signum)
     assert job.wait() == status
+    job.assert_gone()
+
+
+def test_a_job_started_by_nohup_survives_the_end_of_the_login(distrun, python):
+    job = distrun(
+        *("-np", "1", "--stdin", "0", *python("print('ready', flush=True); print('end of', input())")),
+        stdin=subprocess.PIPE,
+        before_exec=lambda: signal.signal(signal.SIGHUP, signal.SIG_IGN),
+    )
+    job.stdout.wait_for(b"ready")
+    job.process.send_signal(signal.SIGHUP)
+    job.process.stdin.write(b"training\n")
+    job.process.stdin.close()
+    assert job.wait() == 0
+    assert b"end of training" in job.stdout.data
+    job.assert_gone()
+
+
+def test_ranks_are_born_with_default_signals_whatever_distrun_was_born_with(distrun, python):
+    ends = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+    def ignore_and_block():
+        for signum in ends:
+            signal.signal(signum, signal.SIG_IGN)
+        signal.pthread_sigmask(signal.SIG_SETMASK, (*ends, signal.SIGCHLD, signal.SIGUSR1))
+
+    # Ignored and blocked signals of this process, before Python changes any of its own.
+    code = "print([line.split()[1] for line in open('/proc/self/status') if line.startswith(('SigBlk', 'SigIgn'))])"
+    job = distrun("-np", "1", "--no-tag-output", *python(code), before_exec=ignore_and_block)
+    assert job.wait() == 0, job.stderr.data
+    blocked, ignored = (int(mask, 16) for mask in ast.literal_eval(job.stdout.data.decode()))
+    assert blocked == 0
+    assert not any(ignored >> (signum - 1) & 1 for signum in ends)
     job.assert_gone()
 
 

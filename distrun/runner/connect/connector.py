@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterable
-from queue import Empty, SimpleQueue
 from typing import Protocol
 
 from distrun.runner.connect.agent_client import AgentProcess
 from distrun.runner.planning.plan import AgentPlan
 from distrun.runner.protocol.handshake import HostError
 from distrun.runner.supervision import events
-
-MOST_AT_ONCE = 100  # connections being made at the same time; a handshake costs milliseconds of CPU, a silent host 10 s
+from distrun.runner.system.fan_out import start_for_each
 
 
 class Starter(Protocol):
@@ -36,20 +34,14 @@ class Connector:
         """Args: the remote hosts' parts of the plan; how to start an agent; who is told."""
         self._starter = starter
         self._post = post
-        self._waiting: SimpleQueue[AgentPlan] = SimpleQueue()
+        self._plans = list(plans)
         self._ready: dict[str, AgentProcess] = {}
         self._lock = threading.Lock()
-        self._cancelled = False
-        self._count = 0
-        for plan in plans:
-            self._waiting.put(plan)
-            self._count += 1
+        self._cancelled = threading.Event()
 
     def start(self) -> None:
         """Begin to connect; returns at once."""
-        for number in range(min(self._count, MOST_AT_ONCE)):
-            # A daemon: nobody waits at exit for a host that does not answer.
-            threading.Thread(target=self._work, name=f"distrun connect {number}", daemon=True).start()
+        start_for_each(self._connect, self._plans, "connect")
 
     def take(self, host: str) -> AgentProcess:
         """The agent of a host that is ready; the caller owns it from now on."""
@@ -59,22 +51,16 @@ class Connector:
     def close(self) -> None:
         """Connect to no more hosts, and let go of every agent that nobody has taken, now or when it comes."""
         with self._lock:
-            self._cancelled = True
+            self._cancelled.set()
             left = list(self._ready.values())
             self._ready.clear()
         for process in left:
             process.close()
         self._starter.close()
 
-    def _work(self) -> None:
-        while not self._cancelled:
-            try:
-                plan = self._waiting.get_nowait()
-            except Empty:
-                return
-            self._connect(plan)
-
     def _connect(self, plan: AgentPlan) -> None:
+        if self._cancelled.is_set():
+            return
         try:
             process, note = self._starter.start(plan)
         except HostError as error:
@@ -84,7 +70,7 @@ class Connector:
             self._post(events.HostRefused(plan.host, repr(error)))
             return
         with self._lock:
-            if not self._cancelled:
+            if not self._cancelled.is_set():
                 self._ready[plan.host] = process
                 self._post(events.HostReady(plan.host, note))
                 return

@@ -9,12 +9,12 @@ from dataclasses import dataclass, replace
 from distrun.errors import UsageError
 from distrun.host.interfaces import Interface
 from distrun.runner.doctor import verdicts
-from distrun.runner.doctor.parallel import at_once
 from distrun.runner.doctor.probe_client import ProbeClient
 from distrun.runner.doctor.report import LinkReport, Status
 from distrun.runner.doctor.shell_commands import ByHand
 from distrun.runner.planning.networks import Networks
 from distrun.runner.protocol.handshake import HostError
+from distrun.runner.system.fan_out import call_for_each
 
 MOST_ROUNDS = 31  # with more than 32 hosts, each is measured with 31 others
 _MOST_ADDRESSES = 4  # of a host that are tried
@@ -58,7 +58,7 @@ def measure(ends: Sequence[End], network: str) -> tuple[list[LinkReport], list[s
     found: dict[tuple[str, str], LinkReport] = {}
     schedule = rounds(len(ends))
     for pairs in schedule:
-        measured = at_once(lambda pair: _pair(ends[pair[0]], ends[pair[1]], network, len(ends)), pairs)
+        measured = call_for_each(lambda pair: _pair(ends[pair[0]], ends[pair[1]], network, len(ends)), pairs, "doctor")
         found |= {(item.source, item.target): item for items in measured for item in items}
     order = [end.host for end in ends]
     links = [found[pair] for pair in ((one, other) for one in order for other in order) if pair in found]

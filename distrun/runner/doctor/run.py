@@ -13,13 +13,13 @@ from distrun.runner.connect.ssh_transport import patient
 from distrun.runner.doctor import network_checks, verdicts
 from distrun.runner.doctor.connect import NoWay, SrunWay, SshWay, WatchedConnections, Way
 from distrun.runner.doctor.host_checks import HostChecks, Terms
-from distrun.runner.doctor.parallel import at_once
 from distrun.runner.doctor.report import Report
 from distrun.runner.doctor.shell_commands import ByHand
 from distrun.runner.planning.hosts import Host
 from distrun.runner.planning.plan import AgentPlan, LaunchPlan, LaunchRequest
 from distrun.runner.planning.prepare import prepare
 from distrun.runner.planning.ssh_config import SshOptions
+from distrun.runner.system.fan_out import call_for_each
 from distrun.runtime.contract import NETWORK
 
 
@@ -59,12 +59,12 @@ def run(
         try:
             return _report(examinations, network, tell)
         finally:
-            at_once(lambda item: item.close(), examinations)
+            call_for_each(lambda item: item.close(), examinations, "doctor")
 
 
 def _report(examinations: Sequence[HostChecks], network: str, tell: Callable[[str], None]) -> Report:
     tell(f"examining {len(examinations)} host{'s' * (len(examinations) != 1)}")
-    reports = at_once(lambda item: item.run(), examinations)
+    reports = call_for_each(lambda item: item.run(), examinations, "doctor")
     ends = [
         network_checks.End(report.host, item.probe, item.interfaces(), item.by_hand)
         for report, item in zip(reports, examinations, strict=True)

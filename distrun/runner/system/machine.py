@@ -5,18 +5,19 @@ from __future__ import annotations
 import os
 import socket
 from collections.abc import Collection
-from concurrent.futures import ThreadPoolExecutor
 
 from distrun.host.gpus import visible_gpus
 from distrun.host.interfaces import without_zone
+from distrun.runner.system.fan_out import call_for_each
 
-_MOST_QUERIES = 32  # to the name server at a time
+_MAX_QUERIES = 32  # to the name server at a time
 
 
 def local_names(names: Collection[str]) -> set[str]:
     """Return those of the names and addresses that mean this machine; a slow name server is asked for several at a time."""
-    with ThreadPoolExecutor(min(len(names), _MOST_QUERIES) or 1) as pool:
-        return {name for name, is_ours in zip(names, pool.map(is_local, names), strict=True) if is_ours}
+    asked = list(names)
+    answers = call_for_each(is_local, asked, "resolve", _MAX_QUERIES)
+    return {name for name, is_ours in zip(asked, answers, strict=True) if is_ours}
 
 
 def is_own_name(name: str) -> bool:
