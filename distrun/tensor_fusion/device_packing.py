@@ -83,7 +83,7 @@ class Variant:
         """The kernel's elements in a cache line of the target."""
         return LINE_BYTES // _SIZES[self.target]
 
-    def place(self, addresses: NDArray[np.int64]) -> NDArray[np.int64]:
+    def elements_below(self, addresses: NDArray[np.int64]) -> NDArray[np.int64]:
         """How many elements of the target's type lie below each address."""
         return addresses // _SIZES[self.target]
 
@@ -97,7 +97,7 @@ class Variant:
         return ("-std=c++17", *[f"-D{name}={value}" for name, value in macros.items()])
 
 
-def choose(source: str, target: str, factor: float) -> Variant:
+def choose_variant(source: str, target: str, factor: float) -> Variant:
     """The variant that makes `target` elements of `source` elements, `factor` times as large; both are names of types.
 
     Elements of one type and factor 1 are moved as bytes, whatever they are. Everything else takes floating-point or, with
@@ -131,7 +131,7 @@ def launches(pieces: Sequence[Piece], variant: Variant, factor: float = 1.0) -> 
         rows = rows[rows[:, 0] != rows[:, 1]]
     source, target, count = rows.T
     count = count * variant.units
-    blocks = -(-(count + variant.place(target) % variant.line) // variant.chunk)
+    blocks = -(-(count + variant.elements_below(target) % variant.line) // variant.chunk)
     planned = []
     for start in range(0, len(rows), PIECES):
         here = slice(start, start + PIECES)

@@ -140,7 +140,7 @@ union Word {
 
 // How many elements of a type lie below an address.
 template <typename Element>
-__device__ __forceinline__ unsigned place(const Element* address) {
+__device__ __forceinline__ unsigned elements_below(const Element* address) {
     return (unsigned)((unsigned long long)address / sizeof(Element));
 }
 
@@ -150,7 +150,7 @@ struct Split {
     int before, words, behind;
 
     __device__ __forceinline__ Split(const Target* target, int count) {
-        before = (int)(0u - place(target)) & (WIDTH - 1);
+        before = (int)(0u - elements_below(target)) & (WIDTH - 1);
         before = before < count ? before : count;
         words = (count - before) / WIDTH;
         behind = before + words * WIDTH;
@@ -229,7 +229,7 @@ __device__ __forceinline__ void move_element(const Source* source, Target* targe
 template <int WIDTH, typename Source, typename Target>
 __device__ __forceinline__ void move(const Source* source, Target* target, int count, Cast<Source, Target> cast) {
     if constexpr (WIDTH > 1) {
-        if ((place(source) - place(target)) % WIDTH) {
+        if ((elements_below(source) - elements_below(target)) % WIDTH) {
             move<WIDTH / 2>(source, target, count, cast);
             return;
         }
@@ -273,7 +273,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) pack(const Table table) {
     TARGET* target = (TARGET*)table.target[piece];
     const long long count = table.count[piece];
     const long long block = blockIdx.x - (piece ? table.stop[piece - 1] : 0);
-    long long start = block * CHUNK - place(target) % LINE;
+    long long start = block * CHUNK - elements_below(target) % LINE;
     const long long stop = start + CHUNK < count ? start + CHUNK : count;
     start = start < 0 ? 0 : start;
     if (source) {

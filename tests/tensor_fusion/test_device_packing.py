@@ -18,12 +18,21 @@ from hypothesis import strategies as st
 
 from distrun.errors import UsageError
 from distrun.tensor_fusion import device_packing
-from distrun.tensor_fusion.device_packing import PIECES, TABLE, THREADS, Piece, Variant, choose, launches, read_code
+from distrun.tensor_fusion.device_packing import (
+    PIECES,
+    TABLE,
+    THREADS,
+    Piece,
+    Variant,
+    choose_variant,
+    launches,
+    read_code,
+)
 
 FLOATS = ("float16", "bfloat16", "float32", "float64")
 PAIRS = [(source, target) for source in FLOATS for target in FLOATS]
-BYTES = choose("uint8", "uint8", 1)
-VARIANTS = [BYTES, *[choose(*pair, 0.5) for pair in PAIRS]]
+BYTES = choose_variant("uint8", "uint8", 1)
+VARIANTS = [BYTES, *[choose_variant(*pair, 0.5) for pair in PAIRS]]
 PRELUDE = Path(__file__).parents[1] / "simulator" / "kernel_prelude.h"
 PRIVATE = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | 0x4000  # MAP_NORESERVE: room that takes no memory until it is written
 
@@ -82,12 +91,17 @@ def test_the_table_and_nothing_else_fits_the_parameters_of_a_launch():
 
 
 def test_equal_types_without_a_factor_are_copied_as_bytes():
-    assert [choose(name, name, 1.0).units for name in ("bool", "bfloat16", "int32", "complex128")] == [1, 2, 4, 16]
-    assert all(choose(name, name, 1.0).moves_only for name in ("bool", "bfloat16", "int32", "complex128"))
+    assert [choose_variant(name, name, 1.0).units for name in ("bool", "bfloat16", "int32", "complex128")] == [
+        1,
+        2,
+        4,
+        16,
+    ]
+    assert all(choose_variant(name, name, 1.0).moves_only for name in ("bool", "bfloat16", "int32", "complex128"))
 
 
 def test_complex_numbers_are_scaled_as_pairs():
-    assert choose("complex64", "complex64", 0.5) == Variant("float32", "float32", 2)
+    assert choose_variant("complex64", "complex64", 0.5) == Variant("float32", "float32", 2)
 
 
 @pytest.mark.parametrize(
@@ -97,13 +111,13 @@ def test_what_the_kernel_cannot_convert_is_refused(source, target, factor):
     with pytest.raises(
         UsageError, match=f"{source} elements cannot be made {target} ones .* factor {factor}: {source} can"
     ):
-        choose(source, target, factor)
+        choose_variant(source, target, factor)
 
 
 def test_scaling_in_place_is_kept_and_copying_in_place_is_not():
     pieces = [Piece(64, 64, 3)]
     assert launches(pieces, BYTES) == []
-    assert len(launches(pieces, choose("float32", "float32", 2.0), 2.0)) == 1
+    assert len(launches(pieces, choose_variant("float32", "float32", 2.0), 2.0)) == 1
 
 
 # The kernel, compiled for the CPU -----------------------------------------------------------------------------------------
@@ -160,7 +174,7 @@ def copy(library: ctypes.CDLL) -> Copy:
         variant: Variant | None = None,
         ends=False,
     ) -> None:
-        variant = variant or choose(source, target, factor)
+        variant = variant or choose_variant(source, target, factor)
         kernel = library[f"run_pack_{variant.source}_{variant.target}"]
         for table, blocks in launches(pieces, variant, factor):
             for first, stop in [(0, 1), (blocks - 1, blocks)] if ends else [(0, blocks)]:

@@ -30,10 +30,10 @@ def take(tensor: Any, in_place: bool = False) -> GpuArray:
         NotInitializedError: before `init`.
         UsageError: this rank has no GPU, or the array cannot travel from it.
     """
-    return arrays.gpu_array(tensor, _progress_thread(), in_place)
+    return arrays.gpu_array(tensor, _driver(), in_place)
 
 
-def _progress_thread() -> Driver:
+def _driver() -> Driver:
     return world.engine().gpu().driver
 
 
@@ -48,7 +48,7 @@ def allreduce(
     is_group: bool,
 ) -> Handle:
     """Prepare an allreduce of tensors of one dtype; the result of a group is a list."""
-    with _progress_thread().use():
+    with _driver().use():
         flats, dtype = _flats(tensors)
         check_op(op, dtype)
         shapes = tuple(tensor.shape for tensor in tensors)
@@ -63,7 +63,7 @@ def allreduce(
 
 def broadcast(tensor: GpuArray, root: int, name: str | None, process_set: int, in_place: bool) -> Handle:
     """Prepare a broadcast."""
-    driver = _progress_thread()
+    driver = _driver()
     with driver.use():
         flat, dtype = tensor.flat()
         request = Request("broadcast", name, dtype, (tensor.shape,), root=root, process_set=process_set, device=CUDA)
@@ -73,13 +73,13 @@ def broadcast(tensor: GpuArray, root: int, name: str | None, process_set: int, i
         if world.rank() == root:
             driver.copy(output.pointer, flat.pointer, flat.nbytes, CupyArena(driver).current_stream())
         made = handle(request, (), [output], _new, tensor.dtype)
-        made.kept.append(flat)
+        made.kept_alive.append(flat)
         return made
 
 
 def flat_rows(tensors: Sequence[GpuArray]) -> tuple[list[DeviceBuffer], str]:
     """Tensors of one dtype as buffers, for operations that move rows; and the name of the dtype."""
-    with _progress_thread().use():
+    with _driver().use():
         flats, dtype = _flats(tensors)
         return [_with_rows(tensor, flat) for tensor, flat in zip(tensors, flats, strict=True)], dtype
 
@@ -92,7 +92,7 @@ def handle(
     given: Any,
 ) -> DeviceHandle:
     """A handle of an operation that starts from cupy's current stream, with results in cupy's memory; see `Handle`."""
-    return DeviceHandle(world.engine(), request, inputs, outputs, collect, given, arena=CupyArena(_progress_thread()))
+    return DeviceHandle(world.engine(), request, inputs, outputs, collect, given, arena=CupyArena(_driver()))
 
 
 def _flats(tensors: Sequence[GpuArray]) -> tuple[list[DeviceBuffer], str]:
@@ -107,7 +107,7 @@ def _with_rows(tensor: GpuArray, flat: DeviceBuffer) -> DeviceBuffer:
 
 
 def _room(count: int, dtype: np.dtype[Any]) -> DeviceBuffer:
-    arena = CupyArena(_progress_thread())
+    arena = CupyArena(_driver())
     return arena.empty(count, dtype, arena.current_stream())
 
 

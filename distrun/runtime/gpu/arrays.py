@@ -1,8 +1,8 @@
-"""Arrays on this rank's GPU: how those of cupy, and of others through cupy, become buffers, and results become cupy arrays.
+"""Arrays on this rank's GPU: cupy's and foreign ones become buffers, and results become cupy arrays.
 
-Others are what shows itself by `__dlpack__` or `__cuda_array_interface__`: CUDA tensors of torch, JAX arrays, numba's device
-arrays. What their owner has queued on its stream is waited for on the device. cupy's current stream is where an operation
-starts from, and where its result can be used.
+A foreign array is any object with `__dlpack__` or `__cuda_array_interface__`: a CUDA tensor of torch, a JAX array, a
+device array of numba. Work that its owner has queued on a stream of its own is waited for on the device. An operation
+starts from cupy's current stream, on which its result may be used.
 """
 
 from __future__ import annotations
@@ -23,43 +23,43 @@ from distrun.runtime.operations import dtypes
 _CUDA = 2  # kDLCUDA, the device type in DLPack
 _LEGACY = 1  # cudaStreamLegacy: another name of stream 0
 _PER_THREAD = 2  # cudaStreamPerThread
-_READ_ONLY = 1  # DLPACK_FLAG_BITMASK_READ_ONLY
-_FLAGS = 24  # bytes before `flags` in DLManagedTensorVersioned: the version, the manager's context, the deleter
+_READ_ONLY_FLAG = 1  # DLPACK_FLAG_BITMASK_READ_ONLY
+_FLAGS_OFFSET = 24  # bytes before `flags` in DLManagedTensorVersioned: the version, the manager's context, the deleter
 _VERSIONED = b"dltensor_versioned"
 
 
 def is_on_gpu(tensor: Any) -> bool:
-    """Whether this is an array on an NVIDIA GPU; cheap, and imports nothing.
+    """Whether `tensor` is an array on an NVIDIA GPU. Cheap, and imports nothing.
 
-    TensorFlow's tensors are not meant: they show no order of streams, and are copied to the host by `numpy.asarray`.
+    TensorFlow's tensors do not count: they tell nothing of their streams, and are copied to the host by
+    `numpy.asarray`.
     """
     if isinstance(tensor, np.ndarray):
         return False
     if not hasattr(tensor, "__dlpack_device__"):
         return hasattr(tensor, "__cuda_array_interface__")
-    if (
-        getattr(getattr(tensor, "device", None), "type", None) == "cpu"
-    ):  # of torch, which would ask CUDA if it is page-locked
+    # A CPU tensor of torch: its __dlpack_device__ would initialise CUDA, to find out whether the memory is page-locked.
+    if getattr(getattr(tensor, "device", None), "type", None) == "cpu":
         return False
     try:
         kind, _ = tensor.__dlpack_device__()
-    except Exception:  # one that lies on several devices, say: numpy may know what to do with it
+    except Exception:  # an array on several devices, say, which numpy may be able to convert
         return False
     return bool(kind == _CUDA) and not type(tensor).__module__.startswith("tensorflow.")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class GpuArray:
-    """An array on this rank's GPU: what the caller gave, and the same memory as a cupy array."""
+    """An array on this rank's GPU: the object that the caller gave, and its memory as a cupy array."""
 
     given: Any
     array: Any
     stream: int | None = None
-    """The stream that the owner of a foreign array uses it on, if it has told."""
+    """The stream on which the owner of a foreign array uses it, if the owner tells."""
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """The extents."""
+        """The size of each dimension."""
         return tuple(self.array.shape)
 
     @property
@@ -69,17 +69,18 @@ class GpuArray:
 
     @property
     def dtype(self) -> np.dtype[Any]:
-        """What the elements are; bfloat16 is that of ml_dtypes."""
+        """The type of the elements; bfloat16 is that of ml_dtypes."""
         dtype: np.dtype[Any] = self.array.dtype
         return dtype
 
     @property
     def is_foreign(self) -> bool:
-        """Whether it is not cupy's, whose current stream it therefore does not follow."""
+        """Whether the array is not cupy's: its owner does not follow cupy's current stream."""
         return self.given is not self.array
 
     def flat(self) -> tuple[DeviceBuffer, str]:
-        """The elements as a buffer, and their type's name: the array's own memory where it is contiguous, else a copy.
+        """Return the elements as a buffer, and the name of their type. The buffer is the array's own memory if that is
+        contiguous, else a copy.
 
         Raises:
             UsageError: distrun cannot move elements of this type.
@@ -92,17 +93,18 @@ class GpuArray:
         return DeviceBuffer(array.data.ptr, array.size, array.dtype, owner), dtypes.name_of(self.dtype)
 
     def write_back(self, buffer: DeviceBuffer) -> None:
-        """Queue a copy of what `flat` gave into the array, if that was a copy."""
+        """Queue a copy of the buffer that `flat` returned back into the array, if that buffer was a copy."""
         array = self._stored()
         if not array.flags.c_contiguous:
             array[...] = buffer.owner
 
     def _stored(self) -> Any:
-        """The array with elements of a storage type."""
+        """Return the array with elements of a storage type."""
         return self.array.view(np.uint16) if dtypes.name_of(self.dtype) == dtypes.BFLOAT16 else self.array
 
     def hand_back(self, driver: Driver, event: Event) -> None:
-        """Let the owner of a foreign array that was written to go on after `event`; the host waits if it cannot be told."""
+        """Make the owner of a foreign array that was written wait for `event`: its stream if it is known, else the
+        host."""
         if self.stream is None:
             driver.synchronize(event)
         else:
@@ -110,10 +112,10 @@ class GpuArray:
 
 
 def gpu_array(tensor: Any, driver: Driver, in_place: bool = False) -> GpuArray:
-    """An array on the GPU, which can be used on cupy's current stream.
+    """Return an array on the GPU that may be used on cupy's current stream.
 
     Raises:
-        UsageError: it lies on another GPU, cannot be shared, or is read-only and to be worked on in place.
+        UsageError: the array lies on another GPU, cannot be shared, or is read-only although `in_place` is set.
     """
     stream = None
     with driver.use():
@@ -126,7 +128,8 @@ def gpu_array(tensor: Any, driver: Driver, in_place: bool = False) -> GpuArray:
             array, is_read_only, stream = _from_interface(tensor, driver)
     if in_place and is_read_only:
         raise UsageError(
-            f"an in-place operation needs a writable array, and this {_kind(tensor)} is read-only: use the form without _"
+            f"an in-place operation needs a writable array, and this {_kind(tensor)} is read-only: use the form "
+            "without _"
         )
     return GpuArray(tensor, array, stream)
 
@@ -138,8 +141,8 @@ def _kind(tensor: Any) -> str:
 def _check_index(tensor: Any, index: int, driver: Driver) -> None:
     if index != driver.index:
         raise UsageError(
-            f"this {_kind(tensor)} is on GPU {index}, but this rank's GPU is {driver.index}: make it there; for cupy, call "
-            f"cupy.cuda.Device({driver.index}).use() before"
+            f"this {_kind(tensor)} is on GPU {index}, but this rank's GPU is {driver.index}: make it there; for cupy, "
+            f"call cupy.cuda.Device({driver.index}).use() before"
         )
 
 
@@ -147,8 +150,8 @@ def _unshared(tensor: Any, error: Exception) -> UsageError:
     return UsageError(f"this {_kind(tensor)} on a GPU cannot be shared with cupy: {error}")
 
 
-class _Exported:
-    """An object that exports by DLPack, as cupy is to see it."""
+class _DLPackExporter:
+    """An object that exports by DLPack, wrapped to learn from the capsule whether its memory is read-only."""
 
     is_read_only = False
 
@@ -165,32 +168,38 @@ class _Exported:
 
 
 def _from_dlpack(tensor: Any, driver: Driver) -> tuple[Any, bool]:
-    """A cupy array over the memory, and whether it is read-only; cupy has its current stream wait for the owner's."""
+    """Return a cupy array over the memory, and whether it is read-only. cupy makes its current stream wait for the
+    owner's."""
     _check_index(tensor, tensor.__dlpack_device__()[1], driver)
-    exported = _Exported(tensor)
+    exported = _DLPackExporter(tensor)
     try:
         array = driver.cupy.from_dlpack(exported)
     except NotImplementedError:
         raise UsageError("bfloat16 arrays on a GPU need ml_dtypes: pip install 'distrun[bfloat16]'") from None
-    except (BufferError, RuntimeError, TypeError, ValueError) as error:  # torch: tensors that require grad, for one
+    except (
+        BufferError,
+        RuntimeError,
+        TypeError,
+        ValueError,
+    ) as error:  # torch refuses tensors that require grad, for example
         raise _unshared(tensor, error) from None
-    jax = sys.modules.get("jax")  # its arrays are read-only, which they do not say by DLPack
+    jax = sys.modules.get("jax")  # its arrays are immutable, which their capsules do not say
     return array, exported.is_read_only or (jax is not None and isinstance(tensor, jax.Array))
 
 
 def _is_read_only(capsule: Any) -> bool:
-    """Whether a capsule of DLPack 1 says so; older ones cannot."""
+    """Whether a DLPack 1 capsule is flagged as read-only; older capsules have no flags."""
     api = ctypes.pythonapi
     name, pointer = api.PyCapsule_GetName, api.PyCapsule_GetPointer
     name.restype, name.argtypes = ctypes.c_char_p, [ctypes.py_object]
     pointer.restype, pointer.argtypes = ctypes.c_void_p, [ctypes.py_object, ctypes.c_char_p]
     if name(capsule) != _VERSIONED:
         return False
-    return bool(ctypes.c_uint64.from_address(pointer(capsule, _VERSIONED) + _FLAGS).value & _READ_ONLY)
+    return bool(ctypes.c_uint64.from_address(pointer(capsule, _VERSIONED) + _FLAGS_OFFSET).value & _READ_ONLY_FLAG)
 
 
-class _Shown:
-    """An object that shows a `__cuda_array_interface__`, without a stream: cupy would have the host wait for that."""
+class _WithoutStream:
+    """An object with a `__cuda_array_interface__`, without its stream: cupy would block the host until that is done."""
 
     def __init__(self, tensor: Any, interface: dict[str, Any]) -> None:
         self._tensor = tensor  # keeps the memory alive
@@ -198,10 +207,11 @@ class _Shown:
 
 
 def _from_interface(tensor: Any, driver: Driver) -> tuple[Any, bool, int | None]:
-    """A cupy array over the memory, whether it is read-only, and the owner's stream, for which cupy's current one waits."""
+    """Return a cupy array over the memory, whether it is read-only, and the owner's stream, for which cupy's current
+    one waits."""
     interface = tensor.__cuda_array_interface__
     try:
-        array = driver.cupy.asarray(_Shown(tensor, interface))
+        array = driver.cupy.asarray(_WithoutStream(tensor, interface))
     except (RuntimeError, TypeError, ValueError) as error:
         raise _unshared(tensor, error) from None
     _check_index(tensor, array.data.device_id, driver)
@@ -213,35 +223,38 @@ def _from_interface(tensor: Any, driver: Driver) -> tuple[Any, bool, int | None]
 
 
 class CupyArena:
-    """cupy's memory and streams; an `Arena`."""
+    """The `Arena` of cupy's memory and streams."""
 
     def __init__(self, driver: Driver) -> None:
-        self._progress_thread = driver
-        self._streams: dict[int, Any] = {}  # which have been current: cupy destroys a stream that nobody keeps
+        self._driver = driver
+        # Streams that have been current, kept alive for the operations that wait for them: cupy destroys one that
+        # nobody keeps.
+        self._streams: dict[int, Any] = {}
 
     def current_stream(self) -> int:
-        """cupy's current stream of the calling thread, on this rank's GPU.
+        """Return cupy's current stream of the calling thread, on this rank's GPU.
 
         Raises:
-            UsageError: it is the thread's default stream, which has the same address in all threads.
+            UsageError: that is the per-thread default stream, whose address means another stream in every thread.
         """
-        stream = self._progress_thread.cupy.cuda.get_current_stream(self._progress_thread.index)
+        stream = self._driver.cupy.cuda.get_current_stream(self._driver.index)
         pointer = int(stream.ptr)
         if pointer == _PER_THREAD:
             raise UsageError(
-                "cupy's current stream is the thread's own default stream, which distrun's thread cannot wait for: unset "
-                "CUPY_CUDA_PER_THREAD_DEFAULT_STREAM, or make a stream current (with cupy.cuda.Stream(non_blocking=True):)"
+                "cupy's current stream is the thread's own default stream, which distrun's thread cannot wait for: "
+                "unset CUPY_CUDA_PER_THREAD_DEFAULT_STREAM, or make a stream current (with "
+                "cupy.cuda.Stream(non_blocking=True):)"
             )
         self._streams[pointer] = stream
         return pointer
 
     def empty(self, count: int, dtype: np.dtype[Any], stream: int) -> DeviceBuffer:
-        """Uninitialised memory from cupy's pool, for use on `stream`."""
-        return self._progress_thread.allocate(count, dtype, stream)
+        """Return uninitialised memory from cupy's pool, for use on `stream`."""
+        return self._driver.allocate(count, dtype, stream)
 
 
 def cupy_array(driver: Driver, buffer: DeviceBuffer, shape: Sequence[int], dtype: np.dtype[Any]) -> Any:
-    """A buffer as a cupy array of this shape and type, which keeps the memory alive."""
+    """Return a buffer as a cupy array of this shape and type, which keeps the memory alive."""
     cuda = driver.cupy.cuda
     memory = cuda.UnownedMemory(buffer.pointer, buffer.nbytes, buffer, driver.index)
     return driver.cupy.ndarray(tuple(shape), dtype, cuda.MemoryPointer(memory, 0))

@@ -1,4 +1,4 @@
-"""The communicators of a rank's GPU, one per process set, made when they are first needed."""
+"""The NCCL communicators of a rank's GPU, one per process set, made when they are first needed."""
 
 from __future__ import annotations
 
@@ -15,22 +15,22 @@ import numpy as np
 from distrun.errors import JobAbortedError, StallError
 from distrun.runtime.backends.base import Backend
 from distrun.runtime.gpu.driver import Driver
-from distrun.runtime.gpu.nccl import Alone, AnyCommunicator, Communicator, NcclError, unique_id
+from distrun.runtime.gpu.nccl import AnyCommunicator, Communicator, NcclError, SingleRankCommunicator, unique_id
 from distrun.runtime.operations.timeouts import FOREVER, Timeouts, WaitTimer
 
-LOOK = 0.05
-"""Seconds between two looks at whether a rank that we wait for will come."""
+PEER_CHECK_INTERVAL = 0.05
+"""Seconds between two checks whether the ranks that we wait for will still come."""
 
-CLOSING = Timeouts(0.0, 10.0)
-"""How long the end of a communicator is waited for."""
+CLOSE_TIMEOUTS = Timeouts(0.0, 10.0)
+"""How long to wait for the end of a communicator."""
 
-_MESSAGE = 2048  # bytes; an error's text is cut off there
+_MESSAGE_BYTES = 2048  # of the message with the unique id; a longer error text is cut off
 
-_SHARING = {
+_SHARED_GPU_ENVIRONMENT = {
     "NCCL_MULTI_RANK_GPU_ENABLE": "1",
     # The ranks' kernels wait for each other, so they should find room on the GPU side by side.
     "NCCL_MAX_CTAS": "2",
-    # Sums formed by the switch between GPUs presuppose that each rank has one.
+    # NVLink SHARP, sums formed by the switch between GPUs, needs a GPU for each rank.
     "NCCL_NVLS_ENABLE": "0",
 }
 
@@ -38,45 +38,47 @@ _T = TypeVar("_T")
 
 
 def set_environment(environ: MutableMapping[str, str] = os.environ) -> None:
-    """Allow NCCL several ranks on a GPU, before it first looks. What the user has set stays."""
-    for name, value in _SHARING.items():
+    """Let NCCL accept several ranks on a GPU; must be called before NCCL is used. Variables that the user has set
+    stay."""
+    for name, value in _SHARED_GPU_ENVIRONMENT.items():
         environ.setdefault(name, value)
 
 
 class Communicators:
-    """One thread asks for communicators; another one may `check` and `abort`, also while the first is waiting."""
+    """The communicators of one rank. One thread gets them; another may `check` and `abort`, also while the first is
+    waiting."""
 
     def __init__(
         self,
         driver: Driver,
-        host: Backend,
+        host_backend: Backend,
         timeouts: Timeouts = FOREVER,
-        trouble: Callable[[], str | None] = lambda: None,
-        shares: bool = False,
+        peer_failure: Callable[[], str | None] = lambda: None,
+        shares_gpus: bool = False,
     ) -> None:
         """
         Args:
-            host: tells the ranks what their group is known by.
-            patience: how long other ranks are waited for.
-            trouble: why a rank will not come any more, if that is known.
-            shares: whether some ranks share a GPU.
+            host_backend: broadcasts the unique id of a group.
+            timeouts: how long to wait for other ranks.
+            peer_failure: returns why a rank will not come any more, or None.
+            shares_gpus: whether some ranks share a GPU.
         """
-        self._progress_thread = driver
-        self._host = host
+        self._driver = driver
+        self._host_backend = host_backend
         self._timeouts = timeouts
-        self._trouble = trouble
+        self._peer_failure = peer_failure
         self._communicators: dict[int, AnyCommunicator] = {}
         self._lock = threading.Lock()
         self._aborted: str | None = None
-        self._helper: _Helper | None = None
-        if shares and host.size > 1:
+        self._helper: _HelperThread | None = None
+        if shares_gpus and host_backend.size > 1:
             set_environment()
 
     def get(self, process_set: int = 0) -> AnyCommunicator:
-        """The communicator of a process set; all its ranks ask for it at the same place in their order of operations.
+        """Return the communicator of a process set. Its ranks call this at the same place in their order of operations.
 
         Raises:
-            NcclError: NCCL failed. The other ranks wait, and must be told.
+            NcclError: NCCL failed. The other ranks may be waiting in NCCL, and must be told.
             JobAbortedError: a rank will not come any more.
             StallError: it did not come within the stall timeout.
         """
@@ -86,7 +88,7 @@ class Communicators:
         reason = self._why_aborted()
         if reason is not None:
             raise JobAbortedError(reason)
-        made = Alone(self._progress_thread) if self._host.size == 1 else self._make()
+        made = SingleRankCommunicator(self._driver) if self._host_backend.size == 1 else self._make()
         with self._lock:
             reason = self._why_aborted()
             if reason is None:
@@ -96,36 +98,37 @@ class Communicators:
         raise JobAbortedError(reason)
 
     def _make(self) -> Communicator:
-        nccl, size, rank = self._progress_thread.cupy.cuda.nccl, self._host.size, self._host.rank
-        name = self._name_of_group()
+        nccl, size, rank = self._driver.cupy.cuda.nccl, self._host_backend.size, self._host_backend.rank
+        group_id = self._shared_unique_id()
 
         def make() -> Communicator:
-            with self._progress_thread.use():
-                return Communicator(nccl, size, name, rank)
+            with self._driver.use():
+                return Communicator(nccl, size, group_id, rank)
 
-        def trouble() -> str | None:
-            return self._why_aborted() or self._trouble()
+        def failure() -> str | None:
+            return self._why_aborted() or self._peer_failure()
 
         def dispose(late: Communicator) -> None:
-            with self._progress_thread.use():
+            with self._driver.use():
                 late.abort()
 
-        self._helper = helper = self._helper or _Helper()
+        self._helper = helper = self._helper or _HelperThread()
         what = f"NCCL on rank {rank} connects the GPUs of {size} ranks (NCCL_DEBUG=INFO shows how far it is)"
-        return _watched(helper, make, dispose, what, self._timeouts, trouble)
+        return _run_watched(helper, make, dispose, what, self._timeouts, failure)
 
-    def _name_of_group(self) -> bytes:
-        """What NCCL knows the group by; made by one rank and told to the others, or its error is."""
+    def _shared_unique_id(self) -> bytes:
+        """Return the group's unique id, which rank 0 makes and broadcasts; its error, if it cannot, is raised on all
+        ranks."""
         error, text = False, b""
-        if self._host.rank == 0:
+        if self._host_backend.rank == 0:
             try:
-                text = unique_id(self._progress_thread.cupy.cuda.nccl)
+                text = unique_id(self._driver.cupy.cuda.nccl)
             except NcclError as reason:
-                error, text = True, str(reason).encode()[:_MESSAGE]
-        head, body = np.array([error, len(text)], np.int64), np.zeros(_MESSAGE, np.uint8)
+                error, text = True, str(reason).encode()[:_MESSAGE_BYTES]
+        head, body = np.array([error, len(text)], np.int64), np.zeros(_MESSAGE_BYTES, np.uint8)
         body[: len(text)] = np.frombuffer(text, np.uint8)
         message = np.concatenate([head.view(np.uint8), body])
-        self._host.broadcast(message, 0, "the meeting of the ranks' GPUs")
+        self._host_backend.broadcast(message, 0, "the exchange of NCCL's unique id")
         error, length = message[: head.nbytes].view(np.int64).tolist()
         text = message[head.nbytes : head.nbytes + length].tobytes()
         if error:
@@ -133,50 +136,58 @@ class Communicators:
         return text
 
     def _why_aborted(self) -> str | None:
-        return self._aborted  # which another thread may have set since we last looked
+        # A method, so that type checkers do not take it for constant: another thread may have set it since the last
+        # call.
+        return self._aborted
 
     def check(self) -> None:
-        """Ask all communicators for errors of what was queued; raises `NcclError`."""
+        """Check all communicators for errors of what was queued; raises `NcclError`."""
         for communicator in list(self._communicators.values()):
             communicator.check()
 
     def abort(self, reason: str = "the communicators were aborted") -> None:
-        """End what is queued, and whoever waits for other ranks here; calls from now on raise, with this reason."""
+        """End what is queued and what waits for other ranks here; later calls raise, with this reason."""
         with self._lock:
             if self._aborted is None:
                 self._aborted = reason
-        self._end(lambda communicator: communicator.abort(reason), CLOSING, lambda: None)
+        self._end(lambda communicator: communicator.abort(reason), CLOSE_TIMEOUTS, lambda: None)
 
     def close(self, timeouts: Timeouts | None = None) -> None:
-        """Let go of all, unless they have been aborted. Ranks of one host wait for each other there, so the wait has an end if
-        one does not come."""
+        """Close all communicators, unless they have been aborted.
+
+        NCCL lets the ranks of a host wait for each other there, so the wait ends when a rank is gone or the timeout is
+        over.
+        """
         if self._aborted is None:
             self._aborted = "the communicators were closed"
-            self._end(lambda communicator: communicator.close(), timeouts or CLOSING, self._trouble)
+            self._end(lambda communicator: communicator.close(), timeouts or CLOSE_TIMEOUTS, self._peer_failure)
         self._communicators.clear()
         if self._helper is not None:
             self._helper.end()
 
     def _end(
-        self, end: Callable[[AnyCommunicator], None], timeouts: Timeouts, trouble: Callable[[], str | None]
+        self, end: Callable[[AnyCommunicator], None], timeouts: Timeouts, failure: Callable[[], str | None]
     ) -> None:
-        """End all communicators. NCCL waits there until all CUDA graphs are gone that contain calls of it."""
+        """End all communicators. NCCL waits until all CUDA graphs are gone that contain its calls."""
         communicators = list(self._communicators.values())
 
         def work() -> None:
-            with self._progress_thread.use():  # or NCCL would make a context on the thread's GPU, to which it returns
+            # NCCL restores the thread's current GPU afterwards: without this, the default one, where it would create a
+            # context.
+            with self._driver.use():
                 for communicator in communicators:
                     end(communicator)
 
         if communicators and self._helper is not None:
-            with suppress(JobAbortedError, StallError):  # what they hold goes with the process
-                _watched(self._helper, work, lambda _: None, "NCCL is closed", timeouts, trouble)
+            with suppress(JobAbortedError, StallError):  # the process's end frees what they hold
+                _run_watched(self._helper, work, lambda _: None, "NCCL is closed", timeouts, failure)
 
 
-class _Helper:
-    """A thread for what may wait for other ranks and cannot be interrupted; one thing after the other.
+class _HelperThread:
+    """A thread for NCCL's calls that wait for other ranks and cannot be interrupted; runs them one after the other.
 
-    It stays, to close what it has made: Python 3.12 makes no threads any more when the interpreter exits.
+    It is kept for closing what it has made: from Python 3.12 on, no thread can be started while the interpreter exits.
+    A daemon, so that one that is stuck does not keep the process from ending.
     """
 
     def __init__(self) -> None:
@@ -184,11 +195,11 @@ class _Helper:
         threading.Thread(target=self._serve, name="distrun-nccl", daemon=True).start()
 
     def start(self, work: Callable[[], None]) -> None:
-        """Let it do `work`, which raises nothing, next."""
+        """Queue `work`, which must not raise."""
         self._work.put(work)
 
     def end(self) -> None:
-        """Let it end when it has done everything."""
+        """End the thread when it has run everything."""
         self._work.put(None)
 
     def _serve(self) -> None:
@@ -196,28 +207,30 @@ class _Helper:
             work()
 
 
-def _watched(
-    helper: _Helper,
+def _run_watched(
+    helper: _HelperThread,
     work: Callable[[], _T],
     dispose: Callable[[_T], None],
     what: str,
     timeouts: Timeouts,
-    trouble: Callable[[], str | None],
+    failure: Callable[[], str | None],
 ) -> _T:
-    """Do something that may wait for other ranks, and cannot be interrupted, in the helper's thread; its result.
+    """Run `work`, which may wait for other ranks and cannot be interrupted, in the helper thread; return its result.
 
     Args:
-        dispose: lets go of a result that comes when nobody waits for it any more.
+        dispose: releases a result that comes when nobody waits for it any more.
+        what: describes the work in messages.
+        failure: returns why the wait is to be given up, or None.
 
     Raises:
-        JobAbortedError: there is trouble. The thread is left to itself, as with the next.
-        StallError: patience is over.
+        JobAbortedError: `failure` gave a reason. The thread is left to itself.
+        StallError: the timeout is over. The thread is left to itself.
     """
     results: list[_T] = []
     errors: list[BaseException] = []
     is_done = threading.Event()
     lock = threading.Lock()
-    is_left = False
+    is_abandoned = False
 
     def run() -> None:
         try:
@@ -226,7 +239,7 @@ def _watched(
             errors.append(error)
         else:
             with lock:
-                is_late = is_left
+                is_late = is_abandoned
                 results.append(result)
             if is_late:
                 dispose(result)
@@ -235,15 +248,15 @@ def _watched(
     helper.start(run)
     wait_timer = WaitTimer(timeouts, lambda: what, None)
     try:
-        while not is_done.wait(LOOK):
-            reason = trouble()
+        while not is_done.wait(PEER_CHECK_INTERVAL):
+            reason = failure()
             if reason is not None:
                 raise JobAbortedError(f"{what}: {reason}")
             wait_timer.look(time.monotonic())
     except BaseException:
         with lock:
-            is_left = True
-        if results:  # it has come after all
+            is_abandoned = True
+        if results:  # it has come between the last check and now
             dispose(results[0])
         raise
     if errors:

@@ -1,4 +1,4 @@
-"""What a rank's GPU has to know of the job."""
+"""The configuration of a rank's GPU."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from distrun.runtime.operations.timeouts import FOREVER, Timeouts
 
 @dataclass(frozen=True)
 class GpuConfig:
-    """Which GPU, and among whom."""
+    """Which GPU a rank uses, and what it needs to know of the job."""
 
     index: int
     """The GPU's number, as this process counts them."""
     hostname: str
-    hosts: int = 1
-    """How many hosts the job has."""
+    host_count: int = 1
+    """The number of hosts in the job."""
     may_share: bool = False
     """Whether ranks may share a GPU."""
     timeouts: Timeouts = FOREVER

@@ -1,4 +1,5 @@
-"""The driver: all that is used of CUDA, through cupy, for one GPU. Streams are addresses, as CUDA calls them."""
+"""The driver: everything distrun uses of CUDA for one GPU, through cupy. Streams are given by their addresses, as in
+CUDA."""
 
 from __future__ import annotations
 
@@ -22,16 +23,16 @@ _LIBCUDA = "libcuda.so.1"
 
 
 class DeviceError(CollectiveError):
-    """The GPU reports an error of something that was queued on it; nothing more can be done with it in this process."""
+    """Something that was queued on the GPU has failed. CUDA lets this process do nothing more with it."""
 
 
 class Driver:
-    """One GPU. Any thread may call; what touches the device makes it the calling thread's current one for that time."""
+    """One GPU. Any thread may call; a call that touches the device makes it the thread's current one for that time."""
 
     def __init__(self, index: int) -> None:
         """
         Raises:
-            UsageError: cupy is not installed, or it finds no GPU of this number.
+            UsageError: cupy is not installed, or CUDA shows no GPU of this number.
         """
         self.index = index
         self.cupy = cupy = _import_cupy()
@@ -47,12 +48,13 @@ class Driver:
 
     @contextmanager
     def use(self) -> Iterator[None]:
-        """Make this the current GPU of the calling thread; afterwards the one before is again.
+        """Make this the current GPU of the calling thread, and restore the previous one afterwards.
 
-        Unless that has no context yet: making it current would create one, and take some hundred MB of its memory.
+        A previous one without a context is not restored: since CUDA 12, making it current would create a context there,
+        which takes some hundred MB of its memory.
 
         Raises:
-            DeviceError: in place of whatever CUDA says of what is done meanwhile.
+            DeviceError: in place of any error that CUDA reports inside the `with` block.
         """
         try:
             with self._current():
@@ -75,25 +77,26 @@ class Driver:
 
     @property
     def bus_id(self) -> str:
-        """The PCI address, which names the GPU the same way in all processes of a host: 0000:3b:00.0."""
+        """The PCI address, such as 0000:3b:00.0, which identifies the GPU in all processes of a host."""
         return str(self._runtime.deviceGetPCIBusId(self.index)).lower()
 
     # Streams and events ----------------------------------------------------------------------------------------------
 
     def new_stream(self) -> Any:
-        """A stream that runs beside the default stream; destroyed with the object."""
+        """Return a stream that runs concurrently with the default stream; it is destroyed with the object."""
         with self.use():
             return self.cupy.cuda.Stream(non_blocking=True)
 
     def record(self, stream: int) -> Event:
-        """A new event behind everything that is queued on `stream` now."""
+        """Return a new event behind everything that is queued on `stream` now."""
         with self.use():
+            # `block`: a host thread that synchronises with the event sleeps instead of spinning.
             event = self.cupy.cuda.Event(block=True, disable_timing=True)
             self._runtime.eventRecord(event.ptr, stream)
         return event
 
     def wait(self, stream: int, event: Event) -> None:
-        """What is queued on `stream` from now on starts after `event`. The host does not wait."""
+        """Make what is queued on `stream` from now on start after `event`. The host does not wait."""
         with self.use():
             self._runtime.streamWaitEvent(stream, event.ptr)
 
@@ -104,13 +107,13 @@ class Driver:
             DeviceError: the device has failed.
         """
         with self.use():
-            status = self._runtime.eventQuery(event.ptr)  # `event.done` takes an error for "not yet"
+            status = self._runtime.eventQuery(event.ptr)  # not `event.done`, for which an error is "not yet"
         if status not in (_DONE, _NOT_READY):
             raise DeviceError(f"GPU {self.index} has failed: {self._runtime.CUDARuntimeError(status)}")
         return bool(status == _DONE)
 
     def synchronize(self, event: Event) -> None:
-        """Let the host wait for `event`.
+        """Block the host until the device has passed `event`.
 
         Raises:
             DeviceError: the device has failed.
@@ -119,19 +122,20 @@ class Driver:
             self._runtime.eventSynchronize(event.ptr)
 
     def is_capturing(self, stream: int) -> bool:
-        """Whether what is queued on `stream` is recorded into a CUDA graph. The legacy default stream cannot be."""
-        if not stream:
+        """Whether what is queued on `stream` is captured into a CUDA graph."""
+        if not stream:  # the legacy default stream: never captured; to ask is an error while a blocking stream is
             return False
         with self.use():
             return bool(self._runtime.streamIsCapturing(stream))
 
     def relax_capture(self) -> None:
-        """Let the calling thread ask for events while another thread records a CUDA graph, which that would otherwise spoil."""
+        """Allow the calling thread to query events while another thread captures a CUDA graph, which that would
+        otherwise spoil."""
         _exchange_capture_mode(_RELAXED)
 
     @contextmanager
     def relaxed_capture(self) -> Iterator[None]:
-        """The same, for as long as this is entered."""
+        """Do as `relax_capture` inside the `with` block only."""
         before = _exchange_capture_mode(_RELAXED)
         try:
             yield
@@ -146,22 +150,23 @@ class Driver:
             self._runtime.memcpyAsync(target, source, nbytes, self._runtime.memcpyDefault, stream)
 
     def allocate(self, count: int, dtype: np.dtype[Any], stream: int) -> DeviceBuffer:
-        """Uninitialised memory from cupy's pool, for use on `stream`."""
-        owner = self.cupy.cuda.Stream.from_external(_Foreign(stream))
+        """Return uninitialised memory from cupy's pool, for use on `stream`."""
+        owner = self.cupy.cuda.Stream.from_external(_ForeignStream(stream))
         with self.use(), owner:
             memory = self.cupy.cuda.alloc(max(1, count * dtype.itemsize))
-        # cupy's asynchronous pool frees memory on this stream if it still exists then, else on any that is current.
+        # The owner is kept alive with the memory: cupy's asynchronous pool frees memory on the stream object it was
+        # allocated with if that still exists, else on whichever stream is current.
         return DeviceBuffer(memory.ptr, count, dtype, (owner, memory))
 
     def pinned(self, count: int, dtype: np.dtype[Any]) -> NDArray[Any]:
-        """A flat array in page-locked host memory, which the GPU reads and writes by itself."""
+        """Return a flat array in page-locked host memory, which the GPU reads and writes by itself."""
         with self.use():
             memory = self.cupy.cuda.alloc_pinned_memory(max(1, count * dtype.itemsize))
         return np.frombuffer(memory, dtype, count)
 
 
-class _Foreign:
-    """A stream that is not cupy's, as CUDA's stream protocol shows it."""
+class _ForeignStream:
+    """A stream that cupy did not make, in the form of CUDA's stream protocol."""
 
     def __init__(self, stream: int) -> None:
         self._stream = stream
@@ -171,7 +176,7 @@ class _Foreign:
 
 
 def _exchange_capture_mode(mode: int) -> int:
-    """Set what the calling thread may do while streams are captured; what it was."""
+    """Set what the calling thread may do while streams are captured; return the previous mode."""
     exchanged = ctypes.c_int(mode)
     with suppress(OSError, AttributeError):
         ctypes.CDLL(_LIBCUDA).cuThreadExchangeStreamCaptureMode(ctypes.byref(exchanged))
@@ -179,7 +184,7 @@ def _exchange_capture_mode(mode: int) -> int:
 
 
 def _has_context(index: int) -> bool:
-    """Whether this process uses GPU `index` already."""
+    """Whether this process has a context on GPU `index`."""
     flags, active = ctypes.c_uint(), ctypes.c_int()
     with suppress(OSError, AttributeError):
         ctypes.CDLL(_LIBCUDA).cuDevicePrimaryCtxGetState(index, ctypes.byref(flags), ctypes.byref(active))
@@ -191,8 +196,8 @@ def _import_cupy() -> Any:
         import cupy
     except ImportError as error:
         raise UsageError(
-            f"GPU tensors need cupy, which cannot be imported ({error}): pip install 'distrun[cuda12]' or 'distrun[cuda13]', "
-            "as the CUDA version of your framework has it"
+            f"GPU tensors need cupy, which cannot be imported ({error}): pip install 'distrun[cuda12]' or "
+            "'distrun[cuda13]', as the CUDA version of your framework has it"
         ) from None
     if not hasattr(cupy.cuda.Stream, "from_external"):
         raise UsageError(

@@ -1,8 +1,8 @@
-"""This rank's GPU as the engine sees it: it carries out operations on GPU buffers, which the engine has put in order.
+"""This rank's GPU: executes the operations on GPU buffers, in the order in which the ranks have agreed.
 
-They are queued on a stream of their own. That stream waits for the event behind each operation's inputs, and whoever waits for
-an operation makes its own stream wait for the event behind it: the host waits for neither. In a world of one, operations are
-queued on the stream they come from.
+Operations are queued on a communication stream. It waits for the event behind each operation's inputs, and the stream
+of whoever waits for an operation waits for the event behind that: the host waits for neither. In a world of one,
+operations are queued on the stream from which they were submitted.
 """
 
 from __future__ import annotations
@@ -24,7 +24,8 @@ from distrun.runtime.gpu.config import GpuConfig
 from distrun.runtime.gpu.driver import Driver, Event
 from distrun.runtime.gpu.handles import DeviceHandle
 from distrun.runtime.gpu.in_flight import InFlight, InFlightOperation
-from distrun.runtime.gpu.nccl_backend import NcclBackend, takes
+from distrun.runtime.gpu.nccl_backend import NcclBackend
+from distrun.runtime.gpu.nccl_reduction import is_supported
 from distrun.runtime.gpu.packing import Packer
 from distrun.runtime.gpu.staging import StagedBackend
 from distrun.runtime.operations.handle import describe
@@ -32,60 +33,66 @@ from distrun.runtime.operations.timeouts import Timeouts, WaitTimer
 
 log = logging.getLogger("distrun")
 
-DRAIN_TIMEOUT = 10.0
+SHUTDOWN_DRAIN_TIMEOUT = 10.0
 """Seconds that `shutdown` waits for operations in flight while none of them ends."""
 
-RECORDED = Timeouts(0.0, 1.0)
-"""How long the end of a communicator is waited for whose calls are in CUDA graphs, which may live as long as the process."""
+CAPTURED_CLOSE_TIMEOUTS = Timeouts(0.0, 1.0)
+"""How long to wait for the end of a communicator whose calls CUDA graphs contain, which may live as long as the
+process."""
 
 
 class Gpu:
-    """See the module's text. One thread at a time performs; another one may look, abort and close."""
+    """One rank's GPU and what is in flight on it. One thread at a time executes; another may check, abort and close."""
 
     def __init__(
-        self, setting: GpuConfig, host: Backend, trouble: Callable[[], str | None], alert: Callable[[], None]
+        self,
+        config: GpuConfig,
+        host_backend: Backend,
+        peer_failure: Callable[[], str | None],
+        alert: Callable[[], None],
     ) -> None:
         """
         Args:
-            host: carries arrays between the ranks' memories; used in the agreed order, from within `perform`.
-            trouble: why a rank will not come any more, if that is known.
+            host_backend: moves arrays between the ranks' host memories; used in the agreed order, from within
+                `execute`.
+            peer_failure: returns why a rank will not come any more, or None.
             alert: called when something is in flight and nothing was before.
 
         Raises:
             UsageError: cupy is missing, or CUDA does not have the GPU.
         """
-        self.driver = Driver(setting.index)
+        self.driver = Driver(config.index)
         self.packer = Packer(self.driver)
-        self._config = setting
-        self._host = host
-        self._trouble = trouble
+        self._config = config
+        self._host_backend = host_backend
+        self._peer_failure = peer_failure
         self._alert = alert
-        self._own_stream = self.driver.new_stream() if host.size > 1 else None
-        self._in_flight = InFlight(self.driver.is_done, setting.timeouts)
+        self._own_stream = self.driver.new_stream() if host_backend.size > 1 else None
+        self._in_flight = InFlight(self.driver.is_done, config.timeouts)
         self._communicators: Communicators | None = None
         self._nccl: NcclBackend | None = None
         self._staged: StagedBackend | None = None
-        self._wait_timer: WaitTimer | None = (
-            None  # while an operation is being queued, which NCCL may let wait for other ranks
-        )
-        self._is_recorded = False  # whether a CUDA graph may carry out operations without our knowledge
+        # Set while NCCL queues an operation, in which it may wait for other ranks.
+        self._wait_timer: WaitTimer | None = None
+        # A CUDA graph that contains operations executes them, when it is replayed, without our knowledge.
+        self._is_captured = False
 
-    # Carrying out ----------------------------------------------------------------------------------------------------
+    # Execution -------------------------------------------------------------------------------------------------------
 
     def execute(self, handles: Sequence[DeviceHandle]) -> None:
-        """Queue `handles`, all of one kind and, if there are several, of one fusion key; fills in their outputs.
+        """Queue `handles`, all of one kind and, if there are several, of one fusion key, and set their outputs.
 
         Raises:
-            UsageError: it cannot be done; all ranks find that out together.
-            CollectiveError: it failed, and nothing can be completed any more.
+            UsageError: the operation is impossible, which all ranks find out together.
+            CollectiveError: the operation failed, and nothing can be completed any more.
         """
         what = describe(handles)
         try:
             self._execute(handles, what)
         except (CollectiveError, UsageError):
             raise
-        except Exception as error:  # of the framework, say, from which memory for a result is asked
-            rank = self._host.rank
+        except Exception as error:  # of the framework, say, which allocates the results
+            rank = self._host_backend.rank
             raise CollectiveError(
                 f"{what} failed on the GPU of rank {rank}: {type(error).__name__}: {error}"
             ) from error
@@ -96,23 +103,24 @@ class Gpu:
             stream = handles[0].stream if self._own_stream is None else self._own_stream.ptr
             for handle in handles:
                 driver.wait(stream, handle.ready)
-            carrier = self._carrier(handles[0], stream)
-            is_recorded = driver.is_capturing(stream)
-            with self._watched(what, carrier):
-                carrier.execute(handles, self._room, what)
+            backend = self._backend_for(handles[0], stream)
+            is_captured = driver.is_capturing(stream)
+            with self._watched(what, backend):
+                backend.execute(handles, self._allocate, what)
                 finished = driver.record(stream)
                 for handle in handles:
                     handle.finished = finished
-                if is_recorded:
-                    self._is_recorded = True
+                if is_captured:
+                    self._is_captured = True
                 elif self._own_stream is not None:
-                    self._note(what, handles, finished)
+                    self._note_in_flight(what, handles, finished)
 
     @contextmanager
-    def _watched(self, what: str, carrier: NcclBackend | StagedBackend) -> Iterator[None]:
-        """Have what is being queued looked after: NCCL connects GPUs when they first need it, and waits for all ranks."""
+    def _watched(self, what: str, backend: NcclBackend | StagedBackend) -> Iterator[None]:
+        """Have the monitor watch the queueing: NCCL connects GPUs when they are first needed, and waits for all ranks
+        there."""
         is_first = not self.is_busy
-        if carrier is self._nccl:
+        if backend is self._nccl:
             self._wait_timer = WaitTimer(
                 self._config.timeouts, lambda: f"{what}: NCCL does not come to an end of queueing it", None
             )
@@ -122,114 +130,126 @@ class Gpu:
             yield
         finally:
             self._wait_timer = None
-        if carrier is not self._nccl:  # what was in flight before may have landed meanwhile, and nobody looks any more
+        # Staging has waited for the device. What was in flight before may have ended meanwhile, and with it the checks.
+        if backend is not self._nccl:
             self._alert()
 
-    def _note(self, what: str, handles: Sequence[DeviceHandle], finished: Event) -> None:
-        kept = [owner for handle in handles for owner in handle.kept]
-        operation = InFlightOperation(what, [handle.ready for handle in handles], finished, handles, kept)
+    def _note_in_flight(self, what: str, handles: Sequence[DeviceHandle], finished: Event) -> None:
+        kept_alive = [owner for handle in handles for owner in handle.kept_alive]
+        operation = InFlightOperation(what, [handle.ready for handle in handles], finished, handles, kept_alive)
         self._in_flight.add(operation)
         for handle in handles:
             handle.operation = operation
 
-    def _carrier(self, handle: DeviceHandle, stream: int) -> NcclBackend | StagedBackend:
+    def _backend_for(self, handle: DeviceHandle, stream: int) -> NcclBackend | StagedBackend:
         if self._staged is None:
-            self._prepare(stream)
-        carrier = self._nccl if self._nccl is not None and takes(handle.request) else self._staged
-        assert carrier is not None
-        carrier.stream = stream
-        return carrier
+            self._make_backends(stream)
+        backend = self._nccl if self._nccl is not None and is_supported(handle.request) else self._staged
+        assert backend is not None
+        backend.stream = stream
+        return backend
 
-    def _prepare(self, stream: int) -> None:
-        """Agree with the other ranks on how to go about it; they all come here with their first operation."""
-        setting = self._config
-        report = transport_choice.report(setting.hostname, self.driver.bus_id, setting.may_share)
-        chosen = transport_choice.agree(report, self._host)
-        if chosen.kind == transport_choice.NCCL:
-            self._communicators = Communicators(self.driver, self._host, setting.timeouts, self._trouble, chosen.shares)
-            self._nccl = NcclBackend(
-                self.driver, self._communicators.get(0), self.packer, stream, self._host, setting.hosts
+    def _make_backends(self, stream: int) -> None:
+        """Choose the transport together with the other ranks, which all come here with their first operation."""
+        config = self._config
+        info = transport_choice.gpu_info(config.hostname, self.driver.bus_id, config.may_share)
+        choice = transport_choice.agree(info, self._host_backend)
+        if choice.kind == transport_choice.NCCL:
+            self._communicators = Communicators(
+                self.driver, self._host_backend, config.timeouts, self._peer_failure, choice.shares_gpus
             )
-        elif self._host.rank == 0:
-            log.warning("tensors on GPUs travel through the hosts' memory: %s", chosen.reason)
-        self._staged = StagedBackend(self.driver, stream, self._host)
+            communicator = self._communicators.get(0)
+            self._nccl = NcclBackend(
+                self.driver, communicator, self.packer, stream, self._host_backend, config.host_count
+            )
+        elif self._host_backend.rank == 0:
+            log.warning("tensors on GPUs travel through the hosts' memory: %s", choice.reason)
+        self._staged = StagedBackend(self.driver, stream, self._host_backend)
 
-    def _room(self, handle: DeviceHandle, count: int, dtype: np.dtype[Any]) -> DeviceBuffer:
-        """Memory for a result, from the arena and for the stream of whoever asked for it, which `stream` may write at once."""
+    def _allocate(self, handle: DeviceHandle, count: int, dtype: np.dtype[Any]) -> DeviceBuffer:
+        """Allocate a result from the submitter's arena and for its stream; the communication stream may write it at
+        once."""
         buffer = handle.arena.empty(count, dtype, handle.stream)
-        if self._own_stream is not None:  # what had the memory before may still be at work on that stream
+        if self._own_stream is not None:
+            # The pool hands out memory that is free in the order of the submitter's stream: kernels that were queued
+            # there may still be using it.
             self.driver.wait(self._own_stream.ptr, self.driver.record(handle.stream))
         return buffer
 
-    # Looking after ---------------------------------------------------------------------------------------------------
+    # Monitoring ------------------------------------------------------------------------------------------------------
 
     @property
     def is_busy(self) -> bool:
-        """Whether there is anything to look after."""
-        return bool(self._in_flight) or self._is_recorded or self._wait_timer is not None
+        """Whether there is anything to check."""
+        return bool(self._in_flight) or self._is_captured or self._wait_timer is not None
 
-    def look(self, now: float) -> None:
-        """See whether what is in flight ends, in time and well.
+    def check(self, now: float) -> None:
+        """Check that what is in flight ends in time and without errors.
 
         Raises:
-            CollectiveError: it will not; everything should be given up.
+            CollectiveError: it does not; everything should be aborted.
         """
         if self._communicators is not None:
             self._communicators.check()
         wait_timer = self._wait_timer
         if wait_timer is not None:
             wait_timer.look(now)
-        self._in_flight.look(now)
+        self._in_flight.check(now)
 
     def abort(self, reason: str) -> bool:
-        """Nothing can be completed any more: end what runs on the device, so that nobody waits for it.
+        """End what runs on the device, so that nobody waits for it: nothing can be completed any more.
 
-        Returns whether anything was under way, whose results are lost.
+        Returns:
+            Whether anything was in flight, whose results are lost.
         """
         if self._communicators is not None:
             self._communicators.abort(reason)
         lost = self._in_flight.take_all()
         for operation in lost:
-            for handle in operation.kept_alive:
+            for handle in operation.handles:
                 handle.error = JobAbortedError(reason)
-        was_recorded, self._is_recorded = self._is_recorded, False
-        return bool(lost) or was_recorded
+        was_captured, self._is_captured = self._is_captured, False
+        return bool(lost) or was_captured
 
-    def close(self, timeouts: float = DRAIN_TIMEOUT) -> str | None:
-        """Let what is in flight end, and let go of everything.
+    def close(self, drain_timeout: float = SHUTDOWN_DRAIN_TIMEOUT) -> str | None:
+        """Wait for what is in flight, and release everything.
 
         Args:
-            patience: seconds in which nothing ends, after which it is given up.
+            drain_timeout: seconds in which no operation ends, after which those that are left are aborted.
 
         Returns:
-            Why results are lost, if they are.
+            Why results are lost, or None if none are.
         """
-        reason = self._drain(timeouts)
+        reason = self._drain(drain_timeout)
         if reason is not None:
             self.abort(reason)
         elif self._staged is not None:
-            with suppress(CollectiveError):  # the device has failed, which has been told
+            with suppress(CollectiveError):  # the device has failed, which has been reported
                 self._staged.close()
         if self._communicators is not None:
-            self._communicators.close(RECORDED if self._is_recorded else None)
+            self._communicators.close(CAPTURED_CLOSE_TIMEOUTS if self._is_captured else None)
         self._communicators, self._nccl, self._staged = None, None, None
         return reason
 
-    def _drain(self, timeouts: float) -> str | None:
-        """Wait until nothing is in flight; why that will not be, if it will not."""
-        left, deadline = len(self._in_flight), time.monotonic() + timeouts
+    def _drain(self, drain_timeout: float) -> str | None:
+        """Wait until nothing is in flight; return why that will never be, or None."""
+        left, deadline = len(self._in_flight), time.monotonic() + drain_timeout
         while self._in_flight:
-            reason = self._trouble()
+            reason = self._peer_failure()
             if reason is not None:
                 return reason
             now = time.monotonic()
             try:
-                self.look(now)
+                self.check(now)
             except CollectiveError as error:
                 return str(error)
             if len(self._in_flight) < left:
-                left, deadline = len(self._in_flight), now + timeouts
+                left, deadline = len(self._in_flight), now + drain_timeout
             elif now > deadline:
-                return f"distrun.shutdown() was called, and operations on the GPU have not ended for {timeouts:g} s"
-            time.sleep(0.001)  # nothing tells the host that the device has passed an event, unless it blocks for it
+                return (
+                    f"distrun.shutdown() was called, and operations on the GPU have not ended for {drain_timeout:g} s"
+                )
+            # Nothing wakes the host when the device passes an event, unless it blocks for it, which an abort could not
+            # end.
+            time.sleep(0.001)
         return None

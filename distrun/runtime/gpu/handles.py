@@ -1,9 +1,12 @@
-"""Handles of operations on GPU buffers: done, to the host, when they are queued; the device follows by itself."""
+"""Handles of operations on GPU buffers: done, for the host, as soon as they are queued; the device follows by
+itself."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
+
+import numpy as np
 
 from distrun.runtime.gpu.buffers import Arena, Borrowed, DeviceBuffer
 from distrun.runtime.gpu.driver import Event
@@ -30,17 +33,17 @@ class GpuEngine(Engine, Protocol):
 class DeviceHandle(Handle):
     """One submitted operation on GPU buffers.
 
-    To be made by the thread, and on the current stream, that has queued the work which produces the inputs: the operation
-    starts on the device when that work is done.
+    It must be made by the thread, and on the current stream, that has queued the work which produces the inputs: the
+    operation starts on the device when that work is done.
     """
 
     engine: GpuEngine
     inputs: Sequence[DeviceBuffer]  # type: ignore[assignment]
     outputs: Sequence[DeviceBuffer]  # type: ignore[assignment]
     finished: Event | None = None
-    """Behind the operation on the communication stream; None until it is queued."""
+    """The event behind the operation on the communication stream; None until it is queued."""
     operation: InFlightOperation | None = None
-    """What keeps this handle until the device has passed `finished`."""
+    """The in-flight operation, which keeps this handle alive until the device has passed `finished`."""
 
     def __init__(
         self,
@@ -53,31 +56,35 @@ class DeviceHandle(Handle):
         *,
         arena: Arena,
     ) -> None:
-        """As `Handle`; `arena` is where inputs and outputs lie, and where room for further outputs comes from."""
+        """As in `Handle`. `arena` is where inputs and outputs lie, and where further outputs are allocated."""
         super().__init__(engine, request, inputs, outputs, collect, given)  # type: ignore[arg-type]
         self.arena = arena
-        self._progress_thread = engine.gpu().driver
-        self.kept: list[Any] = [buffer.owner for buffer in inputs if isinstance(buffer.owner, Borrowed)]
+        self._driver = engine.gpu().driver
+        self.kept_alive: list[Any] = [buffer.owner for buffer in inputs if isinstance(buffer.owner, Borrowed)]
         self.stream = arena.current_stream()
-        self.ready = self._progress_thread.record(self.stream)
+        self.ready = self._driver.record(self.stream)
 
     def poll(self) -> bool:
         """Whether the operation is done on the device, or has failed; never waits."""
         if not super().poll():
             return False
-        return self.finished is None or self._progress_thread.is_done(self.finished)
+        return self.finished is None or self._driver.is_done(self.finished)
 
     def wait(self) -> Any:
-        """Wait until the operation is queued; its result, which what the calling thread queues from now on may use.
+        """Wait until the operation is queued; return its result, for use by what the calling thread queues from now on.
 
-        The host does not wait for the device: to read the result there, synchronise as for any other GPU computation. Raises
-        as `Handle.wait` does.
+        The host does not wait for the device: to read the result on the host, synchronise as for any other GPU
+        computation. Raises as `Handle.wait` does.
         """
         if not self.done:
             self.engine.wait(self)
         if self.error is None and self.finished is not None:
             stream = self.arena.current_stream()
-            self._progress_thread.wait(stream, self.finished)
+            self._driver.wait(stream, self.finished)
             if stream == self.stream and self.operation is not None:
                 self.operation.release(self)
         return super().wait()
+
+
+Allocate = Callable[[DeviceHandle, int, np.dtype[Any]], DeviceBuffer]
+"""Allocates a result of a number of elements of a type, which the communication stream may write at once."""

@@ -1,4 +1,4 @@
-"""The memory that communication holds on this rank, noted by those who allocate it, by what it is for."""
+"""The communication memory of this rank: how much is held and what for, noted by whoever allocates it."""
 
 from __future__ import annotations
 
@@ -11,14 +11,15 @@ FUSION_BUFFERS = "fusion buffers"
 PINNED_STAGING = "pinned staging"
 
 _notes: dict[tuple[int, str], tuple[weakref.ref[Any], int]] = {}
-"""By the owner's id and the kind: the owner, and how many bytes."""
+"""The owner and its bytes, by the owner's id and the kind."""
 
 
 def note(kind: str, nbytes: int, owner: Any) -> None:
-    """Note that `owner` holds so many bytes from now on, until it is gone; what was noted of it for this kind is replaced.
+    """Note that `owner` holds `nbytes` bytes from now on, until it is garbage-collected; replaces its previous note of
+    this kind.
 
     Raises:
-        TypeError: there are no weak references to `owner`.
+        TypeError: `owner` does not support weak references.
     """
     key = id(owner), kind
 
@@ -31,7 +32,7 @@ def note(kind: str, nbytes: int, owner: Any) -> None:
 
 
 def noted() -> dict[str, int]:
-    """Return the bytes that are held now, by kind; only kinds of which there is something."""
+    """Return the bytes that are held now, by kind; kinds of which nothing is held are left out."""
     totals: defaultdict[str, int] = defaultdict(int)
     for (_, kind), (_, nbytes) in list(_notes.items()):
         totals[kind] += nbytes

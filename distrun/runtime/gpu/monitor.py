@@ -1,4 +1,4 @@
-"""The station: where the engine of a rank finds its GPU, and looks after what is in flight there."""
+"""The GPU monitor: gives the engine of a rank its GPU, and watches what is in flight there."""
 
 from __future__ import annotations
 
@@ -18,45 +18,46 @@ if TYPE_CHECKING:
 log = logging.getLogger("distrun")
 
 CHECK_INTERVAL = 0.1
-"""Seconds between two looks at what is in flight."""
+"""Seconds between two checks of what is in flight."""
 DRAIN_TIMEOUT = 1.0
 """Seconds in which what is in flight should end when the script has failed."""
 
 
 class GpuMonitor:
-    """Makes the `Gpu` when it is first needed: a rank that has only arrays in host memory never touches CUDA."""
+    """The engine's view of this rank's GPU. The `Gpu` is made on first use: a rank with arrays in host memory only
+    never touches CUDA."""
 
     def __init__(
         self,
-        setting: GpuConfig | None,
-        host: Backend,
-        fallen: Callable[[], str | None] = lambda: None,
+        config: GpuConfig | None,
+        host_backend: Backend,
+        peer_failure: Callable[[], str | None] = lambda: None,
         alert: Callable[[], None] = lambda: None,
     ) -> None:
         """
         Args:
-            setting: None on a rank that is bound to no GPU.
-            host: carries arrays between the ranks' memories.
-            fallen: says which rank is gone, if any is; any thread asks.
-            alert: called when there is something to look after and nothing was before.
+            config: None on a rank that is bound to no GPU.
+            host_backend: moves arrays between the ranks' host memories.
+            peer_failure: returns which rank is gone, or None; called by any thread.
+            alert: called when there is something to check and nothing was before.
         """
-        self._config = setting
-        self._host = host
-        self._fallen = fallen
+        self._config = config
+        self._host_backend = host_backend
+        self._peer_failure = peer_failure
         self._alert = alert
         self._lock = threading.Lock()
         self._gpu: Gpu | None = None
-        self._is_relaxed = False
+        self._is_capture_relaxed = False
         self.trouble: str | None = None
         """Why nothing can be completed on the GPU any more."""
         self.unreported_error: str | None = None
-        """The same, while results have been lost and no call has raised that yet."""
+        """The same reason while results are lost and no call has raised it yet."""
 
     def gpu(self) -> Gpu:
-        """The GPU.
+        """Return the GPU, made by the first call.
 
         Raises:
-            UsageError: this rank has none, or it cannot be used.
+            UsageError: this rank has no GPU, or it cannot be used.
         """
         if self._gpu is None:
             if self._config is None:
@@ -68,56 +69,60 @@ class GpuMonitor:
                 self._gpu = self._gpu or self._make(self._config)
         return self._gpu
 
-    def _make(self, setting: GpuConfig) -> Gpu:
-        from distrun.runtime.gpu.gpu import Gpu  # not for ranks without
+    def _make(self, config: GpuConfig) -> Gpu:
+        from distrun.runtime.gpu.gpu import Gpu  # only here: ranks without GPU tensors need none of it
 
-        return Gpu(setting, self._host, self._fallen, self._alert)
+        return Gpu(config, self._host_backend, self._peer_failure, self._alert)
 
     @property
     def is_busy(self) -> bool:
-        """Whether there is anything to look after."""
+        """Whether there is anything to check."""
         return self._gpu is not None and self._gpu.is_busy
 
     def check(self) -> str | None:
-        """See whether what is in flight can still end, and give it up if not: why. By the engine's own thread."""
+        """Check what is in flight, and abort it if it cannot end. For the engine's own thread.
+
+        Returns:
+            Why nothing can be completed any more, or None.
+        """
         if self._gpu is None or self.trouble is not None:
             return self.trouble
-        if not self._is_relaxed:
-            self._is_relaxed = True
+        if not self._is_capture_relaxed:
+            self._is_capture_relaxed = True
             self._gpu.driver.relax_capture()
-        return self._look(self._gpu)
+        return self._check(self._gpu)
 
     def check_from_waiter(self) -> None:
-        """The same by another thread, while the engine's own may be stuck in NCCL, which waits for other ranks."""
+        """Check from another thread than the engine's own, which may be stuck in NCCL, waiting for other ranks."""
         if self._gpu is not None and self.trouble is None:
             with self._gpu.driver.relaxed_capture():
-                self._look(self._gpu)
+                self._check(self._gpu)
 
-    def _look(self, gpu: Gpu) -> str | None:
-        reason = self._fallen()
+    def _check(self, gpu: Gpu) -> str | None:
+        reason = self._peer_failure()
         try:
             if reason is None:
-                gpu.look(time.monotonic())
+                gpu.check(time.monotonic())
         except CollectiveError as error:
             reason = str(error)
         if reason is not None:
-            log.error("operations on the GPU are given up: %s", reason)  # the script may not ask for their results
+            # Logged as well, because the script may never ask for the results.
+            log.error("operations on the GPU are given up: %s", reason)
             self.abort(reason)
         return reason
 
     def abort(self, reason: str) -> None:
         """End what runs on the device."""
         if self._gpu is not None and self.trouble is None:
-            self.trouble = self.unreported_error = (
-                reason  # at once: who waits for the device is free, and told, before the next line ends
-            )
+            # Both are set before the abort: it frees a thread that waits for the device, which must find the reason at
+            # once.
+            self.trouble = self.unreported_error = reason
             if not self._gpu.abort(reason):
                 self.unreported_error = None
 
     def close(self, is_hurried: bool = False) -> None:
-        """Let what is in flight end, for which little time is given if nobody will need it, and let go of the GPU."""
+        """Wait for what is in flight, for a short time only if nobody will need it, and release the GPU."""
         if self._gpu is not None:
-            self.unreported_error = (
-                self._gpu.close(DRAIN_TIMEOUT) if is_hurried else self._gpu.close()
-            ) or self.unreported_error
+            lost = self._gpu.close(DRAIN_TIMEOUT) if is_hurried else self._gpu.close()
+            self.unreported_error = lost or self.unreported_error
             self._gpu = None

@@ -1,13 +1,14 @@
-"""Collectives on GPU buffers through the hosts' memory: for what NCCL cannot compute, and where there is no NCCL.
+"""Collectives on GPU buffers staged through the hosts' memory: for what NCCL cannot compute, and where there is no
+NCCL.
 
-The host waits here: for the inputs, which it copies into page-locked memory, and for the other ranks. Only the results' way
-back to the GPU is queued.
+Here the host does wait: for the inputs, which are copied into page-locked memory, and for the other ranks. Only the
+copies of the results back to the GPU are queued.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,12 +18,9 @@ from distrun.runtime.backends.base import Backend
 from distrun.runtime.backends.dispatch import execute
 from distrun.runtime.gpu.buffers import DeviceBuffer
 from distrun.runtime.gpu.driver import Driver, Event
-from distrun.runtime.gpu.handles import DeviceHandle
+from distrun.runtime.gpu.handles import Allocate, DeviceHandle
 from distrun.runtime.gpu.memory import PINNED_STAGING, note
 from distrun.runtime.operations.handle import Handle
-
-if TYPE_CHECKING:
-    from distrun.runtime.gpu.nccl_backend import Room
 
 Flat = NDArray[Any]
 
@@ -31,38 +29,39 @@ _GROWTH = 1 << 20  # bytes; the page-locked memory's size is a multiple of it
 
 
 class StagedBackend:
-    """One rank's part in the collectives of a group. One thread at a time performs, with the driver's GPU current.
+    """One rank's part in the collectives of a group. One thread at a time executes, with the driver's GPU current.
 
-    One allocation of page-locked memory serves all operations, and grows. Invariant: before the host writes to it, or another
-    takes its place, the device has come to the end of the copies from and to it.
+    One allocation of page-locked memory serves all operations, and grows. Page-locked, because only then does the
+    device copy by itself while the host goes on. Invariant: before the host writes to this memory, or replaces it by a
+    larger one, the device has finished the copies from and to it.
     """
 
-    def __init__(self, driver: Driver, stream: int, host: Backend) -> None:
-        self._progress_thread = driver
-        self._host = host
+    def __init__(self, driver: Driver, stream: int, host_backend: Backend) -> None:
+        self._driver = driver
+        self._host_backend = host_backend
         self._pinned: Flat = np.empty(0, np.uint8)
-        self._last: Event | None = None  # behind the last copies from it
+        self._last: Event | None = None  # behind the last copies out of it
         self.stream = stream
-        """On which to queue; may be changed between operations."""
+        """The stream on which copies are queued; may be changed between operations."""
 
     @property
     def pinned_bytes(self) -> int:
-        """Bytes of page-locked memory held."""
+        """The bytes of page-locked memory held."""
         return self._pinned.nbytes
 
-    def execute(self, handles: Sequence[DeviceHandle], room: Room, what: str) -> None:
-        """Carry out `handles`, all of one kind and, if there are several, of one fusion key; fills in their outputs.
+    def execute(self, handles: Sequence[DeviceHandle], allocate: Allocate, what: str) -> None:
+        """Execute `handles`, all of one kind and, if there are several, of one fusion key, and set their outputs.
 
-        `what` names them in errors.
+        `what` names them in error messages.
 
         Raises:
-            UsageError: a CUDA graph is being recorded, which cannot contain this.
+            UsageError: a CUDA graph is being captured, which cannot contain this.
         """
         request = handles[0].request
-        if self._progress_thread.is_capturing(self.stream):
+        if self._driver.is_capturing(self.stream):
             raise UsageError(
-                f"{what} of {request.dtype} goes through the host's memory, and a CUDA graph cannot contain that: keep it "
-                "out of the graph, or let NCCL do it"
+                f"{what} of {request.dtype} goes through the host's memory, and a CUDA graph cannot contain that: keep "
+                "it out of the graph, or let NCCL do it"
             )
         in_place = request.kind in ("allreduce", "broadcast")
         arrays = self._fetch(handles)
@@ -73,26 +72,28 @@ class StagedBackend:
             host_handle.key, host_handle.splits = handle.key, handle.splits
             host_handles.append(host_handle)
         with np.errstate(all="ignore"):  # overflow and NaN are results, as on any device
-            execute(self._host, host_handles)
+            execute(self._host_backend, host_handles)
         if in_place:
             for handle, mine in zip(handles, arrays, strict=True):
                 for array, buffers in zip(mine, _sets(handle), strict=True):
-                    self._give(array, buffers)
+                    self._copy_back(array, buffers)
         else:
-            self._hand_out(handles, host_handles, room)
-        self._last = self._progress_thread.record(self.stream)
+            self._copy_results(handles, host_handles, allocate)
+        self._last = self._driver.record(self.stream)
 
     def close(self) -> None:
-        """Let the device come to the end of the copies, whose memory goes."""
+        """Wait until the device has finished the copies, before their memory is freed."""
         if self._last is not None:
-            self._progress_thread.synchronize(self._last)
+            self._driver.synchronize(self._last)
             self._last = None
 
     def _fetch(self, handles: Sequence[DeviceHandle]) -> list[list[Flat]]:
-        """What each handle's operation starts from, in page-locked memory: an array for each of `_sets`. The host has waited
-        for it."""
+        """Copy each handle's inputs into page-locked memory, an array for each of `_sets`, and wait for the copies.
+
+        Of a broadcast, only the root's are copied: the other ranks' arrays are written by the host backend.
+        """
         if self._last is not None:
-            self._progress_thread.synchronize(self._last)
+            self._driver.synchronize(self._last)
         sets = [_sets(handle) for handle in handles]
         counts = [(sum(buffer.size for buffer in buffers), buffers[0].dtype) for those in sets for buffers in those]
         rest = iter(self._arrays(counts))
@@ -100,27 +101,30 @@ class StagedBackend:
         for handle, those, mine in zip(handles, sets, arrays, strict=True):
             request = handle.request
             if request.kind == "broadcast":
-                if request.root != self._host.rank:
+                if request.root != self._host_backend.rank:
                     continue
             else:
                 those = _input_sets(handle)
             for array, buffers in zip(mine, those, strict=True):
                 at = array.ctypes.data
                 for buffer in buffers:
-                    self._progress_thread.copy(at, buffer.pointer, buffer.nbytes, self.stream)
+                    self._driver.copy(at, buffer.pointer, buffer.nbytes, self.stream)
                     at += buffer.nbytes
-        self._progress_thread.synchronize(self._progress_thread.record(self.stream))
+        self._driver.synchronize(self._driver.record(self.stream))
         return arrays
 
-    def _give(self, array: Flat, buffers: Iterable[DeviceBuffer]) -> None:
-        """Queue the copy of an array in page-locked memory into buffers that are together as long."""
+    def _copy_back(self, array: Flat, buffers: Iterable[DeviceBuffer]) -> None:
+        """Queue the copy of an array in page-locked memory into buffers, which have as many elements together."""
         at = array.ctypes.data
         for buffer in buffers:
-            self._progress_thread.copy(buffer.pointer, at, buffer.nbytes, self.stream)
+            self._driver.copy(buffer.pointer, at, buffer.nbytes, self.stream)
             at += buffer.nbytes
 
-    def _hand_out(self, handles: Sequence[DeviceHandle], host_handles: Sequence[Handle], room: Room) -> None:
-        """Results that the host backend has put into memory of its own."""
+    def _copy_results(
+        self, handles: Sequence[DeviceHandle], host_handles: Sequence[Handle], allocate: Allocate
+    ) -> None:
+        """Queue the copies of results that the host backend has put into memory of its own, which is not
+        page-locked."""
         results = [output for handle in host_handles for output in handle.outputs]
         pinned = iter(self._arrays([(result.size, result.dtype) for result in results]))
         for handle, host_handle in zip(handles, host_handles, strict=True):
@@ -128,18 +132,18 @@ class StagedBackend:
             for result in host_handle.outputs:
                 array = next(pinned)
                 array[:] = result
-                outputs.append(room(handle, array.size, array.dtype))
-                self._give(array, outputs[-1:])
+                outputs.append(allocate(handle, array.size, array.dtype))
+                self._copy_back(array, outputs[-1:])
             handle.outputs, handle.received = outputs, host_handle.received
 
     def _arrays(self, counts: Sequence[tuple[int, np.dtype[Any]]]) -> list[Flat]:
-        """Arrays in the page-locked memory, in place of those that were there."""
+        """Return arrays in the page-locked memory, in place of those that were there."""
         starts, total = [], 0
         for count, dtype in counts:
             starts.append(total)
             total += -(-count * dtype.itemsize // _ALIGNMENT) * _ALIGNMENT
         if total > self._pinned.nbytes:
-            self._pinned = self._progress_thread.pinned(-(-total // _GROWTH) * _GROWTH, np.dtype(np.uint8))
+            self._pinned = self._driver.pinned(-(-total // _GROWTH) * _GROWTH, np.dtype(np.uint8))
             note(PINNED_STAGING, self.pinned_bytes, self)
         return [
             self._pinned[start : start + count * dtype.itemsize].view(dtype)
@@ -148,15 +152,18 @@ class StagedBackend:
 
 
 def _sets(handle: DeviceHandle) -> list[Sequence[DeviceBuffer]]:
-    """The buffers that become one array each on the host. An allreduce takes each list as one long array; other kinds take
-    one array per tensor."""
+    """Return the sets of buffers that become one array each on the host.
+
+    An allreduce takes all its tensors as one long array, other kinds take an array per tensor. Where an operation works
+    in place, these are its outputs.
+    """
     if handle.request.kind == "allreduce":
         return [handle.outputs] if handle.outputs else []
     return [[buffer] for buffer in (handle.outputs if handle.request.kind == "broadcast" else handle.inputs)]
 
 
 def _input_sets(handle: DeviceHandle) -> list[Sequence[DeviceBuffer]]:
-    """What is to be copied into the arrays of `_sets`."""
+    """Return the buffers whose elements are copied into the arrays of `_sets`."""
     if handle.request.kind == "allreduce":
         return [handle.inputs] if handle.inputs else []
     return [[buffer] for buffer in handle.inputs]

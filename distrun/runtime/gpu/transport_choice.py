@@ -1,4 +1,8 @@
-"""How data travels between the ranks' GPUs: through NCCL, or staged in the hosts' memory. All ranks choose the same."""
+"""The transport between the ranks' GPUs: NCCL, or staging through the hosts' memory.
+
+Each rank describes its GPU and its NCCL (`gpu_info`), the descriptions are gathered (`agree`), and every rank draws the
+same conclusion from them (`choose`, which is pure).
+"""
 
 from __future__ import annotations
 
@@ -16,47 +20,48 @@ from distrun.runtime.backends.base import Backend
 AUTO, NCCL, STAGED = "auto", "nccl", "staged"
 
 _VARIABLE = "DISTRUN_GPU_BACKEND"
-_LEAST = 21000  # ncclAvg came with 2.10
-_SHARING = 23000  # several ranks on a GPU: since 2.30
+_MINIMUM_VERSION = 21000  # ncclAvg came with 2.10
+_SHARING_VERSION = 23000  # NCCL accepts several ranks on one GPU since 2.30
 
 
 @dataclass(frozen=True)
-class Report:
-    """What one rank tells the others."""
+class GpuInfo:
+    """The facts about one rank's GPU and NCCL that the choice depends on."""
 
-    host: str
+    hostname: str
     bus_id: str
     """The PCI address of its GPU."""
     may_share: bool
-    """Whether it was told that ranks may share a GPU."""
+    """Whether the user allowed ranks to share a GPU (DISTRUN_SHARE_GPUS)."""
     version: int
-    """NCCL's version code, such as 23203; 0 without."""
+    """NCCL's version code, such as 23203; 0 if NCCL cannot be used."""
     missing: str
-    """Why there is none."""
+    """Why NCCL cannot be used; empty if it can."""
     wanted: str
-    """What DISTRUN_GPU_BACKEND says; that of rank 0 counts."""
+    """The value of DISTRUN_GPU_BACKEND; rank 0's counts."""
 
 
 @dataclass(frozen=True)
-class Choice:
-    """How it is to be done."""
+class TransportChoice:
+    """The transport that all ranks use."""
 
     kind: str
     """`NCCL` or `STAGED`."""
-    shares: bool
+    shares_gpus: bool
     """Whether some ranks share a GPU."""
     reason: str = ""
-    """Why it is staged."""
+    """Why data is staged; empty for NCCL."""
 
 
-def report(host: str, bus_id: str, may_share: bool, environ: Mapping[str, str] = os.environ) -> Report:
-    """This rank's report."""
+def gpu_info(hostname: str, bus_id: str, may_share: bool, environ: Mapping[str, str] = os.environ) -> GpuInfo:
+    """Describe this rank's GPU, whose PCI address is `bus_id`, and its NCCL."""
     version, missing = nccl_version()
-    return Report(host, bus_id, may_share, version, missing, environ.get(_VARIABLE) or AUTO)
+    return GpuInfo(hostname, bus_id, may_share, version, missing, environ.get(_VARIABLE) or AUTO)
 
 
 def nccl_version() -> tuple[int, str]:
-    """The version code of the NCCL that cupy uses here, such as 23203; or 0, and why there is none."""
+    """Return the version code of the NCCL that cupy uses, such as 23203, and ""; or 0 and the reason why there is
+    none."""
     try:
         from cupy.cuda import nccl
     except ImportError as error:
@@ -66,86 +71,91 @@ def nccl_version() -> tuple[int, str]:
     return int(nccl.get_version()), ""
 
 
-def agree(own: Report, host: Backend) -> Choice:
-    """Make the choice, with the other ranks; collective.
+def agree(own_info: GpuInfo, host_backend: Backend) -> TransportChoice:
+    """Choose the transport together with the other ranks. Collective.
 
     Raises:
-        UsageError: as `choose`; on all ranks.
+        UsageError: as in `choose`, on all ranks.
     """
-    message = np.frombuffer(json.dumps(asdict(own)).encode(), np.uint8)
-    flat, counts = host.allgather(message, "the choice of how data travels between GPUs")
+    message = np.frombuffer(json.dumps(asdict(own_info)).encode(), np.uint8)
+    flat, counts = host_backend.allgather(message, "the choice of how data travels between GPUs")
     parts = np.split(flat, np.cumsum(counts)[:-1])
-    return choose([Report(**json.loads(part.tobytes())) for part in parts])
+    return choose([GpuInfo(**json.loads(part.tobytes())) for part in parts])
 
 
-def choose(reports: Sequence[Report]) -> Choice:
-    """The choice that follows from the reports, by rank.
+def choose(infos: Sequence[GpuInfo]) -> TransportChoice:
+    """Choose the transport from the descriptions of all GPUs, in rank order.
 
     Raises:
-        UsageError: what rank 0 wants is impossible, ranks share a GPU and may not, or their NCCLs cannot talk to each other.
+        UsageError: rank 0 asks for a transport that is unknown or impossible, ranks share a GPU without permission, or
+            their versions of NCCL differ.
     """
-    wanted = reports[0].wanted
+    wanted = infos[0].wanted
     if wanted not in (AUTO, NCCL, STAGED):
         raise UsageError(f"{_VARIABLE}={wanted!r} on rank 0: use {AUTO}, {NCCL} or {STAGED}")
-    shared = _shared(reports)
+    shared = _shared(infos)
     for ranks in shared:
-        if not all(reports[rank].may_share for rank in ranks):
-            gpu = reports[ranks[0]]
+        if not all(infos[rank].may_share for rank in ranks):
+            gpu = infos[ranks[0]]
             raise UsageError(
-                f"{_several(ranks)} use one GPU, {gpu.bus_id} of {gpu.host}: start fewer ranks there, let each see one of its "
-                "own (CUDA_VISIBLE_DEVICES), or set DISTRUN_SHARE_GPUS=1"
+                f"{_format_ranks(ranks)} use one GPU, {gpu.bus_id} of {gpu.hostname}: start fewer ranks there, let "
+                "each see one of its own (CUDA_VISIBLE_DEVICES), or set DISTRUN_SHARE_GPUS=1"
             )
     if wanted == STAGED:
-        return Choice(STAGED, bool(shared), f"{_VARIABLE}={STAGED}")
-    obstacle = _obstacle(reports, shared)
+        return TransportChoice(STAGED, bool(shared), f"{_VARIABLE}={STAGED}")
+    obstacle = _obstacle(infos, shared)
     if not obstacle:
-        return Choice(NCCL, bool(shared))
+        return TransportChoice(NCCL, bool(shared))
     if wanted == NCCL:
         raise UsageError(f"{_VARIABLE}={NCCL} cannot be: {obstacle}")
-    return Choice(STAGED, bool(shared), obstacle)
+    return TransportChoice(STAGED, bool(shared), obstacle)
 
 
-def _obstacle(reports: Sequence[Report], shared: Sequence[Sequence[int]]) -> str:
-    """Why NCCL cannot be used; empty if it can."""
-    if len(reports) == 1:
-        return ""  # nothing travels
-    for rank, one in enumerate(reports):
-        if not one.version:
-            return f"rank {rank} (on {one.host}) has no NCCL, as {one.missing}"
-        if one.version < _LEAST:
-            return f"rank {rank} (on {one.host}) has NCCL {_spelled(one.version)}: update it to {_spelled(_LEAST)} or newer"
+def _obstacle(infos: Sequence[GpuInfo], shared: Sequence[Sequence[int]]) -> str:
+    """Return why NCCL cannot be used, or "" if it can."""
+    if len(infos) == 1:
+        return ""  # nothing is transferred
+    for rank, info in enumerate(infos):
+        if not info.version:
+            return f"rank {rank} (on {info.hostname}) has no NCCL, as {info.missing}"
+        if info.version < _MINIMUM_VERSION:
+            found, needed = _format_version(info.version), _format_version(_MINIMUM_VERSION)
+            return f"rank {rank} (on {info.hostname}) has NCCL {found}: update it to {needed} or newer"
     versions = defaultdict(list)
-    for rank, one in enumerate(reports):
-        versions[one.version].append(rank)
-    if len(versions) > 1:  # NCCL refuses it, to the last digit
-        those = ", ".join(f"{_spelled(version)} on {_several(ranks)}" for version, ranks in versions.items())
-        raise UsageError(
-            f"the ranks have different versions of NCCL ({those}): install the same everywhere, or set {_VARIABLE}={STAGED}"
+    for rank, info in enumerate(infos):
+        versions[info.version].append(rank)
+    if len(versions) > 1:  # NCCL connects only equal versions, patch level included
+        those = ", ".join(
+            f"{_format_version(version)} on {_format_ranks(ranks)}" for version, ranks in versions.items()
         )
-    if shared and reports[0].version < _SHARING:
+        raise UsageError(
+            f"the ranks have different versions of NCCL ({those}): install the same everywhere, or set "
+            f"{_VARIABLE}={STAGED}"
+        )
+    if shared and infos[0].version < _SHARING_VERSION:
         return (
-            f"{_several(shared[0])} share a GPU, which NCCL {_spelled(reports[0].version)} refuses: update it to "
-            f"{_spelled(_SHARING)} or newer"
+            f"{_format_ranks(shared[0])} share a GPU, which NCCL {_format_version(infos[0].version)} refuses: update "
+            f"it to {_format_version(_SHARING_VERSION)} or newer"
         )
     return ""
 
 
-def _shared(reports: Sequence[Report]) -> list[list[int]]:
-    """The ranks of each GPU that has several."""
+def _shared(infos: Sequence[GpuInfo]) -> list[list[int]]:
+    """Return the ranks of each GPU that several ranks use."""
     users = defaultdict(list)
-    for rank, one in enumerate(reports):
-        users[one.host, one.bus_id].append(rank)
+    for rank, info in enumerate(infos):
+        users[info.hostname, info.bus_id].append(rank)
     return [ranks for ranks in users.values() if len(ranks) > 1]
 
 
-def _several(ranks: Sequence[int]) -> str:
-    """Ranks for people: `rank 3`, `ranks 0, 1, 2, 3 and 12 more`."""
+def _format_ranks(ranks: Sequence[int]) -> str:
+    """Format ranks for a message: `rank 3`, `ranks 0, 1, 2, 3 and 12 more`."""
     shown = ", ".join(map(str, ranks[:4])) + (f" and {len(ranks) - 4} more" if len(ranks) > 4 else "")
     return f"rank {shown}" if len(ranks) == 1 else f"ranks {shown}"
 
 
-def _spelled(version: int) -> str:
-    """A version code for people: 23203 is 2.32.3. (Up to 2.8 there was one digit less.)"""
+def _format_version(version: int) -> str:
+    """Format a version code for a message: 23203 is 2.32.3. (Codes up to 2.8 have one digit less.)"""
     if version >= 10000:
         return f"{version // 10000}.{version // 100 % 100}.{version % 100}"
     return f"{version // 1000}.{version // 100 % 10}.{version % 100}"

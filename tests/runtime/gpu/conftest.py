@@ -1,6 +1,7 @@
 """What stands in for a GPU: stand-ins in which everything is done at once, and the simulated one, which takes its time.
 
-In both an address is that of host memory. The simulated GPU is tests/simulator, for this process and for jobs of real ranks.
+In both an address is that of host memory. The simulated GPU is tests/simulator, for this process and for jobs of real
+ranks.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from distrun.runtime.operations.reduction import Reduction
 
 SIMULATOR = Path(__file__).parents[2] / "simulator"
 
-# Stand-ins ----------------------------------------------------------------------------------------------------------------
+# Stand-ins ------------------------------------------------------------------------------------------------------------
 
 
 class Driver:
@@ -181,7 +182,7 @@ def stand_ins() -> SimpleNamespace:
     )
 
 
-# The simulated GPU --------------------------------------------------------------------------------------------------------
+# The simulated GPU ----------------------------------------------------------------------------------------------------
 
 
 @pytest.fixture

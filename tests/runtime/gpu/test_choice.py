@@ -9,34 +9,44 @@ import pytest
 
 from distrun.errors import UsageError
 from distrun.runtime.gpu import transport_choice
-from distrun.runtime.gpu.transport_choice import AUTO, NCCL, STAGED, Choice, Report, agree, choose, nccl_version, report
+from distrun.runtime.gpu.transport_choice import (
+    AUTO,
+    NCCL,
+    STAGED,
+    GpuInfo,
+    TransportChoice,
+    agree,
+    choose,
+    gpu_info,
+    nccl_version,
+)
 
 
-def a_report(
+def a_gpu(
     bus_id: str = "0000:01:00.0",
     host: str = "node1",
     may_share: bool = False,
     version: int = 23203,
     missing: str = "",
     wanted: str = AUTO,
-) -> Report:
-    return Report(host, bus_id, may_share, version, missing, wanted)
+) -> GpuInfo:
+    return GpuInfo(host, bus_id, may_share, version, missing, wanted)
 
 
-APART = [a_report("0000:01:00.0"), a_report("0000:02:00.0"), a_report("0000:01:00.0", "node2")]
+APART = [a_gpu("0000:01:00.0"), a_gpu("0000:02:00.0"), a_gpu("0000:01:00.0", "node2")]
 
 
 def test_gpus_of_their_own_go_through_nccl() -> None:
-    assert choose(APART) == Choice(NCCL, False)
+    assert choose(APART) == TransportChoice(NCCL, False)
 
 
 def test_shared_gpus_go_through_an_nccl_that_can() -> None:
-    assert choose([a_report(may_share=True, version=23000)] * 2) == Choice(NCCL, True)
+    assert choose([a_gpu(may_share=True, version=23000)] * 2) == TransportChoice(NCCL, True)
 
 
 def test_shared_gpus_are_staged_with_an_older_one() -> None:
-    chosen = choose([a_report(may_share=True, version=22907)] * 2)
-    assert (chosen.kind, chosen.shares) == (STAGED, True)
+    chosen = choose([a_gpu(may_share=True, version=22907)] * 2)
+    assert (chosen.kind, chosen.shares_gpus) == (STAGED, True)
     assert chosen.reason == "ranks 0, 1 share a GPU, which NCCL 2.29.7 refuses: update it to 2.30.0 or newer"
 
 
@@ -47,49 +57,49 @@ def test_shared_gpus_need_permission() -> None:
 
 
 def test_no_nccl() -> None:
-    chosen = choose([APART[0], a_report("0000:02:00.0", "node3", version=0, missing="it was eaten")])
-    assert chosen == Choice(STAGED, False, "rank 1 (on node3) has no NCCL, as it was eaten")
+    chosen = choose([APART[0], a_gpu("0000:02:00.0", "node3", version=0, missing="it was eaten")])
+    assert chosen == TransportChoice(STAGED, False, "rank 1 (on node3) has no NCCL, as it was eaten")
 
 
 def test_an_nccl_without_averages() -> None:
-    chosen = choose([APART[0], a_report("0000:02:00.0", version=2804)])
+    chosen = choose([APART[0], a_gpu("0000:02:00.0", version=2804)])
     assert chosen.kind == STAGED
     assert "rank 1 (on node1) has NCCL 2.8.4: update it to 2.10.0 or newer" in chosen.reason
 
 
 def test_different_versions_are_refused() -> None:
-    reports = [*APART, *(a_report(f"0000:0{place}:00.0", "node3", version=23004) for place in range(6))]
+    infos = [*APART, *(a_gpu(f"0000:0{place}:00.0", "node3", version=23004) for place in range(6))]
     with pytest.raises(UsageError, match=r"2\.32\.3 on ranks 0, 1, 2, 2\.30\.4 on ranks 3, 4, 5, 6 and 2 more"):
-        choose(reports)
+        choose(infos)
 
 
 def test_rank_0_decides_what_is_wanted() -> None:
-    staged = [a_report(wanted=STAGED), APART[1]]
-    assert choose(staged) == Choice(STAGED, False, "DISTRUN_GPU_BACKEND=staged")
-    assert choose(staged[::-1]) == Choice(NCCL, False)
-    assert choose([a_report(wanted=NCCL), APART[1]]) == Choice(NCCL, False)
+    staged = [a_gpu(wanted=STAGED), APART[1]]
+    assert choose(staged) == TransportChoice(STAGED, False, "DISTRUN_GPU_BACKEND=staged")
+    assert choose(staged[::-1]) == TransportChoice(NCCL, False)
+    assert choose([a_gpu(wanted=NCCL), APART[1]]) == TransportChoice(NCCL, False)
     with pytest.raises(UsageError, match=r"DISTRUN_GPU_BACKEND=nccl cannot be: rank 1 \(on node1\) has no NCCL"):
-        choose([a_report(wanted=NCCL), a_report("0000:02:00.0", version=0, missing="it was eaten")])
+        choose([a_gpu(wanted=NCCL), a_gpu("0000:02:00.0", version=0, missing="it was eaten")])
     with pytest.raises(UsageError, match="DISTRUN_GPU_BACKEND='gloo' on rank 0: use auto, nccl or staged"):
-        choose([a_report(wanted="gloo"), APART[1]])
+        choose([a_gpu(wanted="gloo"), APART[1]])
 
 
 def test_one_rank_needs_no_nccl() -> None:
-    assert choose([a_report(version=0, missing="it was eaten")]) == Choice(NCCL, False)
+    assert choose([a_gpu(version=0, missing="it was eaten")]) == TransportChoice(NCCL, False)
 
 
 def test_ranks_agree(stand_ins: SimpleNamespace) -> None:
     hosts = stand_ins.HostLayout(3)
-    reports = [*APART[:2], a_report(host="a host with a longer name", version=0, missing="it was eaten")]
-    chosen = hosts.run(lambda rank: agree(reports[rank], stand_ins.HostBackend(hosts, rank)))
-    assert chosen == [choose(reports)] * 3
+    infos = [*APART[:2], a_gpu(host="a host with a longer name", version=0, missing="it was eaten")]
+    chosen = hosts.run(lambda rank: agree(infos[rank], stand_ins.HostBackend(hosts, rank)))
+    assert chosen == [choose(infos)] * 3
 
 
 def test_a_report_says_what_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(transport_choice, "nccl_version", lambda: (23203, ""))
-    wanted = Report("node1", "0000:01:00.0", True, 23203, "", AUTO)
-    assert report("node1", "0000:01:00.0", True, {}) == wanted
-    assert report("node1", "0000:01:00.0", True, {"DISTRUN_GPU_BACKEND": "staged"}).wanted == STAGED
+    wanted = GpuInfo("node1", "0000:01:00.0", True, 23203, "", AUTO)
+    assert gpu_info("node1", "0000:01:00.0", True, {}) == wanted
+    assert gpu_info("node1", "0000:01:00.0", True, {"DISTRUN_GPU_BACKEND": "staged"}).wanted == STAGED
 
 
 class TestVersion:

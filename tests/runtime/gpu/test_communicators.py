@@ -12,7 +12,7 @@ import pytest
 from distrun.errors import CollectiveError, JobAbortedError, StallError
 from distrun.runtime.gpu import communicators
 from distrun.runtime.gpu.communicators import Communicators, set_environment
-from distrun.runtime.gpu.nccl import ITEMSIZES, OPS, Alone, NcclError
+from distrun.runtime.gpu.nccl import ITEMSIZES, OPS, NcclError, SingleRankCommunicator
 from distrun.runtime.operations.timeouts import Timeouts
 
 
@@ -110,7 +110,7 @@ def test_ranks_meet_under_one_name(stand_ins: SimpleNamespace, nccl: Nccl) -> No
 def test_alone(stand_ins: SimpleNamespace, nccl: Nccl) -> None:
     hosts = stand_ins.HostLayout(1)
     made = Communicators(driver_of(stand_ins, nccl), stand_ins.HostBackend(hosts, 0))
-    assert isinstance(made.get(), Alone)
+    assert isinstance(made.get(), SingleRankCommunicator)
     assert not nccl.made
     made.close()
 
@@ -147,7 +147,7 @@ def test_a_rank_that_is_gone_is_not_waited_for(stand_ins: SimpleNamespace, nccl:
             gone.append("rank 1 (process 4242) was killed by signal 9")
         return gone[0] if gone else None
 
-    made = Communicators(driver_of(stand_ins, nccl), FirstRank(), trouble=trouble)  # type: ignore[arg-type]
+    made = Communicators(driver_of(stand_ins, nccl), FirstRank(), peer_failure=trouble)  # type: ignore[arg-type]
     with pytest.raises(CollectiveError, match=r"NCCL on rank 0 connects the GPUs of 2 ranks .*: rank 1 .* was killed"):
         made.get()
     nccl.open.set()  # what comes too late is let go of

@@ -14,7 +14,8 @@ import pytest
 
 SIMULATOR = Path(__file__).parents[2] / "simulator"
 
-# Prints, for each name of a list from stdin: what kind of thing it is, its parameters as far as they can be had, its value.
+# Prints, for each name of a list from stdin: what kind of thing it is, its parameters as far as they can be had, its
+# value.
 DESCRIBE = r"""
 import importlib, inspect, json, re, sys
 
@@ -119,7 +120,8 @@ def test_every_name_and_parameter_is_cupys(simulated):
 
 
 def _fit(ours: list[str], theirs: list[str]) -> bool:
-    """Whether calls that ours takes are taken by cupy's: by the same names, in the same order; cupy may have more behind."""
+    """Whether calls that ours takes are taken by cupy's: by the same names, in the same order; cupy may have more
+    behind."""
     if {"args", "kwargs"} & set(theirs):
         return True
     ours, theirs = [name for name in ours if name != "self"], [name for name in theirs if name != "self"]

@@ -31,21 +31,21 @@ def submitted(driver, inputs=()):
     engine = SimpleNamespace(gpu=lambda: SimpleNamespace(driver=driver))
     handle = DeviceHandle(engine, REQUEST, inputs, arena=CupyArena(driver))
     handle.done, handle.finished = True, driver.record(0)
-    handle.operation = InFlightOperation("allreduce 'a'", [handle.ready], handle.finished, [handle], handle.kept)
+    handle.operation = InFlightOperation("allreduce 'a'", [handle.ready], handle.finished, [handle], handle.kept_alive)
     return handle
 
 
 def test_a_stream_that_waits_may_use_the_memory_again(driver):
     handle = submitted(driver)
     handle.wait()
-    assert handle.operation.kept_alive == []
+    assert handle.operation.handles == []
 
 
 def test_another_stream_that_waits_may_not(driver):
     handle = submitted(driver)
     with driver.cupy.cuda.Stream(non_blocking=True):
         handle.wait()
-    assert handle.operation.kept_alive == [handle]
+    assert handle.operation.handles == [handle]
 
 
 def test_memory_of_another_library_is_kept_until_the_device_is_done_with_it(driver):
@@ -55,7 +55,7 @@ def test_memory_of_another_library_is_kept_until_the_device_is_done_with_it(driv
     assert (own.owner is array, foreign.owner == Borrowed(array)) == (True, True)
     handle = submitted(driver, [own, foreign])
     handle.wait()
-    assert handle.operation.kept == [foreign.owner]
+    assert handle.operation.kept_alive == [foreign.owner]
 
 
 def test_a_stream_lives_as_long_as_what_started_from_it(driver):

@@ -37,7 +37,7 @@ def test_cargo_is_kept_until_the_device_is_done_with_it(device):
     in_flight.add(operation("a"))
     in_flight.add(operation("b"))
     device.passed |= {"a finished"}
-    in_flight.look(1.0)
+    in_flight.check(1.0)
     assert [left.what for left in in_flight.take_all()] == ["allreduce 'b'"]
     assert not in_flight
 
@@ -47,7 +47,7 @@ def test_nothing_lands_before_what_was_queued_first(device):
     in_flight.add(operation("a"))
     in_flight.add(operation("b"))
     device.passed |= {"b finished"}  # it cannot be on a stream; whoever fakes it gets nothing released early
-    in_flight.look(1.0)
+    in_flight.check(1.0)
     assert len(in_flight) == 2
 
 
@@ -55,19 +55,19 @@ def test_what_its_stream_waits_for_is_let_go_early():
     one, other = ["equal"], ["equal"]
     flying = operation("a", [one, other])
     flying.release(one)
-    assert [left is other for left in flying.kept_alive] == [True]
+    assert [left is other for left in flying.handles] == [True]
 
 
 def test_own_computation_is_not_waiting(device, caplog):
     in_flight = InFlight(device.is_done, Timeouts(warning=10, timeout=20))
     in_flight.add(operation("a"))
     for now in (0.0, 100.0, 1000.0):  # a long step of this rank's own
-        in_flight.look(now)
+        in_flight.check(now)
     device.passed |= {"a ready"}
-    in_flight.look(1000.0)
-    in_flight.look(1019.0)
+    in_flight.check(1000.0)
+    in_flight.check(1019.0)
     with pytest.raises(StallError, match=r"gave up after 20 s: allreduce 'a': .* this rank's GPU is ready"):
-        in_flight.look(1020.0)
+        in_flight.check(1020.0)
     assert "waiting for 19 s: allreduce 'a'" in caplog.text
 
 
@@ -77,7 +77,7 @@ def test_warnings_come_each_time_the_wait_has_doubled(device, caplog):
     in_flight.add(operation("a"))
     device.passed |= {"a ready"}
     for now in range(0, 100):
-        in_flight.look(float(now))
+        in_flight.check(float(now))
     assert [record.args[0] for record in caplog.records] == [10.0, 20.0, 40.0, 80.0]
 
 
@@ -86,20 +86,20 @@ def test_each_operation_has_its_own_time(device):
     in_flight.add(operation("a"))
     in_flight.add(operation("b"))
     device.passed |= {"a ready", "b ready"}
-    in_flight.look(0.0)
+    in_flight.check(0.0)
     device.passed |= {"a finished"}
-    in_flight.look(19.0)
-    in_flight.look(38.0)
+    in_flight.check(19.0)
+    in_flight.check(38.0)
     with pytest.raises(StallError, match="'b'"):
-        in_flight.look(39.0)
+        in_flight.check(39.0)
 
 
 def test_for_ever_is_for_ever(device, caplog):
     in_flight = InFlight(device.is_done, Timeouts(warning=0, timeout=0))
     in_flight.add(operation("a"))
     device.passed |= {"a ready"}
-    in_flight.look(0.0)
-    in_flight.look(1e9)
+    in_flight.check(0.0)
+    in_flight.check(1e9)
     assert not caplog.records
 
 
@@ -108,4 +108,4 @@ def test_a_failed_device_is_an_error(device):
     in_flight.add(operation("a"))
     device.failure = "GPU 0 has failed: cudaErrorIllegalAddress"
     with pytest.raises(DeviceError, match="IllegalAddress"):
-        in_flight.look(0.0)
+        in_flight.check(0.0)

@@ -14,14 +14,15 @@ from hypothesis import strategies as st
 from distrun.errors import UsageError
 from distrun.runtime.capabilities import communication_memory
 from distrun.runtime.gpu.buffers import DeviceBuffer
-from distrun.runtime.gpu.fusion_memory import FusionMemory, runs
+from distrun.runtime.gpu.fusion_memory import FusionMemory
 from distrun.runtime.gpu.memory import FUSION_BUFFERS
+from distrun.runtime.gpu.packing_plan import spans
 
 STREAM = 7
 
 
 @given(data=st.data())
-def test_runs(data: st.DataObject) -> None:
+def test_spans(data: st.DataObject) -> None:
     """The runs of all tensors, element by element, are the buffers' elements; neighbours in memory are one run."""
     itemsize = 4
     counts = data.draw(st.lists(st.integers(0, 5), max_size=5))
@@ -35,7 +36,7 @@ def test_runs(data: st.DataObject) -> None:
     while rest:
         sizes.append(data.draw(st.integers(1, rest)))
         rest -= sizes[-1]
-    found = list(runs(buffers, sizes))
+    found = list(spans(buffers, sizes))
     assert [sum(run.size for run in those) for those in found] == sizes
     flat = [run.pointer + place * itemsize for those in found for run in those for place in range(run.size)]
     assert flat == addresses

@@ -1,4 +1,5 @@
-"""Arrays on a GPU in distrun's own collectives, on the simulated GPU: cupy's, and what others show by their protocols."""
+"""Arrays on a GPU in distrun's own collectives, on the simulated GPU: cupy's, and what others show by their
+protocols."""
 
 from __future__ import annotations
 
@@ -33,7 +34,7 @@ def test_a_world_of_one(gpu_job):
     assert gpu_job(PROGRAM, 1).count("fine") == 1
 
 
-# What is on a GPU ---------------------------------------------------------------------------------------------------------
+# What is on a GPU -----------------------------------------------------------------------------------------------------
 
 
 class Exporting:
@@ -87,7 +88,7 @@ def test_torch_tensors_on_the_host_are_not_and_cuda_is_not_asked(monkeypatch):
     assert not is_on_gpu(torch.ones(2, requires_grad=True))
 
 
-# Arrays of others ---------------------------------------------------------------------------------------------------------
+# Arrays of others -----------------------------------------------------------------------------------------------------
 
 
 def driver_with(from_dlpack):

@@ -1,4 +1,5 @@
-"""What a user may meet with arrays on GPUs, on simulated ones: settings, what is missing, GPUs that are shared, early ends."""
+"""What a user may meet with arrays on GPUs, on simulated ones: settings, what is missing, GPUs that are shared, early
+ends."""
 
 from __future__ import annotations
 

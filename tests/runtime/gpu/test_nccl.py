@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from distrun.runtime.gpu import nccl
-from distrun.runtime.gpu.nccl import ITEMSIZES, OPS, Alone, Communicator, NcclError, remedy, unique_id
+from distrun.runtime.gpu.nccl import ITEMSIZES, OPS, Communicator, NcclError, SingleRankCommunicator, remedy, unique_id
 
 STREAM = 7
 
@@ -93,9 +93,9 @@ def test_an_error_tells_operation_rank_own_line_of_nccl_and_remedy(
     with pytest.raises(NcclError) as caught:
         communicator.all_reduce(1, 2, 3, "float32", "sum", STREAM)
     assert str(caught.value) == (
-        "allreduce failed in NCCL on rank 2: Call to connect returned Connection refused [NCCL_ERROR_SYSTEM_ERROR: unhandled "
-        "system error]; set NCCL_SOCKET_IFNAME to a network interface that reaches the other hosts, and let no firewall "
-        "stand between them"
+        "allreduce failed in NCCL on rank 2: Call to connect returned Connection refused [NCCL_ERROR_SYSTEM_ERROR: "
+        "unhandled system error]; set NCCL_SOCKET_IFNAME to a network interface that reaches the other hosts, and let "
+        "no firewall stand between them"
     )
 
 
@@ -194,7 +194,7 @@ def test_an_abort_ends_a_call_that_waits_in_another_thread(
 
 def test_alone_everything_is_a_copy(stand_ins: SimpleNamespace) -> None:
     driver = stand_ins.Driver()
-    alone = Alone(driver)
+    alone = SingleRankCommunicator(driver)
     source, target = bytearray(b"abcdefgh"), bytearray(8)
     here, there = (stand_ins.buffer_of(memory).pointer for memory in map(_array, (source, target)))
     with alone.group():

@@ -16,8 +16,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from distrun.runtime.gpu import nccl_backend
-from distrun.runtime.gpu.nccl import Alone, NcclError
-from distrun.runtime.gpu.nccl_backend import NcclBackend, takes
+from distrun.runtime.gpu.nccl import NcclError, SingleRankCommunicator
+from distrun.runtime.gpu.nccl_backend import NcclBackend
+from distrun.runtime.gpu.nccl_reduction import is_supported
 from distrun.runtime.gpu.packing import Piece
 from distrun.runtime.operations.dtypes import ELEMENT_TYPES
 from distrun.runtime.operations.reduction import Average, Max, Min, Product, ReduceOp, Reduction, Sum, check_op
@@ -49,7 +50,8 @@ class Packer:
 
 
 class Group:
-    """A communicator whose calls are carried out when all ranks have made theirs. Calls must agree as NCCL wants them to."""
+    """A communicator whose calls are carried out when all ranks have made theirs. Calls must agree as NCCL wants them
+    to."""
 
     def __init__(self, hosts: Any, rank: int, view: Callable) -> None:
         self._hosts, self.rank, self.size, self._view = hosts, rank, hosts.size, view
@@ -168,7 +170,7 @@ class Job:
 @pytest.fixture(autouse=True)
 def _small(monkeypatch: pytest.MonkeyPatch) -> None:
     """So that arrays of some hundred elements are large."""
-    monkeypatch.setattr(nccl_backend, "LARGE", 512)
+    monkeypatch.setattr(nccl_backend, "PACKED_BELOW", 512)
 
 
 def elements(generator: np.random.Generator, dtype: str, count: int) -> np.ndarray:
@@ -198,7 +200,7 @@ def expected(arrays: Sequence[np.ndarray], request: Request) -> np.ndarray:
 REDUCED = [
     (name, op)
     for name, op in itertools.product([*TYPES, "bool"], ReduceOp)
-    if takes(Request("allreduce", "x", name, ((1,),), op))
+    if is_supported(Request("allreduce", "x", name, ((1,),), op))
 ]
 
 
@@ -407,7 +409,9 @@ def test_a_world_of_one_needs_no_nccl(stand_ins: SimpleNamespace) -> None:
     """Every kind is a copy; the arithmetic is that of one rank."""
     driver = stand_ins.Driver()
     hosts = stand_ins.HostLayout(1)
-    backend = NcclBackend(driver, Alone(driver), Packer(stand_ins.view), STREAM, stand_ins.HostBackend(hosts, 0), 1)
+    backend = NcclBackend(
+        driver, SingleRankCommunicator(driver), Packer(stand_ins.view), STREAM, stand_ins.HostBackend(hosts, 0), 1
+    )
     array = np.arange(1, 7, dtype=np.float32)
 
     def outcome(request: Request, **given: Any) -> Any:
@@ -435,10 +439,10 @@ def test_nccl_computes_what_means_the_same_there(dtype: str) -> None:
         else:
             wanted = floating or dtype == "bool" or (whole and op is not Average and factors == (1.0, 1.0))
         for kind in ("allreduce", "reducescatter"):
-            assert takes(Request(kind, "x", dtype, ((3,),), op, -1, *factors)) is wanted
+            assert is_supported(Request(kind, "x", dtype, ((3,),), op, -1, *factors)) is wanted
     for kind in ("broadcast", "allgather", "alltoall"):
-        assert takes(Request(kind, "x", dtype, ((3,),)))
-    assert not takes(Request("barrier", None, "uint8", ()))
+        assert is_supported(Request(kind, "x", dtype, ((3,),)))
+    assert not is_supported(Request("barrier", None, "uint8", ()))
 
 
 def test_booleans_stay_booleans(stand_ins: SimpleNamespace) -> None:

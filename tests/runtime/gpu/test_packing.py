@@ -12,7 +12,7 @@ import pytest
 from distrun.errors import CollectiveError, UsageError
 from distrun.runtime.gpu.driver import Driver
 from distrun.runtime.gpu.packing import Packer, Piece
-from distrun.tensor_fusion.device_packing import PIECES, TABLE, THREADS, choose
+from distrun.tensor_fusion.device_packing import PIECES, TABLE, THREADS, choose_variant
 
 FLOATS = ("float16", "bfloat16", "float32", "float64")
 
@@ -51,7 +51,7 @@ def packer(cupy) -> Packer:
 
 def test_many_arrays_are_one_launch_on_the_stream_that_is_told(cupy, packer):
     packer.copy([Piece(1 << 20, i << 30, 100) for i in range(1, PIECES + 1)], "float32", "float32", 1.0, 77)
-    assert cupy.launched == [(choose("float32", "float32", 1).options, (PIECES,), (THREADS,), 77)]
+    assert cupy.launched == [(choose_variant("float32", "float32", 1).options, (PIECES,), (THREADS,), 77)]
 
 
 def test_more_arrays_than_the_table_holds_are_several(cupy, packer):
@@ -69,7 +69,10 @@ def test_a_variant_is_made_once(cupy, packer):
     for name in ("int8", "float64", "bool"):
         packer.copy([Piece(1 << 20, 1 << 30, 100)], name, name, 1.0, 0)
     packer.copy([Piece(1 << 20, 1 << 30, 100)], "float64", "float64", 0.5, 0)
-    assert cupy.compiled == [choose("int8", "int8", 1).options, choose("float64", "float64", 0.5).options]
+    assert cupy.compiled == [
+        choose_variant("int8", "int8", 1).options,
+        choose_variant("float64", "float64", 0.5).options,
+    ]
 
 
 def test_what_cupy_raises_becomes_an_error_of_the_operation(cupy, packer):
@@ -83,7 +86,7 @@ def test_integers_are_not_scaled(packer):
         packer.copy([Piece(1 << 20, 1 << 30, 100)], "int8", "int8", 0.5, 0)
 
 
-# On a GPU --------------------------------------------------------------------------------------------------------------
+# On a GPU -------------------------------------------------------------------------------------------------------------
 
 
 @pytest.fixture(scope="module")

@@ -1,7 +1,7 @@
 """The collectives on the GPU, every one with every dtype: on the simulated one and, where there is one, on a real GPU.
 
-Ranks share a real GPU if there is only one, which takes NCCL 2.30; with an older one what is tested is the way through the
-hosts' memory.
+Ranks share a real GPU if there is only one, which takes NCCL 2.30; with an older one what is tested is the way through
+the hosts' memory.
 """
 
 import os

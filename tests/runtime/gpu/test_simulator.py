@@ -49,7 +49,7 @@ def violations_of(simulated: ModuleType) -> str:
     return "\n".join(simulated.violations(clear=True))
 
 
-# Streams and events -----------------------------------------------------------------------------------------------------
+# Streams and events ---------------------------------------------------------------------------------------------------
 
 
 def test_a_stream_runs_in_order_behind_the_host(cupy):
@@ -165,7 +165,7 @@ def test_pointers_are_ints(cupy, wrong):
         cupy.cuda.runtime.memcpyAsync(wrong, 0, 0, 4, 0)
 
 
-# Devices ----------------------------------------------------------------------------------------------------------------
+# Devices --------------------------------------------------------------------------------------------------------------
 
 
 def test_streams_belong_to_devices(cupy):
@@ -217,7 +217,7 @@ def test_the_calls_are_recorded(simulated, cupy):
     assert (call.name, call.stream, call.thread) == ("eventRecord", stream.ptr, threading.current_thread().name)
 
 
-# Memory -----------------------------------------------------------------------------------------------------------------
+# Memory ---------------------------------------------------------------------------------------------------------------
 
 
 def test_memory_that_another_stream_still_uses_must_not_be_freed(simulated, cupy):
@@ -332,7 +332,7 @@ def test_arrays(cupy):
         cupy.from_dlpack(np.zeros(3))
 
 
-# Kernels ----------------------------------------------------------------------------------------------------------------
+# Kernels --------------------------------------------------------------------------------------------------------------
 
 KERNEL = r"""
 struct Table { float factor; long long target[2]; };
@@ -377,7 +377,7 @@ def test_kernels_hold_the_memory_they_point_to(simulated, cupy):
     stream.synchronize()
 
 
-# Capture ----------------------------------------------------------------------------------------------------------------
+# Capture --------------------------------------------------------------------------------------------------------------
 
 
 def test_a_captured_graph_runs_when_it_is_launched(simulated, cupy):
@@ -458,7 +458,7 @@ def test_a_relaxed_thread_may_ask_during_a_capture(simulated, cupy):
     simulated.end_capture(stream)
 
 
-# NCCL, ranks in threads ---------------------------------------------------------------------------------------------------
+# NCCL, ranks in threads -----------------------------------------------------------------------------------------------
 
 
 class Ranks:
@@ -679,7 +679,7 @@ def test_two_ranks_do_not_share_a_gpu(cupy, monkeypatch):
     assert statuses() == [5, 5]
 
 
-# Real processes -----------------------------------------------------------------------------------------------------------
+# Real processes -------------------------------------------------------------------------------------------------------
 
 PROGRAM = """
 import os, sys
@@ -770,7 +770,7 @@ def test_violations_fail_the_process(tmp_path):
         assert "out of bounds" in error
 
 
-# Ranks of distrun ---------------------------------------------------------------------------------------------------------
+# Ranks of distrun -----------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("size", [2, (1, 1)], ids=["host", "hosts"])

@@ -37,7 +37,8 @@ def outputs(handle: Any) -> list[list]:
 
 @pytest.mark.parametrize("in_place", [True, False])
 def test_allreduce(stand_ins: SimpleNamespace, in_place: bool) -> None:
-    """Of what NCCL cannot do: an average of integers. Several handles; inputs and outputs are cut at different places."""
+    """Of what NCCL cannot do: an average of integers. Several handles; inputs and outputs are cut at different
+    places."""
     job = Job(stand_ins)
     requests = [
         Request("allreduce", name, "int16", shapes, Average) for name, shapes in (("a", ((3,), (2,))), ("b", ((1,),)))

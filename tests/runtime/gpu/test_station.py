@@ -1,4 +1,4 @@
-"""The engine's station: no GPU is touched before it is needed, and what cannot be completed is ended once."""
+"""The GPU monitor: no GPU is touched before it is needed, and what cannot be completed is ended once."""
 
 import pytest
 
@@ -17,8 +17,8 @@ class FakeGpu:
     def relax_capture(self):
         self.calls.append("relax_capture")
 
-    def look(self, now):
-        self.calls.append("look")
+    def check(self, now):
+        self.calls.append("check")
         if self.trouble:
             raise CollectiveError(self.trouble)
 
@@ -30,10 +30,10 @@ class FakeGpu:
 
 
 @pytest.fixture
-def station_of(monkeypatch):
+def monitor_of(monkeypatch):
     def make(gpu, fallen=lambda: None):
         made = GpuMonitor(GpuConfig(0, "host"), None, fallen)
-        monkeypatch.setattr(made, "_make", lambda setting: gpu)
+        monkeypatch.setattr(made, "_make", lambda config: gpu)
         return made
 
     return make
@@ -44,9 +44,9 @@ def test_a_rank_on_the_cpu_is_told_why_its_tensor_cannot_travel():
         GpuMonitor(None, None).gpu()
 
 
-def test_nothing_is_made_before_it_is_needed(station_of):
+def test_nothing_is_made_before_it_is_needed(monitor_of):
     gpu = FakeGpu()
-    monitor = station_of(gpu)
+    monitor = monitor_of(gpu)
     assert (monitor.is_busy, monitor.check()) == (False, None)
     monitor.abort("x")
     monitor.close()
@@ -54,26 +54,26 @@ def test_nothing_is_made_before_it_is_needed(station_of):
     assert monitor.gpu() is gpu
 
 
-def test_looking_disturbs_no_capture_of_a_graph(station_of):
+def test_looking_disturbs_no_capture_of_a_graph(monitor_of):
     gpu = FakeGpu()
-    monitor = station_of(gpu)
+    monitor = monitor_of(gpu)
     monitor.gpu()
     assert monitor.check() is monitor.check() is None
-    assert gpu.calls == ["relax_capture", "look", "look"]
+    assert gpu.calls == ["relax_capture", "check", "check"]
 
 
-def test_an_asynchronous_error_ends_everything_once(station_of):
+def test_an_asynchronous_error_ends_everything_once(monitor_of):
     gpu = FakeGpu("NCCL on rank 1: remote error")
-    monitor = station_of(gpu)
+    monitor = monitor_of(gpu)
     monitor.gpu()
     assert [monitor.check() for _ in range(3)] == ["NCCL on rank 1: remote error"] * 3
     monitor.abort("another")
-    assert gpu.calls == ["relax_capture", "look", "abort: NCCL on rank 1: remote error"]
+    assert gpu.calls == ["relax_capture", "check", "abort: NCCL on rank 1: remote error"]
 
 
-def test_a_rank_that_is_gone_ends_everything_without_asking_the_device(station_of):
+def test_a_rank_that_is_gone_ends_everything_without_asking_the_device(monitor_of):
     gpu = FakeGpu()
-    monitor = station_of(gpu, lambda: "rank 1 (process 7) was killed by SIGKILL")
+    monitor = monitor_of(gpu, lambda: "rank 1 (process 7) was killed by SIGKILL")
     monitor.gpu()
     assert monitor.check() == "rank 1 (process 7) was killed by SIGKILL"
     assert gpu.calls == ["relax_capture", "abort: rank 1 (process 7) was killed by SIGKILL"]

@@ -30,10 +30,10 @@ def play(is_on_gpu=lambda tensor: True):
     cuda.TorchArena.current_stream = lambda self: current_stream()
     cuda.TorchArena.empty = empty
     cuda.TorchArena.keep = lambda self, tensor: None
-    cuda.is_capturing = lambda: bool(current_stream()) and _progress_thread().is_capturing(current_stream())
+    cuda.is_capturing = lambda: bool(current_stream()) and _driver().is_capturing(current_stream())
 
 
-def _progress_thread():
+def _driver():
     from distrun.runtime import world
 
     return world.engine().gpu().driver

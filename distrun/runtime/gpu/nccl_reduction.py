@@ -1,0 +1,62 @@
+"""Reductions in NCCL's terms: which of its element types and operators give a request the meaning that it has on the
+host."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from distrun.runtime.operations.reduction import Average, Max, Min, Product, ReduceOp, Sum
+from distrun.runtime.operations.request import Request
+
+BYTES = "uint8"
+"""NCCL's element type for what is only copied."""
+
+_FLOATS = ("float16", "bfloat16", "float32", "float64")
+_INTEGERS = ("int8", "uint8", "int32", "uint32", "int64", "uint64")
+_PARTS = {"complex64": "float32", "complex128": "float64"}  # of a complex number: two of these
+
+_OPS: dict[ReduceOp, str] = {Average: "avg", Sum: "sum", Min: "min", Max: "max", Product: "prod"}
+_BOOLEAN_OPS: dict[ReduceOp, str] = {Average: "max", Sum: "max", Max: "max", Min: "min", Product: "min"}
+
+
+class NcclReduction(NamedTuple):
+    """A reduction in NCCL's terms."""
+
+    dtype: str
+    """NCCL's element type in memory."""
+    wire: str
+    """NCCL's element type in which elements are reduced."""
+    units: int
+    """How many of NCCL's elements make one element of the request: 2 for complex numbers."""
+    op: str
+    prescale: float
+    postscale: float
+
+    @property
+    def is_cast(self) -> bool:
+        """Whether elements are converted to be reduced."""
+        return self.dtype != self.wire
+
+
+def nccl_reduction(request: Request, wire: str = "") -> NcclReduction | None:
+    """Return how NCCL carries out a reduction, or None if its result would differ in meaning from the host's.
+
+    `wire` is the half-precision type in which elements travel; empty for their own.
+    """
+    dtype, op = request.dtype, request.op
+    if dtype in _FLOATS:
+        return NcclReduction(dtype, wire or dtype, 1, _OPS[op], request.prescale, request.postscale)
+    if dtype in _PARTS and op in (Sum, Average):
+        return NcclReduction(_PARTS[dtype], _PARTS[dtype], 2, _OPS[op], request.prescale, request.postscale)
+    if dtype == "bool":  # scale factors have no effect on booleans
+        return NcclReduction(BYTES, BYTES, 1, _BOOLEAN_OPS[op], 1.0, 1.0)
+    if dtype in _INTEGERS and op is not Average and request.prescale == request.postscale == 1.0:
+        return NcclReduction(dtype, dtype, 1, _OPS[op], 1.0, 1.0)
+    return None
+
+
+def is_supported(request: Request) -> bool:
+    """Whether NCCL can execute the request with the meaning that it has on the host. Everything else must be staged."""
+    if request.kind in ("allreduce", "reducescatter"):
+        return nccl_reduction(request) is not None
+    return request.kind in ("broadcast", "allgather", "alltoall")
