@@ -1,6 +1,6 @@
-"""Runs at the start of every Python process that has tests/simulator on its PYTHONPATH: makes a rank find its simulated GPU.
+"""Let a rank find its simulated GPU. Python runs this module at its start if tests/simulator is on the PYTHONPATH.
 
-Nothing is imported here that the process would not import anyway: modules of distrun are patched when they are.
+It imports nothing that the process would not import anyway: modules of distrun are patched when they are imported.
 """
 
 from __future__ import annotations
@@ -14,15 +14,16 @@ from types import ModuleType
 
 
 def _show_gpus(module: ModuleType) -> None:
-    """One folder per GPU, as NVIDIA's driver has them under /proc."""
+    """Make a folder per GPU, as NVIDIA's driver has them under /proc, and let distrun count those."""
     import tempfile
 
     count = int(os.environ["SIMULATED_GPUS"])
-    told = os.environ.get("SIMULATED_GPU_FOLDER")
-    folder = Path(told or f"{tempfile.gettempdir()}/simulated-gpus-{os.getuid()}-{count}")
+    given = os.environ.get("SIMULATED_GPU_FOLDER")
+    folder = Path(given or f"{tempfile.gettempdir()}/simulated-gpus-{os.getuid()}-{count}")
     for number in range(count):
         (folder / f"0000:{0x3B + number:02x}:00.0").mkdir(parents=True, exist_ok=True)
-    module._GPUS = folder  # type: ignore[attr-defined]
+    module._DRIVER = folder  # type: ignore[attr-defined]
+    module._NODES = folder / "no device nodes"  # type: ignore[attr-defined]
 
 
 def _show_libcuda(module: ModuleType) -> None:
@@ -31,11 +32,11 @@ def _show_libcuda(module: ModuleType) -> None:
     libcuda.patch(module)
 
 
-_PATCHES = {"distrun.runtime.devices.cuda": _show_gpus, "distrun.runtime.gpu.driver": _show_libcuda}
+_PATCHES = {"distrun.host.gpus": _show_gpus, "distrun.runtime.gpu.driver": _show_libcuda}
 
 
 class _Finder(importlib.abc.MetaPathFinder):
-    """Finds as Python does, and patches what is in _PATCHES when it has been executed."""
+    """Finds modules as Python does, and patches those in _PATCHES when they have been executed."""
 
     def find_spec(self, fullname, path=None, target=None):
         if fullname not in _PATCHES:

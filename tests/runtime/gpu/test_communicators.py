@@ -67,7 +67,7 @@ def nccl() -> Nccl:
 
 @pytest.fixture(autouse=True)
 def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(communicators, "LOOK", 0.002)
+    monkeypatch.setattr(communicators, "PEER_CHECK_INTERVAL", 0.002)
 
 
 def driver_of(stand_ins: SimpleNamespace, nccl: Nccl) -> Any:
@@ -202,7 +202,7 @@ def test_an_abort_ends_communicators(stand_ins: SimpleNamespace, nccl: Nccl) -> 
 def test_closing_ends_though_a_neighbour_does_not_come(
     stand_ins: SimpleNamespace, nccl: Nccl, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(communicators, "CLOSING", Timeouts(0.0, 0.01))
+    monkeypatch.setattr(communicators, "CLOSE_TIMEOUTS", Timeouts(0.0, 0.01))
     made = Communicators(driver_of(stand_ins, nccl), FirstRank())  # type: ignore[arg-type]
     made.get()
     nccl.open.clear()
@@ -236,7 +236,7 @@ def test_the_gpu_is_current_where_communicators_end(stand_ins: SimpleNamespace, 
 def test_an_abort_in_which_nccl_waits_is_left_to_itself(
     stand_ins: SimpleNamespace, nccl: Nccl, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(communicators, "CLOSING", Timeouts(0.0, 0.01))
+    monkeypatch.setattr(communicators, "CLOSE_TIMEOUTS", Timeouts(0.0, 0.01))
     is_graph_gone = threading.Event()
     monkeypatch.setattr(nccl, "abort", lambda: is_graph_gone.wait(20))
     made = Communicators(driver_of(stand_ins, nccl), FirstRank())  # type: ignore[arg-type]

@@ -133,7 +133,7 @@ def test_the_mark_is_read_where_dlpack_has_it():
             ("flags", ctypes.c_uint64),
         ]
 
-    assert Versioned.flags.offset == arrays._FLAGS
+    assert Versioned.flags.offset == arrays._FLAGS_OFFSET
 
 
 def test_arrays_of_jax_are_read_only_though_they_do_not_say_so(monkeypatch):

@@ -172,7 +172,7 @@ def test_closing_destroys_once(communicator: Communicator, fake: Fake) -> None:
 def test_an_abort_ends_a_call_that_waits_in_another_thread(
     communicator: Communicator, fake: Fake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(nccl, "GRACE", 0.01)
+    monkeypatch.setattr(nccl, "ABORT_GRACE", 0.01)
     fake.blocking["groupEnd"] = threading.Event()
     fake.failing["groupEnd"] = Error("NCCL_ERROR_INTERNAL_ERROR: internal error")
     errors: list[NcclError] = []
