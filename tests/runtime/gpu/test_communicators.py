@@ -261,7 +261,7 @@ def test_the_environment_is_set_where_gpus_are_shared(
     calls: list[str] = []
     monkeypatch.setattr(communicators, "set_environment", lambda: calls.append("set"))
     driver = driver_of(stand_ins, nccl)
-    Communicators(driver, FirstRank(), shares=False)  # type: ignore[arg-type]
+    Communicators(driver, FirstRank(), shares_gpus=False)  # type: ignore[arg-type]
     assert not calls
-    Communicators(driver, FirstRank(), shares=True)  # type: ignore[arg-type]
+    Communicators(driver, FirstRank(), shares_gpus=True)  # type: ignore[arg-type]
     assert calls == ["set"]
