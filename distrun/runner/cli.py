@@ -10,7 +10,7 @@ from typing import Any, NoReturn
 import click
 
 from distrun.errors import DistrunError, UsageError
-from distrun.runner import options as options_of
+from distrun.runner.options import connection_options, host_list, ssh_options
 from distrun.runner.planning.plan import LaunchRequest, describe, parse_ranks
 
 
@@ -66,7 +66,7 @@ _SETTINGS = {"allow_interspersed_args": False, "help_option_names": ["-h", "--he
     "others have what a login there gives, PYTHONPATH, DISTRUN_*, and what -x adds.",
 )
 @click.option("--wdir", metavar="DIR", help="Working directory of the ranks. Default: this one, on every host.")
-@options_of.reaching
+@connection_options
 @click.option(
     "--keepalive",
     type=_seconds,
@@ -173,7 +173,7 @@ def _run(options: dict[str, Any]) -> int:
     from distrun.runner.planning.prepare import prepare
 
     request = _request(options)
-    ssh = options_of.ssh(options, keepalive=options["keepalive"])
+    ssh = ssh_options(options, keepalive=options["keepalive"])
     plan = prepare(request, options["grace"], ssh)
     ranks = parse_ranks(request.rank_filter, plan.size) if request.rank_filter is not None else None
     if options["dry_run"]:
@@ -204,7 +204,7 @@ def _request(options: dict[str, Any]) -> LaunchRequest:
     return LaunchRequest(
         command=options["command"],
         np=options["np"],
-        hosts=tuple(options_of.hosts(options)),
+        hosts=tuple(host_list(options)),
         exports=options["exports"],
         wdir=options["wdir"],
         openmpi_env=options["openmpi_env"],

@@ -16,13 +16,13 @@ from distrun.runner.output.sinks import RankFiles, Sink
 from distrun.runner.planning import endpoints
 from distrun.runner.planning.plan import AgentPlan, LaunchPlan
 from distrun.runner.planning.ssh_config import SshOptions
-from distrun.runner.protocol.frames import Frame, Kind
+from distrun.runner.protocol.frames import Frame, FrameKind
 from distrun.runner.supervision import events, policy, signals
-from distrun.runner.supervision.failure_report import LastWords, tell
+from distrun.runner.supervision.failure_report import StderrTails, tell
 from distrun.runner.supervision.policy import Failure, Policy, State
 from distrun.runner.system import descendants
 
-_PRINT_PATIENCE = 2.0  # seconds a blocked terminal may delay the end of a job that a signal ended
+_PRINT_TIMEOUT = 2.0  # seconds a blocked terminal may delay the end of a job that a signal ended
 
 
 @dataclass(frozen=True)
@@ -72,7 +72,7 @@ class Job:
         self._queue: SimpleQueue[events.Event] = SimpleQueue()
         self._files = RankFiles(Path(options.output_dir), plan.size) if options.output_dir else None
         self._printer = Printer(stdout, stderr, options.style, self._files, self.post)
-        self._words = LastWords()
+        self._words = StderrTails()
         self._results: dict[int, bytearray] = {}
         self._pids: dict[int, int] = {}
         self._hosts = {rank.rank: agent.host for agent in plan.agents for rank in agent.ranks}
@@ -80,7 +80,7 @@ class Job:
         if plan.by_mpirun:
             self._names = {0: "mpirun"}
         self._agents: dict[str, AgentClient] = {}
-        self._is_guest = options.function is not None
+        self._is_embedded = options.function is not None
         self._parts = {part.host: part for part in plan.agents}
         remote = [part.host for part in plan.agents if part.remote]
         self._starter = starter
@@ -91,18 +91,18 @@ class Job:
 
     def output(self, agent: AgentClient, frame: Frame) -> None:
         """A rank wrote something (an agent's thread)."""
-        if frame.kind is Kind.STDERR:
+        if frame.kind is FrameKind.STDERR:
             self._words.record(frame.rank, frame.payload)
-        stream = "stderr" if frame.kind is Kind.STDERR else "stdout"
+        stream = "stderr" if frame.kind is FrameKind.STDERR else "stdout"
         self._printer.output(frame.rank, stream, frame.payload, agent.acknowledge)
 
     def result(self, frame: Frame) -> None:
         """A rank sent a piece of its result (an agent's thread)."""
         self._results.setdefault(frame.rank, bytearray()).extend(frame.payload)
 
-    def is_witness(self, rank: int) -> bool:
+    def reports_lost_peer(self, rank: int) -> bool:
         """Whether a rank that is gone blames a peer (an agent's thread)."""
-        return self._words.is_witness(rank)
+        return self._words.reports_lost_peer(rank)
 
     def post(self, event: events.Event) -> None:
         """Tell the decider (any thread, and signal handlers)."""
@@ -126,7 +126,7 @@ class Job:
                     self._let_go()
                 return self._conclude()
         finally:
-            if self._is_guest:
+            if self._is_embedded:
                 descendants.set_subreaper(False)
 
     def _start(self) -> None:
@@ -134,7 +134,7 @@ class Job:
         if self._options.notes:
             for note in self._plan.notes:
                 self._printer.say(f"distrun: {note}")
-        has_others = self._is_guest or self._plan.launcher == "srun"  # children that are not its local agent's
+        has_others = self._is_embedded or self._plan.launcher == "srun"  # children that are not its local agent's
         marker = f"DISTRUN_JOB={self._plan.job}" if has_others else None
         for part in self._plan.agents:
             if not part.remote:
@@ -161,8 +161,8 @@ class Job:
         self._tell(f"agent on {part.host} started (pid {process.pid})")
 
     def _start_ranks(self) -> None:
-        if self._plan.needs_answers:
-            self._parts = endpoints.completed(self._plan, lambda host: self._agents[host].process.answer)
+        if self._plan.needs_host_info:
+            self._parts = endpoints.completed(self._plan, lambda host: self._agents[host].process.host_info)
         for host, part in self._parts.items():
             self._agents[host].start_ranks(part, self._options.function)
         if self._options.stdin is not None:
@@ -189,9 +189,9 @@ class Job:
                 case policy.StartRanks():
                     self._start_ranks()
                 case policy.SignalRanks(signum):
-                    self._broadcast(Frame.number(Kind.SIGNAL, signum))
+                    self._broadcast(Frame.number(FrameKind.SIGNAL, signum))
                 case policy.FinishAgents(grace):
-                    self._broadcast(Frame.number(Kind.FINISH, grace))
+                    self._broadcast(Frame.number(FrameKind.FINISH, grace))
                 case policy.CleanUpAfter(host):
                     self._agents[host].clean_up()
                 case policy.KillAgents():
@@ -218,8 +218,8 @@ class Job:
         """Print the rest and the story. A blocked terminal is waited for, unless somebody is in a hurry."""
         failure, interrupted_by = self._policy.failure, self._policy.interrupted_by
         failure_report = None if failure is None else self._failure_report(failure)
-        self._printer.close(None if self._is_guest else failure_report)  # a guest's host tells it by raising
-        hurry = None if interrupted_by is None else time.monotonic() + _PRINT_PATIENCE
+        self._printer.close(None if self._is_embedded else failure_report)  # a guest's host tells it by raising
+        hurry = None if interrupted_by is None else time.monotonic() + _PRINT_TIMEOUT
         while (event := self._next_event(hurry)) is not None and not isinstance(event, events.Printed):
             if isinstance(event, events.SignalReceived):
                 break
@@ -244,9 +244,11 @@ class Job:
                 self._tell(f"{self._names[rank]} started (pid {pid})")
             case events.RankExited(rank, end):
                 self._tell(f"{self._names[rank]} {end}")
-            case events.AgentGone(host, ended, immortal):
-                if immortal:
-                    self._printer.say(f"distrun: processes on {host} that do not end, not even by SIGKILL: {immortal}")
+            case events.AgentGone(host, ended, unkillable):
+                if unkillable:
+                    self._printer.say(
+                        f"distrun: processes on {host} that do not end, not even by SIGKILL: {unkillable}"
+                    )
                 if ended:
                     self._tell(f"the agent on {host} ended what ranks had left behind, processes: {ended}")
             case events.SignalReceived(signum):

@@ -13,7 +13,7 @@ from distrun.runner.planning.ssh_config import SshOptions
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
-_REACHING = (
+_CONNECTION_OPTIONS = (
     click.option("--python", metavar="PATH", help="Python on other hosts; its bin is on PATH. Default: same as here."),
     click.option("-p", "--ssh-port", type=click.IntRange(1, 65535), metavar="PORT", help="SSH port of other hosts."),
     click.option("-i", "--ssh-identity-file", metavar="FILE", help="Private key to log in to other hosts with."),
@@ -24,14 +24,14 @@ _REACHING = (
 )
 
 
-def reaching(command: Command) -> Command:
+def connection_options(command: Command) -> Command:
     """Give a command the options that `ssh` reads."""
-    for option in reversed(_REACHING):
+    for option in reversed(_CONNECTION_OPTIONS):
         command = option(command)
     return command
 
 
-def ssh(options: Mapping[str, Any], **more: Any) -> SshOptions:
+def ssh_options(options: Mapping[str, Any], **more: Any) -> SshOptions:
     """What the options that `reaching` gives say."""
     return SshOptions(
         port=options["ssh_port"],
@@ -43,7 +43,7 @@ def ssh(options: Mapping[str, Any], **more: Any) -> SshOptions:
     )
 
 
-def hosts(options: Mapping[str, Any]) -> list[Host]:
+def host_list(options: Mapping[str, Any]) -> list[Host]:
     """What `--hosts` or `--hostfile` lists; nothing when neither is given.
 
     Raises:

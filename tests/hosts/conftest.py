@@ -28,7 +28,7 @@ _runner = importlib.util.module_from_spec(_spec)
 sys.modules["runner_conftest"] = _runner
 _spec.loader.exec_module(_runner)
 Distrun, DEADLINE = _runner.Distrun, _runner.DEADLINE
-python, _default_signals = _runner.python, _runner._default_signals
+python = _runner.python
 
 _PACKAGES = {"sshd": "openssh-server", "ssh-keygen": "openssh-client", "ip": "iproute2", "unshare": "util-linux"}
 _SEARCH = f"{Path(sys.executable).parent}:{os.environ.get('PATH', os.defpath)}"

@@ -372,7 +372,7 @@ def test_a_link_that_loses_large_packets_is_named_with_the_usual_cause(doctor):
 
 
 def test_a_host_that_dies_while_it_is_examined_does_not_stop_the_others(distrun, alpha, beta, tmp_path):
-    code = "import distrun.runner.doctor.machine_facts, os\ndistrun.runner.doctor.machine_facts.look = lambda: os._exit(3)\n"
+    code = "import distrun.runner.doctor.machine_facts, os\ndistrun.runner.doctor.machine_facts.gather = lambda: os._exit(3)\n"
     root = os.path.dirname(os.path.dirname(os.path.dirname(__file__)))
     code = f"import os, sys\nsys.path.insert(0, {root!r})\nif os.uname().nodename == 'alpha':\n    " + code.replace(
         "\n", "\n    "

@@ -72,12 +72,12 @@ def smi(root, script):
 
 
 def test_a_machine_without_gpus_has_none_and_no_problem(tmp_path):
-    assert gpus.look(tmp_path, missing, "/no/such/nvidia-smi") == gpus.Gpus()
+    assert gpus.gather(tmp_path, missing, "/no/such/nvidia-smi") == gpus.Gpus()
 
 
 def test_names_and_memory_come_from_nvidia_smi_and_the_rest_from_the_kernel(root):
     tool = smi(root, "printf 'NVIDIA H100 80GB HBM3, 81559\\nNVIDIA H100 80GB HBM3, 81559\\n'")
-    found = gpus.look(root, lambda: Driver(2, [(0, 1)]), tool)
+    found = gpus.gather(root, lambda: Driver(2, [(0, 1)]), tool)
     assert found.names == ["NVIDIA H100 80GB HBM3"] * 2
     assert found.memory == [81559 << 20] * 2
     assert found.driver == "550.54.15"
@@ -90,7 +90,7 @@ def test_names_and_memory_come_from_nvidia_smi_and_the_rest_from_the_kernel(root
 def test_without_nvidia_smi_names_come_from_the_kernel(root, monkeypatch):
     monkeypatch.setenv("PATH", str(root))
     write(root, "proc/driver/nvidia/version", OPEN)
-    found = gpus.look(root, missing)
+    found = gpus.gather(root, missing)
     assert found.names == ["NVIDIA H100 80GB HBM3"] * 2
     assert found.memory == []
     assert found.driver == "570.86.15"
@@ -99,27 +99,27 @@ def test_without_nvidia_smi_names_come_from_the_kernel(root, monkeypatch):
 
 def test_an_nvidia_smi_that_fails_is_a_problem_with_its_own_words(root):
     tool = smi(root, "echo 'Failed to initialize NVML: Driver/library version mismatch'; exit 18")
-    assert gpus.look(root, missing, tool).problem == (
+    assert gpus.gather(root, missing, tool).problem == (
         "nvidia-smi failed: Failed to initialize NVML: Driver/library version mismatch"
     )
 
 
 def test_an_nvidia_smi_that_hangs_is_given_up(root, monkeypatch):
     monkeypatch.setattr(gpus, "_PATIENCE", 0.2)
-    assert "did not answer" in gpus.look(root, missing, smi(root, "exec sleep 60")).problem
+    assert "did not answer" in gpus.gather(root, missing, smi(root, "exec sleep 60")).problem
 
 
 def test_gpus_without_a_driver_are_a_problem(root):
     (root / "proc/driver/nvidia/version").unlink()
     write(root, "sys/bus/pci/devices/0000:00:01.0/vendor", "0x1002\n")
-    assert gpus.look(root, missing, None).problem == "2 NVIDIA device(s), and no driver is loaded"
+    assert gpus.gather(root, missing, None).problem == "2 NVIDIA device(s), and no driver is loaded"
 
 
 def test_an_iommu_that_translates_is_found_unless_the_machine_is_virtual(root):
     write(root, f"sys/bus/pci/devices/{PLACES[1]}/iommu_group/type", "DMA-FQ\n")
-    assert gpus.look(root, missing, smi(root, "")).iommu == [PLACES[1]]
+    assert gpus.gather(root, missing, smi(root, "")).iommu == [PLACES[1]]
     write(root, "proc/cpuinfo", "flags\t\t: fpu hypervisor vme\n")
-    assert gpus.look(root, missing, smi(root, "")).iommu == []
+    assert gpus.gather(root, missing, smi(root, "")).iommu == []
 
 
 def test_a_broken_driver_tells_nothing_about_peers():
@@ -135,7 +135,7 @@ def test_a_broken_driver_does_not_tell_its_cuda():
 
 def test_cupy_is_found_by_its_packages(root, monkeypatch):
     monkeypatch.setattr(gpus, "_is_installed", lambda package: package == "cupy-cuda12x")
-    assert gpus.look(root, missing, smi(root, "")).cupy == "cupy-cuda12x"
+    assert gpus.gather(root, missing, smi(root, "")).cupy == "cupy-cuda12x"
 
 
 def test_what_nvidia_smi_prints_is_understood():
@@ -152,7 +152,7 @@ def test_versions_of_nccl():
 @pytest.mark.gpu
 @pytest.mark.skipif(not visible_gpus(os.environ), reason="there is no NVIDIA GPU here")
 def test_the_gpus_of_this_machine():
-    found = gpus.look()
+    found = gpus.gather()
     assert found.names
     assert found.driver
     assert found.problem == ""

@@ -8,12 +8,12 @@ import pytest
 
 from distrun.runner.doctor import verdicts
 from distrun.runner.doctor.gpus import Gpus
-from distrun.runner.doctor.machine_facts import Machine
+from distrun.runner.doctor.machine_facts import MachineFacts
 from distrun.runner.doctor.report import LinkReport, Status
-from distrun.runner.protocol.handshake import explain
+from distrun.runner.protocol.handshake import explain_failed_start
 
 GIB = 1 << 30
-MACHINE = Machine(8, 64 * GIB, 60 * GIB, 32 * GIB, None, [["eth0", "10.0.0.1", 24]], {"torch": "2.13.0"})
+MACHINE = MachineFacts(8, 64 * GIB, 60 * GIB, 32 * GIB, None, [["eth0", "10.0.0.1", 24]], {"torch": "2.13.0"})
 GPUS = Gpus(
     *(["NVIDIA H100"] * 2, [80 * GIB] * 2, "550.54.15", "2.21.5", [[True, True], [True, True]]),
     cuda=12040,
@@ -178,7 +178,7 @@ def test_packages_that_differ_between_hosts_are_noted():
     ],
 )
 def test_a_sentence_is_split_where_the_remedy_begins(sentence, reason, remedy):
-    assert verdicts.split(sentence) == (reason, remedy)
+    assert verdicts.split_remedy(sentence) == (reason, remedy)
 
 
 def test_the_sentences_of_a_python_that_does_not_start_are_split():
@@ -187,7 +187,7 @@ def test_the_sentences_of_a_python_that_does_not_start_are_split():
         (1, "No module named 'distrun'"),
         (1, "distrun needs Python"),
     ):
-        assert verdicts.split(explain(status, output, "python"))[1], (status, output)
+        assert verdicts.split_remedy(explain_failed_start(status, output, "python"))[1], (status, output)
 
 
 def test_software_is_told():

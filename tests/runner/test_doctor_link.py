@@ -26,7 +26,7 @@ def listener():
 @pytest.mark.parametrize("address", ["127.0.0.1", "::1"])
 def test_both_directions_and_the_round_trip_are_measured(address):
     made = link_benchmark.Listener(address, KEY)
-    found = link_benchmark.call(address, made.port, KEY)
+    found = link_benchmark.measure(address, made.port, KEY)
     sent = made.close()
     assert found["address"] == address
     assert 0 < found["round_trip"] < 0.1
@@ -41,7 +41,7 @@ def test_a_listener_that_nobody_calls_has_measured_nothing(listener):
 
 def test_a_caller_with_another_key_learns_and_gets_nothing(listener):
     with pytest.raises(HostError, match="somebody else answers"):
-        link_benchmark.call("127.0.0.1", listener.port, b"x" * 32)
+        link_benchmark.measure("127.0.0.1", listener.port, b"x" * 32)
     assert listener.close() is None
 
 
@@ -59,7 +59,7 @@ def test_a_listener_with_another_key_is_not_believed():
         thread = threading.Thread(target=pretend)
         thread.start()
         with pytest.raises(HostError, match="somebody else answers"):
-            link_benchmark.call("127.0.0.1", server.getsockname()[1], KEY)
+            link_benchmark.measure("127.0.0.1", server.getsockname()[1], KEY)
         thread.join()
 
 
@@ -67,7 +67,7 @@ def test_a_listener_with_another_key_is_not_believed():
 def test_strangers_do_not_keep_the_caller_out(listener, words):
     with socket.create_connection(("127.0.0.1", listener.port)) as stranger:
         stranger.sendall(words)
-        assert link_benchmark.call("127.0.0.1", listener.port, KEY)["rate"]
+        assert link_benchmark.measure("127.0.0.1", listener.port, KEY)["rate"]
 
 
 def test_a_stranger_that_trickles_is_dropped_in_time(listener):
@@ -93,7 +93,7 @@ def test_nobody_there_is_an_error_with_a_reason():
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
     with pytest.raises(HostError, match="connection refused"):
-        link_benchmark.call("127.0.0.1", port, KEY)
+        link_benchmark.measure("127.0.0.1", port, KEY)
     with pytest.raises(HostError, match=r"cannot listen on 203\.0\.113\.1"):
         link_benchmark.Listener("203.0.113.1", KEY)
 

@@ -14,7 +14,7 @@ from rich.console import Console
 from distrun.runner.doctor import rendering
 from distrun.runner.doctor.network_checks import rounds
 from distrun.runner.doctor.report import HostReport, LinkReport, Report, Status, Step, worst
-from distrun.runner.doctor.shell_commands import ByHand
+from distrun.runner.doctor.shell_commands import ShellCommands
 from distrun.runner.planning.ssh_config import Route, SshOptions
 
 GOOD = HostReport("a", True, (Step("python", Status.OK, "3.11"),))
@@ -159,13 +159,13 @@ ROUTE = Route("b", "10.0.0.7", 2222, "me", timeout=3)
     ],
 )
 def test_commands_by_hand(route, options, step, command):
-    assert ByHand(route, options, "python3", "/some/place").step(step) == command
+    assert ShellCommands(route, options, "python3", "/some/place").step(step) == command
 
 
 def test_the_words_of_a_command_by_hand_survive_both_shells(tmp_path):
     there = tmp_path / "it's here"
     there.mkdir()
-    command = ByHand(ROUTE, SshOptions(), "python", str(there)).step("directory")
+    command = ShellCommands(ROUTE, SshOptions(), "python", str(there)).step("directory")
     fake = tmp_path / "ssh"
     fake.write_text('#!/bin/sh\nshift 3\nexec sh -c "$*"\n')
     fake.chmod(0o755)

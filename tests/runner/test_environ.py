@@ -8,7 +8,7 @@ import sys
 import pytest
 
 from distrun.errors import UsageError
-from distrun.runner.planning.environ import at_home, forwarded, inherited, requested, search_path, threads
+from distrun.runner.planning.environ import complete_on_host, forwarded, inherited, requested, search_path, threads
 
 
 def test_the_identity_of_an_outer_launch_is_not_inherited():
@@ -44,7 +44,7 @@ def test_what_goes_to_other_hosts_unasked():
 
 def test_a_host_completes_the_plan_with_its_own_login():
     login = {"HOME": "/home/me", "PATH": "/bin", "RANK": "3", "A": "theirs"}
-    environ = at_home({"A": "ours", "OMP_NUM_THREADS": "auto"}, login, cores=8, ranks=2)
+    environ = complete_on_host({"A": "ours", "OMP_NUM_THREADS": "auto"}, login, cores=8, ranks=2)
     assert environ["HOME"] == "/home/me"
     assert environ["A"] == "ours"
     assert environ["OMP_NUM_THREADS"] == "4"
@@ -54,12 +54,12 @@ def test_a_host_completes_the_plan_with_its_own_login():
 
 def test_a_thread_count_of_the_login_stands_and_one_of_the_plan_wins():
     login = {"OMP_NUM_THREADS": "7"}
-    assert at_home({"OMP_NUM_THREADS": "auto"}, login, 8, 2)["OMP_NUM_THREADS"] == "7"
-    assert at_home({"OMP_NUM_THREADS": "3"}, login, 8, 2)["OMP_NUM_THREADS"] == "3"
+    assert complete_on_host({"OMP_NUM_THREADS": "auto"}, login, 8, 2)["OMP_NUM_THREADS"] == "7"
+    assert complete_on_host({"OMP_NUM_THREADS": "3"}, login, 8, 2)["OMP_NUM_THREADS"] == "3"
 
 
 def test_a_path_the_user_exports_stands():
-    assert at_home({"PATH": "/mine"}, {"PATH": "/bin"}, 8, 2)["PATH"] == "/mine"
+    assert complete_on_host({"PATH": "/mine"}, {"PATH": "/bin"}, 8, 2)["PATH"] == "/mine"
 
 
 @pytest.mark.parametrize(

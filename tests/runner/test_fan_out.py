@@ -14,11 +14,11 @@ import pytest
 from distrun.runner.connect.connector import Connector
 from distrun.runner.job import Job, JobOptions
 from distrun.runner.planning.hosts import Host
-from distrun.runner.planning.plan import AgentPlan, Launcher, LaunchRequest, make_plan
+from distrun.runner.planning.plan import AgentPlan, LaunchContext, LaunchRequest, make_plan
 from distrun.runner.planning.ssh_config import Route
 from distrun.runner.protocol.exits import RankExit
-from distrun.runner.protocol.frames import Frame, FrameDecoder, Kind
-from distrun.runner.protocol.handshake import Answer, HostError
+from distrun.runner.protocol.frames import Frame, FrameDecoder, FrameKind
+from distrun.runner.protocol.handshake import HostError, HostInfo
 from distrun.runner.supervision.events import HostReady, HostRefused
 from distrun.runner.system.fan_out import MAX_THREADS
 
@@ -29,7 +29,7 @@ class SimulatedAgent:
     """Obeys like an agent whose ranks print a line and end; implements `AgentProcess` with a pipe."""
 
     keepalive: float | None = 1000.0
-    answer = Answer("", "", 1, 4711)
+    host_info = HostInfo("", "", 1, 4711)
     pid = 1
 
     def __init__(self) -> None:
@@ -41,18 +41,18 @@ class SimulatedAgent:
 
     def write(self, data: bytes) -> None:
         for frame in self._decoder.feed(data):
-            if frame.kind is Kind.PLAN:
+            if frame.kind is FrameKind.PLAN:
                 self._run(AgentPlan.from_json(frame.payload))
-            elif frame.kind is Kind.FINISH:
-                os.write(self._writer, Frame(Kind.GONE, payload=b"0 0").encode())
+            elif frame.kind is FrameKind.FINISH:
+                os.write(self._writer, Frame(FrameKind.GONE, payload=b"0 0").encode())
                 os.close(self._writer)
 
     def _run(self, plan: AgentPlan) -> None:
         for rank in plan.ranks:
             line = f"{rank.environ['RANK']} {rank.environ['MASTER_PORT']}\n".encode()
-            said = (Frame.number(Kind.STARTED, 1, rank.rank), Frame(Kind.STDOUT, rank.rank, line))
+            said = (Frame.number(FrameKind.STARTED, 1, rank.rank), Frame(FrameKind.STDOUT, rank.rank, line))
             os.write(self._writer, b"".join(frame.encode() for frame in said))
-            os.write(self._writer, Frame(Kind.EXITED, rank.rank, RankExit(0).encode()).encode())
+            os.write(self._writer, Frame(FrameKind.EXITED, rank.rank, RankExit(0).encode()).encode())
 
     def end_of_life(self) -> tuple[str, int]:
         return "left", 0
@@ -107,7 +107,7 @@ class Collected:
 def made_plan(count, ranks=1):
     hosts = tuple(Host(f"host{number}", ranks) for number in range(count))
     routes = {host.name: Route(host.name, host.name) for host in hosts}
-    launcher = Launcher({}, "/", "0" * 32, "1" * 64, 4712, cores=2, slots=2, routes=routes)
+    launcher = LaunchContext({}, "/", "0" * 32, "1" * 64, 4712, cores=2, slots=2, routes=routes)
     return make_plan(LaunchRequest(("train",), hosts=hosts), launcher)
 
 

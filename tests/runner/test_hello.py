@@ -9,55 +9,64 @@ import pytest
 
 from distrun.host.endpoints import reserve_port
 from distrun.host.interfaces import Interface
-from distrun.runner.protocol.frames import Frame, Kind
-from distrun.runner.protocol.handshake import MAGIC, Answer, Greeting, HostError, answer, explain, extract, judge
+from distrun.runner.protocol.frames import Frame, FrameKind
+from distrun.runner.protocol.handshake import (
+    MAGIC,
+    Greeting,
+    HostError,
+    HostInfo,
+    check_compatibility,
+    describe_host,
+    explain_failed_start,
+    find_first_frame,
+)
 
-ANSWER = Answer("1.2.3", "3.11.4", 7, 4711, "", (Interface("eth0", "10.0.0.1", 24),), 4712, (4713, 4714))
+ANSWER = HostInfo("1.2.3", "3.11.4", 7, 4711, "", (Interface("eth0", "10.0.0.1", 24),), 4712, (4713, 4714))
 
 
 def test_what_is_said_survives_the_journey_and_unknown_words_do_no_harm():
     assert Greeting.from_json(Greeting(15.0, "/x\udcff").to_json()) == Greeting(15.0, "/x\udcff")
     newer = json.dumps({**json.loads(ANSWER.to_json()), "more": 1}).encode()
-    assert Answer.from_json(newer) == ANSWER
+    assert HostInfo.from_json(newer) == ANSWER
 
 
 def test_the_answer_is_found_behind_the_noise_of_a_login_in_whatever_pieces_it_comes():
-    whole = b"Welcome!\n\0\n" + MAGIC + Frame(Kind.HELLO, payload=ANSWER.to_json()).encode() + b"rest"
-    found = [extract(whole[:end]) for end in range(len(whole) + 1)]
+    whole = b"Welcome!\n\0\n" + MAGIC + Frame(FrameKind.HELLO, payload=ANSWER.to_json()).encode() + b"rest"
+    found = [find_first_frame(whole[:end]) for end in range(len(whole) + 1)]
     assert found[-1] == (ANSWER.to_json(), b"rest")
     assert found.count(None) == len(whole) - len(b"rest")
 
 
 def test_noise_without_end_is_an_error():
     with pytest.raises(HostError, match="prints without end"):
-        extract(b"x" * 2_000_000)
+        find_first_frame(b"x" * 2_000_000)
 
 
 def test_the_same_versions_need_no_words():
-    assert judge(ANSWER, "python", "1.2.3", "3.11.9") == ""
+    assert check_compatibility(ANSWER, "python", "1.2.3", "3.11.9") == ""
 
 
 def test_another_python_is_worth_a_sentence_and_another_distrun_is_an_error():
-    assert "3.11.4, and here is 3.12.0" in judge(ANSWER, "python", "1.2.3", "3.12.0")
+    assert "3.11.4, and here is 3.12.0" in check_compatibility(ANSWER, "python", "1.2.3", "3.12.0")
     with pytest.raises(HostError, match=r"distrun 1.2.3 is installed there and 1.2.4 here; run there '/py -m pip"):
-        judge(ANSWER, "/py", "1.2.4", "3.11.4")
+        check_compatibility(ANSWER, "/py", "1.2.4", "3.11.4")
 
 
 def test_a_directory_that_is_missing_is_told():
     with reserve_port() as keeper:
-        assert answer(Greeting(1.0, os.getcwd()), keeper).problem == ""
-        assert "'/no/such'" in answer(Greeting(1.0, "/no/such"), keeper).problem
+        assert describe_host(Greeting(1.0, os.getcwd()), keeper).problem == ""
+        assert "'/no/such'" in describe_host(Greeting(1.0, "/no/such"), keeper).problem
 
 
 def test_the_answer_has_the_ports_it_was_asked_for():
     with reserve_port() as keeper:
-        said = answer(Greeting(1.0, "/", 3), keeper)
+        said = describe_host(Greeting(1.0, "/", 3), keeper)
     assert len({said.port, said.rendezvous, *said.ports}) == 5
     assert keeper.fileno() == -1
 
 
 def test_an_answer_of_another_version_is_understood_so_far():
-    assert Answer.from_json(b'{"distrun": "0", "python": "3", "pid": 1, "port": 2}') == Answer("0", "3", 1, 2)
+    assert HostInfo.from_json(b'{"distrun": "0", "python": "3", "pid": 1, "port": 2}') == HostInfo("0", "3", 1, 2)
 
 
 @pytest.mark.parametrize(
@@ -72,4 +81,4 @@ def test_an_answer_of_another_version_is_understood_so_far():
     ],
 )
 def test_an_agent_that_does_not_start_is_explained(status, output, expected):
-    assert expected in explain(status, output, "/py")
+    assert expected in explain_failed_start(status, output, "/py")

@@ -15,12 +15,12 @@ import pytest
 
 from distrun.errors import UsageError
 from distrun.runner.planning.hosts import Host, parse_host_list
-from distrun.runner.planning.mpirun import Kind, Order, command_line, find, identify, make_plan
-from distrun.runner.planning.plan import Launcher, LaunchRequest, describe
+from distrun.runner.planning.mpirun import MpiImplementation, MpirunOptions, command_line, find, identify, make_plan
+from distrun.runner.planning.plan import LaunchContext, LaunchRequest, describe
 from distrun.runner.planning.ssh_config import Route, SshOptions
 
-HERE = Order(["python", "train.py"], [("localhost", 4)], "/work", is_local=True)
-THERE = Order(
+HERE = MpirunOptions(["python", "train.py"], [("localhost", 4)], "/work", is_local=True)
+THERE = MpirunOptions(
     *(["python", "a b.py"], [("a", 2), ("b", 1)], "/w d", ["FOO", "PATH"]),
     address="10.0.0.1",
     as_root=True,
@@ -28,12 +28,12 @@ THERE = Order(
 )
 
 
-def text(kind, order=THERE, **changes):
-    return command_line(kind, replace(order, **changes))
+def text(mpi, options=THERE, **changes):
+    return command_line(mpi, replace(options, **changes))
 
 
 def test_open_mpi_5():
-    assert text(Kind.OPENMPI_5, ssh=["-p", "22"], network="eth1", output_dir="/out") == [
+    assert text(MpiImplementation.OPENMPI_5, ssh=["-p", "22"], network="eth1", output_dir="/out") == [
         *("mpirun", "-np", "3", "--host", "a:2,b:1", "--map-by", "slot", "--bind-to", "none", "--wdir", "/w d"),
         *(
             "--output",
@@ -46,7 +46,7 @@ def test_open_mpi_5():
         *("--prtemca", "plm_ssh_args", "-p 22", "-x", "FOO", "-x", "PATH", "--more", "x y", "python", "a b.py"),
     ]
     assert text(
-        Kind.OPENMPI_5,
+        MpiImplementation.OPENMPI_5,
         HERE,
     ) == [
         *("mpirun", "-np", "4", "--host", "localhost:4", "--map-by", "slot", "--bind-to", "none", "--wdir", "/work"),
@@ -55,7 +55,7 @@ def test_open_mpi_5():
 
 
 def test_open_mpi_4():
-    assert text(Kind.OPENMPI_4, ssh=["-p", "22"], network="eth1", output_dir="/out") == [
+    assert text(MpiImplementation.OPENMPI_4, ssh=["-p", "22"], network="eth1", output_dir="/out") == [
         *("mpirun", "-np", "3", "--host", "a:2,b:1", "--map-by", "slot", "--bind-to", "none", "--wdir", "/w d"),
         *("--tag-output", "--output-filename", "/out", "--allow-run-as-root", "--mca", "btl_tcp_if_include", "eth1"),
         *("--mca", "plm_rsh_args", "-p 22", "-x", "FOO", "-x", "PATH", "--more", "x y", "python", "a b.py"),
@@ -63,56 +63,62 @@ def test_open_mpi_4():
 
 
 def test_mpich():
-    assert text(Kind.MPICH, network="eth1") == [
+    assert text(MpiImplementation.MPICH, network="eth1") == [
         *("mpirun", "-n", "3", "-hosts", "a:2,b:1", "-localhost", "10.0.0.1", "-wdir", "/w d", "-prepend-rank"),
         *("-genvlist", "FOO,PATH", "-bind-to", "none", "--more", "x y", "python", "a b.py"),
     ]
-    assert text(Kind.MPICH, HERE) == [
+    assert text(MpiImplementation.MPICH, HERE) == [
         *("mpirun", "-n", "4", "-wdir", "/work", "-prepend-rank", "-bind-to", "none", "python", "train.py"),
     ]
 
 
 def test_intel_mpi():
-    assert text(Kind.INTEL, ssh=["-p", "22"]) == [
+    assert text(MpiImplementation.INTEL, ssh=["-p", "22"]) == [
         *("mpirun", "-wdir", "/w d", "-prepend-rank", "-genvlist", "FOO,PATH", "-genv", "I_MPI_PIN", "off"),
         *("-localhost", "10.0.0.1", "-bootstrap", "ssh", "-bootstrap-exec-args", "-p 22", "--more", "x y"),
         *("-host", "a", "-n", "2", "python", "a b.py", ":", "-host", "b", "-n", "1", "python", "a b.py"),
     ]
-    assert text(Kind.INTEL, HERE, tags=False) == [
+    assert text(MpiImplementation.INTEL, HERE, tags=False) == [
         *("mpirun", "-wdir", "/work", "-genv", "I_MPI_PIN", "off", "-n", "4", "python", "train.py"),
     ]
 
 
 @pytest.mark.parametrize(
-    ("kind", "changes", "words"),
+    ("mpi", "changes", "words"),
     [
         (
-            Kind.MPICH,
+            MpiImplementation.MPICH,
             {"ssh": ["-p", "22"]},
             "MPICH's mpirun passes no options to ssh (-p 22): write them into ~/.ssh/config",
         ),
-        (Kind.MPICH, {"output_dir": "/out"}, "--output-dir '/out' is more than MPICH's mpirun can do"),
-        (Kind.INTEL, {"output_dir": "/out"}, "--output-dir '/out' is more than Intel MPI's mpirun can do"),
+        (MpiImplementation.MPICH, {"output_dir": "/out"}, "--output-dir '/out' is more than MPICH's mpirun can do"),
+        (MpiImplementation.INTEL, {"output_dir": "/out"}, "--output-dir '/out' is more than Intel MPI's mpirun can do"),
     ],
 )
-def test_what_an_mpirun_cannot_be_told_is_refused(kind, changes, words):
+def test_what_an_mpirun_cannot_be_told_is_refused(mpi, changes, words):
     with pytest.raises(UsageError) as caught:
-        text(kind, **changes)
+        text(mpi, **changes)
     assert words in str(caught.value)
 
 
 @pytest.mark.parametrize(
-    ("version", "kind"),
+    ("version", "mpi"),
     [
-        ("mpirun (Open MPI) 5.0.11\n\nReport bugs to https://www.open-mpi.org/community/help/\n", Kind.OPENMPI_5),
-        ("mpirun (Open MPI) 4.1.4\n\nReport bugs to http://www.open-mpi.org/community/help/\n", Kind.OPENMPI_4),
-        ("mpirun (Open MPI) 10.0.0rc1\n", Kind.OPENMPI_5),
-        ("HYDRA build details:\n    Version:   4.3.0\n", Kind.MPICH),
-        ("Intel(R) MPI Library for Linux* OS, Version 2021.14 Build 20241121 (id: e7829d6)\n", Kind.INTEL),
+        (
+            "mpirun (Open MPI) 5.0.11\n\nReport bugs to https://www.open-mpi.org/community/help/\n",
+            MpiImplementation.OPENMPI_5,
+        ),
+        (
+            "mpirun (Open MPI) 4.1.4\n\nReport bugs to http://www.open-mpi.org/community/help/\n",
+            MpiImplementation.OPENMPI_4,
+        ),
+        ("mpirun (Open MPI) 10.0.0rc1\n", MpiImplementation.OPENMPI_5),
+        ("HYDRA build details:\n    Version:   4.3.0\n", MpiImplementation.MPICH),
+        ("Intel(R) MPI Library for Linux* OS, Version 2021.14 Build 20241121 (id: e7829d6)\n", MpiImplementation.INTEL),
     ],
 )
-def test_an_mpirun_is_known_by_its_version(version, kind):
-    assert identify(version) is kind
+def test_an_mpirun_is_known_by_its_version(version, mpi):
+    assert identify(version) is mpi
 
 
 def test_a_strange_mpirun_is_an_error():
@@ -136,7 +142,7 @@ def fake_mpirun(tmp_path, monkeypatch):
 
 def prepared(*, ssh=None, environ=None, **request):
     routes = {name: Route(name, name) for name in ("a", "b", "fd00::1")}
-    launcher = Launcher(environ or {}, "/work", "0" * 32, "5ec4e7", 4711, cores=8, slots=2, routes=routes)
+    launcher = LaunchContext(environ or {}, "/work", "0" * 32, "5ec4e7", 4711, cores=8, slots=2, routes=routes)
     request = LaunchRequest(**{"command": ("train",), "launcher": "mpirun", **request})
     return make_plan(request, launcher, 5.0, ssh or SshOptions())
 

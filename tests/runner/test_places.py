@@ -10,26 +10,26 @@ from distrun.errors import UsageError
 from distrun.host.interfaces import Interface
 from distrun.runner.planning.endpoints import completed
 from distrun.runner.planning.hosts import Host
-from distrun.runner.planning.plan import Launcher, LaunchRequest, make_plan
+from distrun.runner.planning.plan import LaunchContext, LaunchRequest, make_plan
 from distrun.runner.planning.ssh_config import Route
-from distrun.runner.protocol.handshake import Answer
+from distrun.runner.protocol.handshake import HostInfo
 
 ANSWERS = {
-    "here": Answer(
+    "here": HostInfo(
         "1", "3", 1, 81, "", (Interface("eth0", "10.0.0.1", 24), Interface("lan", "10.1.0.1", 24)), 91, (71, 72)
     ),
-    "a": Answer(
+    "a": HostInfo(
         *("1", "3", 2, 82, ""),
         (Interface("wan", "203.0.113.5", 28), Interface("lan", "fd00::2", 64), Interface("lan", "10.1.0.2", 24)),
         *(92, (73, 74)),
     ),
-    "b": Answer("1", "3", 3, 83, "", (Interface("lan", "10.1.0.3", 24),), 93, (75, 76)),
+    "b": HostInfo("1", "3", 3, 83, "", (Interface("lan", "10.1.0.3", 24),), 93, (75, 76)),
 }
 
 
 def complete(*hosts, environ=None, **request):
     routes = {name: Route(name, f"{name}.net") for name in ("a", "b")}
-    launcher = Launcher(environ or {}, "/", "0" * 32, "1" * 64, 4711, cores=2, slots=2, routes=routes)
+    launcher = LaunchContext(environ or {}, "/", "0" * 32, "1" * 64, 4711, cores=2, slots=2, routes=routes)
     made = make_plan(LaunchRequest(("train",), hosts=tuple(Host(name, 2) for name in hosts), **request), launcher)
     return made, completed(made, ANSWERS.__getitem__)
 
@@ -61,11 +61,11 @@ def test_what_the_user_exports_stands():
 
 def test_a_host_alone_needs_no_network():
     made, parts = complete("a")
-    assert made.needs_answers
+    assert made.needs_host_info
     assert told(parts, "MASTER_ADDR", "MASTER_PORT", "DISTRUN_RENDEZVOUS") == ("127.0.0.1", "82", "")
     assert parts["a"].defaults == {}
     made, _ = complete("here")
-    assert not made.needs_answers
+    assert not made.needs_host_info
     assert told({"here": made.agents[0]}, "MASTER_PORT", "DISTRUN_RENDEZVOUS") == ("4711", "")
 
 

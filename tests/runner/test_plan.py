@@ -12,7 +12,7 @@ from distrun.errors import UsageError
 from distrun.runner.planning.hosts import Host
 from distrun.runner.planning.plan import (
     AgentPlan,
-    Launcher,
+    LaunchContext,
     LaunchRequest,
     RankPlan,
     describe,
@@ -23,7 +23,7 @@ from distrun.runner.planning.plan import (
 from distrun.runner.planning.ssh_config import Route
 from distrun.runtime.contract import LaunchContract
 
-LAUNCHER = Launcher(
+LAUNCHER = LaunchContext(
     environ={"PATH": "/bin", "RANK": "7", "HOME": "/root"},
     cwd="/work",
     job="0" * 32,
@@ -223,7 +223,7 @@ def test_tf_config_is_a_variable_whose_value_comes_when_hosts_have_answered():
     made = plan(np=3, hosts=(Host("here", 3),), tf_config=True, ps=1)
     assert [rank.environ["TF_CONFIG"] for rank in made.agents[0].ranks] == ["", "", ""]
     assert (made.agents[0].ports, made.ps, made.servers) == (3, 1, {0, 2})
-    assert made.needs_answers
+    assert made.needs_host_info
     plain = plan(np=3, hosts=(Host("here", 3),))
     assert "TF_CONFIG" not in plain.agents[0].ranks[0].environ
     assert (plain.agents[0].ports, plain.ps, plain.servers) == (0, None, frozenset())

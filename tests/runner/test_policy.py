@@ -20,9 +20,9 @@ from distrun.runner.supervision.events import (
     SignalReceived,
 )
 from distrun.runner.supervision.policy import (
-    KILL_PATIENCE,
-    LEAVE_PATIENCE,
-    SETTLE,
+    KILL_TIMEOUT,
+    LEAVE_TIMEOUT,
+    ROOT_CAUSE_TIMEOUT,
     CleanUpAfter,
     FinishAgents,
     KillAgents,
@@ -39,8 +39,8 @@ TICK = None  # only time passes
 STARTED = [(0, RankStarted(rank, 100 + rank), []) for rank in range(2)]
 
 
-def ended(rank, code=0, witness=False):
-    return RankExited(rank, RankExit(code), witness)
+def ended(rank, code=0, lost_peer=False):
+    return RankExited(rank, RankExit(code), lost_peer)
 
 
 # name: (steps of (time, event, actions expected), exit status, rank of the story)
@@ -74,7 +74,7 @@ HISTORIES = {
     "a witness whose culprit does not end is the story": (
         [
             (1, ended(0, 1, True), []),
-            (1 + SETTLE, TICK, [TERM]),
+            (1 + ROOT_CAUSE_TIMEOUT, TICK, [TERM]),
             (3, ended(1, -15), [FinishAgents(GRACE - 1)]),
             (3, BYE, []),
         ],
@@ -190,8 +190,8 @@ HISTORIES = {
         [
             (1, ended(0, 42), [TERM]),
             (6, TICK, [KILL]),
-            (6 + KILL_PATIENCE, TICK, [FinishAgents(0.0)]),
-            (6 + KILL_PATIENCE + LEAVE_PATIENCE, TICK, [KillAgents()]),
+            (6 + KILL_TIMEOUT, TICK, [FinishAgents(0.0)]),
+            (6 + KILL_TIMEOUT + LEAVE_TIMEOUT, TICK, [KillAgents()]),
         ],
         42,
         0,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from distrun.runner.supervision.failure_report import LAST_LINES, LastWords, tell
+from distrun.runner.supervision.failure_report import LAST_LINES, StderrTails, tell
 from distrun.runner.supervision.policy import Failure
 
 
@@ -26,7 +26,7 @@ def test_a_silent_rank_and_a_failure_of_no_rank_have_short_stories():
 
 
 def test_last_words_are_the_last_lines_in_bounded_memory():
-    words = LastWords()
+    words = StderrTails()
     for number in range(100_000):
         words.record(0, b"line %d\r\n" % number)
     assert words.lines(0) == [b"line %d" % number for number in range(100_000 - LAST_LINES, 100_000)]
@@ -36,14 +36,14 @@ def test_last_words_are_the_last_lines_in_bounded_memory():
 
 
 def test_of_a_progress_bar_the_last_state_is_told():
-    words = LastWords()
+    words = StderrTails()
     words.record(0, b"10%\r20%\r30%\nboom\n\n")
     assert words.lines(0) == [b"30%", b"boom"]
 
 
 def test_a_rank_that_lost_its_peer_is_a_witness():
-    words = LastWords()
+    words = StderrTails()
     words.record(0, b"Traceback ...\ndistrun.errors.JobAbortedError: rank 1 is gone\n")
     words.record(1, b"about distrun.errors.JobAbortedError\n")
-    assert words.is_witness(0)
-    assert not words.is_witness(1)
+    assert words.reports_lost_peer(0)
+    assert not words.reports_lost_peer(1)

@@ -32,7 +32,7 @@ if "hosts_conftest" not in sys.modules:  # tests/ has no packages; this is how i
 _hosts, _runner = sys.modules["hosts_conftest"], sys.modules["runner_conftest"]
 Network, RemoteHost = _hosts.Network, _hosts.RemoteHost
 Distrun, Stream, DEADLINE = _runner.Distrun, _runner.Stream, _runner.DEADLINE
-python, _default_signals = _runner.python, _runner._default_signals
+python = _runner.python
 _PATH = _hosts._PATH
 
 _PACKAGES = {"slurmctld": "slurmctld", "slurmd": "slurmd", "srun": "slurm-client", "munged": "munge"}

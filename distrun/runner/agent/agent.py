@@ -18,7 +18,7 @@ from distrun.runner.planning import environ
 from distrun.runner.planning.plan import AgentPlan, RankPlan
 from distrun.runner.protocol import handshake
 from distrun.runner.protocol.exits import RankExit
-from distrun.runner.protocol.frames import Frame, Kind
+from distrun.runner.protocol.frames import Frame, FrameKind
 from distrun.runner.system import descendants, machine
 from distrun.runner.system.oom import OomCounter
 
@@ -65,22 +65,22 @@ class Agent:
 
     def _obey(self, frame: Frame) -> None:
         match frame.kind:
-            case Kind.HELLO:
+            case FrameKind.HELLO:
                 self._greet(handshake.Greeting.from_json(frame.payload))
-            case Kind.PLAN:
+            case FrameKind.PLAN:
                 self._start_ranks(AgentPlan.from_json(frame.payload))
-            case Kind.FUNCTION:
+            case FrameKind.FUNCTION:
                 self._keep_function(frame.payload)
-            case Kind.SIGNAL:
+            case FrameKind.SIGNAL:
                 for rank in self._ranks.values():
                     rank.signal(frame.as_int())
-            case Kind.STDIN:
+            case FrameKind.STDIN:
                 self._relay.take_stdin(frame.rank, frame.payload)
-            case Kind.ACK:
+            case FrameKind.ACK:
                 self._launcher.acknowledge(frame.as_int())
-            case Kind.FINISH:
+            case FrameKind.FINISH:
                 self._finish(frame.as_float())
-            case Kind.KEEPALIVE:
+            case FrameKind.KEEPALIVE:
                 pass
             case _:
                 raise ValueError(f"{frame.kind!r} is not for an agent")
@@ -88,7 +88,7 @@ class Agent:
     def _greet(self, greeting: handshake.Greeting) -> None:
         self._keeper = reserve_port()  # kept open until we leave
         self._launcher.send_raw(handshake.MAGIC)
-        self._launcher.send(Frame(Kind.HELLO, payload=handshake.answer(greeting, self._keeper).to_json()))
+        self._launcher.send(Frame(FrameKind.HELLO, payload=handshake.describe_host(greeting, self._keeper).to_json()))
         if greeting.keepalive:
             self._launcher.keep_alive(greeting.keepalive)
 
@@ -102,7 +102,7 @@ class Agent:
     def _start_ranks(self, plan: AgentPlan) -> None:
         if plan.remote:
             cores = machine.count_cores()
-            plan = replace(plan, environ=environ.at_home(plan.environ, os.environ, cores, len(plan.ranks)))
+            plan = replace(plan, environ=environ.complete_on_host(plan.environ, os.environ, cores, len(plan.ranks)))
         plan = replace(plan, environ={**plan.defaults, **plan.environ})
         if self._function is not None:
             plan = replace(plan, command=[sys.executable, _WORKER])
@@ -113,11 +113,11 @@ class Agent:
         try:
             rank = RankProcess(plan, rank_plan, self._function)
         except StartError as error:
-            self._launcher.send(Frame(Kind.NOT_STARTED, rank_plan.rank, f"{error.status} {error}".encode()))
+            self._launcher.send(Frame(FrameKind.NOT_STARTED, rank_plan.rank, f"{error.status} {error}".encode()))
             return
         self._ranks[rank.rank] = self._by_pid[rank.pid] = rank
         self._relay.add(rank)
-        self._launcher.send(Frame.number(Kind.STARTED, rank.pid, rank.rank))
+        self._launcher.send(Frame.number(FrameKind.STARTED, rank.pid, rank.rank))
 
     # --- the end
 
@@ -142,7 +142,7 @@ class Agent:
         exits = [(rank, RankExit(returncode, out_of_memory and returncode != 0)) for rank, returncode in ends]
         for rank, rank_exit in sorted(exits, key=lambda item: item[1].root_cause_order):
             self._relay.drain(rank)
-            self._launcher.send(Frame(Kind.EXITED, rank.rank, rank_exit.encode()))
+            self._launcher.send(Frame(FrameKind.EXITED, rank.rank, rank_exit.encode()))
         return dead is not None
 
     def _end_descendants(self, ending: Ending) -> None:
@@ -158,6 +158,6 @@ class Agent:
         for rank in self._ranks.values():
             self._relay.drain(rank)
             rank.close()
-        self._launcher.send(Frame(Kind.GONE, payload=b"%d %d" % (len(ending.ended), unkillable)))
+        self._launcher.send(Frame(FrameKind.GONE, payload=b"%d %d" % (len(ending.ended), unkillable)))
         self._launcher.close()
         self._left = True

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from contextlib import suppress
 
 from distrun.runner.agent.loop import WRITE, Loop
-from distrun.runner.protocol.frames import Frame, FrameDecoder, Kind
+from distrun.runner.protocol.frames import Frame, FrameDecoder, FrameKind
 from distrun.runner.protocol.keepalive import Keepalive
 
 
@@ -81,7 +81,7 @@ class LauncherConnection:
         if self._keepalive.is_lost():
             self.lose()
         elif self._keepalive.is_due():
-            self.send(Frame(Kind.KEEPALIVE))
+            self.send(Frame(FrameKind.KEEPALIVE))
 
     def lose(self) -> None:
         """Give the launcher up: it is dead, its connection is cut, or somebody asks us to leave."""

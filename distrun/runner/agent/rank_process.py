@@ -13,7 +13,7 @@ from functools import partial
 
 from distrun.runner.planning.plan import AgentPlan, RankPlan
 from distrun.runner.protocol.exits import NOT_EXECUTABLE, NOT_FOUND
-from distrun.runner.protocol.frames import Kind
+from distrun.runner.protocol.frames import FrameKind
 from distrun.runner.system import descendants
 
 
@@ -41,7 +41,7 @@ class RankProcess:
         """
         self.rank = rank.rank
         self.alive = True
-        self.sources: dict[int, Kind] = {}
+        self.sources: dict[int, FrameKind] = {}
         """Open descriptors to read from, and what is read there."""
         self.stdin: int | None = None
         theirs: list[int] = []
@@ -58,12 +58,12 @@ class RankProcess:
     def _start(
         self, plan: AgentPlan, rank: RankPlan, function: int | None, theirs: list[int]
     ) -> subprocess.Popen[bytes]:
-        stdout, stderr = self._source(Kind.STDOUT, theirs), self._source(Kind.STDERR, theirs)
+        stdout, stderr = self._source(FrameKind.STDOUT, theirs), self._source(FrameKind.STDERR, theirs)
         stdin = self._sink(theirs) if rank.stdin else subprocess.DEVNULL
         command = plan.command
         inherit: tuple[int, ...] = ()
         if function is not None:
-            inherit = (function, self._source(Kind.RESULT, theirs))
+            inherit = (function, self._source(FrameKind.RESULT, theirs))
             command = [*command, *map(str, inherit)]
         return subprocess.Popen(
             command,
@@ -77,7 +77,7 @@ class RankProcess:
             preexec_fn=partial(_before_exec, os.getpid()),  # the agent has one thread, so this is safe
         )
 
-    def _source(self, kind: Kind, theirs: list[int]) -> int:
+    def _source(self, kind: FrameKind, theirs: list[int]) -> int:
         ours, their_end = os.pipe()
         theirs.append(their_end)
         os.set_blocking(ours, False)

@@ -8,7 +8,7 @@ from functools import partial
 from distrun.runner.agent.launcher_connection import LauncherConnection
 from distrun.runner.agent.loop import WRITE, Loop
 from distrun.runner.agent.rank_process import RankProcess, waiting_bytes
-from distrun.runner.protocol.frames import CHUNK, WINDOW, Frame, Kind
+from distrun.runner.protocol.frames import CHUNK, WINDOW, Frame, FrameKind
 
 
 class Relay:
@@ -52,7 +52,7 @@ class Relay:
         """Write data to a rank's stdin as fast as the rank reads it; no data means the end."""
         rank = self._ranks.get(number)
         if rank is None or rank.stdin is None:
-            self._launcher.send(Frame.number(Kind.ACK, len(data), number))
+            self._launcher.send(Frame.number(FrameKind.ACK, len(data), number))
             return
         if not data:
             self._stdin_ended.add(number)
@@ -71,7 +71,7 @@ class Relay:
             return 0
         if data:
             kind = rank.sources[descriptor]
-            self._launcher.send(Frame(kind, rank.rank, data), is_output=kind is not Kind.RESULT)
+            self._launcher.send(Frame(kind, rank.rank, data), is_output=kind is not FrameKind.RESULT)
         else:
             del rank.sources[descriptor]
             self._loop.unwatch(descriptor)
@@ -90,7 +90,7 @@ class Relay:
             self._stdin_ended.add(rank.rank)
         del pending[:written]
         if not pending:
-            self._launcher.send(Frame.number(Kind.ACK, written, rank.rank))
+            self._launcher.send(Frame.number(FrameKind.ACK, written, rank.rank))
             self._loop.unwatch(rank.stdin)
             if rank.rank in self._stdin_ended:
                 rank.close_stdin()

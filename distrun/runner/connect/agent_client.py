@@ -13,8 +13,8 @@ from typing import Protocol
 from distrun.errors import LaunchError
 from distrun.runner.planning.plan import AgentPlan
 from distrun.runner.protocol.exits import RankExit
-from distrun.runner.protocol.frames import WINDOW, Frame, FrameDecoder, Kind, pieces
-from distrun.runner.protocol.handshake import Answer
+from distrun.runner.protocol.frames import WINDOW, Frame, FrameDecoder, FrameKind, split_payload
+from distrun.runner.protocol.handshake import HostInfo
 from distrun.runner.protocol.keepalive import PER_SILENCE
 from distrun.runner.supervision import events
 
@@ -26,7 +26,7 @@ class AgentProcess(Protocol):
     """Seconds without a word after which the agent is given up, and gives us up; None = it cannot be cut off."""
 
     @property
-    def answer(self) -> Answer:
+    def host_info(self) -> HostInfo:
         """What it says of its host. That of this host looks only when asked, as not every job needs to know."""
 
     @property
@@ -60,7 +60,7 @@ class AgentProcess(Protocol):
         """Close the streams."""
 
 
-class Audience(Protocol):
+class AgentObserver(Protocol):
     """Who is told what ranks say and become."""
 
     def output(self, agent: AgentClient, frame: Frame) -> None:
@@ -69,7 +69,7 @@ class Audience(Protocol):
     def result(self, frame: Frame) -> None:
         """A piece of a rank's result."""
 
-    def is_witness(self, rank: int) -> bool:
+    def reports_lost_peer(self, rank: int) -> bool:
         """Whether the rank's last words say that it ended for the loss of a peer."""
 
     def post(self, event: events.Event) -> None:
@@ -79,13 +79,13 @@ class Audience(Protocol):
 class AgentClient:
     """The launcher's end of one agent."""
 
-    def __init__(self, host: str, process: AgentProcess, audience: Audience) -> None:
+    def __init__(self, host: str, process: AgentProcess, observer: AgentObserver) -> None:
         """Takes over the process; the threads start with `start`."""
         self.host = host
         self.process = process
         self.pids: set[int] = set()
         """Process ids of the ranks it has started."""
-        self._audience = audience
+        self._observer = observer
         self._outbox: SimpleQueue[Frame | None] = SimpleQueue()
         self._unacknowledged = 0
         self._stdin_taken = threading.Semaphore()
@@ -101,9 +101,9 @@ class AgentClient:
 
     def start_ranks(self, plan: AgentPlan, function: bytes | None = None) -> None:
         """Hand the agent its part of the plan, and the pickled function of `distrun.run` if there is one."""
-        for piece in pieces(Kind.FUNCTION, function or b""):
+        for piece in split_payload(FrameKind.FUNCTION, function or b""):
             self.send(piece)
-        self.send(Frame(Kind.PLAN, payload=plan.to_json()))
+        self.send(Frame(FrameKind.PLAN, payload=plan.to_json()))
 
     def send(self, frame: Frame) -> None:
         """Have a frame written to the agent; never blocks."""
@@ -113,13 +113,13 @@ class AgentClient:
         """Some output has been dealt with. For one thread; tells the agent only when it has become worth a frame."""
         self._unacknowledged += count
         if self._unacknowledged >= WINDOW // 8:
-            self.send(Frame.number(Kind.ACK, self._unacknowledged))
+            self.send(Frame.number(FrameKind.ACK, self._unacknowledged))
             self._unacknowledged = 0
 
     def send_stdin(self, rank: int, data: bytes) -> None:
         """Pass on a piece of standard input, none meaning its end; blocks until the rank has taken the piece before."""
         self._stdin_taken.acquire()
-        self.send(Frame(Kind.STDIN, rank, data))
+        self.send(Frame(FrameKind.STDIN, rank, data))
 
     def kill(self) -> None:
         """End the agent at once; its descendants are `clean_up`'s business."""
@@ -149,7 +149,7 @@ class AgentClient:
         try:
             return self._outbox.get(timeout=None if silence is None else silence / PER_SILENCE)
         except Empty:
-            return Frame(Kind.KEEPALIVE)
+            return Frame(FrameKind.KEEPALIVE)
 
     def _read(self) -> None:
         decoder = FrameDecoder()
@@ -157,7 +157,7 @@ class AgentClient:
         try:
             while data := self.process.read():
                 for frame in decoder.feed(data):
-                    if frame.kind is Kind.GONE:
+                    if frame.kind is FrameKind.GONE:
                         farewell = events.AgentGone(self.host, *map(int, frame.payload.split()))
                     else:
                         self._report(frame)
@@ -165,27 +165,27 @@ class AgentClient:
             self.process.kill()
             farewell = events.AgentLost(self.host, str(error) if isinstance(error, LaunchError) else repr(error))
         how, status = self.process.end_of_life()
-        self._audience.post(farewell or events.AgentLost(self.host, f"the agent on {self.host} {how}", status))
+        self._observer.post(farewell or events.AgentLost(self.host, f"the agent on {self.host} {how}", status))
 
     def _report(self, frame: Frame) -> None:
         match frame.kind:
-            case Kind.STDOUT | Kind.STDERR:
-                self._audience.output(self, frame)
-            case Kind.RESULT:
-                self._audience.result(frame)
-            case Kind.KEEPALIVE:
+            case FrameKind.STDOUT | FrameKind.STDERR:
+                self._observer.output(self, frame)
+            case FrameKind.RESULT:
+                self._observer.result(frame)
+            case FrameKind.KEEPALIVE:
                 pass
-            case Kind.ACK:
+            case FrameKind.ACK:
                 self._stdin_taken.release()
-            case Kind.STARTED:
+            case FrameKind.STARTED:
                 self.pids.add(frame.as_int())
-                self._audience.post(events.RankStarted(frame.rank, frame.as_int()))
-            case Kind.NOT_STARTED:
+                self._observer.post(events.RankStarted(frame.rank, frame.as_int()))
+            case FrameKind.NOT_STARTED:
                 status, _, reason = frame.payload.decode(errors="replace").partition(" ")
-                self._audience.post(events.RankNotStarted(frame.rank, int(status), reason))
-            case Kind.EXITED:
+                self._observer.post(events.RankNotStarted(frame.rank, int(status), reason))
+            case FrameKind.EXITED:
                 end = RankExit.decode(frame.payload)
-                witness = end.returncode == 1 and self._audience.is_witness(frame.rank)
-                self._audience.post(events.RankExited(frame.rank, end, witness))
+                lost_peer = end.returncode == 1 and self._observer.reports_lost_peer(frame.rank)
+                self._observer.post(events.RankExited(frame.rank, end, lost_peer))
             case _:
                 raise LaunchError(f"{frame.kind!r} is not for the launcher")

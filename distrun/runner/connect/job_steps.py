@@ -16,7 +16,7 @@ from contextlib import suppress
 
 from distrun.runner.connect.program import pipes, read_some, remote_command, write_all
 from distrun.runner.protocol.exits import NOT_FOUND
-from distrun.runner.protocol.handshake import HostError, explain
+from distrun.runner.protocol.handshake import HostError, explain_failed_start
 
 _EXIT_TIMEOUT = 6.0  # seconds srun may take to exit when its task has
 _KILLED_EXIT_TIMEOUT = 2.0  # the same when it was told to end: longer only if the node does not answer
@@ -159,8 +159,10 @@ class JobStep:
             return f"srun cannot start the agent: {refusal}"
         said = self.slurm_error()
         if "execve()" in said:
-            return explain(NOT_FOUND, said, self.python)  # as a shell has it; Slurm's own number says nothing
-        return explain(status, output.decode(errors="replace") + self.stderr(), self.python)
+            return explain_failed_start(
+                NOT_FOUND, said, self.python
+            )  # as a shell has it; Slurm's own number says nothing
+        return explain_failed_start(status, output.decode(errors="replace") + self.stderr(), self.python)
 
     def with_slurm_error(self, reason: str) -> str:
         """Return a reason for which the task did not start, with what Slurm said meanwhile."""

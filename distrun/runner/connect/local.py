@@ -15,7 +15,7 @@ from distrun.runner.connect.program import AGENT, LocalProgram
 from distrun.runner.planning.plan import AgentPlan
 from distrun.runner.protocol import handshake
 from distrun.runner.protocol.exits import signal_name
-from distrun.runner.protocol.handshake import Answer, Greeting
+from distrun.runner.protocol.handshake import Greeting, HostInfo
 from distrun.runner.system import descendants
 
 _CLEAN_UP_TIMEOUT = 5.0  # seconds of SIGKILL until we stop trying
@@ -45,10 +45,10 @@ class LocalAgentProcess:
         self._program = LocalProgram(AGENT)
 
     @functools.cached_property
-    def answer(self) -> Answer:
+    def host_info(self) -> HostInfo:
         """What there is to say of this host; the port for the rendezvous is kept by this process."""
         self._keeper = reserve_port()
-        return replace(handshake.answer(self._greeting, self._keeper), pid=self.pid)
+        return replace(handshake.describe_host(self._greeting, self._keeper), pid=self.pid)
 
     @property
     def pid(self) -> int:

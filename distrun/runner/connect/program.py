@@ -17,7 +17,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import IO, Protocol
 
-from distrun.runner.protocol.handshake import HostError, explain, extract
+from distrun.runner.protocol.handshake import HostError, explain_failed_start, find_first_frame
 
 AGENT = "distrun.runner.agent"
 SWEEP = "distrun.runner.agent.sweep"
@@ -119,7 +119,7 @@ class LocalProgram:
 
     def explain_start(self, output: bytes) -> str:
         """Return the reason why it ended without a word of ours."""
-        return explain(self.wait(), output.decode(errors="replace"), self.python)
+        return explain_failed_start(self.wait(), output.decode(errors="replace"), self.python)
 
     def kill(self) -> None:
         """SIGKILL it."""
@@ -146,7 +146,7 @@ def first_frame(program: Program, deadline: float) -> tuple[bytes, bytes]:
         HostError: there is no such frame: it is late, the connection is lost, or the program could not be started.
     """
     stream = b""
-    while (found := extract(stream)) is None:
+    while (found := find_first_frame(stream)) is None:
         try:
             data = program.read(max(0.1, deadline - time.monotonic()))
         except TimeoutError:

@@ -9,8 +9,8 @@ from contextlib import suppress
 from distrun.errors import LaunchError
 from distrun.runner.connect.program import SWEEP, Program, first_frame
 from distrun.runner.planning.plan import AgentPlan
-from distrun.runner.protocol.frames import Frame, Kind
-from distrun.runner.protocol.handshake import Answer, Greeting, HostError, judge
+from distrun.runner.protocol.frames import Frame, FrameKind
+from distrun.runner.protocol.handshake import Greeting, HostError, HostInfo, check_compatibility
 
 
 class RemoteAgent(ABC):
@@ -37,15 +37,15 @@ class RemoteAgent(ABC):
         self._sweeper: threading.Thread | None = None
         greeting = Greeting(keepalive, plan.wdir, plan.ports)
         with suppress(OSError):  # it has ended already; that there is no answer will tell why
-            program.write(Frame(Kind.HELLO, payload=greeting.to_json()).encode())
+            program.write(Frame(FrameKind.HELLO, payload=greeting.to_json()).encode())
         payload, self._early = first_frame(program, deadline)
-        self.answer = Answer.from_json(payload)
-        self.note = judge(self.answer, program.python)
+        self.host_info = HostInfo.from_json(payload)
+        self.note = check_compatibility(self.host_info, program.python)
 
     @property
     def pid(self) -> int:
         """The agent's process id on its host."""
-        return self.answer.pid
+        return self.host_info.pid
 
     def write(self, data: bytes) -> None:
         """Send frames to the agent."""

@@ -11,7 +11,7 @@ from paramiko import Transport
 from distrun.runner.connect.program import AGENT
 from distrun.runner.connect.remote import RemoteAgent
 from distrun.runner.connect.ssh_program import SshProgram
-from distrun.runner.connect.ssh_transport import Connections, patient
+from distrun.runner.connect.ssh_transport import SshConnections, with_timeout
 from distrun.runner.planning.plan import AgentPlan
 from distrun.runner.planning.ssh_config import Route, SshOptions
 from distrun.runner.protocol.handshake import HostError
@@ -89,11 +89,11 @@ class SshStarter:
     def __init__(self, job: str, routes: Mapping[str, Route], options: SshOptions, start_timeout: float) -> None:
         """Args: the job's name; host -> where it is; the flags; seconds for everything."""
         self._job = job
-        self._routes = {host: patient(route, max(0.1, start_timeout)) for host, route in routes.items()}
+        self._routes = {host: with_timeout(route, max(0.1, start_timeout)) for host, route in routes.items()}
         self._python = options.python or sys.executable
         self._keepalive = options.keepalive
         self._deadline = time.monotonic() + start_timeout
-        self._connections = Connections()
+        self._connections = SshConnections()
 
     def start(self, plan: AgentPlan) -> tuple[SshAgentProcess, str]:
         """Connect to a host and start its agent."""

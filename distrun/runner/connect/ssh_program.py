@@ -10,7 +10,7 @@ from paramiko import Channel, Transport
 from paramiko.ssh_exception import SSHException
 
 from distrun.runner.connect.program import remote_command
-from distrun.runner.protocol.handshake import HostError, explain
+from distrun.runner.protocol.handshake import HostError, explain_failed_start
 
 _EXIT_TIMEOUT = 2.0  # seconds an exit status may come after the end of the output
 
@@ -74,7 +74,7 @@ class SshProgram:
         status = self.wait()
         if status < 0 and not self._transport.is_active():
             return "the connection was lost while distrun started there"
-        return explain(status, output.decode(errors="replace") + self.stderr(), self.python)
+        return explain_failed_start(status, output.decode(errors="replace") + self.stderr(), self.python)
 
     def kill(self) -> None:
         """Close the channel, which ends its stdin; a program that does not mind goes on."""

@@ -1,6 +1,6 @@
 """One SSH connection, from a route to an authenticated transport; whatever goes wrong becomes a sentence with a remedy.
 
-The host's key is checked before anything is proved to it. Connections to jump hosts are shared by all hosts behind them:
+The host's key is checked before anything is proved to it. SshConnections to jump hosts are shared by all hosts behind them:
 a hundred at once would be more than an sshd accepts from strangers (`MaxStartups`).
 """
 
@@ -33,7 +33,7 @@ _FAMILIES = {"inet": socket.AF_INET, "inet6": socket.AF_INET6}
 logging.getLogger("paramiko").addHandler(logging.NullHandler())  # or its tracebacks would be printed on our stderr
 
 
-class Connections:
+class SshConnections:
     """Makes connections for one launch. Its methods may be called by many threads."""
 
     def __init__(self) -> None:
@@ -309,7 +309,7 @@ def _explain_key(error: Exception) -> str:
     return f"cannot be read: {text or type(error).__name__}"
 
 
-def patient(route: Route, timeout: float) -> Route:
+def with_timeout(route: Route, timeout: float) -> Route:
     """The route with at most this much time for each step."""
-    jump = None if route.jump is None else patient(route.jump, timeout)
+    jump = None if route.jump is None else with_timeout(route.jump, timeout)
     return replace(route, timeout=min(route.timeout, timeout), jump=jump)

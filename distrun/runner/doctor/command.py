@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from distrun.runner import options as options_of
+from distrun.runner.options import connection_options, host_list, ssh_options
 
 _SETTINGS = {"help_option_names": ["-h", "--help"], "max_content_width": 120}
 
@@ -29,7 +29,7 @@ _SETTINGS = {"help_option_names": ["-h", "--help"], "max_content_width": 120}
 )
 @click.option("--network", metavar="LIST", help="Interfaces or subnets that ranks may use: eth1,10.0.0.0/8.")
 @click.option("--wdir", metavar="DIR", help="Working directory of the ranks. Default: this one, on every host.")
-@options_of.reaching
+@connection_options
 @click.option(
     "--start-timeout",
     type=click.FloatRange(0, min_open=True),
@@ -47,7 +47,7 @@ def doctor(**options: Any) -> int:
     """
     from distrun.runner.doctor.run import run
 
-    ssh, hosts = options_of.ssh(options), options_of.hosts(options)
+    ssh, hosts = ssh_options(options), host_list(options)
     with _progress() as status:
         tell = (lambda text: None) if status is None else status.update
         report = run(

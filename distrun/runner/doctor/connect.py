@@ -14,13 +14,13 @@ from distrun.runner.connect import known_hosts
 from distrun.runner.connect.job_steps import JobStep, JobSteps
 from distrun.runner.connect.program import PROBE, LocalProgram, Program
 from distrun.runner.connect.ssh_program import SshProgram
-from distrun.runner.connect.ssh_transport import Connections
+from distrun.runner.connect.ssh_transport import SshConnections
 from distrun.runner.doctor.report import Status, Step
 from distrun.runner.planning.ssh_config import Route
 from distrun.runner.protocol.handshake import HostError
 
 
-class Way(Protocol):
+class Access(Protocol):
     """How a host is reached."""
 
     steps: tuple[str, ...]
@@ -44,24 +44,24 @@ class Way(Protocol):
         """Let go of it."""
 
 
-class NoWay:
+class LocalAccess:
     """To this machine."""
 
     steps: tuple[str, ...] = ()
 
     def take(self, step: str) -> Step:
-        """There is none; see `Way`."""
+        """There is none; see `Access`."""
         raise NotImplementedError(step)
 
     def start(self, python: str) -> Program:
-        """See `Way`."""
+        """See `Access`."""
         return LocalProgram(PROBE, subprocess.DEVNULL)
 
     def close(self) -> None:
-        """See `Way`."""
+        """See `Access`."""
 
 
-class WatchedConnections(Connections):
+class TracedConnections(SshConnections):
     """Makes connections, and remembers how far it came on the way to each host."""
 
     def __init__(self) -> None:
@@ -88,12 +88,12 @@ class WatchedConnections(Connections):
         super()._log_in(transport, route)
 
 
-class SshWay:
+class SshAccess:
     """By SSH. The connection is made in the second step; the later ones report on what became of it."""
 
     steps: tuple[str, ...] = ("name", "tcp", "host key", "login")
 
-    def __init__(self, route: Route, connections: WatchedConnections) -> None:
+    def __init__(self, route: Route, connections: TracedConnections) -> None:
         """Args: where the host is; makes the connection."""
         self._route = route
         self._connections = connections
@@ -101,7 +101,7 @@ class SshWay:
         self._refusal: HostError | None = None
 
     def take(self, step: str) -> Step:
-        """See `Way`."""
+        """See `Access`."""
         match step:
             case "name":
                 return Step(step, Status.OK, self._resolve())
@@ -115,12 +115,12 @@ class SshWay:
                 return Step(step, Status.OK, f"as {self._route.user}")
 
     def start(self, python: str) -> Program:
-        """See `Way`."""
+        """See `Access`."""
         assert self._transport is not None
         return SshProgram(self._transport, python, PROBE, self._route.timeout)
 
     def close(self) -> None:
-        """See `Way`."""
+        """See `Access`."""
         if self._transport is not None:
             self._transport.close()
 
@@ -157,7 +157,7 @@ class SshWay:
         return f"{key.get_name()} {known_hosts.fingerprint(key.asbytes())}"
 
 
-class SrunWay:
+class SrunAccess:
     """By a job step of the Slurm allocation we are in. The step that is started is the probe's."""
 
     steps: tuple[str, ...] = ("srun",)
@@ -171,7 +171,7 @@ class SrunWay:
         self._step: JobStep | None = None
 
     def take(self, step: str) -> Step:
-        """See `Way`."""
+        """See `Access`."""
         self._step = self._job_steps.start(self._node, os.path.expanduser(self._python), PROBE)
         try:
             refusal = "" if self._step.await_output(self._timeout) else self._step.refusal()
@@ -185,9 +185,9 @@ class SrunWay:
         return Step(step, Status.OK, f"a job step on {self._node}")
 
     def start(self, python: str) -> Program:
-        """See `Way`."""
+        """See `Access`."""
         assert self._step is not None
         return self._step
 
     def close(self) -> None:
-        """See `Way`; those who start job steps end them, too."""
+        """See `Access`; those who start job steps end them, too."""

@@ -54,7 +54,7 @@ class Gpus:
         return cls(**values)
 
 
-def look(root: Path = Path("/"), cuda: Callable[[], Any] | None = None, smi: str | None = None) -> Gpus:
+def gather(root: Path = Path("/"), cuda: Callable[[], Any] | None = None, smi: str | None = None) -> Gpus:
     """Look for GPUs.
 
     Args:

@@ -12,13 +12,13 @@ from typing import Any
 from distrun.errors import UsageError
 from distrun.host.interfaces import Interface, matching
 from distrun.runner.doctor import verdicts
-from distrun.runner.doctor.connect import NoWay, Way
+from distrun.runner.doctor.connect import Access, LocalAccess
 from distrun.runner.doctor.gpus import Gpus
-from distrun.runner.doctor.machine_facts import Machine
+from distrun.runner.doctor.machine_facts import MachineFacts
 from distrun.runner.doctor.probe_client import ProbeClient
 from distrun.runner.doctor.report import HostReport, Status, Step
-from distrun.runner.doctor.shell_commands import ByHand
-from distrun.runner.protocol.handshake import Answer, HostError, judge
+from distrun.runner.doctor.shell_commands import ShellCommands
+from distrun.runner.protocol.handshake import HostError, HostInfo, check_compatibility
 
 _WORKING = ("python", "distrun", "directory", "clock")
 _LOOKING = ("machine", "gpus", "network", "software")  # these do not depend on one another
@@ -29,7 +29,7 @@ _SLOW = 40.0  # seconds for one about what is installed, on a slow file system, 
 
 
 @dataclass(frozen=True)
-class Terms:
+class CheckOptions:
     """What is the same for all hosts."""
 
     python: str
@@ -43,19 +43,19 @@ class Terms:
 class HostChecks:
     """Of one host."""
 
-    def __init__(self, host: str, way: Way, by_hand: ByHand, terms: Terms) -> None:
+    def __init__(self, host: str, way: Access, commands: ShellCommands, options: CheckOptions) -> None:
         """Args: its name; how to reach it; the commands for it; what all hosts have in common."""
-        self.by_hand = by_hand
+        self.commands = commands
         self._host = host
         self._way = way
-        self._is_local = isinstance(way, NoWay)
-        self._terms = terms
-        self._python = sys.executable if self._is_local else terms.python
+        self._is_local = isinstance(way, LocalAccess)
+        self._options = options
+        self._python = sys.executable if self._is_local else options.python
         self._refusal: HostError | None = None
         self._steps: list[Step] = []
         self.probe: ProbeClient | None = None
         """Answers for as long as it is not closed; there when all steps up to the clock went well."""
-        self.machine: Machine | None = None
+        self.machine: MachineFacts | None = None
         self._gpus_found: Gpus | None = None
 
     def run(self) -> HostReport:
@@ -74,7 +74,7 @@ class HostChecks:
         return HostReport(self._host, self._is_local, tuple(self._steps), self.machine, self._gpus_found)
 
     def close(self) -> None:
-        """End the probe, and the connection."""
+        """ProbedHost the probe, and the connection."""
         if self.probe is not None:
             self.probe.close()
             self.probe = None
@@ -94,20 +94,20 @@ class HostChecks:
         try:
             step = works[name]() if name in works else self._way.take(name)
         except HostError as error:
-            reason, remedy = verdicts.split(str(error))
+            reason, remedy = verdicts.split_remedy(str(error))
             step = Step(name, Status.FAILED, reason, remedy=remedy)
         except Exception as error:  # whatever it is, the other hosts are still to be reported on
             step = Step(name, Status.FAILED, repr(error))
         if step.status is Status.OK:
             return step
         remedy = step.remedy or "see what the command says"
-        return replace(step, command=step.command or self.by_hand.step(name), remedy=remedy)
+        return replace(step, command=step.command or self.commands.step(name), remedy=remedy)
 
     # --- working there
 
     def _start(self) -> Step:
         try:
-            self.probe = ProbeClient(self._way.start(self._python), self._terms.timeout)
+            self.probe = ProbeClient(self._way.start(self._python), self._options.timeout)
         except HostError as error:
             if "distrun is not installed" in str(error):  # so its Python does work
                 self._refusal = error
@@ -128,20 +128,20 @@ class HostChecks:
     def _judge_minor(self) -> str:
         """What is to be said about the version of Python there."""
         answer = self._answer()
-        return judge(answer, self._python, answer.distrun)
+        return check_compatibility(answer, self._python, answer.distrun)
 
     def _distrun(self) -> Step:
         if self._refusal is not None:
             raise self._refusal
         answer = self._answer()
-        judge(answer, self._python)
+        check_compatibility(answer, self._python)
         return Step("distrun", Status.OK, answer.distrun)
 
-    def _answer(self) -> Answer:
+    def _answer(self) -> HostInfo:
         return self._ask_ready().versions
 
     def _directory(self) -> Step:
-        wdir = self._terms.wdir
+        wdir = self._options.wdir
         found = self._ask("directory", _QUICK, path=wdir)
         if not found["exists"]:
             raise HostError(
@@ -164,7 +164,7 @@ class HostChecks:
     # --- looking around
 
     def _machine(self) -> Step:
-        self.machine = Machine.from_json(self._ask("machine", _SLOW))
+        self.machine = MachineFacts.from_json(self._ask("machine", _SLOW))
         return verdicts.machine(self.machine)
 
     def _gpus(self) -> Step:
@@ -177,7 +177,7 @@ class HostChecks:
 
     def _network(self) -> Step:
         try:
-            chosen = matching(self.interfaces(), self._terms.network, f"host {self._host!r}")
+            chosen = matching(self.interfaces(), self._options.network, f"host {self._host!r}")
         except UsageError as error:
             reason, _, remedy = str(error).partition(": ")
             return Step("network", Status.FAILED, reason, remedy=remedy)

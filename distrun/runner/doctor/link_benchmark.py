@@ -86,7 +86,7 @@ class Listener:
                 pump(peer)
 
 
-def call(address: str, port: int, key: bytes) -> dict[str, str | float | None]:
+def measure(address: str, port: int, key: bytes) -> dict[str, str | float | None]:
     """The calling end: measure everything.
 
     Returns:

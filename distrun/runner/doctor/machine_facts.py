@@ -24,7 +24,7 @@ _PATIENCE = 5.0  # seconds for a program to tell its version
 
 
 @dataclass(frozen=True)
-class Machine:
+class MachineFacts:
     """A host but for its GPUs. Sizes are in bytes."""
 
     cores: int
@@ -46,18 +46,18 @@ class Machine:
     """What `srun --version` says; empty = there is none."""
 
     @classmethod
-    def from_json(cls, values: Mapping[str, Any]) -> Machine:
+    def from_json(cls, values: Mapping[str, Any]) -> MachineFacts:
         """From what `dataclasses.asdict` made."""
         return cls(**values)
 
 
-def look() -> Machine:
+def gather() -> MachineFacts:
     """Look around."""
     import psutil
 
     memory = psutil.virtual_memory()
     limit = resource.getrlimit(resource.RLIMIT_AS)[0]
-    return Machine(
+    return MachineFacts(
         machine.count_cores(),
         memory.total,
         memory.available,

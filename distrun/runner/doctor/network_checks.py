@@ -11,7 +11,7 @@ from distrun.host.interfaces import Interface
 from distrun.runner.doctor import verdicts
 from distrun.runner.doctor.probe_client import ProbeClient
 from distrun.runner.doctor.report import LinkReport, Status
-from distrun.runner.doctor.shell_commands import ByHand
+from distrun.runner.doctor.shell_commands import ShellCommands
 from distrun.runner.planning.networks import Networks
 from distrun.runner.protocol.handshake import HostError
 from distrun.runner.system.fan_out import call_for_each
@@ -23,13 +23,13 @@ _CALL = 30.0  # seconds for all measurements of a call, each of which has a dead
 
 
 @dataclass(frozen=True)
-class End:
+class ProbedHost:
     """A host with a probe that waits for requests."""
 
     host: str
     probe: ProbeClient
     interfaces: Sequence[Interface]
-    by_hand: ByHand
+    commands: ShellCommands
 
 
 def rounds(count: int, most: int = MOST_ROUNDS) -> list[list[tuple[int, int]]]:
@@ -48,7 +48,7 @@ def rounds(count: int, most: int = MOST_ROUNDS) -> list[list[tuple[int, int]]]:
     return found
 
 
-def measure(ends: Sequence[End], network: str) -> tuple[list[LinkReport], list[str]]:
+def measure(ends: Sequence[ProbedHost], network: str) -> tuple[list[LinkReport], list[str]]:
     """Measure the network between all hosts; returns the links, both directions of each pair, and notes for the user.
 
     Args:
@@ -68,7 +68,7 @@ def measure(ends: Sequence[End], network: str) -> tuple[list[LinkReport], list[s
     return links, notes
 
 
-def _pair(first: End, second: End, network: str, hosts: int) -> list[LinkReport]:
+def _pair(first: ProbedHost, second: ProbedHost, network: str, hosts: int) -> list[LinkReport]:
     """Measure one pair: the second calls the first, as ranks call rank 0."""
     try:
         both = Networks({first.host: first.interfaces, second.host: second.interfaces}, network)
@@ -86,13 +86,13 @@ def _pair(first: End, second: End, network: str, hosts: int) -> list[LinkReport]
     return [_complete(verdicts.unreachable(second.host, first.host, tried, own), first, second)]
 
 
-def _over(first: End, second: End, address: str) -> tuple[LinkReport, LinkReport]:
+def _over(first: ProbedHost, second: ProbedHost, address: str) -> tuple[LinkReport, LinkReport]:
     key = secrets.token_hex(32)  # for this measurement only
     port = first.probe.ask("listen", _QUICK, address=address, key=key)["port"]
     try:
-        found = second.probe.ask("call", _CALL, address=address, port=port, key=key)
+        found = second.probe.ask("measure", _CALL, address=address, port=port, key=key)
     finally:
-        served = first.probe.ask("hang_up", _QUICK)
+        served = first.probe.ask("stop_listening", _QUICK)
     there = LinkReport(
         second.host, first.host, Status.OK, found["address"], address, found["round_trip"], served["rate"]
     )
@@ -100,16 +100,16 @@ def _over(first: End, second: End, address: str) -> tuple[LinkReport, LinkReport
     return there, back
 
 
-def _complete(link: LinkReport, first: End, second: End) -> LinkReport:
+def _complete(link: LinkReport, first: ProbedHost, second: ProbedHost) -> LinkReport:
     """With the command for whatever is not well."""
     if link.status is Status.OK:
         return link
-    ends: Mapping[str, End] = {first.host: first, second.host: second}
+    ends: Mapping[str, ProbedHost] = {first.host: first, second.host: second}
     source, target = ends[link.source], ends[link.target]
     if link.target_address is None:
-        return replace(link, command=source.by_hand.there("ip -brief address"))
+        return replace(link, command=source.commands.there("ip -brief address"))
     if link.bandwidth is None:
-        return replace(link, command=source.by_hand.there(f"ping -c 3 {link.target_address}"))
-    serve = target.by_hand.there("iperf3 -s -1")
-    call = source.by_hand.there(f"iperf3 -c {link.target_address}")
+        return replace(link, command=source.commands.there(f"ping -c 3 {link.target_address}"))
+    serve = target.commands.there("iperf3 -s -1")
+    call = source.commands.there(f"iperf3 -c {link.target_address}")
     return replace(link, command=f"{serve} & {call}")

@@ -20,8 +20,8 @@ from typing import Any
 
 from distrun import __version__
 from distrun.runner.doctor import gpus, link_benchmark, machine_facts
-from distrun.runner.protocol.frames import Frame, Kind
-from distrun.runner.protocol.handshake import MAGIC, Answer, HostError
+from distrun.runner.protocol.frames import Frame, FrameKind
+from distrun.runner.protocol.handshake import MAGIC, HostError, HostInfo
 
 _SILENCE = 300.0  # seconds without a request after which the doctor counts as gone
 
@@ -41,28 +41,28 @@ class Probe:
         return {"exists": os.path.isdir(path), "usable": os.access(path, os.R_OK | os.X_OK)}
 
     def machine(self) -> dict[str, Any]:
-        """See `facts.Machine`."""
-        return asdict(machine_facts.look())
+        """See `facts.MachineFacts`."""
+        return asdict(machine_facts.gather())
 
     def gpus(self) -> dict[str, Any]:
         """See `gpus.Gpus`."""
         os.environ.pop("CUDA_VISIBLE_DEVICES", None)  # all GPUs, in the order in which nvidia-smi has them
         os.environ["CUDA_DEVICE_ORDER"] = "PCI_BUS_ID"
-        return asdict(gpus.look())
+        return asdict(gpus.gather())
 
     def listen(self, address: str, key: str) -> dict[str, Any]:
         """Listen for the probe of another host."""
         self._listener = link_benchmark.Listener(address, bytes.fromhex(key))
         return {"port": self._listener.port}
 
-    def hang_up(self) -> dict[str, Any]:
+    def stop_listening(self) -> dict[str, Any]:
         """Stop listening, and tell what was measured."""
         listener, self._listener = self._listener, None
         return {"rate": None if listener is None else listener.close()}
 
-    def call(self, address: str, port: int, key: str) -> dict[str, Any]:
+    def measure(self, address: str, port: int, key: str) -> dict[str, Any]:
         """Call the probe of another host, and tell what was measured."""
-        return link_benchmark.call(address, port, bytes.fromhex(key))
+        return link_benchmark.measure(address, port, bytes.fromhex(key))
 
 
 _REQUESTS: dict[str, Callable[..., dict[str, Any]]] = {
@@ -85,8 +85,8 @@ def main() -> None:
     """Be a probe on this process's stdin and stdout."""
     answers = os.dup(1)
     os.dup2(2, 1)  # a library may print
-    versions = Answer(__version__, platform.python_version(), os.getpid())
-    _write(answers, MAGIC + Frame(Kind.HELLO, payload=versions.to_json()).encode())
+    versions = HostInfo(__version__, platform.python_version(), os.getpid())
+    _write(answers, MAGIC + Frame(FrameKind.HELLO, payload=versions.to_json()).encode())
     requests: SimpleQueue[bytes] = SimpleQueue()
     threading.Thread(target=_work, args=(requests, answers), daemon=True).start()
     pending = b""
@@ -102,7 +102,7 @@ def _work(requests: SimpleQueue[bytes], answers: int) -> None:
     probe = Probe()
     while True:
         found = answer(probe, requests.get())
-        _write(answers, Frame(Kind.RESULT, payload=json.dumps(found).encode("ascii")).encode())
+        _write(answers, Frame(FrameKind.RESULT, payload=json.dumps(found).encode("ascii")).encode())
 
 
 def _write(descriptor: int, data: bytes) -> None:

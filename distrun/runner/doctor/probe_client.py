@@ -9,7 +9,7 @@ from typing import Any
 
 from distrun.runner.connect.program import Program, first_frame
 from distrun.runner.protocol.frames import FrameDecoder
-from distrun.runner.protocol.handshake import Answer, HostError
+from distrun.runner.protocol.handshake import HostError, HostInfo
 
 
 class ProbeClient:
@@ -31,7 +31,7 @@ class ProbeClient:
         self._lost: HostError | None = None
         try:
             payload, _ = first_frame(program, time.monotonic() + timeout)
-            self.versions = Answer.from_json(payload)
+            self.versions = HostInfo.from_json(payload)
             """What it says of its distrun and its Python."""
         except BaseException:
             program.close()
@@ -69,7 +69,7 @@ class ProbeClient:
         return self._lost is not None
 
     def close(self) -> None:
-        """End the probe: it leaves when its stdin ends."""
+        """ProbedHost the probe: it leaves when its stdin ends."""
         self._program.end_input()
         self._program.wait()
         self._program.close()

@@ -10,7 +10,7 @@ That object is stable: members may be added, and `format` grows when one changes
                 "bytes_per_s": .., "text": .., "command": .., "remedy": ..}, ..],
      "notes": [SENTENCE, ..]}
 
-STATUS is "ok", "warning", "failed" or "not tried". MACHINE and GPUS have the members of `facts.Machine` and `gpus.Gpus`. A
+STATUS is "ok", "warning", "failed" or "not tried". MACHINE and GPUS have the members of `facts.MachineFacts` and `gpus.Gpus`. A
 link is one direction between two hosts. Addresses and figures of what could not be measured are null.
 """
 
@@ -23,7 +23,7 @@ from typing import Any
 
 from distrun import __version__
 from distrun.runner.doctor.gpus import Gpus
-from distrun.runner.doctor.machine_facts import Machine
+from distrun.runner.doctor.machine_facts import MachineFacts
 
 FORMAT = 1
 
@@ -65,7 +65,7 @@ class HostReport:
     host: str
     local: bool
     steps: tuple[Step, ...]
-    machine: Machine | None = None
+    machine: MachineFacts | None = None
     gpus: Gpus | None = None
 
     @property

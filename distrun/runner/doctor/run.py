@@ -9,12 +9,12 @@ from contextlib import closing
 
 from distrun.host.interfaces import parse_network
 from distrun.runner.connect.job_steps import JobSteps
-from distrun.runner.connect.ssh_transport import patient
+from distrun.runner.connect.ssh_transport import with_timeout
 from distrun.runner.doctor import network_checks, verdicts
-from distrun.runner.doctor.connect import NoWay, SrunWay, SshWay, WatchedConnections, Way
-from distrun.runner.doctor.host_checks import HostChecks, Terms
+from distrun.runner.doctor.connect import Access, LocalAccess, SrunAccess, SshAccess, TracedConnections
+from distrun.runner.doctor.host_checks import CheckOptions, HostChecks
 from distrun.runner.doctor.report import Report
-from distrun.runner.doctor.shell_commands import ByHand
+from distrun.runner.doctor.shell_commands import ShellCommands
 from distrun.runner.planning.hosts import Host
 from distrun.runner.planning.plan import AgentPlan, LaunchPlan, LaunchRequest
 from distrun.runner.planning.prepare import prepare
@@ -53,21 +53,21 @@ def run(
     # Who is who, and how to get there, is settled as for a job.
     request = LaunchRequest((sys.executable,), hosts=tuple(hosts), share_gpus=True, launcher=launcher)
     plan = prepare(request, 0.0, ssh)
-    terms = Terms(ssh.python or sys.executable, wdir, network, timeout)
-    with closing(_Ways(plan, ssh, terms)) as ways:
-        examinations = [HostChecks(part.host, *ways.to(part), terms) for part in plan.agents]
+    options = CheckOptions(ssh.python or sys.executable, wdir, network, timeout)
+    with closing(_Accesses(plan, ssh, options)) as ways:
+        checks = [HostChecks(part.host, *ways.to(part), options) for part in plan.agents]
         try:
-            return _report(examinations, network, tell)
+            return _report(checks, network, tell)
         finally:
-            call_for_each(lambda item: item.close(), examinations, "doctor")
+            call_for_each(lambda item: item.close(), checks, "doctor")
 
 
-def _report(examinations: Sequence[HostChecks], network: str, tell: Callable[[str], None]) -> Report:
-    tell(f"examining {len(examinations)} host{'s' * (len(examinations) != 1)}")
-    reports = call_for_each(lambda item: item.run(), examinations, "doctor")
+def _report(checks: Sequence[HostChecks], network: str, tell: Callable[[str], None]) -> Report:
+    tell(f"examining {len(checks)} host{'s' * (len(checks) != 1)}")
+    reports = call_for_each(lambda item: item.run(), checks, "doctor")
     ends = [
-        network_checks.End(report.host, item.probe, item.interfaces(), item.by_hand)
-        for report, item in zip(reports, examinations, strict=True)
+        network_checks.ProbedHost(report.host, item.probe, item.interfaces(), item.commands)
+        for report, item in zip(reports, checks, strict=True)
         if item.probe is not None and not item.probe.is_lost
     ]
     if len(ends) > 1:
@@ -77,29 +77,29 @@ def _report(examinations: Sequence[HostChecks], network: str, tell: Callable[[st
     return Report(tuple(reports), tuple(found), (*verdicts.differences(machines), *notes))
 
 
-class _Ways:
+class _Accesses:
     """The ways to all hosts, and what they share."""
 
-    def __init__(self, plan: LaunchPlan, ssh: SshOptions, terms: Terms) -> None:
+    def __init__(self, plan: LaunchPlan, ssh: SshOptions, options: CheckOptions) -> None:
         self._plan = plan
         self._ssh = ssh
-        self._terms = terms
-        self._connections = WatchedConnections()
+        self._options = options
+        self._connections = TracedConnections()
         self._steps = JobSteps(os.environ) if plan.launcher == "srun" else None
 
-    def to(self, part: AgentPlan) -> tuple[Way, ByHand]:
+    def to(self, part: AgentPlan) -> tuple[Access, ShellCommands]:
         """How to reach a host, and how a person would."""
-        terms = self._terms
+        options = self._options
         if not part.remote:
-            return NoWay(), ByHand(None, self._ssh, sys.executable, terms.wdir)
+            return LocalAccess(), ShellCommands(None, self._ssh, sys.executable, options.wdir)
         if self._steps is not None:
-            way = SrunWay(part.host, self._steps, terms.python, terms.timeout)
-            return way, ByHand(None, self._ssh, terms.python, terms.wdir, part.host)
-        route = patient(self._plan.routes[part.host], max(0.1, terms.timeout))
-        return SshWay(route, self._connections), ByHand(route, self._ssh, terms.python, terms.wdir)
+            way = SrunAccess(part.host, self._steps, options.python, options.timeout)
+            return way, ShellCommands(None, self._ssh, options.python, options.wdir, part.host)
+        route = with_timeout(self._plan.routes[part.host], max(0.1, options.timeout))
+        return SshAccess(route, self._connections), ShellCommands(route, self._ssh, options.python, options.wdir)
 
     def close(self) -> None:
-        """End all job steps and the connections to jump hosts."""
+        """ProbedHost all job steps and the connections to jump hosts."""
         if self._steps is not None:
             self._steps.close()
         self._connections.close()

@@ -11,7 +11,7 @@ from distrun.runner.planning.ssh_config import Route, SshOptions
 _GPUS = "nvidia-smi; nvidia-smi topo -p2p r"
 
 
-class ByHand:
+class ShellCommands:
     """Commands for one host, to be typed on this machine."""
 
     def __init__(self, route: Route | None, options: SshOptions, python: str, wdir: str, node: str = "") -> None:

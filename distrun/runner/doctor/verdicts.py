@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from distrun.runner.doctor.gpus import Gpus
-from distrun.runner.doctor.machine_facts import Machine
+from distrun.runner.doctor.machine_facts import MachineFacts
 from distrun.runner.doctor.report import LinkReport, Status, Step
 
 CLOCK_TOLERANCE = 1.0  # seconds
@@ -21,7 +21,7 @@ _REMEDY = re.compile(
 )
 
 
-def split(sentence: str) -> tuple[str, str]:
+def split_remedy(sentence: str) -> tuple[str, str]:
     """The reason and the remedy in a sentence of `HostError`; the remedy may be empty."""
     reason, *rest = _REMEDY.split(sentence, maxsplit=1)
     return reason, "".join(rest)
@@ -40,7 +40,7 @@ def clock(offset: float, round_trip: float) -> Step:
     )
 
 
-def machine(found: Machine) -> Step:
+def machine(found: MachineFacts) -> Step:
     """Judge cores, memory, /dev/shm and the limit of the address space."""
     shm = "no /dev/shm" if found.shm is None else f"/dev/shm {size(found.shm)}"
     cores = f"{found.cores} core{'s' * (found.cores != 1)}"
@@ -132,7 +132,7 @@ def _peer_matrix(found: Gpus) -> str:
     return "\n" + "\n".join([head, *rows])
 
 
-def software(found: Machine) -> Step:
+def software(found: MachineFacts) -> Step:
     """Tell what is installed; nothing of it is needed."""
     packages = [f"{name} {version}" for name, version in found.packages.items()]
     mpi = [f"MPI: {found.mpi}"] if found.mpi else ["no mpirun"]
@@ -140,7 +140,7 @@ def software(found: Machine) -> Step:
     return Step("software", Status.OK, ", ".join([*packages, *mpi, *slurm]))
 
 
-def differences(found: Mapping[str, Machine]) -> list[str]:
+def differences(found: Mapping[str, MachineFacts]) -> list[str]:
     """Packages whose versions differ between hosts, a sentence each."""
     notes = []
     for name in dict.fromkeys(name for item in found.values() for name in item.packages):

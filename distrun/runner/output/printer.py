@@ -16,7 +16,9 @@ from distrun.runner.output.lines import Console, LineSplitter
 from distrun.runner.output.sinks import RankFiles, Sink
 from distrun.runner.supervision import events
 
-PATIENCE = 0.1  # seconds an unfinished line, such as the prompt of a debugger, is held back before it is shown
+PARTIAL_LINE_TIMEOUT = (
+    0.1  # seconds an unfinished line, such as the prompt of a debugger, is held back before it is shown
+)
 
 _COLOURS = {"stdout": b"36", "stderr": b"31"}
 
@@ -93,7 +95,7 @@ class Printer:
                     self._say(item)
                 else:
                     self._print(item)
-                self._show_unfinished(time.monotonic() - PATIENCE)
+                self._show_unfinished(time.monotonic() - PARTIAL_LINE_TIMEOUT)
             self._finish_lines()
             if item.failure_report is not None:
                 self._say(item.failure_report.encode(errors="surrogateescape"))
@@ -105,11 +107,11 @@ class Printer:
     def _next(self) -> _Output | bytes | _Last:
         """The next item; meanwhile lines that have been unfinished for too long are shown."""
         while self._held_since:
-            wait = min(self._held_since.values()) + PATIENCE - time.monotonic()
+            wait = min(self._held_since.values()) + PARTIAL_LINE_TIMEOUT - time.monotonic()
             try:
                 return self._queue.get(timeout=max(0.0, wait))
             except Empty:
-                self._show_unfinished(time.monotonic() - PATIENCE)
+                self._show_unfinished(time.monotonic() - PARTIAL_LINE_TIMEOUT)
         return self._queue.get()
 
     def _print(self, item: _Output) -> None:

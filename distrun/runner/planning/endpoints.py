@@ -9,10 +9,10 @@ from distrun.host.endpoints import format_endpoint
 from distrun.runner.planning import tf_config
 from distrun.runner.planning.networks import Networks
 from distrun.runner.planning.plan import AgentPlan, LaunchPlan
-from distrun.runner.protocol.handshake import Answer
+from distrun.runner.protocol.handshake import HostInfo
 
 
-def completed(plan: LaunchPlan, answer: Callable[[str], Answer]) -> dict[str, AgentPlan]:
+def completed(plan: LaunchPlan, answer: Callable[[str], HostInfo]) -> dict[str, AgentPlan]:
     """The parts of a plan by host, with the places where the ranks meet.
 
     What the user exports stays as it is: a name that a rank's part of the plan does not have is not put there.
@@ -49,7 +49,7 @@ def _meeting_place(address: str, port: int) -> dict[str, str]:
     }
 
 
-def _tf_configs(plan: LaunchPlan, answers: Mapping[str, Answer], addresses: Mapping[str, str]) -> list[str]:
+def _tf_configs(plan: LaunchPlan, answers: Mapping[str, HostInfo], addresses: Mapping[str, str]) -> list[str]:
     """TF_CONFIG for each rank, if it was asked for; hosts without an address go by their names."""
     if plan.ps is None:
         return []

@@ -66,7 +66,7 @@ def forwarded(environ: Mapping[str, str]) -> dict[str, str]:
     return {name: value for name, value in environ.items() if name == "PYTHONPATH" or name.startswith(PREFIX)}
 
 
-def at_home(planned: Mapping[str, str], login: Mapping[str, str], cores: int, ranks: int) -> dict[str, str]:
+def complete_on_host(planned: Mapping[str, str], login: Mapping[str, str], cores: int, ranks: int) -> dict[str, str]:
     """Complete the plan's variables on the host they are for, with what a login gives there.
 
     Args:

@@ -21,7 +21,7 @@ from distrun.runner.planning import environ as environs
 from distrun.runner.planning.hosts import Host
 from distrun.runner.planning.plan import (
     AgentPlan,
-    Launcher,
+    LaunchContext,
     LaunchPlan,
     LaunchRequest,
     RankPlan,
@@ -35,7 +35,7 @@ _PATIENCE = 20.0  # seconds for `mpirun --version`
 _AS_ROOT = ("OMPI_ALLOW_RUN_AS_ROOT", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM")
 
 
-class Kind(Enum):
+class MpiImplementation(Enum):
     """Whose mpirun it is, which decides what its options are called."""
 
     OPENMPI_4 = "Open MPI 4"
@@ -47,16 +47,16 @@ class Kind(Enum):
     @property
     def is_hydra(self) -> bool:
         """Whether it is Hydra, MPICH's, or a descendant of it."""
-        return self in (Kind.MPICH, Kind.INTEL)
+        return self in (MpiImplementation.MPICH, MpiImplementation.INTEL)
 
 
 @dataclass(frozen=True)
-class Order:
+class MpirunOptions:
     """What mpirun is to do."""
 
     command: Sequence[str]
     hosts: Sequence[tuple[str, int]]
-    """Each host and its number of ranks, which are numbered in this order."""
+    """Each host and its number of ranks, which are numbered in this options."""
     wdir: str
     exports: Sequence[str] = ()
     """The names of the variables that ranks on other hosts get from mpirun's environment."""
@@ -74,38 +74,38 @@ class Order:
     """The user's own arguments, last and so with the last word."""
 
 
-def command_line(kind: Kind, order: Order, program: str = "mpirun") -> list[str]:
+def command_line(mpi: MpiImplementation, options: MpirunOptions, program: str = "mpirun") -> list[str]:
     """mpirun's command line. It has names of variables and never their values.
 
     Raises:
         UsageError: this mpirun cannot be told.
     """
-    if kind is Kind.MPICH:
-        return _mpich(order, program)
-    return _intel(order, program) if kind is Kind.INTEL else _openmpi(kind, order, program)
+    if mpi is MpiImplementation.MPICH:
+        return _mpich(options, program)
+    return _intel(options, program) if mpi is MpiImplementation.INTEL else _openmpi(mpi, options, program)
 
 
-def identify(version: str) -> Kind:
+def identify(version: str) -> MpiImplementation:
     """Whose mpirun prints this when asked for its version.
 
     Raises:
         UsageError: none that we know.
     """
     if (match := re.search(r"\(Open MPI\) (\d+)", version)) is not None:
-        return Kind.OPENMPI_4 if int(match[1]) <= 4 else Kind.OPENMPI_5
+        return MpiImplementation.OPENMPI_4 if int(match[1]) <= 4 else MpiImplementation.OPENMPI_5
     if "PRRTE" in version:
-        return Kind.OPENMPI_5
+        return MpiImplementation.OPENMPI_5
     if "Intel" in version:
-        return Kind.INTEL
+        return MpiImplementation.INTEL
     if "HYDRA" in version:
-        return Kind.MPICH
+        return MpiImplementation.MPICH
     first = next(iter(version.strip().splitlines()), "")
     raise UsageError(
         f"the mpirun on PATH says {first!r}: understood are Open MPI, MPICH and Intel MPI; put one of these first on PATH"
     )
 
 
-def find(path: str) -> tuple[str, Kind]:
+def find(path: str) -> tuple[str, MpiImplementation]:
     """The mpirun of a search path, and whose it is.
 
     Raises:
@@ -127,7 +127,7 @@ def find(path: str) -> tuple[str, Kind]:
     return program, identify(asked.stdout + asked.stderr)
 
 
-def make_plan(request: LaunchRequest, launcher: Launcher, grace: float, ssh: SshOptions) -> LaunchPlan:
+def make_plan(request: LaunchRequest, context: LaunchContext, grace: float, ssh: SshOptions) -> LaunchPlan:
     """The plan of a job that the mpirun on PATH starts.
 
     Raises:
@@ -135,17 +135,17 @@ def make_plan(request: LaunchRequest, launcher: Launcher, grace: float, ssh: Ssh
     """
     _refuse(request, ssh)
     hosts = [host if host.slots else replace(host, slots=request.slots) for host in request.hosts]
-    default_slots = request.slots or launcher.slots
-    placed = place(hosts or [Host("localhost", request.slots)], request.np, default_slots, launcher.routes)
-    environ, exports, notes = _environment(request, launcher, max(count for _, count in placed))
-    program, kind = find(environ["PATH"])
-    order = Order(
+    default_slots = request.slots or context.slots
+    placed = place(hosts or [Host("localhost", request.slots)], request.np, default_slots, context.routes)
+    environ, exports, notes = _environment(request, context, max(count for _, count in placed))
+    program, mpi = find(environ["PATH"])
+    options = MpirunOptions(
         request.command,
         [(host.name, count) for host, count in placed],
-        request.wdir or launcher.cwd,
+        request.wdir or context.cwd,
         exports,
-        not any(host.name in launcher.routes for host, _ in placed),
-        launcher.address,
+        not any(host.name in context.routes for host, _ in placed),
+        context.address,
         request.tag_output,
         None if request.output_dir is None else os.path.abspath(request.output_dir),
         request.network or "",
@@ -153,21 +153,21 @@ def make_plan(request: LaunchRequest, launcher: Launcher, grace: float, ssh: Ssh
         os.geteuid() == 0,
         _split(request.mpi_args or ""),
     )
-    if order.output_dir is not None and kind is Kind.OPENMPI_5:
-        notes.append(f"Open MPI 5 writes what the ranks print below {order.output_dir}, and shows none of it")
-    if order.as_root and not kind.is_hydra:
+    if options.output_dir is not None and mpi is MpiImplementation.OPENMPI_5:
+        notes.append(f"Open MPI 5 writes what the ranks print below {options.output_dir}, and shows none of it")
+    if options.as_root and not mpi.is_hydra:
         environ |= dict.fromkeys(_AS_ROOT, "1")
     rank = RankPlan(0, 0, 1, 0, 1, {}, request.stdin == 0)
-    agent = AgentPlan("localhost", command_line(kind, order, program), order.wdir, grace, environ, [rank])
-    what = f"{spread(sum(count for _, count in placed), len(placed))} by the mpirun of {kind.value}"
-    return LaunchPlan(launcher.job, 1, (agent,), notes=tuple(notes), launcher="mpirun", by_mpirun=what)
+    agent = AgentPlan("localhost", command_line(mpi, options, program), options.wdir, grace, environ, [rank])
+    what = f"{spread(sum(count for _, count in placed), len(placed))} by the mpirun of {mpi.value}"
+    return LaunchPlan(context.job, 1, (agent,), notes=tuple(notes), launcher="mpirun", by_mpirun=what)
 
 
 def _environment(
-    request: LaunchRequest, launcher: Launcher, most_ranks: int
+    request: LaunchRequest, context: LaunchContext, most_ranks: int
 ) -> tuple[dict[str, str], list[str], list[str]]:
     """The environment of mpirun, the names of what ranks on other hosts get of it, and notes for the user."""
-    inherited = environs.inherited(launcher.environ)
+    inherited = environs.inherited(context.environ)
     exports, notes = environs.requested(request.exports, inherited)
     ours = {
         "PATH": environs.search_path(inherited.get("PATH", os.defpath)),
@@ -176,7 +176,7 @@ def _environment(
         **_interfaces(request, inherited),
     }
     environ = {"PYTHONUNBUFFERED": "1", **inherited, **ours, **exports}
-    threads = environs.threads(environ, launcher.cores, most_ranks)
+    threads = environs.threads(environ, context.cores, most_ranks)
     notes += [f"{name}={value} on every host; set it to override" for name, value in threads.items()]
     environ |= threads
     names = {
@@ -191,64 +191,64 @@ def _environment(
     return environ, sorted(names & environ.keys()), notes
 
 
-def _openmpi(kind: Kind, order: Order, program: str) -> list[str]:
-    is_4 = kind is Kind.OPENMPI_4
-    words = [program, "-np", str(sum(count for _, count in order.hosts))]
-    words += ["--host", ",".join(f"{name}:{count}" for name, count in order.hosts)]
-    words += ["--map-by", "slot", "--bind-to", "none", "--wdir", order.wdir]
+def _openmpi(mpi: MpiImplementation, options: MpirunOptions, program: str) -> list[str]:
+    is_4 = mpi is MpiImplementation.OPENMPI_4
+    words = [program, "-np", str(sum(count for _, count in options.hosts))]
+    words += ["--host", ",".join(f"{name}:{count}" for name, count in options.hosts)]
+    words += ["--map-by", "slot", "--bind-to", "none", "--wdir", options.wdir]
     if is_4:
-        words += ["--tag-output"] * order.tags
-        words += [] if order.output_dir is None else ["--output-filename", order.output_dir]
-    elif order.output_dir is not None:
-        words += ["--output", f"dir={order.output_dir}"]
+        words += ["--tag-output"] * options.tags
+        words += [] if options.output_dir is None else ["--output-filename", options.output_dir]
+    elif options.output_dir is not None:
+        words += ["--output", f"dir={options.output_dir}"]
     else:
-        words += ["--output", "tag"] * order.tags
-    words += ["--allow-run-as-root"] * order.as_root
-    if order.network:
-        words += ["--mca", "btl_tcp_if_include", order.network]
-    if order.ssh:
-        words += ["--mca" if is_4 else "--prtemca", "plm_rsh_args" if is_4 else "plm_ssh_args", " ".join(order.ssh)]
-    for name in order.exports:
+        words += ["--output", "tag"] * options.tags
+    words += ["--allow-run-as-root"] * options.as_root
+    if options.network:
+        words += ["--mca", "btl_tcp_if_include", options.network]
+    if options.ssh:
+        words += ["--mca" if is_4 else "--prtemca", "plm_rsh_args" if is_4 else "plm_ssh_args", " ".join(options.ssh)]
+    for name in options.exports:
         words += ["-x", name]
-    return [*words, *order.extra, *order.command]
+    return [*words, *options.extra, *options.command]
 
 
-def _mpich(order: Order, program: str) -> list[str]:
-    if order.ssh:
+def _mpich(options: MpirunOptions, program: str) -> list[str]:
+    if options.ssh:
         raise UsageError(
-            f"MPICH's mpirun passes no options to ssh ({' '.join(order.ssh)}): write them into ~/.ssh/config instead"
+            f"MPICH's mpirun passes no options to ssh ({' '.join(options.ssh)}): write them into ~/.ssh/config instead"
         )
-    words = [program, "-n", str(sum(count for _, count in order.hosts))]
-    if not order.is_local:
-        words += ["-hosts", ",".join(f"{name}:{count}" for name, count in order.hosts), "-localhost", order.address]
-    return [*words, *_hydra(Kind.MPICH, order), "-bind-to", "none", *order.extra, *order.command]
+    words = [program, "-n", str(sum(count for _, count in options.hosts))]
+    if not options.is_local:
+        words += ["-hosts", ",".join(f"{name}:{count}" for name, count in options.hosts), "-localhost", options.address]
+    return [*words, *_hydra(MpiImplementation.MPICH, options), "-bind-to", "none", *options.extra, *options.command]
 
 
-def _intel(order: Order, program: str) -> list[str]:
+def _intel(options: MpirunOptions, program: str) -> list[str]:
     """Its hosts have no number of ranks, so each gets an argument set of its own, after what is for all."""
-    words = [program, *_hydra(Kind.INTEL, order), "-genv", "I_MPI_PIN", "off"]
-    if not order.is_local:
-        words += ["-localhost", order.address]
-    if order.ssh:
-        words += ["-bootstrap", "ssh", "-bootstrap-exec-args", " ".join(order.ssh)]
-    words += order.extra
-    if order.is_local:
-        return [*words, "-n", str(sum(count for _, count in order.hosts)), *order.command]
-    for number, (name, count) in enumerate(order.hosts):
-        words += [":"] * (number > 0) + ["-host", name, "-n", str(count), *order.command]
+    words = [program, *_hydra(MpiImplementation.INTEL, options), "-genv", "I_MPI_PIN", "off"]
+    if not options.is_local:
+        words += ["-localhost", options.address]
+    if options.ssh:
+        words += ["-bootstrap", "ssh", "-bootstrap-exec-args", " ".join(options.ssh)]
+    words += options.extra
+    if options.is_local:
+        return [*words, "-n", str(sum(count for _, count in options.hosts)), *options.command]
+    for number, (name, count) in enumerate(options.hosts):
+        words += [":"] * (number > 0) + ["-host", name, "-n", str(count), *options.command]
     return words
 
 
-def _hydra(kind: Kind, order: Order) -> list[str]:
+def _hydra(mpi: MpiImplementation, options: MpirunOptions) -> list[str]:
     """What MPICH and Intel MPI have in common."""
-    if order.output_dir is not None:
+    if options.output_dir is not None:
         raise UsageError(
-            f"--output-dir {order.output_dir!r} is more than {kind.value}'s mpirun can do: leave it out, or use Open MPI"
+            f"--output-dir {options.output_dir!r} is more than {mpi.value}'s mpirun can do: leave it out, or use Open MPI"
         )
-    words = ["-wdir", order.wdir]
-    words += ["-prepend-rank"] * order.tags
+    words = ["-wdir", options.wdir]
+    words += ["-prepend-rank"] * options.tags
     # Hydra's own -iface is for the interface of mpiexec itself, which may be another one than that of the hosts.
-    return [*words, *(["-genvlist", ",".join(order.exports)] if order.exports else [])]
+    return [*words, *(["-genvlist", ",".join(options.exports)] if options.exports else [])]
 
 
 def _interfaces(request: LaunchRequest, environ: Mapping[str, str]) -> dict[str, str]:

@@ -59,7 +59,7 @@ class LaunchRequest:
 
 
 @dataclass(frozen=True)
-class Launcher:
+class LaunchContext:
     """What the plan needs to know of the launching process and of the moment."""
 
     environ: Mapping[str, str]
@@ -102,7 +102,7 @@ class AgentPlan:
     """What all ranks of the host have in common."""
     ranks: list[RankPlan]
     remote: bool = False
-    """Whether `environ` is to be completed with what a login on the host gives; see `environ.at_home`."""
+    """Whether `environ` is to be completed with what a login on the host gives; see `environ.complete_on_host`."""
     ports: int = 0
     """How many free ports of the host its ranks need."""
     defaults: dict[str, str] = field(default_factory=dict)
@@ -143,7 +143,7 @@ class LaunchPlan:
     """What mpirun starts, for people. The only process of the plan is mpirun then."""
 
     @property
-    def needs_answers(self) -> bool:
+    def needs_host_info(self) -> bool:
         """Whether the ranks must be told what only their hosts know; see `places.completed`."""
         return len(self.agents) > 1 or any(agent.remote or agent.ports for agent in self.agents)
 
@@ -186,47 +186,47 @@ def place(
     return placed
 
 
-def make_plan(request: LaunchRequest, launcher: Launcher, grace: float = 5.0) -> LaunchPlan:
+def make_plan(request: LaunchRequest, context: LaunchContext, grace: float = 5.0) -> LaunchPlan:
     """Turn a request into the plan of the whole job.
 
     Raises:
         UsageError: the request cannot be met as it stands.
     """
     hosts = [host if host.slots else replace(host, slots=request.slots) for host in request.hosts]
-    default_slots = request.slots or launcher.slots
-    placed = place(hosts or [Host("localhost", request.slots)], request.np, default_slots, launcher.routes)
+    default_slots = request.slots or context.slots
+    placed = place(hosts or [Host("localhost", request.slots)], request.np, default_slots, context.routes)
     size = sum(count for _, count in placed)
     if request.stdin is not None and request.stdin not in range(size):
         raise UsageError(f"--stdin {request.stdin} is not a rank of this job: allowed are none and 0 to {size - 1}")
     if request.ps and not request.tf_config:
         raise UsageError(f"--ps {request.ps} says who is what in TF_CONFIG: give --tf-config too, or leave it out")
     tf_config.check(size, request.ps)
-    contracts = iter(_contracts([(host.name, count) for host, count in placed], launcher))
-    inherited = environs.inherited(launcher.environ)
+    contracts = iter(_contracts([(host.name, count) for host, count in placed], context))
+    inherited = environs.inherited(context.environ)
     exports, notes = environs.requested(request.exports, inherited)
     agents = []
     for host, count in placed:
-        remote = host.name in launcher.routes
+        remote = host.name in context.routes
         common = {
             **(environs.forwarded(inherited) if remote else inherited),
             **settings(request),
             **_gpus(host, count, request.share_gpus),
             **exports,
         }
-        chosen = {"OMP_NUM_THREADS": environs.AUTO} if remote else environs.threads(common, launcher.cores, count)
+        chosen = {"OMP_NUM_THREADS": environs.AUTO} if remote else environs.threads(common, context.cores, count)
         shared = {"PYTHONUNBUFFERED": "1", **chosen, **common}
         ranks = [_rank_plan(next(contracts), request, exports) for _ in range(count)]
-        wdir = request.wdir or launcher.cwd
+        wdir = request.wdir or context.cwd
         ports = count if request.tf_config else 0
         agents.append(AgentPlan(host.name, list(request.command), wdir, grace, shared, ranks, remote, ports))
         if "OMP_NUM_THREADS" not in common and not remote:
-            why = f"{_count(launcher.cores, 'core')}, {_count(count, 'rank')}"
+            why = f"{_count(context.cores, 'core')}, {_count(count, 'rank')}"
             notes.append(f"OMP_NUM_THREADS={shared['OMP_NUM_THREADS']} on {host.name} ({why}); set it to override")
-    routes = {agent.host: launcher.routes[agent.host] for agent in agents if agent.remote}
+    routes = {agent.host: context.routes[agent.host] for agent in agents if agent.remote}
     network = request.network or exports.get(NETWORK) or inherited.get(NETWORK, "")
     servers = tf_config.servers(size, request.ps)
     ps = request.ps if request.tf_config else None
-    return LaunchPlan(launcher.job, size, tuple(agents), routes, tuple(notes), network, servers, ps)
+    return LaunchPlan(context.job, size, tuple(agents), routes, tuple(notes), network, servers, ps)
 
 
 def _gpus(host: Host, ranks: int, share: bool) -> dict[str, str]:
@@ -240,15 +240,15 @@ def _gpus(host: Host, ranks: int, share: bool) -> dict[str, str]:
     return {**listed, **({"DISTRUN_SHARE_GPUS": "1"} if share else {})}
 
 
-def _master_addr(placed: list[tuple[str, int]], launcher: Launcher) -> str:
+def _master_addr(placed: list[tuple[str, int]], context: LaunchContext) -> str:
     """Rank 0's address as the other hosts of the job reach it; a single host needs no network."""
     first = placed[0][0]
     if len(placed) == 1:
         return "127.0.0.1"
-    return launcher.routes[first].hostname if first in launcher.routes else launcher.address
+    return context.routes[first].hostname if first in context.routes else context.address
 
 
-def _contracts(placed: list[tuple[str, int]], launcher: Launcher) -> list[LaunchContract]:
+def _contracts(placed: list[tuple[str, int]], context: LaunchContext) -> list[LaunchContract]:
     """The contracts of all ranks, in rank order.
 
     With hosts of 2, 1 and 2 ranks, local rank 1 exists on the first and third host only: rank 4 has cross rank 1(2).
@@ -256,14 +256,14 @@ def _contracts(placed: list[tuple[str, int]], launcher: Launcher) -> list[Launch
     size = sum(count for _, count in placed)
     cross_sizes = [sum(count > local_rank for _, count in placed) for local_rank in range(max(c for _, c in placed))]
     cross_ranks = [0] * len(cross_sizes)
-    master_addr = _master_addr(placed, launcher)
+    master_addr = _master_addr(placed, context)
     contracts: list[LaunchContract] = []
     for host, local_size in placed:
         for local_rank in range(local_size):
             contracts.append(
                 LaunchContract(
-                    job=launcher.job,
-                    key=launcher.key,
+                    job=context.job,
+                    key=context.key,
                     rank=len(contracts),
                     size=size,
                     local_rank=local_rank,
@@ -272,7 +272,7 @@ def _contracts(placed: list[tuple[str, int]], launcher: Launcher) -> list[Launch
                     cross_size=cross_sizes[local_rank],
                     hostname=host,
                     master_addr=master_addr,
-                    master_port=launcher.master_port,
+                    master_port=context.master_port,
                 )
             )
             cross_ranks[local_rank] += 1

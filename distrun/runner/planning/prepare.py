@@ -18,7 +18,7 @@ from distrun.host.interfaces import parse_network
 from distrun.runner.planning import allocation
 from distrun.runner.planning.allocation import Allocation
 from distrun.runner.planning.hosts import Host, merge, parse_hostfile
-from distrun.runner.planning.plan import AgentPlan, Launcher, LaunchPlan, LaunchRequest, make_plan
+from distrun.runner.planning.plan import AgentPlan, LaunchContext, LaunchPlan, LaunchRequest, make_plan
 from distrun.runner.planning.ssh_config import Route, SshOptions, SshSettings, read_config
 from distrun.runner.protocol.exits import NOT_EXECUTABLE, NOT_FOUND
 from distrun.runner.system import machine
@@ -51,7 +51,7 @@ def prepare(request: LaunchRequest, grace: float, ssh: SshOptions = _DEFAULTS) -
         parse_network(request.network)
     _check_settings(request)
     allocated = None if request.hosts and "SLURM_JOB_ID" not in os.environ else allocation.current(os.environ)
-    launcher = _fitting(request, allocated)
+    launcher = _choose_launcher(request, allocated)
     if request.wdir is not None:
         request = replace(request, wdir=os.path.abspath(request.wdir))
     notes: tuple[str, ...] = ()
@@ -59,16 +59,16 @@ def prepare(request: LaunchRequest, grace: float, ssh: SshOptions = _DEFAULTS) -
         given = tuple(replace(host, slots=request.slots or host.slots) for host in allocated.hosts)
         request = replace(request, hosts=given)
         notes = (f"hosts of {allocated}",)
-    hosts, routes = _sort_out_nodes(request.hosts) if launcher == "srun" else _sort_out(request.hosts, ssh)
+    hosts, routes = _resolve_nodes(request.hosts) if launcher == "srun" else _resolve_hosts(request.hosts, ssh)
     request = replace(request, hosts=tuple(hosts))
     if launcher == "mpirun":
         from distrun.runner.planning import mpirun
 
-        plan = mpirun.make_plan(request, _launcher(routes), grace, ssh)
+        plan = mpirun.make_plan(request, _launch_context(routes), grace, ssh)
         if not routes:
             check_command(replace(plan.agents[0], command=list(request.command)))
     else:
-        plan = replace(make_plan(request, _launcher(routes), grace), launcher=launcher)
+        plan = replace(make_plan(request, _launch_context(routes), grace), launcher=launcher)
     plan = replace(plan, notes=(*notes, *plan.notes))
     for agent in plan.agents:
         if not agent.remote:
@@ -78,7 +78,7 @@ def prepare(request: LaunchRequest, grace: float, ssh: SshOptions = _DEFAULTS) -
     return plan
 
 
-def _fitting(request: LaunchRequest, allocated: Allocation | None) -> str:
+def _choose_launcher(request: LaunchRequest, allocated: Allocation | None) -> str:
     """The launcher asked for, else the one that fits: srun for nodes that Slurm has given us, ssh for all others.
 
     Raises:
@@ -102,7 +102,7 @@ def _fitting(request: LaunchRequest, allocated: Allocation | None) -> str:
     return "srun" if in_slurm and has_srun and not strangers else "ssh"
 
 
-def _sort_out_nodes(hosts: Sequence[Host]) -> tuple[list[Host], dict[str, Route]]:
+def _resolve_nodes(hosts: Sequence[Host]) -> tuple[list[Host], dict[str, Route]]:
     """Nodes of a Slurm allocation, and those that srun must reach, which asks for no route."""
     others = [host.name for host in hosts if not allocation.is_own_node(os.environ, host.name)]
     return list(hosts), {name: Route(name, name) for name in others}
@@ -149,9 +149,9 @@ def check_command(agent: AgentPlan) -> None:
     raise CommandError(f"command {command!r} not found: {remedy}", NOT_FOUND)
 
 
-def _launcher(routes: Mapping[str, Route]) -> Launcher:
+def _launch_context(routes: Mapping[str, Route]) -> LaunchContext:
     direct = [route.hostname for route in routes.values() if route.jump is None and route.proxy_command is None]
-    return Launcher(
+    return LaunchContext(
         environ=dict(os.environ),
         cwd=os.getcwd(),
         job=secrets.token_hex(16),
@@ -164,7 +164,7 @@ def _launcher(routes: Mapping[str, Route]) -> Launcher:
     )
 
 
-def _sort_out(hosts: Sequence[Host], ssh: SshOptions) -> tuple[list[Host], dict[str, Route]]:
+def _resolve_hosts(hosts: Sequence[Host], ssh: SshOptions) -> tuple[list[Host], dict[str, Route]]:
     """All hosts, and how to reach those that are not this machine.
 
     All names of this machine become the first of them, so that its ranks are numbered together. Another account of this

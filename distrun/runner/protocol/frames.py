@@ -21,7 +21,7 @@ CHUNK = 1 << 16  # bytes read from a pipe at a time: what a Linux pipe holds
 MAX_PAYLOAD = 1 << 26  # a longer frame is not ours: something else wrote on the agent's stdout
 
 
-class Kind(IntEnum):
+class FrameKind(IntEnum):
     """What a frame means; the first group goes to the agent, the second comes from it, HELLO and the last go both ways."""
 
     HELLO = 0
@@ -60,7 +60,7 @@ class Kind(IntEnum):
 class Frame(NamedTuple):
     """One message between launcher and agent."""
 
-    kind: Kind
+    kind: FrameKind
     rank: int = NO_RANK
     payload: bytes = b""
 
@@ -69,7 +69,7 @@ class Frame(NamedTuple):
         return HEADER.pack(self.kind, self.rank, len(self.payload)) + self.payload
 
     @classmethod
-    def number(cls, kind: Kind, number: float, rank: int = NO_RANK) -> Frame:
+    def number(cls, kind: FrameKind, number: float, rank: int = NO_RANK) -> Frame:
         """A frame whose payload is one number, as text."""
         return cls(kind, rank, repr(int(number) if isinstance(number, int) else float(number)).encode())
 
@@ -102,15 +102,15 @@ class FrameDecoder:
             end = HEADER.size + length
             if len(self._pending) < end:
                 return
-            frame = Frame(Kind(kind), rank, bytes(self._pending[HEADER.size : end]))
+            frame = Frame(FrameKind(kind), rank, bytes(self._pending[HEADER.size : end]))
             del self._pending[:end]
             yield frame
 
 
-_KINDS = frozenset(Kind)
+_KINDS = frozenset(FrameKind)
 
 
-def pieces(kind: Kind, data: bytes, rank: int = NO_RANK, size: int = 1 << 20) -> Iterator[Frame]:
+def split_payload(kind: FrameKind, data: bytes, rank: int = NO_RANK, size: int = 1 << 20) -> Iterator[Frame]:
     """Cut long data into frames of at most `size` bytes."""
     for start in range(0, len(data), size):
         yield Frame(kind, rank, data[start : start + size])

@@ -49,7 +49,7 @@ class Greeting:
 
 
 @dataclass(frozen=True)
-class Answer:
+class HostInfo:
     """What the agent says."""
 
     distrun: str
@@ -71,7 +71,7 @@ class Answer:
         return json.dumps(asdict(self)).encode("ascii")
 
     @classmethod
-    def from_json(cls, payload: bytes) -> Answer:
+    def from_json(cls, payload: bytes) -> HostInfo:
         """The inverse of `to_json`."""
         values = dict(_known(cls, payload))
         values["addresses"] = tuple(Interface(*item) for item in values.get("addresses", ()))
@@ -84,7 +84,7 @@ def _known(cls: Any, payload: bytes) -> Mapping[str, Any]:
     return {name: value for name, value in json.loads(payload).items() if name in names}
 
 
-def answer(greeting: Greeting, keeper: socket.socket) -> Answer:
+def describe_host(greeting: Greeting, keeper: socket.socket) -> HostInfo:
     """The answer of this process.
 
     Args:
@@ -95,7 +95,7 @@ def answer(greeting: Greeting, keeper: socket.socket) -> Answer:
     if not os.path.isdir(greeting.wdir):
         problem = f"the working directory {greeting.wdir!r} does not exist there; give one that does with --wdir"
     port, *ports = free_ports(1 + greeting.ports)
-    return Answer(
+    return HostInfo(
         __version__,
         platform.python_version(),
         os.getpid(),
@@ -107,7 +107,7 @@ def answer(greeting: Greeting, keeper: socket.socket) -> Answer:
     )
 
 
-def extract(stream: bytes) -> tuple[bytes, bytes] | None:
+def find_first_frame(stream: bytes) -> tuple[bytes, bytes] | None:
     """Find the answer's payload in what has come so far; returns it and the rest, None when there must come more.
 
     Raises:
@@ -127,7 +127,9 @@ def extract(stream: bytes) -> tuple[bytes, bytes] | None:
     return (frame[HEADER.size : end], frame[end:]) if len(frame) >= end else None
 
 
-def judge(answer: Answer, python: str, version: str = __version__, own: str = platform.python_version()) -> str:
+def check_compatibility(
+    answer: HostInfo, python: str, version: str = __version__, own: str = platform.python_version()
+) -> str:
     """Whether an agent is one to work with.
 
     Args:
@@ -154,7 +156,7 @@ def judge(answer: Answer, python: str, version: str = __version__, own: str = pl
     return ""
 
 
-def explain(status: int, output: str, python: str) -> str:
+def explain_failed_start(status: int, output: str, python: str) -> str:
     """Why an agent did not come to life.
 
     Args:

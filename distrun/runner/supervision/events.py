@@ -31,7 +31,7 @@ class RankExited:
 
     rank: int
     exit: RankExit
-    witness: bool = False
+    lost_peer: bool = False
     """Whether it ended because it noticed that a peer was gone, by its own last words."""
 
 
@@ -60,7 +60,7 @@ class AgentGone:
     host: str
     ended: int
     """How many processes that ranks had left behind it had to end."""
-    immortal: int = 0
+    unkillable: int = 0
     """How many are left because the kernel does not end them, not even by SIGKILL."""
 
 

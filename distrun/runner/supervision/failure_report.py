@@ -12,7 +12,7 @@ _KEPT = 1 << 15  # bytes kept per rank: a bound on memory, and enough for `LAST_
 _WITNESS = b"distrun.errors.JobAbortedError"  # how Python ends the traceback of a rank that lost its peers
 
 
-class LastWords:
+class StderrTails:
     """The last bytes each rank wrote to stderr. An agent's thread records; the decider reads after the rank's end."""
 
     def __init__(self) -> None:
@@ -33,7 +33,7 @@ class LastWords:
             shown.pop()
         return shown[-LAST_LINES:]
 
-    def is_witness(self, rank: int) -> bool:
+    def reports_lost_peer(self, rank: int) -> bool:
         """Whether the rank says that it ended because a peer was gone."""
         return any(line.startswith(_WITNESS) for line in self.lines(rank))
 

@@ -4,10 +4,10 @@ The states of a job:
 
     CONNECTING -> RUNNING   every remote host is ready
                -> FINISHING one of them cannot be used, or a signal came; no rank was started
-    RUNNING   -> SETTLING   a rank says it lost a peer, and no culprit is known yet
+    RUNNING   -> SETTLING   a rank says it lost a peer, and no root cause is known yet
               -> ENDING     a rank failed, an agent was lost, or a signal came; the ranks were told
               -> FINISHING  every rank has exited
-    SETTLING  -> ENDING     the culprit has exited too, or did not within `SETTLE` seconds
+    SETTLING  -> ENDING     the root cause has exited too, or did not within `ROOT_CAUSE_TIMEOUT` seconds
     ENDING    -> FINISHING  every rank has exited, if need be by SIGKILL after the grace
     FINISHING -> OVER       every agent is gone
 
@@ -24,9 +24,11 @@ from enum import Enum
 from distrun.runner.protocol.exits import RankExit
 from distrun.runner.supervision import events
 
-SETTLE = 1.0  # seconds a rank that lost its peer waits for the culprit to exit, whose interpreter may be shutting down
-KILL_PATIENCE = 10.0  # seconds after SIGKILL until we stop waiting for a rank the kernel cannot end
-LEAVE_PATIENCE = 10.0  # seconds beyond the grace an agent has to say farewell
+ROOT_CAUSE_TIMEOUT = (
+    1.0  # seconds a rank that lost its peer waits for the root cause to exit, whose interpreter may be shutting down
+)
+KILL_TIMEOUT = 10.0  # seconds after SIGKILL until we stop waiting for a rank the kernel cannot end
+LEAVE_TIMEOUT = 10.0  # seconds beyond the grace an agent has to say farewell
 
 _ENDERS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
@@ -118,7 +120,7 @@ class Policy:
         self._grace = grace
         self._start_timeout = start_timeout
         self._killing = False
-        self._suspect: Failure | None = None
+        self._lost_peer_failure: Failure | None = None
 
     @property
     def status(self) -> int:
@@ -164,8 +166,8 @@ class Policy:
                 late = ", ".join(map(str, sorted(self._starting)))
                 return self._fail(Failure(None, 1, f"ranks {late} did not start within {self._start_timeout:g} s"), now)
             case State.SETTLING:
-                assert self._suspect is not None
-                return self._fail(self._suspect, now)
+                assert self._lost_peer_failure is not None
+                return self._fail(self._lost_peer_failure, now)
             case State.ENDING if not self._killing:
                 return self._kill(now)
             case State.ENDING:
@@ -221,23 +223,23 @@ class Policy:
         failure = None
         if event.exit.failed:
             failure = Failure(event.rank, event.exit.status, str(event.exit), event.exit)
-        return self._rank_gone(event.rank, failure, event.witness, now)
+        return self._rank_gone(event.rank, failure, event.lost_peer, now)
 
-    def _rank_gone(self, rank: int, failure: Failure | None, witness: bool, now: float) -> list[Action]:
+    def _rank_gone(self, rank: int, failure: Failure | None, lost_peer: bool, now: float) -> list[Action]:
         self._alive.discard(rank)
         self._started(rank)
         actions: list[Action] = []
         if failure is not None and self.state in (State.RUNNING, State.SETTLING):
-            actions = self._suspect_peers(failure, now) if witness else self._fail(failure, now)
+            actions = self._await_root_cause(failure, now) if lost_peer else self._fail(failure, now)
         if not self._alive and self.state in (State.RUNNING, State.SETTLING, State.ENDING):
             return self._all_exited(now)
         if self.state is State.RUNNING and self._alive <= self._servers:
             return self._end(signal.SIGTERM, now)
         return actions
 
-    def _suspect_peers(self, failure: Failure, now: float) -> list[Action]:
+    def _await_root_cause(self, failure: Failure, now: float) -> list[Action]:
         if self.state is State.RUNNING:
-            self.state, self._suspect, self.deadline = State.SETTLING, failure, now + SETTLE
+            self.state, self._lost_peer_failure, self.deadline = State.SETTLING, failure, now + ROOT_CAUSE_TIMEOUT
         return []
 
     def _fail(self, failure: Failure, now: float) -> list[Action]:
@@ -254,19 +256,19 @@ class Policy:
         return [SignalRanks(signum)]
 
     def _kill(self, now: float) -> list[Action]:
-        self._killing, self.deadline = True, now + KILL_PATIENCE
+        self._killing, self.deadline = True, now + KILL_TIMEOUT
         return [SignalRanks(signal.SIGKILL)]
 
     def _all_exited(self, now: float) -> list[Action]:
         if self.state is State.SETTLING:
-            self.failure = self._suspect
+            self.failure = self._lost_peer_failure
         if self.state is State.ENDING:
             # What the ranks left behind has what is left of their grace.
             return self._finish(0.0 if self._killing else max(0.0, (self.deadline or now) - now), now)
         return self._finish(self._grace, now)
 
     def _finish(self, grace: float, now: float) -> list[Action]:
-        self.state, self.deadline = State.FINISHING, now + grace + LEAVE_PATIENCE
+        self.state, self.deadline = State.FINISHING, now + grace + LEAVE_TIMEOUT
         return [FinishAgents(grace), *self._agents_gone(set())]
 
     def _agents_gone(self, hosts: Iterable[str]) -> list[Action]:
