@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from measuring import Summary
+
+WIDTH = 120  # of a line of Markdown
 
 
 @dataclass
@@ -87,11 +90,29 @@ def as_text(comparison: Comparison) -> str:
 
 
 def as_markdown(comparison: Comparison) -> str:
-    """A table for the README."""
-    head, *rows = comparison.cells()
+    """A table for docs/figures.md, or two where lines would be too long: the ratios are in the second one."""
+    tables = markdown_tables(comparison.cells(), len(comparison.ratios))
+    notes = [textwrap.fill(note, WIDTH, break_on_hyphens=False, break_long_words=False) for note in comparison.notes]
+    return "\n\n".join([f"**{comparison.title}**", *tables, *notes])
+
+
+def markdown_tables(cells: Sequence[Sequence[str]], ratios: int) -> list[str]:
+    """These rows, the heading first, as a Markdown table, or as two if there is no other way to keep to `WIDTH`.
+
+    Args:
+        cells: the rows.
+        ratios: the number of columns at the end that the second table has, if there is one.
+    """
+    whole = _markdown(cells)
+    if not ratios or max(map(len, whole.splitlines())) <= WIDTH:
+        return [whole]
+    return [_markdown([row[:-ratios] for row in cells]), _markdown([(row[0], *row[-ratios:]) for row in cells])]
+
+
+def _markdown(cells: Sequence[Sequence[str]]) -> str:
+    head, *rows = cells
     rule = ["---"] + ["---:"] * (len(head) - 1)
-    lines = ["| " + " | ".join(row) + " |" for row in (head, rule, *rows)]
-    return "\n".join([f"**{comparison.title}**", "", *lines, "", *comparison.notes])
+    return "\n".join("| " + " | ".join(row) + " |" for row in (head, rule, *rows))
 
 
 def print_rich(comparison: Comparison) -> None:

@@ -68,7 +68,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--only", choices=(*CHOICES, "all"), default="all", help="what to measure; default: all")
     parser.add_argument("--quick", action="store_true", help="a third of the rounds")
     parser.add_argument("--json", type=Path, metavar="FILE", help="also write everything, in seconds, to FILE")
-    parser.add_argument("--markdown", action="store_true", help="print the tables as the README has them")
+    parser.add_argument("--markdown", action="store_true", help="print the tables as docs/figures.md has them")
     return parser.parse_args()
 
 

@@ -40,7 +40,16 @@ class ReduceOp(enum.IntEnum):
         return self.name.lower()
 
 
-Average, Sum, Min, Max, Product = ReduceOp
+Average = ReduceOp.AVERAGE
+"""The sum of the ranks' elements, divided by the number of ranks."""
+Sum = ReduceOp.SUM
+"""The sum of the ranks' elements."""
+Min = ReduceOp.MIN
+"""The smallest of the ranks' elements."""
+Max = ReduceOp.MAX
+"""The largest of the ranks' elements."""
+Product = ReduceOp.PRODUCT
+"""The product of the ranks' elements."""
 
 _UFUNCS: dict[ReduceOp, np.ufunc] = {
     Average: np.add,
