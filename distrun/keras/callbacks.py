@@ -22,6 +22,15 @@ from distrun.keras.variables import broadcast_variables
 from distrun.runtime import world
 from distrun.runtime.collectives import consistency
 
+__all__ = [
+    "BestModelCheckpoint",
+    "BroadcastGlobalVariablesCallback",
+    "LearningRateScheduleCallback",
+    "LearningRateWarmupCallback",
+    "MetricAverageCallback",
+    "OnRankZero",
+]
+
 Logs = dict[str, Any] | None
 
 

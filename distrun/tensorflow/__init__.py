@@ -14,7 +14,7 @@ Each rank trains on its own part of the data; all have the same gradients. For `
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from distrun.graphs.compression import Compression
 from distrun.runtime.capabilities import (
@@ -65,6 +65,9 @@ from distrun.tensorflow.state import (
     broadcast_variables,
 )
 from distrun.tensorflow.tape import DistributedGradientTape
+
+if TYPE_CHECKING:
+    from distrun.tensorflow.normalization import SyncBatchNormalization
 
 __all__ = [
     "Average",

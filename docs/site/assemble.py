@@ -1,11 +1,11 @@
-"""Gather the pages of the site in build/docs: docs/, README as the front page, CONTRIBUTING, CHANGELOG, and what they link to.
+"""Gather the pages of the site in build/docs: docs/, README as the front page, CONTRIBUTING, CHANGELOG, and more.
 
-In the repository, links are written as GitHub wants them, relative to the file that they stand in. Here they become links
-between pages; a file of the repository that a page links to, such as an example, gets a page that shows it. A link that leads
-to no file ends with an error; anchors are checked when the site is built.
+In the repository, links are written as GitHub wants them, relative to the file that they stand in. Here they become
+links between pages; a file of the repository that a page links to, such as an example, gets a page that shows it. A link
+that leads to no file ends with an error; anchors are checked when the site is built.
 
-A line `::: distrun.torch` stands for the reference of that package. It becomes a section for each public name (`__all__`) that
-is the package's own, and a list of those that it shares with `distrun`, where they are described.
+A line `::: distrun.torch` stands for the reference of that package. It becomes a section for each public name that is
+the package's own, and a list of those that it shares with `distrun`, where they are described.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-from public_names import is_shared, public_names
+import reference
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 TARGET = REPOSITORY / "build" / "docs"
@@ -26,7 +26,6 @@ PAGES = {"README.md": "index.md", "CONTRIBUTING.md": "contributing.md", "CHANGEL
 LANGUAGES = {".py": "python", ".cu": "cuda", ".toml": "toml", ".cfg": "ini"}
 
 _LINK = re.compile(r"(?<=\]\()(?P<path>[^()\s:#]+)(?P<anchor>#[^()\s]*)?(?=\))")
-_REFERENCE = re.compile(r"^::: (?P<package>distrun[.\w]*)$", re.MULTILINE)
 _CODE = re.compile(r"^(?P<fence> *```).*?^(?P=fence)|``.+?``|`[^`\n]+`", re.DOTALL | re.MULTILINE)
 
 
@@ -36,7 +35,7 @@ def main() -> None:
     broken: list[str] = []
     for source in sources:
         text = with_links((REPOSITORY / source).read_text(), source, broken)
-        write(page_of(source), _REFERENCE.sub(lambda line: reference(line["package"]), text))
+        write(page_of(source), reference.expanded(text, source, broken))
     for picture in (REPOSITORY / "docs").glob("*.svg"):
         shutil.copy(picture, TARGET)
     if broken:
@@ -82,17 +81,6 @@ def listing(path: str) -> str:
     text = (REPOSITORY / path).read_text()
     language = LANGUAGES.get(Path(path).suffix, "text")
     return f"---\nsearch:\n  exclude: true\n---\n\n# {path}\n\n`````{language}\n{text}\n`````\n"
-
-
-def reference(package: str) -> str:
-    """The lines by which mkdocstrings shows a package, without what `distrun` has as well."""
-    shared = [] if package == "distrun" else [name for name in public_names(package) if is_shared(package, name)]
-    own = [name for name in public_names(package) if name not in shared]
-    lines = [f"::: {package}", "    options:", f"      members: [{', '.join(own)}]"]
-    if shared:
-        links = ", ".join(f"[`{name}`](distrun.md#distrun.{name})" for name in shared)
-        lines += ["", f"## As in `distrun`", "", f"The same as in [`distrun`](distrun.md): {links}."]
-    return "\n".join(lines)
 
 
 def write(page: str, text: str) -> None:

@@ -1,11 +1,12 @@
 """Draw docs/picture.svg: two jobs as a terminal shows them, one that trains and one with a rank that fails.
 
-The jobs are real. What they write to a terminal is recorded, and rendered with the colours that it came in. Only the paths
-of this machine are shortened.
+The jobs are real. What they write to a terminal is recorded, and rendered with the colours that it came in. Only the
+paths of this machine are shortened.
 """
 
 from __future__ import annotations
 
+import io
 import os
 import pty
 import shutil
@@ -71,7 +72,7 @@ THEME = TerminalTheme(
 
 
 def main() -> None:
-    console = Console(record=True, width=COLUMNS, file=open(os.devnull, "w"), force_terminal=True, highlight=False)
+    console = Console(record=True, width=COLUMNS, file=io.StringIO(), force_terminal=True, highlight=False)
     with tempfile.TemporaryDirectory() as folder:
         work = Path(folder)
         shutil.copy(REPOSITORY / "examples" / "torch_digits.py", work)
@@ -98,7 +99,7 @@ def write_digits(folder: Path) -> None:
 
 
 def record(command: str, folder: Path) -> tuple[str, int]:
-    """What the command writes to a terminal in this folder, and its exit status."""
+    """Run the command in this folder; returns what it wrote to its terminal, and its exit status."""
     ours, theirs = pty.openpty()
     environ = {**os.environ, "TERM": "xterm-256color", "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
     environ["PATH"] = f"{Path(sys.executable).parent}:{environ['PATH']}"
