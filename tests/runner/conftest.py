@@ -61,8 +61,8 @@ class Distrun:
         tmp: Path,
         stdin: int,
         collect: bool,
-        before_exec: Callable[[], object] | None,
         environ: dict[str, str],
+        before_exec: Callable[[], object] | None = None,
     ) -> None:
         self._marker = uuid.uuid4().hex
         self._tmp = tmp
@@ -136,7 +136,7 @@ def distrun(tmp_path: Path) -> Iterator[Callable[..., Distrun]]:
         before_exec: Callable[[], object] | None = None,
         **environ: str,
     ) -> Distrun:
-        started.append(Distrun(arguments, tmp, stdin, collect, before_exec, environ))
+        started.append(Distrun(arguments, tmp, stdin, collect, environ, before_exec))
         return started[-1]
 
     yield start
