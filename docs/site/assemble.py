@@ -1,11 +1,12 @@
 """Gather the pages of the site in build/docs: docs/, README as the front page, CONTRIBUTING, CHANGELOG, and more.
 
 In the repository, links are written as GitHub wants them, relative to the file that they stand in. Here they become
-links between pages; a file of the repository that a page links to, such as an example, gets a page that shows it. A link
-that leads to no file ends with an error; anchors are checked when the site is built.
+links between pages; a file of the repository that a page links to, such as an example, gets a page that shows it. A
+link that leads to no file ends with an error; anchors are checked when the site is built.
 
 A line `::: distrun.torch` stands for the reference of that package. It becomes a section for each public name that is
-the package's own, and a list of those that it shares with `distrun`, where they are described.
+the package's own, and a list of those that it shares with `distrun`, where they are described. A line
+`::: distrun --help` stands for what that command prints.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
+import command_line
 import reference
 
 REPOSITORY = Path(__file__).resolve().parents[2]
@@ -35,9 +37,9 @@ def main() -> None:
     broken: list[str] = []
     for source in sources:
         text = with_links((REPOSITORY / source).read_text(), source, broken)
-        write(page_of(source), reference.expanded(text, source, broken))
-    for picture in (REPOSITORY / "docs").glob("*.svg"):
-        shutil.copy(picture, TARGET)
+        write(page_of(source), command_line.expanded(reference.expanded(text, source, broken)))
+    for asset in [*(REPOSITORY / "docs").glob("*.svg"), *(REPOSITORY / "docs" / "site").glob("*.css")]:
+        shutil.copy(asset, TARGET)
     if broken:
         sys.exit("\n".join(broken))
 
