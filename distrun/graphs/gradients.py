@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Protocol, TypeVar
 
-from distrun.graphs.collective import Collective
 from distrun.runtime import world
+from distrun.runtime.collectives.call import Call
 from distrun.tensor_fusion.buckets import DEFAULT_THRESHOLD, Item
 from distrun.tensor_fusion.graph_calls import plan_calls
 
@@ -31,9 +31,9 @@ class Toolkit(Protocol[Tensor]):
 
 def reduce_gradients(
     gradients: Sequence[Tensor],
-    collective: Collective,
+    collective: Call,
     toolkit: Toolkit[Tensor],
-    call: Callable[[Sequence[Tensor], Collective], Sequence[Tensor]],
+    call: Callable[[Sequence[Tensor], Call], Sequence[Tensor]],
 ) -> list[Tensor]:
     """The allreduced `gradients`; `call` puts one collective on several dense tensors into the graph.
 

@@ -19,12 +19,12 @@ import numpy as np
 
 from distrun.errors import UsageError
 from distrun.graphs import arrays
-from distrun.graphs.collective import Collective
 from distrun.graphs.compression import Compression, Compressor, wire_type
 from distrun.graphs.jax import mechanism, reduce_gradients
 from distrun.jax.site import call_site
 from distrun.jax.trees import map_arrays
-from distrun.runtime.operations.reduction import Average, ReduceOp, Sum, check_op
+from distrun.runtime.collectives.call import Call, broadcast_call
+from distrun.runtime.operations.reduction import Average, ReduceOp
 from distrun.runtime.process_set import ProcessSet, global_process_set
 
 _World = global_process_set
@@ -38,28 +38,22 @@ def reduction(
     prescale_factor: float,
     postscale_factor: float,
     process_set: ProcessSet,
-) -> Collective:
+) -> Call:
     """An allreduce or a reducescatter.
 
     Raises:
         UsageError: `op` or `compression` is none.
     """
-    check_op(op, "float32")
-    return Collective(
-        kind,
-        _own(name),
-        op,
-        prescale=float(prescale_factor),
-        postscale=float(postscale_factor),
-        process_set=process_set.process_set_id,
-        wire=wire_type(compression),
-        site=call_site(),
+    call = Call(
+        *(kind, _own(name), op, -1, prescale_factor, postscale_factor, process_set, wire_type(compression), call_site())
     )
+    call.check("float32")
+    return call
 
 
-def _own(name: str | None) -> str:
+def _own(name: str | None) -> str | None:
     """A name that only arrays of JAX have: numpy arrays may travel while a program runs."""
-    return f"jax.{name}" if name else ""
+    return f"jax.{name}" if name else None
 
 
 def allreduce(
@@ -83,10 +77,7 @@ def allreduce(
 
 def broadcast(tree: Any, root_rank: int = 0, *, name: str | None = None, process_set: ProcessSet = _World) -> Any:
     """The root's arrays; the others' must have the same shapes and dtypes."""
-    root_rank = process_set.check_root(root_rank)
-    collective = Collective(
-        "broadcast", _own(name), root=root_rank, process_set=process_set.process_set_id, site=call_site()
-    )
+    collective = broadcast_call(_own(name), root_rank, process_set, call_site())
     return map_arrays(partial(mechanism.call, collective=collective), tree)
 
 
@@ -95,7 +86,7 @@ def allgather(tree: Any, *, name: str | None = None, process_set: ProcessSet = _
 
     Ranks may differ in the number of rows, but not inside of `jit`, `grad` or `vmap`, where shapes must be known beforehand.
     """
-    collective = Collective("allgather", _own(name), process_set=process_set.process_set_id, site=call_site())
+    collective = Call("allgather", _own(name), process_set=process_set, site=call_site())
     return map_arrays(partial(mechanism.call, collective=collective), tree)
 
 
@@ -114,8 +105,6 @@ def reducescatter(
     `op`: Average or Sum.
     """
     collective = reduction("reducescatter", name, op, compression, prescale_factor, postscale_factor, process_set)
-    if op not in (Average, Sum):
-        raise UsageError(f"reducescatter with op={op} is not offered: use Sum or Average, or allreduce")
     return map_arrays(partial(mechanism.call, collective=collective), tree)
 
 
@@ -126,7 +115,7 @@ def alltoall(tree: Any, splits: Any = None, *, name: str | None = None, process_
     only and with a single array, the result is a pair of the received array and the int32 array of rows received from
     each rank.
     """
-    collective = Collective("alltoall", _own(name), process_set=process_set.process_set_id, site=call_site())
+    collective = Call("alltoall", _own(name), process_set=process_set, site=call_site())
     if splits is not None:
         return _alltoall_with(splits, jnp.asarray(tree), collective)
 
@@ -137,7 +126,7 @@ def alltoall(tree: Any, splits: Any = None, *, name: str | None = None, process_
     return map_arrays(exchange, tree)
 
 
-def _alltoall_with(splits: Any, array: Any, collective: Collective) -> tuple[Any, Any]:
+def _alltoall_with(splits: Any, array: Any, collective: Call) -> tuple[Any, Any]:
     if mechanism.is_traced([array, splits]):
         raise UsageError(
             "alltoall with splits cannot be part of a jitted, differentiated or batched function, where the rows to come must "
@@ -145,7 +134,7 @@ def _alltoall_with(splits: Any, array: Any, collective: Collective) -> tuple[Any
         )
     counts: list[int] = []
 
-    def exchange(collective: Collective, given: Sequence[Any]) -> list[Any]:
+    def exchange(collective: Call, given: Sequence[Any]) -> list[Any]:
         results, received = arrays.move_rows(given, np.asarray(splits), collective)
         counts.extend(received[0].tolist())
         return results

@@ -3,62 +3,36 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import wraps
 from typing import Any
 
 import jax
 
-from distrun.errors import UsageError
 from distrun.graphs import signatures
-from distrun.graphs.collective import Collective
 from distrun.graphs.compression import Compression, Compressor, wire_type
 from distrun.graphs.jax import reduce_gradients
 from distrun.jax.site import call_site
 from distrun.jax.trees import entries
-from distrun.runtime.operations.reduction import Average, ReduceOp, check_op
+from distrun.runtime.collectives.gradient_settings import GradientSettings
+from distrun.runtime.operations.reduction import Average, ReduceOp
 from distrun.runtime.process_set import ProcessSet, global_process_set
 
 _World = global_process_set
 
 
-@dataclass(frozen=True)
-class GradientReduction:
-    """How gradients are reduced."""
-
-    op: ReduceOp
-    compression: Compressor
-    predivide: float
-    process_set: ProcessSet
-
-    def __post_init__(self) -> None:
-        """Raises UsageError if they do not fit together."""
-        check_op(self.op, "float32")
-        wire_type(self.compression)
-        if self.predivide != 1.0 and self.op is not Average:
-            raise UsageError(f"gradient_predivide_factor={self.predivide} belongs to op=Average, not to op={self.op}")
-        if not self.predivide > 0:
-            raise UsageError(f"gradient_predivide_factor={self.predivide} must be greater than 0")
+class GradientReduction(GradientSettings):
+    """How gradients are reduced, and their reduction."""
 
     def reduce(self, tree: Any, what: str) -> Any:
-        """The tree of all ranks together. The ranks compare its leaves when they are first seen.
+        """Return the tree of all ranks together. The ranks compare its leaves when they are first seen.
 
         Raises:
             MismatchError: they differ, in structure, shape or dtype.
         """
         number = signatures.signature_id(entries(tree), what)
-        collective = Collective(
-            "allreduce",
-            f"jax.gradients.{number}",
-            self.op,
-            prescale=1.0 / self.predivide,
-            postscale=self.predivide,
-            process_set=self.process_set.process_set_id,
-            wire=wire_type(self.compression),
-            site=call_site(),
-        )
+        call = self.call(f"jax.gradients.{number}", call_site())
         leaves, structure = jax.tree_util.tree_flatten(tree)
-        return jax.tree_util.tree_unflatten(structure, reduce_gradients(leaves, collective))
+        return jax.tree_util.tree_unflatten(structure, reduce_gradients(leaves, call))
 
 
 def value_and_grad(
@@ -77,7 +51,7 @@ def value_and_grad(
     The value is reduced like the gradients, and along with them; what comes with it (`has_aux`) is this rank's. Use it with a
     plain optimizer, not with a `DistributedOptimizer`, which reduces itself. `options` go to `jax.value_and_grad`.
     """
-    reduction = GradientReduction(op, compression, gradient_predivide_factor, process_set)
+    reduction = GradientReduction(op, gradient_predivide_factor, wire_type(compression), process_set=process_set)
     local = jax.value_and_grad(fun, argnums, has_aux, **options)
 
     @wraps(fun)
@@ -102,7 +76,7 @@ def grad(
     **options: Any,
 ) -> Callable[..., Any]:
     """`jax.grad` of all ranks together. See `value_and_grad`."""
-    reduction = GradientReduction(op, compression, gradient_predivide_factor, process_set)
+    reduction = GradientReduction(op, gradient_predivide_factor, wire_type(compression), process_set=process_set)
     local = jax.grad(fun, argnums, has_aux, **options)
 
     @wraps(fun)

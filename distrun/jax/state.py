@@ -8,10 +8,10 @@ import jax
 import numpy as np
 
 from distrun.errors import UsageError
-from distrun.graphs.collective import Collective
 from distrun.graphs.jax import arrays, mechanism
 from distrun.jax.trees import entries
 from distrun.runtime.collectives import consistency
+from distrun.runtime.collectives.call import broadcast_call
 from distrun.runtime.process_set import ProcessSet, global_process_set
 
 _NUMBERS = (bool, int, float, complex)
@@ -26,7 +26,7 @@ def broadcast_parameters(tree: Any, root_rank: int = 0, process_set: ProcessSet 
         MismatchError: the ranks' trees differ, in structure, shape or dtype; the text names the first leaf that does.
         UsageError: a leaf is something else; the call is inside of a jitted function.
     """
-    root_rank = process_set.check_root(root_rank)
+    collective = broadcast_call("jax.broadcast_parameters.leaves", root_rank, process_set)
     paths, structure = jax.tree_util.tree_flatten_with_path(tree)
     for path, leaf in paths:
         _check(jax.tree_util.keystr(path), leaf)
@@ -38,9 +38,6 @@ def broadcast_parameters(tree: Any, root_rank: int = 0, process_set: ProcessSet 
     if not paths:
         return tree
     leaves = [leaf for _, leaf in paths]
-    collective = Collective(
-        "broadcast", "jax.broadcast_parameters.leaves", root=root_rank, process_set=process_set.process_set_id
-    )
     sent = arrays.perform(collective, [_numbers(leaf) for leaf in leaves])
     received = [_like(array, leaf) for array, leaf in zip(sent, leaves, strict=True)]
     return jax.tree_util.tree_unflatten(structure, received)

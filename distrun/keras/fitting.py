@@ -103,7 +103,7 @@ def _is_ours(error: Exception) -> bool:
     return isinstance(error, CollectiveError) or _OURS.search(str(error)) is not None
 
 
-_OURS = re.compile(r"\b(Mismatch|Stall|JobAborted|Collective)Error: ")
+_OURS = re.compile(r"\b(Mismatch|Stall|JobAborted|Call)Error: ")
 _CLASH = re.compile(r"\w+ '[^']*keras\.(fit|gradients)[^\n]*: the ranks disagree about (kind|shapes)[^\n]*")
 _SIDE = re.compile(r"(ranks? [\d, -]+) asked for ([^;]*)")
 

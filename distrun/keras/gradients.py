@@ -10,11 +10,11 @@ import numpy as np
 
 from distrun.errors import UsageError
 from distrun.graphs import signatures
-from distrun.graphs.collective import Collective
 from distrun.keras import internals
 from distrun.runtime import collectives, world
+from distrun.runtime.collectives.call import Call
 from distrun.runtime.collectives.consistency import compare, describe
-from distrun.runtime.operations.reduction import Average, ReduceOp
+from distrun.runtime.collectives.gradient_settings import GradientSettings
 
 # Attributes of an optimizer:
 _AGREED = "_distrun_agreed"  # the engine and the variables that were compared, and what came of it
@@ -27,19 +27,14 @@ _WHAT = "the trainable variables of the model"
 
 
 @dataclass(frozen=True)
-class Settings:
+class Settings(GradientSettings):
     """How gradients are reduced; see `DistributedOptimizer` for the meaning."""
 
-    op: ReduceOp = Average
-    predivide: float = 1.0
-    wire: str = ""
-    sparse_as_dense: bool = False
     factor: float = 1.0
-    """What gradients are multiplied with."""
-    process_set: int = 0
+    """What gradients are multiplied by before."""
 
 
-Reduce = Callable[[Sequence[Any], Sequence[Any], Collective, bool], list[Any]]
+Reduce = Callable[[Sequence[Any], Sequence[Any], Call, bool], list[Any]]
 """Reduces gradients (None among them) of variables with a collective; the flag is `sparse_as_dense`."""
 
 
@@ -92,7 +87,7 @@ def _missing(gradients: Sequence[Any]) -> frozenset[int]:
 
 def _collective(
     optimizer: Any, variables: Sequence[Any], settings: Settings, missing: frozenset[int] = frozenset()
-) -> Collective:
+) -> Call:
     """The collective that reduces the gradients of these variables. The ranks compare them when they are first seen."""
     engine, identity = world.engine(), (tuple(map(id, variables)), missing)
     agreed = getattr(optimizer, _AGREED, None)
@@ -100,16 +95,7 @@ def _collective(
         return agreed[2]
     entries = [entry + " without gradient" * (place in missing) for place, entry in enumerate(_entries(variables))]
     number = signatures.signature_id(entries, _WHAT)
-    result = Collective(
-        "allreduce",
-        f"keras.gradients.{number}",
-        settings.op,
-        prescale=1.0 / settings.predivide,
-        postscale=settings.predivide,
-        process_set=settings.process_set,
-        wire=settings.wire,
-        site="a training step",
-    )
+    result = settings.call(f"keras.gradients.{number}", "a training step")
     internals.attach(optimizer, _AGREED, (engine, identity, result))
     return result
 
@@ -149,7 +135,7 @@ def all_built(model: Any, name: str) -> bool:
     return bool(collectives.allgather(np.array([internals.is_built(model)]), name).all())
 
 
-def _first_operation(gradients: Sequence[Any], collective: Collective) -> str:
+def _first_operation(gradients: Sequence[Any], collective: Call) -> str | None:
     """What the first operation on the gradients is called."""
     if internals.BACKEND != "jax":
         return collective.name

@@ -11,6 +11,7 @@ from distrun.errors import UsageError
 from distrun.graphs.compression import Compression, Compressor, wire_type
 from distrun.keras import gradients, internals
 from distrun.keras.gradients import Settings
+from distrun.runtime.collectives.gradient_settings import check_passes
 from distrun.runtime.operations.reduction import Average, ReduceOp, Sum
 from distrun.runtime.process_set import ProcessSet, global_process_set
 
@@ -54,24 +55,27 @@ def DistributedOptimizer(  # noqa: N802 - Horovod's name
     Raises:
         UsageError: an argument cannot be; the optimizer is wrapped already.
     """
-    _check(optimizer, op, gradient_predivide_factor)
-    process_set.size()  # says so if there is no world yet
-    accumulation = _accumulate(optimizer, backward_passes_per_step)
+    _check_optimizer(optimizer)
+    passes = check_passes(backward_passes_per_step)
     settings = Settings(
         op,
         float(gradient_predivide_factor),
         wire_type(compression),
         sparse_as_dense,
-        1.0 if average_aggregated_gradients else float(accumulation),
-        process_set.process_set_id,
+        process_set,
+        1.0 if average_aggregated_gradients else float(passes),
     )
+    if op not in (Average, Sum):
+        raise UsageError(f"op={op!r} does not reduce the gradients of Keras optimizers: use Average or Sum")
+    process_set.size()  # says so if there is no world yet
+    _accumulate(optimizer, passes)
     if name is not None:
         optimizer.name = name
     internals.switch_class(optimizer, _distributed(type(optimizer), settings))
     return optimizer
 
 
-def _check(optimizer: Any, op: ReduceOp, predivide: float) -> None:
+def _check_optimizer(optimizer: Any) -> None:
     if isinstance(optimizer, Distributed):
         raise UsageError(f"this {type(optimizer).__name__} is a DistributedOptimizer already: wrap an optimizer once")
     if not isinstance(optimizer, keras.optimizers.Optimizer):
@@ -81,20 +85,12 @@ def _check(optimizer: Any, op: ReduceOp, predivide: float) -> None:
             "such as keras.optimizers.Adam(1e-3), or use the DistributedOptimizer of distrun.torch, distrun.jax or "
             "distrun.tensorflow"
         )
-    if op not in (Average, Sum):
-        raise UsageError(f"op={op!r} does not reduce the gradients of Keras optimizers: use Average or Sum")
-    if not predivide > 0:
-        raise UsageError(f"gradient_predivide_factor={predivide} must be greater than 0")
-    if predivide != 1.0 and op is not Average:
-        raise UsageError(f"gradient_predivide_factor={predivide} belongs to op=Average, not to op={op}")
 
 
-def _accumulate(optimizer: Any, passes: int) -> int:
-    """Have the optimizer accumulate; returns by how many passes."""
-    if not (isinstance(passes, int) and passes > 0):
-        raise UsageError(f"backward_passes_per_step={passes!r} must be a whole number greater than 0")
+def _accumulate(optimizer: Any, passes: int) -> None:
+    """Have the optimizer update its variables with the sum of so many passes."""
     if passes == 1:
-        return 1
+        return
     inner = internals.core(optimizer)
     if inner.built or inner.gradient_accumulation_steps or hasattr(inner, "optimizers"):
         raise UsageError(
@@ -109,7 +105,6 @@ def _accumulate(optimizer: Any, passes: int) -> int:
             + ": set gradient_accumulation_steps when you make the optimizer, and leave backward_passes_per_step out"
         )
     inner.gradient_accumulation_steps = passes
-    return passes
 
 
 # The classes -----------------------------------------------------------------------------------------------------------

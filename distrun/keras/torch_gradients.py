@@ -12,15 +12,15 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from distrun.graphs.collective import Collective, prepare
-from distrun.runtime.process_set import global_process_set
+from distrun.graphs.prepared import prepare
+from distrun.runtime.collectives.call import Call
 from distrun.torch import cuda, operations
 from distrun.torch.tensors import dtype_name, flat, is_flat
 
 
 @torch.no_grad()
 def reduce(
-    gradients: Sequence[Tensor | None], variables: Sequence[Any], collective: Collective, sparse_as_dense: bool
+    gradients: Sequence[Tensor | None], variables: Sequence[Any], collective: Call, sparse_as_dense: bool
 ) -> list[Tensor | None]:
     """The reduced gradients. Sparse ones, which Keras does not make by itself, are reduced as dense ones."""
     # Accumulated gradients may be fewer than the variables; they are all there, and none is a variable's own.
@@ -33,22 +33,15 @@ def reduce(
     return [tensor if flag else None for tensor, flag in zip(tensors, flags.tolist(), strict=True)]
 
 
-def _on_host(tensors: Sequence[Tensor], collective: Collective) -> None:
+def _on_host(tensors: Sequence[Tensor], collective: Call) -> None:
     arrays: list[Any] = [flat(tensor) for tensor in tensors]
     dtypes = tuple([dtype_name(tensor) for tensor in tensors])
     prepare(collective, dtypes, tuple([tuple(tensor.shape) for tensor in tensors])).reduce(arrays, arrays)
 
 
-def _on_gpu(tensors: Sequence[Tensor], flags: Tensor, collective: Collective) -> None:
+def _on_gpu(tensors: Sequence[Tensor], flags: Tensor, collective: Call) -> None:
     """The flags travel through host memory, so that the host knows them without waiting for the GPU."""
-    call = operations.Call(
-        collective.named("gpu").name or None,
-        global_process_set,
-        *(collective.op, collective.prescale, collective.postscale, collective.wire),
-    )
-    reduced = operations.grouped(
-        tensors, call, lambda group, call: operations.allreduce(group, call, in_place=True), operations.submit
-    )
+    reduced = operations.grouped(tensors, collective.named("gpu"), operations.allreduce_in_place, operations.submit)
     _on_host([flags], collective)
     reduced.wait()
 

@@ -11,13 +11,19 @@ from distrun.runtime import world
 
 
 class ProcessSet:
-    """A set of ranks. Everything in the engine is keyed by process set; for now there is one, the world.
+    """A set of ranks. Every operation is keyed by one; in this version there is a single set, the world.
 
-    Horovod's `ProcessSet(ranks)` makes further ones; here that is refused, with a sentence, until they are supported.
+    Horovod's `ProcessSet(ranks)` makes further ones; here that is refused until they are supported.
     """
 
+    process_set_id: int
+    """What requests call the set by; 0 is the world."""
+
     def __init__(self, ranks: Iterable[int] | None = None) -> None:
-        """`ranks`: None for all of them.
+        """Make the set of all ranks.
+
+        Args:
+            ranks: None, for all ranks of the job.
 
         Raises:
             UsageError: `ranks` is given.
@@ -30,19 +36,27 @@ class ProcessSet:
         return "ProcessSet(all ranks)"
 
     def included(self) -> bool:
-        """Whether this rank belongs to the set."""
+        """Return whether this rank belongs to the set."""
         return True
 
     def rank(self) -> int:
-        """This rank's position in the set."""
+        """Return this rank's position in the set.
+
+        Raises:
+            NotInitializedError: before `init`.
+        """
         return world.rank()
 
     def size(self) -> int:
-        """The number of ranks in the set."""
+        """Return the number of ranks in the set.
+
+        Raises:
+            NotInitializedError: before `init`.
+        """
         return world.size()
 
     def check_root(self, root_rank: object) -> int:
-        """`root_rank` as an int.
+        """Return `root_rank` as an int.
 
         Raises:
             UsageError: it is no rank of this set.
@@ -56,3 +70,10 @@ class ProcessSet:
 
 global_process_set = ProcessSet()
 """All ranks of the job."""
+
+_BY_ID = {global_process_set.process_set_id: global_process_set}
+
+
+def by_id(process_set_id: int) -> ProcessSet:
+    """Return the process set with this number."""
+    return _BY_ID[process_set_id]

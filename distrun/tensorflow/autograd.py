@@ -7,21 +7,20 @@ broadcast average where a sum would be due, as Horovod's do; `DistributedGradien
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from typing import Any
 
 import tensorflow as tf
 
 from distrun.errors import UsageError
-from distrun.graphs.collective import Collective
 from distrun.graphs.tensorflow import call, call_rows, placed
 from distrun.runtime import world
+from distrun.runtime.collectives.call import Call
 from distrun.runtime.operations.reduction import Average, Sum
 
 Gradients = Sequence[Any]
 
 
-def allreduce(tensors: Sequence[Any], collective: Collective) -> list[tf.Tensor]:
+def allreduce(tensors: Sequence[Any], collective: Call) -> list[tf.Tensor]:
     """Back flows the allreduce of the gradients with the same op and factors."""
     collective = placed(collective)
 
@@ -35,7 +34,7 @@ def allreduce(tensors: Sequence[Any], collective: Collective) -> list[tf.Tensor]
     return _differentiable(tensors, lambda given: (call(given, collective), backward))
 
 
-def allgather(tensors: Sequence[Any], collective: Collective) -> list[tf.Tensor]:
+def allgather(tensors: Sequence[Any], collective: Call) -> list[tf.Tensor]:
     """Back flow this rank's rows of the averaged gradients."""
     collective = placed(collective)
     rank = world.rank()
@@ -45,7 +44,7 @@ def allgather(tensors: Sequence[Any], collective: Collective) -> list[tf.Tensor]
         starts = tf.reduce_sum(received[:, :rank], axis=1)
 
         def backward(gradients: Gradients) -> list[tf.Tensor]:
-            averaged = allreduce(gradients, replace(collective.named("gradient"), kind="allreduce", op=Average))
+            averaged = allreduce(gradients, collective.named("gradient")._replace(kind="allreduce", op=Average))
             return [
                 whole[starts[place] : starts[place] + received[place, rank]] for place, whole in enumerate(averaged)
             ]
@@ -55,32 +54,30 @@ def allgather(tensors: Sequence[Any], collective: Collective) -> list[tf.Tensor]
     return _differentiable(tensors, forward)
 
 
-def reducescatter(tensors: Sequence[Any], collective: Collective) -> list[tf.Tensor]:
+def reducescatter(tensors: Sequence[Any], collective: Call) -> list[tf.Tensor]:
     """Back flow the ranks' gradients put together, scaled as the sum was."""
-    if collective.op not in (Average, Sum):
-        raise UsageError(f"reducescatter with op={collective.op} is not offered: use Sum or Average, or allreduce")
     collective = placed(collective)
     factor = collective.prescale * collective.postscale / (world.size() if collective.op is Average else 1)
 
     def backward(gradients: Gradients) -> list[tf.Tensor]:
-        back = replace(collective.named("gradient"), kind="allgather", op=Average, prescale=1.0, postscale=1.0, wire="")
+        back = collective.named("gradient")._replace(kind="allgather", op=Average, prescale=1.0, postscale=1.0, wire="")
         return [whole * tf.cast(factor, whole.dtype) for whole in allgather(gradients, back)]
 
     return _differentiable(tensors, lambda given: (call(given, collective), backward))
 
 
-def broadcast(tensors: Sequence[Any], collective: Collective) -> list[tf.Tensor]:
+def broadcast(tensors: Sequence[Any], collective: Call) -> list[tf.Tensor]:
     """Back flows the averaged gradient at the root, and zero elsewhere."""
     collective = placed(collective)
 
     def backward(gradients: Gradients) -> list[tf.Tensor]:
-        averaged = allreduce(gradients, replace(collective.named("gradient"), kind="allreduce", op=Average, root=-1))
+        averaged = allreduce(gradients, collective.named("gradient")._replace(kind="allreduce", op=Average, root=-1))
         return averaged if world.rank() == collective.root else [tf.zeros_like(each) for each in averaged]
 
     return _differentiable(tensors, lambda given: (call(given, collective), backward))
 
 
-def alltoall(tensor: Any, splits: Any, collective: Collective) -> tuple[tf.Tensor, tf.Tensor]:
+def alltoall(tensor: Any, splits: Any, collective: Call) -> tuple[tf.Tensor, tf.Tensor]:
     """Back flow the gradients of the rows sent, each from the rank that received it."""
     collective = placed(collective)
 

@@ -22,9 +22,9 @@ from typing import Any
 
 import tensorflow as tf
 
-from distrun.graphs.collective import Collective
 from distrun.graphs.compression import Compression, Compressor, wire_type
 from distrun.graphs.tensorflow import call, gather_slices
+from distrun.runtime.collectives.call import Call, broadcast_call
 from distrun.runtime.operations.reduction import Average, ReduceOp, reduce_op
 from distrun.runtime.process_set import ProcessSet, global_process_set
 from distrun.tensorflow import autograd
@@ -40,14 +40,14 @@ def _reduction(
     prescale_factor: float,
     postscale_factor: float,
     process_set: ProcessSet,
-) -> Collective:
-    return Collective(
+) -> Call:
+    return Call(
         kind,
-        name or "",
+        name or None,
         op,
         prescale=float(prescale_factor),
         postscale=float(postscale_factor),
-        process_set=process_set.process_set_id,
+        process_set=process_set,
         wire=wire_type(compression),
     )
 
@@ -129,7 +129,7 @@ def grouped_allgather(
     tensors: Sequence[Any], name: str | None = None, ignore_name_scope: bool = False, process_set: ProcessSet = _World
 ) -> list[tf.Tensor]:
     """`allgather` of several tensors as one operation per dtype."""
-    return autograd.allgather(tensors, Collective("allgather", name or "", process_set=process_set.process_set_id))
+    return autograd.allgather(tensors, Call("allgather", name or None, process_set=process_set))
 
 
 @tf.autograph.experimental.do_not_convert
@@ -141,7 +141,7 @@ def broadcast(
     process_set: ProcessSet = _World,
 ) -> tf.Tensor:
     """The root's tensor; the others' must have the same shape and dtype."""
-    return autograd.broadcast([tensor], broadcasting(root_rank, name, process_set))[0]
+    return autograd.broadcast([tensor], broadcast_call(name or None, root_rank, process_set))[0]
 
 
 @tf.autograph.experimental.do_not_convert
@@ -151,18 +151,8 @@ def broadcast_(
     """Overwrite variables with the root's, in one operation per dtype; returns them."""
     variables = list(variables)
     if variables:
-        assign_all(variables, call(variables, broadcasting(root_rank, name, process_set)))
+        assign_all(variables, call(variables, broadcast_call(name or None, root_rank, process_set)))
     return variables
-
-
-def broadcasting(root_rank: int, name: str | None, process_set: ProcessSet) -> Collective:
-    """A broadcast.
-
-    Raises:
-        UsageError: there is no such root.
-    """
-    root_rank = process_set.check_root(root_rank)
-    return Collective("broadcast", name or "", root=root_rank, process_set=process_set.process_set_id)
 
 
 def assign_all(variables: Sequence[Any], values: Sequence[tf.Tensor]) -> Any:
@@ -184,7 +174,7 @@ def alltoall(
     Without `splits` every rank gets the same number of rows, and the received tensor is returned; with them (a list or an
     integer tensor), a pair of it and of the int32 tensor of rows received from each rank.
     """
-    collective = Collective("alltoall", name or "", process_set=process_set.process_set_id)
+    collective = Call("alltoall", name or None, process_set=process_set)
     received, rows = autograd.alltoall(tensor, splits, collective)
     return received if splits is None else (received, rows)
 

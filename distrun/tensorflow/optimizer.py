@@ -7,7 +7,7 @@ from typing import Any
 import tensorflow as tf
 
 from distrun.errors import UsageError
-from distrun.graphs.compression import Compression, Compressor
+from distrun.graphs.compression import Compression, Compressor, wire_type
 from distrun.runtime import world
 from distrun.runtime.operations.reduction import Average, ReduceOp
 from distrun.runtime.process_set import ProcessSet, global_process_set
@@ -54,7 +54,9 @@ def DistributedOptimizer(  # noqa: N802 - Horovod's name
                 f"backward_passes_per_step={backward_passes_per_step} is not offered for {type(optimizer).__name__}, an "
                 "optimizer of TensorFlow 1: use one of tf.keras.optimizers"
             )
-        reduction = GradientReduction.of(op, gradient_predivide_factor, compression, sparse_as_dense, process_set)
+        reduction = GradientReduction(
+            op, float(gradient_predivide_factor), wire_type(compression), sparse_as_dense, process_set
+        )
         return _DistributedOptimizer(optimizer, reduction, name, use_locking)
     if not isinstance(optimizer, tf.keras.optimizers.Optimizer):
         raise UsageError(

@@ -12,8 +12,9 @@ from distrun.graphs import signatures
 from distrun.graphs.tensorflow import call
 from distrun.runtime import world
 from distrun.runtime.collectives import objects
+from distrun.runtime.collectives.call import broadcast_call
 from distrun.runtime.process_set import ProcessSet, global_process_set
-from distrun.tensorflow.collectives import assign_all, broadcasting
+from distrun.tensorflow.collectives import assign_all
 from distrun.tensorflow.gradients import entry_of
 
 _World = global_process_set
@@ -37,7 +38,7 @@ def broadcast_variables(
             raise UsageError(
                 f"broadcast_variables takes variables, and {type(variable).__name__} is none: give it model.variables, say"
             )
-    collective = broadcasting(root_rank, "broadcast_variables", process_set)
+    collective = broadcast_call("broadcast_variables", root_rank, process_set)
     if world.size() == 1:
         return None if tf.executing_eagerly() else tf.no_op()
     entries = [entry_of(variable, place) for place, variable in enumerate(variables)]

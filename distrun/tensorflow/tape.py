@@ -7,7 +7,7 @@ from typing import Any
 import tensorflow as tf
 
 from distrun.errors import UsageError
-from distrun.graphs.compression import Compression, Compressor
+from distrun.graphs.compression import Compression, Compressor, wire_type
 from distrun.runtime import world
 from distrun.runtime.operations.reduction import Average, ReduceOp
 from distrun.runtime.process_set import ProcessSet, global_process_set
@@ -54,7 +54,9 @@ class DistributedGradientTape(tf.GradientTape):
             )
         world.current()
         self._wrapped = gradtape
-        self._reduction = GradientReduction.of(op, gradient_predivide_factor, compression, sparse_as_dense, process_set)
+        self._reduction = GradientReduction(
+            op, float(gradient_predivide_factor), wire_type(compression), sparse_as_dense, process_set
+        )
 
     @tf.autograph.experimental.do_not_convert
     def gradient(

@@ -14,15 +14,21 @@ from torch import Tensor
 from torch.autograd.function import FunctionCtx
 
 from distrun.errors import UsageError
+from distrun.runtime.collectives.call import Call, received_rows
 from distrun.runtime.operations.reduction import Average, Sum
 from distrun.torch import operations
-from distrun.torch.operations import Call, run
+from distrun.torch.operations import run
 
 Gradients = tuple[Tensor | None, ...]
 
 
 def _contiguous(gradients: Sequence[Tensor]) -> list[Tensor]:
     return [gradient.contiguous() for gradient in gradients]
+
+
+def _averaging(call: Call) -> Call:
+    """Return the allreduce that averages the gradients of another call."""
+    return call.named("gradient")._replace(kind="allreduce", op=Average, root=-1)
 
 
 class Allreduce(torch.autograd.Function):
@@ -54,7 +60,7 @@ class Allgather(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> Gradients:
-        averaged = apply(Allreduce, ctx.call.named("gradient"), *_contiguous(gradients))
+        averaged = apply(Allreduce, _averaging(ctx.call), *_contiguous(gradients))
         return None, *[whole.narrow(0, start, rows) for whole, (start, rows) in zip(averaged, ctx.parts, strict=True)]
 
 
@@ -64,7 +70,7 @@ class Reducescatter(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, call: Call, *tensors: Tensor) -> tuple[Tensor, ...]:
         ctx.call = call
-        return tuple(operations.grouped(tensors, call, operations.reducescatter, run).wait())
+        return tuple(operations.grouped(tensors, call, operations.move_rows, run).wait())
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> Gradients:
@@ -72,7 +78,7 @@ class Reducescatter(torch.autograd.Function):
         factor = call.prescale * call.postscale
         if call.op is Average:
             factor /= call.process_set.size()
-        gathering = Call(call.name, call.process_set).named("gradient")
+        gathering = Call("allgather", call.name, process_set=call.process_set).named("gradient")
         return None, *[whole * factor for whole in apply(Allgather, gathering, *_contiguous(gradients))]
 
 
@@ -80,15 +86,16 @@ class Broadcast(torch.autograd.Function):
     """Back flows the averaged gradient at the root, and zero elsewhere."""
 
     @staticmethod
-    def forward(ctx: Any, call: Call, root: int, tensor: Tensor) -> Tensor:
-        ctx.call, ctx.root = call, root
-        (received,) = run(operations.broadcast(tensor, root, call)).wait()
+    def forward(ctx: Any, call: Call, tensor: Tensor) -> Tensor:
+        ctx.call = call
+        (received,) = run(operations.broadcast(tensor, call)).wait()
         return received  # type: ignore[no-any-return]
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> Gradients:
-        (averaged,) = apply(Allreduce, ctx.call.named("gradient"), gradient.contiguous())
-        return None, None, averaged if ctx.call.process_set.rank() == ctx.root else torch.zeros_like(averaged)
+        call: Call = ctx.call
+        (averaged,) = apply(Allreduce, _averaging(call), gradient.contiguous())
+        return None, averaged if call.process_set.rank() == call.root else torch.zeros_like(averaged)
 
 
 class Alltoall(torch.autograd.Function):
@@ -98,7 +105,7 @@ class Alltoall(torch.autograd.Function):
     def forward(ctx: Any, call: Call, splits: Any, tensor: Tensor) -> tuple[Tensor, Tensor]:
         handle = run(operations.alltoall(tensor, splits, call))
         (received,) = handle.wait()
-        rows = torch.tensor(operations.received_rows(handle), dtype=torch.int32, device="cpu")
+        rows = torch.tensor(received_rows(handle), dtype=torch.int32, device="cpu")
         ctx.call, ctx.rows = call, rows
         ctx.mark_non_differentiable(rows)
         return received, rows

@@ -15,9 +15,10 @@ from torch import Tensor
 
 from distrun.errors import CollectiveError, UsageError
 from distrun.runtime import world
+from distrun.runtime.collectives.call import Call
 from distrun.runtime.operations.handle import Handle
 from distrun.runtime.operations.reduction import Max, Min, Product, ReduceOp
-from distrun.torch.operations import Call
+from distrun.torch.operations import request_of
 from distrun.torch.tensors import empty_array, tensor_of
 
 Start = Callable[[Handle], Handle]
@@ -127,7 +128,7 @@ class DenseBucket(Bucket):
         self._sparse_as_dense = sparse_as_dense
         self._buffer = buffer = _Buffer(parameters)
         flat = tensor_of(buffer.arrays[0], buffer.flags.dtype, (-1,))
-        self._request = call.request("allreduce", [flat])
+        self._request = request_of(call, [flat])
         self._present, self._absent = FLAGS.get(call.op, (1.0, 0.0))
         self._index = {place: index for index, place in enumerate(self.places)}
         self._taken: set[int] = set()  # indices

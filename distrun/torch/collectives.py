@@ -18,18 +18,18 @@ is a ValueError).
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from distrun.runtime.collectives.call import Call, broadcast_call, moving_call, received_rows, reduction_call
 from distrun.runtime.operations.handle import AnyHandle, Handle
 from distrun.runtime.operations.reduction import Average, ReduceOp, reduce_op
 from distrun.runtime.process_set import ProcessSet, global_process_set
 from distrun.torch import autograd, operations
 from distrun.torch.compression import Compression, Compressor, wire_type
-from distrun.torch.operations import Call, grouped, run, single, submit
+from distrun.torch.operations import grouped, run, single, submit
 
 _World = global_process_set
 
@@ -37,17 +37,15 @@ _World = global_process_set
 # Allreduce -------------------------------------------------------------------------------------------------------------
 
 
-def _allreduce(tensors: Sequence[Tensor], call: Call, compression: Compressor) -> list[Tensor]:
+def _reduce(
+    function: type[torch.autograd.Function], tensors: Sequence[Tensor], call: Call, compression: Compressor
+) -> list[Tensor]:
     wire = wire_type(compression)
     if wire is not None:
-        return list(autograd.apply(autograd.Allreduce, replace(call, wire=wire), *tensors))
+        return list(autograd.apply(function, call._replace(wire=wire) if wire else call, *tensors))
     pairs = [compression.compress(tensor) for tensor in tensors]
-    reduced = autograd.apply(autograd.Allreduce, call, *[tensor for tensor, _ in pairs])
+    reduced = autograd.apply(function, call, *[tensor for tensor, _ in pairs])
     return [compression.decompress(tensor, ctx) for tensor, (_, ctx) in zip(reduced, pairs, strict=True)]
-
-
-def _allreduce_in_place(tensors: Sequence[Tensor], call: Call) -> Handle:
-    return operations.allreduce(tensors, call, in_place=True)
 
 
 def allreduce(
@@ -65,8 +63,8 @@ def allreduce(
     `op`: Average (if None), Sum, Min, Max or Product. float16 and bfloat16 are summed in float32; an average of integers is
     rounded towards zero.
     """
-    call = Call(name, process_set, reduce_op(average, op), prescale_factor, postscale_factor)
-    return _allreduce([tensor], call, compression)[0]
+    call = reduction_call("allreduce", name, reduce_op(average, op), prescale_factor, postscale_factor, process_set)
+    return _reduce(autograd.Allreduce, [tensor], call, compression)[0]
 
 
 def allreduce_async(
@@ -79,7 +77,7 @@ def allreduce_async(
     process_set: ProcessSet = _World,
 ) -> Handle:
     """Start `allreduce`; the handle's result is the reduced copy. `tensor` must not be changed until then."""
-    call = Call(name, process_set, reduce_op(average, op), prescale_factor, postscale_factor)
+    call = reduction_call("allreduce", name, reduce_op(average, op), prescale_factor, postscale_factor, process_set)
     return submit(single(operations.allreduce([tensor], call)))
 
 
@@ -93,8 +91,8 @@ def allreduce_(
     process_set: ProcessSet = _World,
 ) -> Tensor:
     """`allreduce` in place; returns `tensor`."""
-    call = Call(name, process_set, reduce_op(average, op), prescale_factor, postscale_factor)
-    return run(single(_allreduce_in_place([tensor], call))).wait()  # type: ignore[no-any-return]
+    call = reduction_call("allreduce", name, reduce_op(average, op), prescale_factor, postscale_factor, process_set)
+    return run(single(operations.allreduce_in_place([tensor], call))).wait()  # type: ignore[no-any-return]
 
 
 def allreduce_async_(
@@ -107,8 +105,8 @@ def allreduce_async_(
     process_set: ProcessSet = _World,
 ) -> Handle:
     """Start `allreduce_`; the handle's result is `tensor`, which must not be touched until then."""
-    call = Call(name, process_set, reduce_op(average, op), prescale_factor, postscale_factor)
-    return submit(single(_allreduce_in_place([tensor], call)))
+    call = reduction_call("allreduce", name, reduce_op(average, op), prescale_factor, postscale_factor, process_set)
+    return submit(single(operations.allreduce_in_place([tensor], call)))
 
 
 def grouped_allreduce(
@@ -122,8 +120,8 @@ def grouped_allreduce(
     process_set: ProcessSet = _World,
 ) -> list[Tensor]:
     """`allreduce` of several tensors as one operation per dtype and device: none starts before every rank has submitted it."""
-    call = Call(name, process_set, reduce_op(average, op), prescale_factor, postscale_factor)
-    return _allreduce(tensors, call, compression)
+    call = reduction_call("allreduce", name, reduce_op(average, op), prescale_factor, postscale_factor, process_set)
+    return _reduce(autograd.Allreduce, tensors, call, compression)
 
 
 def grouped_allreduce_async(
@@ -136,7 +134,7 @@ def grouped_allreduce_async(
     process_set: ProcessSet = _World,
 ) -> AnyHandle:
     """Start `grouped_allreduce`; the handle's result is the list of reduced copies."""
-    call = Call(name, process_set, reduce_op(average, op), prescale_factor, postscale_factor)
+    call = reduction_call("allreduce", name, reduce_op(average, op), prescale_factor, postscale_factor, process_set)
     return grouped(tensors, call, operations.allreduce, submit)
 
 
@@ -150,8 +148,8 @@ def grouped_allreduce_(
     process_set: ProcessSet = _World,
 ) -> list[Tensor]:
     """`grouped_allreduce` in place; returns the tensors given."""
-    call = Call(name, process_set, reduce_op(average, op), prescale_factor, postscale_factor)
-    return grouped(tensors, call, _allreduce_in_place, run).wait()
+    call = reduction_call("allreduce", name, reduce_op(average, op), prescale_factor, postscale_factor, process_set)
+    return grouped(tensors, call, operations.allreduce_in_place, run).wait()
 
 
 def grouped_allreduce_async_(
@@ -164,8 +162,8 @@ def grouped_allreduce_async_(
     process_set: ProcessSet = _World,
 ) -> AnyHandle:
     """Start `grouped_allreduce_`; the handle's result is the list of the tensors given."""
-    call = Call(name, process_set, reduce_op(average, op), prescale_factor, postscale_factor)
-    return grouped(tensors, call, _allreduce_in_place, submit)
+    call = reduction_call("allreduce", name, reduce_op(average, op), prescale_factor, postscale_factor, process_set)
+    return grouped(tensors, call, operations.allreduce_in_place, submit)
 
 
 # Allgather -------------------------------------------------------------------------------------------------------------
@@ -173,26 +171,26 @@ def grouped_allreduce_async_(
 
 def allgather(tensor: Tensor, name: str | None = None, process_set: ProcessSet = _World) -> Tensor:
     """The ranks' tensors, one after the other along dimension 0, in which they may differ."""
-    return autograd.apply(autograd.Allgather, Call(name, process_set), tensor)[0]  # type: ignore[no-any-return]
+    return autograd.apply(autograd.Allgather, moving_call("allgather", name, process_set), tensor)[0]  # type: ignore[no-any-return]
 
 
 def allgather_async(tensor: Tensor, name: str | None = None, process_set: ProcessSet = _World) -> Handle:
     """Start `allgather`; the handle's result is the gathered tensor."""
-    return submit(single(operations.allgather([tensor], Call(name, process_set))))
+    return submit(single(operations.move_rows([tensor], moving_call("allgather", name, process_set))))
 
 
 def grouped_allgather(
     tensors: Sequence[Tensor], name: str | None = None, process_set: ProcessSet = _World
 ) -> list[Tensor]:
     """`allgather` of several tensors as one operation per dtype and device."""
-    return list(autograd.apply(autograd.Allgather, Call(name, process_set), *tensors))
+    return list(autograd.apply(autograd.Allgather, moving_call("allgather", name, process_set), *tensors))
 
 
 def grouped_allgather_async(
     tensors: Sequence[Tensor], name: str | None = None, process_set: ProcessSet = _World
 ) -> AnyHandle:
     """Start `grouped_allgather`; the handle's result is the list of gathered tensors."""
-    return grouped(tensors, Call(name, process_set), operations.allgather, submit)
+    return grouped(tensors, moving_call("allgather", name, process_set), operations.move_rows, submit)
 
 
 # Broadcast -------------------------------------------------------------------------------------------------------------
@@ -201,7 +199,7 @@ def grouped_allgather_async(
 def broadcast(tensor: Tensor, root_rank: int, name: str | None = None, process_set: ProcessSet = _World) -> Tensor:
     """A copy of the root's tensor; the others' must have the same shape and dtype."""
     return autograd.apply(  # type: ignore[no-any-return]
-        autograd.Broadcast, Call(name, process_set), root_rank, tensor
+        autograd.Broadcast, broadcast_call(name, root_rank, process_set), tensor
     )
 
 
@@ -209,12 +207,12 @@ def broadcast_async(
     tensor: Tensor, root_rank: int, name: str | None = None, process_set: ProcessSet = _World
 ) -> Handle:
     """Start `broadcast`; the handle's result is the copy."""
-    return submit(single(operations.broadcast(tensor, root_rank, Call(name, process_set))))
+    return submit(single(operations.broadcast(tensor, broadcast_call(name, root_rank, process_set))))
 
 
 def broadcast_(tensor: Tensor, root_rank: int, name: str | None = None, process_set: ProcessSet = _World) -> Tensor:
     """Overwrite `tensor` with the root's; returns it."""
-    handle = operations.broadcast(tensor, root_rank, Call(name, process_set), in_place=True)
+    handle = operations.broadcast(tensor, broadcast_call(name, root_rank, process_set), in_place=True)
     return run(single(handle)).wait()  # type: ignore[no-any-return]
 
 
@@ -222,7 +220,7 @@ def broadcast_async_(
     tensor: Tensor, root_rank: int, name: str | None = None, process_set: ProcessSet = _World
 ) -> Handle:
     """Start `broadcast_`; the handle's result is `tensor`."""
-    return submit(single(operations.broadcast(tensor, root_rank, Call(name, process_set), in_place=True)))
+    return submit(single(operations.broadcast(tensor, broadcast_call(name, root_rank, process_set), in_place=True)))
 
 
 # Alltoall --------------------------------------------------------------------------------------------------------------
@@ -236,7 +234,7 @@ def alltoall(
     Without `splits` every rank gets the same number of rows, and the received tensor is returned; with them (a list or an
     integer tensor), a pair of it and of the int32 tensor of rows received from each rank.
     """
-    received, rows = autograd.apply(autograd.Alltoall, Call(name, process_set), splits, tensor)
+    received, rows = autograd.apply(autograd.Alltoall, moving_call("alltoall", name, process_set), splits, tensor)
     return received if splits is None else (received, rows)
 
 
@@ -244,26 +242,17 @@ def alltoall_async(
     tensor: Tensor, splits: Any = None, name: str | None = None, process_set: ProcessSet = _World
 ) -> Handle:
     """Start `alltoall`; the handle's result is what `alltoall` returns."""
-    handle = single(operations.alltoall(tensor, splits, Call(name, process_set)))
+    handle = single(operations.alltoall(tensor, splits, moving_call("alltoall", name, process_set)))
     if splits is not None:
         only = handle.collect
         handle.collect = lambda handle: (
             only(handle),
-            torch.tensor(operations.received_rows(handle), dtype=torch.int32, device="cpu"),
+            torch.tensor(received_rows(handle), dtype=torch.int32, device="cpu"),
         )
     return submit(handle)
 
 
 # Reducescatter ---------------------------------------------------------------------------------------------------------
-
-
-def _reducescatter(tensors: Sequence[Tensor], call: Call, compression: Compressor) -> list[Tensor]:
-    wire = wire_type(compression)
-    if wire is not None:
-        return list(autograd.apply(autograd.Reducescatter, replace(call, wire=wire), *tensors))
-    pairs = [compression.compress(tensor) for tensor in tensors]
-    parts = autograd.apply(autograd.Reducescatter, call, *[tensor for tensor, _ in pairs])
-    return [compression.decompress(part, ctx) for part, (_, ctx) in zip(parts, pairs, strict=True)]
 
 
 def reducescatter(
@@ -279,8 +268,8 @@ def reducescatter(
 
     `op`: Average or Sum.
     """
-    call = Call(name, process_set, op, prescale_factor, postscale_factor)
-    return _reducescatter([tensor], call, compression)[0]
+    call = reduction_call("reducescatter", name, op, prescale_factor, postscale_factor, process_set)
+    return _reduce(autograd.Reducescatter, [tensor], call, compression)[0]
 
 
 def reducescatter_async(
@@ -292,8 +281,8 @@ def reducescatter_async(
     postscale_factor: float = 1.0,
 ) -> Handle:
     """Start `reducescatter`; the handle's result is this rank's part."""
-    call = Call(name, process_set, op, prescale_factor, postscale_factor)
-    return submit(single(operations.reducescatter([tensor], call)))
+    call = reduction_call("reducescatter", name, op, prescale_factor, postscale_factor, process_set)
+    return submit(single(operations.move_rows([tensor], call)))
 
 
 def grouped_reducescatter(
@@ -306,8 +295,8 @@ def grouped_reducescatter(
     postscale_factor: float = 1.0,
 ) -> list[Tensor]:
     """`reducescatter` of several tensors as one operation per dtype and device."""
-    call = Call(name, process_set, op, prescale_factor, postscale_factor)
-    return _reducescatter(tensors, call, compression)
+    call = reduction_call("reducescatter", name, op, prescale_factor, postscale_factor, process_set)
+    return _reduce(autograd.Reducescatter, tensors, call, compression)
 
 
 def grouped_reducescatter_async(
@@ -319,5 +308,5 @@ def grouped_reducescatter_async(
     postscale_factor: float = 1.0,
 ) -> AnyHandle:
     """Start `grouped_reducescatter`; the handle's result is the list of this rank's parts."""
-    call = Call(name, process_set, op, prescale_factor, postscale_factor)
-    return grouped(tensors, call, operations.reducescatter, submit)
+    call = reduction_call("reducescatter", name, op, prescale_factor, postscale_factor, process_set)
+    return grouped(tensors, call, operations.move_rows, submit)

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from distrun.errors import MismatchError, UsageError
 from distrun.runtime import world
+from distrun.runtime.collectives.call import Call
 from distrun.runtime.gpu import memory
 from distrun.runtime.gpu.buffers import DeviceBuffer
 from distrun.runtime.operations.handle import Handle
@@ -22,7 +23,7 @@ from distrun.tensor_fusion.device_packing import Piece
 from distrun.torch import cuda
 from distrun.torch.arrivals import Arrivals
 from distrun.torch.bucket import FLAGS, Bucket, Start, failed_elsewhere, laid_out
-from distrun.torch.operations import Call, prepare
+from distrun.torch.operations import prepare, request_of
 from distrun.torch.tensors import STORAGE, empty
 
 ALIGNMENT = 16
@@ -120,7 +121,7 @@ class DeviceBucket(Bucket):
         memory.note(memory.GRADIENT_BUCKETS, buffer.whole.nbytes, buffer)
         self._flat = DeviceBuffer(buffer.start, buffer.whole.numel(), STORAGE[buffer.whole.dtype], buffer.whole)
         self._factor = call.prescale  # applied by the kernel that packs
-        self._request = call.request("allreduce", [buffer.whole])._replace(prescale=1.0)
+        self._request = request_of(call, [buffer.whole])._replace(prescale=1.0)
         self._nothing = self._request._replace(
             shapes=((0,),)
         )  # a bucket is never empty: to the others this is a mismatch

@@ -10,13 +10,13 @@ from torch import Tensor
 
 from distrun.errors import UsageError
 from distrun.runtime import world
+from distrun.runtime.collectives.call import Call
 from distrun.runtime.operations.handle import AnyHandle, Handle
 from distrun.runtime.operations.reduction import Average, Sum
 from distrun.torch import cuda, operations
 from distrun.torch.arrivals import Arrivals
 from distrun.torch.bucket import FLAGS, Bucket, Start
 from distrun.torch.compression import Compressor
-from distrun.torch.operations import Call
 
 
 class SparseBucket(Bucket):
@@ -41,8 +41,9 @@ class SparseBucket(Bucket):
         else:
             sparse = (gradient if gradient.is_sparse else gradient.to_sparse(self._sparse_dims)).coalesce()
             indices, values = sparse.indices().t().contiguous(), sparse.values()
+        call = self.call._replace(kind="allgather", wire="")
         self._handles = [
-            start(operations.single(operations.allgather([tensor], self.call.named(part))))
+            start(operations.single(operations.move_rows([tensor], call.named(part))))
             for part, tensor in (("indices", indices), ("values", values))
         ]
         self.is_sent = True

@@ -1,70 +1,40 @@
-"""The operations on torch tensors, prepared: each function checks its arguments and returns a handle not yet submitted.
+"""Collectives on torch tensors as handles not yet started: a `Call` and tensors in, a handle with a list of tensors out.
 
-A handle's result is the list of the resulting tensors. `run` and `submit` start it, for those who wait and those who do not.
+`run` starts a handle that the caller waits for at once, `submit` one that it does not.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from distrun.errors import UsageError
 from distrun.runtime import world
-from distrun.runtime.collectives.copies import rows_per_rank
+from distrun.runtime.collectives.call import (
+    Call,
+    elements_per_rank,
+    group_of,
+    received_rows,
+    start_group,
+)
 from distrun.runtime.gpu.handles import DeviceHandle
-from distrun.runtime.operations.handle import AnyHandle, Handle, HandleGroup, outputs_of
-from distrun.runtime.operations.reduction import Average, ReduceOp, Sum, check_op
+from distrun.runtime.operations.handle import AnyHandle, Handle, outputs_of
 from distrun.runtime.operations.request import Request
-from distrun.runtime.process_set import ProcessSet, global_process_set
 from distrun.torch import cuda
 from distrun.torch import tensors as storage
 
 
-@dataclass(frozen=True)
-class Call:
-    """What the arguments of a collective call say besides the tensors."""
+def request_of(call: Call, tensors: Sequence[Tensor]) -> Request:
+    """Return the request for tensors of one dtype on one device.
 
-    name: str | None = None
-    process_set: ProcessSet = global_process_set
-    op: ReduceOp = Average
-    prescale: float = 1.0
-    postscale: float = 1.0
-    wire: str = ""
-
-    def named(self, suffix: str) -> Call:
-        """The same for an operation that goes with this one; one without a name stays so."""
-        return replace(self, name=self.name and f"{self.name}.{suffix}")
-
-    def request(self, kind: str, tensors: Sequence[Tensor], free_rows: bool = False, root: int = -1) -> Request:
-        """The request for tensors of one dtype on one device. `free_rows`: ranks may differ in the first dimension."""
-        dtypes = [storage.dtype_name(tensor) for tensor in tensors]
-        if free_rows or kind == "reducescatter":
-            for tensor in tensors:
-                _check_rows(tensor, kind)
-        shapes = tuple([(-1, *tensor.shape[1:]) if free_rows else tuple(tensor.shape) for tensor in tensors])
-        return Request(
-            kind,
-            self.name,
-            dtypes[0],
-            shapes,
-            self.op,
-            root,
-            float(self.prescale),
-            float(self.postscale),
-            self.process_set.process_set_id,
-            cuda.kind(tensors[0]),
-            self.wire,
-        )
-
-
-def _check_rows(tensor: Tensor, kind: str) -> None:
-    if tensor.dim() == 0:
-        raise UsageError(f"{kind} divides the first dimension, and a 0-dimensional tensor has none: use .reshape(1)")
+    Raises:
+        UsageError: something is no tensor, or cannot travel; or as `Call.request` raises.
+    """
+    dtypes = [storage.dtype_name(tensor) for tensor in tensors]
+    return call.request(dtypes[0], tuple([tuple(tensor.shape) for tensor in tensors]), cuda.kind(tensors[0]))
 
 
 def prepare(
@@ -74,7 +44,7 @@ def prepare(
     collect: Callable[[Handle], Any] = outputs_of,
     given: Any = None,
 ) -> Handle:
-    """A handle for the device that the request names; see `Handle`."""
+    """Return a handle for the device that the request names; see `Handle`."""
     engine = world.engine()
     if request.device == cuda.CPU:
         return Handle(engine, request, inputs, outputs, collect, given)  # type: ignore[arg-type]
@@ -91,11 +61,11 @@ def submit(handle: Handle) -> Handle:
     return handle.engine.submit(handle)
 
 
-# What comes out: `given` is the caller's tensors -----------------------------------------------------------------------
+# Results: `handle.given` is the caller's tensors -----------------------------------------------------------------------
 
 
 def _new(handle: Handle) -> list[Tensor]:
-    """The results of an allreduce or a broadcast, which lie in one buffer."""
+    """Return the results of an allreduce or a broadcast, which lie in one buffer."""
     whole = storage.tensor_of(handle.outputs[0], handle.given[0].dtype, (-1,))
     shapes = handle.request.shapes
     if len(shapes) == 1:
@@ -105,7 +75,7 @@ def _new(handle: Handle) -> list[Tensor]:
 
 
 def _new_rows(handle: Handle) -> list[Tensor]:
-    """The results of an operation that decides about the first dimension."""
+    """Return the results of an operation that decides about the first dimension."""
     dtype = handle.given[0].dtype
     return [
         storage.rows_of(array, dtype, shape) for array, shape in zip(handle.outputs, handle.request.shapes, strict=True)
@@ -127,63 +97,50 @@ def _in_place(handle: Handle) -> list[Tensor]:
 
 
 def allreduce(tensors: Sequence[Tensor], call: Call, in_place: bool = False) -> Handle:
-    """Reduce each of `tensors`, all of one dtype."""
-    request = call.request("allreduce", tensors)
-    check_op(call.op, request.dtype)
+    """Return an allreduce of each of `tensors`, all of one dtype."""
+    request = request_of(call, tensors)
     arrays = [storage.flat(tensor) for tensor in tensors]
     if in_place:
         return prepare(request, arrays, arrays, _in_place, tensors)
     return prepare(request, arrays, [storage.room_for(arrays)], _new, tensors)
 
 
-def allgather(tensors: Sequence[Tensor], call: Call) -> Handle:
-    """Concatenate the ranks' tensors along dimension 0, each of `tensors` for itself, all of one dtype."""
-    request = call.request("allgather", tensors, free_rows=True)
+def allreduce_in_place(tensors: Sequence[Tensor], call: Call) -> Handle:
+    """Return an allreduce of each of `tensors`, all of one dtype, in their own memory."""
+    return allreduce(tensors, call, in_place=True)
+
+
+def move_rows(tensors: Sequence[Tensor], call: Call) -> Handle:
+    """Return an allgather or a reducescatter of each of `tensors`, all of one dtype."""
+    request = request_of(call, tensors)
     return prepare(request, [storage.flat_rows(tensor) for tensor in tensors], (), _new_rows, tensors)
 
 
 def allgather_with_rows(tensors: Sequence[Tensor], call: Call) -> Handle:
-    """`allgather`, with pairs as results: the tensor, and how many of its rows came from each rank."""
-    handle = allgather(tensors, call)
+    """Return an allgather with pairs as results: the tensor, and the rows of it that came from each rank."""
+    handle = move_rows(tensors, call)
     handle.collect = _new_with_rows
     return handle
 
 
-def reducescatter(tensors: Sequence[Tensor], call: Call) -> Handle:
-    """Reduce each of `tensors`, all of one dtype, and keep this rank's rows."""
-    request = call.request("reducescatter", tensors)
-    check_op(call.op, request.dtype)
-    if call.op not in (Average, Sum):
-        raise UsageError(f"reducescatter with op={call.op} is not offered: use Sum or Average, or allreduce")
-    return prepare(request, [storage.flat_rows(tensor) for tensor in tensors], (), _new_rows, tensors)
-
-
-def broadcast(tensor: Tensor, root: int, call: Call, in_place: bool = False) -> Handle:
-    """The root's tensor, into a new one or into `tensor`."""
-    root = call.process_set.check_root(root)
-    request = call.request("broadcast", [tensor], root=root)
+def broadcast(tensor: Tensor, call: Call, in_place: bool = False) -> Handle:
+    """Return a broadcast, into a new tensor or into `tensor`."""
+    request = request_of(call, [tensor])
     if in_place:
         return prepare(request, (), (storage.flat(tensor),), _in_place, [tensor])
-    output = storage.copy_of(tensor) if world.rank() == root else storage.room_for([storage.flat(tensor)])
+    output = storage.copy_of(tensor) if world.rank() == call.root else storage.room_for([storage.flat(tensor)])
     return prepare(request, (), (output,), _new, [tensor])
 
 
 def alltoall(tensor: Tensor, splits: Any, call: Call) -> Handle:
-    """Send `splits[i]` rows to rank i; without splits, to each rank the same number."""
-    request = call.request("alltoall", [tensor], free_rows=True)
-    row = storage.elements_in_row(tensor.shape) or 1
+    """Return an alltoall that sends `splits[i]` rows to rank i; without splits, to each rank the same number."""
+    request = request_of(call, [tensor])
     if isinstance(splits, Tensor):
         splits = splits.tolist()  # wherever it lies
-    rows = rows_per_rank(tensor.shape[0], splits, call.process_set.size())
+    elements = elements_per_rank(tensor.shape, splits, call.process_set.size())
     handle = prepare(request, (storage.flat_rows(tensor),), (), _new_rows, [tensor])
-    handle.splits = [count * row for count in rows]
+    handle.splits = elements
     return handle
-
-
-def received_rows(handle: Handle, index: int = 0) -> list[int]:
-    """How many rows came from each rank, in the tensor at `index` of an allgather or alltoall that is done."""
-    row = storage.elements_in_row(handle.request.shapes[index]) or 1
-    return [count // row for count in handle.received[index]]
 
 
 # Groups and single tensors ---------------------------------------------------------------------------------------------
@@ -196,24 +153,20 @@ def grouped(
     start: Callable[[Handle], Handle],
 ) -> AnyHandle:
     """Start one operation per dtype and device among the tensors; to the caller they are one."""
-    tensors = list(tensors)
-    if not tensors:
-        raise UsageError("a group needs at least one tensor, and this one is empty: leave the call out, on all ranks")
-    places: dict[str, list[int]] = {}
-    for place, tensor in enumerate(tensors):
-        key = storage.dtype_name(tensor)
-        if cuda.kind(tensor) != cuda.CPU:
-            key += f".{cuda.CUDA}"
-        places.setdefault(key, []).append(place)
-    if len(places) == 1:
-        return start(make(tensors, call))
-    return HandleGroup(
-        [(start(make([tensors[place] for place in group], call.named(key))), group) for key, group in places.items()]
+    tensors = group_of(tensors)
+    return start_group(
+        tensors, [_kind(tensor) for tensor in tensors], call, lambda group, call: start(make(group, call))
     )
 
 
+def _kind(tensor: Tensor) -> str:
+    """Return the dtype and, unless it is the CPU, the device of a tensor."""
+    name = storage.dtype_name(tensor)
+    return name if cuda.kind(tensor) == cuda.CPU else f"{name}.{cuda.CUDA}"
+
+
 def single(handle: Handle) -> Handle:
-    """A handle whose result is the tensor itself, not a list of one."""
+    """Return the handle, with the tensor itself as its result and not a list of one."""
     collect = handle.collect
     handle.collect = lambda handle: collect(handle)[0]
     return handle

@@ -16,10 +16,11 @@ import torch
 from torch import Tensor
 
 from distrun.errors import UsageError
-from distrun.runtime.operations.reduction import Average, ReduceOp, check_op
+from distrun.runtime.collectives.gradient_settings import check_passes
+from distrun.runtime.operations.reduction import Average, ReduceOp
 from distrun.runtime.process_set import ProcessSet, global_process_set
 from distrun.tensor_fusion.buckets import DEFAULT_THRESHOLD, FIRST_THRESHOLD
-from distrun.torch.compression import Compression, Compressor
+from distrun.torch.compression import Compression, Compressor, wire_type
 from distrun.torch.reducer import GradientReducer, Settings, numbered
 from distrun.torch.tensors import dtype_name
 
@@ -83,9 +84,18 @@ def DistributedOptimizer(  # noqa: N802 - Horovod's name
         groups = num_groups
     threshold, first = _bytes(BUCKET_BYTES, DEFAULT_THRESHOLD), _bytes(FIRST_BUCKET_BYTES, FIRST_THRESHOLD)
     settings = Settings(
-        op, gradient_predivide_factor, compression, sparse_as_dense, groups or 0, threshold, first, process_set
+        op,
+        gradient_predivide_factor,
+        wire_type(compression) or "",
+        sparse_as_dense,
+        process_set,
+        None if wire_type(compression) is not None else compression,
+        groups or 0,
+        threshold,
+        first,
     )
-    _check(settings, backward_passes_per_step)
+    _check_groups(settings.groups)
+    check_passes(backward_passes_per_step)
     names = _names(optimizer, named_parameters)
     for parameter in names:
         dtype_name(parameter)  # refuses what cannot travel
@@ -107,19 +117,6 @@ def _check_optimizer(optimizer: object) -> None:
             f"DistributedOptimizer wraps a torch.optim.Optimizer, not a {type(optimizer).__name__}: give it the optimizer, "
             "such as torch.optim.SGD(model.parameters(), lr=0.1)"
         )
-
-
-def _check(settings: Settings, passes: int) -> None:
-    check_op(settings.op, "float32")
-    if settings.predivide != 1.0 and settings.op is not Average:
-        raise UsageError(
-            f"gradient_predivide_factor={settings.predivide} belongs to op=Average, not to op={settings.op}"
-        )
-    if not settings.predivide > 0:
-        raise UsageError(f"gradient_predivide_factor={settings.predivide} must be greater than 0")
-    if not (isinstance(passes, int) and passes > 0):
-        raise UsageError(f"backward_passes_per_step={passes!r} must be a whole number greater than 0")
-    _check_groups(settings.groups)
 
 
 def _check_groups(groups: object) -> None:
@@ -252,8 +249,7 @@ class Distributed(torch.optim.Optimizer):
 
     def set_backward_passes_per_step(self, passes: int) -> None:
         """Reduce at the end of every so many backward passes."""
-        if not (isinstance(passes, int) and passes > 0):
-            raise UsageError(f"backward_passes_per_step={passes!r} must be a whole number greater than 0")
+        check_passes(passes)
         if self._reducer is not None:
             self._reducer.passes_per_reduction = passes
 

@@ -25,7 +25,7 @@ import threading
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from operator import is_
 from types import FrameType
 
@@ -36,8 +36,8 @@ from torch.utils.hooks import RemovableHandle
 
 from distrun.errors import CollectiveError, UsageError
 from distrun.runtime.collectives import consistency
-from distrun.runtime.operations.reduction import Average, ReduceOp
-from distrun.runtime.process_set import ProcessSet, global_process_set
+from distrun.runtime.collectives.gradient_settings import GradientSettings
+from distrun.runtime.operations.reduction import Average
 from distrun.tensor_fusion.buckets import (
     DEFAULT_THRESHOLD,
     FIRST_THRESHOLD,
@@ -49,30 +49,23 @@ from distrun.tensor_fusion.buckets import (
 )
 from distrun.torch import backward, collectives, cuda
 from distrun.torch.bucket import Bucket, DenseBucket
-from distrun.torch.compression import Compression, Compressor, wire_type
+from distrun.torch.compression import Compressor
 from distrun.torch.device_bucket import DeviceBucket
 from distrun.torch.odd_buckets import CompressedBucket, SparseBucket
-from distrun.torch.operations import Call, run, submit
+from distrun.torch.operations import run, submit
 
 _NONE, _DENSE, _SPARSE = 0, 1, 2  # what a gradient is; a sparse one's number of sparse dimensions is added to the last
 
 
 @dataclass(frozen=True)
-class Settings:
-    """How gradients are reduced; see `DistributedOptimizer` for the meaning."""
+class Settings(GradientSettings):
+    """How gradients are reduced, and which of them travel together; see `DistributedOptimizer` for the meaning."""
 
-    op: ReduceOp = Average
-    predivide: float = 1.0
-    compression: Compressor = Compression.none
-    sparse_as_dense: bool = False
+    compressor: Compressor | None = None
+    """One of the user's own."""
     groups: int | Sequence[Sequence[Tensor]] = 0
     threshold: int = DEFAULT_THRESHOLD
     first: int = FIRST_THRESHOLD
-    process_set: ProcessSet = global_process_set
-
-    def call(self, name: str) -> Call:
-        """The call that reduces gradients under `name`."""
-        return Call(name, self.process_set, self.op, 1.0 / self.predivide, self.predivide)
 
 
 class GradientReducer:
@@ -413,10 +406,9 @@ class GradientReducer:
     def _make_bucket(self, index: int, places: Sequence[int]) -> Bucket:
         call = self._settings.call(f"{self._name}.bucket.{index}")
         parameters = [self._parameters[place] for place in places]
-        wire = wire_type(self._settings.compression)
-        if wire is None:
-            return CompressedBucket(call, places, parameters, self._settings.compression)
-        call, as_dense = replace(call, wire=wire), self._settings.sparse_as_dense
+        if self._settings.compressor is not None:
+            return CompressedBucket(call, places, parameters, self._settings.compressor)
+        as_dense = self._settings.sparse_as_dense
         if cuda.kind(parameters[0]) == cuda.CPU:
             return DenseBucket(call, places, parameters, as_dense)
         return DeviceBucket(call, places, parameters, [self._names[place] for place in places], as_dense)

@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from distrun.graphs import gradients
-from distrun.graphs.collective import Collective
 from distrun.graphs.gradients import reduce_gradients
+from distrun.runtime.collectives.call import Call
 from distrun.tensor_fusion.buckets import Item
 
 SHAPES = st.lists(st.integers(0, 200), max_size=2).map(tuple)
@@ -51,7 +51,7 @@ def test_every_gradient_comes_back_reduced_with_its_shape_and_dtype(bound, descr
     unknown = [array for array, (_, _, is_unknown) in zip(given_, described, strict=True) if is_unknown]
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(gradients, "_threshold", lambda: bound)
-        reduced = reduce_gradients(given_, Collective("allreduce", "g"), Numpy(unknown), doubling([]))
+        reduced = reduce_gradients(given_, Call("allreduce", "g"), Numpy(unknown), doubling([]))
     assert len(reduced) == len(given_)
     for before, after in zip(given_, reduced, strict=True):
         assert (after.shape, after.dtype) == (before.shape, before.dtype)
@@ -62,7 +62,7 @@ def test_small_ones_are_put_together_and_large_ones_handed_over_as_they_are(monk
     monkeypatch.setattr(gradients, "_threshold", lambda: None)
     calls: list = []
     small, large = np.ones(10, np.float32), np.ones(1 << 15, np.float32)
-    reduce_gradients([small, large, small], Collective("allreduce", "g"), Numpy(), doubling(calls))
+    reduce_gradients([small, large, small], Call("allreduce", "g"), Numpy(), doubling(calls))
     assert calls == [("g", [large.nbytes, 2 * small.nbytes])]
 
 
@@ -70,5 +70,5 @@ def test_buckets_go_from_the_last_gradient_to_the_first_under_names_of_their_own
     monkeypatch.setattr(gradients, "_threshold", lambda: 1 << 20)
     calls: list = []
     arrays = [np.ones(size, np.float32) for size in (3 << 17, 1 << 18, 10)]
-    reduce_gradients(arrays, Collective("allreduce", "g"), Numpy(), doubling(calls))
+    reduce_gradients(arrays, Call("allreduce", "g"), Numpy(), doubling(calls))
     assert calls == [("g", [40]), ("g.1", [1 << 20]), ("g.2", [3 << 19])]

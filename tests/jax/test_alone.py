@@ -9,9 +9,9 @@ import pytest
 
 import distrun.jax as distrun
 from distrun import UsageError
-from distrun.graphs.collective import Collective
 from distrun.graphs.jax import mechanism
 from distrun.graphs.jax.shapes import result_shape
+from distrun.runtime.collectives.call import Call
 
 
 @pytest.fixture(autouse=True)
@@ -55,5 +55,5 @@ def test_a_wrong_choice_of_mechanism_is_refused(monkeypatch):
 
 def test_shapes_that_a_graph_cannot_have_are_refused():
     with pytest.raises(UsageError, match="0-dimensional"):
-        result_shape(Collective("allgather", "x"), ())
-    assert result_shape(Collective("reducescatter", "x"), (5, 2)) == (5, 2)
+        result_shape(Call("allgather", "x"), ())
+    assert result_shape(Call("reducescatter", "x"), (5, 2)) == (5, 2)

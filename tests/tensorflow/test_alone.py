@@ -13,9 +13,9 @@ import tensorflow as tf
 import distrun.tensorflow as hvd
 from distrun.errors import NotInitializedError, UsageError
 from distrun.graphs.agreement import plain_name
-from distrun.graphs.collective import Collective
 from distrun.graphs.tensorflow import c_api, kernel, mechanism, numpy_function
 from distrun.runtime import world
+from distrun.runtime.collectives.call import Call
 from distrun.tensorflow.gradients import entry_of
 
 
@@ -156,8 +156,8 @@ def test_the_mechanism_is_one_of_three(monkeypatch):
 
 
 def test_a_node_that_is_not_understood_fails_in_a_sentence(alone, monkeypatch):
-    monkeypatch.setattr(Collective, "encode", lambda self: "sing")
-    unknown = tf.function(lambda tensor: kernel.reduce([tensor], Collective("allreduce", "name")))
+    monkeypatch.setattr(Call, "encode", lambda self: "sing")
+    unknown = tf.function(lambda tensor: kernel.reduce([tensor], Call("allreduce", "name")))
     with pytest.raises(tf.errors.InternalError, match="JSONDecodeError"):
         unknown(tf.ones(1))
 

@@ -11,9 +11,9 @@ import pytest
 import torch
 
 from distrun.errors import UsageError
+from distrun.runtime.collectives.call import Call
 from distrun.torch import backward, reducer
 from distrun.torch.bucket import Bucket
-from distrun.torch.operations import Call
 from distrun.torch.reducer import GradientReducer, Settings
 
 
@@ -122,7 +122,7 @@ class Fake(Bucket):
     """Notes what is done to it."""
 
     def __init__(self, places, log):
-        super().__init__(Call(), places, [])
+        super().__init__(Call("allreduce"), places, [])
         self.log = log
 
     def send(self, start):

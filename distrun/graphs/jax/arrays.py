@@ -9,14 +9,14 @@ from numpy.typing import NDArray
 
 from distrun.errors import MismatchError
 from distrun.graphs import arrays as any_framework
-from distrun.graphs.collective import Collective
 from distrun.graphs.jax.shapes import REDUCING
+from distrun.runtime.collectives.call import Call
 from distrun.runtime.operations.request import title
 
 Array = NDArray[Any]
 
 
-def perform(collective: Collective, arrays: Sequence[Array]) -> list[Array]:
+def perform(collective: Call, arrays: Sequence[Array]) -> list[Array]:
     """The results of a collective, as new arrays. Waits.
 
     Raises:
@@ -27,7 +27,7 @@ def perform(collective: Collective, arrays: Sequence[Array]) -> list[Array]:
     return any_framework.move_rows(arrays, None, collective)[0]
 
 
-def perform_evenly(collective: Collective, arrays: Sequence[Array]) -> list[Array]:
+def perform_evenly(collective: Call, arrays: Sequence[Array]) -> list[Array]:
     """`perform` for a graph.
 
     Raises:

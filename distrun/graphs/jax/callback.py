@@ -11,22 +11,22 @@ import jax.numpy as jnp
 import numpy as np
 from jax.experimental import io_callback
 
-from distrun.graphs.collective import Collective
 from distrun.graphs.jax.arrays import perform_evenly
 from distrun.graphs.jax.derivatives import backward, check_differentiable
 from distrun.graphs.jax.shapes import result_shape
+from distrun.runtime.collectives.call import Call
 
 Signature = tuple[tuple[tuple[int, ...], Any], ...]
 """The shape and dtype of each array."""
 
 
-def call(arrays: Sequence[Any], collective: Collective) -> list[Any]:
+def call(arrays: Sequence[Any], collective: Call) -> list[Any]:
     """The results of a collective on traced arrays."""
     return list(_call(collective, tuple([(array.shape, array.dtype) for array in arrays]), *arrays))
 
 
 @partial(jax.custom_vjp, nondiff_argnums=(0, 1))
-def _call(collective: Collective, signature: Signature, *arrays: Any) -> list[Any]:
+def _call(collective: Call, signature: Signature, *arrays: Any) -> list[Any]:
     results = [jax.ShapeDtypeStruct(result_shape(collective, shape), dtype) for shape, dtype in signature]
 
     def perform(*given: Any) -> list[Any]:
@@ -35,12 +35,12 @@ def _call(collective: Collective, signature: Signature, *arrays: Any) -> list[An
     return list(io_callback(perform, results, *arrays, ordered=True))
 
 
-def _forward(collective: Collective, signature: Signature, *arrays: Any) -> tuple[list[Any], None]:
+def _forward(collective: Call, signature: Signature, *arrays: Any) -> tuple[list[Any], None]:
     check_differentiable(collective)
     return _call(collective, signature, *arrays), None
 
 
-def _backward(collective: Collective, signature: Signature, _: None, cotangents: Sequence[Any]) -> tuple[Any, ...]:
+def _backward(collective: Call, signature: Signature, _: None, cotangents: Sequence[Any]) -> tuple[Any, ...]:
     """What is no number has no cotangent."""
     places = [place for place, (_, dtype) in enumerate(signature) if jnp.issubdtype(dtype, jnp.inexact)]
     shapes = [signature[place][0] for place in places]

@@ -7,21 +7,20 @@ broadcast average where a sum would be due; a wrapped optimizer averages in any 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from typing import Any
 
 import jax.numpy as jnp
 
 from distrun.errors import UsageError
-from distrun.graphs.collective import Collective
 from distrun.graphs.jax.shapes import PROBE, Shape
 from distrun.runtime import world
+from distrun.runtime.collectives.call import Call
 from distrun.runtime.operations.reduction import Average, Sum
 
-Call = Callable[[Sequence[Any], Collective], list[Any]]
+Perform = Callable[[Sequence[Any], Call], list[Any]]
 
 
-def check_differentiable(collective: Collective) -> None:
+def check_differentiable(collective: Call) -> None:
     """Refuse to differentiate what has no gradient.
 
     Raises:
@@ -33,14 +32,14 @@ def check_differentiable(collective: Collective) -> None:
         )
 
 
-def backward(collective: Collective, shapes: Sequence[Shape], cotangents: Sequence[Any], call: Call) -> list[Any]:
+def backward(collective: Call, shapes: Sequence[Shape], cotangents: Sequence[Any], call: Perform) -> list[Any]:
     """The cotangents of a collective's inputs, which have `shapes`, from those of its results."""
     gradient = collective.named("gradient")
     if collective.kind in ("allreduce", "alltoall", PROBE):
         return call(cotangents, gradient)
     if collective.kind == "reducescatter":
         return _gathered(gradient, shapes, cotangents, call)
-    averaged = call(cotangents, replace(gradient, kind="allreduce", op=Average, root=-1))
+    averaged = call(cotangents, gradient._replace(kind="allreduce", op=Average, root=-1))
     if collective.kind == "broadcast":
         return averaged if world.rank() == collective.root else [jnp.zeros_like(array) for array in averaged]
     return [
@@ -49,7 +48,7 @@ def backward(collective: Collective, shapes: Sequence[Shape], cotangents: Sequen
     ]
 
 
-def _gathered(gradient: Collective, shapes: Sequence[Shape], cotangents: Sequence[Any], call: Call) -> list[Any]:
+def _gathered(gradient: Call, shapes: Sequence[Shape], cotangents: Sequence[Any], call: Perform) -> list[Any]:
     size = world.size()
     for shape in shapes:
         if shape[0] % size:
@@ -57,5 +56,5 @@ def _gathered(gradient: Collective, shapes: Sequence[Shape], cotangents: Sequenc
                 f"reducescatter of {shape[0]} rows among {size} ranks has no gradient here: pad it to a multiple of {size}"
             )
     factor = gradient.prescale * gradient.postscale / (size if gradient.op is Average else 1)
-    plain = replace(gradient, kind="allgather", op=Average, prescale=1.0, postscale=1.0)
+    plain = gradient._replace(kind="allgather", op=Average, prescale=1.0, postscale=1.0)
     return [whole * factor for whole in call(cotangents, plain)]

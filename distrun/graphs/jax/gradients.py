@@ -11,8 +11,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from distrun.graphs import gradients as any_framework
-from distrun.graphs.collective import Collective
 from distrun.graphs.jax.mechanism import call, is_traced
+from distrun.runtime.collectives.call import Call
 from distrun.tensor_fusion.buckets import Item
 
 
@@ -31,7 +31,7 @@ class _Toolkit:
         ]
 
 
-def reduce_gradients(gradients: Sequence[Any], collective: Collective) -> list[Any]:
+def reduce_gradients(gradients: Sequence[Any], collective: Call) -> list[Any]:
     """The allreduced `gradients`, inside or outside of a program. None, and the float0 of integers, stay as they are."""
     places = [place for place, gradient in enumerate(gradients) if _is_array(gradient)]
     arrays = [gradients[place] for place in places]

@@ -17,16 +17,17 @@ import jax.numpy as jnp
 import numpy as np
 from numpy.typing import NDArray
 
-from distrun.graphs.collective import Collective, Flat, prepare, storage_of
 from distrun.graphs.jax import ffi
 from distrun.graphs.jax.arrays import perform_evenly
 from distrun.graphs.jax.shapes import PROBE, REDUCING, Shape, result_shape
+from distrun.graphs.prepared import Flat, prepare, storage_of
+from distrun.runtime.collectives.call import Call
 
 TARGET = "distrun_collective"
 """The handler's name in programs."""
 
 
-def encode(collective: Collective, dtypes: Sequence[str], shapes: Sequence[Shape]) -> str:
+def encode(collective: Call, dtypes: Sequence[str], shapes: Sequence[Shape]) -> str:
     """The text for a collective on arrays of these element types and shapes."""
     return json.dumps([collective.encode(), list(dtypes), list(shapes)])
 
@@ -52,7 +53,7 @@ def _handler(address: int) -> Any:
 class _Reducing:
     """An allreduce or a broadcast. XLA gives results the memory of their arguments, where it can."""
 
-    def __init__(self, collective: Collective, dtypes: Sequence[str], shapes: Sequence[Shape]) -> None:
+    def __init__(self, collective: Call, dtypes: Sequence[str], shapes: Sequence[Shape]) -> None:
         self._prepared = prepare(collective, tuple(dtypes), tuple(shapes))
         self._arrays = [(storage_of(dtype), math.prod(shape)) for dtype, shape in zip(dtypes, shapes, strict=True)]
 
@@ -68,7 +69,7 @@ class _Reducing:
 class _Gathering:
     """An allgather, alltoall or reducescatter."""
 
-    def __init__(self, collective: Collective, dtypes: Sequence[str], shapes: Sequence[Shape]) -> None:
+    def __init__(self, collective: Call, dtypes: Sequence[str], shapes: Sequence[Shape]) -> None:
         self._collective = collective
         self._dtypes = [jnp.dtype(dtype) for dtype in dtypes]
         self._shapes = shapes
@@ -106,6 +107,6 @@ def _view(address: int, dtype: np.dtype[Any], count: int) -> Flat:
 @lru_cache(maxsize=4096)
 def _decode(text: bytes) -> _Reducing | _Gathering:
     encoded, dtypes, shapes = json.loads(text)
-    collective = Collective.decode(encoded)
+    collective = Call.decode(encoded)
     kind = _Probing if collective.kind == PROBE else _Reducing if collective.kind in REDUCING else _Gathering
     return kind(collective, dtypes, [tuple(shape) for shape in shapes])

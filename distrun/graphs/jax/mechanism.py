@@ -14,7 +14,6 @@ import logging
 import os
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
 from functools import cache
 from typing import Any
 
@@ -23,19 +22,19 @@ import jax.numpy as jnp
 import numpy as np
 
 from distrun.errors import UsageError
-from distrun.graphs.collective import Collective
 from distrun.graphs.jax import callback
 from distrun.graphs.jax.arrays import perform, perform_evenly
-from distrun.graphs.jax.derivatives import Call
+from distrun.graphs.jax.derivatives import Perform
 from distrun.graphs.jax.shapes import PROBE
 from distrun.runtime import world
+from distrun.runtime.collectives.call import Call
 
 CHOICE = "DISTRUN_JAX_CALL"
 
 _log = logging.getLogger("distrun")
 
 
-def call(arrays: Sequence[Any], collective: Collective) -> list[Any]:
+def call(arrays: Sequence[Any], collective: Call) -> list[Any]:
     """The results of a collective on arrays of JAX, inside or outside of its transformations.
 
     Inside `jit`, all collectives run in program order, and each rank must reach the same ones. An allgather on the spot takes
@@ -50,7 +49,7 @@ def call(arrays: Sequence[Any], collective: Collective) -> list[Any]:
     if world.size() == 1 and collective.prescale == collective.postscale == 1.0:
         return list(arrays)
     if not collective.name:
-        collective = replace(collective, name=f"jax.{collective.kind}")
+        collective = collective._replace(name=f"jax.{collective.kind}")
     return _mechanism()(arrays, collective)
 
 
@@ -60,13 +59,13 @@ def is_traced(arrays: Sequence[Any]) -> bool:
 
 
 def on_the_spot(
-    function: Callable[[Collective, Sequence[Any]], Sequence[Any]], arrays: Sequence[Any], collective: Collective
+    function: Callable[[Call, Sequence[Any]], Sequence[Any]], arrays: Sequence[Any], collective: Call
 ) -> list[Any]:
     """Call `function` on arrays that are at hand; the results are where the arrays are.
 
     A program that is still running may have a collective of the same name, so these have names of their own.
     """
-    own = replace(collective, name=collective.name and f"eager.{collective.name}")
+    own = collective._replace(name=collective.name and f"eager.{collective.name}")
     results = function(own, [as_numpy(array) for array in arrays])
     return [placed(result, array) for result, array in zip(results, arrays, strict=True)]
 
@@ -91,7 +90,7 @@ def placed(result: Any, like: Any) -> Any:
 
 
 @cache
-def _mechanism() -> Call:
+def _mechanism() -> Perform:
     """The way into programs. Found when first needed: to try it is to start JAX, which is the user's to set up before."""
     choice = os.environ.get(CHOICE) or "auto"
     if choice not in ("auto", "ffi", "io_callback"):
@@ -113,7 +112,7 @@ def _mechanism() -> Call:
         return callback.call
 
 
-def _tried_primitive() -> Call:
+def _tried_primitive() -> Perform:
     """The primitive, if it works with this JAX. Tried in a thread, where no transformation is under way."""
     from distrun.graphs.jax import primitive  # may not even be importable with another JAX
 
@@ -128,11 +127,11 @@ def _tried_primitive() -> Call:
     return primitive.call
 
 
-def _try(call: Call, device: Any) -> list[float]:
+def _try(call: Perform, device: Any) -> list[float]:
     """Two calls in a row in a program, in all transformations."""
 
     def function(array: Any) -> Any:
-        return call(call([array], Collective(PROBE, "first")), Collective(PROBE, "second"))[0]
+        return call(call([array], Call(PROBE, "first")), Call(PROBE, "second"))[0]
 
     with jax.default_device(device):
         value, slope = jax.jit(jax.value_and_grad(lambda array: jax.vmap(function)(array).sum()))(

@@ -11,7 +11,6 @@ run one after the other: the CPU client of XLA sees to that.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from functools import partial
 from inspect import signature
 from typing import Any
@@ -27,10 +26,10 @@ from jax.extend.mlir.dialects import stablehlo as hlo
 from jax.interpreters import ad, batching, mlir
 
 from distrun.errors import UsageError
-from distrun.graphs.collective import Collective
 from distrun.graphs.jax import handler
 from distrun.graphs.jax.derivatives import backward, check_differentiable
 from distrun.graphs.jax.shapes import REDUCING, result_shape
+from distrun.runtime.collectives.call import Call
 from distrun.runtime.operations.dtypes import name_of
 
 _ONE_DEVICE = (
@@ -50,12 +49,12 @@ _UNCACHED = {"cacheable": False} if "cacheable" in signature(mlir.register_lower
 _call_p = jax.extend.core.Primitive("distrun_collective")
 
 
-def call(arrays: Sequence[Any], collective: Collective) -> list[Any]:
+def call(arrays: Sequence[Any], collective: Call) -> list[Any]:
     """The results of a collective on traced arrays."""
     return _bind(arrays, collective, _are_in_main(arrays))
 
 
-def _bind(arrays: Sequence[Any], collective: Collective, is_in_main: bool) -> list[Any]:
+def _bind(arrays: Sequence[Any], collective: Call, is_in_main: bool) -> list[Any]:
     return list(_call_p.bind(*arrays, collective=collective, is_in_main=is_in_main))
 
 
@@ -76,7 +75,7 @@ def _are_in_main(arrays: Sequence[Any]) -> bool:
     return True
 
 
-def install(eager: Callable[[Sequence[Any], Collective], Sequence[Any]]) -> None:
+def install(eager: Callable[[Sequence[Any], Call], Sequence[Any]]) -> None:
     """Make the primitive known to JAX. `eager` carries out a collective that has come out of all transformations."""
     handler.register()
     for allowed in (
@@ -101,17 +100,17 @@ def install(eager: Callable[[Sequence[Any], Collective], Sequence[Any]]) -> None
 # Shapes and lowering -------------------------------------------------------------------------------------------------
 
 
-def _abstract(*avals: Any, collective: Collective, is_in_main: bool) -> tuple[list[Any], set[Any]]:
+def _abstract(*avals: Any, collective: Call, is_in_main: bool) -> tuple[list[Any], set[Any]]:
     results = [jax.core.ShapedArray(result_shape(collective, aval.shape), aval.dtype) for aval in avals]
     return results, set() if is_in_main else {_effect}
 
 
-def _lower(ctx: Any, *operands: Any, collective: Collective, is_in_main: bool) -> Sequence[Any]:
+def _lower(ctx: Any, *operands: Any, collective: Call, is_in_main: bool) -> Sequence[Any]:
     """A call of the handler, with a token as its first argument and result."""
     _check_devices(ctx.module_context.axis_context)
     if not is_in_main:
         # With names of their own: what is in main is not ordered with what is in a function called after it.
-        collective = replace(collective, name=f"inner.{collective.name}")
+        collective = collective._replace(name=f"inner.{collective.name}")
         token, *results = _call_handler(ctx, ctx.tokens_in.get(_effect), operands, collective)
         ctx.set_tokens_out(ctx.tokens_in.update_tokens(mlir.TokenSet({_effect: token})))
         return results
@@ -124,7 +123,7 @@ def _check_devices(context: Any) -> None:
         raise UsageError(_ONE_DEVICE)
 
 
-def _call_handler(ctx: Any, token: Any, operands: Sequence[Any], collective: Collective) -> Sequence[Any]:
+def _call_handler(ctx: Any, token: Any, operands: Sequence[Any], collective: Call) -> Sequence[Any]:
     dtypes = [name_of(jnp.dtype(aval.dtype)) for aval in ctx.avals_in]
     text = handler.encode(collective, dtypes, [aval.shape for aval in ctx.avals_in])
     ctx = ctx.replace(avals_in=[core.abstract_token, *ctx.avals_in], avals_out=[core.abstract_token, *ctx.avals_out])
@@ -135,7 +134,7 @@ def _call_handler(ctx: Any, token: Any, operands: Sequence[Any], collective: Col
     return lowering(ctx, token, *operands, text=text)
 
 
-def _last_token(collective: Collective) -> Any:
+def _last_token(collective: Call) -> Any:
     """The last token that was made in the function that is being lowered, which must be main; a new one if there is none."""
     block = ir.InsertionPoint.current.block
     function = block.owner.operation
@@ -156,7 +155,7 @@ def _last_token(collective: Collective) -> Any:
 
 
 def _jvp(
-    primals: Sequence[Any], tangents: Sequence[Any], *, collective: Collective, is_in_main: bool
+    primals: Sequence[Any], tangents: Sequence[Any], *, collective: Call, is_in_main: bool
 ) -> tuple[Sequence[Any], list[Any]]:
     """Collectives are linear. What is no number has no tangent; of the rest all ranks move all tangents, zero or not."""
     check_differentiable(collective)
@@ -169,14 +168,14 @@ def _jvp(
     return results, tangents_out
 
 
-def _transpose(cotangents: Sequence[Any], *inputs: Any, collective: Collective, is_in_main: bool) -> Sequence[Any]:
+def _transpose(cotangents: Sequence[Any], *inputs: Any, collective: Call, is_in_main: bool) -> Sequence[Any]:
     shapes = [given.aval.shape for given in inputs]
     bind = partial(_bind, is_in_main=is_in_main)
     return backward(collective, shapes, [ad.instantiate_zeros(cotangent) for cotangent in cotangents], bind)
 
 
 def _batch(
-    arrays: Sequence[Any], axes: Sequence[Any], *, collective: Collective, is_in_main: bool
+    arrays: Sequence[Any], axes: Sequence[Any], *, collective: Call, is_in_main: bool
 ) -> tuple[Sequence[Any], list[Any]]:
     """The same collective on all of the batch at once: its axis goes behind the one that a collective may divide."""
     target = 0 if collective.kind in REDUCING else 1

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from distrun.errors import UsageError
-from distrun.graphs.collective import Collective
 from distrun.runtime import world
-from distrun.runtime.collectives.copies import rows_per_rank
+from distrun.runtime.collectives.call import Call, check_rows, rows_per_rank
 
 PROBE = "probe"
 """A kind that is no collective: it doubles its arrays, without other ranks, to see whether collectives would work."""
@@ -18,7 +16,7 @@ REDUCING = ("allreduce", "broadcast", PROBE)
 Shape = tuple[int, ...]
 
 
-def result_shape(collective: Collective, shape: Sequence[int]) -> Shape:
+def result_shape(collective: Call, shape: Sequence[int]) -> Shape:
     """The shape of a result for an input of `shape`, provided that all ranks have the same.
 
     Raises:
@@ -27,8 +25,7 @@ def result_shape(collective: Collective, shape: Sequence[int]) -> Shape:
     kind, shape = collective.kind, tuple(shape)
     if kind in REDUCING:
         return shape
-    if not shape:
-        raise UsageError(f"{kind} divides the first dimension, and a 0-dimensional array has none: reshape it to (1,)")
+    check_rows(kind, [shape])
     size = world.size()
     if kind == "allgather":
         return (shape[0] * size, *shape[1:])

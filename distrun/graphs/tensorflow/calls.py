@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -11,17 +10,14 @@ import tensorflow as tf
 
 from distrun.errors import UsageError
 from distrun.graphs import arrays
-from distrun.graphs.collective import Collective
 from distrun.graphs.tensorflow import mechanism, tracing
 from distrun.runtime import world
+from distrun.runtime.collectives.call import MOVES_ROWS, Call, check_rows, group_of
 from distrun.runtime.operations.dtypes import ELEMENT_TYPES
-from distrun.runtime.operations.reduction import check_op
-
-MOVES_ROWS = ("allgather", "alltoall", "reducescatter")
 
 
 @tf.autograph.experimental.do_not_convert
-def call(tensors: Sequence[Any], collective: Collective) -> list[tf.Tensor]:
+def call(tensors: Sequence[Any], collective: Call) -> list[tf.Tensor]:
     """The results of a collective on `tensors`, of any dtypes and shapes; not differentiable.
 
     A collective without a name is matched by its order when eager; in a graph it gets a name.
@@ -40,7 +36,7 @@ def call(tensors: Sequence[Any], collective: Collective) -> list[tf.Tensor]:
 
 
 @tf.autograph.experimental.do_not_convert
-def call_rows(tensors: Sequence[Any], collective: Collective, splits: Any = None) -> tuple[list[tf.Tensor], tf.Tensor]:
+def call_rows(tensors: Sequence[Any], collective: Call, splits: Any = None) -> tuple[list[tf.Tensor], tf.Tensor]:
     """`call` for collectives that move rows: the results, and how many rows of each came from each rank.
 
     The latter is an int32 tensor [tensors, ranks]; after a reducescatter [tensors, 0]. `splits` are for an alltoall.
@@ -48,7 +44,7 @@ def call_rows(tensors: Sequence[Any], collective: Collective, splits: Any = None
     given, collective = _checked(tensors, collective)
     for tensor in given:
         if tensor.shape.rank is not None:
-            arrays.row_size(tuple(tensor.shape), collective.kind)
+            check_rows(collective.kind, [tuple(tensor.shape)])
     if tf.executing_eagerly():
         results, received = arrays.move_rows(_shown(given), None if splits is None else np.asarray(splits), collective)
         return [tf.convert_to_tensor(result) for result in results], tf.convert_to_tensor(received)
@@ -60,35 +56,32 @@ def call_rows(tensors: Sequence[Any], collective: Collective, splits: Any = None
     return nodes, received
 
 
-def _checked(tensors: Sequence[Any], collective: Collective) -> tuple[list[tf.Tensor], Collective]:
-    if not tensors:
-        raise UsageError("a group needs at least one tensor, and this one is empty: leave the call out, on all ranks")
+def _checked(tensors: Sequence[Any], collective: Call) -> tuple[list[tf.Tensor], Call]:
     world.engine()  # raises now rather than when the graph runs
-    given = [tf.convert_to_tensor(tensor) for tensor in tensors]
+    given = [tf.convert_to_tensor(tensor) for tensor in group_of(tensors)]
     for tensor in given:
         _check_dtype(tensor, collective)
     return given, placed(collective)
 
 
 @tf.autograph.experimental.do_not_convert
-def placed(collective: Collective) -> Collective:
+def placed(collective: Call) -> Call:
     """The collective with the name and the call site that it has here, if it comes without."""
     name = collective.name
     if not tf.executing_eagerly():
         tracing.refuse_xla(collective.kind)
         name = name or tracing.name_in_graph(collective.kind)
-    return replace(collective, name=name, site=collective.site or tracing.site())
+    return collective._replace(name=name, site=collective.site or tracing.site())
 
 
-def _check_dtype(tensor: tf.Tensor, collective: Collective) -> None:
+def _check_dtype(tensor: tf.Tensor, collective: Call) -> None:
     name = tensor.dtype.name
     if name not in ELEMENT_TYPES:
         known = ", ".join(each for each in ELEMENT_TYPES if hasattr(tf, each))
         raise UsageError(
             f"elements of {tensor.dtype!r} cannot travel (known: {known}): convert the tensor with tf.cast"
         )
-    if collective.kind in ("allreduce", "reducescatter"):
-        check_op(collective.op, name)
+    collective.check(name)
 
 
 def _shown(tensors: Sequence[tf.Tensor]) -> list[np.ndarray[Any, Any]]:

@@ -3,26 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from typing import Any
 
 import tensorflow as tf
 
 from distrun.errors import UsageError
-from distrun.graphs.collective import Collective
 from distrun.graphs.gradients import reduce_gradients as reduce_dense
 from distrun.graphs.tensorflow import tracing
 from distrun.graphs.tensorflow.calls import call
 from distrun.runtime import world
+from distrun.runtime.collectives.call import Call
 from distrun.runtime.operations.reduction import Average, Sum
 from distrun.tensor_fusion.buckets import Item
 
-Call = Callable[[Sequence[Any], Collective], list[tf.Tensor]]
+Perform = Callable[[Sequence[Any], Call], list[tf.Tensor]]
 """Puts a collective on several tensors into the graph."""
 
 
 @tf.autograph.experimental.do_not_convert
-def reduce_gradients(gradients: Sequence[Any], collective: Collective, sparse_as_dense: bool = False) -> list[Any]:
+def reduce_gradients(gradients: Sequence[Any], collective: Call, sparse_as_dense: bool = False) -> list[Any]:
     """The allreduced gradients. None stays None; tf.IndexedSlices stay so, unless `sparse_as_dense`.
 
     `collective` is an allreduce with a name.
@@ -36,7 +35,7 @@ def reduce_gradients(gradients: Sequence[Any], collective: Collective, sparse_as
     ]
     if world.size() == 1 and collective.prescale * collective.postscale == 1.0:
         return results
-    collective = replace(collective, name=tracing.told_apart(collective.name))
+    collective = tracing.told_apart(collective)
     sparse = [place for place, each in enumerate(results) if isinstance(each, tf.IndexedSlices)]
     dense = [place for place, each in enumerate(results) if each is not None and place not in sparse]
     put = _one_after_the_other()
@@ -52,9 +51,7 @@ def reduce_gradients(gradients: Sequence[Any], collective: Collective, sparse_as
     return results
 
 
-def gather_slices(
-    slices: Sequence[tf.IndexedSlices], collective: Collective, put: Call = call
-) -> list[tf.IndexedSlices]:
+def gather_slices(slices: Sequence[tf.IndexedSlices], collective: Call, put: Perform = call) -> list[tf.IndexedSlices]:
     """The allreduce of rows that are spread over a larger tensor: everybody's rows, scaled, and everybody's indices.
 
     Raises:
@@ -65,28 +62,28 @@ def gather_slices(
             f"op={collective.op} of tf.IndexedSlices is not offered: use Sum or Average, or tf.convert_to_tensor before"
         )
     tensors = [each.values for each in slices] + [each.indices for each in slices]
-    gathered = put(tensors, replace(collective, kind="allgather", prescale=1.0, postscale=1.0, wire=""))
+    gathered = put(tensors, collective._replace(kind="allgather", prescale=1.0, postscale=1.0, wire=""))
     return [
         tf.IndexedSlices(_scaled(values, collective), indices, given.dense_shape)
         for values, indices, given in zip(gathered, gathered[len(slices) :], slices, strict=False)
     ]
 
 
-def _scaled(values: tf.Tensor, collective: Collective) -> tf.Tensor:
+def _scaled(values: tf.Tensor, collective: Call) -> tf.Tensor:
     factor = collective.prescale * collective.postscale
     if factor != 1.0:
         values = values * tf.cast(factor, values.dtype)
     return values / tf.cast(world.size(), values.dtype) if collective.op is Average else values
 
 
-def _one_after_the_other() -> Call:
+def _one_after_the_other() -> Perform:
     """`call`, each time after the last one has ended.
 
     A graph of TensorFlow 1 would start them in any order, and with few threads the ranks could wait for different ones.
     """
     last: list[tf.Tensor] = []
 
-    def call_next(tensors: Sequence[tf.Tensor], collective: Collective) -> list[tf.Tensor]:
+    def call_next(tensors: Sequence[tf.Tensor], collective: Call) -> list[tf.Tensor]:
         with tf.control_dependencies(last):
             results = call(tensors, collective)
         last[:] = results[:1]

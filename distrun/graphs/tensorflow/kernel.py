@@ -20,8 +20,9 @@ import tensorflow as tf
 from tensorflow.python.framework import op_def_library, op_def_registry
 
 from distrun.graphs import arrays
-from distrun.graphs.collective import Collective, Flat, Prepared, prepare, storage_of
+from distrun.graphs.prepared import Flat, Prepared, prepare, storage_of
 from distrun.graphs.tensorflow.c_api import COMPUTE, CREATE, DELETE, INFER_SHAPES, INTERNAL, Library
+from distrun.runtime.collectives.call import Call
 from distrun.runtime.operations.request import Shape
 
 PROBE = "probe"
@@ -35,7 +36,7 @@ _MOVE_ROWS = "DistrunMoveRows"
 class Kernel:
     """What a node's kernel knows; its tensors have the same types and shapes most of the time."""
 
-    def __init__(self, collective: Collective) -> None:
+    def __init__(self, collective: Call) -> None:
         self.collective = collective
         self._last: tuple[tuple[str, ...], tuple[Shape, ...], Prepared | None] = (), (), None
 
@@ -235,7 +236,7 @@ class Registration:
             api.OpKernelConstruction_GetAttrString(construction, _ATTRIBUTE, text, size.value, status)
             api.check(status)
             number = next(self._numbers)
-            self._kernels[number] = Kernel(Collective.decode(text.raw[: size.value].decode()))
+            self._kernels[number] = Kernel(Call.decode(text.raw[: size.value].decode()))
             return number
         except BaseException as error:
             api.SetStatus(status, INTERNAL, f"{type(error).__name__}: {error}".encode())
@@ -288,7 +289,7 @@ def register() -> None:
 # Nodes ------------------------------------------------------------------------------------------------------------------
 
 
-def reduce(tensors: Sequence[tf.Tensor], collective: Collective) -> list[tf.Tensor]:
+def reduce(tensors: Sequence[tf.Tensor], collective: Call) -> list[tf.Tensor]:
     """A node for an allreduce or a broadcast."""
     with tf.device("CPU:0"):
         return list(
@@ -296,9 +297,7 @@ def reduce(tensors: Sequence[tf.Tensor], collective: Collective) -> list[tf.Tens
         )
 
 
-def move_rows(
-    tensors: Sequence[tf.Tensor], splits: tf.Tensor, collective: Collective
-) -> tuple[list[tf.Tensor], tf.Tensor]:
+def move_rows(tensors: Sequence[tf.Tensor], splits: tf.Tensor, collective: Call) -> tuple[list[tf.Tensor], tf.Tensor]:
     """A node for an allgather, an alltoall or a reducescatter."""
     with tf.device("CPU:0"):
         results, received = op_def_library.apply_op(

@@ -17,8 +17,8 @@ from typing import Protocol
 import tensorflow as tf
 
 from distrun.errors import UsageError
-from distrun.graphs.collective import Collective
 from distrun.graphs.tensorflow import kernel, numpy_function
+from distrun.runtime.collectives.call import Call
 
 VARIABLE = "DISTRUN_TENSORFLOW_OP"
 CHOICES = ("auto", "kernel", "numpy_function")
@@ -27,12 +27,12 @@ CHOICES = ("auto", "kernel", "numpy_function")
 class Mechanism(Protocol):
     """Puts collectives into the graph that is being built."""
 
-    def reduce(self, tensors: Sequence[tf.Tensor], collective: Collective, /) -> list[tf.Tensor]:
+    def reduce(self, tensors: Sequence[tf.Tensor], collective: Call, /) -> list[tf.Tensor]:
         """An allreduce or a broadcast."""
         ...
 
     def move_rows(
-        self, tensors: Sequence[tf.Tensor], splits: tf.Tensor, collective: Collective, /
+        self, tensors: Sequence[tf.Tensor], splits: tf.Tensor, collective: Call, /
     ) -> tuple[list[tf.Tensor], tf.Tensor]:
         """An allgather, an alltoall or a reducescatter: the results, and the rows of each from each rank.
 
@@ -45,7 +45,7 @@ LARGE = 1 << 20
 """Bytes from which a copy costs more than the kernel saves."""
 
 
-def reduce(tensors: Sequence[tf.Tensor], collective: Collective) -> list[tf.Tensor]:
+def reduce(tensors: Sequence[tf.Tensor], collective: Call) -> list[tf.Tensor]:
     """Put an allreduce or a broadcast into the graph."""
     way = mechanism()
     if way is kernel and _choice() == "auto" and collective.kind == "allreduce" and _nbytes(tensors) >= LARGE:
@@ -53,9 +53,7 @@ def reduce(tensors: Sequence[tf.Tensor], collective: Collective) -> list[tf.Tens
     return way.reduce(tensors, collective)
 
 
-def move_rows(
-    tensors: Sequence[tf.Tensor], splits: tf.Tensor, collective: Collective
-) -> tuple[list[tf.Tensor], tf.Tensor]:
+def move_rows(tensors: Sequence[tf.Tensor], splits: tf.Tensor, collective: Call) -> tuple[list[tf.Tensor], tf.Tensor]:
     """Put an allgather, an alltoall or a reducescatter into the graph; see `Mechanism`."""
     return mechanism().move_rows(tensors, splits, collective)
 
@@ -102,7 +100,7 @@ def _try_kernel() -> None:
 
         @tf.function(autograph=False, jit_compile=False)
         def both(tensor: tf.Tensor) -> list[tf.Tensor]:
-            return kernel.reduce([tensor, tensor + 1.0], Collective(kernel.PROBE, kernel.PROBE))
+            return kernel.reduce([tensor, tensor + 1.0], Call(kernel.PROBE, kernel.PROBE))
 
         shown = [result.numpy().tolist() for result in both(tf.constant([1.0, 2.0]))]
     if shown != [[1.0, 2.0], [2.0, 3.0]]:

@@ -9,10 +9,10 @@ import numpy as np
 import tensorflow as tf
 
 from distrun.graphs import arrays
-from distrun.graphs.collective import Collective
+from distrun.runtime.collectives.call import Call
 
 
-def reduce(tensors: Sequence[tf.Tensor], collective: Collective) -> list[tf.Tensor]:
+def reduce(tensors: Sequence[tf.Tensor], collective: Call) -> list[tf.Tensor]:
     """A node for an allreduce or a broadcast."""
 
     def carry_out(*given: Any) -> list[Any]:
@@ -22,9 +22,7 @@ def reduce(tensors: Sequence[tf.Tensor], collective: Collective) -> list[tf.Tens
     return [tf.ensure_shape(result, tensor.shape) for result, tensor in zip(results, tensors, strict=True)]
 
 
-def move_rows(
-    tensors: Sequence[tf.Tensor], splits: tf.Tensor, collective: Collective
-) -> tuple[list[tf.Tensor], tf.Tensor]:
+def move_rows(tensors: Sequence[tf.Tensor], splits: tf.Tensor, collective: Call) -> tuple[list[tf.Tensor], tf.Tensor]:
     """A node for an allgather, an alltoall or a reducescatter."""
 
     def carry_out(splits: Any, *given: Any) -> list[Any]:

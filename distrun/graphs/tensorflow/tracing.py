@@ -17,6 +17,7 @@ from tensorflow.python.ops import control_flow_util
 from tensorflow.python.util import tf_stack
 
 from distrun.errors import UsageError
+from distrun.runtime.collectives.call import Call
 from distrun.runtime.operations.callsite import call_site
 
 _PACKAGE = f"{Path(__file__).parents[2]}/"
@@ -30,15 +31,15 @@ def name_in_graph(kind: str) -> str:
     return f"{getattr(graph, 'name', 'graph')}.{kind}.{place}"
 
 
-def told_apart(name: str) -> str:
-    """`name`, which is another one for each time that it comes up in the graph that is being built.
+def told_apart(call: Call) -> Call:
+    """Return a call whose name is another one for each time that it comes up in the graph that is being built.
 
     A graph of TensorFlow 1 may run what has one name at the same time, or in another order on each rank.
     """
-    if tf.executing_eagerly():
-        return name
-    _, place = _counted(name)
-    return f"{name}.again.{place}" if place else name
+    if tf.executing_eagerly() or not call.name:
+        return call
+    _, place = _counted(call.name)
+    return call.named(f"again.{place}") if place else call
 
 
 def _counted(what: str) -> tuple[Any, int]:

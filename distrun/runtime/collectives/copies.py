@@ -8,9 +8,16 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from distrun.errors import UsageError
 from distrun.runtime import world
 from distrun.runtime.collectives import on_gpu
+from distrun.runtime.collectives.call import (
+    Call,
+    broadcast_call,
+    check_rows,
+    elements_per_rank,
+    moving_call,
+    received_rows,
+)
 from distrun.runtime.collectives.tensors import (
     Array,
     check_in_place,
@@ -19,10 +26,8 @@ from distrun.runtime.collectives.tensors import (
     given,
     grouped,
     moving,
-    needs_rows,
     new,
     on_host,
-    row_size,
     rows,
     rows_given,
     rows_group,
@@ -31,111 +36,159 @@ from distrun.runtime.collectives.tensors import (
 )
 from distrun.runtime.gpu.arrays import GpuArray
 from distrun.runtime.operations.handle import AnyHandle, Handle
-from distrun.runtime.operations.request import Request
 from distrun.runtime.process_set import ProcessSet, global_process_set
 
+__all__ = [
+    "allgather",
+    "allgather_async",
+    "alltoall",
+    "alltoall_async",
+    "broadcast",
+    "broadcast_",
+    "broadcast_async",
+    "broadcast_async_",
+    "grouped_allgather",
+    "grouped_allgather_async",
+]
 
-def _allgather(
-    tensors: Sequence[Any], name: str | None, process_set: ProcessSet, collect: Callable[[Handle], Any]
-) -> Handle:
-    shapes = tuple((-1, *needs_rows(tensor, "allgather").shape[1:]) for tensor in tensors)
+
+# Allgather ----------------------------------------------------------------------------------------------------------------
+
+
+def _allgather(tensors: Sequence[Any], call: Call, collect: Callable[[Handle], Any] = rows_group) -> Handle:
     flats, dtype, device = rows_given(tensors)
-    request = Request("allgather", name, dtype, shapes, process_set=process_set.process_set_id, device=device)
+    request = call.request(dtype, tuple([tensor.shape for tensor in tensors]), device)
     handle = moving(request, flats, collect, tensors[0].dtype)
     return handle.engine.submit(handle)
 
 
 def allgather_async(tensor: ArrayLike, name: str | None = None, process_set: ProcessSet = global_process_set) -> Handle:
-    """Start `allgather`; the handle's result is the gathered array."""
-    return _allgather([taken(tensor)], name, process_set, rows)
+    """Start an allgather and return at once; takes the arguments of `allgather`.
+
+    Returns:
+        A handle whose result is the gathered array. `tensor` must not be changed before it is done.
+    """
+    return _allgather([taken(tensor)], moving_call("allgather", name, process_set), rows)
 
 
 def allgather(tensor: ArrayLike, name: str | None = None, process_set: ProcessSet = global_process_set) -> Array:
-    """The ranks' tensors, one after the other along dimension 0, in which they may differ."""
+    """Concatenate the ranks' tensors along dimension 0, in rank order.
+
+    Args:
+        tensor: this rank's array; the ranks' arrays have one dtype, and one shape but for the extent of dimension 0.
+        name: how the ranks match the operation. Unnamed calls are matched by their order.
+        process_set: the ranks that take part.
+
+    Returns:
+        A new array, the same on all ranks.
+
+    Raises:
+        UsageError: a 0-dimensional tensor; or as `allreduce` raises.
+        CollectiveError: as `allreduce` raises.
+    """
     return allgather_async(tensor, name, process_set).wait()  # type: ignore[no-any-return]
 
 
 def grouped_allgather_async(
     tensors: Sequence[ArrayLike], name: str | None = None, process_set: ProcessSet = global_process_set
 ) -> AnyHandle:
-    """Start `grouped_allgather`; the handle's result is the list of gathered arrays."""
-    return grouped(tensors, name, lambda group, name: _allgather(group, name, process_set, rows_group))
+    """Start an allgather of several tensors and return at once; takes the arguments of `grouped_allgather`.
+
+    Returns:
+        A handle whose result is the list of gathered arrays.
+    """
+    return grouped(tensors, moving_call("allgather", name, process_set), _allgather)
 
 
 def grouped_allgather(
     tensors: Sequence[ArrayLike], name: str | None = None, process_set: ProcessSet = global_process_set
 ) -> list[Array]:
-    """`allgather` of several tensors as one operation."""
+    """Gather several tensors as one operation, each for itself as `allgather` does.
+
+    Returns:
+        The gathered arrays, in the order of `tensors`.
+    """
     return grouped_allgather_async(tensors, name, process_set).wait()
 
 
-def _broadcast(tensor: Any, root: int, name: str | None, process_set: ProcessSet, in_place: bool) -> Handle:
-    root = process_set.check_root(root)
+# Broadcast ----------------------------------------------------------------------------------------------------------------
+
+
+def _broadcast(tensor: Any, call: Call, in_place: bool) -> Handle:
     if type(tensor) is not np.ndarray:
         tensor = taken_in_place(tensor) if in_place else taken(tensor)
         if isinstance(tensor, GpuArray):
-            return on_gpu.broadcast(tensor, root, name, process_set.process_set_id, in_place)
+            return on_gpu.broadcast(tensor, call, in_place)
     elif in_place:
         check_in_place(tensor)
     flat, dtype = flat_of(tensor)
-    request = Request("broadcast", name, dtype, (tensor.shape,), root=root, process_set=process_set.process_set_id)
+    request = call.request(dtype, (tensor.shape,))
     if in_place:
         collect = given if tensor.flags.c_contiguous else copied_back
         return Handle(world.engine(), request, (), (flat,), collect, tensor)
-    output = flat.copy() if world.rank() == root else np.empty(flat.size, flat.dtype)
+    output = flat.copy() if world.rank() == call.root else np.empty(flat.size, flat.dtype)
     return Handle(world.engine(), request, (), (output,), new, tensor.dtype)
 
 
 def broadcast_async(
     tensor: ArrayLike, root_rank: int, name: str | None = None, process_set: ProcessSet = global_process_set
 ) -> Handle:
-    """Start `broadcast`; the handle's result is the copy."""
-    handle = _broadcast(tensor, root_rank, name, process_set, in_place=False)
+    """Start a broadcast and return at once; takes the arguments of `broadcast`.
+
+    Returns:
+        A handle whose result is the copy.
+    """
+    handle = _broadcast(tensor, broadcast_call(name, root_rank, process_set), in_place=False)
     return handle.engine.submit(handle)
 
 
 def broadcast_async_(
     tensor: Array, root_rank: int, name: str | None = None, process_set: ProcessSet = global_process_set
 ) -> Handle:
-    """Start `broadcast_`; the handle's result is `tensor`."""
-    handle = _broadcast(tensor, root_rank, name, process_set, in_place=True)
+    """Start a broadcast in place and return at once; takes the arguments of `broadcast`.
+
+    Returns:
+        A handle whose result is `tensor`, which must be neither read nor changed before it is done.
+    """
+    handle = _broadcast(tensor, broadcast_call(name, root_rank, process_set), in_place=True)
     return handle.engine.submit(handle)
 
 
 def broadcast(
     tensor: ArrayLike, root_rank: int, name: str | None = None, process_set: ProcessSet = global_process_set
 ) -> Array:
-    """A copy of the root's tensor; the others' must have the same shape and dtype. `root_rank` is a rank of the world."""
-    handle = _broadcast(tensor, root_rank, name, process_set, in_place=False)
+    """Copy the root's tensor to all ranks.
+
+    Args:
+        tensor: on the root what is copied; elsewhere an array of the same shape and dtype, whose elements do not matter.
+        root_rank: the rank, in the world, whose tensor it is.
+        name: how the ranks match the operation. Unnamed calls are matched by their order.
+        process_set: the ranks that take part.
+
+    Returns:
+        A new array, on the root as well.
+
+    Raises:
+        UsageError: `root_rank` is no rank of the process set; or as `allreduce` raises.
+        CollectiveError: as `allreduce` raises.
+    """
+    handle = _broadcast(tensor, broadcast_call(name, root_rank, process_set), in_place=False)
     return handle.engine.run(handle).wait()  # type: ignore[no-any-return]
 
 
 def broadcast_(
     tensor: Array, root_rank: int, name: str | None = None, process_set: ProcessSet = global_process_set
 ) -> Array:
-    """Overwrite `tensor` with the root's; returns it."""
-    handle = _broadcast(tensor, root_rank, name, process_set, in_place=True)
+    """Overwrite a tensor with the root's; takes the arguments of `broadcast`, and raises what it raises.
+
+    Returns:
+        `tensor`, which must be a writable array.
+    """
+    handle = _broadcast(tensor, broadcast_call(name, root_rank, process_set), in_place=True)
     return handle.engine.run(handle).wait()  # type: ignore[no-any-return]
 
 
-def rows_per_rank(rows: int, splits: ArrayLike | None, size: int) -> list[int]:
-    """How many rows an alltoall sends to each rank: what `splits` says, or an even share.
-
-    Raises:
-        UsageError: the splits do not fit the rows or the ranks.
-    """
-    if splits is None:
-        if rows % size:
-            raise UsageError(f"alltoall of {rows} rows among {size} ranks does not come out even: give `splits`")
-        return [rows // size] * size
-    wanted = np.asarray(on_host(splits))
-    if wanted.shape != (size,) or not np.issubdtype(wanted.dtype, np.integer) or (wanted < 0).any():
-        raise UsageError(f"splits={splits!r} must be {size} whole numbers >= 0, one per rank")
-    if wanted.sum() != rows:
-        raise UsageError(
-            f"splits={wanted.tolist()} sum to {wanted.sum()}, and the tensor has {rows} rows: they must agree"
-        )
-    return [int(count) for count in wanted]
+# Alltoall -----------------------------------------------------------------------------------------------------------------
 
 
 def alltoall_async(
@@ -144,23 +197,23 @@ def alltoall_async(
     name: str | None = None,
     process_set: ProcessSet = global_process_set,
 ) -> Handle:
-    """Start `alltoall`; the handle's result is what `alltoall` returns."""
-    array = needs_rows(taken(tensor), "alltoall")
-    row = row_size(array.shape) or 1
-    counts = rows_per_rank(array.shape[0], splits, process_set.size())
-    shapes = ((-1, *array.shape[1:]),)
+    """Start an alltoall and return at once; takes the arguments of `alltoall`.
+
+    Returns:
+        A handle whose result is what `alltoall` returns.
+    """
+    array = taken(tensor)
+    check_rows("alltoall", [array.shape])
+    elements = elements_per_rank(array.shape, on_host(splits), process_set.size())
     flats, dtype, device = rows_given([array])
-    request = Request("alltoall", name, dtype, shapes, process_set=process_set.process_set_id, device=device)
-
-    def collect(handle: Handle) -> Any:
-        output = rows(handle)
-        if splits is None:
-            return output
-        return output, np.array([count // row for count in handle.received[0]], np.int32)
-
-    handle = moving(request, flats, collect, array.dtype)
-    handle.splits = [count * row for count in counts]
+    request = moving_call("alltoall", name, process_set).request(dtype, (array.shape,), device)
+    handle = moving(request, flats, rows if splits is None else _rows_and_counts, array.dtype)
+    handle.splits = elements
     return handle.engine.submit(handle)
+
+
+def _rows_and_counts(handle: Handle) -> tuple[Array, Array]:
+    return rows(handle), np.array(received_rows(handle), np.int32)
 
 
 def alltoall(
@@ -169,9 +222,21 @@ def alltoall(
     name: str | None = None,
     process_set: ProcessSet = global_process_set,
 ) -> Any:
-    """Send `splits[i]` rows of `tensor`, in order, to rank i, and receive what the others send here, in rank order.
+    """Send rows of a tensor to each rank, and receive those that the others send here.
 
-    Without `splits` every rank gets the same number of rows, and the received array is returned; with them, a pair of it
-    and of the int32 vector of rows received from each rank, a numpy array. Splits on a GPU have the host wait for them.
+    Args:
+        tensor: this rank's array, with at least one dimension; its rows are sent in order, the first ones to rank 0.
+        splits: the rows to send to each rank, integers that add up to the rows there are. None: as many to each rank.
+            Splits on a GPU make the host wait for them.
+        name: how the ranks match the operation. Unnamed calls are matched by their order.
+        process_set: the ranks that take part.
+
+    Returns:
+        The received rows as a new array, in the order of the ranks that sent them; with `splits`, a pair of it and the
+        int32 numpy array of the rows received from each rank.
+
+    Raises:
+        UsageError: the splits do not fit the rows or the ranks, or a 0-dimensional tensor; or as `allreduce` raises.
+        CollectiveError: as `allreduce` raises.
     """
     return alltoall_async(tensor, splits, name, process_set).wait()

@@ -1,6 +1,6 @@
 """Collectives on Python objects, which travel pickled: convenient for configuration and metrics, not for tensors.
 
-What is unpickled comes from ranks of the same job, which have proved that they belong to it when they met.
+Pickles come only from ranks of the same job, which proved at the rendezvous that they belong to it.
 """
 
 from __future__ import annotations
@@ -14,6 +14,8 @@ from numpy.typing import NDArray
 from distrun.runtime import collectives, world
 from distrun.runtime.process_set import ProcessSet, global_process_set
 
+__all__ = ["allgather_object", "broadcast_object"]
+
 
 def _pickle(obj: Any) -> NDArray[np.uint8]:
     import cloudpickle  # not at the top: most scripts send no objects
@@ -24,7 +26,21 @@ def _pickle(obj: Any) -> NDArray[np.uint8]:
 def broadcast_object(
     obj: Any, root_rank: int = 0, name: str | None = None, process_set: ProcessSet = global_process_set
 ) -> Any:
-    """The root's object, pickled there and unpickled here; on the root the object itself. Others may pass None."""
+    """Copy the root's object to all ranks.
+
+    Args:
+        obj: on the root, anything that cloudpickle can pickle; elsewhere it is not looked at, and may be None.
+        root_rank: the rank, in the world, whose object it is.
+        name: how the ranks match the operation. Unnamed calls are matched by their order.
+        process_set: the ranks that take part.
+
+    Returns:
+        The unpickled copy; on the root, `obj` itself.
+
+    Raises:
+        UsageError: `root_rank` is no rank of the process set.
+        CollectiveError: as `allreduce` raises.
+    """
     is_root = world.rank() == root_rank
     payload = _pickle(obj) if is_root else None
     length = np.array(0 if payload is None else payload.size, np.int64)
@@ -36,7 +52,19 @@ def broadcast_object(
 
 
 def allgather_object(obj: Any, name: str | None = None, process_set: ProcessSet = global_process_set) -> list[Any]:
-    """All ranks' objects, in rank order."""
+    """Collect the ranks' objects.
+
+    Args:
+        obj: anything that cloudpickle can pickle; the ranks' objects may differ in type and size.
+        name: how the ranks match the operation. Unnamed calls are matched by their order.
+        process_set: the ranks that take part.
+
+    Returns:
+        Copies of all ranks' objects, in rank order.
+
+    Raises:
+        CollectiveError: as `allreduce` raises.
+    """
     payload = _pickle(obj)
     lengths = collectives.allgather(np.array([payload.size], np.int64), name and f"{name}.lengths", process_set)
     received = collectives.allgather(payload, name and f"{name}.bytes", process_set)

@@ -1,7 +1,7 @@
-"""The collectives on arrays of this rank's GPU: what the other modules do for numpy arrays, with `GpuArray`s.
+"""The collectives on arrays of this rank's GPU: `GpuArray`s as buffers for the engine, and results as cupy arrays.
 
-What is made here is submitted there. Results are cupy arrays that cupy's current stream may use when the handle has been waited
-for; what was worked on in place is given back as it came, ready for its owner.
+Handles made here are started by `reductions` and `copies`. Results are cupy arrays that cupy's current stream may use when the
+handle has been waited for; what was worked on in place is given back as it came, ready for its owner.
 """
 
 from __future__ import annotations
@@ -13,18 +13,18 @@ from typing import Any, cast
 import numpy as np
 
 from distrun.runtime import world
+from distrun.runtime.collectives.call import Call, row_size, rows_in
 from distrun.runtime.gpu import arrays
 from distrun.runtime.gpu.arrays import CupyArena, GpuArray
 from distrun.runtime.gpu.buffers import DeviceBuffer
 from distrun.runtime.gpu.driver import Driver
 from distrun.runtime.gpu.handles import DeviceHandle
 from distrun.runtime.operations.handle import Handle
-from distrun.runtime.operations.reduction import ReduceOp, check_op
 from distrun.runtime.operations.request import CUDA, Request
 
 
 def take(tensor: Any, in_place: bool = False) -> GpuArray:
-    """An array on a GPU, as the functions below work on it; see `arrays.gpu_array`.
+    """Return an array on a GPU in the form that the functions below use; see `arrays.gpu_array`.
 
     Raises:
         NotInitializedError: before `init`.
@@ -37,40 +37,27 @@ def _driver() -> Driver:
     return world.engine().gpu().driver
 
 
-def allreduce(
-    tensors: Sequence[GpuArray],
-    name: str | None,
-    op: ReduceOp,
-    prescale: float,
-    postscale: float,
-    process_set: int,
-    in_place: bool,
-    is_group: bool,
-) -> Handle:
-    """Prepare an allreduce of tensors of one dtype; the result of a group is a list."""
+def allreduce(tensors: Sequence[GpuArray], call: Call, in_place: bool, is_group: bool) -> Handle:
+    """Return an allreduce of tensors of one dtype, not yet started; the result of a group is a list."""
     with _driver().use():
         flats, dtype = _flats(tensors)
-        check_op(op, dtype)
-        shapes = tuple(tensor.shape for tensor in tensors)
-        request = Request(
-            "allreduce", name, dtype, shapes, op, -1, float(prescale), float(postscale), process_set, CUDA
-        )
+        request = call.request(dtype, tuple([tensor.shape for tensor in tensors]), CUDA)
         if in_place:
             return handle(request, flats, flats, _given_group if is_group else _given, tensors)
         room = _room(sum(flat.size for flat in flats), flats[0].dtype)
         return handle(request, flats, [room], _new_group if is_group else _new, tensors[0].dtype)
 
 
-def broadcast(tensor: GpuArray, root: int, name: str | None, process_set: int, in_place: bool) -> Handle:
-    """Prepare a broadcast."""
+def broadcast(tensor: GpuArray, call: Call, in_place: bool) -> Handle:
+    """Return a broadcast, not yet started."""
     driver = _driver()
     with driver.use():
         flat, dtype = tensor.flat()
-        request = Request("broadcast", name, dtype, (tensor.shape,), root=root, process_set=process_set, device=CUDA)
+        request = call.request(dtype, (tensor.shape,), CUDA)
         if in_place:
             return handle(request, (), [flat], _given, [tensor])
         output = _room(flat.size, flat.dtype)
-        if world.rank() == root:
+        if world.rank() == call.root:
             driver.copy(output.pointer, flat.pointer, flat.nbytes, CupyArena(driver).current_stream())
         made = handle(request, (), [output], _new, tensor.dtype)
         made.kept_alive.append(flat)
@@ -78,7 +65,7 @@ def broadcast(tensor: GpuArray, root: int, name: str | None, process_set: int, i
 
 
 def flat_rows(tensors: Sequence[GpuArray]) -> tuple[list[DeviceBuffer], str]:
-    """Tensors of one dtype as buffers, for operations that move rows; and the name of the dtype."""
+    """Return tensors of one dtype as buffers, for operations that move rows, and the name of the dtype."""
     with _driver().use():
         flats, dtype = _flats(tensors)
         return [_with_rows(tensor, flat) for tensor, flat in zip(tensors, flats, strict=True)], dtype
@@ -91,19 +78,19 @@ def handle(
     collect: Callable[[Handle], Any],
     given: Any,
 ) -> DeviceHandle:
-    """A handle of an operation that starts from cupy's current stream, with results in cupy's memory; see `Handle`."""
+    """Return a handle of an operation that starts from cupy's current stream, with results in cupy's memory; see `Handle`."""
     return DeviceHandle(world.engine(), request, inputs, outputs, collect, given, arena=CupyArena(_driver()))
 
 
 def _flats(tensors: Sequence[GpuArray]) -> tuple[list[DeviceBuffer], str]:
-    """The tensors as buffers, and the name of their dtype."""
+    """Return the tensors as buffers, and the name of their dtype."""
     pairs = [tensor.flat() for tensor in tensors]
     return [flat for flat, _ in pairs], pairs[0][1]
 
 
 def _with_rows(tensor: GpuArray, flat: DeviceBuffer) -> DeviceBuffer:
-    """Rows without elements would get lost: they travel as one element each, whatever its value."""
-    return flat if math.prod(tensor.shape[1:]) else _room(tensor.shape[0], flat.dtype)
+    """Return `flat`, or one element per row if rows have none: they would get lost. The elements' values do not matter."""
+    return flat if row_size(tensor.shape) else _room(tensor.shape[0], flat.dtype)
 
 
 def _room(count: int, dtype: np.dtype[Any]) -> DeviceBuffer:
@@ -119,7 +106,7 @@ def _driver_of(done: Handle) -> Driver:
 
 
 def _new_group(handle: Handle) -> list[Any]:
-    """The results of a group, which lie in one new buffer."""
+    """Return the results of a group, which lie in one new buffer."""
     (output,), pieces, start = handle.outputs, [], 0
     for shape in handle.request.shapes:
         stop = start + math.prod(shape)
@@ -133,7 +120,7 @@ def _new(handle: Handle) -> Any:
 
 
 def _given_group(handle: Handle) -> list[Any]:
-    """What the caller gave, written to and handed back to its owner."""
+    """Return what the caller gave, written to and handed back to its owner."""
     tensors: Sequence[GpuArray] = handle.given
     driver = _driver_of(handle)
     with driver.use():
@@ -152,11 +139,9 @@ def _given(handle: Handle) -> Any:
 
 
 def rows_group(handle: Handle) -> list[Any]:
-    """For results whose first dimension the operation decides."""
+    """Return the results of an operation that decides about their first dimension."""
     results = []
     for output, shape in zip(handle.outputs, handle.request.shapes, strict=True):
-        row = math.prod(shape[1:])
-        count = output.size // row if row else output.size
-        shape = (count, *shape[1:])
+        shape = (rows_in(output.size, shape), *shape[1:])
         results.append(arrays.cupy_array(_driver_of(handle), output, shape, handle.given))  # type: ignore[arg-type]
     return results

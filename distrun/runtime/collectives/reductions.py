@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from distrun.errors import UsageError
 from distrun.runtime import world
 from distrun.runtime.collectives import on_gpu
+from distrun.runtime.collectives.call import Call, reduction_call
 from distrun.runtime.collectives.tensors import (
     Array,
     check_in_place,
@@ -19,7 +19,6 @@ from distrun.runtime.collectives.tensors import (
     given,
     grouped,
     moving,
-    needs_rows,
     new,
     new_group,
     room_for,
@@ -32,36 +31,43 @@ from distrun.runtime.collectives.tensors import (
 from distrun.runtime.gpu.arrays import GpuArray
 from distrun.runtime.operations import dtypes
 from distrun.runtime.operations.handle import AnyHandle, Handle
-from distrun.runtime.operations.reduction import Average, ReduceOp, Sum, check_op
-from distrun.runtime.operations.request import Request
+from distrun.runtime.operations.reduction import Average, ReduceOp
 from distrun.runtime.process_set import ProcessSet, global_process_set
 
+__all__ = [
+    "allreduce",
+    "allreduce_",
+    "allreduce_async",
+    "allreduce_async_",
+    "grouped_allreduce",
+    "grouped_allreduce_",
+    "grouped_allreduce_async",
+    "grouped_allreduce_async_",
+    "grouped_reducescatter",
+    "grouped_reducescatter_async",
+    "reducescatter",
+    "reducescatter_async",
+]
 
-def _allreduce(
-    tensor: Any,
-    name: str | None,
-    op: ReduceOp,
-    prescale: float,
-    postscale: float,
-    process_set: ProcessSet,
-    in_place: bool,
-) -> Handle:
+
+# Allreduce of one tensor --------------------------------------------------------------------------------------------------
+
+
+def _allreduce(tensor: Any, call: Call, in_place: bool) -> Handle:
     engine = world.engine()
     if type(tensor) is not np.ndarray:
         tensor = taken_in_place(tensor) if in_place else taken(tensor)
         if isinstance(tensor, GpuArray):
-            return on_gpu.allreduce(
-                [tensor], name, op, prescale, postscale, process_set.process_set_id, in_place, False
-            )
-    flat, dtype = flat_of(tensor)
-    check_op(op, dtype)
-    request = Request(
-        "allreduce", name, dtype, (tensor.shape,), op, -1, float(prescale), float(postscale), process_set.process_set_id
-    )
+            return on_gpu.allreduce([tensor], call, in_place, False)
+    dtype = dtypes.name_of(tensor.dtype)
+    request = call.request(dtype, (tensor.shape,))
+    # What `flat_of` does, without the call of it, for arrays as nearly all are.
+    is_plain = tensor.flags.carray and dtype != dtypes.BFLOAT16 and type(tensor) is np.ndarray
+    flat = tensor.reshape(-1) if is_plain else flat_of(tensor)[0]
     if not in_place:
         return Handle(engine, request, (flat,), (room_for(flat.size, flat.dtype, engine),), new, tensor.dtype)
     collect = given
-    if not tensor.flags.carray:
+    if not is_plain:
         check_in_place(tensor)
         collect = copied_back
     flats = (flat,)
@@ -76,8 +82,13 @@ def allreduce_async(
     postscale_factor: float = 1.0,
     process_set: ProcessSet = global_process_set,
 ) -> Handle:
-    """Start `allreduce`; the handle's result is the reduced copy."""
-    handle = _allreduce(tensor, name, op, prescale_factor, postscale_factor, process_set, in_place=False)
+    """Start an allreduce and return at once; takes the arguments of `allreduce`.
+
+    Returns:
+        A handle whose result is the reduced array. `tensor` must not be changed before it is done.
+    """
+    call = reduction_call("allreduce", name, op, prescale_factor, postscale_factor, process_set)
+    handle = _allreduce(tensor, call, in_place=False)
     return handle.engine.submit(handle)
 
 
@@ -89,8 +100,13 @@ def allreduce_async_(
     postscale_factor: float = 1.0,
     process_set: ProcessSet = global_process_set,
 ) -> Handle:
-    """Start `allreduce_`; the handle's result is `tensor`."""
-    handle = _allreduce(tensor, name, op, prescale_factor, postscale_factor, process_set, in_place=True)
+    """Start an allreduce in place and return at once; takes the arguments of `allreduce`.
+
+    Returns:
+        A handle whose result is `tensor`, which must be neither read nor changed before it is done.
+    """
+    call = reduction_call("allreduce", name, op, prescale_factor, postscale_factor, process_set)
+    handle = _allreduce(tensor, call, in_place=True)
     return handle.engine.submit(handle)
 
 
@@ -102,11 +118,31 @@ def allreduce(
     postscale_factor: float = 1.0,
     process_set: ProcessSet = global_process_set,
 ) -> Array:
-    """`postscale_factor * op(prescale_factor * tensor)` over the ranks: a new array of the tensor's shape and dtype.
+    """Reduce a tensor over the ranks: `postscale_factor * op(prescale_factor * tensor)`.
 
-    All ranks get the same bits. float16 and bfloat16 are summed in float32. An integer average is rounded towards zero.
+    All ranks get the same bits. float16 and bfloat16 are summed in float32; an integer average is rounded towards zero.
+
+    Args:
+        tensor: this rank's array, of one shape and dtype on all ranks; any dtype and shape, contiguous or not.
+        name: how the ranks match the operation. Unnamed calls are matched by their order.
+        op: `Average`, `Sum`, `Min`, `Max` or `Product`.
+        prescale_factor: multiplies the elements before they are reduced.
+        postscale_factor: multiplies the result.
+        process_set: the ranks that take part.
+
+    Returns:
+        A new array of the tensor's shape and dtype.
+
+    Raises:
+        NotInitializedError: before `init`.
+        UsageError: an argument is impossible, such as `op=Min` for complex numbers.
+        MismatchError: the ranks gave different shapes, dtypes, operators or factors.
+        StallError: a rank did not make the call within the stall timeout.
+        JobAbortedError: a rank is gone.
     """
-    handle = _allreduce(tensor, name, op, prescale_factor, postscale_factor, process_set, in_place=False)
+    handle = _allreduce(
+        tensor, reduction_call("allreduce", name, op, prescale_factor, postscale_factor, process_set), in_place=False
+    )
     return handle.engine.run(handle).wait()  # type: ignore[no-any-return]
 
 
@@ -118,25 +154,26 @@ def allreduce_(
     postscale_factor: float = 1.0,
     process_set: ProcessSet = global_process_set,
 ) -> Array:
-    """`allreduce` in place; returns `tensor`."""
-    handle = _allreduce(tensor, name, op, prescale_factor, postscale_factor, process_set, in_place=True)
+    """Reduce a tensor over the ranks in place; takes the arguments of `allreduce`, and raises what it raises.
+
+    Returns:
+        `tensor`, which must be a writable array.
+    """
+    handle = _allreduce(
+        tensor, reduction_call("allreduce", name, op, prescale_factor, postscale_factor, process_set), in_place=True
+    )
     return handle.engine.run(handle).wait()  # type: ignore[no-any-return]
 
 
-def _allreduce_group(
-    tensors: Sequence[Any],
-    name: str | None,
-    op: ReduceOp,
-    prescale: float,
-    postscale: float,
-    process_set: ProcessSet,
-    in_place: bool,
-) -> Handle:
+# Allreduce of a group -----------------------------------------------------------------------------------------------------
+
+
+def _allreduce_group(tensors: Sequence[Any], call: Call, in_place: bool) -> Handle:
     engine = world.engine()
     if isinstance(tensors[0], GpuArray):
-        return on_gpu.allreduce(tensors, name, op, prescale, postscale, process_set.process_set_id, in_place, True)
+        return on_gpu.allreduce(tensors, call, in_place, True)
     dtype = dtypes.name_of(tensors[0].dtype)
-    check_op(op, dtype)
+    request = call.request(dtype, tuple([tensor.shape for tensor in tensors]))
     collect = given
     if dtype != dtypes.BFLOAT16 and all([tensor.flags.carray for tensor in tensors]):  # noqa: C419 - twice as fast
         flats = [tensor.reshape(-1) for tensor in tensors]
@@ -146,14 +183,30 @@ def _allreduce_group(
             collect = copied_back
             for tensor in tensors:
                 check_in_place(tensor)
-    shapes = tuple([tensor.shape for tensor in tensors])
-    request = Request(
-        "allreduce", name, dtype, shapes, op, -1, float(prescale), float(postscale), process_set.process_set_id
-    )
     if in_place:
         return Handle(engine, request, flats, flats, collect, tensors)
     room = room_for(sum([flat.size for flat in flats]), flats[0].dtype, engine)
     return Handle(engine, request, flats, (room,), new_group, tensors[0].dtype)
+
+
+def _submit_copies(tensors: Sequence[Any], call: Call) -> Handle:
+    handle = _allreduce_group(tensors, call, in_place=False)
+    return handle.engine.submit(handle)
+
+
+def _submit_in_place(tensors: Sequence[Any], call: Call) -> Handle:
+    handle = _allreduce_group(tensors, call, in_place=True)
+    return handle.engine.submit(handle)
+
+
+def _run_copies(tensors: Sequence[Any], call: Call) -> Handle:
+    handle = _allreduce_group(tensors, call, in_place=False)
+    return handle.engine.run(handle)
+
+
+def _run_in_place(tensors: Sequence[Any], call: Call) -> Handle:
+    handle = _allreduce_group(tensors, call, in_place=True)
+    return handle.engine.run(handle)
 
 
 def grouped_allreduce_async(
@@ -164,13 +217,13 @@ def grouped_allreduce_async(
     postscale_factor: float = 1.0,
     process_set: ProcessSet = global_process_set,
 ) -> AnyHandle:
-    """Start `grouped_allreduce`; the handle's result is the list of reduced copies."""
+    """Start an allreduce of several tensors and return at once; takes the arguments of `grouped_allreduce`.
 
-    def start(group: Sequence[Array], name: str | None) -> Handle:
-        handle = _allreduce_group(group, name, op, prescale_factor, postscale_factor, process_set, in_place=False)
-        return handle.engine.submit(handle)
-
-    return grouped(tensors, name, start)
+    Returns:
+        A handle whose result is the list of reduced arrays.
+    """
+    call = reduction_call("allreduce", name, op, prescale_factor, postscale_factor, process_set)
+    return grouped(tensors, call, _submit_copies)
 
 
 def grouped_allreduce_async_(
@@ -181,13 +234,13 @@ def grouped_allreduce_async_(
     postscale_factor: float = 1.0,
     process_set: ProcessSet = global_process_set,
 ) -> AnyHandle:
-    """Start `grouped_allreduce_`; the handle's result is the list of the tensors given."""
+    """Start an allreduce of several tensors in place and return at once; takes the arguments of `grouped_allreduce`.
 
-    def start(group: Sequence[Array], name: str | None) -> Handle:
-        handle = _allreduce_group(group, name, op, prescale_factor, postscale_factor, process_set, in_place=True)
-        return handle.engine.submit(handle)
-
-    return grouped(tensors, name, start, taken_in_place)
+    Returns:
+        A handle whose result is the list of the tensors given.
+    """
+    call = reduction_call("allreduce", name, op, prescale_factor, postscale_factor, process_set)
+    return grouped(tensors, call, _submit_in_place, taken_in_place)
 
 
 def grouped_allreduce(
@@ -198,16 +251,25 @@ def grouped_allreduce(
     postscale_factor: float = 1.0,
     process_set: ProcessSet = global_process_set,
 ) -> list[Array]:
-    """`allreduce` of several tensors as one operation: none starts before all ranks have submitted the group.
+    """Reduce several tensors as one operation: none starts before all ranks have submitted the group.
 
-    The tensors may differ in dtype and shape; the results are views of one buffer per dtype.
+    Args:
+        tensors: arrays of any dtypes and shapes, the same list of them on all ranks; at least one.
+        name: how the ranks match the operation. Unnamed calls are matched by their order.
+        op: as for `allreduce`.
+        prescale_factor: as for `allreduce`.
+        postscale_factor: as for `allreduce`.
+        process_set: the ranks that take part.
+
+    Returns:
+        The reduced arrays, in the order of `tensors`; views of one new buffer per dtype.
+
+    Raises:
+        UsageError: the group is empty; or as `allreduce` raises.
+        CollectiveError: as `allreduce` raises.
     """
-
-    def start(group: Sequence[Array], name: str | None) -> Handle:
-        handle = _allreduce_group(group, name, op, prescale_factor, postscale_factor, process_set, in_place=False)
-        return handle.engine.run(handle)
-
-    return grouped(tensors, name, start).wait()
+    call = reduction_call("allreduce", name, op, prescale_factor, postscale_factor, process_set)
+    return grouped(tensors, call, _run_copies).wait()
 
 
 def grouped_allreduce_(
@@ -218,31 +280,21 @@ def grouped_allreduce_(
     postscale_factor: float = 1.0,
     process_set: ProcessSet = global_process_set,
 ) -> list[Array]:
-    """`grouped_allreduce` in place; returns the tensors given."""
+    """Reduce several tensors in place as one operation; takes the arguments of `grouped_allreduce`.
 
-    def start(group: Sequence[Array], name: str | None) -> Handle:
-        handle = _allreduce_group(group, name, op, prescale_factor, postscale_factor, process_set, in_place=True)
-        return handle.engine.run(handle)
+    Returns:
+        The tensors given.
+    """
+    call = reduction_call("allreduce", name, op, prescale_factor, postscale_factor, process_set)
+    return grouped(tensors, call, _run_in_place, taken_in_place).wait()
 
-    return grouped(tensors, name, start, taken_in_place).wait()
+
+# Reducescatter ------------------------------------------------------------------------------------------------------------
 
 
-def _reducescatter(
-    tensors: Sequence[Any],
-    name: str | None,
-    op: ReduceOp,
-    prescale: float,
-    postscale: float,
-    process_set: ProcessSet,
-    collect: Callable[[Handle], Any],
-) -> Handle:
-    shapes = tuple(needs_rows(tensor, "reducescatter").shape for tensor in tensors)
-    check_op(op, dtypes.name_of(tensors[0].dtype))
-    if op not in (Average, Sum):
-        raise UsageError(f"reducescatter with op={op} is not offered: use distrun.Sum or distrun.Average, or allreduce")
+def _reducescatter(tensors: Sequence[Any], call: Call, collect: Callable[[Handle], Any] = rows_group) -> Handle:
     flats, dtype, device = rows_given(tensors)
-    scales = float(prescale), float(postscale)
-    request = Request("reducescatter", name, dtype, shapes, op, -1, *scales, process_set.process_set_id, device)
+    request = call.request(dtype, tuple([tensor.shape for tensor in tensors]), device)
     handle = moving(request, flats, collect, tensors[0].dtype)
     return handle.engine.submit(handle)
 
@@ -255,8 +307,13 @@ def reducescatter_async(
     postscale_factor: float = 1.0,
     process_set: ProcessSet = global_process_set,
 ) -> Handle:
-    """Start `reducescatter`; the handle's result is this rank's part."""
-    return _reducescatter([taken(tensor)], name, op, prescale_factor, postscale_factor, process_set, rows)
+    """Start a reducescatter and return at once; takes the arguments of `reducescatter`.
+
+    Returns:
+        A handle whose result is this rank's part.
+    """
+    call = reduction_call("reducescatter", name, op, prescale_factor, postscale_factor, process_set)
+    return _reducescatter([taken(tensor)], call, rows)
 
 
 def reducescatter(
@@ -267,7 +324,25 @@ def reducescatter(
     postscale_factor: float = 1.0,
     process_set: ProcessSet = global_process_set,
 ) -> Array:
-    """Reduce over the ranks and keep this rank's rows of dimension 0: an even share, the earlier ranks one more if need be."""
+    """Reduce a tensor over the ranks and keep this rank's rows of dimension 0.
+
+    Each rank keeps an even share, the earlier ranks one row more where it does not come out even.
+
+    Args:
+        tensor: this rank's array, of one shape and dtype on all ranks, with at least one dimension.
+        name: how the ranks match the operation. Unnamed calls are matched by their order.
+        op: `Average` or `Sum`.
+        prescale_factor: multiplies the elements before they are reduced.
+        postscale_factor: multiplies the result.
+        process_set: the ranks that take part.
+
+    Returns:
+        A new array of this rank's rows.
+
+    Raises:
+        UsageError: another `op`, or a 0-dimensional tensor; or as `allreduce` raises.
+        CollectiveError: as `allreduce` raises.
+    """
     return reducescatter_async(  # type: ignore[no-any-return]
         tensor, name, op, prescale_factor, postscale_factor, process_set
     ).wait()
@@ -281,12 +356,13 @@ def grouped_reducescatter_async(
     postscale_factor: float = 1.0,
     process_set: ProcessSet = global_process_set,
 ) -> AnyHandle:
-    """Start `grouped_reducescatter`; the handle's result is the list of this rank's parts."""
+    """Start a reducescatter of several tensors and return at once; takes the arguments of `grouped_reducescatter`.
 
-    def start(group: Sequence[Array], name: str | None) -> Handle:
-        return _reducescatter(group, name, op, prescale_factor, postscale_factor, process_set, rows_group)
-
-    return grouped(tensors, name, start)
+    Returns:
+        A handle whose result is the list of this rank's parts.
+    """
+    call = reduction_call("reducescatter", name, op, prescale_factor, postscale_factor, process_set)
+    return grouped(tensors, call, _reducescatter)
 
 
 def grouped_reducescatter(
@@ -297,5 +373,9 @@ def grouped_reducescatter(
     postscale_factor: float = 1.0,
     process_set: ProcessSet = global_process_set,
 ) -> list[Array]:
-    """`reducescatter` of several tensors as one operation."""
+    """Reduce several tensors as one operation and keep this rank's rows of each; see `reducescatter`.
+
+    Returns:
+        This rank's parts, in the order of `tensors`.
+    """
     return grouped_reducescatter_async(tensors, name, op, prescale_factor, postscale_factor, process_set).wait()

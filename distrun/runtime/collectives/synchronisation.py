@@ -6,26 +6,55 @@ from typing import Any
 
 from distrun.errors import UsageError
 from distrun.runtime import world
+from distrun.runtime.collectives.call import Call
 from distrun.runtime.operations.handle import AnyHandle, Handle, HandleGroup
-from distrun.runtime.operations.request import Request
 from distrun.runtime.process_set import ProcessSet, global_process_set
+
+__all__ = ["barrier", "poll", "synchronize"]
 
 
 def barrier(process_set: ProcessSet = global_process_set, name: str | None = None) -> None:
-    """Return when all ranks of the process set have called it."""
-    request = Request("barrier", name, "uint8", (), process_set=process_set.process_set_id)
-    handle = Handle(world.engine(), request, ())
+    """Return when all ranks have called it.
+
+    Args:
+        process_set: the ranks that take part.
+        name: how the ranks match the barrier. Unnamed ones are matched by their order.
+
+    Raises:
+        NotInitializedError: before `init`.
+        CollectiveError: as `allreduce` raises.
+    """
+    handle = Handle(world.engine(), Call("barrier", name, process_set=process_set).request("uint8", ()), ())
     handle.engine.run(handle).wait()
 
 
 def poll(handle: AnyHandle) -> bool:
-    """Whether the operation is done, on the GPU too if its tensors are there; never waits."""
+    """Return whether an operation is done, on the GPU too if its tensors are there; never waits.
+
+    Args:
+        handle: what a function ending in `_async` or `_async_` returned.
+
+    Raises:
+        UsageError: `handle` is no handle.
+    """
     _check(handle)
     return handle.poll()
 
 
 def synchronize(handle: AnyHandle) -> Any:
-    """Wait for the operation; its result. See `Handle.wait` for the errors, and `DeviceHandle.wait` for arrays on a GPU."""
+    """Wait for an operation and return its result.
+
+    For arrays on a GPU the calling thread's current stream waits, and the host goes on once the operation is queued.
+
+    Args:
+        handle: what a function ending in `_async` or `_async_` returned.
+
+    Raises:
+        UsageError: `handle` is no handle.
+        MismatchError: the ranks disagreed about the operation.
+        StallError: a rank did not submit it within the stall timeout.
+        JobAbortedError: a rank is gone.
+    """
     _check(handle)
     return handle.wait()
 

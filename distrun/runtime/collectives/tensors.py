@@ -12,9 +12,10 @@ from numpy.typing import NDArray
 from distrun.errors import UsageError
 from distrun.runtime import world
 from distrun.runtime.collectives import on_gpu
+from distrun.runtime.collectives.call import Call, group_of, row_size, start_group
 from distrun.runtime.gpu.arrays import GpuArray, is_on_gpu
 from distrun.runtime.operations import dtypes
-from distrun.runtime.operations.handle import AnyHandle, Handle, HandleGroup
+from distrun.runtime.operations.handle import AnyHandle, Handle
 from distrun.runtime.operations.request import CPU, CUDA, Request
 
 Array = NDArray[Any]
@@ -24,12 +25,17 @@ LARGE = 256 << 10
 
 
 def empty(shape: int | Sequence[int], dtype: Any = np.float32) -> Array:
-    """An uninitialised array in the memory that collectives reach without a copy; otherwise an ordinary array.
+    """Return an uninitialised array in memory that collectives reach without a copy.
 
-    Fill it and reduce it in place for the highest speed. In a job on one host it lies in memory the ranks share; it is
+    Fill it and reduce it in place for the highest speed. In a job on one host it lies in memory that the ranks share. It is
     freed when the last view of it is gone, and survives `shutdown`.
 
+    Args:
+        shape: the extents, or the number of elements.
+        dtype: any dtype that can travel.
+
     Raises:
+        NotInitializedError: before `init`.
         UsageError: a negative extent, or a dtype that cannot travel.
     """
     shape = (shape,) if isinstance(shape, int) else tuple(shape)
@@ -41,14 +47,18 @@ def empty(shape: int | Sequence[int], dtype: Any = np.float32) -> Array:
 
 
 def taken(tensor: Any) -> Any:
-    """What is given to an operation, as it works on it: a numpy array, or a `GpuArray` of one that lies on a GPU."""
+    """Return the caller's tensor as operations use it: a numpy array, or a `GpuArray` of one that lies on a GPU."""
     if isinstance(tensor, np.ndarray):
         return tensor
     return on_gpu.take(tensor) if is_on_gpu(tensor) else np.asarray(tensor)
 
 
 def taken_in_place(tensor: Any) -> Any:
-    """The same for an operation in place. Refuses what it cannot write to."""
+    """Return the caller's tensor as an operation in place uses it; see `taken`.
+
+    Raises:
+        UsageError: it cannot be written to.
+    """
     if is_on_gpu(tensor):
         return on_gpu.take(tensor, in_place=True)
     check_in_place(tensor)
@@ -56,12 +66,12 @@ def taken_in_place(tensor: Any) -> Any:
 
 
 def on_host(values: Any) -> Any:
-    """Numbers that say what to do, and so are needed on the host."""
+    """Return the splits of an alltoall in host memory, where they are needed, wherever they lie."""
     return on_gpu.take(values).array.get() if is_on_gpu(values) else values
 
 
 def flat_of(tensor: Array) -> tuple[Array, str]:
-    """A flat storage array of the tensor's elements and its type's name: its own memory where contiguous, else a copy.
+    """Return the tensor's elements as a flat storage array, and its type's name: its own memory if contiguous, else a copy.
 
     `reshape(-1)` alone would not do: of a strided one-dimensional array it is a view, and not contiguous.
     """
@@ -73,7 +83,11 @@ def flat_of(tensor: Array) -> tuple[Array, str]:
 
 
 def check_in_place(tensor: Any) -> None:
-    """Refuse what an in-place operation cannot write to."""
+    """Refuse a tensor that an operation in place cannot write to.
+
+    Raises:
+        UsageError: it is no numpy array, or a read-only one.
+    """
     if not isinstance(tensor, np.ndarray):
         raise UsageError(
             f"an in-place operation needs a numpy array, or one on a GPU, not {type(tensor).__name__}: use the form without _"
@@ -83,19 +97,20 @@ def check_in_place(tensor: Any) -> None:
 
 
 def room_for(count: int, dtype: np.dtype[Any], engine: world.AnyEngine) -> Array:
+    """Return a flat array for a result: in shared memory if it is large."""
     if count * dtype.itemsize >= LARGE:
         return engine.backend.empty(count, dtype)
     return np.empty(count, dtype)
 
 
 def _shaped(output: Array, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
-    if output.dtype != dtype:
+    if output.dtype is not dtype:  # to compare them takes longer than a view of the same type
         output = output.view(dtype)
     return output if output.shape == shape else output.reshape(shape)
 
 
 def _cut(output: Array, shapes: Sequence[tuple[int, ...]]) -> list[Array]:
-    """The pieces of a flat array that have these shapes, as views."""
+    """Return views of a flat array that have these shapes, one after the other."""
     pieces = []
     start = 0
     for shape in shapes:
@@ -110,22 +125,23 @@ def _cut(output: Array, shapes: Sequence[tuple[int, ...]]) -> list[Array]:
 
 
 def new_group(handle: Handle) -> list[Array]:
-    """The results of a group, which lie in one new buffer."""
+    """Return the results of a group, which lie in one new buffer."""
     output: Array = handle.outputs[0]
     return _cut(output if output.dtype == handle.given else output.view(handle.given), handle.request.shapes)
 
 
 def new(handle: Handle) -> Array:
+    """Return the result of a single operation, which lies in a new buffer."""
     return _shaped(handle.outputs[0], handle.request.shapes[0], handle.given)
 
 
 def given(handle: Handle) -> Any:
-    """The result of an operation in place: what the caller gave."""
+    """Return what the caller gave: the result of an operation in place."""
     return handle.given
 
 
 def copied_back(handle: Handle) -> Any:
-    """The same where not all of it was contiguous, so that the operation worked on a copy."""
+    """Return what the caller gave, after copying into it what the operation, for want of contiguity, did on copies."""
     tensors = handle.given if isinstance(handle.given, list) else [handle.given]
     for tensor, output in zip(tensors, handle.outputs, strict=True):
         if not tensor.flags.c_contiguous:
@@ -134,13 +150,18 @@ def copied_back(handle: Handle) -> Any:
 
 
 def flat_rows(tensor: Array) -> tuple[Array, str]:
-    """`flat_of` for operations that move rows. Rows without elements would get lost: they travel as one element each."""
+    """Return what `flat_of` does, for operations that move rows.
+
+    Rows without elements would get lost: they travel as one element each.
+    """
     flat, dtype = flat_of(tensor)
-    return (np.zeros(tensor.shape[0], flat.dtype) if row_size(tensor.shape) == 0 else flat), dtype
+    if flat.size or row_size(tensor.shape):
+        return flat, dtype
+    return np.zeros(tensor.shape[0], flat.dtype), dtype
 
 
 def rows_given(tensors: Sequence[Any]) -> tuple[Sequence[Any], str, str]:
-    """`flat_rows` of tensors of one dtype that lie in one place; the name of the dtype, and of the place."""
+    """Return `flat_rows` of tensors of one dtype on one device, and the names of the dtype and the device."""
     if isinstance(tensors[0], GpuArray):
         return *on_gpu.flat_rows(tensors), CUDA
     flats, names = zip(*map(flat_rows, tensors), strict=True)
@@ -148,67 +169,53 @@ def rows_given(tensors: Sequence[Any]) -> tuple[Sequence[Any], str, str]:
 
 
 def moving(request: Request, flats: Sequence[Any], collect: Callable[[Handle], Any], dtype: np.dtype[Any]) -> Handle:
-    """A handle for an operation that makes its outputs itself."""
+    """Return a handle of an operation that allocates its outputs itself."""
     if request.device == CPU:
         return Handle(world.engine(), request, flats, (), collect, dtype)
     return on_gpu.handle(request, flats, (), collect, dtype)
 
 
-def row_size(shape: Sequence[int]) -> int:
-    """Elements in a row."""
-    return math.prod(shape[1:])
-
-
 def rows_group(handle: Handle) -> list[Array]:
-    """For results whose first dimension the operation decides."""
+    """Return the results of an operation that decides about their first dimension."""
     if handle.request.device == CUDA:
         return on_gpu.rows_group(handle)
     dtype: np.dtype[Any] = handle.given
-    return [
-        _shaped(output, (-1, *shape[1:]), dtype) if row_size(shape) else np.empty((output.size, *shape[1:]), dtype)
-        for output, shape in zip(handle.outputs, handle.request.shapes, strict=True)
-    ]
+    return [_rows_of(output, shape, dtype) for output, shape in zip(handle.outputs, handle.request.shapes, strict=True)]
+
+
+def _rows_of(output: Array, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
+    if len(shape) > 1 and not row_size(shape):
+        return np.empty((output.size, *shape[1:]), dtype)
+    if output.dtype is not dtype:
+        output = output.view(dtype)
+    return output if len(shape) == 1 else output.reshape(-1, *shape[1:])
 
 
 def rows(handle: Handle) -> Array:
+    """Return the result of a single operation that decides about its first dimension."""
     return rows_group(handle)[0]
 
 
 def grouped(
     given: Sequence[Any],
-    name: str | None,
-    start: Callable[[Sequence[Any], str | None], Handle],
+    call: Call,
+    start: Callable[[Sequence[Any], Call], Handle],
     take: Callable[[Any], Any] = taken,
 ) -> AnyHandle:
     """Start one operation for each dtype among the tensors, and for those on a GPU operations of their own.
 
-    `take`: `taken`, or `taken_in_place`.
+    Args:
+        given: the tensors.
+        call: the call of the whole group.
+        start: starts the operation of tensors of one dtype in one place.
+        take: `taken`, or `taken_in_place`.
     """
-    tensors = list(given)
-    if not tensors:
-        raise UsageError("a group needs at least one tensor, and this one is empty: leave the call out, on all ranks")
+    tensors = group_of(given)
     if set(map(type, tensors)) == _PLAIN:
-        kinds = [tensor.dtype for tensor in tensors]
-    else:
-        tensors = [tensor if type(tensor) is np.ndarray else take(tensor) for tensor in tensors]
-        kinds = [f"cuda.{tensor.dtype}" if type(tensor) is GpuArray else tensor.dtype for tensor in tensors]
-    if len(set(kinds)) == 1:
-        return start(tensors, name)
-    groups: dict[Any, list[int]] = {}
-    for place, kind in enumerate(kinds):
-        groups.setdefault(kind, []).append(place)
-    return HandleGroup(
-        [
-            (start([tensors[place] for place in places], name and f"{name}.{kind}"), places)
-            for kind, places in groups.items()
-        ]
-    )
+        return start_group(tensors, [tensor.dtype for tensor in tensors], call, start)
+    tensors = [tensor if type(tensor) is np.ndarray else take(tensor) for tensor in tensors]
+    kinds = [f"cuda.{tensor.dtype}" if type(tensor) is GpuArray else tensor.dtype for tensor in tensors]
+    return start_group(tensors, kinds, call, start)
 
 
 _PLAIN = {np.ndarray}
-
-
-def needs_rows(tensor: Array, kind: str) -> Array:
-    if tensor.ndim == 0:
-        raise UsageError(f"{kind} divides the first dimension, and a 0-dimensional tensor has none: reshape it to (1,)")
-    return tensor

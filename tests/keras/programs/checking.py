@@ -13,7 +13,7 @@ import keras
 import numpy as np
 
 import distrun.keras as hvd
-from distrun.graphs.collective import Prepared
+from distrun.graphs.prepared import Prepared
 
 hvd.init()
 RANK, SIZE = hvd.rank(), hvd.size()

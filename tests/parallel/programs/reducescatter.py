@@ -53,5 +53,5 @@ for number, case in enumerate(collect(cases(), 150)):
     except AssertionError as error:
         raise AssertionError(f"{case}: {error}") from error
 for op in (distrun.Min, distrun.Max, distrun.Product):
-    text = "is not offered: use distrun.Sum or distrun.Average"
+    text = "is not offered: use Sum or Average"
     refuse(distrun.UsageError, text, lambda: distrun.reducescatter(np.ones(4), op=op))  # noqa: B023

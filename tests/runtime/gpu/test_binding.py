@@ -8,8 +8,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from distrun.graphs.collective import Collective
 from distrun.runtime import capabilities, world
+from distrun.runtime.collectives.call import Call
 from distrun.runtime.devices.cpu import Cpu
 from distrun.runtime.devices.cuda import Cuda
 from distrun.runtime.engine.single_process import SingleProcessEngine
@@ -276,7 +276,7 @@ def test_gradients_of_kerass_torch_backend_are_reduced_on_the_gpu_and_who_has_on
     variables = [SimpleNamespace(value=torch.nn.Parameter(torch.zeros(2, 3))) for _ in range(3)]
     variables[0].value.grad = torch.ones(2, 3)
     gradients = [variables[0].value.grad, torch.full((3, 2), 2.0).T, None]
-    reduced = torch_gradients.reduce(gradients, variables, Collective("allreduce", "step"), False)
+    reduced = torch_gradients.reduce(gradients, variables, Call("allreduce", "step"), False)
     assert reduced[0] is gradients[0]
     assert reduced[1].tolist() == [[2.0] * 3] * 2
     assert reduced[2] is None

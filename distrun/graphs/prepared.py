@@ -1,0 +1,131 @@
+"""A call in a graph: planned when the shapes are known, executed on the framework's own memory when the graph runs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import lru_cache
+from math import prod
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from distrun.runtime import world
+from distrun.runtime.collectives.call import Call, rows_per_rank
+from distrun.runtime.operations.dtypes import ELEMENT_TYPES
+from distrun.runtime.operations.handle import Handle
+from distrun.runtime.operations.request import Request, Shape
+
+Flat = NDArray[Any]
+"""One-dimensional and contiguous, of the storage dtype of its element type (uint16 for bfloat16)."""
+
+ALIGNMENT = 64
+"""Bytes: TensorFlow copies an array that begins elsewhere than at a multiple of this."""
+
+
+class Prepared:
+    """A call for tensors of known element types and shapes. Make it with `prepare`, which remembers."""
+
+    def __init__(self, call: Call, dtypes: tuple[str, ...], shapes: tuple[Shape, ...]) -> None:
+        self._site = call.site
+        groups: dict[str, list[int]] = {}
+        for place, dtype in enumerate(dtypes):
+            groups.setdefault(dtype, []).append(place)
+        if call.kind == "allreduce":  # whichever way its results take: the ranks must agree on the order
+            for places in groups.values():
+                places.sort(key=lambda place: _nbytes(dtypes[place], shapes[place]) % ALIGNMENT > 0)
+        # The first group keeps the name, so that a rank elsewhere in its program clashes with it.
+        self._groups = [
+            ((call.named(dtype) if number else call).request(dtype, tuple([shapes[place] for place in places])), places)
+            for number, (dtype, places) in enumerate(groups.items())
+        ]
+
+    def reduce(self, inputs: Sequence[Flat], outputs: Sequence[Flat]) -> None:
+        """Execute an allreduce or a broadcast, and wait. The results go to `outputs`, which may be the inputs' own memory.
+
+        Raises:
+            CollectiveError: see `Handle.wait`.
+        """
+        handles = []
+        for request, places in self._groups:
+            mine = [outputs[place] for place in places]
+            if request.kind == "broadcast":
+                if world.rank() == request.root:
+                    for place in places:
+                        if outputs[place] is not inputs[place]:
+                            outputs[place][:] = inputs[place]
+                handles.append(self._handle(request, (), mine))
+            else:
+                handles.append(self._handle(request, [inputs[place] for place in places], mine))
+        _run(handles)
+
+    def reduce_into(self, inputs: Sequence[Flat], room: Flat) -> list[Flat]:
+        """Execute an allreduce of tensors of one element type, and wait; return the results, which fill `room`.
+
+        Results that would put others behind them on addresses that are no multiples of `ALIGNMENT` come last.
+
+        Raises:
+            CollectiveError: see `Handle.wait`.
+        """
+        ((request, places),) = self._groups
+        _run([self._handle(request, [inputs[place] for place in places], [room])])
+        results = list(inputs)
+        start = 0
+        for place in places:
+            stop = start + inputs[place].size
+            results[place] = room[start:stop]
+            start = stop
+        return results
+
+    def gather(self, inputs: Sequence[Flat], splits: Sequence[int] | None = None) -> list[tuple[Flat, list[int]]]:
+        """Execute an allgather, an alltoall or a reducescatter, and wait.
+
+        Args:
+            inputs: flat storage; a row without elements travels as one element.
+            splits: the elements to send to each rank in an alltoall.
+
+        Returns:
+            For each input a new array, and the elements that came from each rank.
+
+        Raises:
+            CollectiveError: see `Handle.wait`.
+        """
+        results: list[tuple[Flat, list[int]]] = [(np.empty(0), [])] * len(inputs)
+        handles = []
+        for request, places in self._groups:
+            handle = self._handle(request, [inputs[place] for place in places], ())
+            if request.kind == "alltoall":
+                handle.splits = rows_per_rank(inputs[0].size, splits, world.size())
+            handles.append(handle)
+        _run(handles)
+        for handle, (_, places) in zip(handles, self._groups, strict=True):
+            received = handle.received or [[]] * len(places)
+            for place, output, counts in zip(places, handle.outputs, received, strict=True):
+                results[place] = output, counts
+        return results
+
+    def _handle(self, request: Request, inputs: Sequence[Flat], outputs: Sequence[Flat]) -> Handle:
+        handle = Handle(world.engine(), request, inputs, outputs)
+        handle.site = self._site
+        return handle
+
+
+@lru_cache(maxsize=4096)
+def prepare(call: Call, dtypes: tuple[str, ...], shapes: tuple[Shape, ...]) -> Prepared:
+    """Return a call for tensors of these element types (names) and shapes. Costs nothing from the second time on."""
+    return Prepared(call, dtypes, shapes)
+
+
+def storage_of(dtype: str) -> np.dtype[Any]:
+    """Return the numpy dtype in which elements of a type lie in memory."""
+    return ELEMENT_TYPES[dtype].storage
+
+
+def _nbytes(dtype: str, shape: Shape) -> int:
+    return prod(shape) * storage_of(dtype).itemsize
+
+
+def _run(handles: Sequence[Handle]) -> None:
+    """Execute one after the other: when one fails, the caller takes its memory back, and none may be in flight in it."""
+    for handle in handles:
+        handle.engine.run(handle).wait()

@@ -1,0 +1,213 @@
+"""The arguments of a collective, taken and checked once: for numpy arrays, arrays on a GPU, torch tensors and graphs.
+
+A `Call` holds what the caller said, all but the tensors. `Call.request` adds what the tensors are (dtype, shapes, device) and
+gives the `Request` that the ranks must agree on. What the tensors' memory is, and what results are made of, is for the modules
+of each library: `tensors` (numpy), `on_gpu` (cupy), `distrun.torch.operations`, `distrun.graphs.prepared`.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Hashable, Iterable, Sequence
+from functools import lru_cache
+from typing import Any, NamedTuple, TypeVar
+
+import numpy as np
+
+from distrun.errors import UsageError
+from distrun.runtime.operations.handle import AnyHandle, Handle, HandleGroup
+from distrun.runtime.operations.reduction import Average, ReduceOp, Sum, check_op
+from distrun.runtime.operations.request import CPU, Request, Shape
+from distrun.runtime.process_set import ProcessSet, by_id, global_process_set
+
+Tensor = TypeVar("Tensor")
+
+MOVES_ROWS = ("allgather", "alltoall", "reducescatter")
+"""The kinds that divide or join tensors along their first dimension."""
+
+
+_new = tuple.__new__
+"""Makes a named tuple of a tuple of all its fields in half the time that its class takes. Every operation makes two."""
+
+
+class Call(NamedTuple):
+    """A call of a collective: everything about it but the tensors."""
+
+    kind: str
+    name: str | None = None
+    """None: matched by its place in the order of the unnamed calls."""
+    op: ReduceOp = Average
+    root: int = -1
+    prescale: float = 1.0
+    postscale: float = 1.0
+    process_set: ProcessSet = global_process_set
+    wire: str = ""
+    """The half-precision type in which elements travel between hosts; empty: their own."""
+    site: str = ""
+    """Where in user code the call stands, if that must be told from elsewhere (a graph runs in a thread of its framework)."""
+
+    def named(self, suffix: str) -> Call:
+        """Return the call of an operation that belongs to this one; without a name if this one has none."""
+        return self._replace(name=self.name and f"{self.name}.{suffix}")
+
+    def check(self, dtype: str) -> None:
+        """Refuse an operator that the elements or the kind do not have.
+
+        Raises:
+            UsageError: `op` is no reduce op, has no meaning for `dtype`, or is not offered by a reducescatter.
+        """
+        op = self.op
+        if op is Average or op is Sum or self.kind not in ("allreduce", "reducescatter"):
+            return
+        check_op(op, dtype)
+        if self.kind == "reducescatter":
+            raise UsageError(f"reducescatter with op={op} is not offered: use Sum or Average, or allreduce")
+
+    def request(self, dtype: str, shapes: tuple[Shape, ...], device: str = CPU) -> Request:
+        """Return what the ranks must agree on, for tensors of one dtype on one device.
+
+        Raises:
+            UsageError: the operator does not fit (see `check`), or a tensor has no rows where the kind needs them.
+        """
+        kind, name, op, root, prescale, postscale, process_set, wire, _ = self
+        if op is not Average and op is not Sum:
+            self.check(dtype)
+        if kind != "allreduce" and kind in MOVES_ROWS:
+            if not all(shapes):
+                check_rows(kind, shapes)
+            if kind != "reducescatter":
+                shapes = tuple([(-1, *shape[1:]) for shape in shapes])
+        set_id = process_set.process_set_id
+        return _new(
+            Request, (kind, name, dtype, shapes, op, root, float(prescale), float(postscale), set_id, device, wire)
+        )
+
+    def encode(self) -> str:
+        """Return the call as a text that a node of a graph can carry."""
+        return json.dumps(self._replace(process_set=self.process_set.process_set_id))  # type: ignore[arg-type]
+
+    @staticmethod
+    @lru_cache(maxsize=4096)
+    def decode(text: str) -> Call:
+        """Return the call that `encode` made the text of."""
+        call = Call(*json.loads(text))
+        return call._replace(op=ReduceOp(call.op), process_set=by_id(call.process_set))  # type: ignore[arg-type]
+
+
+def reduction_call(
+    kind: str, name: str | None, op: ReduceOp, prescale: float, postscale: float, process_set: ProcessSet
+) -> Call:
+    """Return the call of an allreduce or a reducescatter."""
+    return _new(Call, (kind, name, op, -1, prescale, postscale, process_set, "", ""))
+
+
+def moving_call(kind: str, name: str | None, process_set: ProcessSet) -> Call:
+    """Return the call of an allgather or an alltoall."""
+    return _new(Call, (kind, name, Average, -1, 1.0, 1.0, process_set, "", ""))
+
+
+def broadcast_call(name: str | None, root_rank: int, process_set: ProcessSet, site: str = "") -> Call:
+    """Return the call of a broadcast.
+
+    Raises:
+        UsageError: `root_rank` is no rank of the process set.
+    """
+    return _new(Call, ("broadcast", name, Average, process_set.check_root(root_rank), 1.0, 1.0, process_set, "", site))
+
+
+# Rows -------------------------------------------------------------------------------------------------------------------
+
+
+def check_rows(kind: str, shapes: Iterable[Sequence[int]]) -> None:
+    """Refuse tensors without a first dimension.
+
+    Raises:
+        UsageError: a shape is ().
+    """
+    if not all(shapes):
+        raise UsageError(f"{kind} divides the first dimension, and a 0-dimensional tensor has none: reshape it to (1,)")
+
+
+def row_size(shape: Sequence[int]) -> int:
+    """Return the elements in a row of a tensor: what one index of its first dimension stands for."""
+    return math.prod(shape[1:])
+
+
+def rows_in(elements: int, shape: Sequence[int]) -> int:
+    """Return the rows that so many elements of flat storage make; a row without elements travels as one element."""
+    return elements // (row_size(shape) or 1)
+
+
+def rows_per_rank(rows: int, splits: Any, size: int) -> list[int]:
+    """Return the rows that an alltoall sends to each of `size` ranks: what `splits` says or, if None, an even share.
+
+    Raises:
+        UsageError: the splits do not fit the rows or the ranks.
+    """
+    if splits is None:
+        if rows % size:
+            raise UsageError(f"alltoall of {rows} rows among {size} ranks does not come out even: give `splits`")
+        return [rows // size] * size
+    wanted = np.asarray(splits)
+    if wanted.shape != (size,) or not np.issubdtype(wanted.dtype, np.integer) or (wanted < 0).any():
+        raise UsageError(f"splits={splits!r} must be {size} whole numbers >= 0, one per rank")
+    if wanted.sum() != rows:
+        raise UsageError(
+            f"splits={wanted.tolist()} sum to {wanted.sum()}, and the tensor has {rows} rows: they must agree"
+        )
+    return [int(count) for count in wanted]
+
+
+def elements_per_rank(shape: Sequence[int], splits: Any, size: int) -> list[int]:
+    """Return the elements of flat storage that an alltoall of a tensor sends to each rank; see `rows_per_rank`."""
+    row = row_size(shape) or 1
+    return [rows * row for rows in rows_per_rank(shape[0], splits, size)]
+
+
+def received_rows(handle: Handle, index: int = 0) -> list[int]:
+    """Return the rows that came from each rank, in the tensor at `index` of an allgather or alltoall that is done."""
+    shape = handle.request.shapes[index]
+    return [rows_in(count, shape) for count in handle.received[index]]
+
+
+# Groups -----------------------------------------------------------------------------------------------------------------
+
+
+def group_of(tensors: Iterable[Tensor]) -> list[Tensor]:
+    """Return the tensors of a group as a list.
+
+    Raises:
+        UsageError: there are none.
+    """
+    group = list(tensors)
+    if not group:
+        raise UsageError("a group needs at least one tensor, and this one is empty: leave the call out, on all ranks")
+    return group
+
+
+def start_group(
+    tensors: Sequence[Tensor],
+    kinds: Sequence[Hashable],
+    call: Call,
+    start: Callable[[Sequence[Tensor], Call], Handle],
+) -> AnyHandle:
+    """Start one operation for each kind among the tensors, all of which are one to the caller.
+
+    Args:
+        tensors: at least one.
+        kinds: each tensor's dtype and device, in a form whose text is the same on all ranks: it becomes part of the name.
+        call: the call of the whole group.
+        start: starts the operation of tensors of one kind; its result is a list.
+    """
+    if len(set(kinds)) == 1:
+        return start(tensors, call)
+    groups: dict[Hashable, list[int]] = {}
+    for place, kind in enumerate(kinds):
+        groups.setdefault(kind, []).append(place)
+    return HandleGroup(
+        [
+            (start([tensors[place] for place in places], call.named(str(kind))), places)
+            for kind, places in groups.items()
+        ]
+    )

@@ -1,0 +1,56 @@
+"""Gradient settings: how the gradients of a training step are reduced, checked once for all framework faces.
+
+It stands here and not in `tensor_fusion`, which is below the runtime and knows no `ReduceOp`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from distrun.errors import UsageError
+from distrun.runtime.collectives.call import Call
+from distrun.runtime.operations.reduction import Average, ReduceOp, check_op
+from distrun.runtime.process_set import ProcessSet, global_process_set
+
+
+@dataclass(frozen=True)
+class GradientSettings:
+    """How gradients are reduced; see the `DistributedOptimizer` of each face for the meaning.
+
+    Raises:
+        UsageError: `op` is no reduce op, or `predivide` does not fit it.
+    """
+
+    op: ReduceOp = Average
+    predivide: float = 1.0
+    """f divides gradients by f before they are summed, and by size / f afterwards."""
+    wire: str = ""
+    """The half-precision type in which elements travel between hosts; empty: their own."""
+    sparse_as_dense: bool = False
+    process_set: ProcessSet = global_process_set
+
+    def __post_init__(self) -> None:
+        check_op(self.op, "float32")
+        if self.predivide != 1.0 and self.op is not Average:
+            raise UsageError(
+                f"gradient_predivide_factor={self.predivide} belongs to op=Average, not to op={self.op}: leave it out"
+            )
+        if not self.predivide > 0:
+            raise UsageError(f"gradient_predivide_factor={self.predivide} must be greater than 0")
+
+    def call(self, name: str, site: str = "") -> Call:
+        """Return the call that reduces gradients under `name`."""
+        return Call(
+            "allreduce", name, self.op, -1, 1.0 / self.predivide, self.predivide, self.process_set, self.wire, site
+        )
+
+
+def check_passes(passes: object) -> int:
+    """Return `backward_passes_per_step`.
+
+    Raises:
+        UsageError: it is no whole number greater than 0.
+    """
+    if not (isinstance(passes, int) and passes > 0):
+        raise UsageError(f"backward_passes_per_step={passes!r} must be a whole number greater than 0")
+    return passes
