@@ -12,7 +12,7 @@ import tensorflow as tf
 
 import distrun.tensorflow as hvd
 from distrun.errors import NotInitializedError, UsageError
-from distrun.graphs.agreement import plain_name
+from distrun.graphs.signatures import canonical_name
 from distrun.graphs.tensorflow import c_api, kernel, mechanism, numpy_function
 from distrun.runtime import world
 from distrun.runtime.collectives.call import Call
@@ -163,9 +163,9 @@ def test_a_node_that_is_not_understood_fails_in_a_sentence(alone, monkeypatch):
 
 
 def test_variables_are_listed_without_the_numbers_of_their_layers():
-    assert plain_name("dense_12/kernel_1:0") == "dense/kernel"
-    assert plain_name("adam/dense_1_kernel_momentum") == "adam/dense_kernel_momentum"
-    assert plain_name("conv2d/kernel") == "conv2d/kernel"
+    assert canonical_name("dense_12/kernel_1:0") == "dense/kernel"
+    assert canonical_name("adam/dense_1_kernel_momentum") == "adam/dense_kernel_momentum"
+    assert canonical_name("conv2d/kernel") == "conv2d/kernel"
     assert entry_of(tf.Variable([1.0], name="bias_3"), 0) == "bias [1] float32"
     assert entry_of(tf.keras.layers.Dense(2, name="fc").add_weight(shape=(2, 3), name="kernel"), 0).endswith(
         "[2, 3] float32"
