@@ -1,0 +1,23 @@
+"""The example without a framework does what it says, alone and on two ranks."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+EXAMPLE = Path(__file__).parents[2] / "examples" / "numpy_spirals.py"
+
+
+@pytest.mark.parametrize(
+    "launcher", [[], [sys.executable, "-m", "distrun.runner", "-np", "2"]], ids=["python", "distrun"]
+)
+def test_the_spirals_are_told_apart_and_all_checks_hold(launcher):
+    command = [*launcher, sys.executable, str(EXAMPLE), "--check"]
+    environ = {**os.environ, "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(command, env=environ, capture_output=True, text=True, timeout=180, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stdout.count("... ok") == 3
