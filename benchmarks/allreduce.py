@@ -21,23 +21,24 @@ SIZES = {
     "32 MB": (32 << 20, Rounds(24)),
     "100 MB": (100 << 20, Rounds(15)),
 }
-"""Bytes, and how often they are reduced."""
+"""The number of bytes, and how often they are reduced."""
 
 COPY, COPIES = "memcpy", "2 memcpys"
 DISTRUN, DISTRUN_NUMPY, GLOO = "distrun", "distrun (numpy)", "gloo"
 
 
 def compare(rank: Rank) -> Comparison:
-    """All sizes."""
+    """Compare the allreduce of all sizes."""
     comparison = Comparison(
         f"allreduce in place, sum, float32, {SIZE} ranks",
         "size",
         [COPY, COPIES, DISTRUN, DISTRUN_NUMPY, GLOO, OPENMPI],
         [(DISTRUN, COPY), (DISTRUN, COPIES), (GLOO, DISTRUN), (OPENMPI, DISTRUN)],
         notes=[
-            f"{COPY}: numpy.copyto of as many bytes between warm arrays, the other rank asleep; {COPIES}: both ranks at once.",
-            f"{DISTRUN}: an array of distrun.empty; {DISTRUN_NUMPY}: an ordinary one; {GLOO}: torch.distributed.all_reduce; "
-            f"{OPENMPI}: mpi4py's Allreduce(IN_PLACE).",
+            f"{COPY}: numpy.copyto of as many bytes between warm arrays, the other rank asleep; "
+            f"{COPIES}: both ranks at once.",
+            f"{DISTRUN}: an array of distrun.empty; {DISTRUN_NUMPY}: an ordinary one; "
+            f"{GLOO}: torch.distributed.all_reduce; {OPENMPI}: mpi4py's Allreduce(IN_PLACE).",
         ],
     )
     for label, (nbytes, rounds) in SIZES.items():
@@ -46,7 +47,7 @@ def compare(rank: Rank) -> Comparison:
 
 
 def _measure(rank: Rank, count: int, rounds: Rounds) -> dict[str, Summary]:
-    """One size. A lonely memcpy has its turn in every round too, but on rank 0 alone, so its clock is rank 0's."""
+    """Measure one size. A lonely memcpy has its turn in every round, too, but on rank 0 alone, by rank 0's clock."""
     reductions = _reductions(rank, count)
     for name, (fill, reduce, result) in reductions.items():
         _check(rank, name, fill, reduce, result)
@@ -64,11 +65,11 @@ def _measure(rank: Rank, count: int, rounds: Rounds) -> dict[str, Summary]:
 
 
 def _nothing() -> None:
-    """What a rank does while another one is measured alone: the next barrier, in which it falls asleep."""
+    """Do nothing: this rank sleeps in the next barrier while another one is measured alone."""
 
 
 Reduction = tuple[Callable[[float], object], Callable[[], object], Callable[[], Array]]
-"""How to fill the buffer with a number, reduce it, and look at it."""
+"""Three functions: fill the buffer with a number, reduce it, return it as an array."""
 
 
 def _reductions(rank: Rank, count: int) -> dict[str, Reduction]:
@@ -102,7 +103,7 @@ def _reductions(rank: Rank, count: int) -> dict[str, Reduction]:
 def _check(
     rank: Rank, name: str, fill: Callable[[float], object], reduce: Callable[[], object], result: Callable[[], Array]
 ) -> None:
-    """Once, before anything is measured. Then zeros, which stay zeros however often they are added up."""
+    """Check the sum once, before anything is measured; then fill in zeros, whose sums stay zero."""
     fill(rank.rank + 1.0)
     reduce()
     rank.settle()

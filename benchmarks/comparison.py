@@ -1,4 +1,4 @@
-"""Comparisons: what a benchmark found out, and how it is written as text, as Markdown and as JSON."""
+"""Comparisons: the result of a benchmark as a table, written as text, as Markdown or as JSON."""
 
 from __future__ import annotations
 
@@ -18,21 +18,21 @@ class Comparison:
 
     title: str
     tasks: str
-    """What the rows are: the heading of the first column."""
+    """The heading of the first column, which names the kind of the rows."""
     programs: Sequence[str]
     ratios: Sequence[tuple[str, str]]
     """Pairs of programs: the first one's median divided by the second one's."""
     rows: dict[str, dict[str, Summary]] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
     unit: str = "s"
-    """Of what was measured: s or B (bytes)."""
+    """The unit of the measurements: s or B (bytes)."""
 
     def add(self, task: str, results: Mapping[str, Summary]) -> None:
-        """A row. Programs that are not in `results` were not measured."""
+        """Add a row. Programs that are not in `results` were not measured."""
         self.rows[task] = dict(results)
 
     def cells(self) -> list[list[str]]:
-        """The whole table, its headings first."""
+        """Return the whole table, its headings first."""
         head = [self.tasks, *self.programs, *(f"{of} / {to}" for of, to in self.ratios)]
         return [head, *(self._row(task, results) for task, results in self.rows.items())]
 
@@ -43,12 +43,12 @@ class Comparison:
         return [task, *values, *(_ratio(medians.get(of), medians.get(to)) for of, to in self.ratios)]
 
     def encode(self) -> dict[str, Any]:
-        """As plain data for JSON, in `unit`."""
+        """Return the table as plain data for JSON, in `unit`."""
         return asdict(self)
 
     @classmethod
     def decode(cls, data: Mapping[str, Any]) -> Comparison:
-        """The inverse of `encode`."""
+        """Return the comparison that `encode` gave as plain data."""
         rows = {
             task: {name: Summary(r["median"], tuple(r["quartiles"]), r["count"]) for name, r in results.items()}
             for task, results in data["rows"].items()
@@ -58,7 +58,7 @@ class Comparison:
 
 
 def duration(seconds: float) -> str:
-    """Three digits and a unit: `31.9 us`, `4.41 ms`, `-0.12 ms`."""
+    """Format seconds with three digits and a unit: `31.9 us`, `4.41 ms`, `-0.12 ms`."""
     for factor, unit in ((1e6, "us"), (1e3, "ms")):
         if abs(seconds) * factor < 999.5:
             return f"{_digits(seconds * factor)} {unit}"
@@ -66,7 +66,7 @@ def duration(seconds: float) -> str:
 
 
 def size(bytes_: float) -> str:
-    """Three digits and a unit: `16.8 MB`, a megabyte being a million."""
+    """Format bytes with three digits and a unit: `16.8 MB`, a megabyte being a million."""
     return f"{_digits(bytes_ / 1e6)} MB"
 
 
@@ -82,7 +82,7 @@ def _ratio(of: float | None, to: float | None) -> str:
 
 
 def as_text(comparison: Comparison) -> str:
-    """Aligned columns."""
+    """Format the table as aligned columns."""
     cells = comparison.cells()
     widths = [max(len(row[column]) for row in cells) for column in range(len(cells[0]))]
     lines = [_aligned(row, widths) for row in cells]
@@ -90,14 +90,14 @@ def as_text(comparison: Comparison) -> str:
 
 
 def as_markdown(comparison: Comparison) -> str:
-    """A table for docs/figures.md, or two where lines would be too long: the ratios are in the second one."""
+    """Format a table for docs/figures.md, or two where lines would be too long: then the second one has the ratios."""
     tables = markdown_tables(comparison.cells(), len(comparison.ratios))
     notes = [textwrap.fill(note, WIDTH, break_on_hyphens=False, break_long_words=False) for note in comparison.notes]
     return "\n\n".join([f"**{comparison.title}**", *tables, *notes])
 
 
 def markdown_tables(cells: Sequence[Sequence[str]], ratios: int) -> list[str]:
-    """These rows, the heading first, as a Markdown table, or as two if there is no other way to keep to `WIDTH`.
+    """Format rows, the heading first, as a Markdown table, or as two if there is no other way to keep to `WIDTH`.
 
     Args:
         cells: the rows.
@@ -116,7 +116,7 @@ def _markdown(cells: Sequence[Sequence[str]]) -> str:
 
 
 def print_rich(comparison: Comparison) -> None:
-    """A table for a terminal, as wide as it needs to be."""
+    """Print a table on the terminal, as wide as it needs to be."""
     from rich.box import SIMPLE_HEAD
     from rich.console import Console
     from rich.table import Table

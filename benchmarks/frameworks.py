@@ -1,4 +1,4 @@
-"""Frameworks: what data parallelism adds to a step of TensorFlow, JAX and Keras, by what they bring and by distrun."""
+"""Frameworks: the cost that data parallelism adds to a step of TensorFlow, JAX and Keras, by theirs and by distrun."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from measuring import Summary, summary
 
 HERE = Path(__file__).resolve().parent
 DEADLINE = 240.0
-"""Seconds for one program."""
+"""The time limit of one program in seconds."""
 TURNS = 2
-"""Of each program, so that whatever the machine does meanwhile happens to all of them."""
+"""The number of turns of each program: whatever the machine does meanwhile happens to all of them."""
 DISTRUN, MULTI_WORKER, GLOO, DATA_PARALLEL = "distrun", "MultiWorkerMirrored", "gloo", "DataParallel"
 TOLERANCE = 0.01
-"""By how much weights trained in parallel may differ, as a part of what sets them apart from those trained alone."""
+"""The allowed difference between weights trained in parallel, relative to theirs from weights trained alone."""
 SETTINGS = {
     **ranks.one_thread(),
     "NPROC": "1",  # by this XLA counts the threads it has on CPUs
@@ -37,18 +37,18 @@ SETTINGS = {
 
 @dataclass(frozen=True)
 class Steps:
-    """What two ranks have found out about a training of one size."""
+    """The measurements of two ranks for a training of one size."""
 
     seconds: list[float]
-    """Of a step, block by block, on the rank on which it took longest."""
+    """The duration of a step on the slowest rank, for each block."""
     digests: list[str]
-    """Of each rank's weights after the first steps."""
+    """The digest of each rank's weights after the first steps."""
     sample: list[float]
-    """Of rank 0's weights after the first steps."""
+    """Some of rank 0's weights after the first steps."""
 
 
 Trainings = dict[str, Steps]
-"""`ALONE`, and a system."""
+"""The results by training: `ALONE`, and a system."""
 
 
 @dataclass(frozen=True)
@@ -58,13 +58,13 @@ class Job:
     program: str
     system: str
     row: str = ""
-    """What goes before the size in the table."""
+    """The text before the size in the table."""
     options: Sequence[str] = ()
-    """Of the launcher."""
+    """The launcher's options."""
     environ: Mapping[str, str] = field(default_factory=dict)
 
     def run(self, quick: bool, environ: Mapping[str, str], work: Path) -> dict[str, Trainings]:
-        """Both trainings of each row.
+        """Run the program; return both trainings of each row.
 
         Raises:
             processes.ProcessError: it failed or took too long.
@@ -93,10 +93,10 @@ class Subject:
     title: str
     jobs: Sequence[Job]
     note: str
-    """What the systems are."""
+    """An explanation of the systems' names."""
 
     def compare(self, quick: bool, environ: Mapping[str, str], work: Path) -> Comparison:
-        """Let the jobs take turns."""
+        """Let the jobs take turns; return their results as a table."""
         rows: dict[str, dict[str, list[Trainings]]] = {}
         for _ in range(1 if quick else TURNS):
             for job in self.jobs:
@@ -117,8 +117,8 @@ class Subject:
             [(peer, DISTRUN), (_adds(peer), _adds(DISTRUN))],
             notes=[
                 f"{ALONE}: each rank for itself, at the same time. {self.note}",
-                f"{peer} and {DISTRUN} have processes of their own, which also train alone, by turns: what they add is the "
-                "difference.",
+                f"{peer} and {DISTRUN} have processes of their own, which also train alone, by turns: what they add "
+                "is the difference.",
             ],
         )
 
@@ -153,7 +153,7 @@ SUBJECTS = (
 
 
 def compare(quick: bool, environ: Mapping[str, str], work: Path) -> Iterator[Comparison]:
-    """All subjects.
+    """Yield the tables of all subjects.
 
     Raises:
         processes.ProcessError: a program failed or took too long, or it has trained something wrong.
@@ -167,7 +167,7 @@ def _adds(system: str) -> str:
 
 
 def _check(row: str, systems: Mapping[str, Sequence[Trainings]]) -> None:
-    """Ranks must have the same bits, unless they trained alone, and the systems the same weights."""
+    """Check that ranks have the same bits, unless they trained alone, and the systems the same weights."""
     for system, turns in systems.items():
         for name, training in turns[0].items():
             if (len(set(training.digests)) == 1) != (name != ALONE):

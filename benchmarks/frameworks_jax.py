@@ -1,4 +1,4 @@
-"""JAX: what data parallelism adds to a jitted step of optax, with jax.distributed's collectives and with distrun.jax."""
+"""JAX: the cost that data parallelism adds to a jitted step of optax, with jax.distributed and with distrun.jax."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Tree = Any
 
 
 def gloo() -> Ways:
-    """By collectives of XLA between processes: jax.distributed, which on CPUs talks by gloo."""
+    """Return the trainings by XLA's collectives between processes: jax.distributed, which on CPUs uses gloo."""
     jax.distributed.initialize(*meeting())
     mesh = Mesh(np.array(jax.devices()), ("ranks",))
 
@@ -46,7 +46,7 @@ def gloo() -> Ways:
 
 
 def distrun() -> Ways:
-    """By a distributed optimizer."""
+    """Return the trainings by distrun's optimizer."""
     import distrun.jax as dj
 
     dj.init()

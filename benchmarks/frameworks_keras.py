@@ -1,4 +1,4 @@
-"""Keras: what data parallelism adds to a step of fit, with keras.distribution and with distrun.keras, on each backend."""
+"""Keras: the cost that data parallelism adds to a step of fit, with keras.distribution and with distrun.keras."""
 
 from __future__ import annotations
 
@@ -14,7 +14,10 @@ DATA_PARALLEL, DISTRUN = "DataParallel", "distrun"
 
 
 def data_parallel() -> Ways:
-    """By Keras itself, which has this for JAX. It claims what is made and fitted from then on."""
+    """Return the trainings by Keras itself, which can do so on JAX only.
+
+    It takes over all models made and fitted from then on.
+    """
     keras.distribution.initialize(*meeting())
     distribution = keras.distribution.DataParallel(devices=keras.distribution.list_devices(), auto_shard_dataset=False)
     return {
@@ -24,7 +27,7 @@ def data_parallel() -> Ways:
 
 
 def distrun() -> Ways:
-    """By a distributed optimizer."""
+    """Return the trainings by distrun's optimizer."""
     import distrun.keras as dk
 
     dk.init()
@@ -78,7 +81,7 @@ class Clock(keras.callbacks.Callback):
         self.seconds = time.perf_counter() - self._begun
 
     def _settle(self) -> None:
-        """Wait for the weights."""
+        """Wait until the weights are computed."""
         keras.ops.convert_to_numpy(self.model.trainable_variables[-1])
 
 

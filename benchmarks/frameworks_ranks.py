@@ -26,7 +26,7 @@ Array = NDArray[np.float32]
 BATCH = 32
 RATE = 0.01
 CHECKED = 5
-"""Steps before the weights are looked at."""
+"""The number of steps before the weights are checked."""
 ALONE = "alone"
 
 
@@ -39,13 +39,13 @@ class Size:
     rounds: Rounds
 
     def weights(self) -> list[tuple[Array, Array]]:
-        """A kernel and a bias for each layer, the same for everyone. 100 layers neither blow up nor fade away."""
+        """Return kernel and bias of each layer, the same on all ranks; signals keep their size through 100 layers."""
         random = np.random.default_rng(1)
         layers = zip(self.widths, self.widths[1:], strict=False)
         return [(_normal(random, (i, o)) * np.float32((2 / i) ** 0.5), np.zeros(o, np.float32)) for i, o in layers]
 
     def batch(self) -> tuple[Array, Array]:
-        """This rank's features and targets."""
+        """Return this rank's features and targets."""
         random = np.random.default_rng(100 + rank())
         return _normal(random, (BATCH, self.widths[0])), _normal(random, (BATCH, self.widths[-1]))
 
@@ -61,27 +61,27 @@ LARGE = Size("25M parameters", (2048,) * 7, Rounds(3, turn=2))
 
 
 def rank() -> int:
-    """As the launcher has it: those who train without distrun do not ask it."""
+    """Return this rank as the launcher tells it, since programs that train without distrun cannot ask it."""
     return int(os.environ["RANK"])
 
 
 def meeting() -> tuple[str, int, int]:
-    """Where JAX's processes are to meet, how many they are, and which of them this is."""
+    """Return the address of JAX's coordinator, the number of processes, and which of them this is."""
     return f"{os.environ['MASTER_ADDR']}:{os.environ['MASTER_PORT']}", ranks.SIZE, rank()
 
 
 @dataclass(frozen=True)
 class Training:
-    """A model under way."""
+    """A model in training."""
 
     run: Callable[[int], float]
-    """Take so many steps, after one that does not count; the seconds of each."""
+    """Take that many steps, after one that does not count, and return the seconds of each."""
     weights: Callable[[], Iterable[Any]]
-    """Kernels and biases, layer by layer."""
+    """Return kernels and biases, layer by layer."""
 
 
 def steps(step: Callable[[], object], settle: Callable[[], object] = lambda: None) -> Callable[[int], float]:
-    """`Training.run` for a step that is a function; `settle` waits until what it has begun is done."""
+    """Return a `Training.run` for a step that is a function; `settle` waits until the steps are computed."""
 
     def run(count: int) -> float:
         step()
@@ -97,7 +97,7 @@ def steps(step: Callable[[], object], settle: Callable[[], object] = lambda: Non
 
 @dataclass(frozen=True)
 class Found:
-    """About a training in this rank: what its weights are after some steps, and the seconds of its steps, block by block."""
+    """The results of a training in this rank: weights after some steps, and the seconds of its steps by block."""
 
     digest: str
     sample: list[float]
@@ -105,11 +105,11 @@ class Found:
 
 
 Ways = Mapping[str, Callable[[Size], Training]]
-"""Of training: the plain one, `ALONE`, and another one."""
+"""The two ways of training: the plain one, `ALONE`, and another one."""
 
 
 def main(sizes: Sequence[Size], systems: Mapping[str, Callable[[], Ways]]) -> None:
-    """What the programs for frameworks do: train by the system that the arguments choose, and leave what was found."""
+    """Run a framework's program: train by the system that the arguments choose, and write the results."""
     parser = ranks.arguments()
     parser.add_argument("--system", choices=systems, required=True)
     options = parser.parse_args()
@@ -120,12 +120,12 @@ def main(sizes: Sequence[Size], systems: Mapping[str, Callable[[], Ways]]) -> No
 
 
 def path_of(result: Path, rank: int) -> Path:
-    """Where a rank leaves what it has found."""
+    """Return the file into which a rank writes its results."""
     return result.with_suffix(f".{rank}.json")
 
 
 def _measure(size: Size, ways: Ways, quick: bool) -> dict[str, dict[str, Any]]:
-    """Blocks of steps by turns. Plain blocks begin together, since ranks wait for each other in the others."""
+    """Measure blocks of steps by turns. Ranks begin plain blocks together; in others they wait anyway."""
     rounds = size.rounds.shortened() if quick else size.rounds
     started = {name: start(size) for name, start in ways.items()}
     found = {name: _check(training) for name, training in started.items()}

@@ -1,4 +1,4 @@
-"""TensorFlow: what data parallelism adds to a step in tf.function, with tf.distribute and with distrun.tensorflow."""
+"""TensorFlow: the cost that data parallelism adds to a tf.function, with tf.distribute and with distrun.tensorflow."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ MULTI_WORKER, DISTRUN = "MultiWorkerMirrored", "distrun"
 
 
 def multi_worker() -> Ways:
-    """By tf.distribute, which wants to be the first to use TensorFlow in its process."""
+    """Return the trainings by tf.distribute, which must be the first to use TensorFlow in its process."""
     strategy = tf.distribute.MultiWorkerMirroredStrategy()
 
     def start(size: Size) -> Training:
@@ -36,7 +36,7 @@ def multi_worker() -> Ways:
 
 
 def distrun() -> Ways:
-    """By a distributed tape."""
+    """Return the trainings by distrun's tape."""
     import distrun.tensorflow as dt
 
     dt.init()
@@ -74,7 +74,7 @@ def _variables(size: Size) -> list[tf.Variable]:
 def _step(
     variables: Sequence[tf.Variable], apply: Callable[[tf.GradientTape, Any], None]
 ) -> Callable[[Any, Any], None]:
-    """A step of gradient descent, all but what is done about the gradients."""
+    """Return a step of gradient descent; the caller gives the treatment of gradients."""
     layers = list(zip(variables[::2], variables[1::2], strict=True))
 
     def step(features: Any, targets: Any) -> None:

@@ -15,11 +15,11 @@ from measuring import Summary
 MEMCPY, ONE_BY_ONE, FOREACH, DISTRUN, DDP, ALONE = "memcpy", "one by one", "_foreach_copy_", "distrun", "DDP", "alone"
 HERE = Path(__file__).resolve().parent
 DEADLINE = 300.0
-"""Seconds for one program."""
+"""The time limit of one program in seconds."""
 
 
 def missing() -> str | None:
-    """Why nothing can be measured here, or None."""
+    """Return why nothing can be measured here, or None."""
     import torch
 
     if not torch.cuda.is_available():
@@ -32,7 +32,7 @@ def missing() -> str | None:
 
 
 def compare(quick: bool, environ: Mapping[str, str], work: Path) -> Iterator[Comparison]:
-    """Packing; a step of one rank; a step of two ranks, which share a GPU where there is one only.
+    """Yield three tables: packing, a step of one rank, and one of two ranks, which share a GPU where there is only one.
 
     Raises:
         processes.ProcessError: a program failed or took too long.
@@ -43,13 +43,15 @@ def compare(quick: bool, environ: Mapping[str, str], work: Path) -> Iterator[Com
         [MEMCPY, ONE_BY_ONE, FOREACH, DISTRUN],
         [(DISTRUN, MEMCPY), (ONE_BY_ONE, DISTRUN), (FOREACH, DISTRUN)],
         notes=[
-            f"{MEMCPY}: as many elements from one tensor to another with one copy_; {ONE_BY_ONE}: a copy_ for each gradient."
+            f"{MEMCPY}: as many elements from one tensor to another with one copy_; "
+            f"{ONE_BY_ONE}: a copy_ for each gradient."
         ],
     )
     yield _fill(packing, "packing", 1, quick, environ, work)
     for ranks in (1, 2):
         step = Comparison(
-            f"training step of a transformer like GPT-2 small, bfloat16, AdamW, device time, {ranks} rank{'s' * (ranks > 1)}",
+            "training step of a transformer like GPT-2 small, bfloat16, AdamW, device time, "
+            f"{ranks} rank{'s' * (ranks > 1)}",
             "model",
             [ALONE, DDP, DISTRUN],
             [(DDP, ALONE), (DISTRUN, ALONE), (DISTRUN, DDP)],

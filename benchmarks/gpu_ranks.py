@@ -1,7 +1,7 @@
 """GPUs, inside a rank: packing gradients into a buffer, and a training step beside DDP's.
 
-What the device does is timed with CUDA events, on a stream on which nothing else waits; several runs between two events. With
-`--device cpu` the same programs run without a GPU: not to measure anything, but to see that they run.
+Work on the device is timed with CUDA events, on a stream that has no other work, with several runs between two events.
+With `--device cpu` the same programs run without a GPU: not to measure anything, but to see that they run.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ from distrun.tensor_fusion.device_packing import Piece
 from distrun.torch.reducer import GradientReducer, Settings
 
 SLOT = 16
-"""Bytes to which gradients are aligned."""
+"""The alignment of gradients in bytes."""
 Programs = dict[str, Callable[[], object]]
 
 
 @dataclass(frozen=True)
 class Transformer:
-    """A language model like GPT-2 small, and what it is trained on."""
+    """A language model like GPT-2 small, and its batch of training data."""
 
     layers: int = 12
     width: int = 768
@@ -40,7 +40,7 @@ class Transformer:
     batch: int = 8
 
     def make(self) -> torch.nn.Module:
-        """The same weights on every rank."""
+        """Return the model, with the same weights on every rank."""
         torch.manual_seed(1)
         layer = torch.nn.TransformerEncoderLayer(
             self.width, self.heads, 4 * self.width, 0.0, "gelu", batch_first=True, norm_first=True
@@ -53,7 +53,7 @@ class Transformer:
 
 
 def resnet50() -> Iterator[tuple[int, ...]]:
-    """The shapes of its 161 parameters."""
+    """Return the shapes of the 161 parameters of ResNet-50."""
     yield from ((64, 3, 7, 7), (64,), (64,))
     channels = 64
     for width, blocks in ((64, 3), (128, 4), (256, 6), (512, 3)):
@@ -67,11 +67,11 @@ def resnet50() -> Iterator[tuple[int, ...]]:
     yield from ((1000, 2048), (1000,))
 
 
-# Timing ----------------------------------------------------------------------------------------------------------------
+# Timing ---------------------------------------------------------------------------------------------------------------
 
 
 def seconds_of(program: Callable[[], object], runs: int, device: torch.device) -> float:
-    """Of one of `runs` runs that follow each other."""
+    """Return the seconds of a run, averaged over `runs` runs that follow each other."""
     program()  # what the program before has left in caches does not count
     if device.type == "cpu":
         begun = time.perf_counter()
@@ -89,7 +89,7 @@ def seconds_of(program: Callable[[], object], runs: int, device: torch.device) -
 
 
 def by_turns(programs: Programs, rounds: Rounds, device: torch.device) -> dict[str, Summary]:
-    """Blocks of runs of each program."""
+    """Measure blocks of runs of each program, by turns."""
     for program in programs.values():
         for _ in range(rounds.warmup):
             program()
@@ -101,11 +101,11 @@ def by_turns(programs: Programs, rounds: Rounds, device: torch.device) -> dict[s
     return {name: summary(blocks) for name, blocks in seconds.items()}
 
 
-# Packing ---------------------------------------------------------------------------------------------------------------
+# Packing --------------------------------------------------------------------------------------------------------------
 
 
 def packing(device: torch.device, rounds: Rounds) -> dict[str, dict[str, Summary]]:
-    """The gradients of ResNet-50 into one buffer."""
+    """Measure packing the gradients of ResNet-50 into one buffer."""
     return {
         "ResNet-50, float32": by_turns(_packers(device, torch.float32, torch.float32), rounds, device),
         "float32 into bfloat16, scaled": by_turns(_packers(device, torch.float32, torch.bfloat16), rounds, device),
@@ -158,11 +158,11 @@ def _distrun_packer(gradients: list[torch.Tensor], views: list[torch.Tensor], fa
     return pack
 
 
-# A step ----------------------------------------------------------------------------------------------------------------
+# A step ---------------------------------------------------------------------------------------------------------------
 
 
 def step(device: torch.device, shape: Transformer, rounds: Rounds) -> dict[str, dict[str, Summary]]:
-    """The transformer in bfloat16 (autocast), AdamW: alone, with DDP and with distrun."""
+    """Measure training the transformer in bfloat16 (autocast) by AdamW: alone, with DDP and with distrun."""
     makers = {ALONE: _alone, DDP: _ddp, DISTRUN: _distrun}
     if device.type == "cpu":
         del makers[DDP]  # has no NCCL there
@@ -210,11 +210,11 @@ def _training(device: torch.device, shape: Transformer, make: Maker) -> Callable
     return train
 
 
-# The program -----------------------------------------------------------------------------------------------------------
+# The program ----------------------------------------------------------------------------------------------------------
 
 
 def main() -> None:
-    """Measure what was chosen, and let rank 0 write it to a file."""
+    """Run the chosen measurement; rank 0 writes the result to a file."""
     parser = argparse.ArgumentParser(description=__doc__.partition(":")[0])
     parser.add_argument("subject", choices=("packing", "step"))
     parser.add_argument("--result", type=Path, required=True)

@@ -1,4 +1,4 @@
-"""Allreduce between two hosts, one rank on each: from 4 KB to 100 MB, beside what plain sockets need for as many bytes."""
+"""Allreduce between two hosts, one rank on each: 4 KB to 100 MB, beside plain sockets that move as many bytes."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ SIZES = {
     "16 MB": (16 << 20, Rounds(15, warmup=3)),
     "100 MB": (100 << 20, Rounds(6, warmup=2)),
 }
-"""Bytes, and how often they are reduced."""
+"""The number of bytes, and how often they are reduced."""
 SKEW = 25e-6
-"""Seconds: runs that the ranks began further apart do not count."""
+"""The limit in seconds: runs that the ranks began further apart do not count."""
 ONE_WAY, BOTH_WAYS, BOUND = "one way", "both ways", "bound"
 
 
 def compare(rank: RemoteRank) -> Comparison:
-    """All sizes."""
+    """Compare the allreduce of all sizes."""
     comparison = Comparison(
         "allreduce in place, sum, float32, 2 hosts, one rank each",
-        "wire and size",
+        "link and size",
         [ONE_WAY, BOTH_WAYS, BOUND, DISTRUN, GLOO, OPENMPI],
         [(GLOO, DISTRUN), (OPENMPI, DISTRUN), (DISTRUN, BOTH_WAYS), (DISTRUN, BOUND)],
         notes=[

@@ -1,4 +1,4 @@
-"""Launch on hosts: how long it takes to start processes that do nothing on two hosts over SSH, and to see them end."""
+"""Launch on hosts: the time to start processes that do nothing on two hosts over SSH, and to see them end."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import launch
 import namespaces
 import processes
 from comparison import Comparison
-from namespaces import ADDRESSES, DEADLINE, A, B, HostLayout
+from namespaces import ADDRESSES, DEADLINE, A, B, Hosts
 
 DISTRUN, MPIRUN = "distrun", "mpirun"
 
@@ -33,8 +33,8 @@ Host {names}
 """
 
 
-def compare(hosts: HostLayout, quick: bool, environ: Mapping[str, str]) -> Comparison:
-    """Both launchers, from a third machine; one that is missing or fails is left out, with the reason."""
+def compare(hosts: Hosts, quick: bool, environ: Mapping[str, str]) -> Comparison:
+    """Compare both launchers, from a third machine; one that is missing or fails is left out, with the reason."""
     comparison = Comparison(
         "launch over SSH, 2 hosts, 2 processes on each, wall seconds of `LAUNCHER true`",
         "command",
@@ -47,15 +47,15 @@ def compare(hosts: HostLayout, quick: bool, environ: Mapping[str, str]) -> Compa
     _serve(hosts, home / ".ssh", config)
     mpirun = ["--prtemca", "plm_ssh_agent", f"ssh -F {config}", "-np", "4", "--host", "a:2,b:2"]
     commands = {
-        DISTRUN: lambda: (hosts.desk.command(*launch.distrun(), "-np", "4", "-H", "a:2,b:2"), 4),
-        MPIRUN: lambda: (hosts.desk.command(launch.mpirun(), *mpirun), 4),
+        DISTRUN: lambda: (hosts.login.command(*launch.distrun(), "-np", "4", "-H", "a:2,b:2"), 4),
+        MPIRUN: lambda: (hosts.login.command(launch.mpirun(), *mpirun), 4),
     }
     launch.measure(comparison, commands, quick, {**environ, **hosts.environ, "HOME": str(home), "SSH_AUTH_SOCK": ""})
     return comparison
 
 
-def _home(hosts: HostLayout) -> Path:
-    """A home directory with keys made for this and thrown away with it."""
+def _home(hosts: Hosts) -> Path:
+    """Make a home directory with keys for this benchmark only."""
     home = hosts.work / "home"
     directory = home / ".ssh"
     directory.mkdir(parents=True, mode=0o700)
@@ -69,7 +69,7 @@ def _home(hosts: HostLayout) -> Path:
     return home
 
 
-def _serve(hosts: HostLayout, directory: Path, config: str) -> None:
+def _serve(hosts: Hosts, directory: Path, config: str) -> None:
     """Start sshd on both hosts, and wait until it lets us in."""
     (directory / "server").write_text(_SERVER.format(directory=directory, tmp=hosts.environ["TMPDIR"]))
     sshd = processes.find("sshd", "Debian's openssh-server brings it", hosts.environ["PATH"])
@@ -77,4 +77,4 @@ def _serve(hosts: HostLayout, directory: Path, config: str) -> None:
         log = directory / f"{host.name}.log"
         start = f"mkdir -p /run/sshd && exec {sshd} -f {directory}/server -E {log}"
         namespaces.run(host, ["sh", "-c", start], hosts.environ, DEADLINE)
-        namespaces.run(hosts.desk, ["ssh", "-F", config, host.name, "true"], hosts.environ, DEADLINE)
+        namespaces.run(hosts.login, ["ssh", "-F", config, host.name, "true"], hosts.environ, DEADLINE)

@@ -1,4 +1,4 @@
-"""Traffic: the bytes that an allreduce of 16 MB sends over the wire, read from the hosts' network interfaces."""
+"""Traffic: the bytes that an allreduce of 16 MB sends over the network, read from the hosts' interfaces."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ TIMES = 10
 
 
 def compare(rank: RemoteRank) -> Comparison:
-    """All programs."""
+    """Compare the traffic of all programs."""
     comparison = Comparison(
         "bytes that a host sends per allreduce of 16 MB (16.8 million bytes), headers included",
         "ranks",
@@ -35,7 +35,7 @@ def compare(rank: RemoteRank) -> Comparison:
 
 
 def _sent(rank: RemoteRank, reduce: Callable[[], object]) -> float:
-    """Bytes per reduction. That the ranks of a host look at its counter one after another makes no difference."""
+    """Return the bytes that a reduction sends. Ranks of a host may read its counter one after another."""
     rank.mpi.Barrier()
     before = _counter()
     rank.mpi.Barrier()
@@ -47,9 +47,9 @@ def _sent(rank: RemoteRank, reduce: Callable[[], object]) -> float:
 
 
 def _counter() -> int:
-    """Bytes this host has sent.
+    """Return the bytes that this host has sent: the ninth number.
 
-    Of `eth0: 1296 16 0 0 0 0 0 0 806 11 0 0 0 0 0 0` that is the ninth number.
+    A line of /proc/net/dev is `eth0: 1296 16 0 0 0 0 0 0 806 11 0 0 0 0 0 0`.
     """
     for line in Path("/proc/net/dev").read_text().splitlines():
         name, _, counters = line.partition(":")

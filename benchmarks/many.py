@@ -19,7 +19,7 @@ Program = Callable[[], object]
 
 
 def compare(rank: Rank) -> Comparison:
-    """Both ways of handing in the tensors."""
+    """Compare both ways of submitting the tensors."""
     comparison = Comparison(
         f"{COUNT} tensors of {ELEMENTS * 4 // 1024} KB, in place, sum, float32, {SIZE} ranks",
         "round",
@@ -44,7 +44,7 @@ def _arrays(rank: Rank) -> list[NDArray[np.float32]]:
 
 
 def _checked(rank: Rank, name: str, arrays: list[NDArray[np.float32]], program: Program) -> dict[str, Program]:
-    """Run it once and look at the sums. Then zeros, which stay zeros however often they are added up."""
+    """Run the program once and check the sums; then fill in zeros, whose sums stay zero."""
     program()
     rank.settle()
     for index, array in enumerate(arrays):

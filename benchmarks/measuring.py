@@ -1,4 +1,4 @@
-"""Measuring: programs take turns, and what is kept of the many durations of one is its median and its quartiles."""
+"""Measuring: programs take turns; the durations of each are summarised by their median and quartiles."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Span = tuple[float, float]
 
 @dataclass(frozen=True)
 class Summary:
-    """What is told of many durations; seconds."""
+    """The median and the quartiles of `count` durations, in seconds."""
 
     median: float
     quartiles: tuple[float, float]
@@ -21,7 +21,7 @@ class Summary:
 
 
 def summary(durations: Sequence[float]) -> Summary:
-    """The summary of at least one duration."""
+    """Return the summary of one or more durations."""
     if len(durations) < 2:
         return Summary(durations[0], (durations[0], durations[0]), 1)
     lower, median, upper = quantiles(durations, n=4, method="inclusive")
@@ -41,7 +41,7 @@ class Rounds:
     """Rounds of one run each before the ones that count."""
 
     def shortened(self) -> Rounds:
-        """For a quick look: a third of the rounds, though at least three."""
+        """Return a third of the rounds, but at least three, for a quick look."""
         return Rounds(max(3, self.count // 3), self.turn, self.warmup)
 
 
@@ -72,7 +72,7 @@ def take_turns(
 
 
 def timed(program: Callable[[], object], before: Callable[[], None]) -> Span:
-    """One run of `program`."""
+    """Run `program` once; return when it began and ended."""
     before()
     begun = time.perf_counter()
     program()
@@ -80,7 +80,7 @@ def timed(program: Callable[[], object], before: Callable[[], None]) -> Span:
 
 
 def durations(spans_of_ranks: Iterable[Sequence[Span]], skew: float = float("inf")) -> list[float]:
-    """How long each run took from the moment the first rank began to the moment the last one had finished.
+    """Return the duration of each run in seconds, from the first rank's start to the last rank's end.
 
     Runs that the ranks began more than `skew` seconds apart are left out, unless that leaves nothing.
     """
@@ -90,5 +90,5 @@ def durations(spans_of_ranks: Iterable[Sequence[Span]], skew: float = float("inf
 
 
 def slowest(spans_of_ranks: Iterable[Sequence[Span]]) -> list[float]:
-    """How long each run took on the rank on which it took longest; for runs that ranks do not begin together."""
+    """Return each run's duration on its slowest rank, for runs that the ranks do not begin together."""
     return [max(end - begun for begun, end in run) for run in zip(*spans_of_ranks, strict=True)]

@@ -1,7 +1,7 @@
 """Hosts made of namespaces: two of them on a network of their own, with a third machine to start things from.
 
-Nothing of it has a name outside: network, processes, shared memory and temporary files are gone as soon as the processes that
-hold the namespaces are, and those are gone when the benchmark is, even if it was killed.
+Nothing of it has a name outside: network, processes, shared memory and temporary files are gone as soon as the
+processes that hold the namespaces are, and those are gone when the benchmark is, even if it was killed.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from pathlib import Path
 import processes
 import psutil
 
-DESK, A, B = "desk", "a", "b"
-ADDRESSES = {DESK: "10.231.0.1", A: "10.231.0.2", B: "10.231.0.3"}
+LOGIN, A, B = "login", "a", "b"
+ADDRESSES = {LOGIN: "10.231.0.1", A: "10.231.0.2", B: "10.231.0.3"}
 INTERFACE = "eth0"
 DEADLINE = 20.0
 _PR_SET_PDEATHSIG = 1  # linux/prctl.h
@@ -34,7 +34,7 @@ mount -t tmpfs tmpfs /run && hostname {name} && ip link set dev lo up && echo re
 
 
 def missing() -> str | None:
-    """Why there can be no such hosts here."""
+    """Return why there can be no such hosts here, or None."""
     if os.geteuid() != 0:
         return "hosts made of namespaces need root"
     packages = {package for tool, package in _TOOLS.items() if shutil.which(tool, path=_PATH) is None}
@@ -42,17 +42,17 @@ def missing() -> str | None:
 
 
 @dataclass(frozen=True)
-class ConnectionSet:
-    """What connects the hosts."""
+class Link:
+    """The properties of the network between the hosts."""
 
     label: str
     rate: float | None = None
-    """Bits per second and direction, counted with Ethernet's headers; None: what the machine can do."""
+    """Bits per second and direction, counted with Ethernet's headers; None: no limit."""
     mtu: int = 1500
 
     @property
     def burst(self) -> int:
-        """Bytes that may pass faster after a silence: as much as passes in 0.13 ms, for timers are not exact."""
+        """The bytes that may pass faster after a pause: as many as pass in 0.13 ms, for timers are not exact."""
         return int((self.rate or 0) / 8 * 0.13e-3)
 
 
@@ -64,21 +64,21 @@ class Host:
     pid: int
 
     def command(self, *command: str) -> list[str]:
-        """The command line that runs a command on the host. Processes of A and B are numbered apart from all others."""
-        own_pids = ["--pid"] if self.name != DESK else []
+        """Return the command line that runs a command on the host. A and B have process ids of their own."""
+        own_pids = ["--pid"] if self.name != LOGIN else []
         return ["nsenter", f"--target={self.pid}", *_NAMESPACES, *own_pids, *command]
 
 
-class HostLayout:
-    """The desk, A and B, connected by a bridge. Made by `hosts`."""
+class Hosts:
+    """The login machine, A and B, connected by a bridge. Made by `hosts`."""
 
-    def __init__(self, desk: Host, a: Host, b: Host, work: Path) -> None:
-        self.desk, self.a, self.b = desk, a, b
+    def __init__(self, login: Host, a: Host, b: Host, work: Path) -> None:
+        self.login, self.a, self.b = login, a, b
         self.work = work
         self.environ = {**os.environ, "PATH": _PATH, "TMPDIR": str(work / "tmp")}
-        """For commands on any of them."""
+        """The environment for commands on any of them."""
         self.remote_shell = work / "remote-shell"
-        """A program for the desk, called like ssh, with a host and a command."""
+        """A program for the login machine, called like ssh, with a host and a command."""
         self.remote_shell.write_text(
             '#!/bin/sh\nwhile [ "${1#-}" != "$1" ]; do shift; done\nhost=$1; shift\ncase $host in\n'
             + "".join(f'{host.name}) exec {" ".join(host.command("sh", "-c"))} "$*";;\n' for host in (a, b))
@@ -86,35 +86,35 @@ class HostLayout:
         )
         self.remote_shell.chmod(0o700)
 
-    def connect(self, wire: ConnectionSet) -> None:
-        """Plug in the network."""
-        self._network(self.desk, f"ip link add name lan mtu {wire.mtu} type bridge")
-        self._network(self.desk, "ip link set dev lan up")
-        self._network(self.desk, f"ip address add {ADDRESSES[DESK]}/24 dev lan")
+    def connect(self, link: Link) -> None:
+        """Connect the hosts by a network."""
+        self._network(self.login, f"ip link add name lan mtu {link.mtu} type bridge")
+        self._network(self.login, "ip link set dev lan up")
+        self._network(self.login, f"ip address add {ADDRESSES[LOGIN]}/24 dev lan")
         for host in (self.a, self.b):
             port = f"port-{host.name}"
-            end = f"mtu {wire.mtu} netns {host.pid}"
-            self._network(self.desk, f"ip link add name {port} mtu {wire.mtu} type veth peer name {INTERFACE} {end}")
-            self._network(self.desk, f"ip link set dev {port} master lan up")
+            end = f"mtu {link.mtu} netns {host.pid}"
+            self._network(self.login, f"ip link add name {port} mtu {link.mtu} type veth peer name {INTERFACE} {end}")
+            self._network(self.login, f"ip link set dev {port} master lan up")
             self._network(host, f"ip address add {ADDRESSES[host.name]}/24 dev {INTERFACE}")
             self._network(host, f"ip link set dev {INTERFACE} up")
             # What Linux does unless told otherwise, whatever this machine was told.
             self._network(host, f"ip route replace 10.231.0.0/24 dev {INTERFACE} congctl cubic")
-            if wire.rate is not None:
-                limit = f"rate {wire.rate:.0f}bit burst {wire.burst} cburst {wire.burst} quantum 60000"
+            if link.rate is not None:
+                limit = f"rate {link.rate:.0f}bit burst {link.burst} cburst {link.burst} quantum 60000"
                 # htb lets a whole packet pass on the last token, and one on its way to be segmented may have 64 KiB.
-                self._network(host, f"ip link set dev {INTERFACE} gso_max_size {min(wire.burst, 65536)}")
+                self._network(host, f"ip link set dev {INTERFACE} gso_max_size {min(link.burst, 65536)}")
                 self._network(host, f"tc qdisc add dev {INTERFACE} root handle 1: htb default 1")
                 self._network(host, f"tc class add dev {INTERFACE} parent 1: classid 1:1 htb {limit}")
 
     def _network(self, host: Host, command: str) -> None:
-        """Run a command in the host's network, but among all processes, so that it may name another host's."""
+        """Run a command in the host's network namespace, but with all processes visible: it may name another host's."""
         processes.run(["nsenter", f"--target={host.pid}", "--net", *command.split()], self.environ, DEADLINE)
 
 
 @contextlib.contextmanager
-def hosts(work: Path, wire: ConnectionSet) -> Iterator[HostLayout]:
-    """Hosts connected by `wire`; files of theirs go to the empty directory `work`. They are gone afterwards.
+def hosts(work: Path, link: Link) -> Iterator[Hosts]:
+    """Make hosts connected by `link` for as long as the context lasts; their files go to the empty directory `work`.
 
     Raises:
         processes.ProcessError: they cannot be made here.
@@ -123,16 +123,16 @@ def hosts(work: Path, wire: ConnectionSet) -> Iterator[HostLayout]:
     (work / "hosts").write_text(
         "127.0.0.1 localhost\n" + "".join(f"{address} {name}\n" for name, address in ADDRESSES.items())
     )
-    with _hold(DESK, work) as desk, _hold(A, work) as a, _hold(B, work) as b:
-        made = HostLayout(desk, a, b, work)
-        made.connect(wire)
+    with _hold(LOGIN, work) as login, _hold(A, work) as a, _hold(B, work) as b:
+        made = Hosts(login, a, b, work)
+        made.connect(link)
         yield made
 
 
 @contextlib.contextmanager
 def _hold(name: str, work: Path) -> Iterator[Host]:
-    """A process that keeps a host's namespaces. A and B have processes of their own, which end with their first one."""
-    pids = ["--pid", "--fork", "--kill-child", "--mount-proc"] if name != DESK else []
+    """Start a process that keeps a host's namespaces. A and B have process ids of their own; all end with the first."""
+    pids = ["--pid", "--fork", "--kill-child", "--mount-proc"] if name != LOGIN else []
     script = _HOLD.format(hosts=work / "hosts", tmp=work / "tmp", name=name)
     with subprocess.Popen(
         ["unshare", *_NAMESPACES, *pids, "sh", "-c", script],
@@ -162,7 +162,7 @@ def _end(holder: subprocess.Popen[str]) -> None:
 
 
 def _die_with_parent() -> None:
-    """In the child: SIGKILL, since unshare ignores requests to end."""
+    """Have the kernel kill this child when its parent is gone: unshare ignores SIGTERM."""
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 

@@ -26,7 +26,7 @@ class ProcessError(Exception):
 
 
 def find(name: str, remedy: str, path: str | None = None) -> str:
-    """The program `name` of this Python's environment, else the one on the PATH, or on another `path`.
+    """Return the program `name` of this Python's environment, else the one on the PATH, or on another `path`.
 
     Raises:
         ProcessError: there is none.
@@ -40,7 +40,7 @@ def find(name: str, remedy: str, path: str | None = None) -> str:
 
 @dataclass(frozen=True)
 class Finished:
-    """A command that has been run."""
+    """The duration and the output of a command that has ended."""
 
     seconds: float
     output: str
@@ -79,12 +79,12 @@ def run(command: Sequence[str], environ: Mapping[str, str], deadline: float) -> 
 
 
 def _last_lines(output: str) -> str:
-    """Enough for the stacks of two ranks."""
+    """Return the end of the output, enough for the stacks of two ranks."""
     return "\n".join(output.strip().splitlines()[-100:])
 
 
 def _end_with_parent() -> None:
-    """In the child: be told to end when the parent is gone, even if that was killed."""
+    """Have the kernel send SIGTERM to this child when its parent is gone, even if that was killed."""
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
 
 
@@ -93,7 +93,7 @@ def _title(command: Sequence[str]) -> str:
 
 
 def _end(child: subprocess.Popen[str]) -> str:
-    """End a child and its children; what it has written.
+    """End a child and its children; return what it has written.
 
     Launchers end their ranks when asked to; those that do not are ended with them. Ranks have groups of their own.
     """

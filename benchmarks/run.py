@@ -1,4 +1,4 @@
-"""Measure distrun beside its neighbours, in one run on this machine: python benchmarks/run.py --help."""
+"""Measure distrun beside comparable systems, in one run on this machine: python benchmarks/run.py --help."""
 
 from __future__ import annotations
 
@@ -77,13 +77,14 @@ def _terminated(*_: object) -> NoReturn:
 
 
 def _compare(name: str, quick: bool, environ: dict[str, str], work: Path) -> Iterator[comparison.Comparison]:
-    """The tables of one choice, each when it is there."""
+    """Yield the tables of one choice, each as soon as it is measured."""
     begun, before = time.monotonic(), _used_by_others()
     for found in _tables(name, quick, environ, work):
         took = time.monotonic() - begun
         others = max(0.0, _used_by_others() - before) / took
         found.notes.append(
-            f"Medians of {took:.0f} s, during which other work kept at most {others:.1f} of {os.cpu_count()} cores busy."
+            f"Medians of {took:.0f} s, during which other work kept at most {others:.1f} "
+            f"of {os.cpu_count()} cores busy."
         )
         yield found
         begun, before = time.monotonic(), _used_by_others()
@@ -103,7 +104,7 @@ def _tables(name: str, quick: bool, environ: dict[str, str], work: Path) -> Iter
 
 
 def _environ(work: Path) -> dict[str, str]:
-    """For all children: what they leave in the directory for temporary files goes away with ours."""
+    """Return the environment of all children; temporary files that they leave behind go away with ours."""
     environ = {**os.environ, "TMPDIR": str(work)}
     if os.geteuid() == 0:  # as in a container, where Open MPI wants to be told twice
         environ |= {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
@@ -111,7 +112,7 @@ def _environ(work: Path) -> dict[str, str]:
 
 
 def _used_by_others() -> float:
-    """Seconds of processor time that went neither to us nor to children of ours that have ended, since the machine started.
+    """Return the processor seconds, since the machine started, that neither we nor ended children of ours have used.
 
     Where the machine is virtual, what its host took away from it ("steal") is among them; and so is what a launcher's
     children used if nobody waited for them, so this is an upper bound.

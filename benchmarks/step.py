@@ -33,14 +33,14 @@ SIZES = (Size(60, 128, Rounds(24, turn=10, warmup=5)), Size(6, 2048, Rounds(10, 
 
 @dataclass(frozen=True)
 class Training:
-    """A model and how it is trained."""
+    """A model and a function that trains it for a step."""
 
     model: torch.nn.Module
     step: Callable[[], None]
 
 
 def compare(rank: Rank) -> Comparison:
-    """All models."""
+    """Compare the trainings of all models."""
     comparison = Comparison(
         f"training step, batch {BATCH}, SGD, one thread, {SIZE} ranks",
         "model",
@@ -97,7 +97,7 @@ def _distrun(rank: Rank, size: Size) -> Training:
 
 
 def _model(size: Size) -> torch.nn.Module:
-    """The same on all ranks and in all trainings. Weights are such that 60 layers neither blow up nor fade away."""
+    """Return the model, the same on all ranks and in all trainings; signals keep their size through its 60 layers."""
     import torch
 
     torch.manual_seed(1)
@@ -127,7 +127,7 @@ def _training(rank: Rank, size: Size, model: torch.nn.Module, optimizer: torch.o
 
 
 def _check(rank: Rank, trainings: dict[str, Training]) -> None:
-    """Some steps of each: afterwards ranks must have the same bits, and what is data parallel the same weights."""
+    """Train for some steps and check: ranks end with the same bits, data-parallel trainings with the same weights."""
     import torch
 
     import distrun
@@ -152,7 +152,7 @@ def _digest(model: torch.nn.Module) -> str:
 
 
 def _measure(rank: Rank, trainings: dict[str, Training], rounds: Rounds) -> dict[str, Summary]:
-    """Blocks of steps by turns. The first step of a block finds another model in the caches, so it does not count."""
+    """Measure blocks of steps by turns. The first of a block finds another model in the caches and does not count."""
     import distrun
 
     rounds = rounds.shortened() if rank.quick else rounds
@@ -169,7 +169,7 @@ def _measure(rank: Rank, trainings: dict[str, Training], rounds: Rounds) -> dict
 
 
 def _at_once() -> None:
-    """Steps of a block follow each other as they do in training: only communication makes ranks wait."""
+    """Do nothing: steps of a block follow each other as in training, where only communication makes ranks wait."""
 
 
 def _minus(whole: Summary, part: Summary) -> Summary:

@@ -1,4 +1,4 @@
-"""Streams: what plain sockets do between two ranks, with nothing on top of them."""
+"""Streams: plain sockets between two ranks, with nothing on top of them, as a measure of the network itself."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import time
 from dataclasses import dataclass
 
 PORT = 29600
-"""On hosts of our own all ports are free."""
+"""A port that is free, as all are on hosts made for a benchmark."""
 LEAD = 300e-6
 """Seconds from the moment rank 0 says when to begin to that moment: more than a small message takes."""
 DEADLINE = 30.0
@@ -24,7 +24,7 @@ class Stream:
 
     @classmethod
     def between(cls, rank: int, address: str) -> Stream:
-        """Connect; both ranks call it, with rank 0's address."""
+        """Connect the two ranks; both call this, with rank 0's address."""
         if rank == 0:
             with socket.create_server((address, PORT)) as server:
                 server.settimeout(DEADLINE)

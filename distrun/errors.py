@@ -8,8 +8,10 @@ from typing import TYPE_CHECKING
 class DistrunError(Exception):
     """Base of every error distrun raises on purpose; its text is one sentence meant for the user."""
 
-    if not TYPE_CHECKING:  # to which it would hide what is being made
-        __init__ = Exception.__init__  # says that a text is all it takes, to those who raise errors anew (AutoGraph)
+    # TensorFlow's AutoGraph reads this signature to raise an error anew with a longer text. Type checkers must not see
+    # it: they would take every error for a plain Exception.
+    if not TYPE_CHECKING:
+        __init__ = Exception.__init__
 
 
 class UsageError(DistrunError, ValueError):

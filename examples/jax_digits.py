@@ -64,7 +64,7 @@ def main() -> None:
 
 
 def digits() -> tuple[tuple[np.ndarray, np.ndarray], tuple[np.ndarray, np.ndarray]]:
-    """The 1797 images that come with scikit-learn, divided into training and test data the same way on every rank."""
+    """Return scikit-learn's 1797 images, divided into training and test data in the same way on every rank."""
     images, labels = load_digits(return_X_y=True)
     images = (images / 16).astype(np.float32).reshape(-1, 8, 8, 1)
     order = np.random.default_rng(0).permutation(len(images))
@@ -101,17 +101,17 @@ def train_step(optimizer, params, state, images, labels):
 
 @jax.jit
 def count_right(params: dict[str, jax.Array], images: jax.Array, labels: jax.Array) -> jax.Array:
-    """How many of the ranks' images together are recognised."""
+    """Return the number of recognised images, of all ranks together."""
     return distrun.allreduce((predict(params, images).argmax(1) == labels).sum(), distrun.Sum)
 
 
 def evaluate(params: dict[str, jax.Array], data: tuple[np.ndarray, np.ndarray]) -> float:
-    """The accuracy on all of `data`: each rank counts in its part, and the counts are added up."""
+    """Return the accuracy on all of `data`: each rank counts in its part, and the counts are added up."""
     images, labels = (part[distrun.rank() :: distrun.size()] for part in data)
     return float(count_right(params, images, labels)) / len(data[0])
 
 
-# The checks ------------------------------------------------------------------------------------------------------------
+# The checks -----------------------------------------------------------------------------------------------------------
 
 
 def equals_one_process(data: tuple[np.ndarray, np.ndarray], steps: int = 10, rows: int = 16) -> bool:

@@ -74,7 +74,7 @@ def main() -> None:
 
 
 def digits() -> tuple[tuple[np.ndarray, np.ndarray], tuple[np.ndarray, np.ndarray]]:
-    """The 1797 images that come with scikit-learn, divided into training and test data the same way on every rank."""
+    """Return scikit-learn's 1797 images, divided into training and test data in the same way on every rank."""
     images, labels = load_digits(return_X_y=True)
     images = (images / 16).astype("float32").reshape(-1, 8, 8, 1)
     order = np.random.default_rng(0).permutation(len(images))
@@ -83,7 +83,7 @@ def digits() -> tuple[tuple[np.ndarray, np.ndarray], tuple[np.ndarray, np.ndarra
 
 
 def part_of(data: tuple[np.ndarray, np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
-    """This rank's rows: as many as the others', so the last few may be left out."""
+    """Return this rank's rows, as many as on each other rank; the last few may be left out."""
     rows = len(data[0]) // distrun.size()
     start = distrun.rank() * rows
     return data[0][start : start + rows], data[1][start : start + rows]
@@ -100,7 +100,7 @@ def loss() -> keras.Loss:
     return keras.losses.SparseCategoricalCrossentropy(from_logits=True)
 
 
-# The checks ------------------------------------------------------------------------------------------------------------
+# The checks -----------------------------------------------------------------------------------------------------------
 
 
 def equals_one_process(data: tuple[np.ndarray, np.ndarray], steps: int = 10, rows: int = 16) -> bool:

@@ -4,9 +4,9 @@
     distrun -np 4 python keras_mlm.py             four; with `-H a:2,b:2` on two hosts
     distrun -np 4 python keras_mlm.py --text *.txt --save bert.keras
 
-It needs `pip install keras-hub` and a backend of Keras: TensorFlow, or the one that KERAS_BACKEND names. What a training
-script needs for distrun is marked 1 to 7. `--check` proves the point: all ranks end with the same bits, and learn step by step
-like one process that has the batches of all.
+It needs `pip install keras-hub` and a backend of Keras: TensorFlow, or the one that KERAS_BACKEND names. What a
+training script needs for distrun is marked 1 to 7. `--check` proves the point: all ranks end with the same bits, and
+learn step by step like one process that has the batches of all.
 """
 
 import argparse
@@ -88,11 +88,11 @@ def main() -> None:
         )
 
 
-# The text --------------------------------------------------------------------------------------------------------------
+# The text -------------------------------------------------------------------------------------------------------------
 
 
 def examples(files: list[Path] | None, size: int) -> tuple[Data, Data]:
-    """What to learn from, and every tenth sequence to test with: the same on every rank."""
+    """Return sequences to learn from and, every tenth one, to test with: the same on every rank."""
     texts = [path.read_text(errors="replace") for path in files] if files else topics.values()
     words = [word for text in texts for word in re.findall(r"\w+|[^\w\s]", text.lower())]
     sequences = np.array(words[: len(words) // LENGTH * LENGTH]).reshape(-1, LENGTH)
@@ -104,7 +104,7 @@ def examples(files: list[Path] | None, size: int) -> tuple[Data, Data]:
 
 
 def masked(tokens: np.ndarray, size: int) -> Data:
-    """Inputs of the model, and the words to find. As in BERT, of ten words to fill in one is left and one is another."""
+    """Return inputs of the model and the words to find. As in BERT, a tenth of them is left, a tenth replaced."""
     random = np.random.default_rng(SEED)
     positions = np.sort(random.permuted(np.tile(np.arange(LENGTH), (len(tokens), 1)), axis=1)[:, :MASKED])
     words = np.take_along_axis(tokens, positions, axis=1)
@@ -121,7 +121,7 @@ def masked(tokens: np.ndarray, size: int) -> Data:
     return inputs, words
 
 
-# The model -------------------------------------------------------------------------------------------------------------
+# The model ------------------------------------------------------------------------------------------------------------
 
 
 def bert(args: argparse.Namespace) -> keras.Model:
@@ -143,7 +143,7 @@ def bert(args: argparse.Namespace) -> keras.Model:
 
 @keras.saving.register_keras_serializable("keras_mlm")
 class WarmedUpDecay(keras.optimizers.schedules.PolynomialDecay):
-    """Falls to zero in a line, after a rise in the first twentieth of the steps, without which BERT learns nothing."""
+    """A linear decay to zero, after a rise in the first twentieth of the steps, without which BERT learns nothing."""
 
     def __call__(self, step: Any) -> Any:
         risen = (keras.ops.cast(step, "float32") + 1.0) / (self.decay_steps / 20)
@@ -158,7 +158,7 @@ def prepare(model: keras.Model, optimizer: keras.optimizers.Optimizer) -> None:
     model.compile(optimizer, keras.losses.SparseCategoricalCrossentropy(from_logits=True), metrics=["accuracy"])
 
 
-# The checks ------------------------------------------------------------------------------------------------------------
+# The checks -----------------------------------------------------------------------------------------------------------
 
 
 class Curve(keras.callbacks.Callback):
@@ -178,7 +178,7 @@ class Curve(keras.callbacks.Callback):
 
 
 def losses_alone(args: argparse.Namespace, start: list[np.ndarray], data: Data, steps: int) -> list[float]:
-    """The same training in this process alone, on batches that hold what all ranks have in theirs."""
+    """Repeat the training in this process alone, on the combined batches of all ranks; return the losses."""
     inputs, words = data
     batch = args.batch_size * distrun.size()
     plan = Plan(Division(0, 1, batch, shuffle=True, seed=SEED, drop_remainder=True), len(words))

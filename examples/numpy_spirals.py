@@ -1,4 +1,4 @@
-"""Two spirals, told apart by a small network in plain numpy: what distrun does, without a framework around it.
+"""Two spirals, told apart by a small network in plain numpy: data-parallel training without a framework.
 
     python numpy_spirals.py                  one process
     distrun -np 4 python numpy_spirals.py    four; each takes a quarter of every batch
@@ -50,7 +50,7 @@ def main() -> None:
 def train(
     weights: Weights, points: np.ndarray, labels: np.ndarray, steps: int, lr: float, rank: int, size: int
 ) -> Weights:
-    """Return the weights after `steps` steps of Adam, on this rank's part of each batch and the ranks' mean gradient."""
+    """Return the weights after `steps` steps of Adam on this rank's parts of batches, by the ranks' mean gradients."""
     first, second = ([np.zeros_like(array) for array in weights] for _ in range(2))  # moments of the gradients
     for step in range(1, steps + 1):
         batch = (np.arange(BATCH) + step * BATCH) % len(points)

@@ -1,4 +1,4 @@
-"""Handwritten digits with a tf.GradientTape on any number of ranks: what a training loop of one's own needs, marked 1 to 6.
+"""Handwritten digits with a tf.GradientTape on any number of ranks: what your own training loop needs, marked 1 to 6.
 
     python tensorflow_tape_digits.py                  one process, as before
     distrun -np 4 python tensorflow_tape_digits.py    four; with `-H a:2,b:2` on two hosts
@@ -66,7 +66,7 @@ def main() -> None:
 
 
 def training_step(model, optimizer, wrap=distrun.DistributedGradientTape):
-    """A function that trains the model on a batch."""
+    """Return a function that trains the model on a batch."""
     loss_of = tf.keras.losses.SparseCategoricalCrossentropy(from_logits=True)
 
     @tf.function
@@ -82,7 +82,7 @@ def training_step(model, optimizer, wrap=distrun.DistributedGradientTape):
 
 
 def digits():
-    """The 1797 images that come with scikit-learn, divided into training and test data the same way on every rank."""
+    """Return scikit-learn's 1797 images, divided into training and test data in the same way on every rank."""
     images, labels = load_digits(return_X_y=True)
     images = (images / 16).astype("float32").reshape(-1, 8, 8, 1)
     order = np.random.default_rng(0).permutation(len(images))
@@ -104,17 +104,17 @@ def network(dtype="float32"):
 
 
 def evaluate(model, data) -> float:
-    """The accuracy on all of `data`: each rank counts in its part, and the counts are added up."""
+    """Return the accuracy on all of `data`: each rank counts in its part, and the counts are added up."""
     images, labels = (array[distrun.rank() :: distrun.size()] for array in data)
     right = tf.math.count_nonzero(tf.argmax(model(images), 1) == labels)
     return int(distrun.allreduce(right, op=distrun.Sum, name="right")) / len(data[0])
 
 
-# The checks ------------------------------------------------------------------------------------------------------------
+# The checks -----------------------------------------------------------------------------------------------------------
 
 
 def equals_one_process(data, steps=10, rows=16) -> bool:
-    """Train twice from the same start, in double precision: by all ranks together, and plainly on the combined batches."""
+    """Train twice from one start, in double precision: by all ranks together, and plainly on the combined batches."""
     together, alone = network("float64"), network("float64")
     distrun.broadcast_variables(together.variables, root_rank=0)
     alone.set_weights(together.get_weights())

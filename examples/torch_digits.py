@@ -77,7 +77,7 @@ def main() -> None:
 
 
 def digits() -> tuple[TensorDataset, TensorDataset]:
-    """The 1797 images that come with scikit-learn, divided into training and test data the same way on every rank."""
+    """Return scikit-learn's 1797 images, divided into training and test data in the same way on every rank."""
     images, labels = load_digits(return_X_y=True)
     data = TensorDataset(torch.tensor(images / 16, dtype=torch.float32).view(-1, 1, 8, 8), torch.tensor(labels))
     order = torch.randperm(len(data), generator=torch.Generator().manual_seed(0))
@@ -95,7 +95,7 @@ def network() -> torch.nn.Sequential:
 
 
 def evaluate(model: torch.nn.Module, data: TensorDataset, device: torch.device) -> float:
-    """The accuracy on all of `data`: each rank counts in its part, and the counts are added up."""
+    """Return the accuracy on all of `data`: each rank counts in its part, and the counts are added up."""
     images, labels = data[distrun.rank() :: distrun.size()]
     with torch.no_grad():
         right = (model(images.to(device)).argmax(1) == labels.to(device)).sum()
@@ -111,11 +111,11 @@ def load(path: str, model: torch.nn.Module, optimizer: torch.optim.Optimizer) ->
     optimizer.load_state_dict(state["optimizer"])
 
 
-# The checks ------------------------------------------------------------------------------------------------------------
+# The checks -----------------------------------------------------------------------------------------------------------
 
 
 def equals_one_process(data: TensorDataset, device: torch.device, steps: int = 10, rows: int = 16) -> bool:
-    """Train twice from the same start, in double precision: by all ranks together, and plainly on the combined batches."""
+    """Train twice from one start, in double precision: by all ranks together, and plainly on the combined batches."""
     together, alone = network().double().to(device), network().double().to(device)
     distrun.broadcast_parameters(together.state_dict(), root_rank=0)
     alone.load_state_dict(together.state_dict())

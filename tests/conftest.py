@@ -41,7 +41,7 @@ COLUMNS = ("tensorflow", "jax", "torch")
 if visible_gpus(os.environ):  # most tests have more ranks than a machine has GPUs
     os.environ.setdefault("DISTRUN_SHARE_GPUS", "1")
 
-# Signals ------------------------------------------------------------------------------------------------------------------
+# Signals --------------------------------------------------------------------------------------------------------------
 
 _SIGNALS = (signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2, signal.SIGCHLD)
 
@@ -58,7 +58,7 @@ def _default_signals() -> Iterator[None]:
         signal.signal(signum, handler or signal.SIG_DFL)
 
 
-# Ranks of several hosts, all of them this machine ---------------------------------------------------------------------------
+# Ranks of several hosts, all of them this machine ---------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -149,7 +149,7 @@ def run_ranks(
     return run
 
 
-# Ranks with simulated GPUs ---------------------------------------------------------------------------------------------------
+# Ranks with simulated GPUs --------------------------------------------------------------------------------------------
 
 
 def _simulated_environ(gpus: int, folder: Path, kernels: Path) -> dict[str, str]:
@@ -190,7 +190,7 @@ def gpu_job(
     return run
 
 
-# The feature matrix ---------------------------------------------------------------------------------------------------------
+# The feature matrix ---------------------------------------------------------------------------------------------------
 
 
 @dataclass

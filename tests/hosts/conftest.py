@@ -56,7 +56,7 @@ def call(*command: str, check: bool = True) -> str:
 
 
 def make_key(file: Path) -> Path:
-    """A new pair of keys; returns the public one's file."""
+    """Make a new pair of keys; return the public one's file."""
     file.unlink(missing_ok=True)
     call("ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(file))
     return file.with_name(file.name + ".pub")
@@ -108,7 +108,7 @@ class RemoteHost:
                     raise RuntimeError(log.read_text()) from None
 
     def cut(self) -> None:
-        """Drop all packets from now on, without a word to anybody."""
+        """Drop all packets from now on, silently."""
         call("ip", "link", "set", self._link, "down")
 
     def mend(self) -> None:
@@ -116,7 +116,7 @@ class RemoteHost:
         call("ip", "link", "set", self._link, "up")
 
     def processes(self) -> list[psutil.Process]:
-        """The living processes of the host besides its sshd."""
+        """Return the living processes of the host besides its sshd."""
         found = []
         for pid in call("ip", "netns", "pids", self._namespace).split():
             try:
@@ -128,12 +128,12 @@ class RemoteHost:
         return found
 
     def agent(self) -> psutil.Process:
-        """The process of the agent."""
+        """Return the process of the agent."""
         (agent,) = (item for item in self.processes() if "distrun.runner.agent" in item.cmdline())
         return agent
 
     def assert_gone(self, seconds: float = DEADLINE) -> None:
-        """Nothing is left on the host, at the latest after so many seconds."""
+        """Wait until nothing is left on the host; fail after the given seconds."""
         assert psutil.wait_procs(self.processes(), timeout=seconds)[1] == []
         assert self.processes() == []
 
@@ -141,7 +141,7 @@ class RemoteHost:
         return " ".join(self.key.with_name(self.key.name + ".pub").read_text().split()[:2])
 
     def known(self) -> str:
-        """Its line in known_hosts."""
+        """Return the host's line in known_hosts."""
         name = self.address if self.port == 22 else f"[{self.address}]:{self.port}"
         return f"{name} {self.public_key()}\n"
 
@@ -157,7 +157,7 @@ class RemoteHost:
 
 
 def _missing() -> str | None:
-    """Why hosts cannot be made here."""
+    """Return why hosts cannot be made here, or None."""
     if os.geteuid() != 0:
         return "hosts of namespaces need root"
     missing = [package for tool, package in _PACKAGES.items() if shutil.which(tool, path=_PATH) is None]
@@ -171,7 +171,7 @@ def _missing() -> str | None:
 
 
 class Network:
-    """The bridge, this machine's place on it, and the hosts."""
+    """The bridge, this machine's interface on it, and the hosts."""
 
     def __init__(self, directory: Path, number: int | None = None) -> None:
         """Args: for keys and logs; the third number of the addresses, so that a process can have several networks."""

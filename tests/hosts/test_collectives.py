@@ -15,7 +15,8 @@ import json, distrun, psutil
 distrun.init()
 distrun.barrier()
 found = psutil.Process().net_connections("tcp")
-print(json.dumps([distrun.rank(), sorted({c.raddr.ip for c in found if c.raddr}), [c.laddr for c in found if not c.raddr]]))
+remote = sorted({c.raddr.ip for c in found if c.raddr})
+print(json.dumps([distrun.rank(), remote, [c.laddr for c in found if not c.raddr]]))
 distrun.barrier()
 """
 
@@ -51,7 +52,7 @@ def test_three_hosts_of_which_one_has_the_launcher(run, program):
 
 
 def test_a_link_that_drops_packets_makes_nothing_wrong(run, alpha, beta):
-    """A narrow link whose queue overflows all the time."""
+    """The link is slow, and its queue overflows all the time."""
     narrow = ("root", "tbf", "rate", "300mbit", "burst", "20kb", "limit", "30kb")
     for host in (alpha, beta):
         call("ip", "netns", "exec", host._namespace, "tc", "qdisc", "replace", "dev", "eth0", *narrow)

@@ -34,13 +34,13 @@ def doctor(distrun, network):
 
 
 def steps(report, host):
-    """The steps of a host, by their names."""
+    """Return the steps of a host, by their names."""
     (found,) = (item for item in report["hosts"] if item["host"] == host)
     return {step["step"]: step for step in found["steps"]}
 
 
 def failure(report, host):
-    """The step at which a host failed; those before it went well, and those after it were not tried."""
+    """Return the step at which a host failed, checking that earlier ones went well and later ones were not tried."""
     found = steps(report, host)
     names = list(found)
     assert names == STEPS + LOOKS
@@ -51,7 +51,7 @@ def failure(report, host):
 
 
 def run_by_hand(step, home):
-    """The command that shows the same, as the user would type it."""
+    """Run the command that the report recommends, as the user would type it."""
     environ = {**os.environ, "HOME": str(home.directory)}
     return subprocess.run(["sh", "-c", step["command"]], env=environ, check=False, capture_output=True, text=True)
 
@@ -175,7 +175,7 @@ def test_a_python_without_distrun_or_with_an_old_one(doctor, alpha, tmp_path, mo
 
 
 def wrapper(tmp_path, code):
-    """A Python that executes some code first."""
+    """Return a Python that executes some code first."""
     (tmp_path / "sitecustomize.py").write_text(code)
     python = tmp_path / "python"
     python.write_text(f'#!/bin/sh\nPYTHONPATH={tmp_path} exec {sys.executable} "$@"\n')
@@ -280,7 +280,7 @@ def test_a_slow_link_is_called_out_in_its_direction(doctor):
 
 @pytest.fixture
 def firewall(alpha, beta) -> Iterator[None]:
-    """alpha has no way to beta, nor beta to alpha; the launcher reaches both."""
+    """Drop packets between alpha and beta; the launcher reaches both."""
     routes = [
         (one, f"{address}/{bits}")
         for one, other in ((alpha, beta), (beta, alpha))
@@ -347,7 +347,7 @@ def test_garbage_on_the_command_line_is_a_usage_error(distrun):
 
 @pytest.fixture
 def narrow_alpha(alpha, beta) -> Iterator[None]:
-    """On the way from alpha to beta, large packets are lost without a word; SSH goes another way."""
+    """Silently lose large packets from alpha to beta; SSH takes another way."""
     tc = f"ip netns exec {alpha._namespace} tc"
     for command in (
         f"{tc} qdisc add dev eth0 root handle 1: htb",
@@ -372,7 +372,7 @@ def test_a_link_that_loses_large_packets_is_named_with_the_usual_cause(doctor):
 
 
 def test_a_host_that_dies_while_it_is_examined_does_not_stop_the_others(distrun, alpha, beta, tmp_path):
-    code = "import distrun.runner.doctor.machine_facts, os\ndistrun.runner.doctor.machine_facts.gather = lambda: os._exit(3)\n"
+    code = "import os\nfrom distrun.runner.doctor import machine_facts\nmachine_facts.gather = lambda: os._exit(3)\n"
     root = os.path.dirname(os.path.dirname(os.path.dirname(__file__)))
     code = f"import os, sys\nsys.path.insert(0, {root!r})\nif os.uname().nodename == 'alpha':\n    " + code.replace(
         "\n", "\n    "

@@ -1,4 +1,4 @@
-"""Scripts that know nothing of distrun, unchanged on two hosts: PyTorch, JAX and TensorFlow with their own collectives."""
+"""Scripts that do not use distrun, unchanged on two hosts: PyTorch, JAX and TensorFlow with their own collectives."""
 
 from __future__ import annotations
 

@@ -41,7 +41,7 @@ distrun.init()
 
 
 def silence(host, other):
-    """What `host` sends to `other` goes astray from now on; everybody else still hears both."""
+    """Drop packets from `host` to `other` from now on; the other machines still receive from both."""
     for address in (other.address, other.address6):
         astray = ("lladdr", "02:00:00:00:00:01", "dev", "eth0", "nud", "permanent")
         call("ip", "-n", host._namespace, "neigh", "replace", address, *astray, check=False)
@@ -53,7 +53,7 @@ def listen_again(host, other):
 
 
 def stories(job):
-    """The sentences in which the launcher says what went wrong."""
+    """Return the sentences in which the launcher says what went wrong."""
     return [line for line in job.stderr.data.decode().splitlines() if line.startswith("distrun: ")]
 
 

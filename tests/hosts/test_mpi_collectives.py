@@ -1,4 +1,4 @@
-"""Ranks that mpirun started on two hosts: every collective through MPI and through TCP, and what becomes of failures."""
+"""Ranks that mpirun started on two hosts: every collective through MPI and through TCP, and failures."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ class Mpirun:
         self._own = {"OMPI_MCA_btl_sm_backing_directory": str(directory)}
 
     def start(self, place: str, *program: str, options: tuple[str, ...] = (), **environ: str) -> str:
-        """Run Python with these arguments on all ranks, to the end: exit status 0 or not, and all they said."""
+        """Run Python with these arguments on all ranks, to the end; return the exit status and the output."""
         hosts, size = PLACES[place]
         passed = {"OMP_NUM_THREADS": "1", "DISTRUN_STALL_TIMEOUT": "60", **environ}
         subnet = f"{self._network.address.rpartition('.')[0]}.0/24"
@@ -112,7 +112,7 @@ class Mpirun:
         return f"exit status {done.returncode}\n{done.stdout}"
 
     def run(self, *arguments: str, **options: str) -> str:
-        """The same for a program that checks everything itself and succeeds."""
+        """Run a program that checks everything itself, and succeeds."""
         said = self.start(*arguments, **options)
         assert said.startswith("exit status 0\n"), said[-10000:]
         return said

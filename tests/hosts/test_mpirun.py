@@ -1,4 +1,4 @@
-"""mpirun as the launcher on several hosts: it starts the ranks by SSH, and we look after it."""
+"""mpirun as the launcher on several hosts: it starts the ranks by SSH, and distrun supervises it."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _SEARCH = f"{Path(sys.executable).parent}:{os.environ.get('PATH', os.defpath)}"
 
 
 def hung_forks():
-    """The daemons of Open MPI that hang between fork and exec: Open MPI 5.0 does this by itself, once in some 60 starts."""
+    """Return the daemons of Open MPI that hang between fork and exec: with Open MPI 5.0 once in some 60 starts."""
     found = []
     for process in psutil.process_iter():
         try:
@@ -42,10 +42,10 @@ def hung_forks():
 
 
 def again_if_open_mpi_hangs(test):
-    """A test that is repeated when it failed for such a fork, the death of which ends the job."""
+    """Repeat a test that failed because of such a fork: killing it ends the job."""
 
     @functools.wraps(test)
-    def patient(*arguments, **keywords):
+    def repeated(*arguments, **keywords):
         for _ in range(3):
             try:
                 return test(*arguments, **keywords)
@@ -59,7 +59,7 @@ def again_if_open_mpi_hangs(test):
                     host.assert_gone()
         return test(*arguments, **keywords)
 
-    return patient
+    return repeated
 
 
 @again_if_open_mpi_hangs

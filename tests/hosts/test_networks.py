@@ -1,4 +1,4 @@
-"""Where ranks of several hosts meet, and what they talk over."""
+"""The rendezvous of ranks on several hosts, and the network that they use."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ print(json.dumps([os.environ.get(name) for name in names]))
 
 @pytest.fixture
 def meet(python, tmp_path):
-    """The command of ranks that meet at the rendezvous and print what they were told of it."""
+    """Return the command of ranks that join the rendezvous and print what they were told of it."""
     os.mkfifo(tmp_path / "listening")
     return [*python(MEET), str(tmp_path / "listening")]
 
 
 def met(job):
-    """What the ranks were told, the same for all, but for the names of interfaces."""
+    """Return what the ranks were told, the same for all except for the names of interfaces."""
     assert job.wait() == 0, job.stderr.data
     lines = [json.loads(line) for line in job.stdout.data.splitlines()]
     assert len(lines) == 2

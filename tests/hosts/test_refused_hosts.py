@@ -13,7 +13,7 @@ from hosts_conftest import make_key
 
 
 def complaint(job, *hosts):
-    """What the user reads when no rank was started."""
+    """Return the message to the user when no rank was started."""
     assert job.wait() == 2, job.stderr.data
     text = job.stderr.data.decode()
     assert "Traceback" not in text

@@ -1,4 +1,4 @@
-"""What happens to ranks on other hosts when something goes wrong, and that nothing is left of them afterwards."""
+"""Faults of ranks on other hosts: how the job ends, and that nothing is left of it afterwards."""
 
 from __future__ import annotations
 
@@ -36,7 +36,8 @@ def test_a_killed_remote_rank_is_the_story(distrun, python, alpha, beta):
 
 
 def test_the_exit_code_and_last_words_come_from_the_other_host(distrun, python, alpha, beta):
-    code = "import os, sys, time\nif os.environ['RANK'] == '0': sys.stderr.write('alas\\n'); sys.exit(42)\ntime.sleep(1000)"
+    fail = "sys.stderr.write('alas\\n'); sys.exit(42)"
+    code = f"import os, sys, time\nif os.environ['RANK'] == '0': {fail}\ntime.sleep(1000)"
     job = distrun("-H", "alpha:1,beta:1", *python(code))
     assert job.wait() == 42
     assert job.stderr.data.endswith(b"    alas\n")
@@ -125,7 +126,7 @@ def test_an_sshd_that_ends_is_a_connection_that_is_gone(distrun, python, alpha):
 
 
 def test_an_agent_that_hangs_is_ended_with_its_ranks(distrun, python, alpha, beta):
-    """The connection lives, but nobody answers; what is there is ended by a second program on the same connection."""
+    """The connection lives, but nobody answers: a second program on it ends the agent and its ranks."""
     job = distrun("-H", "alpha:1,beta:1", "--keepalive", "2", *python(SLEEP))
     job.stdout.wait_for(b"ready", 2)
     alpha.agent().suspend()

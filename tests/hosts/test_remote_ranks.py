@@ -15,7 +15,7 @@ SHOW = (
 
 
 def shown(job):
-    """What ranks executing SHOW have shown, in rank order."""
+    """Return the outputs of ranks that execute SHOW, in rank order."""
     return sorted(map(json.loads, job.stdout.data.splitlines()), key=lambda item: int(item[0]["RANK"]))
 
 

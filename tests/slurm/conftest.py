@@ -1,7 +1,7 @@
 """A real Slurm for tests: munge, a controller on this machine, and the hosts of tests/hosts as its two nodes.
 
-Everything is started without systemd, with a configuration, sockets, keys and state of its own in a temporary directory,
-and is gone afterwards.
+Everything is started without systemd, with a configuration, sockets, keys and state of its own in a temporary
+directory, and is gone afterwards.
 """
 
 from __future__ import annotations
@@ -95,7 +95,7 @@ class Cluster:
 
     @property
     def environ(self) -> dict[str, str]:
-        """What finds this Slurm and no other."""
+        """Return the environment in which programs find this Slurm and no other."""
         clean = {name: value for name, value in os.environ.items() if not name.startswith(("SLURM", "SRUN", "SBATCH"))}
         return {**clean, "SLURM_CONF": str(self.config), "PATH": _PATH}
 
@@ -107,19 +107,19 @@ class Cluster:
         return done.stdout
 
     def jobs(self) -> list[str]:
-        """The numbers of the jobs that are not over."""
+        """Return the numbers of the jobs that are not over."""
         return self.run("squeue", "-h", "-o", "%A").split()
 
     def processes(self, host: RemoteHost) -> list[psutil.Process]:
-        """The processes on a node besides Slurm's daemons."""
+        """Return the processes on a node besides Slurm's daemons."""
         return [item for item in host.processes() if not _is_slurm(item)]
 
     def all_processes(self) -> list[psutil.Process]:
-        """Those of all nodes."""
+        """Return the processes on all nodes besides Slurm's daemons."""
         return list(itertools.chain.from_iterable(map(self.processes, self.network.hosts.values())))
 
     def agents(self) -> dict[str, psutil.Process]:
-        """The agents that run on the nodes, by node."""
+        """Return the agents that run on the nodes, by node."""
         return {
             host.name: process
             for host in self.network.hosts.values()
@@ -128,7 +128,7 @@ class Cluster:
         }
 
     def assert_no_process(self, seconds: float = DEADLINE) -> None:
-        """None is left on any node, at the latest after so many seconds."""
+        """Wait until no process is left on any node; fail after the given seconds."""
         assert psutil.wait_procs(self.all_processes(), timeout=seconds)[1] == []
         assert self.all_processes() == []
 
@@ -173,7 +173,7 @@ class Cluster:
                 nodes="\n".join(nodes),
             )
         )
-        # The mounts of a namespace may lack the control groups; version 1 is content with that as long as nothing uses it.
+        # The mounts of a namespace may lack the control groups, which version 1 accepts as long as nothing uses them.
         self.config.with_name("cgroup.conf").write_text("CgroupPlugin=cgroup/v1\nCgroupAutomount=no\n")
         names = "".join(f"{host.address} {host.name}\n" for host in self.network.hosts.values())
         own = f"127.0.0.1 localhost\n{self.network.address} {socket.gethostname()}\n"
@@ -245,13 +245,13 @@ def _free_port() -> int:
 
 
 def _free_number() -> int:
-    """One that no network has; not what tests/hosts would choose in the same process."""
+    """Return a number that no network has, and that tests/hosts would not choose in the same process."""
     numbers = ((os.getpid() + 125 + step) % 250 for step in range(100))
     return next(number for number in numbers if not Path(f"/sys/class/net/dr{number}").exists())
 
 
 def _missing() -> str | None:
-    """Why there can be no Slurm here."""
+    """Return why there can be no Slurm here, or None."""
     missing = [package for tool, package in _PACKAGES.items() if shutil.which(tool, path=_PATH) is None]
     if missing and (os.environ.get("DISTRUN_TEST_APT") == "1" or os.environ.get("CI")):
         subprocess.run(["apt-get", "update", "-qq"], check=False)
@@ -281,7 +281,7 @@ def slurm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
 
 
 class Allocation:
-    """Both nodes with two tasks each, as a shell within `salloc` has them."""
+    """An allocation of both nodes with two tasks each, as a shell within `salloc` has it."""
 
     def __init__(self, cluster: Cluster, *options: str) -> None:
         show = "import os, sys; print(dict(os.environ), flush=True); sys.stdin.read()"
@@ -296,7 +296,7 @@ class Allocation:
         self.job = self.environ["SLURM_JOB_ID"]
 
     def end(self) -> None:
-        """Give the nodes back; twice does no harm."""
+        """Give the nodes back; a second call does nothing."""
         if self._salloc.returncode is None:
             self._salloc.communicate(timeout=DEADLINE)
 
@@ -341,7 +341,7 @@ def submit(slurm: Cluster, tmp_path: Path) -> Iterator[Callable[..., Batch]]:
 
 
 class Batch:
-    """A script that was submitted, with a `distrun` in it."""
+    """A submitted script that runs `distrun`."""
 
     def __init__(self, cluster: Cluster, directory: Path, arguments: tuple[str, ...]) -> None:
         self._cluster = cluster
@@ -360,15 +360,15 @@ class Batch:
 
     @property
     def output(self) -> str:
-        """What was printed until now."""
+        """Return the output so far."""
         return self._output.read_text() if self._output.exists() else ""
 
     def wait_for(self, text: str, count: int = 1) -> None:
-        """Wait until the text has been printed so often."""
+        """Wait until the text has been printed `count` times."""
         _wait(lambda: self.output.count(text) >= count, f"{text!r} did not appear {count} times")
 
     def wait(self) -> int:
-        """Wait for its end; returns the exit status of the script."""
+        """Wait until the script ends; return its exit status."""
         status = self._sbatch.wait(DEADLINE)
         self._sbatch.stdout.close()
         return status

@@ -41,7 +41,8 @@ def test_every_slot_of_the_allocation_gets_a_rank(distrun, python, allocation, s
 def test_ranks_may_use_all_cores_and_do_not_take_themselves_for_tasks_of_srun(distrun, python, slurm):
     code = """
 import os
-print(len(os.sched_getaffinity(0)), [name for name in os.environ if name.startswith(('SLURM_STEP', 'SLURM_PROC', 'PMI'))])
+tasks = ('SLURM_STEP', 'SLURM_PROC', 'PMI')
+print(len(os.sched_getaffinity(0)), [name for name in os.environ if name.startswith(tasks)])
 """
     job = distrun("--no-tag-output", *python(code), SLURM_CPU_BIND="map_cpu:0", SLURM_MEM_PER_CPU="10", SRUN_DEBUG="5")
     assert job.wait() == 0, job.stderr.data
@@ -119,7 +120,11 @@ def test_the_ssh_launcher_takes_the_hosts_of_the_allocation_too(distrun):
 
 def test_every_byte_comes_through(distrun, python):
     """Frames have no ends of lines, which srun would wait for, and all bytes."""
-    code = "import os, sys; data = sys.stdin.buffer.read(); sys.stdout.buffer.write(data if os.environ['RANK'] == '3' else b'')"
+    code = """
+import os, sys
+data = sys.stdin.buffer.read()
+sys.stdout.buffer.write(data if os.environ['RANK'] == '3' else b'')
+"""
     read, write = os.pipe()
     job = distrun("--stdin", "3", "--no-tag-output", *python(code), stdin=read)
     os.close(read)
@@ -159,7 +164,8 @@ def test_no_secret_is_on_a_command_line(distrun, python, slurm):
 
 
 def test_the_exit_code_and_last_words_come_from_the_other_node(distrun, python, slurm):
-    code = "import os, sys, time\nif os.environ['RANK'] == '3': sys.stderr.write('alas\\n'); sys.exit(42)\ntime.sleep(1000)"
+    fail = "sys.stderr.write('alas\\n'); sys.exit(42)"
+    code = f"import os, sys, time\nif os.environ['RANK'] == '3': {fail}\ntime.sleep(1000)"
     job = distrun(*python(code))
     assert job.wait() == 42
     assert job.stderr.data.endswith(b"    alas\n")

@@ -1,4 +1,4 @@
-"""`srun python train.py` on a real Slurm, without any launcher of ours: the ranks find and trust each other by themselves."""
+"""`srun python train.py` on a real Slurm, without distrun's launcher: ranks find and trust each other by themselves."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ EXPECTED = {
 
 @pytest.fixture
 def srun(slurm):
-    """Runs some Python by srun, on two nodes with two tasks each unless told otherwise."""
+    """Return a function that runs Python code by srun, on two nodes with two tasks each unless told otherwise."""
 
     def run(code, *options, **environ):
         where = options or ("--nodes=2", "--ntasks=4")

@@ -108,7 +108,7 @@ def alloc(size: int) -> MemoryPointer:
     return MemoryPointer(_PooledMemory(nbytes), 0)
 
 
-# Page-locked host memory ------------------------------------------------------------------------------------------------
+# Page-locked host memory ----------------------------------------------------------------------------------------------
 
 
 class PinnedMemory:

@@ -18,7 +18,7 @@ eventDefault, eventBlockingSync, eventDisableTiming, eventInterprocess = 0, 1, 2
 
 _TOTAL = 8 << 30
 
-# Devices ----------------------------------------------------------------------------------------------------------------
+# Devices --------------------------------------------------------------------------------------------------------------
 
 
 def getDevice() -> int:
@@ -54,7 +54,7 @@ def memGetInfo() -> tuple[int, int]:
     return _TOTAL - blocks.allocated(), _TOTAL
 
 
-# Memory -----------------------------------------------------------------------------------------------------------------
+# Memory ---------------------------------------------------------------------------------------------------------------
 
 
 def memcpyAsync(dst: int, src: int, size: int, kind: int, stream: int) -> None:
@@ -73,7 +73,7 @@ def memsetAsync(ptr: int, value: int, size: int, stream: int) -> None:
     queue.queue(Operation("filling", lambda: lambda: blocks.fill(ptr, value, nbytes), [], [(ptr, nbytes)]))
 
 
-# Streams ----------------------------------------------------------------------------------------------------------------
+# Streams --------------------------------------------------------------------------------------------------------------
 
 
 def streamCreateWithPriority(flags: int, priority: int) -> int:
@@ -114,7 +114,7 @@ def streamIsCapturing(stream: int) -> bool:
     return capture.is_capturing(integer(stream))
 
 
-# Events -----------------------------------------------------------------------------------------------------------------
+# Events ---------------------------------------------------------------------------------------------------------------
 
 
 def eventCreateWithFlags(flags: int) -> int:
