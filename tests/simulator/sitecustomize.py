@@ -36,7 +36,7 @@ _PATCHES = {"distrun.host.gpus": _show_gpus, "distrun.runtime.gpu.driver": _show
 
 
 class _Finder(importlib.abc.MetaPathFinder):
-    """Finds modules as Python does, and patches those in _PATCHES when they have been executed."""
+    """A finder of modules that patches those in _PATCHES when they have been executed."""
 
     def find_spec(self, fullname, path=None, target=None):
         if fullname not in _PATCHES:

@@ -1,4 +1,4 @@
-"""Arrays: shape and type over device memory. What they compute is left out: they are carried, copied and viewed."""
+"""Arrays: shape and type over device memory, which can be copied and viewed. Arithmetic is left out."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class ndarray:  # noqa: N801
 
     @property
     def flags(self) -> Any:
-        """Of a numpy array of the same form."""
+        """The flags of a numpy array with the same shape and strides."""
         return self._host().flags
 
     def __len__(self) -> int:
@@ -66,11 +66,12 @@ class ndarray:  # noqa: N801
 
     def __array__(self, *args: object, **kwargs: object) -> Any:
         raise TypeError(
-            "Implicit conversion to a NumPy array is not allowed. Please use `.get()` to construct a NumPy array explicitly."
+            "Implicit conversion to a NumPy array is not allowed. "
+            "Please use `.get()` to construct a NumPy array explicitly."
         )
 
     def _host(self) -> np.ndarray[Any, Any]:
-        """numpy's view of the memory, now."""
+        """Return numpy's view of the memory, now."""
         if not self.size:
             return np.empty(self.shape, self.dtype)
         desc = {
@@ -102,14 +103,14 @@ class ndarray:  # noqa: N801
         return self.reshape(-1, order=order)
 
     def __getitem__(self, index: Any) -> ndarray:
-        """A part, by integers and slices."""
+        """Return a part, by integers and slices."""
         part = self._host()[index if isinstance(index, tuple) else (index,)]
         if not isinstance(part, np.ndarray):
             part = self._host()[index : index + 1].reshape(())
         return self._viewed(part)
 
     def __setitem__(self, index: Any, value: ndarray) -> None:
-        """Copy a whole array of the same form and type, on the current stream."""
+        """Copy a whole array of the same shape and type, on the current stream."""
         if index is not Ellipsis or (value.shape, value.dtype) != (self.shape, self.dtype):
             raise NotImplementedError(f"[{index!r}] = {value!r}")
         if not self.size:
@@ -127,11 +128,11 @@ class ndarray:  # noqa: N801
         )
 
     def copy(self, order: str = "C") -> ndarray:
-        """A contiguous copy, made on the current stream."""
+        """Return a contiguous copy, made on the current stream."""
         return _upload(self._get(get_current_stream().ptr), self.dtype)
 
     def get(self, stream: Any = None, order: str = "C", out: Any = None, blocking: bool = True) -> np.ndarray[Any, Any]:
-        """A copy in host memory, made on `stream` or the current one."""
+        """Return a copy in host memory, made on `stream` or the current one."""
         result = self._get(get_current_stream().ptr if stream is None else stream.ptr)
         if out is None:
             return result
@@ -172,14 +173,15 @@ class ndarray:  # noqa: N801
     def __dlpack__(
         self, *, stream: Any = None, max_version: Any = None, dl_device: Any = None, copy: Any = None
     ) -> Any:
-        """A capsule that says that the memory is the host's, as it is."""
+        """Return a capsule that says that the memory is the host's, as it is."""
         if copy:
             raise BufferError("copy=True only supported for copy to CPU.")
         consumer = runtime.streamLegacy if stream is None else machine.integer(stream)
         current = get_current_stream()
         if consumer < -1:
             raise ValueError(
-                f"On CUDA, the valid stream for the DLPack protocol is -1, 1, 2, or any larger value, but {stream} was provided"
+                "On CUDA, the valid stream for the DLPack protocol is -1, 1, 2, or any larger value, "
+                f"but {stream} was provided"
             )
         if consumer >= 0 and consumer != (current.ptr or runtime.streamLegacy):
             event = Event()
@@ -194,7 +196,7 @@ class ndarray:  # noqa: N801
 
 
 class _Kept:
-    """Memory as numpy takes it, that keeps its owner alive."""
+    """Memory in a form that numpy takes, which keeps its owner alive."""
 
     def __init__(self, host: np.ndarray[Any, Any], owner: Any) -> None:
         self.__array_interface__ = host.__array_interface__
@@ -216,7 +218,7 @@ def _upload(host: np.ndarray[Any, Any], dtype: np.dtype[Any]) -> ndarray:
 
 
 def _copy_up(array: ndarray, host: np.ndarray[Any, Any], stream: int) -> None:
-    """From pageable memory, which CUDA has read when the call returns."""
+    """Copy from pageable memory, which CUDA has read when the call returns."""
     if not array.size:
         return
     staged = np.array(host, copy=True, order="C")
@@ -234,12 +236,12 @@ def _queue(name: str, target: int, source: int, nbytes: int, stream: int, keep: 
 
 
 def empty(shape: Any, dtype: Any = float, order: str = "C") -> ndarray:
-    """An uninitialised array."""
+    """Return an uninitialised array."""
     return ndarray(shape, dtype, order=order)
 
 
 def asarray(a: Any, dtype: Any = None, order: Any = None, *, copy: Any = None, blocking: bool = False) -> ndarray:
-    """An array with the content of `a`; no copy if that is on the device already."""
+    """Return an array with the content of `a`; no copy if that is on the device already."""
     record("asarray", get_current_stream().ptr)
     if not isinstance(a, ndarray) and hasattr(a, "__cuda_array_interface__"):
         a = _from_interface(a)
@@ -267,7 +269,7 @@ def _from_interface(a: Any) -> ndarray:
 
 
 class _Capsule:
-    """What numpy imports a capsule from."""
+    """An object with a DLPack capsule, from which numpy imports."""
 
     def __init__(self, capsule: Any) -> None:
         self._capsule = capsule
@@ -280,7 +282,7 @@ class _Capsule:
 
 
 def from_dlpack(array: Any, *, device: Any = None, copy: Any = None) -> ndarray:
-    """An array over another library's memory."""
+    """Return an array over another library's memory."""
     if device is not None:
         raise NotImplementedError("from_dlpack() does not support device yet.")
     kind, index = array.__dlpack_device__()
@@ -303,7 +305,7 @@ def from_dlpack(array: Any, *, device: Any = None, copy: Any = None) -> ndarray:
 
 
 def asnumpy(a: Any, stream: Any = None, order: str = "C", out: Any = None, *, blocking: bool = True) -> Any:
-    """A copy in host memory."""
+    """Return a copy in host memory."""
     if not isinstance(a, ndarray) and hasattr(a, "__cuda_array_interface__"):
         a = _from_interface(a)
     if isinstance(a, ndarray):

@@ -21,7 +21,7 @@ _MOST_BLOCKS = (2**31 - 1, 65535, 65535)
 
 
 def _argument(value: Any) -> np.ndarray[Any, Any]:
-    """A kernel's argument by value, as cupy makes it: an array of one element."""
+    """Return a kernel's argument by value, as cupy makes it: an array of one element."""
     if value is None:
         return np.zeros(1, np.int64)
     if isinstance(value, ndarray):
@@ -32,9 +32,9 @@ def _argument(value: Any) -> np.ndarray[Any, Any]:
         if value.size == 1:
             return value.copy()
         raise TypeError(
-            f"You are trying to pass a numpy.ndarray of shape {value.shape} as a kernel parameter. Only numpy.ndarrays of size "
-            "one can be passed by value. If you meant to pass a pointer to __global__ memory, you need to pass a cupy.ndarray "
-            "instead."
+            f"You are trying to pass a numpy.ndarray of shape {value.shape} as a kernel parameter. Only numpy.ndarrays "
+            "of size one can be passed by value. If you meant to pass a pointer to __global__ memory, you need to pass a "
+            "cupy.ndarray instead."
         )
     if type(value) is bool:
         return np.array([value])

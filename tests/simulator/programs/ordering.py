@@ -1,4 +1,4 @@
-"""Operations whose order on the device is all that makes them right.
+"""Operations that are right only because of their order on the device.
 
 The argument is a module of distrun that does not let streams wait for events here: `handles` (the user's stream for the
 operation), `gpu` (the operation for the user's stream) or `none`.

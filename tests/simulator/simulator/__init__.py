@@ -1,4 +1,4 @@
-"""The simulated GPU behind the `cupy` beside this package; what a test may ask of it is here."""
+"""The simulated GPU behind the `cupy` beside this package; its interface for tests."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Allocations: which addresses are whose, and whether what is queued still uses them when they are freed."""
+"""Allocations: the owners of addresses, and whether queued operations still use them when they are freed."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Block:
     """One allocation; `stream` is the one in whose order it may be used again, None for page-locked host memory."""
 
     def __init__(self, nbytes: int, stream: Stream | None, again: Block | None = None) -> None:
-        """The memory is new and full of 0xFF, or that of a freed block."""
+        """Take new memory, full of 0xFF, or that of a freed block."""
         self.room = (-(-nbytes // ALIGNMENT) + 1) * ALIGNMENT  # with a gap to what is next
         self._raw = raw = np.full(self.room + ALIGNMENT, FILLING, np.uint8) if again is None else again._raw
         offset = -raw.ctypes.data % ALIGNMENT
@@ -57,9 +57,9 @@ _random = random.Random(os.environ.get("SIMULATED_GPU_SEED", "0"))
 
 
 def allocate(nbytes: int, stream: Stream | None, may_grow: bool) -> Block | None:
-    """Memory that is full of 0xFF when the stream comes to it: every other time what it has freed, if that is as large.
+    """Return memory that is full of 0xFF when the stream comes to it: every other time some it has freed, if as large.
 
-    Unless the pool `may_grow`, it is always what was freed, or None.
+    Unless the pool `may_grow`, it is always freed memory, or None.
     """
     with lock:
         wanted = (nbytes, stream)
@@ -77,7 +77,7 @@ def allocate(nbytes: int, stream: Stream | None, may_grow: bool) -> Block | None
 
 
 def allocated() -> int:
-    """Bytes of device memory in use."""
+    """Return the bytes of device memory in use."""
     with lock:
         return sum(block.nbytes for block in _live.values() if block.stream is not None)
 
@@ -95,9 +95,10 @@ def free(block: Block) -> None:
         owner = block.stream
         late = [(s, op) for s, op in pending() if block in op.blocks and not (owner and owner.is_behind(s, op))]
         for stream, operation in late:
+            waits = "nobody waits" if owner is None else f"its stream {owner.handle:#x} does not wait"
             violate(
                 f"use after free: {block} is freed while stream {stream.handle:#x} has still to do {operation.name} "
-                f"with it, for which {'nobody waits' if owner is None else f'its stream {owner.handle:#x} does not wait'}"
+                f"with it, for which {waits}"
             )
         if block.is_overrun:
             violate(f"out of bounds: something has been written behind the end of an allocation of {block}")
@@ -109,7 +110,7 @@ def free(block: Block) -> None:
 
 
 def find(address: int) -> Block | None:
-    """The allocation that holds an address."""
+    """Return the allocation that holds an address."""
     with lock:
         place = bisect.bisect_right(_starts, address) - 1
         block = _live[_starts[place]] if place >= 0 else None
@@ -117,7 +118,7 @@ def find(address: int) -> Block | None:
 
 
 def check(name: str, ranges: Iterable[Range]) -> set[Block] | None:
-    """The allocations that an operation uses; reports what is freed, beyond an end or, if strict, nobody's.
+    """Return the allocations that an operation uses; report what is freed, beyond an end or, if strict, nobody's.
 
     None if it must not be done, because this process would crash.
     """
@@ -146,7 +147,7 @@ def _find_freed(address: int) -> Block | None:
 
 
 def referred(arguments: Sequence[np.ndarray[Any, Any]]) -> set[Block]:
-    """The allocations to which a kernel's arguments point, wherever in them."""
+    """Return the allocations to which a kernel's arguments point, wherever in them."""
     found: set[Block] = set()
     for argument in arguments:
         data = argument.tobytes()
@@ -157,7 +158,7 @@ def referred(arguments: Sequence[np.ndarray[Any, Any]]) -> set[Block]:
 
 
 def overlap(some: Sequence[Range], others: Sequence[Range]) -> Range | None:
-    """An overlap of two sets of ranges."""
+    """Return an overlap of two sets of ranges, or None."""
     for address, nbytes in some:
         for other, length in others:
             start, stop = max(address, other), min(address + nbytes, other + length)

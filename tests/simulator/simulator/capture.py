@@ -19,7 +19,7 @@ from simulator.machine import changed
 from simulator.streams import Operation, Record, Stream
 
 GLOBAL, THREAD_LOCAL, RELAXED = 0, 1, 2
-"""What a thread may do during captures, as cudaStreamCaptureMode numbers it."""
+"""The modes of a thread during captures, numbered as in cudaStreamCaptureMode."""
 
 
 class _Thread(threading.local):
@@ -66,7 +66,7 @@ class Capture:
             known[other] = max(sequence, known.get(other, 0))
 
     def spoil(self, status: int) -> CUDARuntimeError:
-        """Invalidate the capture; the error to raise."""
+        """Invalidate the capture; return the error to raise."""
         self.broken = True
         return CUDARuntimeError(status)
 
@@ -77,14 +77,14 @@ class Capture:
 
 
 class Graph:
-    """What was captured."""
+    """The captured operations."""
 
     def __init__(self, operations: list[Operation], stream: Stream) -> None:
         self.operations = operations
         self._stream = stream
 
     def launch(self, stream: Any = None) -> None:
-        """Queue all of it, in order, on a stream (an object with `ptr`, or a handle) or on the one where it was captured."""
+        """Queue all of it in order on a stream (an object with `ptr`, or a handle), by default that of the capture."""
         target = self._stream if stream is None else streams.stream_of(getattr(stream, "ptr", stream))
         for operation in self.operations:
             target.queue(Operation(operation.name, operation.make, operation.reads, operation.writes, operation.others))
@@ -121,7 +121,7 @@ def end_capture(stream: Any) -> Graph:
 
 
 def join(stream: Stream, record: Record) -> None:
-    """A stream waits for an event, and one of them is captured."""
+    """Let a stream wait for an event, where one of them is captured."""
     ours, theirs = stream.capture, record.capture
     if theirs is None:
         assert ours is not None
@@ -139,7 +139,7 @@ def join(stream: Stream, record: Record) -> None:
 
 
 def unsafe(spoils: bool = True) -> int:
-    """Before a call that CUDA takes for unsafe during a capture: 0, or the error, which has spoilt the capture."""
+    """Return 0 before a call that is safe now, else the error: CUDA forbids it during a capture, which is spoilt."""
     with changed:
         mine = [c for c in _captures if c.thread == threading.get_ident() and c.mode != RELAXED]
         others = [c for c in _captures if c.mode == GLOBAL]
@@ -150,13 +150,13 @@ def unsafe(spoils: bool = True) -> int:
 
 
 def check_unsafe() -> None:
-    """The same; raises the error."""
+    """Raise the error of `unsafe`, if there is one."""
     if status := unsafe():
         raise CUDARuntimeError(status)
 
 
 def exchange_mode(mode: int) -> int:
-    """Set the calling thread's mode; the one before."""
+    """Set the calling thread's mode; return the one before."""
     before, _thread.mode = _thread.mode, mode
     return before
 

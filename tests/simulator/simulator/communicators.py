@@ -32,12 +32,12 @@ class Refused(Exception):  # noqa: N818
 
 
 def version() -> int:
-    """NCCL's version as ncclGetVersion gives it."""
+    """Return NCCL's version as ncclGetVersion gives it."""
     return int(os.environ.get("SIMULATED_NCCL_VERSION", "23203"))
 
 
 def unique_id() -> bytes:
-    """The name of a new communicator, whose ranks meet in this process."""
+    """Return the name of a new communicator, whose hub is in this process."""
     return Hub().unique_id
 
 
@@ -81,7 +81,7 @@ class Call:
 
     @property
     def read(self) -> Range | None:
-        """What this rank gives."""
+        """The address range that this rank's part is read from."""
         nbytes, rank, size = self.count * itemsize(self.datatype), self.communicator.rank, self.communicator.size
         if self.name == "recv" or (self.name == "broadcast" and rank != self.root):
             return None
@@ -89,7 +89,7 @@ class Call:
 
     @property
     def write(self) -> Range | None:
-        """What this rank gets."""
+        """The address range that this rank's result is written to."""
         nbytes, rank, size = self.count * itemsize(self.datatype), self.communicator.rank, self.communicator.size
         if self.name == "send" or (self.name == "reduce" and rank != self.root):
             return None
@@ -110,12 +110,12 @@ _thread = _Thread()
 
 
 def group_start() -> None:
-    """Calls of this thread are held back from now on."""
+    """Hold back calls of this thread from now on."""
     _thread.depth += 1
 
 
 def group_end() -> None:
-    """The calls held back become one operation per communicator; none of them if one of them has failed."""
+    """Queue the calls held back as one operation per communicator, or none of them if one has failed."""
     if not _thread.depth:
         warn("ncclGroupEnd: not in a group call.")
         raise Refused(INVALID_USAGE)
@@ -137,7 +137,7 @@ class Communicator:
     """One rank of a communicator, on the device that was current when it was made."""
 
     def __init__(self, size: int, identity: bytes, rank: int) -> None:
-        """Returns when all ranks are there."""
+        """Return when all ranks have joined."""
         if size < 1 or not 0 <= rank < size or not identity.strip(b"\0") or len(identity) != ID_BYTES:
             raise Refused(INVALID_ARGUMENT)
         self.handle = next(_handles)
@@ -244,7 +244,7 @@ class Communicator:
             other.wait(first.record())
 
     def _make(self, calls: Sequence[Call]) -> Any:
-        """Number the calls, in the order in which this rank queues them; what is to be done."""
+        """Number the calls in the order in which this rank queues them; return the function that does them."""
         grouped = sum(not call.is_transfer for call in calls)
         with self._changed:
             self._outstanding += 1
@@ -295,7 +295,7 @@ class Communicator:
             pass  # somebody is gone: the operation hangs
 
     def _wait(self, keys: Sequence[Any]) -> bool:
-        """Wait for the results; False if the communicator was aborted."""
+        """Wait for the results; return False if the communicator was aborted."""
         with self._changed:
             self._changed.wait_for(lambda: self.aborted or all(key in self._done for key in keys))
             return not self.aborted
@@ -314,7 +314,7 @@ class Communicator:
         self._link.close()
 
     def abort(self) -> None:
-        """Leave at once; what waits on a stream returns, with whatever is in its memory."""
+        """Leave at once; operations that wait on a stream return, with whatever is in their memory."""
         with self._changed:
             self.aborted = True
             self._changed.notify_all()
@@ -322,7 +322,7 @@ class Communicator:
 
 
 def _spoil(calls: Sequence[Call]) -> None:
-    """Overwrite what the calls will write and none of them reads, so that who reads it too early sees it."""
+    """Overwrite memory that the calls write and do not read, so that reading it too early shows."""
     reads = [call.read for call in calls if call.read]
     for call in calls:
         if call.write and not blocks.overlap([call.write], reads):

@@ -49,7 +49,7 @@ _UNKNOWN = ("unrecognized error code", "unrecognized error code")
 
 
 class CUDARuntimeError(RuntimeError):
-    """As cupy.cuda.runtime has it."""
+    """The error of CUDA's runtime, as cupy.cuda.runtime has it."""
 
     def __init__(self, status: int) -> None:
         self.status = status
@@ -60,4 +60,4 @@ class CUDARuntimeError(RuntimeError):
 
 
 class Violation(RuntimeError):  # noqa: N818 (it is none of CUDA's errors)
-    """The program has done what a real GPU would take, and then compute wrongly, sometimes."""
+    """The program has done something with which a real GPU would sometimes compute wrong results."""

@@ -1,7 +1,8 @@
-"""Where the ranks of a communicator meet: in the process that made its unique id, on an abstract Unix socket.
+"""The hub of a communicator, in the process that made its unique id: it collects parts and sends results.
 
-Every rank sends its part of each operation; when all have, the result goes out. Nobody hears of it when a rank dies, as with
-NCCL over NVLink or shared memory, unless SIMULATED_NCCL_NETWORK=1.
+Ranks connect to it over an abstract Unix socket. Every rank sends its part of each operation; when all have, the result
+goes out. The death of a rank is not noticed, as with NCCL over NVLink or shared memory, unless
+SIMULATED_NCCL_NETWORK=1.
 """
 
 from __future__ import annotations
@@ -30,14 +31,14 @@ class Link:
         self._lock = threading.Lock()
 
     def send(self, *message: Any) -> None:
-        """Raises OSError when the other side is gone."""
+        """Send a message; OSError when the other side is gone."""
         data = pickle.dumps(message, pickle.HIGHEST_PROTOCOL)
         with self._lock:
             self._connection.sendall(struct.pack("!Q", len(data)))
             self._connection.sendall(data)
 
     def receive(self) -> tuple[Any, ...] | None:
-        """The next message; None when the other side is gone."""
+        """Return the next message; None when the other side is gone."""
         try:
             head = self._exactly(8)
             data = head and self._exactly(struct.unpack("!Q", head)[0])
@@ -64,7 +65,7 @@ class Link:
 
 
 def connect(unique_id: bytes) -> Link:
-    """A connection to the hub of a unique id."""
+    """Connect to the hub of a unique id."""
     connection = socket.socket(socket.AF_UNIX)
     connection.connect(_address(unique_id))
     return Link(connection)
@@ -75,7 +76,7 @@ def _address(unique_id: bytes) -> bytes:
 
 
 class Hub:
-    """Serves one communicator, from threads that end when its ranks have left."""
+    """The server of one communicator, in threads that end when its ranks have left."""
 
     def __init__(self) -> None:
         self.unique_id = secrets.token_hex(16).encode().ljust(ID_BYTES, b"\0")
@@ -171,7 +172,7 @@ class Hub:
 
 
 def _refusal(rank: int, facts: dict[str, Any], met: dict[int, dict[str, Any]]) -> str:
-    """Why a rank cannot join those that have; empty if it can."""
+    """Return why a rank cannot join those that have; empty if it can."""
     if rank in met:
         return f"two ranks are rank {rank}"
     for other, theirs in met.items():
@@ -184,7 +185,7 @@ def _refusal(rank: int, facts: dict[str, Any], met: dict[int, dict[str, Any]]) -
 
 
 def _results(call: Any, parts: list[bytes | None]) -> dict[int, bytes | None]:
-    """What each rank gets of a collective."""
+    """Return the result of a collective for each rank."""
     name, count, datatype, op, root, _ = call
     size = len(parts)
     given = [part or b"" for part in parts]
@@ -203,5 +204,5 @@ def _results(call: Any, parts: list[bytes | None]) -> dict[int, bytes | None]:
 
 
 def warn(text: str) -> None:
-    """What NCCL says when NCCL_DEBUG is WARN or more, and always what is a mistake of the program."""
+    """Print a warning as NCCL does when NCCL_DEBUG is WARN or more; the program's own mistakes always."""
     print(f"simulated NCCL: {text}", file=sys.stderr, flush=True)

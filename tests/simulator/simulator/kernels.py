@@ -1,4 +1,4 @@
-"""CUDA kernels compiled for the CPU: every thread of every block, one after the other. No __syncthreads, no shared memory."""
+"""CUDA kernels compiled for the CPU: all threads of all blocks in order, without __syncthreads and shared memory."""
 
 from __future__ import annotations
 
@@ -68,10 +68,10 @@ class Kernel:
         self._launch.restype = None
         sizes = (ctypes.c_size_t * _MOST_ARGUMENTS)()
         self.sizes: list[int] = list(sizes[: loaded.simulated_sizes(sizes)])
-        """Bytes of each parameter."""
+        """The size of each parameter in bytes."""
 
     def check(self, name: str, arguments: Sequence[np.ndarray[Any, Any]]) -> None:
-        """CUDA would read whatever lies behind an argument that is too small.
+        """Check the arguments' sizes: CUDA would read whatever lies behind one that is too small.
 
         Raises:
             TypeError: arguments do not fit the parameters.
@@ -83,13 +83,13 @@ class Kernel:
             raise TypeError(f"kernel {name} has {sum(given)} bytes of parameters, and CUDA takes {_MOST_BYTES}")
 
     def run(self, grid: tuple[int, ...], block: tuple[int, ...], arguments: Sequence[np.ndarray[Any, Any]]) -> None:
-        """All threads, now."""
+        """Run all threads, now."""
         pointers = (ctypes.c_void_p * max(1, len(arguments)))(*(argument.ctypes.data for argument in arguments))
         self._launch(pointers, (ctypes.c_uint * 3)(*grid), (ctypes.c_uint * 3)(*block))
 
 
 def compile_kernel(code: str, name: str, options: tuple[str, ...]) -> Kernel:
-    """The kernel `name` of CUDA source `code`, from the cache or from the compiler.
+    """Return the kernel `name` of CUDA source `code`, from the cache or from the compiler.
 
     Raises:
         RuntimeError: the compiler refuses; with what it says.
@@ -115,7 +115,7 @@ def _folder() -> Path:
 
 
 def _compile(source: str, flags: Sequence[str], library: Path) -> None:
-    """Several ranks may compile at once: each under a name of its own, and the last one's stays."""
+    """Compile. Several ranks may do so at once, each under a name of its own, and the last one's stays."""
     unfinished = library.with_suffix(f".{os.getpid()}.{threading.get_ident()}.{next(_numbers)}")
     command = [
         "g++",

@@ -1,4 +1,4 @@
-"""What distrun asks of libcuda.so.1 by ctypes, for the simulated GPU; `patch` puts it into distrun's driver."""
+"""The simulated GPU's libcuda.so.1, as far as distrun calls it by ctypes; `patch` puts it into distrun's driver."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _LIBRARY = SimpleNamespace(cuThreadExchangeStreamCaptureMode=_exchange_mode, cuD
 
 
 class _Ctypes:
-    """ctypes, with a libcuda."""
+    """The module ctypes, with a libcuda."""
 
     def __getattr__(self, name: str) -> Any:
         return getattr(ctypes, name)
@@ -36,7 +36,7 @@ class _Ctypes:
 
 
 def patched() -> Any:
-    """A ctypes with the simulated libcuda, to stand in the place of a module's own."""
+    """Return a ctypes with the simulated libcuda, to stand in the place of a module's own."""
     return _Ctypes()
 
 

@@ -1,4 +1,4 @@
-"""The GPUs of this process: which there are, which one a thread has made current, and which ones it has touched."""
+"""The GPUs of this process: the visible ones, the one that a thread has made current, and those it has touched."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _thread = _Thread()
 
 
 def visible() -> list[int]:
-    """The physical numbers of the GPUs that this process sees."""
+    """Return the physical numbers of the GPUs that this process sees."""
     present = int(os.environ.get("SIMULATED_GPUS", "1"))
     listed = os.environ.get("CUDA_VISIBLE_DEVICES")
     if listed is None:
@@ -39,19 +39,19 @@ def visible() -> list[int]:
 
 
 def bus_id(device: int) -> str:
-    """The PCI address in CUDA's spelling."""
+    """Return the PCI address in CUDA's spelling."""
     if not 0 <= device < len(visible()):
         raise CUDARuntimeError(INVALID_DEVICE)
     return f"0000:{_FIRST_BUS + visible()[device]:02X}:00.0"
 
 
 def current_device() -> int:
-    """The calling thread's; asking creates no context."""
+    """Return the calling thread's device, without creating a context on it."""
     return _thread.device
 
 
 def set_device(device: int) -> None:
-    """Make it the calling thread's, and create a context on it, as CUDA 12 does."""
+    """Make a device the calling thread's, and create a context on it, as CUDA 12 does."""
     if not 0 <= device < len(visible()):
         raise CUDARuntimeError(INVALID_DEVICE)
     _thread.device = device
@@ -59,7 +59,7 @@ def set_device(device: int) -> None:
 
 
 def touch() -> int:
-    """Create a context on the current device, as whatever needs one does; the device.
+    """Create a context on the current device, as everything that needs one does; return the device.
 
     Raises:
         CUDARuntimeError: the device has failed before, or there is none.
@@ -75,12 +75,12 @@ def touch() -> int:
 
 
 def touched(thread: str | None = None) -> set[int]:
-    """The devices on which this process, or its thread of that name, has created or used a context."""
+    """Return the devices on which this process, or its thread of that name, has created or used a context."""
     return {device for device, threads in _contexts.items() if thread is None or thread in threads}
 
 
 def forget() -> None:
-    """Let no device be touched or broken, and the first one be the calling thread's: another test begins."""
+    """Start afresh for another test: no device is touched or broken, and the first is the calling thread's."""
     _contexts.clear()
     _sticky.clear()
     _thread.device = 0
@@ -96,12 +96,12 @@ def break_device(status: int, device: int = 0) -> None:
 
 
 def failure(device: int) -> int:
-    """Of what the device has failed; 0 if it has not."""
+    """Return the error with which the device has failed; 0 if it has not."""
     return _sticky.get(device, 0)
 
 
 def integer(value: Any) -> int:
-    """What Cython takes for an int or an intptr_t."""
+    """Convert a value as Cython does for an int or an intptr_t."""
     try:
         return operator.index(value)
     except TypeError:
@@ -109,7 +109,7 @@ def integer(value: Any) -> int:
 
 
 def size(value: Any) -> int:
-    """What Cython takes for a size_t."""
+    """Convert a value as Cython does for a size_t."""
     number = integer(value)
     if number < 0:
         raise OverflowError("can't convert negative value to size_t")

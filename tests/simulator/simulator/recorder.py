@@ -1,4 +1,4 @@
-"""What a process asked of the simulated GPU, and what it should not have asked."""
+"""The record of a process's calls to the simulated GPU, and of its violations."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _unraised: list[str] = []
 
 
 def record(name: str, stream: int | None = None, **details: Any) -> None:
-    """To be called at the start of every call of the API.
+    """Record a call of the API; every call begins with this.
 
     Raises:
         Violation: something since the last call was wrong.
@@ -41,7 +41,7 @@ def record(name: str, stream: int | None = None, **details: Any) -> None:
 
 
 def log() -> list[Call]:
-    """The calls of this process so far."""
+    """Return the calls of this process so far."""
     return list(_calls)
 
 
@@ -54,7 +54,7 @@ def violate(text: str) -> None:
 
 
 def violations(clear: bool = False) -> list[str]:
-    """All violations so far. With `clear`, they are forgotten: the next call does not raise, the process may succeed."""
+    """Return all violations so far. With `clear` they are forgotten: neither the next call nor the process fails."""
     found = list(_violations)
     if clear:
         _violations.clear()

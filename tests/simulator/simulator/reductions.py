@@ -15,7 +15,7 @@ _SUM, _PROD, _MAX, _MIN, _AVG = range(5)
 
 
 def itemsize(datatype: int) -> int:
-    """Bytes of an element of an ncclDataType_t."""
+    """Return the bytes of an element of an ncclDataType_t."""
     return np.dtype(_TYPES[datatype]).itemsize
 
 
@@ -30,7 +30,7 @@ def is_op(op: int) -> bool:
 
 
 def reduce(parts: Sequence[bytes], datatype: int, op: int) -> bytes:
-    """The reduction of all ranks' parts."""
+    """Return the reduction of all ranks' parts."""
     arrays = [_decode(part, datatype) for part in parts]
     result = arrays[0].copy()
     with np.errstate(all="ignore"):

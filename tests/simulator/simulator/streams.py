@@ -1,7 +1,7 @@
-"""Streams with a worker thread each, events as CUDA has them, and who waits for whom.
+"""Streams with a worker thread each, events as CUDA has them, and the order between streams.
 
-Every stream counts its operations and knows up to which one it is behind each other stream: what is queued at the same time,
-touches the same memory and is ordered by nothing is a race, whether or not it goes well this time.
+Every stream counts its operations and knows up to which one it is behind each other stream: operations that are queued
+at the same time, touch the same memory and are ordered by nothing are a race, whether or not it goes well this time.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _random = random.Random(f"{os.environ.get('SIMULATED_GPU_SEED', '0')} {os.enviro
 
 
 class Operation:
-    """Something queued. `make` is called when it is queued, and gives what the worker does.
+    """A queued operation. `make` is called when it is queued, and returns the function that the worker calls.
 
     `reads` and `writes` are the memory it uses as far as one can tell; `blocks`, further allocations that it may use.
     """
@@ -62,7 +62,7 @@ class Operation:
         self.sequence = 0
 
     def check(self) -> None:
-        """Look at the memory it uses, as it is being queued."""
+        """Check the memory it uses, as it is being queued."""
         found = blocks.check(self.name, [*self.reads, *self.writes])
         self.blocks = (found or set()) | self.others
         if found is None:
@@ -145,8 +145,8 @@ class Stream:
                 )
             if found:
                 violate(
-                    f"race: {operation.name} on stream {self.handle:#x} and {other.name}, which stream {stream.handle:#x} "
-                    f"has still to do, use the same {found[1]} bytes at {found[0]:#x}, and neither waits for the other"
+                    f"race: {operation.name} on stream {self.handle:#x} and {other.name}, which stream "
+                    f"{stream.handle:#x} has still to do, use the same {found[1]} bytes at {found[0]:#x}, and neither waits for the other"
                 )
 
     def is_behind(self, stream: Stream, operation: Operation) -> bool:
@@ -154,7 +154,7 @@ class Stream:
         return stream.blocking if self.legacy else self.known.get(stream.handle, 0) >= operation.sequence
 
     def record(self) -> Record:
-        """A record behind everything queued so far."""
+        """Return a record behind everything queued so far."""
         with changed:
             if self.capture is not None:
                 return self.capture.record(self)
@@ -183,7 +183,7 @@ class Stream:
         record.wait()
 
     def drain_others(self) -> None:
-        """What is done on the legacy default stream comes after all that is queued on blocking streams."""
+        """Wait for blocking streams, behind all of whose work the legacy default stream comes."""
         with changed:
             if any(stream.capture and stream.blocking and stream.device == self.device for stream in _streams.values()):
                 raise CUDARuntimeError(CAPTURE_IMPLICIT)
@@ -215,7 +215,7 @@ class Stream:
                 changed.notify_all()
 
     def recycle(self, block: Block) -> bool:
-        """Overwrite freed memory when all that was queued here is done, as its next owner would; whether it gets one."""
+        """Overwrite freed memory, as its next owner would, once all work queued here is done; whether it is reusable."""
         with changed:
             if (
                 self.capture is not None
@@ -232,14 +232,14 @@ class Stream:
             return True
 
     def close(self) -> None:
-        """What is queued will be done; nothing more may be."""
+        """Allow no more operations; those that are queued will be done."""
         with changed:
             self._closed = True
             changed.notify_all()
 
 
 def _nothing() -> None:
-    """In place of what would crash this process."""
+    """Do nothing, in place of an operation that would crash this process."""
 
 
 def _finish(record: Record) -> None:
@@ -258,7 +258,7 @@ def _run(run: Callable[[], None], device: int, name: str) -> None:
 
 
 def _dawdle() -> None:
-    """Take a little time, most often very little, so that what is not ordered happens in any order."""
+    """Take a little time, most often very little, so that unordered operations happen in any order."""
     jitter = float(os.environ.get("SIMULATED_GPU_JITTER", "0"))
     if jitter:
         time.sleep(jitter * 4e-6 * _random.random() ** 4)
@@ -273,14 +273,14 @@ _busy: set[Stream] = set()
 
 
 def pending() -> Iterator[tuple[Stream, Operation]]:
-    """All that is queued and not done."""
+    """Return all operations that are queued and not done."""
     for stream in list(_busy):
         for operation, _ in list(stream.pending):
             yield stream, operation
 
 
 def create_stream(blocking: bool) -> int:
-    """A new stream of the current device."""
+    """Make a new stream of the current device."""
     stream = Stream(machine.touch(), blocking)
     with lock:
         _streams[stream.handle] = stream
@@ -288,7 +288,7 @@ def create_stream(blocking: bool) -> int:
 
 
 def stream_of(handle: int, anywhere: bool = False) -> Stream:
-    """The stream of a handle; of the current device, unless `anywhere`.
+    """Return the stream of a handle; of the current device, unless `anywhere`.
 
     Raises:
         CUDARuntimeError: there is none, or it belongs to another device than the current one.
@@ -304,7 +304,7 @@ def stream_of(handle: int, anywhere: bool = False) -> Stream:
 
 
 def destroy_stream(handle: int) -> None:
-    """Forget a stream; what is queued on it will be done."""
+    """Forget a stream; operations queued on it will be done."""
     with lock:
         stream = _streams.pop(handle, None)
     if stream is None:
@@ -313,7 +313,7 @@ def destroy_stream(handle: int) -> None:
 
 
 def create_event() -> int:
-    """A new event of the current device."""
+    """Make a new event of the current device."""
     event = Event(machine.touch())
     with lock:
         _events[event.handle] = event
@@ -321,7 +321,7 @@ def create_event() -> int:
 
 
 def event_of(handle: int) -> Event:
-    """The event of a handle, which must belong to the current device."""
+    """Return the event of a handle, which must belong to the current device."""
     device = machine.touch()
     event = _events.get(handle)
     if event is None or event.device != device:
@@ -330,14 +330,14 @@ def event_of(handle: int) -> Event:
 
 
 def destroy_event(handle: int) -> None:
-    """Forget an event; who waits for its record still does."""
+    """Forget an event; streams that wait for its record still do."""
     with lock:
         if _events.pop(handle, None) is None:
             raise CUDARuntimeError(INVALID_HANDLE)
 
 
 def query(record: Record | None) -> int:
-    """The status of a record, as cudaEventQuery says it."""
+    """Return the status of a record, as cudaEventQuery says it."""
     if record is None:
         return 0
     if record.capture is not None:

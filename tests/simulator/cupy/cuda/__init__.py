@@ -1,4 +1,4 @@
-"""As cupy.cuda, as far as distrun uses it."""
+"""The part of cupy.cuda that distrun uses."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ from cupy.cuda.stream import get_current_stream
 
 
 def _allocate(nbytes: int, stream: streams.Stream | None) -> blocks.Block:
-    """From the pool; that it grows is unsafe during captures."""
+    """Allocate from the pool, whose growth is unsafe during captures."""
     block = blocks.allocate(nbytes, stream, may_grow=not capture.unsafe(spoils=False))
     if block is None:
         raise runtime.CUDARuntimeError(capture.unsafe())
@@ -24,7 +24,7 @@ def _allocate(nbytes: int, stream: streams.Stream | None) -> blocks.Block:
 
 
 class OutOfMemoryError(MemoryError):
-    """There is not so much left."""
+    """The device has not enough memory left."""
 
     def __init__(self, size: int, total: int, limit: int = 0) -> None:
         super().__init__(f"Out of memory allocating {size:,} bytes (allocated so far: {total:,} bytes).")
@@ -46,7 +46,7 @@ class BaseMemory:
 
 
 class _PooledMemory(BaseMemory):
-    """Goes back to the pool of its stream with the object."""
+    """Memory that goes back to the pool of its stream with the object."""
 
     def __init__(self, nbytes: int) -> None:
         self.ptr = self.size = 0
@@ -102,7 +102,7 @@ class MemoryPointer:
 
 
 def alloc(size: int) -> MemoryPointer:
-    """Uninitialised device memory from the pool of the current stream."""
+    """Return uninitialised device memory from the pool of the current stream."""
     nbytes = machine.size(size)
     record("alloc", get_current_stream().ptr, nbytes=nbytes)
     return MemoryPointer(_PooledMemory(nbytes), 0)
@@ -112,7 +112,7 @@ def alloc(size: int) -> MemoryPointer:
 
 
 class PinnedMemory:
-    """Goes back to the pool with the object: what is queued must have been done, on all streams."""
+    """Memory that goes back to the pool with the object, when all streams must have done what was queued."""
 
     def __init__(self, size: int, flags: int = 0) -> None:
         machine.touch()
@@ -153,7 +153,7 @@ class PinnedMemoryPointer:
 
 
 def alloc_pinned_memory(size: int) -> Any:
-    """Uninitialised page-locked host memory: at least so many bytes."""
+    """Return uninitialised page-locked host memory of at least `size` bytes."""
     nbytes = machine.size(size)
     record("alloc_pinned_memory", None, nbytes=nbytes)
     return PinnedMemoryPointer(PinnedMemory(nbytes), 0)

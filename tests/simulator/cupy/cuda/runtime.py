@@ -133,7 +133,7 @@ def eventRecord(event: int, stream: int) -> None:
 
 
 def eventQuery(event: int) -> int:
-    """The status itself, as in cupy: it raises nothing."""
+    """Return the status itself, as cupy does, and raise nothing."""
     record("eventQuery", event=event)
     number = integer(event)
     try:

@@ -19,7 +19,7 @@ class _Thread(threading.local):
 
 
 def get_current_stream(device_id: int = -1) -> Any:
-    """The calling thread's stream on a device, by default on the current one."""
+    """Return the calling thread's stream on a device, by default on the current one."""
     return _thread.stack(runtime.getDevice() if device_id == -1 else device_id)[-1]
 
 
@@ -131,7 +131,7 @@ class Stream(_BaseStream):
 
     @classmethod
     def from_external(cls, obj: Any) -> Stream:
-        """The stream that a foreign object stands for; the object stays alive with it."""
+        """Return the stream of a foreign object, which it keeps alive."""
         try:
             version, stream_ptr = obj.__cuda_stream__()
         except AttributeError as error:
