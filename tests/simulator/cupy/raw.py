@@ -33,8 +33,8 @@ def _argument(value: Any) -> np.ndarray[Any, Any]:
             return value.copy()
         raise TypeError(
             f"You are trying to pass a numpy.ndarray of shape {value.shape} as a kernel parameter. Only numpy.ndarrays "
-            "of size one can be passed by value. If you meant to pass a pointer to __global__ memory, you need to pass a "
-            "cupy.ndarray instead."
+            "of size one can be passed by value. If you meant to pass a pointer to __global__ memory, you need to pass "
+            "a cupy.ndarray instead."
         )
     if type(value) is bool:
         return np.array([value])

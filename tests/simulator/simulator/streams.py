@@ -146,7 +146,8 @@ class Stream:
             if found:
                 violate(
                     f"race: {operation.name} on stream {self.handle:#x} and {other.name}, which stream "
-                    f"{stream.handle:#x} has still to do, use the same {found[1]} bytes at {found[0]:#x}, and neither waits for the other"
+                    f"{stream.handle:#x} has still to do, use the same {found[1]} bytes at {found[0]:#x}, "
+                    "and neither waits for the other"
                 )
 
     def is_behind(self, stream: Stream, operation: Operation) -> bool:
@@ -215,7 +216,11 @@ class Stream:
                 changed.notify_all()
 
     def recycle(self, block: Block) -> bool:
-        """Overwrite freed memory, as its next owner would, once all work queued here is done; whether it is reusable."""
+        """Overwrite freed memory, as its next owner would, once all work queued here is done.
+
+        Returns:
+            Whether the memory can be handed out again.
+        """
         with changed:
             if (
                 self.capture is not None
