@@ -22,8 +22,9 @@ from distrun.runtime.backends.hierarchical import HierarchicalBackend
 from distrun.runtime.backends.shared_memory import SharedMemoryBackend
 from distrun.runtime.devices import Device, cuda
 from distrun.runtime.devices.cuda import Cuda
-from distrun.runtime.engine.engine import FAREWELL, Engine
+from distrun.runtime.engine.engine import FAREWELL, ProgressEngine
 from distrun.runtime.engine.single_process import SingleProcessEngine
+from distrun.runtime.engine.start import start_engine
 from distrun.runtime.environments import Environment
 from distrun.runtime.gpu.config import GpuConfig
 from distrun.runtime.mpi import rendezvous as mpi_place
@@ -46,7 +47,7 @@ _WIRE_DTYPES = ("", "float16", "bfloat16")
 
 log = logging.getLogger("distrun")
 
-AnyEngine = Engine | SingleProcessEngine
+AnyEngine = ProgressEngine | SingleProcessEngine
 
 
 @dataclass(frozen=True)
@@ -117,7 +118,7 @@ class _Start:
         self._timeout = _number(environ, contract.START_TIMEOUT, 60.0)
         self._threshold = int(_number(environ, FUSION_THRESHOLD, DEFAULT_THRESHOLD))
 
-    def on_one_host(self) -> Engine:
+    def on_one_host(self) -> ProgressEngine:
         """Through shared memory."""
         # Neighbours are numbered by their ranks, not their local ranks: MPI libraries number the two independently.
         local_group = self._local_group(self._topology.rank, range(self._topology.size), None)
@@ -218,13 +219,13 @@ class _Start:
 
     def _engine(
         self, local_group: LocalGroup, backend: Backend, threshold: int, hosts: int, may_offer: bool = False
-    ) -> Engine:
+    ) -> ProgressEngine:
         controller = None
         if self._topology.rank == 0:
             capacity = int(_number(self._environ, CACHE, CACHE_CAPACITY))
             controller = Controller({0: range(self._topology.size)}, capacity)
         gpu_config = _gpu_config(self._device, self._topology, hosts, self._environ)
-        return Engine(local_group, backend, controller, threshold, may_offer, gpu_config)
+        return start_engine(local_group, backend, controller, threshold, may_offer, gpu_config)
 
 
 def _timeouts(environ: Mapping[str, str]) -> Timeouts:
@@ -295,7 +296,8 @@ def shutdown() -> None:
     Runs by itself when the interpreter exits.
 
     Raises:
-        JobAbortedError: operations on the GPU have failed after they were queued, and no call has told so.
+        JobAbortedError: operations on the GPU have failed after they were queued, or the progress thread has, and no call has
+            raised that.
     """
     global _world
     with _lock:
@@ -305,7 +307,7 @@ def shutdown() -> None:
         if not _is_child:
             lost = world.engine.shutdown(_farewell())
             if lost is not None:
-                raise JobAbortedError(f"results of operations on the GPU are lost: {lost}")
+                raise JobAbortedError(lost)
 
 
 def _farewell() -> str:

@@ -29,12 +29,12 @@ def controller(size: int = 2, **options: int) -> Controller:
 
 
 def taught(size: int, *requests: Request) -> Controller:
-    """A controller that knows these requests by the numbers 0, 1, ..."""
+    """A controller that knows these requests by the cache ids 0, 1, ..."""
     made = controller(size)
     for known in requests:
         for rank in range(size):
             made.submit(rank, known, f"train.py:{rank}", 0.0)
-    assert made.decisions() == [Define(number, known) for number, known in enumerate(requests)]
+    assert made.decisions() == [Define(cache_id, known) for cache_id, known in enumerate(requests)]
     return made
 
 
@@ -57,30 +57,30 @@ def test_operations_run_in_the_order_in_which_they_became_ready_whatever_order_e
     assert made.decisions() == [Define(0, C), Define(1, A), Define(2, B)]
 
 
-def test_known_operations_are_numbers_and_those_that_become_ready_together_make_one_decision():
+def test_known_operations_are_cache_ids_and_those_that_become_ready_together_make_one_decision():
     made = taught(2, A, B, C)
-    made.submit_numbers(0, [0, 1, 2], 0.0)
+    made.submit_ids(0, [0, 1, 2], 0.0)
     assert made.decisions() == []
-    made.submit_numbers(1, [2, 0], 0.0)
+    made.submit_ids(1, [2, 0], 0.0)
     assert made.decisions() == [Execute([2, 0])]
-    made.submit_numbers(1, [1], 0.0)
+    made.submit_ids(1, [1], 0.0)
     assert made.decisions() == [Execute([1])]
 
 
-def test_a_stretch_of_equal_numbers_is_ready_as_far_as_the_slowest_rank_has_come():
+def test_a_stretch_of_equal_cache_ids_is_ready_as_far_as_the_slowest_rank_has_come():
     made = taught(3, A, B, C)
-    made.submit_numbers(0, [0, 1, 2], 0.0)
-    made.submit_numbers(2, [0, 1], 0.0)
-    made.submit_numbers(1, [0], 0.0)
+    made.submit_ids(0, [0, 1, 2], 0.0)
+    made.submit_ids(2, [0, 1], 0.0)
+    made.submit_ids(1, [0], 0.0)
     assert made.decisions() == [Execute([0])]
-    made.submit_numbers(1, [1, 2], 0.0)
-    made.submit_numbers(2, [2], 0.0)
+    made.submit_ids(1, [1, 2], 0.0)
+    made.submit_ids(2, [2], 0.0)
     assert made.decisions() == [Execute([1, 2])]
 
 
-def test_one_rank_may_spell_out_what_another_submits_by_number():
+def test_one_rank_may_send_in_full_what_another_submits_by_its_cache_id():
     made = taught(2, A, B)
-    made.submit_numbers(0, [0, 1], 0.0)
+    made.submit_ids(0, [0, 1], 0.0)
     made.submit(1, B, "", 0.0)
     made.submit(1, A, "", 0.0)
     assert made.decisions() == [Execute([1, 0])]
@@ -89,27 +89,27 @@ def test_one_rank_may_spell_out_what_another_submits_by_number():
 def test_a_new_operation_between_known_ones_keeps_its_place():
     made = taught(2, A, B)
     for rank in range(2):
-        made.submit_numbers(rank, [0], 0.0)
+        made.submit_ids(rank, [0], 0.0)
         made.submit(rank, C, "", 0.0)
-        made.submit_numbers(rank, [1], 0.0)
+        made.submit_ids(rank, [1], 0.0)
     assert made.decisions() == [Execute([0]), Define(2, C), Execute([1])]
 
 
-def test_a_changed_shape_under_the_same_name_gets_a_number_of_its_own_and_the_old_one_stays():
+def test_a_changed_shape_under_the_same_name_gets_a_cache_id_of_its_own_and_the_old_one_stays():
     made = taught(2, A)
     longer = A._replace(shapes=((4,),))
     for rank in range(2):
         made.submit(rank, longer, "", 0.0)
     assert made.decisions() == [Define(1, longer)]
-    made.submit_numbers(0, [0], 0.0)
+    made.submit_ids(0, [0], 0.0)
     made.submit(1, A, "", 0.0)
     assert made.decisions() == [Execute([0])]
     for rank in range(2):
-        made.submit_numbers(rank, [1], 0.0)
+        made.submit_ids(rank, [1], 0.0)
     assert made.decisions() == [Execute([1])]
 
 
-def test_requests_beyond_the_capacity_are_carried_out_without_a_number():
+def test_requests_beyond_the_capacity_are_executed_without_a_cache_id():
     made = controller(2, capacity=1)
     for _ in range(2):
         for known in (A, B):
@@ -134,22 +134,22 @@ def test_unnamed_operations_are_matched_by_their_order():
     made.submit(1, first, "", 0.0)
     made.submit(1, second, "", 0.0)
     assert made.decisions() == [Define(0, first), Define(1, second)]
-    made.submit_numbers(1, [0], 0.0)
+    made.submit_ids(1, [0], 0.0)
     (decided,) = made.decisions()
-    # Rank 0 spelled it out before it knew the number: it may be told again, but it is the same number.
+    # Rank 0 sent it in full before it knew the cache id: it may be told again, but it is the same cache id.
     assert decided in (Define(0, first), Execute([0]))
 
 
-def test_unnamed_operations_keep_their_order_among_streams_of_numbers():
+def test_unnamed_operations_keep_their_order_among_streams_of_cache_ids():
     unnamed, other = request(None), request(None, op=Max)
     made = taught(2, A, unnamed, other)
-    made.submit_numbers(0, [1, 0, 2, 1], 0.0)
-    made.submit_numbers(1, [1, 0], 0.0)
+    made.submit_ids(0, [1, 0, 2, 1], 0.0)
+    made.submit_ids(1, [1, 0], 0.0)
     assert made.decisions() == [Execute([1, 0])]
-    made.submit_numbers(1, [2, 1], 0.0)
+    made.submit_ids(1, [2, 1], 0.0)
     assert made.decisions() == [Execute([2, 1])]
-    made.submit_numbers(0, [1], 0.0)
-    made.submit_numbers(1, [2], 0.0)
+    made.submit_ids(0, [1], 0.0)
+    made.submit_ids(1, [2], 0.0)
     (failed,) = made.decisions()
     # 1 and 2 when they were taught, then 1, 2, 1: this is the sixth, number 5.
     assert isinstance(failed, Fail)
@@ -229,32 +229,32 @@ def test_after_a_disagreement_the_name_can_be_used_again():
 
 def test_a_disagreement_keeps_its_place_between_other_decisions():
     made = taught(2, A, B, C)
-    made.submit_numbers(0, [0, 1, 2], 0.0)
-    made.submit_numbers(1, [0], 0.0)
+    made.submit_ids(0, [0, 1, 2], 0.0)
+    made.submit_ids(1, [0], 0.0)
     made.submit(1, B._replace(op=Max), "", 0.0)
-    made.submit_numbers(1, [2], 0.0)
+    made.submit_ids(1, [2], 0.0)
     before, failed, after = made.decisions()
     assert (before, after) == (Execute([0]), Execute([2]))
     assert isinstance(failed, Fail)
 
 
-def test_numbers_say_where_the_rank_was_when_it_spelled_the_request_out():
+def test_cache_ids_say_where_the_rank_was_when_it_sent_the_request_in_full():
     made = taught(2, A)
-    made.submit_numbers(0, [0], 0.0)
+    made.submit_ids(0, [0], 0.0)
     made.submit(1, A._replace(op=Max), "elsewhere.py:9", 0.0)
     (failed,) = made.decisions()
     assert "rank 0 asked for op average at train.py:0" in failed.text
     assert "rank 1 asked for op max at elsewhere.py:9" in failed.text
 
 
-def test_ranks_that_know_two_requests_under_one_name_by_number_disagree_each_at_its_own_place():
+def test_ranks_that_know_two_requests_under_one_name_by_cache_id_disagree_each_at_its_own_place():
     made = taught(2, A)
     other = request("a", shapes=((4,),))
     for rank in range(2):
         made.submit(rank, other, f"eval.py:{rank}", 0.0)
     assert made.decisions() == [Define(1, other)]
-    made.submit_numbers(0, [0], 0.0)
-    made.submit_numbers(1, [1], 0.0)
+    made.submit_ids(0, [0], 0.0)
+    made.submit_ids(1, [1], 0.0)
     (failed,) = made.decisions()
     assert "rank 0 asked for shapes [3] at train.py:0" in failed.text
     assert "rank 1 asked for shapes [4] at eval.py:1" in failed.text
@@ -279,11 +279,11 @@ def test_nothing_waits_at_first_and_the_oldest_is_told_while_something_does():
     made = taught(2, A, B)
     assert made.oldest is None
     made.submit(0, C, "", 5.0)
-    made.submit_numbers(0, [1], 7.0)
+    made.submit_ids(0, [1], 7.0)
     assert made.oldest == 5.0
     made.submit(1, C, "", 8.0)
     assert made.oldest == 7.0
-    made.submit_numbers(1, [1], 9.0)
+    made.submit_ids(1, [1], 9.0)
     assert made.oldest is None
 
 
@@ -300,22 +300,22 @@ def test_stalls_tell_who_submitted_what_where_and_who_did_not():
     assert [stall.title for stall in made.stalls(9.0, 3.0)] == ["allreduce 'a'", "allreduce 'b'"]
 
 
-def test_operations_known_by_number_stall_too():
+def test_operations_known_by_cache_id_stall_too():
     made = taught(3, A, B)
-    made.submit_numbers(0, [0, 1], 10.0)
-    made.submit_numbers(2, [0], 11.0)
+    made.submit_ids(0, [0, 1], 10.0)
+    made.submit_ids(2, [0], 11.0)
     first, second = made.stalls(20.0, 5.0)
     assert (first.title, first.present, first.missing) == ("allreduce 'a'", (0, 2), (1,))
     assert (second.title, second.present, second.missing) == ("allreduce 'b'", (0,), (1, 2))
-    made.submit_numbers(1, [1, 0], 21.0)
+    made.submit_ids(1, [1, 0], 21.0)
     assert made.decisions() == [Execute([0])]  # b still lacks rank 2
-    made.submit_numbers(2, [1], 22.0)
+    made.submit_ids(2, [1], 22.0)
     assert made.decisions() == [Execute([1])]
 
 
 def test_a_rank_that_says_how_long_it_has_waited_moves_the_beginning_back():
     made = taught(2, A)
-    made.submit_numbers(1, [0], 10.0)
+    made.submit_ids(1, [0], 10.0)
     made.backdate(1, 4.0)
     assert made.oldest == 4.0
     made.backdate(1, 6.0)
@@ -341,18 +341,18 @@ def test_giving_up_fails_those_that_wait_and_tells_the_late_comer_who_is_awaited
 
 def test_what_is_tried_again_before_the_late_comer_came_is_a_new_operation():
     made = taught(3, A)
-    made.submit_numbers(0, [0], 0.0)
-    made.submit_numbers(2, [0], 0.0)
+    made.submit_ids(0, [0], 0.0)
+    made.submit_ids(2, [0], 0.0)
     made.give_up(1.0, 1.0, {})
     (failed,) = made.decisions()
     assert failed.text == "allreduce 'a': not all ranks submitted it in time"
-    made.submit_numbers(2, [0], 1.5)  # again
+    made.submit_ids(2, [0], 1.5)  # again
     assert made.oldest == 1.5
-    made.submit_numbers(1, [0], 2.0)  # late
+    made.submit_ids(1, [0], 2.0)  # late
     (failed,) = made.decisions()
     assert failed.ranks == (1,)
-    made.submit_numbers(1, [0], 2.0)  # again
-    made.submit_numbers(0, [0], 2.0)  # again
+    made.submit_ids(1, [0], 2.0)  # again
+    made.submit_ids(0, [0], 2.0)  # again
     assert made.decisions() == [Execute([0])]
     assert made.oldest is None
 
@@ -377,11 +377,11 @@ def test_an_unnamed_operation_that_was_given_up_does_not_shift_the_others():
 
 @dataclasses.dataclass
 class Rank:
-    """A rank as its engine behaves: submits its script's operations, learns numbers, carries out decisions."""
+    """A rank as its engine behaves: submits its script's operations, learns cache ids, carries out decisions."""
 
     rank: int
     script: list[Request]
-    numbers: dict[Request, int] = dataclasses.field(default_factory=dict)
+    cache_ids: dict[Request, int] = dataclasses.field(default_factory=dict)
     pending: Counter[Request] = dataclasses.field(default_factory=Counter)
     log: list[tuple[str, Request]] = dataclasses.field(default_factory=list)
     heard: int = 0
@@ -400,13 +400,13 @@ class Rank:
 
     def act(self, decision: Define | Execute | Fail, requests: dict[int, Request]) -> None:
         if isinstance(decision, Define):
-            if decision.number >= 0:
-                self.numbers[decision.request] = decision.number
-                requests[decision.number] = decision.request
+            if decision.cache_id >= 0:
+                self.cache_ids[decision.request] = decision.cache_id
+                requests[decision.cache_id] = decision.request
             self._done("run", decision.request)
         elif isinstance(decision, Execute):
-            for number in decision.numbers:
-                self._done("run", requests[number])
+            for cache_id in decision.cache_ids:
+                self._done("run", requests[cache_id])
         else:
             assert self.rank in decision.ranks
             mine = [request for request in self.pending if request.name == decision.key[1] and self.pending[request]]
@@ -466,16 +466,18 @@ def test_any_interleaving_decides_each_operation_exactly_once_and_in_one_order(j
         batch: list[int] = []
         for operation in rank.next_requests(generator.randrange(1, 6)):
             rank.pending[operation] += 1
-            number = rank.numbers.get(operation)
-            if number is not None and generator.random() < 0.9:  # (it may spell out what it could say by number)
-                batch.append(number)
+            cache_id = rank.cache_ids.get(operation)
+            if (
+                cache_id is not None and generator.random() < 0.9
+            ):  # (it may send in full what it could say by its cache id)
+                batch.append(cache_id)
                 continue
             if batch:
-                made.submit_numbers(rank.rank, batch, now)
+                made.submit_ids(rank.rank, batch, now)
                 batch = []
             made.submit(rank.rank, operation, "", now)
         if batch:
-            made.submit_numbers(rank.rank, batch, now)
+            made.submit_ids(rank.rank, batch, now)
         told += made.decisions()
         assert now < 100_000, "nothing more is decided, and not all is done"
     logs = [rank.log for rank in ranks]

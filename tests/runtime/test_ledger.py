@@ -1,4 +1,4 @@
-"""What a rank knows of its operations, without other ranks: the engine is whoever takes them out again."""
+"""Pending operations without other ranks: the test stands for the submitters and for the negotiator."""
 
 from __future__ import annotations
 
@@ -7,10 +7,13 @@ from typing import Any, cast
 import pytest
 
 from distrun.errors import UsageError
-from distrun.runtime.negotiation.messages import EXECUTE, pack_numbers
+from distrun.runtime.negotiation import messages
+from distrun.runtime.negotiation.decisions import Define
+from distrun.runtime.negotiation.messages import EXECUTE, LARGEST_REQUEST, pack_ids
 from distrun.runtime.negotiation.pending import PendingOperations
 from distrun.runtime.operations.handle import Handle
 from distrun.runtime.operations.request import Request
+from distrun.runtime.shared_memory.mailbox import LARGEST
 
 
 def handle(*shape: int, name: str | None = "a") -> Handle:
@@ -22,29 +25,36 @@ def pending_operations() -> PendingOperations:
     return PendingOperations(1 << 20)
 
 
-def learn(pending_operations: PendingOperations, made: Handle, number: int) -> None:
-    """The operation was spelled out, and carried out under a new number."""
-    pending_operations.enter(made)
+def submit(operations: PendingOperations, made: Handle) -> Handle:
+    operations.enter(made)
+    assert list(operations.take_submitted()) == [made]
+    return made
+
+
+def learn(operations: PendingOperations, made: Handle, cache_id: int) -> None:
+    """The operation was submitted by its full request, and executed under a new cache id."""
+    submit(operations, made)
     assert made.full_request
-    assert pending_operations.take_new(made.request, number) is made
+    operations.decide_new(made.request, cache_id)
+    assert list(operations.batches()) == [[made]]
 
 
-def test_two_requests_that_take_turns_under_one_name_are_spelled_out_once_each(pending_operations):
+def test_two_requests_that_take_turns_under_one_name_are_sent_in_full_once_each(pending_operations):
     learn(pending_operations, handle(3), 0)
     learn(pending_operations, handle(4), 1)
-    for shape, number in ((3, 0), (4, 1), (3, 0), (3, 0), (4, 1)):
-        again = handle(shape)
-        pending_operations.enter(again)
-        assert (again.number, again.full_request) == (number, b"")
-        assert pending_operations.take(pack_numbers(EXECUTE, [number])) == [again]
-    assert not pending_operations.pending
+    for shape, cache_id in ((3, 0), (4, 1), (3, 0), (3, 0), (4, 1)):
+        again = submit(pending_operations, handle(shape))
+        assert (again.cache_id, again.full_request) == (cache_id, b"")
+        pending_operations.decide(pack_ids(EXECUTE, [cache_id]))
+        assert list(pending_operations.batches()) == [[again]]
+    assert pending_operations.is_empty
 
 
-def test_all_numbers_that_a_name_has_stood_for_are_known(pending_operations):
+def test_all_cache_ids_that_a_name_has_stood_for_are_known(pending_operations):
     learn(pending_operations, handle(3), 0)
     learn(pending_operations, handle(3, name="b"), 1)
     learn(pending_operations, handle(4), 2)
-    assert pending_operations.numbers_of((0, "a")) == [0, 2]
+    assert pending_operations.cache_ids_of((0, "a")) == [0, 2]
 
 
 def test_a_name_that_is_under_way_cannot_be_used_for_another_operation(pending_operations):
@@ -53,10 +63,73 @@ def test_a_name_that_is_under_way_cannot_be_used_for_another_operation(pending_o
         pending_operations.enter(handle(4))
 
 
-def test_unnamed_operations_are_taken_in_their_order(pending_operations):
+def test_unnamed_operations_are_decided_in_their_order(pending_operations):
     learn(pending_operations, handle(3, name=None), 0)
     first, second = handle(3, name=None), handle(3, name=None)
     pending_operations.enter(first)
     pending_operations.enter(second)
-    assert (first.number, second.number) == (0, 0)
-    assert pending_operations.take(pack_numbers(EXECUTE, [0, 0])) == [first, second]
+    assert (first.cache_id, second.cache_id) == (0, 0)
+    assert list(pending_operations.take_submitted()) == [first, second]
+    assert (first.title, second.title) == ("unnamed allreduce (number 1)", "unnamed allreduce (number 2)")
+    pending_operations.decide(pack_ids(EXECUTE, [0, 0]))
+    assert list(pending_operations.batches()) == [[first, second]]  # fused
+
+
+def test_an_unnamed_operation_has_the_place_in_the_order_in_which_the_coordinator_hears_of_it(pending_operations):
+    """A signal handler may submit between any two lines of a submission that it has interrupted."""
+    interrupted, by_the_handler = handle(3, name=None), handle(4, name=None)
+    pending_operations.enter(by_the_handler)
+    pending_operations.enter(interrupted)
+    assert [made.key for made in pending_operations.take_submitted()] == [(0, 0), (0, 1)]
+    pending_operations.decide_new(by_the_handler.request, 0)
+    pending_operations.decide_new(interrupted.request, 1)
+    assert list(pending_operations.batches()) == [[by_the_handler], [interrupted]]
+
+
+def test_what_is_finished_by_a_message_frees_its_name_before_it_is_done(pending_operations):
+    learn(pending_operations, handle(3), 0)
+    made = submit(pending_operations, handle(3))
+    pending_operations.finish(pending_operations.named(0))
+    assert not pending_operations.is_undecided
+    assert not pending_operations.is_empty
+    pending_operations.enter(handle(3))
+    assert pending_operations.take_finished() == [made]
+
+
+def test_a_batch_that_fails_stays_for_whoever_fails_the_rest(pending_operations):
+    learn(pending_operations, handle(3), 0)
+    learn(pending_operations, handle(3, name="b"), 1)
+    executing, decided = submit(pending_operations, handle(3)), submit(pending_operations, handle(3, name="b"))
+    pending = submit(pending_operations, handle(3, name="c"))
+    unnamed = handle(3, name=None)
+    pending_operations.enter(unnamed)
+    pending_operations.decide(pack_ids(EXECUTE, [0]))
+    pending_operations.decide(pack_ids(EXECUTE, [1]))
+    assert next(pending_operations.batches()) == [executing]
+    assert {id(made) for made in pending_operations.take_all()} == set(map(id, (executing, decided, pending, unnamed)))
+    assert pending_operations.is_empty
+
+
+def test_what_is_done_when_its_batch_is_interrupted_is_not_failed(pending_operations):
+    learn(pending_operations, handle(3), 0)
+    made = submit(pending_operations, handle(3))
+    pending_operations.decide(pack_ids(EXECUTE, [0]))
+    for batch in pending_operations.batches():
+        batch[0].done = True
+        break
+    assert pending_operations.take_all() == []
+    assert made.error is None
+
+
+def test_a_request_that_fits_no_message_is_refused_where_it_is_submitted(pending_operations):
+    """The largest one that is accepted fits a mailbox with the letter of its message, and the cache id of its decision."""
+    room = LARGEST_REQUEST - len(handle(3, name="").request.encode("x.py"))
+    made = handle(3, name="n" * room)
+    made.site = "x.py"
+    pending_operations.enter(made)
+    assert len(messages.FULL_REQUEST + made.full_request) <= LARGEST
+    assert len(messages.pack_decision(Define(7, made.request))) <= LARGEST
+    larger = handle(3, name="n" * (room + 1))
+    larger.site = "x.py"
+    with pytest.raises(UsageError, match=f"a request of {LARGEST_REQUEST + 1} bytes is too large to negotiate"):
+        pending_operations.enter(larger)

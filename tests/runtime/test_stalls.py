@@ -13,8 +13,8 @@ from distrun.runtime.negotiation.stalls import (
     ANSWER_TIME,
     COORDINATOR_GRACE,
     NEVER,
-    CoordinatorWatch,
-    FollowerWatch,
+    CoordinatorStallMonitor,
+    FollowerStallMonitor,
     warning_time,
 )
 from distrun.runtime.operations.request import Request
@@ -29,7 +29,7 @@ class Coordinator:
     def __init__(self, warning: float = 10.0, timeout: float = 0.0) -> None:
         self.controller = Controller({0: range(3)})
         self.asked: list[int] = []
-        self.watch = CoordinatorWatch(
+        self.watch = CoordinatorStallMonitor(
             self.controller, Timeouts(warning, timeout), lambda rank: f"<{rank}>", self.asked.append
         )
 
@@ -222,7 +222,7 @@ class Follower:
 
     def __init__(self, warning: float = 10.0, timeout: float = 0.0) -> None:
         self.reminders: list[float] = []
-        self.watch = FollowerWatch(Timeouts(warning, timeout), lambda rank: f"<{rank}>", self.reminders.append)
+        self.watch = FollowerStallMonitor(Timeouts(warning, timeout), lambda rank: f"<{rank}>", self.reminders.append)
 
     def sleep_until(self, now: float, end: float) -> float:
         """Live from `now` to `end` as an engine does that hears nothing."""

@@ -1,4 +1,4 @@
-"""The engine of a world of one: an operation is carried out where it is submitted."""
+"""The engine of a world of one: an operation is executed where it is submitted."""
 
 from __future__ import annotations
 
@@ -18,20 +18,20 @@ if TYPE_CHECKING:
 
 
 class SingleProcessEngine:
-    """Has the same verbs as `Engine`, with nobody to agree with."""
+    """An `Engine` with no other rank to agree with."""
 
     def __init__(self, gpu_config: GpuConfig | None = None) -> None:
-        """`gpu_setting` is given if this rank is bound to a GPU."""
+        """`gpu_config` is given if this rank is bound to a GPU."""
         self.backend = SingleProcessBackend()
         self._gpu_monitor = GpuMonitor(gpu_config, self.backend)
-        self._lock = threading.Lock()  # held by who uses the GPU
+        self._lock = threading.Lock()  # held by the thread that uses the GPU
 
     def gpu(self) -> Gpu:
         """The GPU of this rank; raises `UsageError` if it has none that can be used."""
         return self._gpu_monitor.gpu()
 
     def submit(self, handle: Handle) -> Handle:
-        """Carry the operation out."""
+        """Execute the operation."""
         if handle.request.device == CPU:
             execute(self.backend, [handle])
         else:
@@ -44,16 +44,16 @@ class SingleProcessEngine:
     run = submit
 
     def wait(self, handle: Handle) -> None:
-        """Nothing is ever under way."""
+        """Do nothing: no operation is ever under way."""
 
     def ensure_progress(self) -> None:
-        """Nothing is ever under way."""
+        """Do nothing: no operation is ever under way."""
 
     def disown(self) -> None:
-        """A forked child may go on alone: nobody else is concerned."""
+        """Do nothing: a forked child may go on alone."""
 
     def error_reported(self) -> None:
-        """Whatever goes wrong is raised where it happens."""
+        """Do nothing: whatever goes wrong is raised where it happens."""
 
     def shutdown(self, farewell: str = "") -> str | None:
         """Let go of the GPU."""

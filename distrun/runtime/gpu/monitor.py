@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from distrun.errors import CollectiveError, UsageError
 from distrun.runtime.backends.base import Backend
 from distrun.runtime.gpu.config import GpuConfig
+from distrun.runtime.operations.unreported import UnreportedError
 
 if TYPE_CHECKING:
     from distrun.runtime.gpu.gpu import Gpu
@@ -33,6 +34,7 @@ class GpuMonitor:
         host_backend: Backend,
         peer_failure: Callable[[], str | None] = lambda: None,
         alert: Callable[[], None] = lambda: None,
+        unreported_error: UnreportedError | None = None,
     ) -> None:
         """
         Args:
@@ -40,6 +42,7 @@ class GpuMonitor:
             host_backend: moves arrays between the ranks' host memories.
             peer_failure: returns which rank is gone, or None; called by any thread.
             alert: called when there is something to check and nothing was before.
+            unreported_error: where lost results are noted until a call has raised that.
         """
         self._config = config
         self._host_backend = host_backend
@@ -50,8 +53,7 @@ class GpuMonitor:
         self._is_capture_relaxed = False
         self.trouble: str | None = None
         """Why nothing can be completed on the GPU any more."""
-        self.unreported_error: str | None = None
-        """The same reason while results are lost and no call has raised it yet."""
+        self._unreported_error = unreported_error or UnreportedError()
 
     def gpu(self) -> Gpu:
         """Return the GPU, made by the first call.
@@ -116,13 +118,19 @@ class GpuMonitor:
         if self._gpu is not None and self.trouble is None:
             # Both are set before the abort: it frees a thread that waits for the device, which must find the reason at
             # once.
-            self.trouble = self.unreported_error = reason
+            self.trouble, lost = reason, _lost(reason)
+            self._unreported_error.note(lost)
             if not self._gpu.abort(reason):
-                self.unreported_error = None
+                self._unreported_error.retract(lost)
 
     def close(self, is_hurried: bool = False) -> None:
         """Wait for what is in flight, for a short time only if nobody will need it, and release the GPU."""
         if self._gpu is not None:
-            lost = self._gpu.close(DRAIN_TIMEOUT) if is_hurried else self._gpu.close()
-            self.unreported_error = lost or self.unreported_error
+            reason = self._gpu.close(DRAIN_TIMEOUT) if is_hurried else self._gpu.close()
+            if reason is not None:
+                self._unreported_error.note(_lost(reason))
             self._gpu = None
+
+
+def _lost(reason: str) -> str:
+    return f"results of operations on the GPU are lost: {reason}"

@@ -1,19 +1,20 @@
 """The controller: which operations are ready, in which order they run, and what the ranks disagree about.
 
-Pure policy: no clock, no memory, no messages of its own; the coordinator (rank 0) feeds it what the ranks submitted and
-carries its decisions to them. An operation of a process set is ready when every rank of the set has submitted it under the
-same name, in whatever order each of them did. One controller orders the operations of all process sets, so that no two
-ranks that share two sets ever meet them in different orders.
+Pure policy: no clock, no memory, no messages of its own; the coordinator (rank 0) feeds it what the ranks have
+submitted and carries its decisions to them. An operation of a process set is ready when every rank of the set has
+submitted it under the same name, in whatever order each of them did. One controller orders the operations of all
+process sets, so that no two ranks that share two sets ever meet them in different orders.
 
-Ranks spell a request out once. The decision that first carries it out gives it a number; from then on a rank submits the
-number alone (the response cache). A number stands for exactly one request, so a rank that changes its mind about a name
-(another shape, say) simply spells out the new request, and comparing it with what the others meant needs no invalidation.
+A rank sends a request in full once. The decision that first executes it gives it a cache id; from then on a rank
+submits the cache id alone (the response cache). A cache id stands for exactly one request, so a rank that changes its
+mind about a name (another shape, say) simply sends the new request in full, and comparing it with the others' needs no
+invalidation.
 
 Unnamed operations are matched by the order in which each rank submitted them to the process set.
 
-Most of the time all ranks submit the same numbers in the same order. As long as they do, their numbers are kept as streams
-and whole stretches of them compared at once; the first difference moves what is left of the streams into slots, where each
-operation is matched for itself, and there it goes on until nothing is waiting.
+Most of the time all ranks submit the same cache ids in the same order. As long as they do, these are kept as streams,
+and whole stretches of them compared at once; the first difference moves what is left of the streams into slots, where
+each operation is matched for itself, and there it goes on until nothing is waiting.
 """
 
 from __future__ import annotations
@@ -26,20 +27,20 @@ from distrun.runtime.operations.request import AGREED, Request, describe_field, 
 from distrun.runtime.topology import list_ranks
 
 CACHE_CAPACITY = 1 << 16
-"""Requests the cache will number. The ones after that are spelled out every time, which is slower and as right."""
+"""Requests that get a cache id. The ones after that are sent in full every time, which is slower and as right."""
 
 
 @dataclass
 class _Slot:
-    """An operation some ranks have submitted and others not yet."""
+    """An operation that some ranks have submitted and others not yet."""
 
     key: Key
-    number: int  # of the first request seen, -1 while it has none
+    cache_id: int  # of the first request seen, -1 while it has none
     request: Request
     since: float
     mask: int = 0
-    disagreement: dict[int, Request] = field(default_factory=dict)  # rank -> what it asked for, where that differs
-    sites: dict[int, str] = field(default_factory=dict)  # rank -> call site, where it was spelled out
+    disagreement: dict[int, Request] = field(default_factory=dict)  # rank -> its request, where that differs
+    sites: dict[int, str] = field(default_factory=dict)  # rank -> call site, where its request came in full
 
 
 @dataclass
@@ -52,7 +53,7 @@ class _GivenUp:
 
 @dataclass(frozen=True)
 class Stall:
-    """An operation that has been waiting, for the report."""
+    """An operation that some ranks wait for, as the report shows it."""
 
     title: str
     process_set: int
@@ -70,11 +71,11 @@ class Controller:
         self._required = {process_set: _mask(ranks) for process_set, ranks in members.items()}
         self._capacity = capacity
         self._requests: list[Request] = []
-        self._numbers: dict[Request, int] = {}
-        self._sites: dict[tuple[int, int], str] = {}  # (rank, number) -> where the rank spelled it out
+        self._cache_ids: dict[Request, int] = {}
+        self._sites: dict[tuple[int, int], str] = {}  # (rank, cache id) -> call site in the rank's full request
         self._streams: dict[int, list[int]] = {rank: [] for rank in _ranks(self._required[0])}
         self._stream_since: dict[int, float] = {}
-        self._unnamed_numbers: set[int] = set()
+        self._unnamed_ids: set[int] = set()
         self._slots: dict[Key, _Slot] = {}
         self._given_up: dict[Key, _GivenUp] = {}
         self._unnamed: dict[tuple[int, int], int] = {}  # (process set, rank) -> unnamed operations submitted
@@ -84,23 +85,23 @@ class Controller:
     # Events ---------------------------------------------------------------------------------------------------------
 
     def submit(self, rank: int, request: Request, site: str, now: float) -> None:
-        """`rank` submitted a request it spelled out."""
+        """`rank` submitted a request in full."""
         self._drain_streams()
-        number = self._numbers.get(request, -1)
-        if number >= 0:
-            self._sites[rank, number] = site
-        self._submit(rank, number, request, site, now)
+        cache_id = self._cache_ids.get(request, -1)
+        if cache_id >= 0:
+            self._sites[rank, cache_id] = site
+        self._submit(rank, cache_id, request, site, now)
 
-    def submit_numbers(self, rank: int, numbers: Iterable[int], now: float) -> None:
-        """`rank` submitted requests by their numbers."""
+    def submit_ids(self, rank: int, cache_ids: Iterable[int], now: float) -> None:
+        """`rank` submitted requests by their cache ids."""
         if self._slots or self._given_up:
-            for number in numbers:
-                self._submit(rank, number, self._requests[number], "", now)
+            for cache_id in cache_ids:
+                self._submit(rank, cache_id, self._requests[cache_id], "", now)
             return
         stream = self._streams[rank]
         if not stream:
             self._stream_since[rank] = now
-        stream.extend(numbers)
+        stream.extend(cache_ids)
         self._match_streams()
 
     def _match_streams(self) -> None:
@@ -116,20 +117,20 @@ class Controller:
         for stream in self._streams.values():
             del stream[:length]
         self._ready += prefix
-        unnamed = sum(number in self._unnamed_numbers for number in prefix) if self._unnamed_numbers else 0
+        unnamed = sum(cache_id in self._unnamed_ids for cache_id in prefix) if self._unnamed_ids else 0
         if unnamed:
             for rank in self._streams:
                 self._unnamed[0, rank] = self._unnamed.get((0, rank), 0) + unnamed
 
     def _drain_streams(self) -> None:
-        """Move what waits in the streams into slots."""
+        """Move the operations that wait in the streams into slots."""
         for rank, stream in self._streams.items():
             if stream:
-                numbers, self._streams[rank] = stream, []
-                for number in numbers:
-                    self._submit(rank, number, self._requests[number], "", self._stream_since[rank])
+                cache_ids, self._streams[rank] = stream, []
+                for cache_id in cache_ids:
+                    self._submit(rank, cache_id, self._requests[cache_id], "", self._stream_since[rank])
 
-    def _submit(self, rank: int, number: int, request: Request, site: str, now: float) -> None:
+    def _submit(self, rank: int, cache_id: int, request: Request, site: str, now: float) -> None:
         process_set = request.process_set
         key: Key
         if request.name is not None:
@@ -142,8 +143,8 @@ class Controller:
             return
         slot = self._slots.get(key)
         if slot is None:
-            slot = self._slots[key] = _Slot(key, number, request, now)
-        elif (slot.number != number or number < 0) and slot.request != request:
+            slot = self._slots[key] = _Slot(key, cache_id, request, now)
+        elif (slot.cache_id != cache_id or cache_id < 0) and slot.request != request:
             slot.disagreement[rank] = request
         if site:
             slot.sites[rank] = site
@@ -153,7 +154,7 @@ class Controller:
             self._decide(slot)
 
     def _is_late(self, key: Key, rank: int) -> bool:
-        """Whether the others have given this operation up; the rank that comes late hears of it, and the case is closed.
+        """Whether the others have given this operation up; the rank that comes late hears of it, and that is all.
 
         A rank that tries again is not late: it begins a new operation under the same key.
         """
@@ -171,27 +172,27 @@ class Controller:
         if slot.disagreement:
             self._flush()
             self._decisions.append(Fail(slot.key, self._disagreement(slot), tuple(_ranks(slot.mask))))
-        elif slot.number >= 0:
-            self._ready.append(slot.number)
+        elif slot.cache_id >= 0:
+            self._ready.append(slot.cache_id)
         else:
             self._flush()
-            self._decisions.append(Define(self._number(slot), slot.request))
+            self._decisions.append(Define(self._cache_id(slot), slot.request))
 
-    def _number(self, slot: _Slot) -> int:
-        known = self._numbers.get(slot.request)
+    def _cache_id(self, slot: _Slot) -> int:
+        known = self._cache_ids.get(slot.request)
         if known is not None:
             return known
         if len(self._requests) >= self._capacity:
             return -1
-        number = len(self._requests)
-        # Unnamed requests share a number by what they ask for; their place in the order tells them apart.
+        cache_id = len(self._requests)
+        # Unnamed requests share a cache id by what they ask for; their place in the order tells them apart.
         self._requests.append(slot.request)
-        self._numbers[slot.request] = number
+        self._cache_ids[slot.request] = cache_id
         if slot.request.name is None:
-            self._unnamed_numbers.add(number)
+            self._unnamed_ids.add(cache_id)
         for rank, site in slot.sites.items():
-            self._sites[rank, number] = site
-        return number
+            self._sites[rank, cache_id] = site
+        return cache_id
 
     def _flush(self) -> None:
         for start in range(0, len(self._ready), LONGEST_LIST):
@@ -199,7 +200,7 @@ class Controller:
         self._ready = []
 
     def decisions(self) -> list[Decision]:
-        """What has been decided since the last call, in the order in which every rank must carry it out."""
+        """The decisions since the last call, in the order in which every rank must execute them."""
         self._flush()
         decisions, self._decisions = self._decisions, []
         return decisions
@@ -207,11 +208,11 @@ class Controller:
     # Trouble --------------------------------------------------------------------------------------------------------
 
     def _site(self, slot: _Slot, rank: int) -> str:
-        """Where `rank` submitted the operation, as far as we know: a number does not say."""
+        """Where `rank` submitted the operation, as far as we know: a cache id does not say."""
         if rank in slot.sites:
             return slot.sites[rank]
-        number = self._numbers.get(slot.disagreement[rank], -1) if rank in slot.disagreement else slot.number
-        site = self._sites.get((rank, number), "")
+        cache_id = self._cache_ids.get(slot.disagreement[rank], -1) if rank in slot.disagreement else slot.cache_id
+        site = self._sites.get((rank, cache_id), "")
         return f"{site}, when first seen" if site and slot.request.name is None else site
 
     def _disagreement(self, slot: _Slot) -> str:
@@ -252,7 +253,7 @@ class Controller:
         return sorted(stalls, key=lambda stall: -stall.waited)
 
     def give_up(self, now: float, after: float, why: Mapping[str, str]) -> None:
-        """Fail every operation that stalls this long; `why` maps its title to the text. Ranks that come later get it too."""
+        """Fail every operation that stalls this long; `why` maps its title to the text, also for late ranks."""
         self._drain_streams()
         for slot in [slot for slot in self._slots.values() if now - slot.since >= after]:
             text = why.get(_title(slot), f"{_title(slot)}: not all ranks submitted it in time")
@@ -262,7 +263,7 @@ class Controller:
             self._decisions.append(Fail(slot.key, text, tuple(_ranks(slot.mask)), is_stall=True))
 
     def backdate(self, rank: int, since: float) -> None:
-        """What `rank` has submitted waits since then, if that is longer than we know."""
+        """The operations that `rank` has submitted wait since then, if that is longer than we know."""
         self._drain_streams()
         for slot in self._slots.values():
             if slot.mask >> rank & 1:
@@ -270,7 +271,7 @@ class Controller:
 
     @property
     def oldest(self) -> float | None:
-        """When the operation that has waited longest was first submitted; None when none waits."""
+        """The time at which the operation that has waited longest was first submitted; None when none waits."""
         times = [self._stream_since[rank] for rank, stream in self._streams.items() if stream]
         times += [slot.since for slot in self._slots.values()]
         return min(times, default=None)

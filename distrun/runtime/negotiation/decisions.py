@@ -1,4 +1,4 @@
-"""Decisions: what the coordinator tells the ranks to do, and in which order."""
+"""The coordinator's decisions: what the ranks do, and in which order."""
 
 from __future__ import annotations
 
@@ -7,23 +7,24 @@ from dataclasses import dataclass
 from distrun.runtime.operations.request import Request
 
 LONGEST_LIST = 1 << 14
-"""Numbers in one message."""
+"""Cache ids in one message."""
 
-Key = tuple[int, str | int]  # process set, then the name or, unnamed, the place in the order
+Key = tuple[int, str | int]
+"""An operation among those under way: the process set, then the name or, unnamed, the place in the order."""
 
 
 @dataclass(frozen=True)
 class Execute:
-    """Carry out these numbered requests, in this order; neighbours in the list may be fused."""
+    """Execute the requests with these cache ids, in this order; small ones may be fused."""
 
-    numbers: list[int]
+    cache_ids: list[int]
 
 
 @dataclass(frozen=True)
 class Define:
-    """Carry out this request and, unless it is -1, remember the number it has from now on."""
+    """Execute this request and, unless it is -1, remember the cache id that it has from now on."""
 
-    number: int
+    cache_id: int
     request: Request
 
 

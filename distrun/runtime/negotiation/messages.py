@@ -9,27 +9,32 @@ from collections.abc import Sequence
 
 from distrun.runtime.negotiation.decisions import Decision, Define, Execute, Fail
 from distrun.runtime.operations.request import Request
+from distrun.runtime.transport.control_plane import LARGEST_MESSAGE
 
-# To the coordinator: requests by their numbers, a request spelled out, the answer to a question, how long we have waited.
-# And one request by its number with its arrays (see `riding`).
-NUMBERS, REQUEST, ANSWER, REMINDER, PIGGYBACK = b"N", b"R", b"A", b"W", b"S"
-# From the coordinator: its decisions, the question where the main thread is, and the decision to execute with its result.
+# To the coordinator: requests by their cache ids, one request in full, the answer to a question, for how long we have
+# waited. And one request by its cache id with its arrays (see `piggyback`), which rank 0 may send as well.
+CACHE_IDS, FULL_REQUEST, ANSWER, REMINDER, PIGGYBACK = b"N", b"R", b"A", b"W", b"S"
+# From the coordinator: its decisions, the question where the main thread is, and the decision to execute with its
+# result.
 EXECUTE, DEFINE, FAIL, QUESTION, RESULT = b"X", b"D", b"F", b"Q", b"E"
 
-_NUMBER = "i"
+LARGEST_REQUEST = LARGEST_MESSAGE - 5
+"""Bytes of the largest full request: it has to fit a message with its letter and, in a decision, its cache id."""
+
+_CACHE_ID = "i"
 _LONGEST_TEXT = 20_000
 
 
-def pack_numbers(letter: bytes, numbers: Sequence[int]) -> bytes:
-    """A message of request numbers."""
-    return letter + array.array(_NUMBER, numbers).tobytes()
+def pack_ids(letter: bytes, cache_ids: Sequence[int]) -> bytes:
+    """A message of cache ids."""
+    return letter + array.array(_CACHE_ID, cache_ids).tobytes()
 
 
-def unpack_numbers(message: bytes) -> list[int]:
-    """The numbers in a message made by `pack_numbers`."""
-    numbers = array.array(_NUMBER)
-    numbers.frombytes(message[1:])
-    return numbers.tolist()
+def unpack_ids(message: bytes) -> list[int]:
+    """The cache ids in a message made by `pack_ids`."""
+    cache_ids = array.array(_CACHE_ID)
+    cache_ids.frombytes(message[1:])
+    return cache_ids.tolist()
 
 
 def pack_reminder(waited: float) -> bytes:
@@ -46,9 +51,9 @@ def unpack_reminder(message: bytes) -> float:
 def pack_decision(decision: Decision) -> bytes:
     """A decision as a message."""
     if isinstance(decision, Execute):
-        return pack_numbers(EXECUTE, decision.numbers)
+        return pack_ids(EXECUTE, decision.cache_ids)
     if isinstance(decision, Define):
-        return DEFINE + decision.number.to_bytes(4, "little", signed=True) + decision.request.encode("")
+        return DEFINE + decision.cache_id.to_bytes(4, "little", signed=True) + decision.request.encode("")
     return FAIL + json.dumps([*decision.key, decision.text[:_LONGEST_TEXT], decision.ranks, decision.is_stall]).encode()
 
 

@@ -1,262 +1,310 @@
-"""The negotiation: what a rank tells the coordinator and the other way round, and what follows from it.
+"""The coordinator protocol: submissions go up to rank 0, decisions come down to all ranks, in one order.
 
-Every rank tells rank 0, the coordinator, what it has submitted, in order; once spelled out, from then on by number. There a
-`Controller` decides what is ready, and what is wrong; its decisions go to all ranks, which act on them in the order in which
-they were made. Small operations between hosts may come along with the messages (see `Riders`).
-
-What is here is called by the driver of the engine, one thread at a time.
+Every rank tells rank 0, the coordinator, what it has submitted, in order; a request goes in full once, from then on by
+its cache id. There a `Controller` decides what is ready, and what is wrong. The decisions go to all ranks, which turn
+them into batches to execute, in the order in which they were made. Small operations between hosts may travel with the
+messages (see `Piggyback`).
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 
 import numpy as np
 
-from distrun.errors import CollectiveError, MismatchError, StallError
+from distrun.errors import CollectiveError, JobAbortedError, MismatchError, StallError
 from distrun.runtime.backends.base import Flat
 from distrun.runtime.negotiation import messages
 from distrun.runtime.negotiation.controller import Controller
 from distrun.runtime.negotiation.decisions import LONGEST_LIST, Decision, Execute, Fail, Key
 from distrun.runtime.negotiation.pending import PendingOperations
-from distrun.runtime.negotiation.piggyback import Piggyback, number_of
-from distrun.runtime.negotiation.stalls import CoordinatorWatch, FollowerWatch
+from distrun.runtime.negotiation.piggyback import Piggyback, cache_id_of
+from distrun.runtime.negotiation.stalls import CoordinatorStallMonitor, FollowerStallMonitor
 from distrun.runtime.operations.callsite import main_stack
 from distrun.runtime.operations.handle import Handle
 from distrun.runtime.operations.request import Request
+from distrun.runtime.operations.timeouts import Timeouts
 from distrun.runtime.transport.control_plane import ControlPlane
-from distrun.runtime.transport.local_group import LocalGroup
+
+RETRY = 0.001
+"""Seconds between two tries to write into a mailbox that was full."""
+PUSH_INTERVAL = 0.02
+"""Seconds between two looks at a connection that did not take all of a message."""
 
 
 class Negotiator:
-    """One rank's part in it."""
+    """One rank's part of the protocol, for the thread that has the turn to make progress."""
 
     def __init__(
         self,
-        local_group: LocalGroup,
-        control: ControlPlane,
+        rank: int,
         size: int,
-        pending_operations: PendingOperations,
+        control_plane: ControlPlane,
+        operations: PendingOperations,
         controller: Controller | None,
         piggyback: Piggyback | None,
-        execute: Callable[[Sequence[Handle]], None],
-        complete: Callable[[Iterable[Handle]], None],
+        timeouts: Timeouts,
+        describe_rank: Callable[[int], str],
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """
         Args:
-            control: what the messages go through.
             size: the number of ranks of the job.
-            ledger: the operations that are under way here.
+            control_plane: carries the messages; nobody else uses it.
+            operations: what is under way here.
             controller: on the coordinator, and on no other rank.
-            riders: where there are several hosts.
-            perform: carries out operations that are ready, all of one kind and fused.
-            complete: tells those who wait that operations are done.
+            piggyback: where there are several hosts.
+            timeouts: when a stall is reported and given up.
+            describe_rank: names a rank for people.
+            clock: the time in seconds.
         """
-        self._local_group = local_group
-        self._rank = local_group.ranks[local_group.own]
+        self.rank = rank
+        self.is_follower = controller is None
+        self.is_across_hosts = control_plane.is_across_hosts
         self._ranks = range(size)
-        self._pending_operations = pending_operations
-        self._outbox = pending_operations.outbox
+        self._control_plane = control_plane
+        self._operations = operations
         self._controller = controller
         self._piggyback = piggyback
-        self._execute = execute
-        self._complete = complete
-        self._control_plane = control
-        self.watch: CoordinatorWatch | FollowerWatch
-        """Looks for operations that some rank never submits."""
+        self._clock = clock
+        self._stall_monitor: CoordinatorStallMonitor | FollowerStallMonitor
         if controller is not None:
-            self.watch = CoordinatorWatch(controller, local_group.timeouts, local_group.describe_rank, self._ask)
+            self._stall_monitor = CoordinatorStallMonitor(controller, timeouts, describe_rank, self._ask)
         else:
-            self.watch = FollowerWatch(local_group.timeouts, local_group.describe_rank, self._remind)
+            self._stall_monitor = FollowerStallMonitor(timeouts, describe_rank, self._remind)
 
     def progress(self) -> None:
-        """Tell what is new here, and act on what has been decided."""
-        if self._outbox:
-            self._hand_in()
+        """Tell what is new here, and take in what has been decided: see `PendingOperations.decided` and `.finished`."""
+        if self._operations.outbox:
+            self._tell_submitted()
         if self._controller is not None:
             self._coordinate(self._controller)
         else:
             self._follow()
 
-    # Telling ----------------------------------------------------------------------------------------------------------
+    # Waiting ----------------------------------------------------------------------------------------------------------
 
-    def _hand_in(self) -> None:
-        """Tell the coordinator (perhaps ourselves) about newly submitted operations, in order."""
-        numbers: list[int] = []
-        outbox = self._outbox
-        if self._piggyback is not None and len(outbox) == 1 and self._ride(self._piggyback, outbox[0]):
-            outbox.popleft()
-            return
-        while outbox:
-            handle = outbox.popleft()
-            if handle.number >= 0:
-                numbers.append(handle.number)
-            else:
-                self._send_numbers(numbers)
-                numbers = []
-                self._send_request(handle.full_request)
-        self._send_numbers(numbers)
-
-    def _ride(self, piggyback: Piggyback, handle: Handle) -> bool:
-        """Submit an operation together with its arrays, if they may ride."""
-        if not piggyback.takes(handle):
-            return False
-        if self._controller is None:
-            self._control_plane.send(0, piggyback.send(messages.PIGGYBACK, handle))
-            if piggyback.have_passed(handle.number):
-                self._finish_riding(piggyback, handle.number)
+    def has_news(self) -> bool:
+        """Whether `progress` or `check_hosts` has something to do."""
+        if self._operations.outbox or self._control_plane.waiting():
             return True
-        if piggyback.makes_offers and not piggyback.is_complete(handle.number):
-            self._control_plane.send(1, piggyback.send(messages.PIGGYBACK, handle))
-        return False
+        return self.is_across_hosts and self._control_plane.trouble(self._operations.is_undecided) is not None
 
-    def _finish_riding(self, piggyback: Piggyback, number: int) -> Flat:
-        """Carry out an operation whose arrays are all here; its result."""
-        handle = self._pending_operations.named(number)
+    @property
+    def is_idle(self) -> bool:
+        """Whether nothing has to be sent or looked after, apart from the operations under way."""
+        return not (self._stall_monitor.is_busy or self.is_sending)
+
+    @property
+    def is_sending(self) -> bool:
+        """Whether there are messages that another host has not taken."""
+        return self.is_across_hosts and self._control_plane.is_sending
+
+    def next_look(self, now: float) -> float:
+        """The monotonic time by which to go on though nothing has come."""
+        until = self._stall_monitor.next_look(now)
+        if self._control_plane.is_stuck:
+            self._control_plane.push()
+            until = min(until, now + RETRY)
+        return min(until, now + PUSH_INTERVAL) if self.is_sending else until
+
+    def hear_alarms(self) -> bool:
+        """Whether another host has called since the last time; by the progress thread, whoever has the turn."""
+        return self.is_across_hosts and self._control_plane.hear_alarms()
+
+    def check_hosts(self) -> None:
+        """See whether what is under way can still be decided.
+
+        Raises:
+            JobAbortedError: a rank of another host has failed, or has left while something is still to be decided.
+        """
+        if self.is_across_hosts:
+            is_undecided = self._operations.is_undecided
+            trouble = self._control_plane.trouble(is_undecided)
+            if trouble is not None:
+                raise JobAbortedError(f"{self._operations.describe()}: {trouble}" if is_undecided else trouble)
+
+    def check_stalls(self) -> None:
+        """Report or give up what has waited too long.
+
+        Raises:
+            StallError: the coordinator does not answer.
+        """
+        self._stall_monitor.look(self._clock())
+
+    # Submissions up ---------------------------------------------------------------------------------------------------
+
+    def _tell_submitted(self) -> None:
+        """Tell the coordinator (perhaps ourselves) about newly submitted operations, in order."""
+        operations = self._operations
+        if self._piggyback is not None and len(operations.outbox) == 1:
+            handle = operations.outbox[0]
+            if self._piggyback.is_eligible(handle) and self._send_along(self._piggyback, handle):
+                operations.outbox.popleft()
+                return
+        cache_ids: list[int] = []
+        for handle in operations.take_submitted():
+            if handle.cache_id >= 0:
+                cache_ids.append(handle.cache_id)
+            else:
+                self._submit_ids(cache_ids)
+                cache_ids = []
+                self._submit_request(handle.full_request)
+        self._submit_ids(cache_ids)
+
+    def _send_along(self, piggyback: Piggyback, handle: Handle) -> bool:
+        """Send an operation's arrays along with its message; whether it is submitted by that."""
+        if self._controller is None:
+            self._control_plane.send(0, piggyback.pack_own(messages.PIGGYBACK, handle))
+            if piggyback.have_crossed(handle.cache_id):
+                self._finish_piggybacked(piggyback, handle.cache_id)
+            return True
+        if piggyback.makes_offers and not piggyback.is_complete(handle.cache_id):
+            self._control_plane.send(1, piggyback.pack_own(messages.PIGGYBACK, handle))
+        return False  # the controller has to hear of it as of any other
+
+    def _finish_piggybacked(self, piggyback: Piggyback, cache_id: int) -> Flat:
+        """Finish an operation whose payloads are all here; its result."""
+        handle = self._operations.named(cache_id)
         with np.errstate(all="ignore"):
-            result = piggyback.combine(handle, piggyback.take(number))
-        self._pending_operations.take_named(number)
+            result = piggyback.combine(handle, piggyback.take(cache_id))
         piggyback.deliver(handle, result)
-        self._complete([handle])
+        self._operations.finish(handle)
         return result
 
-    def _send_numbers(self, numbers: list[int]) -> None:
-        if not numbers:
+    def _submit_ids(self, cache_ids: list[int]) -> None:
+        if not cache_ids:
             return
         if self._controller is not None:
-            self._controller.submit_numbers(self._rank, numbers, time.monotonic())
-        else:
-            for start in range(0, len(numbers), LONGEST_LIST):
-                self._control_plane.send(
-                    0, messages.pack_numbers(messages.NUMBERS, numbers[start : start + LONGEST_LIST])
-                )
+            self._controller.submit_ids(self.rank, cache_ids, self._clock())
+            return
+        for start in range(0, len(cache_ids), LONGEST_LIST):
+            part = cache_ids[start : start + LONGEST_LIST]
+            self._control_plane.send(0, messages.pack_ids(messages.CACHE_IDS, part))
 
-    def _send_request(self, full_request: bytes) -> None:
+    def _submit_request(self, full_request: bytes) -> None:
         if self._controller is not None:
-            self._controller.submit(self._rank, *Request.decode(full_request), time.monotonic())
+            self._controller.submit(self.rank, *Request.decode(full_request), self._clock())
         else:
-            self._control_plane.send(0, messages.REQUEST + full_request)
+            self._control_plane.send(0, messages.FULL_REQUEST + full_request)
 
-    # Deciding ---------------------------------------------------------------------------------------------------------
+    # Decisions, on the coordinator ------------------------------------------------------------------------------------
 
     def _coordinate(self, controller: Controller) -> None:
-        """Coordinator: hear the ranks, decide, tell the ranks, act on it."""
-        now = time.monotonic()
+        """Hear the ranks, decide, and tell the ranks."""
+        now = self._clock()
         for rank, message in self._control_plane.messages():
             letter = message[:1]
             if letter == messages.PIGGYBACK and self._piggyback is not None:
-                controller.submit_numbers(rank, (self._piggyback.board(rank, message),), now)
-            elif letter == messages.NUMBERS:
-                numbers = messages.unpack_numbers(message)
+                controller.submit_ids(rank, (self._piggyback.receive(rank, message),), now)
+            elif letter == messages.CACHE_IDS:
+                cache_ids = messages.unpack_ids(message)
                 if self._piggyback is not None:
-                    self._piggyback.leave(rank, numbers)
-                controller.submit_numbers(rank, numbers, now)
-            elif letter == messages.REQUEST:
+                    self._piggyback.note_without(rank, cache_ids)
+                controller.submit_ids(rank, cache_ids, now)
+            elif letter == messages.FULL_REQUEST:
                 controller.submit(rank, *Request.decode(message[1:]), now)
             elif letter == messages.REMINDER:
-                self.watch.reminded(rank, messages.unpack_reminder(message), now)
+                self._stall_monitor.reminded(rank, messages.unpack_reminder(message), now)
             else:
-                self.watch.answered(rank, message[1:].decode(errors="replace"), now)
-        self._announce(controller.decisions())
+                self._stall_monitor.answered(rank, message[1:].decode(errors="replace"), now)
+        for decision in controller.decisions():
+            self._carry_down(decision)
 
-    def _announce(self, decisions: Iterable[Decision]) -> None:
-        for decision in decisions:
-            if self._piggyback is not None and isinstance(decision, Execute):
-                decision = Execute(self._carry_riders(self._piggyback, decision.numbers))
-                if not decision.numbers:
-                    continue
-            ranks = decision.ranks if isinstance(decision, Fail) else self._ranks
-            message = messages.pack_decision(decision)
-            self._tell(ranks, message)
-            if self._rank in ranks:
-                self._act(message)
+    def _carry_down(self, decision: Decision) -> None:
+        """Tell the ranks that a decision concerns, ourselves among them."""
+        if self._piggyback is not None and isinstance(decision, Execute):
+            decision = Execute(self._finish_complete(self._piggyback, decision.cache_ids))
+            if not decision.cache_ids:
+                return
+        ranks = decision.ranks if isinstance(decision, Fail) else self._ranks
+        message = messages.pack_decision(decision)
+        self._send_to(ranks, message)
+        if self.rank in ranks:
+            self._take_in(message)
 
-    def _tell(self, ranks: Iterable[int], message: bytes) -> None:
+    def _send_to(self, ranks: Iterable[int], message: bytes) -> None:
         for rank in ranks:
-            if rank != self._rank:
+            if rank != self.rank:
                 self._control_plane.send(rank, message)
 
-    def _carry_riders(self, piggyback: Piggyback, numbers: list[int]) -> list[int]:
-        """Coordinator: carry out what needs nobody else any more; the numbers of what is left."""
+    def _finish_complete(self, piggyback: Piggyback, cache_ids: list[int]) -> list[int]:
+        """Finish the operations whose payloads are all here; the cache ids of the others."""
         left = []
-        for number in numbers:
-            if piggyback.have_passed(number):
-                self._finish_riding(piggyback, number)
+        for cache_id in cache_ids:
+            if piggyback.have_crossed(cache_id):
+                self._finish_piggybacked(piggyback, cache_id)
             else:
-                left.append(number)
+                left.append(cache_id)
         if len(left) == 1 and piggyback.is_complete(left[0]):
-            result = self._finish_riding(piggyback, left[0])
-            self._tell(self._ranks, piggyback.pack(messages.RESULT, left[0], [result]))
+            result = self._finish_piggybacked(piggyback, left[0])
+            self._send_to(self._ranks, piggyback.pack(messages.RESULT, left[0], [result]))
             return []
         return left
 
-    # Acting -----------------------------------------------------------------------------------------------------------
+    # Decisions, on every rank -----------------------------------------------------------------------------------------
 
     def _follow(self) -> None:
-        """Others: act on what the coordinator has decided."""
+        """Take in what the coordinator has sent."""
         for _, message in self._control_plane.messages():
-            self.watch.heard()
+            self._stall_monitor.heard()
             if message[:1] == messages.PIGGYBACK and self._piggyback is not None:
-                number = self._piggyback.board(0, message)
-                if self._piggyback.have_passed(number):
-                    self._finish_riding(self._piggyback, number)
+                cache_id = self._piggyback.receive(0, message)
+                if self._piggyback.have_crossed(cache_id):
+                    self._finish_piggybacked(self._piggyback, cache_id)
             else:
-                self._act(message)
+                self._take_in(message)
 
-    def _act(self, message: bytes) -> None:
+    def _take_in(self, message: bytes) -> None:
         letter = message[:1]
         if letter == messages.EXECUTE:
-            handles = self._pending_operations.take(message)
             if self._piggyback is not None:
-                for handle in handles:
-                    self._piggyback.take(handle.number)  # it has not served
-            try:
-                for places in self._pending_operations.plan(message):
-                    self._execute([handles[place] for place in places])
-            except BaseException:
-                self._pending_operations.put_back(
-                    [handle for handle in handles if not handle.done]
-                )  # for `_abort` to find
-                raise
+                for cache_id in messages.unpack_ids(message):
+                    self._piggyback.take(cache_id)  # what came along was not enough
+            self._operations.decide(message)
         elif letter == messages.RESULT:
-            number = number_of(message)
-            handle = self._pending_operations.take_named(number)
-            if self._piggyback is not None:
-                self._piggyback.take(number)
-            Piggyback.deliver(handle, Piggyback.result_in(message, handle))
-            self._complete([handle])
+            self._finish_with(message)
         elif letter == messages.DEFINE:
             define = messages.unpack_define(message)
-            self._execute([self._pending_operations.take_new(define.request, define.number)])
+            self._operations.decide_new(define.request, define.cache_id)
         elif letter == messages.FAIL:
             fail = messages.unpack_fail(message)
             self._fail(fail.key, StallError(fail.text) if fail.is_stall else MismatchError(fail.text))
         else:
             self._control_plane.send(0, messages.ANSWER + main_stack().encode())
 
-    def _fail(self, key: Key, error: CollectiveError) -> None:
-        handle = self._pending_operations.take_failed(key)
+    def _finish_with(self, message: bytes) -> None:
+        """The coordinator has sent the result."""
+        cache_id = cache_id_of(message)
+        handle = self._operations.named(cache_id)
         if self._piggyback is not None:
-            for number in self._pending_operations.numbers_of(
-                key
-            ):  # the ranks may have sent arrays along for different requests
-                self._piggyback.take(number)
+            self._piggyback.take(cache_id)
+        Piggyback.deliver(handle, Piggyback.result_in(message, handle))
+        self._operations.finish(handle)
+
+    def _fail(self, key: Key, error: CollectiveError) -> None:
+        if self._piggyback is not None:
+            # Payloads may have come for every request that the name has stood for: that may be what the ranks disagree
+            # about.
+            for cache_id in self._operations.cache_ids_of(key):
+                self._piggyback.take(cache_id)
+        handle = self._operations.pending_under(key)
         if handle is not None:
             handle.error = error
-            self._complete([handle])
+            self._operations.finish(handle)
 
     # Stalls -----------------------------------------------------------------------------------------------------------
 
     def _ask(self, rank: int) -> None:
         """Coordinator: ask a rank where its main thread is."""
-        if rank == self._rank:
-            self.watch.answered(rank, main_stack(), time.monotonic())
+        if rank == self.rank:
+            self._stall_monitor.answered(rank, main_stack(), self._clock())
             return
         self._control_plane.send(rank, messages.QUESTION)
         self._control_plane.alarm(rank)
 
     def _remind(self, waited: float) -> None:
-        """Others: wake the coordinator's engine, whose rank may be busy with other things, to look for stalls."""
+        """Follower: wake the coordinator's engine, whose rank may be busy with other things, to look for stalls."""
         self._control_plane.send(0, messages.pack_reminder(waited))
         self._control_plane.alarm(0)

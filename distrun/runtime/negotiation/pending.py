@@ -1,139 +1,191 @@
-"""The ledger: the operations of this rank that are under way, and what it knows about requests it has seen before."""
+"""The pending operations of a rank, from submission to completion, and its side of the response cache."""
 
 from __future__ import annotations
 
-import threading
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterator
 
 from distrun.errors import UsageError
 from distrun.runtime.negotiation.decisions import Key
-from distrun.runtime.negotiation.messages import unpack_numbers
+from distrun.runtime.negotiation.messages import LARGEST_REQUEST, unpack_ids
 from distrun.runtime.operations.callsite import call_site
 from distrun.runtime.operations.handle import Handle
 from distrun.runtime.operations.request import Request, fusion_key, title
-from distrun.runtime.shared_memory.mailbox import LARGEST
 from distrun.tensor_fusion.batching import SMALL, fuse
 
 _KNOWN_PLANS = 1000
 
 
 class PendingOperations:
-    """Operations are entered once, by whichever thread submits them, and taken out once, by the driver of the engine."""
+    """The one owner of a rank's operations that are under way.
+
+    ::
+
+        enter -> outbox -> take_submitted -> pending -> decide -> decided -> batches -> (done)
+                                                |
+                                                '-----> finish -> finished -> take_finished -> (done)
+
+    Any thread enters an operation; named ones are pending at once, since a name is under way once at a time.
+    Everything else is called by the thread that has the turn to make progress. An operation that it does not complete
+    stays in a queue, where `take_all` finds it.
+    """
 
     def __init__(self, fusion_threshold: int) -> None:
-        self.pending: dict[Key, Handle] = {}
         self.outbox: deque[Handle] = deque()
-        """Operations the coordinator has not been told about yet."""
-        self._unnamed: dict[int, deque[Key]] = {}  # process set -> unnamed operations under way, oldest first
+        """Operations that the coordinator has not been told about yet."""
+        self.decided: deque[list[Handle]] = deque()
+        """Batches to execute, in the order in which the coordinator decided them; each is fused into one operation."""
+        self.finished: list[Handle] = []
+        """Operations whose results or errors came with a message."""
+        self._pending: dict[Key, Handle] = {}
+        self._unnamed: dict[int, deque[Key]] = {}  # process set -> unnamed operations that are pending, oldest first
         self._places: dict[int, int] = {}  # process set -> unnamed operations so far
-        self._order = threading.Lock()  # the order of unnamed operations must be the order of their places
-        self._requests: dict[int, Request] = {}
-        self._numbers: dict[Request, int] = {}
+        self._requests: dict[int, Request] = {}  # by cache id
+        self._cache_ids: dict[Request, int] = {}
         self._named: dict[Key, tuple[Request, int]] = {}  # what a name last stood for
-        self._keys: dict[int, Key] = {}  # of named numbers
+        self._keys: dict[int, Key] = {}  # of named requests, by cache id
         self._threshold = fusion_threshold
         self._plans: dict[bytes, list[list[int]]] = {}
 
+    # By any thread ----------------------------------------------------------------------------------------------------
+
     def enter(self, handle: Handle) -> None:
-        """Note an operation that is now under way.
+        """Note an operation that is now under way. A signal handler may interrupt this and enter one itself.
 
         Raises:
             UsageError: its name is under way already, or the request is too large.
         """
         request = handle.request
-        if request.name is None:
-            with self._order:
-                self._enter_unnamed(handle)
+        if request.name is None:  # its place in the order is its place in the outbox
+            handle.cache_id = self._cache_ids.get(request, -1)
+            if handle.cache_id < 0:
+                _write_full_request(handle)
+            self.outbox.append(handle)
             return
         handle.key = key = (request.process_set, request.name)
         known = self._named.get(key)
         if known is None or known[0] != request:  # two requests may take turns under one name
-            known = request, self._numbers.get(request, -1)
+            known = request, self._cache_ids.get(request, -1)
             if known[1] >= 0:
                 self._named[key] = known
-        handle.number = known[1]
-        if handle.number < 0:
+        handle.cache_id = known[1]
+        if handle.cache_id < 0:
             _write_full_request(handle)
-        if self.pending.setdefault(key, handle) is not handle:
+        if self._pending.setdefault(key, handle) is not handle:
             raise UsageError(
-                f"{title(request.kind, request.name)} is under way already: wait for it, or give this operation another name"
+                f"{title(request.kind, request.name)} is under way already: "
+                "wait for it, or give this operation another name"
             )
         self.outbox.append(handle)
 
-    def _enter_unnamed(self, handle: Handle) -> None:
-        request = handle.request
-        handle.number = self._numbers.get(request, -1)
-        if handle.number < 0:
-            _write_full_request(handle)
-        place = self._places.get(request.process_set, 0)
-        self._places[request.process_set] = place + 1
-        handle.key = (request.process_set, place)
-        self.pending[handle.key] = handle
-        self._unnamed.setdefault(request.process_set, deque()).append(handle.key)
-        self.outbox.append(handle)
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing is under way."""
+        return not (self._pending or self.outbox or self.decided or self.finished)
 
-    def take(self, message: bytes) -> list[Handle]:
-        """Take out the operations that the numbers in an "execute" message now stand for, in its order."""
-        handles = []
-        for number in unpack_numbers(message):
-            key = self._keys.get(number)
+    @property
+    def is_undecided(self) -> bool:
+        """Whether anything waits for a decision."""
+        return bool(self._pending)
+
+    def describe(self) -> str:
+        """The operations that wait for a decision, as messages call them."""
+        handles = list(self._pending.values())
+        if not handles:
+            return "the engine"
+        return handles[0].title + (f" and {len(handles) - 1} more" if len(handles) > 1 else "")
+
+    # By the thread that has the turn ----------------------------------------------------------------------------------
+
+    def take_submitted(self) -> Iterator[Handle]:
+        """Take the operations out of the outbox, in order; each is pending from now on."""
+        outbox = self.outbox
+        while outbox:
+            handle = outbox[0]
+            if handle.request.name is None:
+                self._place(handle)
+            outbox.popleft()  # only now: if we are interrupted, it is in a queue all the same
+            yield handle
+
+    def _place(self, handle: Handle) -> None:
+        process_set = handle.request.process_set
+        place = self._places.get(process_set, 0)
+        self._places[process_set] = place + 1
+        handle.key = (process_set, place)
+        self._pending[handle.key] = handle
+        self._unnamed.setdefault(process_set, deque()).append(handle.key)
+
+    def decide(self, message: bytes) -> None:
+        """Have the operations executed whose cache ids are in an "execute" message, in its order."""
+        plan, handles = self._plan(message), []
+        for cache_id in unpack_ids(message):
+            key = self._keys.get(cache_id)
             if key is None:
-                key = self._unnamed[self._requests[number].process_set].popleft()
-            handles.append(self.pending.pop(key))
-        return handles
+                key = self._unnamed[self._requests[cache_id].process_set].popleft()
+            handles.append(self._pending.pop(key))
+        self.decided.extend([handles[place] for place in places] for places in plan)
 
-    def named(self, number: int) -> Handle:
-        """The operation under way that a number of a named request now stands for; it stays."""
-        return self.pending[self._keys[number]]
-
-    def take_named(self, number: int) -> Handle:
-        """Take out the operation that a number of a named request now stands for."""
-        return self.pending.pop(self._keys[number])
-
-    def numbers_of(self, key: Key) -> list[int]:
-        """The numbers of all requests that a name has stood for."""
-        return [number for number, name in self._keys.items() if name == key]
-
-    def take_new(self, request: Request, number: int) -> Handle:
-        """Take out the operation that asked for `request`, which has `number` (unless -1) from now on."""
+    def decide_new(self, request: Request, cache_id: int) -> None:
+        """Have the operation executed that asked for `request`, which has `cache_id` (unless -1) from now on."""
         key: Key | None = None if request.name is None else (request.process_set, request.name)
-        if number >= 0:
-            self._requests[number] = request
-            self._numbers[request] = number
+        if cache_id >= 0:
+            self._requests[cache_id] = request
+            self._cache_ids[request] = cache_id
             if key is not None:
-                self._keys[number] = key
-                self._named[key] = request, number
-        return self.pending.pop(key or self._unnamed[request.process_set].popleft())
+                self._keys[cache_id] = key
+                self._named[key] = request, cache_id
+        self.decided.append([self._pending.pop(key or self._unnamed[request.process_set].popleft())])
 
-    def take_failed(self, key: Key) -> Handle | None:
-        """Take out the operation under a key, if there is one."""
-        handle = self.pending.pop(key, None)
-        if handle is not None and isinstance(key[1], int):
-            self._unnamed[key[0]].remove(key)
-        return handle
+    def batches(self) -> Iterator[list[Handle]]:
+        """The batches to execute now. One leaves its queue when the next is asked for, that is, when it is done."""
+        while self.decided:
+            yield self.decided[0]
+            self.decided.popleft()
+
+    def named(self, cache_id: int) -> Handle:
+        """The pending operation that asked for a named request."""
+        return self._pending[self._keys[cache_id]]
+
+    def pending_under(self, key: Key) -> Handle | None:
+        """The pending operation under a key, if there is one."""
+        return self._pending.get(key)
+
+    def finish(self, handle: Handle) -> None:
+        """A pending operation has its results or its error."""
+        self.finished.append(handle)
+        del self._pending[handle.key]
+        if handle.request.name is None:
+            self._unnamed[handle.request.process_set].remove(handle.key)
+
+    def take_finished(self) -> list[Handle]:
+        """Take out the operations whose results or errors came with a message."""
+        finished, self.finished = self.finished, []
+        return finished
 
     def take_all(self) -> list[Handle]:
-        """Take out everything: nothing can complete any more."""
-        handles = list(self.pending.values())
-        self.pending.clear()
-        self.outbox.clear()
+        """Take out everything that is not done: nothing can complete any more."""
+        handles = [handle for batch in self.decided for handle in batch]
+        self.decided.clear()
+        # One by one: what other threads enter meanwhile is taken as well, or stays, but is not lost.
+        while self.outbox:
+            handles.append(self.outbox.popleft())
+        while self._pending:
+            handles.append(self._pending.popitem()[1])
         self._unnamed.clear()
-        return handles
+        return [handle for handle in handles if not handle.done]
 
-    def put_back(self, handles: Sequence[Handle]) -> None:
-        """Operations that were taken out could not be carried out."""
-        for handle in handles:
-            self.pending[handle.key] = handle
+    def cache_ids_of(self, key: Key) -> list[int]:
+        """The cache ids of all requests that a name has stood for."""
+        return [cache_id for cache_id, name in self._keys.items() if name == key]
 
-    def plan(self, message: bytes) -> list[list[int]]:
+    def _plan(self, message: bytes) -> list[list[int]]:
         """Which operations of an "execute" message travel together, by their places in it.
 
         Training repeats itself: most messages are known.
         """
         plan = self._plans.get(message)
         if plan is None:
-            requests = [self._requests[number] for number in unpack_numbers(message)]
+            requests = [self._requests[cache_id] for cache_id in unpack_ids(message)]
             plan = fuse(
                 range(len(requests)),
                 key=lambda place: fusion_key(requests[place]) if requests[place].nbytes < SMALL else None,
@@ -147,13 +199,13 @@ class PendingOperations:
 
 
 def _write_full_request(handle: Handle) -> None:
-    """Prepare the long form of a request that has no number yet."""
+    """Write down a request that has no cache id yet, with the place in user code that asks for it."""
     name = handle.request.name
     if not (name is None or isinstance(name, str)):
         raise UsageError(f"name={name!r} is no name for an operation: use a string")
     handle.full_request = handle.request.encode(handle.site or call_site())
-    if len(handle.full_request) > LARGEST:
+    if len(handle.full_request) > LARGEST_REQUEST:
         raise UsageError(
-            f"a request of {len(handle.full_request)} bytes is too large to negotiate (limit {LARGEST}): "
+            f"a request of {len(handle.full_request)} bytes is too large to negotiate (limit {LARGEST_REQUEST}): "
             "split the group, or use shorter names"
         )

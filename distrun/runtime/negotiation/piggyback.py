@@ -1,14 +1,14 @@
-"""Riding: a small array that travels with the message that submits it, between hosts.
+"""Piggybacked payloads: a small array that travels with the message that submits it, between hosts (an eager send).
 
-Every way over the network costs tens of microseconds, however little is sent. So a rank that submits a single small allreduce
-sends its array along. If all ranks did, the coordinator combines what has come and sends the result with its decision: there
-and back, and all is done. If not all did (one had several operations to submit, say), the decision is carried out like any
-other, and what has come along is forgotten. Either way the arithmetic is the same, and so are the bits.
+Every way over the network costs tens of microseconds, however little is sent. So a rank that submits a single small
+allreduce sends its array along. If all ranks did, the coordinator combines the arrays and sends the result with its
+decision: there and back, and all is done. If not all did (one had several operations to submit, say), the decision is
+executed like any other, and the payloads are dropped. Either way the arithmetic is the same, and so are the bits.
 
-Where there are just two ranks, the coordinator sends its own array as soon as it submits it: an offer. Two arrays that pass
-each other on the way are all that is needed: each rank combines them, and nobody says anything more. An offer is void when the
-other rank submits the operation in another way. (It could not be taken back when the operation is given up, so there are no
-offers where there is a stall timeout.)
+Where there are just two ranks, the coordinator sends its own array as soon as it submits it: an offer. Two arrays that
+cross on the way are all that is needed: each rank combines them, and no decision is sent. An offer is void when the
+other rank submits the operation in another way. (It could not be taken back when the operation is given up, so there
+are no offers where there is a stall timeout.)
 """
 
 from __future__ import annotations
@@ -28,73 +28,73 @@ from distrun.tensor_fusion.packing import unpack
 SMALL = 16 << 10
 """Bytes that may come to the coordinator for one operation."""
 SMALL_PAIR = 64 << 10
-"""The same for two ranks, whose arrays pass each other."""
+"""Bytes that may travel along between two ranks, whose arrays cross each other."""
 _HEADER = 8
-"""Bytes before the arrays: the letter of the message, the number of the request at `_NUMBER`."""
-_NUMBER = slice(4, 8)
+"""Bytes before the arrays: the letter of the message, three of padding, the cache id of the request."""
+_CACHE_ID = slice(4, 8)
 
 
 class Piggyback:
-    """The arrays that have come along with messages, or were sent along."""
+    """The payloads that have come along with messages, and those that we have sent along."""
 
     def __init__(self, backend: HierarchicalBackend, may_offer: bool) -> None:
         """`may_offer`: nothing is ever given up; the same on all ranks."""
         self._backend = backend
         self.makes_offers = may_offer and backend.size == 2
         self._largest = SMALL_PAIR if self.makes_offers else SMALL // (backend.size - 1)
-        # Number -> rank -> messages. With two ranks, one that is done may begin the next of the same name before the other has
-        # looked; None is one that it submitted in another way.
+        # Cache id -> rank -> payloads. With two ranks, one that is done may begin the next operation of the same name
+        # before the other has looked, hence a queue; None stands for one that the rank submitted without a payload.
         self._received: dict[int, dict[int, deque[bytes | None]]] = {}
-        self._sent: set[int] = set()  # the numbers of the requests for which ours are under way
+        self._sent: set[int] = set()  # the cache ids of the requests for which our payload is under way
 
-    def takes(self, handle: Handle) -> bool:
-        """Whether an operation's arrays may come along; the same for all of its occurrences."""
+    def is_eligible(self, handle: Handle) -> bool:
+        """Whether an operation's arrays may travel with its message; the same for all of its occurrences."""
         request = handle.request
         return (
             request.kind == "allreduce"
             and request.device == CPU
             and request.name is not None
-            and handle.number >= 0
+            and handle.cache_id >= 0
             and request.nbytes <= self._largest
             and not self._backend.wire_of(request)
         )
 
-    def pack(self, letter: bytes, number: int, arrays: Sequence[Flat]) -> bytes:
-        """A message with arrays."""
-        return b"".join([letter, b"\0\0\0", number.to_bytes(4, "little"), *[array.data for array in arrays]])
+    def pack(self, letter: bytes, cache_id: int, arrays: Sequence[Flat]) -> bytes:
+        """A message with a payload."""
+        return b"".join([letter, b"\0\0\0", cache_id.to_bytes(4, "little"), *[array.data for array in arrays]])
 
-    def send(self, letter: bytes, handle: Handle) -> bytes:
-        """A message with our arrays, which are under way from now on."""
-        self._sent.add(handle.number)
-        return self.pack(letter, handle.number, handle.inputs)
+    def pack_own(self, letter: bytes, handle: Handle) -> bytes:
+        """A message with our payload, which is under way from now on."""
+        self._sent.add(handle.cache_id)
+        return self.pack(letter, handle.cache_id, handle.inputs)
 
-    def board(self, rank: int, message: bytes) -> int:
-        """Keep what a rank has sent along; the number of its request."""
-        number = number_of(message)
-        self._received.setdefault(number, {}).setdefault(rank, deque()).append(message)
-        return number
+    def receive(self, rank: int, message: bytes) -> int:
+        """Keep the payload that a rank has sent along; the cache id of its request."""
+        cache_id = cache_id_of(message)
+        self._received.setdefault(cache_id, {}).setdefault(rank, deque()).append(message)
+        return cache_id
 
-    def leave(self, rank: int, numbers: Sequence[int]) -> None:
-        """A rank has submitted these requests without arrays."""
-        for number in numbers if self._received else ():
-            queue = self._received.get(number, {}).get(rank)
-            if queue:  # it is ahead of us: what it sent before belongs to the time before
+    def note_without(self, rank: int, cache_ids: Sequence[int]) -> None:
+        """Note that a rank has submitted these requests without payloads."""
+        for cache_id in cache_ids if self._received else ():
+            queue = self._received.get(cache_id, {}).get(rank)
+            if queue:  # it is ahead of us: the payload before this one belongs to the operation before
                 queue.append(None)
 
-    def is_complete(self, number: int) -> bool:
-        """Whether everybody has sent something for a request."""
-        queues = self._received.get(number, {})
+    def is_complete(self, cache_id: int) -> bool:
+        """Whether every other rank has sent a payload for a request."""
+        queues = self._received.get(cache_id, {})
         return len(queues) == self._backend.size - 1 and None not in [queue[0] for queue in queues.values()]
 
-    def have_passed(self, number: int) -> bool:
-        """Whether ours and the other's have passed each other: both ranks have all they need."""
-        return self.makes_offers and number in self._sent and self.is_complete(number)
+    def have_crossed(self, cache_id: int) -> bool:
+        """Whether our payload and the other rank's are both under way: both ranks have, or get, all they need."""
+        return self.makes_offers and cache_id in self._sent and self.is_complete(cache_id)
 
-    def take(self, number: int) -> dict[int, bytes]:
-        """What has come along for a request, by rank; it is forgotten here."""
-        self._sent.discard(number)
+    def take(self, cache_id: int) -> dict[int, bytes]:
+        """Take out the payloads that have come for a request, by rank."""
+        self._sent.discard(cache_id)
         taken = {}
-        queues = self._received.get(number, {})
+        queues = self._received.get(cache_id, {})
         for rank in list(queues):
             message = queues[rank].popleft()
             if not queues[rank]:
@@ -102,11 +102,11 @@ class Piggyback:
             if message is not None:
                 taken[rank] = message
         if not queues:
-            self._received.pop(number, None)
+            self._received.pop(cache_id, None)
         return taken
 
     def combine(self, own: Handle, others: dict[int, bytes]) -> Flat:
-        """The result, from our own arrays and those that have come along."""
+        """The result, from our own arrays and the payloads of the other ranks."""
         inputs = own.inputs
         mine = inputs[0] if len(inputs) == 1 else np.concatenate(inputs)
         sources = [
@@ -117,15 +117,15 @@ class Piggyback:
 
     @staticmethod
     def deliver(handle: Handle, result: Flat) -> None:
-        """Hand out a result."""
+        """Write a result into an operation's outputs."""
         unpack(result, handle.outputs)
 
     @staticmethod
     def result_in(message: bytes, handle: Handle) -> Flat:
-        """The result that has come with a decision."""
+        """The result in a message that brings it with the decision."""
         return np.frombuffer(message, handle.outputs[0].dtype, offset=_HEADER)
 
 
-def number_of(message: bytes) -> int:
-    """The number of the request to which a message's arrays belong."""
-    return int.from_bytes(message[_NUMBER], "little")
+def cache_id_of(message: bytes) -> int:
+    """The cache id of the request to which a message's payload belongs."""
+    return int.from_bytes(message[_CACHE_ID], "little")

@@ -1,8 +1,9 @@
 """Stalls: operations that some ranks wait for and others do not submit.
 
-The coordinator alone can see who is missing, but it may itself be the one that is busy elsewhere, with nobody driving its
-engine. So ranks that have heard nothing for the warning time wake the coordinator's engine, which then looks, asks the
-missing ranks where their main thread is, and reports; after the stall timeout it gives the operation up.
+The coordinator alone can see which ranks are missing, but it may itself be busy elsewhere, with no thread of its own
+waiting. So ranks that have heard nothing for the warning time wake the coordinator's progress thread, which then
+looks, asks the missing ranks where their main thread is, and reports; after the stall timeout it gives the operation
+up.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ COORDINATOR_GRACE = 5.0
 
 
 def warning_time(timeouts: Timeouts) -> float:
-    """When to report, in seconds: before giving up, so that there is something to say."""
+    """The seconds after which a stall is reported: before it is given up, so that there is something to say."""
     times = [time for time in (timeouts.warning, timeouts.timeout / 2) if time > 0]
     return min(times, default=NEVER)
 
@@ -41,7 +42,7 @@ class _Inquiry:
     answers: dict[int, str] = field(default_factory=dict)
 
 
-class CoordinatorWatch:
+class CoordinatorStallMonitor:
     """The coordinator's side: finds stalls, asks, reports, gives up."""
 
     def __init__(
@@ -59,7 +60,7 @@ class CoordinatorWatch:
 
     @property
     def is_busy(self) -> bool:
-        """Whether `look` must be called again though nothing is under way here: answers are awaited, or a stall goes on."""
+        """Whether `look` must be called again though nothing is under way here: answers are due, or a stall lasts."""
         return self._inquiry is not None or self._is_stalled
 
     def reminded(self, rank: int, waited: float, now: float) -> None:
@@ -130,11 +131,11 @@ class CoordinatorWatch:
         log.warning("%s", "\n".join(lines))
 
 
-class FollowerWatch:
+class FollowerStallMonitor:
     """The other ranks' side: reminds the coordinator, and gives up when it never answers."""
 
     def __init__(self, timeouts: Timeouts, describe: Callable[[int], str], remind: Callable[[float], None]) -> None:
-        """`describe` names a rank for people; `remind` wakes the coordinator's engine and says how long we have waited."""
+        """`describe` names a rank for people; `remind` wakes the coordinator and says how long we have waited."""
         self._warning = warning_time(timeouts)
         self._timeout = timeouts.timeout or NEVER
         self._describe = describe

@@ -13,7 +13,7 @@ _PACKAGE = str(Path(__file__).resolve().parents[2]) + os.sep
 
 
 def call_site(*frameworks: str) -> str:
-    """The innermost line of the calling thread that is not ours: `train.py:12 in main`; nor in folders of frameworks."""
+    """The innermost line of the calling thread that is not ours: `train.py:12 in main`; nor in `frameworks`."""
     foreign = (_PACKAGE, *frameworks)
     frame: FrameType | None = sys._getframe(1)
     while frame is not None and frame.f_code.co_filename.startswith(foreign):

@@ -1,8 +1,9 @@
 """The element types distrun can move and reduce, by name.
 
-A type has a *storage* dtype, the numpy dtype its elements lie in memory as, and an *accumulator* dtype, in which sums are
-formed. They differ for the half-precision types: float16 and bfloat16 are summed in float32. bfloat16 has no numpy dtype
-of its own (ml_dtypes adds one, torch has one), so its elements travel as uint16 and are converted by shifting bits.
+A type has a *storage* dtype, the numpy dtype its elements lie in memory as, and an *accumulator* dtype, in which sums
+are formed. They differ for the half-precision types: float16 and bfloat16 are summed in float32. bfloat16 has no numpy
+dtype of its own (ml_dtypes adds one, torch has one), so its elements travel as uint16 and are converted by shifting
+bits.
 """
 
 from __future__ import annotations

@@ -22,16 +22,17 @@ def outputs_of(handle: Handle) -> Any:
 class Handle:
     """One submitted operation. `poll()` asks whether it is done, `wait()` returns its result or raises its error.
 
-    Horovod's torch handles are integers; `distrun.poll` and `distrun.synchronize` take these objects in the same places.
+    Horovod's torch handles are integers; `distrun.poll` and `distrun.synchronize` take these objects in the same
+    places.
     """
 
     # Defaults of what most handles never change: not setting them keeps making one cheap.
     key: tuple[int, str | int] = (0, "")
     """Process set, then the name or, unnamed, the place in the order."""
-    number = -1
-    """In the response cache."""
+    cache_id = -1
+    """The request's in the response cache."""
     full_request = b""
-    """The request as a message, while it has no number."""
+    """The request as a message, while it has no cache id."""
     done = False
     error: DistrunError | None = None
     received: Sequence[list[int]] = ()
@@ -51,8 +52,8 @@ class Handle:
         collect: Callable[[Handle], Any] = outputs_of,
         given: Any = None,
     ) -> None:
-        """`inputs` and `outputs` are flat storage arrays, each list taken as one long array; `collect` makes the caller's
-        result of a handle that is done, from these and from `given`, which the caller may use as it likes."""
+        """`inputs` and `outputs` are flat storage arrays, each list taken as one long array; `collect` makes the
+        caller's result of a handle that is done, from these and from `given`, which the caller may use as it likes."""
         self.engine = engine
         self.request = request
         self.inputs = inputs
@@ -107,7 +108,7 @@ class HandleGroup:
         return all(handle.poll() for handle, _ in self._parts)
 
     def wait(self) -> list[Any]:
-        """Wait for all; their results in the caller's order. Raises as `Handle.wait` does, for the first that failed."""
+        """Wait for all; their results in the caller's order. Raises as `Handle.wait` does, for the first failure."""
         results: dict[int, Any] = {}
         for handle, places in self._parts:
             results.update(zip(places, handle.wait(), strict=True))

@@ -102,8 +102,8 @@ class Reduction:
     """One way of combining `size` arrays: element type, operator and scale factors, prepared once and used often.
 
     The result is `postscale * op(prescale * x_0, prescale * x_1, ...)`, formed in the accumulator type of the elements.
-    Integers: an average is the exact sum (modulo 2**64) divided by `size`, rounded towards zero; other scale factors are
-    applied in float64 and rounded towards zero. Booleans: sum and average are `or`, product is `and`.
+    Integers: an average is the exact sum (modulo 2**64) divided by `size`, rounded towards zero; other scale factors
+    are applied in float64 and rounded towards zero. Booleans: sum and average are `or`, product is `and`.
     """
 
     def __init__(
@@ -116,8 +116,8 @@ class Reduction:
         divisor: float | None = None,
         wire: ElementType | None = None,
     ) -> None:
-        """`divisor` is what an average divides by, if not by `size`; `wire` the half-precision type in which elements travel
-        between hosts, if not their own."""
+        """`divisor` is what an average divides by, if not by `size`; `wire` the half-precision type in which elements
+        travel between hosts, if not their own."""
         if op is Average and element.accumulator.kind in "iu" and element.accumulator.itemsize < 8:
             # Two 200s of uint8 average to 200, though their sum is no uint8.
             element = replace(element, accumulator=np.dtype(f"{element.accumulator.kind}8"))
@@ -221,7 +221,7 @@ def _scratch(dtype: np.dtype[Any]) -> tuple[Flat, Flat]:
 
 @functools.lru_cache(maxsize=1024)
 def reduction(dtype: str, op: ReduceOp, size: int, prescale: float, postscale: float, wire: str = "") -> Reduction:
-    """The `Reduction` for these parameters, made once. Not safe to use from two threads at a time; the engine never does."""
+    """The `Reduction` for these parameters, made once. Not safe for two threads at a time; the engine is one."""
     narrow = ELEMENT_TYPES[wire] if wire and dtype in NARROWED else None
     return Reduction(ELEMENT_TYPES[dtype], op, size, prescale, postscale, wire=narrow)
 
@@ -230,9 +230,9 @@ def reduction(dtype: str, op: ReduceOp, size: int, prescale: float, postscale: f
 def stages(whole: Reduction, hosts: int, most: int) -> tuple[Reduction, Reduction]:
     """A reduction over all ranks in two steps: over the ranks of a host, then over the hosts' results.
 
-    Between the two, elements are as wide as in memory or on the wire. An average of half-precision numbers is therefore formed
-    in both steps, weighted by `most`, the number of ranks of the largest host, so that a sum too large for them never occurs;
-    other averages are divided at the end.
+    Between the two, elements are as wide as in memory or on the wire. An average of half-precision numbers is
+    therefore formed in both steps, weighted by `most`, the number of ranks of the largest host, so that a sum too
+    large for them never occurs; other averages are divided at the end.
     """
     element, op = whole.element, whole.op
     within = Sum if op is Average else op

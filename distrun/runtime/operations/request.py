@@ -70,7 +70,7 @@ def _describe_shape(shape: Shape) -> str:
 
 
 def first_difference(requests: Sequence[Request]) -> int | None:
-    """The first tensor of a group whose shape the requests disagree about; None when they differ in the number of tensors."""
+    """The first tensor of a group whose shape the requests disagree about; None if the numbers of tensors differ."""
     if len({len(request.shapes) for request in requests}) > 1:
         return None
     shapes = zip(*[request.shapes for request in requests], strict=True)
@@ -78,27 +78,29 @@ def first_difference(requests: Sequence[Request]) -> int | None:
 
 
 def title(kind: str, name: str | None, sequence: int | None = None) -> str:
-    """How messages call an operation: `allreduce 'grad.0'` or `unnamed allreduce (number 17)`."""
-    return f"{kind} {name!r}" if name is not None else f"unnamed {kind} (number {sequence})"
+    """An operation as messages call it: `allreduce 'grad.0'` or `unnamed allreduce (number 17)`."""
+    if name is not None:
+        return f"{kind} {name!r}"
+    return f"unnamed {kind}" if sequence is None else f"unnamed {kind} (number {sequence})"
 
 
 _FROM_OP_ON = slice(Request._fields.index("op"), None)
 
 
 def fusion_key(request: Request) -> Hashable | None:
-    """What two requests must have in common to be carried out as one; None when the request must travel alone."""
+    """The key that requests must share to be fused into one operation; None when the request must travel alone."""
     if request.kind != "allreduce":
         return None
     return (request.dtype, *tuple(request)[_FROM_OP_ON])
 
 
 def rows_of(shape: Shape, size: int) -> list[int]:
-    """How many rows of dimension 0 each rank keeps in a reducescatter: evenly, the earlier ranks taking what is over."""
+    """The rows of dimension 0 that each rank keeps in a reducescatter: evenly, earlier ranks one more."""
     rows, over = divmod(shape[0], size)
     return [rows + (rank < over) for rank in range(size)]
 
 
 def counts_of(shape: Shape, size: int) -> list[int]:
-    """Elements each rank keeps in a reducescatter. Rows without elements travel as one byte each."""
+    """The elements that each rank keeps in a reducescatter. Rows without elements travel as one byte each."""
     row = math.prod(shape[1:]) or 1
     return [rows * row for rows in rows_of(shape, size)]

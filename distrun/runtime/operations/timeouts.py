@@ -12,7 +12,7 @@ from distrun.errors import StallError
 log = logging.getLogger("distrun")
 
 NUDGE_AFTER = 0.001
-"""Seconds of waiting after which ranks that share their cores are asked to get on with it."""
+"""Seconds of waiting after which ranks that share their cores are nudged to make progress."""
 
 
 @dataclass(frozen=True)
@@ -29,18 +29,29 @@ FOREVER = Timeouts(0.0, 0.0)
 
 
 class WaitTimer:
-    """What is due while somebody waits: a prod, warnings, giving up."""
+    """The timer of one wait: it nudges, warns, and gives up."""
 
-    def __init__(self, timeouts: Timeouts, what: Callable[[], str], prod: Callable[[], None] | None) -> None:
-        """`prod`: called once, if it is given."""
-        self._started = time.monotonic()
+    def __init__(
+        self,
+        timeouts: Timeouts,
+        what: Callable[[], str],
+        nudge: Callable[[], None] | None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """
+        Args:
+            what: says, for messages, what is waited for.
+            nudge: called once, after `NUDGE_AFTER`, if it is given.
+            clock: the time in seconds, read once: the wait begins now.
+        """
+        self._started = clock()
         self._what = what
         self._limit = timeouts.timeout or float("inf")
         self._next_warning = timeouts.warning or float("inf")
-        self._nudge = prod
+        self._nudge = nudge
 
     def look(self, now: float) -> float:
-        """Do what is due; the monotonic time at which something is due next.
+        """Do what is due; the time at which something is due next.
 
         Raises:
             StallError: the stall timeout is over.

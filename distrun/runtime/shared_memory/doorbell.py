@@ -79,6 +79,13 @@ class Doorbell:
         except BlockingIOError:
             pass
 
+    def disown(self) -> None:
+        """In a forked child, which shares the bell: have one of its own instead, which rings."""
+        self._words, self._index = memoryview(bytearray(8)).cast("q"), 0
+        fresh = os.eventfd(1, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        os.dup2(fresh, self.fd, inheritable=False)
+        os.close(fresh)
+
 
 def new_bell_fd() -> int:
     """A file descriptor for a new doorbell, closed on exec."""

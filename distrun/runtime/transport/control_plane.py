@@ -1,7 +1,7 @@
 """The control plane: small messages between the ranks and the coordinator, which is rank 0.
 
-On rank 0's host they travel through mailboxes in shared memory, to other hosts over TCP. What does not fit waits here or
-in the channel, in order, so that sending never blocks: the reader may be waiting for us in a collective.
+On rank 0's host they travel through mailboxes in shared memory, to other hosts over TCP. What does not fit waits here
+or in the channel, in order, so that sending never blocks: the reader may be waiting for us in a collective.
 """
 
 from __future__ import annotations
@@ -9,8 +9,11 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterator
 
-from distrun.runtime.shared_memory.mailbox import Mailbox
+from distrun.runtime.shared_memory.mailbox import LARGEST, Mailbox
 from distrun.runtime.transport.local_group import LocalGroup
+
+LARGEST_MESSAGE = LARGEST
+"""Bytes of the largest message."""
 
 
 class ControlPlane:
@@ -19,6 +22,7 @@ class ControlPlane:
     def __init__(self, local_group: LocalGroup) -> None:
         self._local_group = local_group
         self._network = local_group.network
+        self.is_across_hosts = self._network is not None
         self._places = {rank: index for index, rank in enumerate(local_group.ranks)}
         self._inboxes: dict[int, Mailbox] = {}
         self._outboxes: dict[int, Mailbox] = {}
@@ -83,7 +87,7 @@ class ControlPlane:
 
     @property
     def is_stuck(self) -> bool:
-        """Whether something is left to send; nothing will tell when there is room, so try `push` now and then."""
+        """Whether a mailbox was full; nothing tells when there is room again, so try `push` now and then."""
         return any(self._unsent.values())
 
     def push(self) -> None:
@@ -92,3 +96,23 @@ class ControlPlane:
             while unsent and self._outboxes[rank].put(unsent[0]):
                 unsent.popleft()
                 self._local_group.bells[self._places[rank]].ring()
+
+    # Several hosts ----------------------------------------------------------------------------------------------------
+
+    @property
+    def is_sending(self) -> bool:
+        """Whether there are messages that another host has not taken."""
+        return self._network is not None and self._network.is_sending
+
+    def hear_alarms(self) -> bool:
+        """Whether `alarm` was called for us on another host since the last time; by the progress thread only."""
+        return self._network is not None and self._network.hear_alarms()
+
+    def trouble(self, is_undecided: bool) -> str | None:
+        """Why the job cannot go on: a rank of another host has failed, or has left while we wait for a decision."""
+        network = self._network
+        if network is None or not network.is_over:
+            return None
+        if network.failure is not None or not is_undecided or self.waiting():
+            return network.failure
+        return network.departure

@@ -1,4 +1,4 @@
-"""The neighbourhood: the ranks of one host, what each shows the others, and how they wait for one another."""
+"""The local group: the ranks of one host, the words that each shows the others, and waiting for one another."""
 
 from __future__ import annotations
 
@@ -28,9 +28,10 @@ from distrun.runtime.shared_memory.segment import (
 from distrun.runtime.transport.network import HEARSAY, Network
 
 SPINS = 1000
-"""Looks before sleeping, some tens of microseconds: a wake-up costs about as much as this, so waiting costs at most twice."""
+"""Looks before sleeping, some tens of microseconds: a wake-up costs about as much, so a wait costs at most twice its
+length."""
 NETWORK_SPINS = 300
-"""The same where a look asks the kernel what has come over the network."""
+"""Looks before sleeping where each asks the kernel for what has come over the network."""
 
 
 def _usable_cores(peers: Sequence[PeerInfo]) -> int:
@@ -45,7 +46,8 @@ def _usable_cores(peers: Sequence[PeerInfo]) -> int:
 class LocalGroup:
     """The ranks of one host as one of them sees them.
 
-    Neighbours are numbered by position: `ranks[i]` is the world rank of neighbour i, in rising order; `own` is our number.
+    The local peers are numbered by position: `ranks[i]` is the world rank of peer i, in rising order; `own` is our
+    number.
     """
 
     def __init__(
@@ -55,9 +57,15 @@ class LocalGroup:
         peers: Sequence[PeerInfo],
         timeouts: Timeouts,
         network: Network | None = None,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`network` is given where the job has more hosts than this one."""
+        """
+        Args:
+            network: given where the job has more hosts than this one.
+            clock: the time in seconds, by which waits are timed.
+        """
         self.network = network
+        self._clock = clock
         self.own = own
         self.size = len(peers)
         self.ranks = tuple(ranks)
@@ -74,9 +82,9 @@ class LocalGroup:
         self._pidfds = {peers[index].pidfd: index for index in self.others}
         self._sleeper = Sleeper(self.bell, self._pidfds, None if network is None else network.fd)
         self._ended: dict[int, str] = {}
-        self._left_at: dict[int, float] = {}  # when we saw that a neighbour had left
+        self._left_at: dict[int, float] = {}  # when we saw that a peer had left
         self.leaving = False
-        """Set by a thread that shuts us down, before it rings our own bell: whoever waits for a neighbour stops waiting."""
+        """Set by a thread that shuts us down, before it rings our own bell: whoever waits for a peer stops waiting."""
         self._epoch = 0
         self._words = self.mine.words
         self._line_start = self.mine.layout.lines // 8
@@ -86,7 +94,8 @@ class LocalGroup:
         self.spare_cores = _usable_cores(peers) - self.size
         """Cores left when every rank keeps one busy; negative when ranks share cores."""
         self.may_spin = True
-        """Off while our engine's own thread drives: looking holds the interpreter's lock, which the rank's work needs."""
+        """Off while the progress thread has the turn: looking holds the interpreter's lock, which the rank's work
+        needs."""
 
     def _bells(self, fds: Sequence[int], word: int) -> list[Doorbell]:
         return [Doorbell(fd, segment.words, word) for fd, segment in zip(fds, self.segments, strict=True)]
@@ -94,9 +103,9 @@ class LocalGroup:
     # The exchange ---------------------------------------------------------------------------------------------------
     #
     # A barrier at which every rank shows the others a line of words. Everybody writes a line, then the number of the
-    # exchange; and goes on when all numbers have come as far. There are two lines, used in turn: a line is written again
-    # two exchanges later, which its owner reaches only after everybody arrived at the one between, that is, has read it.
-    # The same holds for the two staging buffers, which are used in step with the lines.
+    # exchange; and goes on when all numbers have come as far. There are two lines, used in turn: a line is written
+    # again two exchanges later, which its owner reaches only after everybody arrived at the one between, that is, has
+    # read it. The same holds for the two staging buffers, which are used in step with the lines.
 
     @property
     def parity(self) -> int:
@@ -109,7 +118,7 @@ class LocalGroup:
         `what` names the operation for whoever has to be told that it waits.
 
         Raises:
-            JobAbortedError: a neighbour ended, left or failed before it arrived.
+            JobAbortedError: a peer ended, left or failed before it arrived.
             StallError: it did not arrive within the stall timeout.
         """
         self._epoch = epoch = self._epoch + 1
@@ -145,21 +154,25 @@ class LocalGroup:
     ) -> bool:
         """Wait until `ready()`; False when the monotonic time `until` came first.
 
-        `is_undecided` says that rank 0's decision is waited for. A neighbour that has left may have had it already, while ours
-        is under way; so for a moment only rank 0's own leaving counts.
-
-        `ready` must become true through something a neighbour wrote before ringing our bell. `what` says, in words, what is
-        waited for.
+        Args:
+            ready: becomes true through something that a peer writes before it rings our bell.
+            what: says, for messages, what is waited for.
+            until: a time of our clock.
+            timeouts: other ones than the job's.
+            is_undecided: rank 0's decision is waited for. A peer that has left may have had it already, while ours is
+            under
+                way; so for a moment only rank 0's own leaving counts.
 
         Raises:
-            JobAbortedError: a neighbour ended, left or failed, and `ready()` is still false.
+            JobAbortedError: a peer ended, left or failed, and `ready()` is still false.
             StallError: the stall timeout is over.
         """
         spins = SPINS if self.network is None else NETWORK_SPINS
         for _ in range(spins if self.may_spin and self.spare_cores >= 0 else 2):
             if ready():
                 return True
-        wait_timer = WaitTimer(timeouts or self.timeouts, what, self._nudge if self.spare_cores <= 0 else None)
+        nudge = self._nudge if self.spare_cores <= 0 else None
+        wait_timer = WaitTimer(timeouts or self.timeouts, what, nudge, self._clock)
         while True:
             self.bell.arm()
             try:
@@ -174,7 +187,7 @@ class LocalGroup:
                     continue  # it has come to light only now, and nothing more may come that would wake us
                 if self.leaving:
                     raise JobAbortedError(f"{what()}: distrun.shutdown() was called before it was done")
-                now = time.monotonic()
+                now = self._clock()
                 if until is not None and now >= until:
                     return False
                 self._sleep(min(wait_timer.look(now), self._next_look(until, is_undecided)) - now)
@@ -182,7 +195,7 @@ class LocalGroup:
                 self.bell.disarm()
 
     def _next_look(self, until: float | None, is_undecided: bool) -> float:
-        """The monotonic time by which to look again though nobody has rung."""
+        """The time by which to look again though nobody has rung."""
         times = [float("inf") if until is None else until]
         if self.network is not None:
             times.append(self.network.next_look)
@@ -191,18 +204,18 @@ class LocalGroup:
         return min(times)
 
     def _nudge(self) -> None:
-        """Wake the engines of ranks that have submitted something, or will, and are busy with other things (see `Engine`)."""
+        """Wake the progress threads of peers that have submitted something, or will, and are busy with other things."""
         for index in self.others:
             self.segments[index].words[WANTED] = 1
             self.service_bells[index].ring()
 
     @property
-    def is_wanted(self) -> bool:
-        """Whether a neighbour has prodded us and was not served since."""
+    def is_nudged(self) -> bool:
+        """Whether a peer waits for us, has said so, and has not been served since."""
         return self._words[WANTED] != 0
 
-    def served(self) -> None:
-        """Something was completed. Whoever still waits will prod again."""
+    def clear_nudge(self) -> None:
+        """Something was completed; a peer that still waits will nudge again."""
         if self._words[WANTED]:
             self._words[WANTED] = 0
 
@@ -211,12 +224,13 @@ class LocalGroup:
             self.note_end(index)
 
     def note_end(self, index: int) -> None:
-        """A neighbour's process is known to have ended."""
+        """A peer's process is known to have ended."""
         self._ended.setdefault(index, peer_process.ending(self._peers[index].pidfd))
 
     def _trouble(self, grace: float = 0.0) -> str | None:
-        """Why somebody will not come any more. Read before the last look at what is waited for, never after it.
+        """Why a peer will not come any more, if that is known.
 
+        To be read before the last look at what is waited for, never after it: a peer may do its part and then end.
         `grace`: seconds for which the leaving of other ranks than rank 0 does not count.
         """
         for index in self.others:
@@ -224,18 +238,18 @@ class LocalGroup:
             if state == FAILED:
                 return f"{self.describe([index])} failed: {self.segments[index].reason}"
             if state == LEFT:
-                left_at = self._left_at.setdefault(index, time.monotonic())
-                if self.ranks[index] != 0 and time.monotonic() < left_at + grace:
+                left_at = self._left_at.setdefault(index, self._clock())
+                if self.ranks[index] != 0 and self._clock() < left_at + grace:
                     continue
                 return f"{self.describe([index])} has left: {self.segments[index].reason}"
         for index, how in self._ended.items():
-            if index in self._left_at and time.monotonic() < self._left_at[index] + grace:
+            if index in self._left_at and self._clock() < self._left_at[index] + grace:
                 continue
             return f"{self.describe([index])} {how}"
         return None if self.network is None else self.network.trouble()
 
-    def fallen(self) -> str | None:
-        """Which rank has failed, or ended without leaving, if that is known; any thread may ask, at any time."""
+    def lost_rank(self) -> str | None:
+        """The rank that has failed, or ended without leaving, if one is known; any thread may ask, at any time."""
         ended = select.poll()
         for pidfd in self._pidfds:
             ended.register(pidfd, select.POLLIN)
@@ -251,13 +265,13 @@ class LocalGroup:
     # Telling and asking ---------------------------------------------------------------------------------------------
 
     def describe_rank(self, rank: int) -> str:
-        """Any rank for people."""
+        """Name any rank for people."""
         if rank in self.ranks or self.network is None:
             return self.describe([self.ranks.index(rank)])
         return self.network.describe(rank)
 
     def describe(self, indices: Sequence[int]) -> str:
-        """Neighbours for people: `rank 1 (process 4242, stopped by a signal)`."""
+        """Name peers for people: `rank 1 (process 4242, stopped by a signal)`."""
         return ", ".join(self._describe_one(index) for index in indices)
 
     def _describe_one(self, index: int) -> str:
@@ -270,11 +284,11 @@ class LocalGroup:
         return f"rank {self.ranks[index]} ({', '.join(details)})"
 
     def announce(self, state: int, reason: str = "") -> None:
-        """Tell the neighbours, and the other hosts, that we leave or have failed, and why."""
-        if self.mine.words[STATE] != RUNNING or not self.heap.is_ours:
+        """Tell the peers, and the other hosts, that we leave or have failed, and why."""
+        if self._words[STATE] != RUNNING or not self.heap.is_ours:
             return
         self.mine.reason = reason
-        self.mine.words[STATE] = state
+        self._words[STATE] = state
         for index in self.others:
             self.bells[index].force()
             self.service_bells[index].force()
@@ -282,8 +296,16 @@ class LocalGroup:
             self.network.announce(state, reason)
 
     def service_sleeper(self) -> Sleeper:
-        """For the engine's own thread: sleeps until our service bell rings, or another host raises the alarm."""
+        """For the progress thread: sleeps until our service bell rings, or another host calls."""
         return Sleeper(self.service_bells[self.own], {}, None if self.network is None else self.network.alarm_fd)
+
+    def disown(self) -> None:
+        """In a forked child: touch nothing of the parent's any more, and end a wait that the fork has interrupted."""
+        self.heap.is_ours = False
+        self.leaving = True
+        self.bell.disown()
+        if self.network is not None:
+            self.network.disown()
 
     def close(self) -> None:
         """Close the descriptors. The memory itself goes when the last array in it does."""

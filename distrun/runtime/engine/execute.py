@@ -1,0 +1,58 @@
+"""Executing operations that have been decided, and completing them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, cast
+
+import numpy as np
+
+from distrun.errors import CollectiveError, JobAbortedError, UsageError
+from distrun.runtime.backends import dispatch
+from distrun.runtime.backends.base import Backend
+from distrun.runtime.engine.state import ProgressState
+from distrun.runtime.gpu.monitor import GpuMonitor
+from distrun.runtime.operations.handle import Handle
+from distrun.runtime.operations.request import CPU
+from distrun.runtime.transport.local_group import LocalGroup
+
+if TYPE_CHECKING:
+    from distrun.runtime.gpu.handles import DeviceHandle
+
+
+class Executor:
+    """Hands operations to the host's backend or the GPU, and tells those who wait that they are done."""
+
+    def __init__(
+        self, backend: Backend, gpu_monitor: GpuMonitor, local_group: LocalGroup, state: ProgressState
+    ) -> None:
+        self._backend = backend
+        self._gpu_monitor = gpu_monitor
+        self._local_group = local_group
+        self._state = state
+
+    def execute(self, handles: Sequence[Handle]) -> None:
+        """Execute operations that are fused into one, and complete them.
+
+        Raises:
+            JobAbortedError: nothing can complete any more; `handles` are not done.
+        """
+        try:
+            if handles[0].request.device == CPU:
+                with np.errstate(all="ignore"):  # overflow and NaN are results, as on any device
+                    dispatch.execute(self._backend, handles)
+            else:
+                self._gpu_monitor.gpu().execute(cast("Sequence[DeviceHandle]", handles))
+        except UsageError as error:  # what the GPUs were asked for cannot be; all ranks have found that out together
+            for handle in handles:
+                handle.error = error
+        except CollectiveError as error:
+            raise JobAbortedError(*error.args) from None
+        self.complete(handles)
+
+    def complete(self, handles: Iterable[Handle]) -> None:
+        """Tell those who wait for `handles` that they are done; their results or errors are in place."""
+        for handle in handles:
+            handle.done = True
+        self._local_group.clear_nudge()
+        self._state.notify()

@@ -1,0 +1,59 @@
+"""Starting an engine: the parts of a rank's communication are put together, and the ranks of a host agree on
+settings."""
+
+from __future__ import annotations
+
+from distrun.runtime.backends.base import Backend
+from distrun.runtime.backends.hierarchical import HierarchicalBackend
+from distrun.runtime.engine.engine import ProgressEngine
+from distrun.runtime.gpu.config import GpuConfig
+from distrun.runtime.gpu.monitor import GpuMonitor
+from distrun.runtime.negotiation.controller import Controller
+from distrun.runtime.negotiation.negotiator import Negotiator
+from distrun.runtime.negotiation.pending import PendingOperations
+from distrun.runtime.negotiation.piggyback import Piggyback
+from distrun.runtime.operations.unreported import UnreportedError
+from distrun.runtime.transport.control_plane import ControlPlane
+from distrun.runtime.transport.local_group import LocalGroup
+from distrun.tensor_fusion.batching import DEFAULT_THRESHOLD
+
+
+def start_engine(
+    local_group: LocalGroup,
+    backend: Backend,
+    controller: Controller | None,
+    fusion_threshold: int = DEFAULT_THRESHOLD,
+    may_offer: bool = False,
+    gpu_config: GpuConfig | None = None,
+) -> ProgressEngine:
+    """Make the engine of one rank of a job with several, and start its progress thread.
+
+    Args:
+        local_group: the ranks of this host, all of which call this.
+        backend: moves arrays in host memory.
+        controller: on the coordinator, and on no other rank.
+        fusion_threshold: bytes that may be fused; rank 0's counts within a host.
+        may_offer: see `Piggyback`; the same on all ranks.
+        gpu_config: on ranks that are bound to a GPU.
+    """
+    # Whether there are spare cores decides who wakes whom: ranks that saw different affinities could each rely on the
+    # other. And every rank plans the fusion by itself, so all must go by the same threshold: rank 0's.
+    shown = local_group.exchange((fusion_threshold, local_group.spare_cores), "init")
+    local_group.spare_cores = min(words[1] for words in shown)
+    operations = PendingOperations(shown[0][0])
+    negotiator = Negotiator(
+        local_group.ranks[local_group.own],
+        backend.size,
+        ControlPlane(local_group),
+        operations,
+        controller,
+        Piggyback(backend, may_offer) if isinstance(backend, HierarchicalBackend) else None,
+        local_group.timeouts,
+        local_group.describe_rank,
+    )
+    unreported_error = UnreportedError()
+    alert = local_group.service_bells[local_group.own].ring
+    gpu_monitor = GpuMonitor(gpu_config, backend, local_group.lost_rank, alert, unreported_error)
+    engine = ProgressEngine(local_group, backend, operations, negotiator, gpu_monitor, unreported_error)
+    engine.start()
+    return engine

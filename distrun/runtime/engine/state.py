@@ -1,0 +1,129 @@
+"""The state of an engine: whose turn it is to make progress, and why nothing can complete any more."""
+
+from __future__ import annotations
+
+import enum
+import threading
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from distrun.runtime.operations.handle import Handle
+
+RECHECK = 1.0
+"""Seconds after which a thread that waits for another one's turn to end looks at what else may be wrong."""
+
+
+class Turn(enum.Enum):
+    """The thread that makes progress now: none, one that waits for its operation, or the engine's own."""
+
+    IDLE = "idle"
+    CALLER = "caller"
+    PROGRESS_THREAD = "progress thread"
+
+
+class ProgressState:
+    """The turn, which one thread has at a time, and the failure, which comes once and stays.
+
+    ::
+
+                    wait(): a thread that waits for its operation takes the turn
+               .---------------------------------------------------------------> CALLER
+               |    it gives it back when its operation is done or the job fails ---'
+        IDLE --+
+               |    the progress thread finds work, and nobody who waits for it
+               '---------------------------------------------------------------> PROGRESS_THREAD
+                    it gives it back when nothing is under way or the job fails ----'
+
+        failure: None ------------------------------------------------------------> why
+                    by the thread that has the turn: a rank is gone, an exception, an interrupt
+                    by the progress thread, which dies of an exception between two turns
+                    by shutdown(), in any thread or signal handler; `is_leaving` is set just before
+                    by a fork, in the child
+
+    The two are independent, and three rules join them:
+
+    1. Any thread, and any signal handler, may enter an operation. Only the thread that has the turn takes one out.
+    2. Whoever sets the failure, or enters an operation and then sees one, takes the turn to fail what is under way. If
+       it is another thread's, that one does so as it gives the turn back, and looks once more after it has.
+    3. A signal handler that has interrupted the thread that has the turn does not get it, and must not wait for it: it
+       may submit, and it may shut down, which the interrupted thread completes. A child that is forked there keeps the
+       turn, and ends it by the failure.
+    """
+
+    def __init__(self) -> None:
+        self.turn = Turn.IDLE
+        self.failure: str | None = None
+        """Why nothing can complete any more."""
+        self.is_leaving = False
+        """Whether the failure is that this rank leaves the job."""
+        self.is_turn_due = False
+        """Whether the progress thread has to take a turn though nothing is under way here: another host has called."""
+        # Re-entrant, so that a signal handler finds out in one step, without a window, whether its thread has the turn.
+        self._lock = threading.RLock()
+        self._changed = threading.Condition()
+        self._waiters = 0
+
+    def take(self, turn: Turn) -> bool:
+        """Take the turn unless another thread, or the one we have interrupted, has it; never waits."""
+        if not self._lock.acquire(blocking=False):
+            return False
+        if self.turn is not Turn.IDLE:
+            self._lock.release()
+            return False
+        self.turn = turn
+        return True
+
+    def take_at_last(self) -> None:
+        """Take the turn, waiting for the thread that has it, which must not be the calling one."""
+        self._lock.acquire()
+        self.turn = Turn.CALLER
+
+    def give_back(self) -> None:
+        """Give the turn back, and let those know who wait for it."""
+        self.turn = Turn.IDLE
+        self._lock.release()
+        self.notify()
+
+    def is_ours(self) -> bool:
+        """Whether the calling thread has the turn, in which case it is in a signal handler."""
+        if not self._lock.acquire(blocking=False):
+            return False
+        is_ours = self.turn is not Turn.IDLE
+        self._lock.release()
+        return is_ours
+
+    def wait_for(self, handle: Handle) -> bool:
+        """Sleep until an operation is done or the turn is free; False when that takes longer than `RECHECK`."""
+        with self._changed:
+            self._waiters += 1
+            try:
+                # Whoever has the turn sets `done`, or gives the turn back, before it looks whether anybody waits. So
+                # either we see that here, or it sees us, and cannot notify before we sleep: that takes `_changed`,
+                # which we hold.
+                if handle.done or self.turn is Turn.IDLE:
+                    return True
+                return self._changed.wait(RECHECK)
+            finally:
+                self._waiters -= 1
+
+    def notify(self) -> None:
+        """Wake the threads in `wait_for`: an operation is done or the turn is free."""
+        if self._waiters:
+            with self._changed:
+                self._changed.notify_all()
+
+    def fail(self, reason: str) -> None:
+        """Set the failure; the first reason stays."""
+        if self.failure is None:
+            self.failure = reason
+
+    def disown(self, reason: str) -> None:
+        """In a forked child: fail, with locks that no thread of the parent holds."""
+        is_ours = self.is_ours()
+        self.fail(reason)
+        self._lock, self._changed, self._waiters = threading.RLock(), threading.Condition(), 0
+        if is_ours:
+            # A signal handler has forked: the code that it has interrupted goes on here as well, and ends its turn.
+            self._lock.acquire()
+        else:
+            self.turn = Turn.IDLE

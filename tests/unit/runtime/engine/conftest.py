@@ -1,0 +1,270 @@
+"""An engine whose peers, time and sleep are the test's: when it would sleep, the next event of a history happens."""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+
+from distrun.errors import JobAbortedError
+from distrun.runtime.engine.engine import ProgressEngine
+from distrun.runtime.gpu.monitor import GpuMonitor
+from distrun.runtime.negotiation.controller import Controller
+from distrun.runtime.negotiation.decisions import Define, Execute
+from distrun.runtime.negotiation.messages import pack_decision
+from distrun.runtime.negotiation.negotiator import Negotiator
+from distrun.runtime.negotiation.pending import PendingOperations
+from distrun.runtime.operations.handle import Handle
+from distrun.runtime.operations.request import Request
+from distrun.runtime.operations.timeouts import FOREVER
+from distrun.runtime.operations.unreported import UnreportedError
+
+DEADLINE = 60.0
+Event = Callable[[], Any]
+
+
+class FakeBell:
+    """A bell that counts, and on which a thread of the test can sleep."""
+
+    def __init__(self) -> None:
+        self.rings = 0
+        self.is_rung = threading.Event()
+
+    def ring(self) -> None:
+        self.rings += 1
+        self.is_rung.set()
+
+    force = ring
+
+    def arm(self) -> None:
+        pass
+
+    disarm = arm
+
+
+class FakeSleeper:
+    """The progress thread's sleep: an event of its history, and, when there are no more, a sleep until its bell
+    rings."""
+
+    def __init__(self, group: FakeLocalGroup) -> None:
+        self._group = group
+
+    def sleep(self, timeout: float | None = None) -> None:
+        if self._group.thread_history:
+            self._group.thread_history.popleft()()
+            return
+        bell = self._group.service_bells[self._group.own]
+        assert bell.is_rung.wait(DEADLINE), "nobody rings for the progress thread"
+        bell.is_rung.clear()
+
+
+class FakeLocalGroup:
+    """The local group of rank 1 of 2, the other of which is not there."""
+
+    def __init__(self, own: int = 1) -> None:
+        self.own = own
+        self.ranks = (0, 1)
+        self.spare_cores = 0
+        self.timeouts = FOREVER
+        self.may_spin = False
+        self.leaving = False
+        self.is_nudged = False
+        self.bells = [FakeBell(), FakeBell()]
+        self.service_bells = [FakeBell(), FakeBell()]
+        self.bell = self.bells[own]
+        self.announced: list[tuple[int, str]] = []
+        self.history: deque[Event] = deque()
+        """The events that happen while a thread waits for the peers, one at a time."""
+        self.thread_history: deque[Event] = deque()
+        """The events that happen while the progress thread sleeps."""
+        self.is_closed = False
+
+    def wait(self, ready: Callable[[], bool], what: Callable[[], str], *_: Any) -> bool:
+        while not ready():
+            assert self.history, f"nothing more happens, and this waits for ever: {what()}"
+            self.history.popleft()()
+        return True
+
+    def sleep_on_bell(self) -> None:
+        """An event: nothing, until our own bell rings."""
+        assert self.bell.is_rung.wait(DEADLINE), "nobody rings"
+        self.bell.is_rung.clear()
+
+    def announce(self, state: int, reason: str = "") -> None:
+        self.announced.append((state, reason))
+
+    def clear_nudge(self) -> None:
+        self.is_nudged = False
+
+    def service_sleeper(self) -> FakeSleeper:
+        return FakeSleeper(self)
+
+    def disown(self) -> None:
+        self.leaving = True
+
+    def close(self) -> None:
+        self.is_closed = True
+
+
+class FakeControlPlane:
+    """Messages that the test writes and reads."""
+
+    is_stuck = False
+    is_sending = False
+
+    def __init__(self) -> None:
+        self.is_across_hosts = False
+        self.inbox: deque[tuple[int, bytes]] = deque()
+        self.sent: list[tuple[int, bytes]] = []
+        self.alarms: deque[bool] = deque()
+        self.lost: str | None = None
+
+    def waiting(self) -> bool:
+        return bool(self.inbox)
+
+    def messages(self) -> Iterator[tuple[int, bytes]]:
+        while self.inbox:
+            yield self.inbox.popleft()
+
+    def send(self, rank: int, message: bytes) -> None:
+        self.sent.append((rank, message))
+
+    def hear_alarms(self) -> bool:
+        return bool(self.alarms) and self.alarms.popleft()
+
+    def trouble(self, is_undecided: bool) -> str | None:
+        return self.lost
+
+
+class FakeBackend:
+    """Notes what is executed; an allreduce of one rank, so to speak."""
+
+    def __init__(self) -> None:
+        self.size = 2
+        self.executed: list[str] = []
+        self.during: deque[Event] = deque()
+        """The events that happen while operations are executed."""
+        self.is_closed = False
+
+    def allreduce(self, inputs: Any, outputs: Any, how: Any, what: str) -> None:
+        if self.during:
+            self.during.popleft()()
+        self.executed.append(what)
+
+    def wire_of(self, request: Request) -> str:
+        return ""
+
+    def close(self) -> None:
+        self.is_closed = True
+
+
+class Rank:
+    """An engine and all that surrounds it. `rank` 1 is a follower, rank 0 the coordinator."""
+
+    def __init__(self, rank: int = 1) -> None:
+        self.now = 100.0
+        self.group = FakeLocalGroup(rank)
+        self.control = FakeControlPlane()
+        self.backend = FakeBackend()
+        self.operations = PendingOperations(1 << 20)
+        self.pauses: deque[Event] = deque()
+        controller = Controller({0: range(2)}) if rank == 0 else None
+        clock = lambda: self.now  # noqa: E731
+        negotiator = Negotiator(rank, 2, self.control, self.operations, controller, None, FOREVER, "<{}>".format, clock)
+        unreported = UnreportedError()
+        monitor = GpuMonitor(None, self.backend, unreported_error=unreported)
+        self.engine = ProgressEngine(
+            self.group, self.backend, self.operations, negotiator, monitor, unreported, clock, self._pause
+        )
+        self.is_started = False
+
+    def _pause(self, seconds: float) -> None:
+        self.now += seconds
+        if self.pauses:
+            self.pauses.popleft()()
+
+    def start(self) -> None:
+        self.is_started = True
+        self.engine.start()
+
+    @property
+    def turn(self) -> str:
+        return self.engine._state.turn.value
+
+    @property
+    def rings(self) -> int:
+        """How often the progress thread was rung for."""
+        return self.group.service_bells[self.group.own].rings
+
+    def handle(self, name: str | None, count: int = 3) -> Handle:
+        array = np.ones(count, np.float32)
+        return Handle(self.engine, Request("allreduce", name, "float32", ((count,),)), [array], [array])
+
+    def decide(self, *handles: Handle) -> None:
+        """The coordinator's decisions come: to execute these, which it has not seen before."""
+        for handle in handles:
+            self.control.inbox.append((0, pack_decision(Define(-1, handle.request))))
+
+    def teach(self, handle: Handle, cache_id: int) -> None:
+        """Have an operation executed, so that its request has a cache id."""
+        self.engine.run(handle)
+        self.control.inbox.append((0, pack_decision(Define(cache_id, handle.request))))
+        handle.wait()
+
+    def execute(self, *cache_ids: int) -> None:
+        """The coordinator's decision comes: to execute the requests with these cache ids."""
+        self.control.inbox.append((0, pack_decision(Execute(list(cache_ids)))))
+
+    def failure_of(self, handle: Handle) -> str:
+        assert handle.done, "it is neither executed nor failed"
+        assert isinstance(handle.error, JobAbortedError), handle.error
+        return str(handle.error)
+
+
+@pytest.fixture
+def make_rank() -> Iterator[Callable[..., Rank]]:
+    """Makes ranks, and ends their threads."""
+    made: list[Rank] = []
+
+    def make(rank: int = 1) -> Rank:
+        made.append(Rank(rank))
+        return made[-1]
+
+    yield make
+    for rank in made:
+        if rank.is_started and not rank.group.is_closed:
+            rank.engine.shutdown()
+
+
+@pytest.fixture
+def rank(make_rank: Callable[..., Rank]) -> Rank:
+    """A follower: rank 1 of 2."""
+    return make_rank()
+
+
+@pytest.fixture
+def in_thread() -> Iterator[Callable[[Event], threading.Thread]]:
+    """Starts threads, and waits for their ends; what one raises fails the test."""
+    started: list[threading.Thread] = []
+    errors: list[BaseException] = []
+
+    def start(work: Event) -> threading.Thread:
+        def run() -> None:
+            try:
+                work()
+            except BaseException as error:
+                errors.append(error)
+
+        started.append(threading.Thread(target=run, daemon=True))
+        started[-1].start()
+        return started[-1]
+
+    yield start
+    for thread in started:
+        thread.join(DEADLINE)
+        assert not thread.is_alive(), "a thread waits for ever"
+    assert not errors, errors
