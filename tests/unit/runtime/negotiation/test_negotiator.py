@@ -1,0 +1,389 @@
+"""The coordinator protocol by histories of messages: what goes up, what comes down, and what is under way meanwhile."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+
+from distrun.errors import JobAbortedError, MismatchError, StallError
+from distrun.runtime.negotiation import messages
+from distrun.runtime.negotiation.controller import Controller
+from distrun.runtime.negotiation.decisions import LONGEST_LIST, Define, Execute, Fail
+from distrun.runtime.negotiation.messages import pack_decision, pack_ids, pack_reminder
+from distrun.runtime.negotiation.negotiator import PUSH_INTERVAL, RETRY, Negotiator
+from distrun.runtime.negotiation.pending import PendingOperations
+from distrun.runtime.negotiation.piggyback import Piggyback
+from distrun.runtime.operations.handle import Handle
+from distrun.runtime.operations.request import Request
+from distrun.runtime.operations.timeouts import Timeouts
+
+
+class FakeControlPlane:
+    """Messages that the test writes and reads, in place of mailboxes and connections."""
+
+    is_stuck = False
+    is_sending = False
+    lost: str | None = None
+    pushes = 0
+
+    def __init__(self, is_across_hosts: bool) -> None:
+        self.is_across_hosts = is_across_hosts
+        self.inbox: deque[tuple[int, bytes]] = deque()
+        self.sent: list[tuple[int, bytes]] = []
+        self.alarmed: list[int] = []
+
+    def waiting(self) -> bool:
+        return bool(self.inbox)
+
+    def messages(self) -> Iterator[tuple[int, bytes]]:
+        while self.inbox:
+            yield self.inbox.popleft()
+
+    def send(self, rank: int, message: bytes) -> None:
+        self.sent.append((rank, message))
+
+    def alarm(self, rank: int) -> None:
+        self.alarmed.append(rank)
+
+    def push(self) -> None:
+        self.pushes += 1
+
+    def trouble(self, is_undecided: bool) -> str | None:
+        return self.lost if is_undecided else None
+
+
+class FakeHierarchicalBackend:
+    """Adds up what ranks of several hosts have sent."""
+
+    def __init__(self, size: int) -> None:
+        self.size = size
+
+    def wire_of(self, request: Request) -> str:
+        return ""
+
+    def combine(self, sources, how):
+        return sum(sources)
+
+
+class Rank:
+    """A negotiator with its operations, a clock, and nobody else."""
+
+    def __init__(self, rank: int, size: int = 2, *, hosts: bool = False, offers: bool = False, timeouts=None) -> None:
+        self.now = 1000.0
+        self.rank = rank
+        self.operations = PendingOperations(1 << 20)
+        self.control = FakeControlPlane(hosts)
+        self.negotiator = Negotiator(
+            rank,
+            size,
+            self.control,
+            self.operations,
+            Controller({0: range(size)}) if rank == 0 else None,
+            Piggyback(FakeHierarchicalBackend(size), offers) if hosts else None,
+            timeouts or Timeouts(0.0, 0.0),
+            "<{}>".format,
+            lambda: self.now,
+        )
+
+    def submit(self, name: str | None, value: float = 1.0, count: int = 2) -> Handle:
+        array = np.full(count, value, np.float32)
+        handle = Handle(None, Request("allreduce", name, "float32", ((count,),)), [array], [array])
+        self.operations.enter(handle)
+        return handle
+
+    def hear(self, rank: int, *texts: bytes) -> None:
+        self.control.inbox.extend((rank, text) for text in texts)
+        self.negotiator.progress()
+
+    def sent(self) -> list[tuple[int, bytes]]:
+        """The messages since the last time."""
+        sent, self.control.sent = self.control.sent, []
+        return sent
+
+    def decided(self) -> list[list[Handle]]:
+        """The batches that are to be executed now, as if they were."""
+        return list(self.operations.batches())
+
+    def learn(self, *handles: Handle) -> None:
+        """Have all ranks execute these for the first time: their cache ids are 0, 1, ..."""
+        self.negotiator.progress()
+        for cache_id, handle in enumerate(handles):
+            if self.rank == 0:
+                for rank in self.negotiator._ranks[1:]:
+                    self.hear(rank, messages.FULL_REQUEST + handle.request.encode(""))
+            else:
+                self.hear(0, pack_decision(Define(cache_id, handle.request)))
+        assert self.decided() == [[handle] for handle in handles]
+        self.sent()
+
+
+# A follower -------------------------------------------------------------------------------------------------------------
+
+
+def test_a_request_goes_up_in_full_once_and_by_its_cache_id_ever_after():
+    rank = Rank(1)
+    first = rank.submit("a")
+    rank.negotiator.progress()
+    assert rank.sent() == [(0, messages.FULL_REQUEST + first.full_request)]
+    rank.hear(0, pack_decision(Define(7, first.request)))
+    assert rank.decided() == [[first]]
+    again = rank.submit("a")
+    rank.negotiator.progress()
+    assert rank.sent() == [(0, pack_ids(messages.CACHE_IDS, [7]))]
+    rank.hear(0, pack_decision(Execute([7])))
+    assert rank.decided() == [[again]]
+    assert rank.operations.is_empty
+
+
+def test_the_order_of_submissions_is_kept_where_known_and_new_requests_alternate():
+    rank = Rank(1)
+    rank.learn(rank.submit("a"), rank.submit("b"))
+    rank.submit("a")
+    rank.submit("b")
+    new = rank.submit("c")
+    rank.submit(None)
+    rank.negotiator.progress()
+    assert [message[:1] for _, message in rank.sent()] == [
+        messages.CACHE_IDS, messages.FULL_REQUEST, messages.FULL_REQUEST,
+    ]  # fmt: skip
+    assert new.full_request
+
+
+def test_more_cache_ids_than_fit_a_message_go_up_in_several():
+    rank = Rank(1)
+    rank.learn(rank.submit(None))
+    for _ in range(LONGEST_LIST + 1):
+        rank.submit(None)
+    rank.negotiator.progress()
+    assert rank.sent() == [(0, pack_ids(messages.CACHE_IDS, [0] * count)) for count in (LONGEST_LIST, 1)]
+
+
+def test_decisions_are_executed_in_the_order_in_which_they_come_and_small_ones_together():
+    rank = Rank(1)
+    rank.learn(rank.submit("a"), rank.submit("b"), rank.submit("c"))
+    a, b, c = rank.submit("a"), rank.submit("b"), rank.submit("c")
+    rank.negotiator.progress()
+    rank.hear(0, pack_decision(Execute([2])), pack_decision(Execute([1, 0])))
+    assert rank.decided() == [[c], [b, a]]
+
+
+def test_a_failure_comes_to_the_operation_it_is_about_and_to_no_other():
+    rank = Rank(1)
+    a, b = rank.submit("a"), rank.submit("b")
+    rank.hear(0, pack_decision(Fail((0, "a"), "the ranks disagree", (0, 1))))
+    assert rank.operations.take_finished() == [a]
+    assert isinstance(a.error, MismatchError)
+    rank.hear(0, pack_decision(Fail((0, "b"), "rank 2 did not come", (0, 1), is_stall=True)))
+    assert rank.operations.take_finished() == [b]
+    assert isinstance(b.error, StallError)
+
+
+def test_a_late_failure_of_an_unnamed_operation_leaves_the_others_their_places():
+    rank = Rank(1)
+    one, two, three = rank.submit(None), rank.submit(None, count=3), rank.submit(None, count=4)
+    rank.negotiator.progress()
+    rank.hear(0, pack_decision(Fail((0, 1), "the ranks disagree", (0, 1))))
+    assert rank.operations.take_finished() == [two]
+    rank.hear(0, *[pack_decision(Define(-1, handle.request)) for handle in (one, three)])
+    assert rank.decided() == [[one], [three]]
+
+
+def test_the_question_where_its_main_thread_is_is_answered_before_anything_is_executed():
+    rank = Rank(1)
+    handle = rank.submit("a")
+    rank.negotiator.progress()
+    rank.sent()
+    rank.hear(0, pack_decision(Define(0, handle.request)), messages.QUESTION)
+    ((to, answer),) = rank.sent()
+    assert to == 0
+    assert answer.startswith(messages.ANSWER)
+    assert b"test_negotiator" in answer
+
+
+def test_a_follower_that_hears_nothing_reminds_the_coordinator_and_wakes_it():
+    rank = Rank(1, timeouts=Timeouts(2.0, 0.0))
+    rank.submit("a")
+    rank.negotiator.progress()
+    rank.sent()
+    assert rank.negotiator.next_look(rank.now) == rank.now + 2.0
+    rank.now += 2.0
+    rank.negotiator.check_stalls()
+    assert rank.sent() == [(0, pack_reminder(2.0))]
+    assert rank.control.alarmed == [0]
+
+
+def test_a_full_mailbox_is_tried_again_soon():
+    rank = Rank(1)
+    assert rank.negotiator.next_look(rank.now) == float("inf")
+    rank.control.is_stuck = True
+    assert rank.negotiator.next_look(rank.now) == rank.now + RETRY
+    assert rank.control.pushes == 1
+
+
+def test_a_connection_that_did_not_take_all_is_looked_at_again_and_keeps_the_rank_from_being_idle():
+    rank = Rank(1, hosts=True)
+    assert rank.negotiator.is_idle
+    rank.control.is_sending = True
+    assert rank.negotiator.next_look(rank.now) == rank.now + PUSH_INTERVAL
+    assert not rank.negotiator.is_idle
+
+
+# The coordinator --------------------------------------------------------------------------------------------------------
+
+
+def test_what_all_have_submitted_is_decided_and_told_to_all():
+    rank = Rank(0, 3)
+    handle = rank.submit("a")
+    rank.negotiator.progress()
+    rank.hear(1, messages.FULL_REQUEST + handle.request.encode("a.py:1"))
+    assert rank.decided() == []
+    assert rank.sent() == []
+    rank.hear(2, messages.FULL_REQUEST + handle.request.encode("a.py:1"))
+    assert rank.sent() == [(to, pack_decision(Define(0, handle.request))) for to in (1, 2)]
+    assert rank.decided() == [[handle]]
+
+
+def test_a_decision_goes_to_all_before_any_is_executed_here():
+    """Another rank may begin at once, and its part of a later one does not wait for ours of this one."""
+    rank = Rank(0)
+    rank.learn(rank.submit("a"), rank.submit("b"))
+    rank.submit("a")
+    rank.hear(1, pack_ids(messages.CACHE_IDS, [0]))
+    rank.submit("b")
+    rank.hear(1, pack_ids(messages.CACHE_IDS, [1]))
+    assert [message for _, message in rank.sent()] == [pack_decision(Execute([0])), pack_decision(Execute([1]))]
+    assert len(rank.operations.decided) == 2
+
+
+def test_a_disagreement_is_told_to_the_ranks_that_have_submitted():
+    rank = Rank(0)
+    handle = rank.submit("a", count=3)
+    rank.negotiator.progress()
+    rank.hear(1, messages.FULL_REQUEST + handle.request._replace(shapes=((4,),)).encode("b.py:2"))
+    ((to, message),) = rank.sent()
+    assert to == 1
+    assert "the ranks disagree about shapes" in messages.unpack_fail(message).text
+    assert rank.operations.take_finished() == [handle]
+    assert isinstance(handle.error, MismatchError)
+
+
+def test_a_missing_rank_is_asked_where_it_is_and_its_answer_is_reported(caplog):
+    rank = Rank(0, 3, timeouts=Timeouts(5.0, 0.0))
+    handle = rank.submit("a")
+    rank.hear(1, messages.FULL_REQUEST + handle.request.encode("a.py:1"))
+    rank.now += 5.0
+    rank.negotiator.check_stalls()
+    assert rank.sent() == [(2, messages.QUESTION)]
+    assert rank.control.alarmed == [2]
+    assert not rank.negotiator.is_idle
+    rank.hear(2, messages.ANSWER + b"train.py, line 3, in load")
+    assert "allreduce 'a' has waited for 5.0 s: submitted by ranks 0-1" in caplog.text
+    assert "train.py, line 3, in load" in caplog.text
+
+
+def test_a_reminder_says_for_how_long_others_have_waited_before_this_rank_took_note(caplog):
+    rank = Rank(0, 2, timeouts=Timeouts(5.0, 0.0))
+    request = Request("allreduce", "a", "float32", ((2,),))
+    rank.hear(1, messages.FULL_REQUEST + request.encode("a.py:1"), pack_reminder(60.0))
+    assert rank.negotiator.next_look(rank.now) == rank.now - 55.0
+    rank.negotiator.check_stalls()
+    rank.negotiator.check_stalls()
+    assert "allreduce 'a' has waited for 60.0 s" in caplog.text
+
+
+# Several hosts ----------------------------------------------------------------------------------------------------------
+
+
+def test_a_rank_of_another_host_that_is_lost_ends_what_is_undecided_but_not_what_is_decided():
+    rank = Rank(1, hosts=True)
+    handle = rank.submit("a")
+    rank.negotiator.progress()
+    rank.control.lost = "rank 0 (process 1 on host a) has left"
+    assert rank.negotiator.has_news()
+    with pytest.raises(JobAbortedError, match=r"^allreduce 'a': rank 0 .* has left$"):
+        rank.negotiator.check_hosts()
+    rank.hear(0, pack_decision(Define(0, handle.request)))
+    rank.negotiator.check_hosts()
+    assert rank.decided() == [[handle]]
+
+
+def payload(letter: bytes, cache_id: int, *values: float) -> bytes:
+    return letter + bytes(3) + cache_id.to_bytes(4, "little") + np.array(values, np.float32).tobytes()
+
+
+def test_a_small_array_goes_up_with_its_message_and_the_result_comes_with_the_decision():
+    rank = Rank(1, 3, hosts=True)
+    rank.learn(rank.submit("a"))
+    handle = rank.submit("a", 2.0)
+    rank.negotiator.progress()
+    assert rank.sent() == [(0, payload(messages.PIGGYBACK, 0, 2.0, 2.0))]
+    rank.hear(0, payload(messages.RESULT, 0, 7.0, 8.0))
+    assert rank.operations.take_finished() == [handle]
+    assert handle.outputs[0].tolist() == [7.0, 8.0]
+
+
+def test_the_coordinator_combines_the_payloads_when_all_have_come():
+    rank = Rank(0, 3, hosts=True)
+    rank.learn(rank.submit("a"))
+    handle = rank.submit("a", 1.0)
+    rank.hear(1, payload(messages.PIGGYBACK, 0, 2.0, 2.0))
+    assert rank.sent() == []
+    rank.hear(2, payload(messages.PIGGYBACK, 0, 4.0, 4.0))
+    assert rank.sent() == [(to, payload(messages.RESULT, 0, 7.0, 7.0)) for to in (1, 2)]
+    assert rank.operations.take_finished() == [handle]
+    assert rank.operations.is_empty
+
+
+def test_payloads_that_are_not_all_there_are_dropped_and_the_operation_is_executed_like_any_other():
+    rank = Rank(0, 3, hosts=True)
+    rank.learn(rank.submit("a"))
+    for turn in range(2):  # what is left of the first would spoil the second
+        handle = rank.submit("a", 1.0)
+        rank.hear(1, payload(messages.PIGGYBACK, 0, 2.0, 2.0))
+        rank.hear(2, pack_ids(messages.CACHE_IDS, [0]))
+        assert rank.sent() == [(to, pack_decision(Execute([0]))) for to in (1, 2)], turn
+        assert rank.decided() == [[handle]]
+
+
+def test_two_payloads_that_cross_need_no_decision():
+    coordinator, other = (Rank(rank, hosts=True, offers=True) for rank in (0, 1))
+    for rank in (coordinator, other):
+        rank.learn(rank.submit("a"))
+    handles = [rank.submit("a", value) for rank, value in ((coordinator, 1.0), (other, 2.0))]
+    coordinator.negotiator.progress()
+    other.negotiator.progress()
+    ((_, down),), ((_, up),) = coordinator.sent(), other.sent()
+    coordinator.hear(1, up)
+    other.hear(0, down)
+    for rank, handle in zip((coordinator, other), handles, strict=True):
+        assert rank.sent() == []
+        assert rank.operations.take_finished() == [handle]
+        assert handle.outputs[0].tolist() == [3.0, 3.0]
+
+
+def test_a_rank_that_is_ahead_may_send_the_next_payload_before_the_first_was_looked_at():
+    rank = Rank(1, hosts=True, offers=True)
+    rank.learn(rank.submit("a"))
+    first = rank.submit("a", 1.0)
+    rank.negotiator.progress()
+    rank.hear(0, payload(messages.PIGGYBACK, 0, 2.0, 2.0), payload(messages.PIGGYBACK, 0, 5.0, 5.0))
+    assert rank.operations.take_finished() == [first]
+    assert first.outputs[0].tolist() == [3.0, 3.0]
+    first.done = True
+    second = rank.submit("a", 1.0)
+    rank.negotiator.progress()
+    assert rank.operations.take_finished() == [second]
+    assert second.outputs[0].tolist() == [6.0, 6.0]
+
+
+def test_a_failed_operation_takes_its_payloads_along():
+    rank = Rank(1, 3, hosts=True)
+    rank.learn(rank.submit("a"))
+    failed = rank.submit("a", 1.0)
+    rank.negotiator.progress()
+    rank.hear(0, pack_decision(Fail((0, "a"), "rank 2 did not come", (0, 1), is_stall=True)))
+    assert rank.operations.take_finished() == [failed]
+    assert rank.negotiator._piggyback._sent == set()
