@@ -24,7 +24,8 @@ def prose():
     "text", ["What a rank tells.", "of one host", "The same, in place.", "How many.", "By name.", "."]
 )
 def test_a_headless_or_empty_docstring_is_found_wherever_it_stands(prose, text):
-    source = f'"""{text}"""\nclass A:\n    """{text}"""\n    b: int = 1\n    """{text}"""\n    def c(self):\n        """{text}"""\n'
+    quoted = f'"""{text}"""'
+    source = f"{quoted}\nclass A:\n    {quoted}\n    b: int = 1\n    {quoted}\n    def c(self):\n        {quoted}\n"
     assert [line for line, _ in prose.headless_docstrings(ast.parse(source))] == [1, 3, 5, 7]
 
 
