@@ -40,7 +40,7 @@ SHAPES = [(1, 1), (2, 1), (1, 2), (2, 2), (3, 1), (1, 1, 1), (1, 2, 3), (2, 2, 2
 
 def _load_reference() -> ModuleType:
     file = Path(__file__).parents[1] / "parallel" / "programs" / "reference.py"
-    spec = importlib.util.spec_from_file_location("reference_of_lanes", file)
+    spec = importlib.util.spec_from_file_location("reference_of_rails", file)
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
@@ -121,17 +121,17 @@ class MemoryLinks(Links):
             assert self._post.changed.wait_for(lambda: self._post.deliver() or done(), DEADLINE)
 
 
-class Hood:
-    """A neighbourhood of threads."""
+class ThreadGroup:
+    """A local group of threads."""
 
     def __init__(self, own: int, segments: list[Segment], barrier: threading.Barrier, lines: list[Any]) -> None:
         self.size = len(segments)
         self.segments, self.mine, self.heap = segments, segments[own], Heap(segments[own])
         self.parity = 1
-        self._own, self._barrier, self._lines = own, barrier, lines
+        self.own, self._barrier, self._lines = own, barrier, lines
 
     def exchange(self, words, what):
-        self._lines[self.parity][self._own] = tuple(words)
+        self._lines[self.parity][self.own] = tuple(words)
         self._barrier.wait(DEADLINE)
         found = list(self._lines[self.parity])
         self.parity ^= 1
@@ -151,11 +151,11 @@ class Job:
         self._is_late = is_late
         self._names = list(map(str, names))
         self._fds: list[int] = []
-        self._hoods: dict[int, Hood] = {}
+        self._local_groups: dict[int, ThreadGroup] = {}
         for ranks in self.groups:
             segments = [self._segment(len(ranks)) for _ in ranks]
             barrier, lines = threading.Barrier(len(ranks)), [[None] * len(ranks) for _ in range(2)]
-            self._hoods.update({rank: Hood(own, segments, barrier, lines) for own, rank in enumerate(ranks)})
+            self._local_groups.update({rank: ThreadGroup(own, segments, barrier, lines) for own, rank in enumerate(ranks)})
         self.backends = [self._backend(rank) for rank in range(self.size)]
 
     def _segment(self, local_size: int) -> Segment:
@@ -164,7 +164,7 @@ class Job:
 
     def _backend(self, rank: int) -> HierarchicalBackend:
         hosts = HostLayout.of(self._names, rank)
-        return HierarchicalBackend(self._hoods[rank], hosts, MemoryLinks(self._post, hosts, self._is_late))
+        return HierarchicalBackend(self._local_groups[rank], hosts, MemoryLinks(self._post, hosts, self._is_late))
 
     def run(self, work):
         """`work(backend)` on all ranks at once; the results by rank."""
@@ -186,9 +186,9 @@ class Job:
 @pytest.fixture
 def small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
     """Sizes at which the way of doing things changes, a thousandth of the real ones: small arrays go all ways."""
-    monkeypatch.setattr(hierarchical, "SMALL", 64)
-    monkeypatch.setattr(hierarchical, "SMALL_PAIR", 512)
-    monkeypatch.setattr(rail, "PART", 512)
+    monkeypatch.setattr(hierarchical, "ONE_STEP_LIMIT", 64)
+    monkeypatch.setattr(hierarchical, "ONE_STEP_LIMIT_OF_TWO", 512)
+    monkeypatch.setattr(rail, "CHUNK", 512)
 
 
 @pytest.fixture(autouse=True)
@@ -310,8 +310,14 @@ def test_any_allreduce_is_right_and_has_the_same_bits_everywhere(small_pieces, c
 
 
 REAL = [
-    *(hierarchical.SMALL, hierarchical.SMALL // 2, hierarchical.SMALL_PAIR, rail.PART, 2 * rail.PART),
-    *(3 * rail.PART, 5 * rail.PART),
+    *(
+        hierarchical.ONE_STEP_LIMIT,
+        hierarchical.ONE_STEP_LIMIT // 2,
+        hierarchical.ONE_STEP_LIMIT_OF_TWO,
+        rail.CHUNK,
+        2 * rail.CHUNK,
+    ),
+    *(3 * rail.CHUNK, 5 * rail.CHUNK),
 ]
 
 

@@ -1,8 +1,9 @@
 """What a backend offers: each collective on host arrays, called in the same order by every rank of its group.
 
-Arrays are flat, contiguous and of a storage dtype (see `runtime.dtypes`) unless said otherwise. The engine has already made
-sure that all ranks agree on everything but the sizes in which they may differ. `what` names the operation for error
-messages. Every method may raise `JobAbortedError` or `StallError`, after which the backend cannot be used any more.
+Arrays are flat, contiguous and of a storage dtype (see `runtime.dtypes`) unless said otherwise. The engine has already
+made sure that all ranks agree on everything but the sizes in which they may differ. `what` names the operation for
+error messages. Every method may raise `JobAbortedError` or `StallError`, after which the backend cannot be used any
+more.
 """
 
 from __future__ import annotations

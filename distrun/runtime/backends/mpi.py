@@ -1,9 +1,10 @@
 """Collectives through MPI (mpi4py), for ranks that mpirun or srun started.
 
 MPI moves the bytes and does nothing else; the arithmetic is that of `Reduction`, in rank order. MPI's own allreduce may
-combine in another order on every rank, and on x86 the sum of two NaNs is one or the other depending on that order; it knows
-neither bfloat16 nor a rounding towards zero. So each rank combines its slice of everybody's array, as in shared memory, and
-a job gives the same bits whichever backend it uses. Over the wire that is the least traffic a reduction can have.
+combine in another order on every rank, and on x86 the sum of two NaNs is one or the other depending on that order; it
+knows neither bfloat16 nor a rounding towards zero. So each rank combines its slice of everybody's array, as in shared
+memory, and a job gives the same bits whichever backend it uses. Over the wire that is the least traffic a reduction can
+have.
 
 Nothing here blocks inside MPI; how we wait instead is told in `mpi_requests`.
 """
@@ -26,9 +27,11 @@ if TYPE_CHECKING:
     from mpi4py import MPI
 
 SMALL = 64 << 10
-"""Bytes a rank receives up to which everybody gets everything and combines it for itself: one message instead of two."""
+"""Bytes a rank receives up to which everybody gets everything and combines it for itself: one message instead of
+two."""
 PIECE = 16 << 20
-"""Bytes of a large reduction that are under way at a time: enough to fill the wire, and the memory it takes is reused."""
+"""Bytes of a large reduction that are under way at a time: enough to fill the wire, and the memory it takes is
+reused."""
 
 
 class MPIBackend(Backend):
@@ -142,8 +145,8 @@ class MPIBackend(Backend):
     def _transfer(self, sent: Sequence[Flat], received: Sequence[Flat], what: str) -> None:
         """Send each other rank its array and receive one from it; the sizes are known on both sides.
 
-        Our own places in the lists are skipped. Messages between two ranks arrive in the order in which they were sent, so
-        one tag is enough.
+        Our own places in the lists are skipped. Messages between two ranks arrive in the order in which they were sent,
+        so one tag is enough.
         """
         self._complete(self._messages(sent, received), what)
 

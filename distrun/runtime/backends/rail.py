@@ -1,57 +1,162 @@
-"""A lane: one rank of each host, who together move their share of what the hosts send each other."""
+"""A rail: one rank of each host, which together move their share of what the hosts send each other.
+
+The sums that cross a rail are formed in the order of the hosts, so that all ranks hold the same bits. Sends are posted
+and never waited for one by one: while a rank combines one piece of an array, its other pieces are on the wire in both
+directions.
+"""
 
 from __future__ import annotations
 
 import functools
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
 
 from distrun.runtime.backends.base import Flat
 from distrun.runtime.backends.wire_format import WireFormat
-from distrun.runtime.operations.reduction import Reduction
+from distrun.runtime.operations.reduction import CHUNK, Reduction
 from distrun.runtime.transport.host_layout import HostLayout
 from distrun.runtime.transport.links import Links, Ticket
 
-PART = 256 << 10
-"""Bytes that one host combines at a time: small enough to be in cache still when they have come."""
 SCRATCH = 64 << 20
-"""Bytes of what has come from other hosts and is not combined yet, at most: with many hosts, parts are smaller."""
+"""Bytes received from other hosts and not combined yet, at most: with many hosts, the parts of a piece are smaller."""
 
 Stages = tuple[Reduction | None, Reduction]
-"""How the ranks of a host are combined (None: every host has one), and how the hosts are."""
+"""How the arrays of a host's ranks are combined (None if every host has one rank), and how the hosts' results are."""
+
+Transfer = tuple[int, Iterable[Flat], Iterable[Flat]]
+"""A host, the arrays to send there, and the arrays in which to receive what it sends."""
 
 
 class _Piece:
-    """Some consecutive elements on their way: cut into a part per host, which combines it."""
+    """Consecutive elements of a large reduction on their way: cut into a part for each host, which combines that
+    part."""
 
     def __init__(self, start: int, stop: int, hosts: int, shares: Sequence[Flat]) -> None:
         size = stop - start
         bounds = [start + size * host // hosts for host in range(hosts + 1)]
         self.parts = [slice(bounds[host], bounds[host + 1]) for host in range(hosts)]
         self.shares = shares
-        """Where the other hosts' elements of our own part go."""
+        """By host, where the other hosts' elements of our own part are received."""
         self.tickets: list[Ticket] = []
         self.results: list[Flat] = []
-        """Where the parts that the hosts have combined go."""
+        """Where the parts that the other hosts have combined are received."""
 
 
 class Rail:
-    """A rank's side of its lane."""
+    """One rank's side of its rail. Ranks call it in the same order; those without a rail (`HostLayout.has_rail`) do
+    not."""
 
     def __init__(self, links: Links, hosts: HostLayout) -> None:
         self._links = links
         self._hosts = hosts
 
-    def reduce(self, sources: Sequence[Flat], targets: Sequence[Flat], how: Stages, what: str) -> None:
-        """Combine the `sources` of all ranks of all hosts, and write the result into all `targets`.
+    # The rail's share of an array ------------------------------------------------------------------------------------
 
-        Both list the flat arrays of this host's ranks, all in our hands; a source may be its rank's target.
+    def share(self, count: int) -> tuple[int, int]:
+        """Return where this rail's share of `count` elements begins and ends."""
+        rail, rails = self._hosts.position, self._hosts.rails
+        return count * rail // rails, count * (rail + 1) // rails
+
+    def shares(self, ranks: Sequence[int], counts: Sequence[int]) -> Iterator[tuple[int, int, int]]:
+        """Yield this rail's share of the elements of `ranks`, taken as one array.
+
+        Args:
+            ranks: which ranks' elements to divide among the rails, in this order.
+            counts: the number of elements of each rank of the job.
+
+        Yields:
+            A rank, and where the share begins and ends in that rank's elements.
+        """
+        first, last = self.share(sum(counts[rank] for rank in ranks))
+        at = 0
+        for rank in ranks:
+            start, stop = max(first, at), min(last, at + counts[rank])
+            if start < stop:
+                yield rank, start - at, stop - at
+            at += counts[rank]
+
+    def share_of(self, arrays: Sequence[Flat]) -> Iterator[Flat]:
+        """Yield this rail's share of several arrays, taken as one."""
+        for index, start, stop in self.shares(range(len(arrays)), [array.size for array in arrays]):
+            yield arrays[index][start:stop]
+
+    # Copies ----------------------------------------------------------------------------------------------------------
+
+    def swap(self, transfers: Iterable[Transfer], what: str) -> None:
+        """Send and receive arrays, and wait for all of them."""
+        tickets: list[Ticket] = []
+        for host, sent, received in transfers:
+            for array in sent:
+                self._links.send(host, array)
+            tickets += [self._links.receive(host, array) for array in received]
+        self._links.wait(tickets, what)
+        self._links.flush(what)
+
+    def broadcast(self, array: Flat, root: int, what: str) -> None:
+        """Copy the array of host `root` to all others.
+
+        The root sends each of them a part, and they send their parts to each other (scatter and allgather: R. Thakur,
+        R. Rabenseifner, W. Gropp, 2005), so that no host sends more than about one array.
+        """
+        others = [host for host in range(self._hosts.count) if host != root]
+        bounds = [array.size * index // len(others) for index in range(len(others) + 1)]
+        parts = {host: array[bounds[i] : bounds[i + 1]] for i, host in enumerate(others)}
+        if self._hosts.own == root:
+            for host, part in parts.items():
+                self._links.send(host, part)
+        else:
+            self._links.wait([self._links.receive(root, parts[self._hosts.own])], what)
+            tickets = []
+            for host in self._hosts.others:
+                if host != root:
+                    self._links.send(host, parts[self._hosts.own])
+                    tickets.append(self._links.receive(host, parts[host]))
+            self._links.wait(tickets, what)
+        self._links.flush(what)
+
+    # Reductions ------------------------------------------------------------------------------------------------------
+
+    def reduce_whole(self, sources: Sequence[Flat], targets: Sequence[Flat], how: Stages, what: str) -> None:
+        """Combine the `sources` of all ranks of all hosts into all `targets`, in one step: everything to every host.
+
+        Both list the flat arrays of this host's ranks. Each host combines everything for itself, in the same order.
+        """
+        within, between = how
+        ours = sources[0]
+        if within is not None:
+            ours = np.empty_like(ours)
+            within.combine(sources, [ours])
+        wire_format = WireFormat(between.wire, ours.dtype)
+        sent = wire_format.encode(ours)
+        shares = list(np.empty((self._hosts.count, ours.size), wire_format.dtype))
+        shares[self._hosts.own] = sent  # rounded as for the other hosts: all must add up the same numbers
+        step = CHUNK // sent.itemsize
+        chunks = [slice(start, start + step) for start in range(0, ours.size, step)]
+        posted = []
+        for chunk in chunks:
+            tickets = []
+            for host in self._hosts.others:
+                tickets += [self._links.send(host, sent[chunk]), self._links.receive(host, shares[host][chunk])]
+            posted.append(tickets)
+        for chunk, tickets in zip(chunks, posted, strict=True):
+            self._links.wait(tickets, what)
+            parts = [wire_format.decoded(share[chunk], ours.dtype) for share in shares]
+            between.combine(parts, [target[chunk] for target in targets])
+
+    def reduce(self, sources: Sequence[Flat], targets: Sequence[Flat], how: Stages, what: str) -> None:
+        """Combine the `sources` of all ranks of all hosts into all `targets`: a reduce-scatter, then an allgather.
+
+        Both list the flat arrays of this host's ranks, of which this rank reads and writes the rail's share; a source
+        may be its rank's target.
+
+        Three steps follow each other, and overlap for consecutive pieces: at most two pieces are in each of them, which
+        is why two sets of receive buffers are enough.
         """
         hosts = self._hosts.count
         work = _Reduction(self._links, self._hosts, sources, targets, how, what)
-        part = min(PART, SCRATCH // (2 * hosts)) // sources[0].itemsize
+        part = min(CHUNK, SCRATCH // (2 * hosts)) // sources[0].itemsize
         dtype = work.wire_format.dtype
         shares = self._scratch(2 * hosts * (part + 1) * dtype.itemsize).view(dtype).reshape(2, hosts, part + 1)
         sent: deque[_Piece] = deque()
@@ -77,28 +182,7 @@ class Rail:
 
     @functools.cached_property
     def _kept_scratch(self) -> Flat:
-        return np.empty(min(SCRATCH, 2 * self._hosts.count * PART) + 4096, np.uint8)
-
-    def broadcast(self, array: Flat, root: int, what: str) -> None:
-        """Copy the array of host `root` to all others.
-
-        The root sends each of them a part, and they send each other theirs: as few bytes leave each host as can be.
-        """
-        others = [host for host in range(self._hosts.count) if host != root]
-        bounds = [array.size * index // len(others) for index in range(len(others) + 1)]
-        parts = {host: array[bounds[i] : bounds[i + 1]] for i, host in enumerate(others)}
-        if self._hosts.own == root:
-            for host, part in parts.items():
-                self._links.send(host, part)
-        else:
-            self._links.wait([self._links.receive(root, parts[self._hosts.own])], what)
-            tickets = []
-            for host in self._hosts.others:
-                if host != root:
-                    self._links.send(host, parts[self._hosts.own])
-                    tickets.append(self._links.receive(host, parts[host]))
-            self._links.wait(tickets, what)
-        self._links.flush(what)
+        return np.empty(min(SCRATCH, 2 * self._hosts.count * CHUNK) + 4096, np.uint8)
 
 
 class _Reduction:
@@ -116,12 +200,12 @@ class _Reduction:
         self.wire_format = WireFormat(self._between.wire, sources[0].dtype)
         own = hosts.position if len(targets) > 1 else 0
         self._target = targets[own]
-        self._local_ranks = [target for index, target in enumerate(targets) if index != own]
+        self._peer_targets = [target for index, target in enumerate(targets) if index != own]
         self._ours = sources[0] if self._within is None else self._target
-        """Where our host's share is: what its ranks have, combined."""
+        """Our host's share of the sum: the arrays of its ranks, combined."""
 
     def scatter(self, piece: _Piece) -> None:
-        """Send each host our share of its part."""
+        """Combine our host's arrays, and send each host our share of its part."""
         for host in (*self._hosts.others, self._hosts.own):
             part = piece.parts[host]
             if self._within is not None:
@@ -133,36 +217,36 @@ class _Reduction:
             piece.tickets.append(self._links.receive(host, piece.shares[host][: mine.stop - mine.start]))
 
     def combine(self, piece: _Piece) -> None:
-        """Combine all hosts' shares of our own part, and send the result to everybody."""
+        """Combine all hosts' shares of our own part, and send the result to all hosts."""
         self._links.wait(piece.tickets, self._what)
         mine = piece.parts[self._hosts.own]
         if mine.start < mine.stop:
             shares = [
                 self._ours[mine]
                 if host == self._hosts.own
-                else self.wire_format.widened(share[: mine.stop - mine.start], self._ours.dtype)
+                else self.wire_format.decoded(share[: mine.stop - mine.start], self._ours.dtype)
                 for host, share in enumerate(piece.shares)
             ]
             self._between.combine(shares, [self._target[mine]])
         result = self.wire_format.encode(self._target[mine])
-        self.wire_format.decode(
-            result, self._target[mine]
-        )  # what travelled was rounded, and everybody must have the same
-        for target in self._local_ranks:
+        # Where the wire format rounds, our own copy is replaced by what the other hosts receive: all must hold the same
+        # bits.
+        self.wire_format.decode(result, self._target[mine])
+        for target in self._peer_targets:
             target[mine] = self._target[mine]
         piece.tickets = []
         for host in self._hosts.others:
             self._links.send(host, result)
-            # It comes when that host has had our share of it, so that share need not be kept.
+            # Received in place of our share of that part: it can only come after that host has received the share.
             part = self._target[piece.parts[host]]
             piece.results.append(np.empty(part.size, self.wire_format.dtype) if self.wire_format.is_encoded else part)
             piece.tickets.append(self._links.receive(host, piece.results[-1]))
 
     def spread(self, piece: _Piece) -> None:
-        """Hand what the other hosts have combined to our neighbours."""
+        """Receive the parts that the other hosts have combined, and copy them to the local peers' arrays."""
         self._links.wait(piece.tickets, self._what)
         for host, result in zip(self._hosts.others, piece.results, strict=True):
             part = piece.parts[host]
             self.wire_format.decode(result, self._target[part])
-            for target in self._local_ranks:
+            for target in self._peer_targets:
                 target[part] = self._target[part]

@@ -1,13 +1,13 @@
 """Collectives between the ranks of one host, at the speed of its memory.
 
 Every rank's segment is visible to all. A large reduction is divided by elements: rank r combines slice r of everybody's
-buffer, a cache-sized chunk at a time, and writes the result into everybody's buffer. Each element is read once per buffer
-and written once per buffer, and is computed by exactly one rank, so all ranks hold the same bits. A small one is combined by
-everybody for itself, in the same order and so to the same bits, which saves the second barrier.
+buffer, a cache-sized chunk at a time, and writes the result into everybody's buffer. Each element is read once per
+buffer and written once per buffer, and is computed by exactly one rank, so all ranks hold the same bits. A small one is
+combined by everybody for itself, in the same order and so to the same bits, which saves the second barrier.
 
-What the ranks show each other must lie in their segments. It lies there already when the caller allocated it with `empty`
-(the fusion buffers of the framework faces do). Otherwise it is copied there: into a staging buffer that stays in cache,
-piece by piece, or whole into the heap where the shape of the operation needs that.
+What the ranks show each other must lie in their segments. It lies there already when the caller allocated it with
+`empty` (the fusion buffers of the framework faces do). Otherwise it is copied there: into a staging buffer that stays
+in cache, piece by piece, or whole into the heap where the shape of the operation needs that.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from distrun.runtime.transport.local_group import LocalGroup
 from distrun.tensor_fusion.packing import pack, unpack
 
 SMALL = 128 << 10
-"""Bytes a rank may read from its neighbours so that everybody combines everything for itself. Reading what another core has
-just written is slow: beyond this, one more barrier costs less. At most what staging holds."""
+"""Bytes a rank may read from its neighbours so that everybody combines everything for itself. Reading what another core
+has just written is slow: beyond this, one more barrier costs less. At most what staging holds."""
 
 
 class SharedMemoryBackend(Backend):
@@ -56,8 +56,8 @@ class SharedMemoryBackend(Backend):
         if count * dtype.itemsize * (self.size - 1) <= SMALL:
             self._allreduce_small(inputs, outputs, count, reduction, what)
             return
-        # The way must be the same on all ranks, so it may depend on what they agree on, such as the number of tensors, and not
-        # on what each chooses for itself, such as whether it works in place.
+        # The way must be the same on all ranks, so it may depend on what they agree on, such as the number of tensors,
+        # and not on what each chooses for itself, such as whether it works in place.
         if len(inputs) > 1:
             self._allreduce_fused(inputs, outputs, count, reduction, what)
             return

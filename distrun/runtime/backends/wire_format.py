@@ -1,4 +1,4 @@
-"""Transit: the form in which elements travel between hosts, which is their own or a half-precision one."""
+"""The wire format: the type in which elements travel between hosts, their own or a half-precision one."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from distrun.runtime.operations.dtypes import ElementType
 
 
 class WireFormat:
-    """From memory to the wire and back; flat arrays."""
+    """Converts flat arrays from memory to the wire and back."""
 
     def __init__(self, wire: ElementType | None, dtype: np.dtype[Any]) -> None:
-        """`dtype` is that of the elements in memory; `wire` None: they travel as they are."""
+        """`dtype` is the storage type in memory; `wire` the type on the wire, or None for the same as in memory."""
         self._wire = wire
         self.is_encoded = wire is not None
         self.dtype = dtype if wire is None else wire.storage
-        """Of what travels."""
+        """The storage type on the wire."""
 
     def encode(self, values: Flat) -> Flat:
-        """What is to travel; the values themselves when they travel as they are."""
+        """Return the elements as they travel: `values` itself if they travel as they are, else a new array."""
         if self._wire is None:
             return values
         out = np.empty(values.size, self._wire.storage)
@@ -29,7 +29,8 @@ class WireFormat:
         return out
 
     def decode(self, raw: Flat, out: Flat) -> Flat:
-        """What has travelled, in `out` unless it travels as it is."""
+        """Return received elements as in memory: `raw` itself if they travel as they are, else `out`, which is
+        filled."""
         if self._wire is None:
             return raw
         if out.dtype == self._wire.accumulator:
@@ -40,6 +41,6 @@ class WireFormat:
             out[:] = wide
         return out
 
-    def widened(self, raw: Flat, dtype: np.dtype[Any]) -> Flat:
-        """The same in a new array."""
+    def decoded(self, raw: Flat, dtype: np.dtype[Any]) -> Flat:
+        """Return received elements as in memory: `raw` itself if they travel as they are, else a new array."""
         return raw if self._wire is None else self.decode(raw, np.empty(raw.size, dtype))
