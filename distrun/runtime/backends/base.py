@@ -1,6 +1,6 @@
-"""What a backend offers: each collective on host arrays, called in the same order by every rank of its group.
+"""The interface of a backend: each collective on host arrays, called in the same order by every rank of its group.
 
-Arrays are flat, contiguous and of a storage dtype (see `runtime.dtypes`) unless said otherwise. The engine has already
+Arrays are flat, contiguous and of a storage dtype (see `operations.dtypes`) unless said otherwise. The engine has already
 made sure that all ranks agree on everything but the sizes in which they may differ. `what` names the operation for
 error messages. Every method may raise `JobAbortedError` or `StallError`, after which the backend cannot be used any
 more.
@@ -29,16 +29,16 @@ class Backend(ABC):
     size: int
 
     def empty(self, count: int, dtype: np.dtype[Any]) -> Flat:
-        """An uninitialised flat array in the memory this backend reads fastest."""
+        """Return an uninitialised flat array in the memory that this backend reads fastest."""
         return np.empty(count, dtype)
 
     @property
     def shared_bytes(self) -> int:
-        """Bytes that this rank has in use of the memory it shares with others."""
+        """The bytes that this rank uses of the memory it shares with others."""
         return 0
 
     def wire_of(self, request: Request) -> str:
-        """The half-precision type in which a request's elements travel between hosts; empty: their own."""
+        """Return the half-precision type in which a request's elements travel between hosts; empty if in their own."""
         return ""
 
     @abstractmethod
@@ -50,23 +50,23 @@ class Backend(ABC):
 
     @abstractmethod
     def allgather(self, array: Flat, what: str) -> tuple[Flat, list[int]]:
-        """The ranks' arrays (of any sizes) one after the other, and how many elements came from each."""
+        """Return the ranks' arrays, of any sizes, one after the other, and the number of elements from each rank."""
 
     @abstractmethod
     def broadcast(self, array: Flat, root: int, what: str) -> None:
-        """Copy the root's array into everybody's."""
+        """Copy the root's array into every rank's."""
 
     @abstractmethod
     def alltoall(self, array: Flat, splits: Sequence[int], what: str) -> tuple[Flat, list[int]]:
-        """Send `splits[i]` elements to rank i; what came, in rank order, and how many elements came from each."""
+        """Send `splits[i]` elements to rank i; return the received elements, by rank, and their number from each rank."""
 
     @abstractmethod
     def reducescatter(self, array: Flat, counts: Sequence[int], reduction: Reduction, what: str) -> Flat:
-        """Reduce over the ranks; this rank's part, `counts[rank]` elements. `counts` sums to `array.size`."""
+        """Reduce over the ranks; return this rank's part, `counts[rank]` elements. `counts` sums to `array.size`."""
 
     @abstractmethod
     def barrier(self, what: str) -> None:
-        """Return when all ranks have come."""
+        """Return when all ranks have called this."""
 
     def close(self) -> None:  # noqa: B027 - most backends hold nothing
-        """Let go of what the backend holds."""
+        """Release what the backend holds."""

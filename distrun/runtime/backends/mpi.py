@@ -2,11 +2,11 @@
 
 MPI moves the bytes and does nothing else; the arithmetic is that of `Reduction`, in rank order. MPI's own allreduce may
 combine in another order on every rank, and on x86 the sum of two NaNs is one or the other depending on that order; it
-knows neither bfloat16 nor a rounding towards zero. So each rank combines its slice of everybody's array, as in shared
+knows neither bfloat16 nor a rounding towards zero. So each rank combines its slice of every rank's array, as in shared
 memory, and a job gives the same bits whichever backend it uses. Over the wire that is the least traffic a reduction can
 have.
 
-Nothing here blocks inside MPI; how we wait instead is told in `mpi_requests`.
+Nothing here blocks inside MPI; `distrun.runtime.mpi.requests` says how we wait instead.
 """
 
 from __future__ import annotations
@@ -26,21 +26,20 @@ from distrun.tensor_fusion.packing import pack, unpack
 if TYPE_CHECKING:
     from mpi4py import MPI
 
-SMALL = 64 << 10
-"""Bytes a rank receives up to which everybody gets everything and combines it for itself: one message instead of
-two."""
+ONE_STEP_LIMIT = 64 << 10
+"""Bytes that a rank receives, up to which every rank is sent everything and combines it for itself: one message instead
+of two."""
 PIECE = 16 << 20
-"""Bytes of a large reduction that are under way at a time: enough to fill the wire, and the memory it takes is
-reused."""
+"""Bytes of a large reduction that are on the wire at a time: enough to keep it busy. Their receive buffer is reused."""
 
 
 class MPIBackend(Backend):
-    """The ranks of a neighbourhood, which are also the ranks of MPI_COMM_WORLD."""
+    """The ranks of one host, which are also the ranks of MPI_COMM_WORLD."""
 
     name = "MPI"
 
     def __init__(self, local_group: LocalGroup) -> None:
-        """Collective: all ranks construct it.
+        """Collective: all ranks construct it together.
 
         Raises:
             UsageError: these ranks were not started by an MPI launcher, or MPI does not support threads.
@@ -63,8 +62,8 @@ class MPIBackend(Backend):
         if len(inputs) > 1:
             pack(inputs, source)
         target = outputs[0] if len(outputs) == 1 else source if len(inputs) > 1 else np.empty_like(source)
-        if source.nbytes * (self.size - 1) <= SMALL:
-            self._allreduce_small(source, target, reduction, what)
+        if source.nbytes * (self.size - 1) <= ONE_STEP_LIMIT:
+            self._allreduce_in_one_step(source, target, reduction, what)
         else:
             piece = PIECE // source.itemsize
             for start in range(0, count, piece):
@@ -72,14 +71,14 @@ class MPIBackend(Backend):
         if len(outputs) > 1:
             unpack(target, outputs)
 
-    def _allreduce_small(self, source: Flat, target: Flat, reduction: Reduction, what: str) -> None:
+    def _allreduce_in_one_step(self, source: Flat, target: Flat, reduction: Reduction, what: str) -> None:
         everything = np.empty(self.size * source.size, source.dtype)
         request = self._comm.Iallgather(self._bytes(source), self._bytes(everything))
         self._complete([request], what)
         reduction.combine(list(everything.reshape(self.size, source.size)), [target])
 
     def _allreduce_piece(self, source: Flat, target: Flat, reduction: Reduction, what: str) -> None:
-        """Combine a slice of everybody's source, then give it to everybody. `target` may be `source`."""
+        """Combine this rank's slice of all ranks' sources, and send the result to all. `target` may be `source`."""
         stops = [source.size * (rank + 1) // self.size for rank in range(self.size)]
         slices = [slice(start, stop) for start, stop in zip([0, *stops], stops, strict=False)]
         mine = target[slices[self.rank]]
@@ -92,7 +91,7 @@ class MPIBackend(Backend):
         return output
 
     def _reduce(self, parts: Sequence[Flat], output: Flat, reduction: Reduction, what: str) -> None:
-        """Combine into `output` what each rank has as its part number `self.rank`."""
+        """Combine into `output` the part number `self.rank` of every rank; send the other ranks theirs."""
         own = parts[self.rank]
         received = list(self._scratch(self.size * own.nbytes).view(own.dtype).reshape(self.size, own.size))
         received[self.rank] = own
@@ -105,7 +104,8 @@ class MPIBackend(Backend):
 
     @functools.cached_property
     def _kept_scratch(self) -> Flat:
-        return np.empty(PIECE + 4096, np.uint8)  # a rank's share is rounded up, by an element per rank at most
+        # A rank's share is rounded up to whole elements; by less than one for each rank.
+        return np.empty(PIECE + 4096, np.uint8)
 
     # Copies ---------------------------------------------------------------------------------------------------------
 
@@ -143,15 +143,15 @@ class MPIBackend(Backend):
         return [array.view(np.uint8), self._byte]
 
     def _transfer(self, sent: Sequence[Flat], received: Sequence[Flat], what: str) -> None:
-        """Send each other rank its array and receive one from it; the sizes are known on both sides.
+        """Send each other rank an array and receive one from it; the sizes are known on both sides.
 
-        Our own places in the lists are skipped. Messages between two ranks arrive in the order in which they were sent,
+        This rank's own places in the lists are skipped. Messages between two ranks arrive in the order in which they were sent,
         so one tag is enough.
         """
         self._complete(self._messages(sent, received), what)
 
     def _messages(self, sent: Sequence[Flat], received: Sequence[Flat]) -> Iterator[MPI.Request]:
-        # Not everybody to rank 0 at first.
+        # Beginning with the next rank, so that not all turn to rank 0 first.
         others = [(self.rank + offset) % self.size for offset in range(1, self.size)]
         for rank in others:
             yield from self._requests.receive(received[rank], rank)
@@ -166,18 +166,20 @@ class MPIBackend(Backend):
         self._wake_others()
 
     def _wake_others(self) -> None:
-        """MPI tells nobody that something has come; our bells do, to those who sleep."""
+        """Wake the local peers that sleep: MPI tells nobody that a message has come, so our doorbells do."""
         for index in self._local_group.others:
             self._local_group.bells[index].ring()
 
     def _waiting_for(self, what: str) -> str:
-        return f"{what}, which has begun and waits in MPI for one of {self._local_group.describe(self._local_group.others)}"
+        others = self._local_group.describe(self._local_group.others)
+        return f"{what}, which has begun and waits in MPI for one of {others}"
 
     def close(self) -> None:
         self._requests.close()
 
 
 def _cut(array: Flat, counts: Sequence[int]) -> list[Flat]:
+    """Return the consecutive parts of an array."""
     parts = []
     start = 0
     for count in counts:

@@ -1,9 +1,9 @@
 """Collectives between the ranks of one host, at the speed of its memory.
 
-Every rank's segment is visible to all. A large reduction is divided by elements: rank r combines slice r of everybody's
-buffer, a cache-sized chunk at a time, and writes the result into everybody's buffer. Each element is read once per
-buffer and written once per buffer, and is computed by exactly one rank, so all ranks hold the same bits. A small one is
-combined by everybody for itself, in the same order and so to the same bits, which saves the second barrier.
+Every rank's segment is visible to all. A large reduction is divided by elements: rank r combines slice r of all ranks'
+buffers, a cache-sized chunk at a time, and writes the result into all of them. Each element is read once per buffer and
+written once per buffer, and is computed by exactly one rank, so all ranks hold the same bits. A small reduction is
+computed by every rank for itself, in the same order and so to the same bits, which saves the second barrier.
 
 What the ranks show each other must lie in their segments. It lies there already when the caller allocated it with
 `empty` (the fusion buffers of the framework faces do). Otherwise it is copied there: into a staging buffer that stays
@@ -23,13 +23,13 @@ from distrun.runtime.shared_memory.segment import STAGE
 from distrun.runtime.transport.local_group import LocalGroup
 from distrun.tensor_fusion.packing import pack, unpack
 
-SMALL = 128 << 10
-"""Bytes a rank may read from its neighbours so that everybody combines everything for itself. Reading what another core
-has just written is slow: beyond this, one more barrier costs less. At most what staging holds."""
+ONE_STEP_LIMIT = 128 << 10
+"""Bytes that a rank reads from its local peers, up to which every rank combines everything for itself. Reading what
+another core has just written is slow: beyond this, one more barrier costs less. At most what staging holds."""
 
 
 class SharedMemoryBackend(Backend):
-    """All ranks of the group live in one neighbourhood."""
+    """All ranks of the group are on one host."""
 
     name = "shared memory"
 
@@ -53,10 +53,10 @@ class SharedMemoryBackend(Backend):
     def allreduce(self, inputs: Sequence[Flat], outputs: Sequence[Flat], reduction: Reduction, what: str) -> None:
         count = sum(part.size for part in inputs)
         dtype = inputs[0].dtype
-        if count * dtype.itemsize * (self.size - 1) <= SMALL:
-            self._allreduce_small(inputs, outputs, count, reduction, what)
+        if count * dtype.itemsize * (self.size - 1) <= ONE_STEP_LIMIT:
+            self._allreduce_in_one_step(inputs, outputs, count, reduction, what)
             return
-        # The way must be the same on all ranks, so it may depend on what they agree on, such as the number of tensors,
+        # All ranks must take the same path, so it may depend on what they agree on, such as the number of tensors,
         # and not on what each chooses for itself, such as whether it works in place.
         if len(inputs) > 1:
             self._allreduce_fused(inputs, outputs, count, reduction, what)
@@ -73,10 +73,10 @@ class SharedMemoryBackend(Backend):
         else:
             self._allreduce_piecewise(source, target, reduction, what)
 
-    def _allreduce_small(
+    def _allreduce_in_one_step(
         self, inputs: Sequence[Flat], outputs: Sequence[Flat], count: int, reduction: Reduction, what: str
     ) -> None:
-        """One exchange: everybody stages its input, then combines all inputs for itself."""
+        """With one exchange: every rank stages its input, then combines all inputs for itself."""
         dtype = inputs[0].dtype
         offset = self._stage + self._local_group.parity * STAGE
         pack(inputs, self._mine.view(offset, count, dtype))
@@ -92,7 +92,7 @@ class SharedMemoryBackend(Backend):
     def _allreduce_staged(
         self, inputs: Sequence[Flat], outputs: Sequence[Flat], count: int, reduction: Reduction, what: str
     ) -> None:
-        """Through a staging buffer: what is copied in is still in cache when it is combined."""
+        """Reduce in the staging buffers: what is copied in is still in cache when it is combined."""
         dtype = inputs[0].dtype
         offset = self._stage + self._local_group.parity * STAGE
         staged = self._mine.view(offset, count, dtype)
@@ -103,7 +103,7 @@ class SharedMemoryBackend(Backend):
         unpack(staged, outputs)
 
     def _allreduce_piecewise(self, source: Flat, target: Flat, reduction: Reduction, what: str) -> None:
-        """A large array of ordinary memory, through staging piece by piece."""
+        """Reduce a large array of ordinary memory, which is staged piece by piece."""
         piece = STAGE // source.itemsize
         for start in range(0, source.size, piece):
             stop = min(source.size, start + piece)
@@ -112,7 +112,7 @@ class SharedMemoryBackend(Backend):
     def _allreduce_fused(
         self, inputs: Sequence[Flat], outputs: Sequence[Flat], count: int, reduction: Reduction, what: str
     ) -> None:
-        """Many tensors: packed into one buffer, combined there, unpacked."""
+        """Reduce several tensors: packed into one buffer, combined there, and unpacked."""
         if count * inputs[0].itemsize <= STAGE:
             self._allreduce_staged(inputs, outputs, count, reduction, what)
             return
@@ -126,7 +126,7 @@ class SharedMemoryBackend(Backend):
             unpack(buffer, outputs)
 
     def _reduce_slices(self, offsets: Sequence[int], count: int, dtype: np.dtype[Any], reduction: Reduction) -> None:
-        """Combine this rank's slice of everybody's buffer, in place in all of them."""
+        """Combine this rank's slice of all ranks' buffers, in place in all of them."""
         first, last = count * self.rank // self.size, count * (self.rank + 1) // self.size
         if first < last:
             start = first * dtype.itemsize
@@ -193,7 +193,11 @@ class SharedMemoryBackend(Backend):
         self._local_group.exchange((), what)
 
     def _show(self, array: Flat) -> tuple[int, Flat | None]:
-        """Put `array` where the neighbours see it: its offset, and what must live until they have read it."""
+        """Put `array` where the local peers see it.
+
+        Returns:
+            Its offset in this rank's segment, and the array that must stay alive until the peers have read it.
+        """
         offset = self._mine.offset_of(array)
         if offset >= 0:
             return offset, array
@@ -206,6 +210,10 @@ class SharedMemoryBackend(Backend):
         return self._mine.offset_of(copy), copy
 
     def _finish(self, offsets: Sequence[int], what: str) -> None:
-        """Let the others finish reading, unless everybody read from staging, which is not written again too soon."""
+        """Let the others finish reading what lies in the heap, whose owner may reuse it after this.
+
+        What was read from staging alone needs no barrier: there are two staging buffers, used in turn, so one is written
+        again only after the next exchange, to which a rank comes when it has finished reading.
+        """
         if any(offset >= self._mine.layout.heap for offset in offsets):
             self._local_group.exchange((), what)

@@ -12,9 +12,9 @@ from distrun.tensor_fusion.packing import unpack
 
 
 class SingleProcessBackend(Backend):
-    """One rank, alone."""
+    """The only rank of a world of one."""
 
-    name = "solo"
+    name = "single process"
     rank = 0
     size = 1
 
@@ -34,7 +34,7 @@ class SingleProcessBackend(Backend):
         return array.copy(), [array.size]
 
     def broadcast(self, array: Flat, root: int, what: str) -> None:
-        """Nothing to do: the root is the only rank."""
+        """Do nothing: the root is the only rank."""
 
     def alltoall(self, array: Flat, splits: Sequence[int], what: str) -> tuple[Flat, list[int]]:
         return array[: splits[0]].copy(), [splits[0]]
@@ -46,4 +46,4 @@ class SingleProcessBackend(Backend):
         return output
 
     def barrier(self, what: str) -> None:
-        """Everybody is here."""
+        """Do nothing: this is the only rank."""

@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 import distrun
-from distrun.runtime.backends.shared_memory import SMALL
+from distrun.runtime.backends.shared_memory import ONE_STEP_LIMIT
 from distrun.runtime.collectives import LARGE
 from distrun.runtime.shared_memory.segment import STAGE
 
@@ -56,7 +56,7 @@ def shapes(draw: st.DrawFn, dtype: str, min_dims: int = 0) -> tuple[int, ...]:
     """Small shapes of every kind, and large ones around the sizes where the way of doing things changes."""
     if draw(st.integers(0, 3)):
         return tuple(draw(st.lists(st.integers(0, 5), min_size=min_dims, max_size=3)))
-    nbytes = draw(st.sampled_from([4096, 32 << 10, SMALL, STAGE, LARGE, 2 * STAGE, 3 << 20]))
+    nbytes = draw(st.sampled_from([4096, 32 << 10, ONE_STEP_LIMIT, STAGE, LARGE, 2 * STAGE, 3 << 20]))
     count = max(0, nbytes // dtype_of(dtype).itemsize + draw(st.integers(-1, 1)))
     row = draw(st.sampled_from([1, 1, 2, 7]))
     return (count,) if row == 1 else (count // row, row)
