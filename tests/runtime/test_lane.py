@@ -155,7 +155,9 @@ class Job:
         for ranks in self.groups:
             segments = [self._segment(len(ranks)) for _ in ranks]
             barrier, lines = threading.Barrier(len(ranks)), [[None] * len(ranks) for _ in range(2)]
-            self._local_groups.update({rank: ThreadGroup(own, segments, barrier, lines) for own, rank in enumerate(ranks)})
+            self._local_groups.update(
+                {rank: ThreadGroup(own, segments, barrier, lines) for own, rank in enumerate(ranks)}
+            )
         self.backends = [self._backend(rank) for rank in range(self.size)]
 
     def _segment(self, local_size: int) -> Segment:
