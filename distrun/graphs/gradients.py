@@ -7,7 +7,7 @@ from typing import Protocol, TypeVar
 
 from distrun.runtime import world
 from distrun.runtime.collectives.call import Call
-from distrun.tensor_fusion.buckets import DEFAULT_THRESHOLD, Item
+from distrun.tensor_fusion.buckets import DEFAULT_THRESHOLD, GradientInfo
 from distrun.tensor_fusion.graph_calls import plan_calls
 
 Tensor = TypeVar("Tensor")
@@ -16,7 +16,7 @@ Tensor = TypeVar("Tensor")
 class Toolkit(Protocol[Tensor]):
     """What a framework must be able to do with its tensors in a graph."""
 
-    def item(self, tensor: Tensor, /) -> Item | None:
+    def item(self, tensor: Tensor, /) -> GradientInfo | None:
         """The tensor's bytes and dtype; None when its shape is not known yet."""
         ...
 

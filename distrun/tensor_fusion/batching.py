@@ -1,6 +1,6 @@
-"""Which of the operations that became ready together are carried out as one.
+"""Batching: which of the operations that became ready together are executed as one.
 
-Every rank computes this from the same list and so comes to the same result; nothing about it needs to be agreed on.
+Every rank computes this from the same list and so comes to the same result: the ranks need not agree on it.
 """
 
 from __future__ import annotations
@@ -9,11 +9,11 @@ from collections.abc import Callable, Hashable, Iterable
 from typing import TypeVar
 
 DEFAULT_THRESHOLD = 64 << 20
-"""Bytes a fused operation may carry. One operation larger than that travels alone."""
+"""Bytes that a batch may carry. A single operation that is larger travels alone."""
 
-SMALL = 256 << 10
-"""Bytes below which an operation is worth fusing. Packing a larger one costs more than carrying it out for itself, above all
-when it lies in shared memory already, as gradient buckets do."""
+FUSED_BELOW = 256 << 10
+"""Bytes below which an operation is worth fusing. Packing a larger one costs more than executing it by itself, above
+all when it lies in shared memory already, as gradient buckets do."""
 
 Operation = TypeVar("Operation")
 
@@ -27,7 +27,8 @@ def fuse(
     """Group `operations` into batches of equal `key` and at most `threshold` bytes, in order of first appearance.
 
     An operation whose key is None travels alone, at its own place in the order. Unlike Horovod's look-ahead, operations
-    of one key are gathered over the whole list, so interleaved float16 and float32 gradients make two batches, not many.
+    of one key are gathered over the whole list, so interleaved float16 and float32 gradients make two batches, not
+    many.
     """
     batches: list[list[Operation]] = []
     open_batches: dict[Hashable, tuple[list[Operation], int]] = {}

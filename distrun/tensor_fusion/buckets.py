@@ -1,17 +1,11 @@
-"""Buckets: which gradients travel together, planned from sizes before there is any data.
+"""Buckets: which gradients travel together, planned from their sizes before there is any data.
 
-A bucket is filled by one copy and reduced by one operation. Few large ones waste least; but the first must be full soon, so
-that communication starts while the backward pass goes on. How an iteration goes:
+A bucket is one buffer, reduced by one operation. Few large ones waste least, but the first must be full soon, so that
+communication starts while the backward pass goes on. `distrun.tensor_fusion` tells how an iteration goes.
 
-1. The backward pass produces gradients, one after the other, from the last layer to the first.
-2. A gradient counts its bucket down. The one that completes the bucket has all of the bucket's gradients copied into the
-   bucket's buffer and the buffer's reduction started; the backward pass goes on.
-3. At the end of the backward pass, buckets that some parameter kept incomplete are sent as well, with zeros in its place.
-4. When all reductions are done, the gradients of the parameters become views of the buffers.
-
-Invariant: every rank computes this plan from the same list of parameters in the same expected order (rank 0's), so bucket i
-holds the same parameters at the same places everywhere; each parameter lies in exactly one bucket; a bucket holds one kind
-(dtype and device); and memory that is being reduced is never what a parameter's gradient points at.
+Invariant: every rank computes this plan from the same list of parameters in the same expected order (rank 0's), so
+bucket i holds the same parameters at the same places everywhere; each parameter lies in exactly one bucket; and a
+bucket holds gradients of one kind (dtype and device).
 """
 
 from __future__ import annotations
@@ -23,61 +17,72 @@ DEFAULT_THRESHOLD = 25 << 20
 """Bytes from which a bucket is full."""
 
 FIRST_THRESHOLD = 1 << 20
-"""The same for the first bucket of each kind: small, so that communication starts early."""
+"""Bytes from which the first bucket of each kind is full: few, so that communication starts early."""
 
 
 @dataclass(frozen=True)
-class Item:
-    """What the plan needs to know of a parameter: how many bytes its gradient has, and its kind (dtype and device)."""
+class GradientInfo:
+    """A gradient as the plan sees it: its size in bytes, and its kind. Only gradients of one kind share a bucket."""
 
     nbytes: int
     kind: Hashable
+    """The dtype and device, say."""
 
 
 def expected_order(count: int, arrived: Iterable[int] = ()) -> list[int]:
-    """The order in which to expect the gradients of `count` parameters: as they arrived last time, then from last to first."""
+    """Return the order in which to expect the gradients of `count` parameters.
+
+    Those in `arrived` come first, as they arrived last time; the others follow from the last parameter to the first.
+    """
     order = list(dict.fromkeys(arrived))
     seen = set(order)
     return order + [place for place in reversed(range(count)) if place not in seen]
 
 
-def plan(
-    items: Sequence[Item],
+def plan_buckets(
+    gradients: Sequence[GradientInfo],
     order: Sequence[int],
     threshold: int = DEFAULT_THRESHOLD,
     first: int = FIRST_THRESHOLD,
 ) -> list[list[int]]:
-    """The buckets, as lists of places in `items`, in the order in which they will be complete.
+    """Plan buckets of gradients that arrive in a known order.
 
-    `order` lists the places to plan for. A bucket holds at most `threshold` bytes (the first of a kind: `first`), unless it
-    holds one larger item, which then has the bucket to itself.
+    Args:
+        gradients: one for each parameter.
+        order: the places in `gradients` to plan for, in the expected order.
+        threshold: the most bytes in a bucket. A larger gradient has a bucket to itself.
+        first: the most bytes in the first bucket of a kind.
+
+    Returns:
+        The buckets, as lists of places in `gradients`, in the order in which they will be complete.
     """
     buckets: list[list[int]] = []
     open_buckets: dict[Hashable, tuple[list[int], int]] = {}
     limits: dict[Hashable, int] = {}
     for place in order:
-        item = items[place]
-        bucket, filled = open_buckets.get(item.kind, ([], 0))
-        if bucket and filled + item.nbytes > limits.get(item.kind, min(first, threshold)):
+        gradient = gradients[place]
+        bucket, filled = open_buckets.get(gradient.kind, ([], 0))
+        if bucket and filled + gradient.nbytes > limits.get(gradient.kind, min(first, threshold)):
             buckets.append(bucket)
-            limits[item.kind] = threshold
+            limits[gradient.kind] = threshold
             bucket, filled = [], 0
         bucket.append(place)
-        open_buckets[item.kind] = bucket, filled + item.nbytes
+        open_buckets[gradient.kind] = bucket, filled + gradient.nbytes
     buckets.extend(bucket for bucket, _ in open_buckets.values())
     return _in_order_of_completion(buckets, order)
 
 
-def plan_groups(
-    items: Sequence[Item],
+def plan_grouped_buckets(
+    gradients: Sequence[GradientInfo],
     groups: Sequence[Sequence[int]],
     order: Sequence[int],
     threshold: int = DEFAULT_THRESHOLD,
     first: int = FIRST_THRESHOLD,
 ) -> list[list[int]]:
-    """The buckets when the caller says what travels together: one per group and kind; what is in no group as `plan` says.
+    """Plan buckets where the caller says what travels together.
 
-    Places not in `order` are left out.
+    There is a bucket for each of `groups` and kind; gradients that are in no group are planned as by `plan_buckets`,
+    and those that are not in `order` are left out. Arguments and result are otherwise those of `plan_buckets`.
     """
     wanted = set(order)
     buckets: list[list[int]] = []
@@ -85,15 +90,15 @@ def plan_groups(
         by_kind: dict[Hashable, list[int]] = {}
         for place in group:
             if place in wanted:
-                by_kind.setdefault(items[place].kind, []).append(place)
+                by_kind.setdefault(gradients[place].kind, []).append(place)
                 wanted.discard(place)
         buckets.extend(by_kind.values())
-    rest = plan(items, [place for place in order if place in wanted], threshold, first) if wanted else []
+    rest = plan_buckets(gradients, [place for place in order if place in wanted], threshold, first) if wanted else []
     return _in_order_of_completion(buckets + rest, order)
 
 
 def equal_groups(count: int, number: int) -> list[list[int]]:
-    """`count` places in at most `number` groups of neighbours, as equal as possible."""
+    """Return the places from 0 to `count` in at most `number` groups of consecutive ones, as equal as possible."""
     share, over = divmod(count, number)
     groups = []
     start = 0

@@ -1,8 +1,8 @@
-"""Packing in a GPU's memory: which launches of the kernel in packing.cu copy given pieces, and how it is compiled for them.
+"""Packing in a GPU's memory: the launches of the kernel in packing.cu that copy given pieces, and its compiler options.
 
-Pure: nothing here touches a GPU. A launch takes up to `PIECES` pieces, in a table that travels by value as the kernel's one
-parameter. Invariant: every element of every piece is moved by exactly one block, and blocks begin at whole cache lines of the
-target, wherever the piece begins.
+Nothing here touches a GPU. A launch takes up to `PIECES` pieces, in a table that travels by value as the kernel's one
+parameter. Invariant: every element of every piece is moved by exactly one block, and blocks begin at whole cache lines
+of the target, wherever the piece begins.
 """
 
 from __future__ import annotations
@@ -19,16 +19,17 @@ from numpy.typing import NDArray
 from distrun.errors import UsageError
 
 PIECES = 128
-"""Pieces of one launch. A power of two; CUDA passes 4096 bytes of parameters, and the table has 28 for each piece."""
+"""Pieces of one launch. A power of two, for the binary search; CUDA passes up to 4096 bytes of parameters, and a piece
+takes 28."""
 
 THREADS = 256
 """Threads of a block."""
 
 BLOCK_BYTES = THREADS * 16 * 4
-"""Bytes of a block, in the wider of the two types: each thread has four loads of 16 bytes under way at once."""
+"""Bytes that a block moves, in the wider of the two types: each thread has four loads of 16 bytes in flight at once."""
 
 LINE_BYTES = 128
-"""Bytes of a cache line, at whose multiples in the target a block begins."""
+"""Bytes of a cache line. Blocks begin at multiples of it in the target."""
 
 KERNEL = "pack"
 """The kernel's name in packing.cu."""
@@ -43,9 +44,9 @@ TABLE = np.dtype(
     ],
     align=True,
 )
-"""The kernel's parameter, as `struct Table` in packing.cu."""
+"""The kernel's parameter: `struct Table` in packing.cu."""
 
-_NO_BLOCK = np.iinfo(np.uint32).max  # what `stop` holds behind the last piece
+_NO_BLOCK = np.iinfo(np.uint32).max  # `stop` behind the last piece
 _BYTE = "byte"
 _SIZES = {_BYTE: 1, "float16": 2, "bfloat16": 2, "float32": 4, "float64": 8}  # the element types of packing.cu
 _PARTS = {"complex64": "float32", "complex128": "float64"}
@@ -56,7 +57,7 @@ class Piece(NamedTuple):
 
     source: int
     target: int
-    count: int  # type: ignore[assignment]  # and not the method of tuples
+    count: int  # type: ignore[assignment]  # hides the method of tuples
 
 
 @dataclass(frozen=True)
@@ -66,7 +67,8 @@ class Variant:
     source: str
     target: str
     units: int
-    """How many of the kernel's elements make one element of a piece: a plain copy is one of bytes."""
+    """How many of the kernel's elements make one element of a piece: a plain copy moves bytes, a complex number has
+    two parts."""
 
     @property
     def moves_only(self) -> bool:
@@ -84,12 +86,12 @@ class Variant:
         return LINE_BYTES // _SIZES[self.target]
 
     def elements_below(self, addresses: NDArray[np.int64]) -> NDArray[np.int64]:
-        """How many elements of the target's type lie below each address."""
+        """Return how many elements of the target's type lie below each address."""
         return addresses // _SIZES[self.target]
 
     @property
     def options(self) -> tuple[str, ...]:
-        """What the compiler is told."""
+        """The options for the compiler: the macros that packing.cu expects."""
         macros = {
             **{"SOURCE": self.source, "TARGET": self.target, "CHUNK": self.chunk, "LINE": self.line},
             **{"PIECES": PIECES, "THREADS": THREADS},
@@ -98,10 +100,10 @@ class Variant:
 
 
 def choose_variant(source: str, target: str, factor: float) -> Variant:
-    """The variant that makes `target` elements of `source` elements, `factor` times as large; both are names of types.
+    """Return the variant that converts elements of type `source` to type `target`, multiplied by `factor`.
 
-    Elements of one type and factor 1 are moved as bytes, whatever they are. Everything else takes floating-point or, with
-    both types alike, complex numbers.
+    If the types are the same and the factor is 1, elements of any type are moved as bytes. Conversions and scaling are
+    for floating-point types and, if both are the same, complex ones.
 
     Raises:
         UsageError: the kernel cannot convert or scale these types.
@@ -120,10 +122,13 @@ def choose_variant(source: str, target: str, factor: float) -> Variant:
 
 
 def launches(pieces: Sequence[Piece], variant: Variant, factor: float = 1.0) -> list[tuple[NDArray[Any], int]]:
-    """The launches that carry out `pieces`: the table, an array of one `TABLE`, and the number of blocks of each.
+    """Plan the launches that copy `pieces`.
 
-    Empty pieces are left out, and those that are where they shall be. Of each piece's target and source, nothing may overlap
-    with any other piece's target. The grid's limit of 2**31 - 1 blocks, 32 TiB, is more than a GPU's memory.
+    Pieces that are empty, or already where they belong, are left out. No piece's target may overlap with another
+    piece's source or target. The grid's limit of 2**31 - 1 blocks, 32 TiB, is more than any GPU's memory.
+
+    Returns:
+        For each launch its table, an array of one `TABLE`, and its number of blocks.
     """
     rows = np.fromiter(chain.from_iterable(pieces), np.int64).reshape(-1, 3)  # a quarter of what np.array takes
     rows = rows[rows[:, 2] > 0]
@@ -149,5 +154,5 @@ def launches(pieces: Sequence[Piece], variant: Variant, factor: float = 1.0) -> 
 
 
 def read_code() -> str:
-    """The kernel's source."""
+    """Return the kernel's source."""
     return Path(__file__).with_name("packing.cu").read_text(encoding="utf-8")

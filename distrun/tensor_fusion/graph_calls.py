@@ -1,8 +1,8 @@
-"""Which gradients go into one call of a collective inside a graph, and which of them are concatenated for it.
+"""Calls of a collective inside a graph: which gradients go into one call, and which of them are concatenated for it.
 
 A graph pays for every tensor that it hands to a call, and for every byte that it concatenates: small tensors are put
-together in the graph, large ones are handed over as they are. One call takes everything, unless communication may overlap with
-the backward pass: then there are several, in the order in which their gradients will be there.
+together in the graph, large ones are handed over as they are. One call takes everything, unless communication may
+overlap with the backward pass: then there are several, in the order in which their gradients will be there.
 """
 
 from __future__ import annotations
@@ -10,43 +10,58 @@ from __future__ import annotations
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 
-from distrun.tensor_fusion.buckets import Item, expected_order, plan
+from distrun.tensor_fusion.buckets import GradientInfo, expected_order, plan_buckets
 
-SMALL = 64 << 10
+CONCATENATED_UP_TO = 64 << 10
 """Bytes up to which a gradient is concatenated with others."""
 
 
 @dataclass(frozen=True)
 class GraphCall:
-    """One call: places in the list of gradients that are handed over alone, and lists of places that are concatenated."""
+    """One call of a collective, by the places of its tensors in the list of gradients."""
 
     alone: tuple[int, ...]
+    """The gradients that are handed over as they are."""
     joined: tuple[tuple[int, ...], ...]
+    """The groups of gradients that are concatenated to a tensor each."""
 
 
-def plan_calls(items: Sequence[Item | None], threshold: int | None = None, small: int = SMALL) -> list[GraphCall]:
-    """The calls for `items`, in the order in which to make them.
+def plan_calls(
+    gradients: Sequence[GradientInfo | None], threshold: int | None = None, small: int = CONCATENATED_UP_TO
+) -> list[GraphCall]:
+    """Plan the calls for a list of gradients.
 
-    An item of unknown size is None, and travels alone. With a `threshold` (bytes), calls are buckets of at most so
-    much, from the last gradient to the first; without, there is one call. One call may hold several kinds.
+    Args:
+        gradients: one of unknown size is None, and is not concatenated.
+        threshold: the most bytes in a call; None for a single call.
+        small: the most bytes of a gradient that is concatenated, with others of its kind.
+
+    Returns:
+        The calls in the order in which to make them, from the last gradient to the first. A call may hold several
+        kinds.
     """
-    if not items:
+    if not gradients:
         return []
     if threshold is None:
-        return [_call(items, range(len(items)), small)]
-    sized = [Item(0, None) if item is None else Item(item.nbytes, None) for item in items]
-    return [_call(items, sorted(bucket), small) for bucket in plan(sized, expected_order(len(items)), threshold)]
+        return [_call(gradients, range(len(gradients)), small)]
+    sized = [
+        GradientInfo(0, None) if gradient is None else GradientInfo(gradient.nbytes, None) for gradient in gradients
+    ]
+    return [
+        _call(gradients, sorted(bucket), small)
+        for bucket in plan_buckets(sized, expected_order(len(gradients)), threshold)
+    ]
 
 
-def _call(items: Sequence[Item | None], places: Sequence[int], small: int) -> GraphCall:
+def _call(gradients: Sequence[GradientInfo | None], places: Sequence[int], small: int) -> GraphCall:
     alone: list[int] = []
     kinds: dict[Hashable, list[int]] = {}
     for place in places:
-        item = items[place]
-        if item is None or item.nbytes > small:
+        gradient = gradients[place]
+        if gradient is None or gradient.nbytes > small:
             alone.append(place)
         else:
-            kinds.setdefault(item.kind, []).append(place)
+            kinds.setdefault(gradient.kind, []).append(place)
     joined = [tuple(group) for group in kinds.values() if len(group) > 1]
     alone += [group[0] for group in kinds.values() if len(group) == 1]
     return GraphCall(tuple(sorted(alone)), tuple(joined))

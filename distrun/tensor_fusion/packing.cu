@@ -1,11 +1,12 @@
 // Copies many pieces of memory with one launch: into a fusion buffer, out of it, or scaled where they lie.
 //
-// Compiled once for each pair of element types. device_packing.py gives the macros: SOURCE and TARGET are two of the element
-// types below, PIECES the length of the table, THREADS the threads of a block, CHUNK the elements that a block moves, and
-// LINE the elements at whose multiples in the target's memory a block begins. NVRTC compiles it without the toolkit's headers,
-// so nothing is included. A C++ compiler does, too, after a prelude that defines PRELUDE: tests/simulator/kernel_prelude.h.
+// Compiled once for each pair of element types. device_packing.py gives the macros: SOURCE and TARGET are two of the
+// element types below, PIECES the length of the table, THREADS the threads of a block, CHUNK the elements that a block
+// moves, and LINE the elements at whose multiples in the target's memory a block begins. NVRTC compiles it without the
+// toolkit's headers, so nothing is included. A C++ compiler does, too, after a prelude that defines PRELUDE:
+// tests/simulator/kernel_prelude.h.
 
-// Arithmetic --------------------------------------------------------------------------------------------------------------
+// Arithmetic ----------------------------------------------------------------------------------------------------------
 // By instruction, because cupy compiles with -ftz=true, after which numbers below the normal ones would be lost.
 
 #ifndef PRELUDE
@@ -52,8 +53,8 @@ union Bits {
     unsigned bits;
 };
 
-// A float that rounds to the same half-precision number as `value` does: where it is not exact its last bit is odd, so that a
-// number between two neighbours never comes to lie in the middle and is not rounded twice.
+// A float that rounds to the same half-precision number as `value` does: where it is not exact its last bit is odd, so
+// that a number between two neighbours never comes to lie in the middle and is not rounded twice.
 __device__ __forceinline__ float narrow_to_odd(double value) {
     Bits nearest;
     nearest.value = narrow_to_float(value);
@@ -64,7 +65,7 @@ __device__ __forceinline__ float narrow_to_odd(double value) {
     return nearest.value;
 }
 
-// Element types: what they are computed with, and how that gets in and out -------------------------------------------------
+// Element types: what they are computed with, and how that gets in and out --------------------------------------------
 
 struct byte {
     unsigned char bits;
@@ -107,7 +108,7 @@ __device__ __forceinline__ void store(bfloat16& element, double value) { store(e
 __device__ __forceinline__ void store(float32& element, double value) { assign(element.value, value); }
 __device__ __forceinline__ void store(float64& element, double value) { element.value = value; }
 
-// Words: elements that one instruction moves. They are moved as integers, and looked at as elements in registers -----------
+// Words: elements that one instruction moves. They are moved as integers, and looked at as elements in registers ------
 
 template <int BYTES>
 struct Integers;
@@ -144,7 +145,8 @@ __device__ __forceinline__ unsigned elements_below(const Element* address) {
     return (unsigned)((unsigned long long)address / sizeof(Element));
 }
 
-// How a block's elements fall into words of WIDTH elements: some before the first whole word, the words, some behind the last.
+// How a block's elements fall into words of WIDTH elements: some before the first whole word, the words, some behind
+// the last.
 template <int WIDTH, typename Target>
 struct Split {
     int before, words, behind;
@@ -156,11 +158,12 @@ struct Split {
         behind = before + words * WIDTH;
     }
 
-    // Which of the elements outside words a thread takes: they are fewer than the threads. None if it is beyond the last one.
+    // Which of the elements outside words a thread takes: they are fewer than the threads. None if it is beyond the
+    // last one.
     __device__ __forceinline__ int edge(int thread) const { return thread < before ? thread : behind + thread - before; }
 };
 
-// What is done to an element ------------------------------------------------------------------------------------------------
+// What is done to an element ------------------------------------------------------------------------------------------
 
 template <typename Source, typename Target>
 struct Cast {
@@ -190,10 +193,10 @@ struct Cast<byte, byte> {
     }
 };
 
-// What a block does ---------------------------------------------------------------------------------------------------------
+// What a block does ---------------------------------------------------------------------------------------------------
 
-// Words that are aligned in both memories. Each thread has all of its loads under way before it stores anything, which also
-// makes source == target right: a thread stores only what it has loaded itself.
+// Words that are aligned in both memories. Each thread has all of its loads under way before it stores anything, which
+// also makes source == target right: a thread stores only what it has loaded itself.
 template <int WIDTH, typename Source, typename Target>
 __device__ __forceinline__ void move_words(const Source* source, Target* target, int count, Cast<Source, Target> cast) {
     typedef Word<Source, WIDTH> In;
@@ -252,7 +255,7 @@ __device__ __forceinline__ void clear(Target* target, int count) {
     if (edge < count) target[edge] = Target();
 }
 
-// The table -----------------------------------------------------------------------------------------------------------------
+// The table -----------------------------------------------------------------------------------------------------------
 // It comes by value, as the kernel's parameter: nothing is uploaded, and a CUDA graph can record the launch.
 
 struct Table {

@@ -1,4 +1,4 @@
-"""Packing many flat arrays into one contiguous buffer and unpacking it again.
+"""Packing flat arrays into one contiguous buffer, and unpacking it again.
 
 The reference these must equal is three lines: `buffer = concatenate(parts)`, reduce `buffer`, `parts = split(buffer)`.
 """
@@ -15,7 +15,7 @@ Flat = NDArray[Any]  # one-dimensional and contiguous
 
 
 def pack(parts: Sequence[Flat], buffer: Flat) -> None:
-    """Copy `parts`, one after the other, into `buffer`, whose length is the sum of theirs; all of one dtype."""
+    """Copy `parts`, one after the other, into `buffer`, which has as many elements in all; all of one dtype."""
     if len(parts) == 1:
         buffer[:] = parts[0]
     else:
@@ -23,7 +23,7 @@ def pack(parts: Sequence[Flat], buffer: Flat) -> None:
 
 
 def unpack(buffer: Flat, parts: Sequence[Flat]) -> None:
-    """Copy `buffer` into `parts`, the inverse of `pack`."""
+    """Copy `buffer` into `parts`, one after the other: the inverse of `pack`."""
     start = 0
     for part in parts:
         stop = start + part.size

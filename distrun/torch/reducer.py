@@ -41,11 +41,11 @@ from distrun.runtime.operations.reduction import Average
 from distrun.tensor_fusion.buckets import (
     DEFAULT_THRESHOLD,
     FIRST_THRESHOLD,
-    Item,
+    GradientInfo,
     equal_groups,
     expected_order,
-    plan,
-    plan_groups,
+    plan_buckets,
+    plan_grouped_buckets,
 )
 from distrun.torch import backward, collectives, cuda
 from distrun.torch.bucket import Bucket, DenseBucket
@@ -378,13 +378,13 @@ class GradientReducer:
 
     def _plan(self, kinds: Sequence[int], order: Sequence[int]) -> None:
         items = [
-            Item(parameter.numel() * parameter.element_size(), (parameter.dtype, cuda.kind(parameter)))
+            GradientInfo(parameter.numel() * parameter.element_size(), (parameter.dtype, cuda.kind(parameter)))
             for parameter in self._parameters
         ]
         dense = [place for place in order if kinds[place] <= _DENSE]
         limits = self._settings.threshold, self._settings.first
         groups = self._groups()
-        lists = plan_groups(items, groups, dense, *limits) if groups else plan(items, dense, *limits)
+        lists = plan_grouped_buckets(items, groups, dense, *limits) if groups else plan_buckets(items, dense, *limits)
         buckets = [self._make_bucket(index, places) for index, places in enumerate(lists)]
         for place in order:
             if kinds[place] > _DENSE:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from distrun.graphs import gradients
 from distrun.graphs.gradients import reduce_gradients
 from distrun.runtime.collectives.call import Call
-from distrun.tensor_fusion.buckets import Item
+from distrun.tensor_fusion.buckets import GradientInfo
 
 SHAPES = st.lists(st.integers(0, 200), max_size=2).map(tuple)
 
@@ -24,7 +24,7 @@ class Numpy:
         self.unknown = [id(array) for array in unknown]
 
     def item(self, array):
-        return None if id(array) in self.unknown else Item(array.nbytes, array.dtype)
+        return None if id(array) in self.unknown else GradientInfo(array.nbytes, array.dtype)
 
     def join(self, arrays):
         return np.concatenate([array.reshape(-1) for array in arrays])

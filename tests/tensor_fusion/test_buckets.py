@@ -5,13 +5,13 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from distrun.tensor_fusion.buckets import Item, equal_groups, expected_order, plan, plan_groups
+from distrun.tensor_fusion.buckets import GradientInfo, equal_groups, expected_order, plan_buckets, plan_grouped_buckets
 
 MB = 1 << 20
 
 
-def items(*sizes: int, kind: str = "float32") -> list[Item]:
-    return [Item(size, kind) for size in sizes]
+def items(*sizes: int, kind: str = "float32") -> list[GradientInfo]:
+    return [GradientInfo(size, kind) for size in sizes]
 
 
 def test_gradients_are_expected_from_the_last_parameter_to_the_first():
@@ -24,29 +24,29 @@ def test_what_arrived_before_is_expected_in_that_order_and_the_rest_after_it():
 
 def test_the_first_bucket_is_small_and_the_others_hold_up_to_the_threshold():
     sizes = items(*[MB] * 8)
-    assert plan(sizes, range(8), threshold=3 * MB, first=MB) == [[0], [1, 2, 3], [4, 5, 6], [7]]
+    assert plan_buckets(sizes, range(8), threshold=3 * MB, first=MB) == [[0], [1, 2, 3], [4, 5, 6], [7]]
 
 
 def test_a_large_parameter_has_a_bucket_to_itself():
-    assert plan(items(10, 100 * MB, 10), [2, 1, 0]) == [[2], [1], [0]]
+    assert plan_buckets(items(10, 100 * MB, 10), [2, 1, 0]) == [[2], [1], [0]]
 
 
 def test_dtypes_are_not_mixed():
-    mixed = [Item(10, "float32"), Item(10, "float16"), Item(10, "float32")]
-    assert plan(mixed, [0, 1, 2]) == [[1], [0, 2]]
+    mixed = [GradientInfo(10, "float32"), GradientInfo(10, "float16"), GradientInfo(10, "float32")]
+    assert plan_buckets(mixed, [0, 1, 2]) == [[1], [0, 2]]
 
 
 def test_nothing_to_plan_gives_no_bucket():
-    assert plan([], []) == []
+    assert plan_buckets([], []) == []
 
 
 def test_groups_are_buckets_of_their_own_and_the_rest_is_planned_as_usual():
-    assert plan_groups(items(1, 1, 1, 1, 1), [[4, 0], [2]], [4, 3, 2, 1, 0]) == [[2], [3, 1], [4, 0]]
+    assert plan_grouped_buckets(items(1, 1, 1, 1, 1), [[4, 0], [2]], [4, 3, 2, 1, 0]) == [[2], [3, 1], [4, 0]]
 
 
 def test_groups_are_divided_by_dtype():
-    mixed = [Item(1, "float32"), Item(1, "float16"), Item(1, "float32")]
-    assert plan_groups(mixed, [[0, 1, 2]], [0, 1, 2]) == [[1], [0, 2]]
+    mixed = [GradientInfo(1, "float32"), GradientInfo(1, "float16"), GradientInfo(1, "float32")]
+    assert plan_grouped_buckets(mixed, [[0, 1, 2]], [0, 1, 2]) == [[1], [0, 2]]
 
 
 def test_equal_groups_are_of_neighbours_and_never_empty():
@@ -61,10 +61,10 @@ def test_equal_groups_are_of_neighbours_and_never_empty():
     st.randoms(use_true_random=False),
 )
 def test_every_parameter_is_in_one_bucket_of_its_dtype_within_the_threshold(shapes, threshold, first, random):
-    sizes = [Item(nbytes, kind) for nbytes, kind in shapes]
+    sizes = [GradientInfo(nbytes, kind) for nbytes, kind in shapes]
     order = list(range(len(sizes)))
     random.shuffle(order)
-    buckets = plan(sizes, order, threshold, first)
+    buckets = plan_buckets(sizes, order, threshold, first)
     assert sorted(place for bucket in buckets for place in bucket) == sorted(order)
     when = {place: index for index, place in enumerate(order)}
     assert [max(when[place] for place in bucket) for bucket in buckets] == sorted(

@@ -5,11 +5,13 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from distrun.tensor_fusion.buckets import Item
-from distrun.tensor_fusion.graph_calls import SMALL, GraphCall, plan_calls
+from distrun.tensor_fusion.buckets import GradientInfo
+from distrun.tensor_fusion.graph_calls import CONCATENATED_UP_TO, GraphCall, plan_calls
 
 ITEMS = st.lists(
-    st.none() | st.builds(Item, st.integers(0, 3 * SMALL), st.sampled_from(["float32", "float16"])), max_size=30
+    st.none()
+    | st.builds(GradientInfo, st.integers(0, 3 * CONCATENATED_UP_TO), st.sampled_from(["float32", "float16"])),
+    max_size=30,
 )
 
 
@@ -17,22 +19,22 @@ def places_of(call):
     return [*call.alone, *[place for group in call.joined for place in group]]
 
 
-@given(ITEMS, st.none() | st.integers(1, 10 * SMALL))
+@given(ITEMS, st.none() | st.integers(1, 10 * CONCATENATED_UP_TO))
 def test_every_gradient_is_in_one_call(items, threshold):
     calls = plan_calls(items, threshold)
     assert sorted(place for call in calls for place in places_of(call)) == list(range(len(items)))
 
 
-@given(ITEMS, st.none() | st.integers(1, 10 * SMALL))
+@given(ITEMS, st.none() | st.integers(1, 10 * CONCATENATED_UP_TO))
 def test_only_small_ones_of_one_kind_are_joined(items, threshold):
     for call in plan_calls(items, threshold):
         for group in call.joined:
             assert len(group) > 1
             assert len({items[place].kind for place in group}) == 1
-            assert all(items[place].nbytes <= SMALL for place in group)
+            assert all(items[place].nbytes <= CONCATENATED_UP_TO for place in group)
 
 
-@given(ITEMS, st.integers(1, 10 * SMALL))
+@given(ITEMS, st.integers(1, 10 * CONCATENATED_UP_TO))
 def test_a_bucket_keeps_to_the_threshold_unless_it_holds_one_gradient(items, threshold):
     for call in plan_calls(items, threshold):
         sizes = [items[place].nbytes for place in places_of(call) if items[place] is not None and items[place].nbytes]
@@ -40,7 +42,13 @@ def test_a_bucket_keeps_to_the_threshold_unless_it_holds_one_gradient(items, thr
 
 
 def test_without_a_threshold_there_is_one_call():
-    items = [Item(10, "a"), Item(SMALL + 1, "a"), Item(10, "b"), Item(20, "a"), None]
+    items = [
+        GradientInfo(10, "a"),
+        GradientInfo(CONCATENATED_UP_TO + 1, "a"),
+        GradientInfo(10, "b"),
+        GradientInfo(20, "a"),
+        None,
+    ]
     assert plan_calls(items) == [GraphCall(alone=(1, 2, 4), joined=((0, 3),))]
 
 

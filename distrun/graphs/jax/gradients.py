@@ -13,12 +13,12 @@ import numpy as np
 from distrun.graphs import gradients as any_framework
 from distrun.graphs.jax.mechanism import call, is_traced
 from distrun.runtime.collectives.call import Call
-from distrun.tensor_fusion.buckets import Item
+from distrun.tensor_fusion.buckets import GradientInfo
 
 
 class _Toolkit:
-    def item(self, array: Any) -> Item:
-        return Item(array.size * array.dtype.itemsize, array.dtype)
+    def item(self, array: Any) -> GradientInfo:
+        return GradientInfo(array.size * array.dtype.itemsize, array.dtype)
 
     def join(self, arrays: Sequence[Any]) -> Any:
         return jnp.concatenate([array.reshape(-1) for array in arrays])

@@ -14,7 +14,7 @@ from distrun.graphs.tensorflow.calls import call
 from distrun.runtime import world
 from distrun.runtime.collectives.call import Call
 from distrun.runtime.operations.reduction import Average, Sum
-from distrun.tensor_fusion.buckets import Item
+from distrun.tensor_fusion.buckets import GradientInfo
 
 Perform = Callable[[Sequence[Any], Call], list[tf.Tensor]]
 """Puts a collective on several tensors into the graph."""
@@ -95,10 +95,10 @@ def _one_after_the_other() -> Perform:
 class _Toolkit:
     """What fusing needs of TensorFlow. Eager tensors are fused by the runtime, which costs less."""
 
-    def item(self, tensor: tf.Tensor) -> Item | None:
+    def item(self, tensor: tf.Tensor) -> GradientInfo | None:
         if tf.executing_eagerly() or not tensor.shape.is_fully_defined():
             return None
-        return Item(tensor.shape.num_elements() * tensor.dtype.size, tensor.dtype)
+        return GradientInfo(tensor.shape.num_elements() * tensor.dtype.size, tensor.dtype)
 
     def join(self, tensors: Sequence[tf.Tensor]) -> tf.Tensor:
         return tf.concat([tf.reshape(tensor, [-1]) for tensor in tensors], 0)

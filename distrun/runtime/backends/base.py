@@ -1,8 +1,8 @@
 """The interface of a backend: each collective on host arrays, called in the same order by every rank of its group.
 
-Arrays are flat, contiguous and of a storage dtype (see `operations.dtypes`) unless said otherwise. The engine has already
-made sure that all ranks agree on everything but the sizes in which they may differ. `what` names the operation for
-error messages. Every method may raise `JobAbortedError` or `StallError`, after which the backend cannot be used any
+Arrays are flat, contiguous and of a storage dtype (see `operations.dtypes`) unless said otherwise. The engine has
+already made sure that all ranks agree on everything but the sizes in which they may differ. `what` names the operation
+for error messages. Every method may raise `JobAbortedError` or `StallError`, after which the backend cannot be used any
 more.
 """
 
@@ -58,7 +58,8 @@ class Backend(ABC):
 
     @abstractmethod
     def alltoall(self, array: Flat, splits: Sequence[int], what: str) -> tuple[Flat, list[int]]:
-        """Send `splits[i]` elements to rank i; return the received elements, by rank, and their number from each rank."""
+        """Send `splits[i]` elements to rank i; return the received elements, by rank, and their number from each
+        rank."""
 
     @abstractmethod
     def reducescatter(self, array: Flat, counts: Sequence[int], reduction: Reduction, what: str) -> Flat:

@@ -12,7 +12,7 @@ from distrun.runtime.transport.local_group import LocalGroup
 
 
 class LocalArrays:
-    """What one rank shows its local peers, and sees of theirs. A rank that is alone on its host uses ordinary
+    """The arrays that one rank shows its local peers, and theirs. A rank that is alone on its host uses ordinary
     memory."""
 
     def __init__(self, local_group: LocalGroup) -> None:

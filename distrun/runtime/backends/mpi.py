@@ -145,8 +145,8 @@ class MPIBackend(Backend):
     def _transfer(self, sent: Sequence[Flat], received: Sequence[Flat], what: str) -> None:
         """Send each other rank an array and receive one from it; the sizes are known on both sides.
 
-        This rank's own places in the lists are skipped. Messages between two ranks arrive in the order in which they were sent,
-        so one tag is enough.
+        This rank's own places in the lists are skipped. Messages between two ranks arrive in the order in which they
+        were sent, so one tag is enough.
         """
         self._complete(self._messages(sent, received), what)
 

@@ -212,8 +212,8 @@ class SharedMemoryBackend(Backend):
     def _finish(self, offsets: Sequence[int], what: str) -> None:
         """Let the others finish reading what lies in the heap, whose owner may reuse it after this.
 
-        What was read from staging alone needs no barrier: there are two staging buffers, used in turn, so one is written
-        again only after the next exchange, to which a rank comes when it has finished reading.
+        What was read from staging alone needs no barrier: there are two staging buffers, used in turn, so one is
+        written again only after the next exchange, to which a rank comes when it has finished reading.
         """
         if any(offset >= self._mine.layout.heap for offset in offsets):
             self._local_group.exchange((), what)

@@ -26,18 +26,19 @@ class _Transfer:
 
     @property
     def left(self) -> int:
-        """How many of its messages are not known to be complete."""
+        """The number of its messages that are not known to be complete."""
         return sum(map(bool, self.requests))
 
 
 class MPILinks(Links):
     """Point-to-point messages of MPI.
 
-    Both ends cut an array into the same messages, and those between two ranks arrive in the order in which they were sent.
+    Both ends cut an array into the same messages, and those between two ranks arrive in the order in which they were
+    sent.
     """
 
     def __init__(self, local_group: LocalGroup, network: Network, hosts: HostLayout) -> None:
-        """Collective: all ranks of the job construct it.
+        """Collective: all ranks of the job construct it together.
 
         Raises:
             UsageError: these ranks were not started by an MPI launcher, or MPI does not support threads.

@@ -71,15 +71,15 @@ def _share(
     except _errors() as error:
         abort_at_exit()  # the others wait
         raise BootstrapError(
-            f"MPI does not connect rank {world.rank} with the others ({error}): see what it says above; it may have been "
-            "given a network that is not there (--network, or --mca btl_tcp_if_include)"
+            f"MPI does not connect rank {world.rank} with the others ({error}): see what it says above; it may have "
+            "been given a network that is not there (--network, or --mca btl_tcp_if_include)"
         ) from None
     while not done:
         if time.monotonic() >= deadline:
             keep([request])
             raise BootstrapError(
-                f"rank {world.rank} waited for {timeout:g} s in init() for the other ranks, some of which did not call it: see "
-                "whether they are still starting (raise DISTRUN_START_TIMEOUT) or have ended"
+                f"rank {world.rank} waited for {timeout:g} s in init() for the other ranks, some of which did not call "
+                "it: see whether they are still starting (raise DISTRUN_START_TIMEOUT) or have ended"
             )
         time.sleep(_NAP)
         done = bool(request.Test())

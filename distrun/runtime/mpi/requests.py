@@ -1,7 +1,7 @@
 """MPI requests, and how they are waited for: nothing here blocks inside MPI.
 
-A blocking call burns a core while it waits and never returns when a peer is dead. We post non-blocking ones, look at them now
-and then, and meanwhile sleep where the neighbours' bells and everybody's deaths wake us.
+A blocking call burns a core while it waits, and never returns when a peer is dead. We post non-blocking ones, test them
+now and then, and sleep in between where the local peers' doorbells and the death of any rank wake us.
 """
 
 from __future__ import annotations
@@ -25,31 +25,34 @@ if TYPE_CHECKING:
 log = logging.getLogger("distrun")
 
 LARGEST_MESSAGE = 1 << 30
-"""Bytes in one MPI message; counts in MPI before 4.0 have 32 bits, so what is larger goes in several."""
+"""Bytes in one MPI message. Counts have 32 bits in MPI before 4.0, so larger arrays take several messages."""
 LARGEST_BETWEEN_HOSTS = 1 << 20
-"""The same where only a look moves bytes: each message that is complete tells that more are coming."""
+"""Bytes in one message between hosts, where MPI makes progress only while we test: each message that is complete shows
+that more are coming."""
 SPIN = 0.0002
-"""Seconds of looking before the first nap, where there are cores to spare and nobody wakes us when something has come."""
-LOOKS = 4
-"""Looks between two naps: MPI makes progress only while somebody looks, and each time only so much."""
+"""Seconds of testing before the first nap, if there are cores to spare and no doorbell tells when something has
+come."""
+TESTS_PER_NAP = 4
+"""Tests between two naps: MPI makes progress only inside its calls, and a limited amount in each."""
 WINDOW = 32
-"""Requests looked at, the oldest first: MPI works on all that are under way, whichever one asks about."""
+"""Requests tested, the oldest first: MPI makes progress with all that are posted, whichever are tested."""
 SHORTEST_NAP, SHORTEST_SLEEP, LONGEST_SLEEP = 50e-6, 0.001, 0.01
-"""Seconds between two looks. A nap hears nothing; from `SHORTEST_SLEEP` on, which is the least a poll can wait, bells do."""
+"""Seconds between two tests. Nothing interrupts a nap; from `SHORTEST_SLEEP` on, the least a poll can wait, doorbells
+do."""
 GROWTH = 1.25
-"""By which naps grow as long as nothing comes: we are late by a quarter of the time that it took, at most."""
+"""The factor by which naps grow as long as nothing comes: we are late by at most a quarter of the time that it took."""
 LAST_WORDS = 0.2
-"""Seconds during which what a rank sent before it left or died may still come out of MPI's queues."""
+"""Seconds in which messages that a rank sent before it left or died may still come out of MPI's queues."""
 
 _abandoned: list[Sequence[MPI.Request]] = []
-"""Requests that will never be complete, kept because MPI may write into their buffers as long as we live."""
+"""Requests that will never be complete, kept alive because MPI may write into their buffers until the process ends."""
 
 
 def comm_world(rank: int, size: int, remedy: str) -> MPI.Intracomm:
-    """MPI_COMM_WORLD, of which this process is rank `rank` of `size`; MPI is initialised if it was not.
+    """Return MPI_COMM_WORLD, in which this process must be rank `rank` of `size`; MPI is initialised if it was not.
 
     Raises:
-        UsageError: it is not, or MPI cannot be loaded; the text ends with the remedy.
+        UsageError: the process has another rank in MPI, or MPI cannot be loaded; the text ends with `remedy`.
     """
     try:
         from mpi4py import MPI
@@ -59,28 +62,30 @@ def comm_world(rank: int, size: int, remedy: str) -> MPI.Intracomm:
     world = MPI.COMM_WORLD
     if (world.rank, world.size) != (rank, size):
         raise UsageError(
-            f"to MPI this process is rank {world.rank} of {world.size}, to the job it is rank {rank} of {size}: {remedy}"
+            f"to MPI this process is rank {world.rank} of {world.size}, to the job it is rank {rank} of {size}: "
+            f"{remedy}"
         )
     return world
 
 
 class Requests:
-    """What one rank has posted on its own duplicate of MPI_COMM_WORLD, and how it waits for that."""
+    """The requests that one rank has posted on its duplicate of MPI_COMM_WORLD, and the waiting for them."""
 
     def __init__(self, local_group: LocalGroup, rank: int, size: int, instead: str) -> None:
-        """Collective: all ranks construct it.
+        """Collective: all ranks construct it together.
 
         Args:
-            neighbourhood: for waiting; of a single host if it has no network, and then its bells tell what has come.
-            rank: ours in the job.
-            size: the job's.
+            local_group: for waiting. If it has no network, the job has a single host, and doorbells tell what has come.
+            rank: this rank in the job.
+            size: the number of ranks in the job.
             instead: the value of DISTRUN_BACKEND that needs no MPI.
 
         Raises:
             UsageError: these ranks were not started by an MPI launcher, or MPI does not support threads.
         """
         remedy = (
-            "start the script with mpirun or srun (srun --mpi=pmix or pmi2), and with the MPI that mpi4py finds, or set "
+            "start the script with mpirun or srun (srun --mpi=pmix or pmi2), and with the MPI that mpi4py finds, or "
+            "set "
             f"DISTRUN_BACKEND={instead}"
         )
         try:
@@ -92,7 +97,8 @@ class Requests:
 
         if MPI.Query_thread() != MPI.THREAD_MULTIPLE:
             raise UsageError(
-                "DISTRUN_BACKEND=mpi: MPI was initialised without MPI_THREAD_MULTIPLE, and the engine has a thread of its own: "
+                "DISTRUN_BACKEND=mpi: MPI was initialised without MPI_THREAD_MULTIPLE, and the engine has a thread of "
+                "its own: "
                 f"leave mpi4py.rc.thread_level as it is, or set DISTRUN_BACKEND={instead}"
             )
         self._local_group = local_group
@@ -102,11 +108,11 @@ class Requests:
         self._testsome = MPI.Request.Testsome
         self._error = MPI.Exception
         self._posted: list[MPI.Request] = []
-        self.comm, request = world.Idup()  # ours alone: the script may use MPI as well
+        self.comm, request = world.Idup()  # a duplicate, because the script may use MPI as well
         self.complete(self.post([request]), lambda: "init(), which waits in MPI for all ranks")
 
     def post(self, posting: Iterable[MPI.Request]) -> list[MPI.Request]:
-        """Post requests: `posting` does so while it is iterated over.
+        """Post requests: iterating over `posting` posts them.
 
         Raises:
             JobAbortedError: MPI reports an error.
@@ -115,7 +121,7 @@ class Requests:
         try:
             for request in posting:
                 requests.append(request)
-                self._posted.append(request)  # one by one: if posting one fails, the ones before it are known
+                self._posted.append(request)  # at once: if the next one cannot be posted, this one is known
         except BaseException as error:
             self._abandon()
             if isinstance(error, self._error):
@@ -124,15 +130,16 @@ class Requests:
         return requests
 
     def send(self, array: NDArray[Any], rank: int) -> Iterator[MPI.Request]:
-        """For `post`: send a contiguous array. It must not change before that is complete."""
+        """Return what `post` takes to send a contiguous array, which must not change before the requests are
+        complete."""
         return (self.comm.Isend([piece, self._byte], rank) for piece in self.pieces(array))
 
     def receive(self, into: NDArray[Any], rank: int) -> Iterator[MPI.Request]:
-        """For `post`: receive into a contiguous array, of the size of the one that is sent."""
+        """Return what `post` takes to receive into a contiguous array, as large as the one that is sent."""
         return (self.comm.Irecv([piece, self._byte], rank) for piece in self.pieces(into))
 
     def pieces(self, array: NDArray[Any]) -> Iterator[NDArray[Any]]:
-        """The array's bytes, in as many messages as it takes; none for an empty one."""
+        """Yield the array's bytes in pieces, one for each message; none for an empty array."""
         raw = array.view(np.uint8)
         for start in range(0, raw.size, self._largest):
             yield raw[start : start + self._largest]
@@ -141,17 +148,17 @@ class Requests:
         """Wait until all of the requests are complete.
 
         Args:
-            requests: some of what was posted.
-            waiting_for: says in words what is waited for.
+            requests: some of those that were posted.
+            waiting_for: describes what is waited for, in messages.
 
         Raises:
-            JobAbortedError: somebody ended, left or failed before they were, or MPI reports an error.
+            JobAbortedError: a rank ended, left or failed before they were, or MPI reports an error.
             StallError: they were not within the stall timeout.
         """
         left = [request for request in requests if request]
         try:
             if left:
-                self._listen(waiting_for)
+                self._check_other_hosts(waiting_for)
                 if not self._has_come(left):
                     self._wait(left, waiting_for)
         except BaseException as error:
@@ -165,11 +172,11 @@ class Requests:
             self._posted = [request for request in self._posted if request]
 
     def _has_come(self, left: list[MPI.Request]) -> bool:
-        """Look once; whether all are complete. Those that are will be taken out of the list."""
+        """Test once, and remove the requests that are complete from the list; return whether all are."""
         while left:
             if not self._testsome(left[:WINDOW]):
                 return False
-            left[:] = [request for request in left if request]  # a complete request is false from then on
+            left[:] = [request for request in left if request]  # a request that is complete is false
         return True
 
     def _wait(self, left: list[MPI.Request], waiting_for: Callable[[], str]) -> None:
@@ -186,7 +193,7 @@ class Requests:
                 next_warning *= 2
 
     def _wait_for_one(self, left: list[MPI.Request], waiting_for: Callable[[], str], until: float) -> bool:
-        """Wait until something has come, or until a time; whether all has."""
+        """Wait until a request is complete, or until a time; return whether all are."""
         count = len(left)
         nap = SHORTEST_SLEEP
         if not self._is_rung:
@@ -196,8 +203,8 @@ class Requests:
         while time.monotonic() < until:
             if nap < SHORTEST_SLEEP:
                 time.sleep(nap)
-                self._listen(waiting_for)
-                for _ in range(LOOKS):
+                self._check_other_hosts(waiting_for)
+                for _ in range(TESTS_PER_NAP):
                     self._has_come(left)
             else:
                 self._sleep(left, waiting_for, min(nap, LONGEST_SLEEP))
@@ -207,20 +214,23 @@ class Requests:
         return not left
 
     def _spin(self, left: list[MPI.Request], waiting_for: Callable[[], str]) -> bool:
-        """Look without a pause; whether something has come."""
+        """Test without a pause; return whether a request is complete."""
         count = len(left)
         if self._local_group.may_spin and self._local_group.spare_cores >= 0:
             stop = time.perf_counter() + SPIN
             while time.perf_counter() < stop:
-                self._listen(waiting_for)
-                for _ in range(LOOKS):
+                self._check_other_hosts(waiting_for)
+                for _ in range(TESTS_PER_NAP):
                     if self._has_come(left) or len(left) < count:
                         return True
         return False
 
-    def _listen(self, waiting_for: Callable[[], str]) -> None:
-        """Fail if a rank of another host is known to have failed. This must come before a look: when Open MPI finds that a peer
-        is gone it ends the process, with a story that does not name the rank."""
+    def _check_other_hosts(self, waiting_for: Callable[[], str]) -> None:
+        """Fail if a rank of another host is known to have failed.
+
+        This must come before a test: when Open MPI finds that a peer is gone, it ends the process, with a report that
+        does not name the rank.
+        """
         network = self._local_group.network
         if network is not None:
             network.progress()
@@ -228,18 +238,18 @@ class Requests:
                 raise JobAbortedError(f"{waiting_for()}: {network.failure}")
 
     def _sleep(self, left: list[MPI.Request], waiting_for: Callable[[], str], seconds: float) -> None:
-        """Sleep until something has come, but not for longer."""
+        """Sleep until a request is complete, but at most for `seconds`."""
         count = len(left)
 
         def ready() -> bool:
-            self._listen(waiting_for)
+            self._check_other_hosts(waiting_for)
             return self._has_come(left) or len(left) < count
 
         try:
             self._local_group.wait(ready, waiting_for, time.monotonic() + seconds, FOREVER)
         except JobAbortedError:
-            self._listen(waiting_for)
-            # Somebody is gone, but may have done all that was asked of it before.
+            self._check_other_hosts(waiting_for)
+            # A rank is gone, but may have sent everything before.
             deadline = time.monotonic() + LAST_WORDS
             while not self._has_come(left):
                 if time.monotonic() > deadline:
@@ -251,9 +261,10 @@ class Requests:
         abort_at_exit()
 
     def close(self) -> None:
-        """Let go of the communicator, or, where the job has failed, see to it that this process can end.
+        """Free the communicator, or, if the job has failed, make sure that this process can end.
 
-        A rank that left before others failed does wait for them in MPI_Finalize, so that it does not cut off their stories.
+        A rank that left before others failed does wait for them in MPI_Finalize, so that it does not cut off their
+        reports.
         """
         states = [segment.words[STATE] for segment in self._local_group.segments]
         network = self._local_group.network
@@ -264,7 +275,7 @@ class Requests:
 
 
 def keep(requests: Sequence[MPI.Request]) -> None:
-    """Give up waiting for requests, with which the job has failed."""
+    """Give up waiting for requests, because the job has failed."""
     _abandoned.append(requests)
     abort_at_exit()
 
@@ -272,8 +283,9 @@ def keep(requests: Sequence[MPI.Request]) -> None:
 def abort_at_exit() -> None:
     """Let this process end though the job has failed.
 
-    mpi4py finalises MPI when the interpreter ends, and MPI_Finalize waits for all ranks, also for dead ones. So a rank on
-    which the job has failed aborts MPI instead, which is as late: its script has told its story and run its exit handlers.
+    mpi4py finalises MPI when the interpreter ends, and MPI_Finalize waits for all ranks, also for dead ones. So a rank
+    on which the job has failed aborts MPI instead, just as late: its script has reported its errors and run its exit
+    handlers.
     """
     from mpi4py.run import set_abort_status
 

@@ -11,7 +11,7 @@ from distrun.runtime.negotiation.messages import LARGEST_REQUEST, unpack_ids
 from distrun.runtime.operations.callsite import call_site
 from distrun.runtime.operations.handle import Handle
 from distrun.runtime.operations.request import Request, fusion_key, title
-from distrun.tensor_fusion.batching import SMALL, fuse
+from distrun.tensor_fusion.batching import FUSED_BELOW, fuse
 
 _KNOWN_PLANS = 1000
 
@@ -188,7 +188,7 @@ class PendingOperations:
             requests = [self._requests[cache_id] for cache_id in unpack_ids(message)]
             plan = fuse(
                 range(len(requests)),
-                key=lambda place: fusion_key(requests[place]) if requests[place].nbytes < SMALL else None,
+                key=lambda place: fusion_key(requests[place]) if requests[place].nbytes < FUSED_BELOW else None,
                 nbytes=lambda place: requests[place].nbytes,
                 threshold=self._threshold,
             )
