@@ -8,10 +8,12 @@
 `shard` divides arrays, lists, streams, datasets of tf.data, torch and Keras; `watch` warns where training waits for its input.
 """
 
-from __future__ import annotations
+from typing import TYPE_CHECKING
 
-from distrun.data.plan import Division, Plan
-from distrun.data.sharding import shard
-from distrun.data.watching import watch
+from distrun.data.plan import Division as Division, Plan as Plan
+from distrun.data.sharding import shard as shard
+from distrun.data.watching import watch as watch
+from distrun.exports import exported as _exported
 
-__all__ = ["Division", "Plan", "shard", "watch"]
+if not TYPE_CHECKING:  # see `distrun.exports`
+    __all__ = _exported(globals())

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from distrun.graphs.prepared import Flat, Prepared, prepare
 from distrun.runtime import collectives, world
 from distrun.runtime.collectives.call import Call, check_rows, elements_per_rank, row_size, rows_in
-from distrun.runtime.collectives.tensors import flat_of
+from distrun.runtime.collectives.tensors import LARGE, flat_of
 from distrun.runtime.operations.request import Shape
 
 Array = NDArray[Any]
@@ -23,7 +23,7 @@ def reduce(arrays: Sequence[Array], collective: Call) -> list[Array]:
     flats, names = _flats(arrays)
     prepared = prepare(collective, names, _shapes(arrays))
     nbytes = sum(array.nbytes for array in arrays)
-    if collective.kind == "allreduce" and len(set(names)) == 1 and nbytes >= collectives.LARGE:
+    if collective.kind == "allreduce" and len(set(names)) == 1 and nbytes >= LARGE:
         # The results are formed in memory that other ranks see, so nothing is copied but the inputs.
         results = prepared.reduce_into(flats, collectives.empty(sum(flat.size for flat in flats), flats[0].dtype))
     else:
@@ -81,5 +81,5 @@ def _shapes(arrays: Sequence[Array]) -> tuple[Shape, ...]:
 
 
 def _room(count: int, dtype: np.dtype[Any]) -> Flat:
-    is_large = count * dtype.itemsize >= collectives.LARGE
+    is_large = count * dtype.itemsize >= LARGE
     return collectives.empty(count, dtype) if is_large else np.empty(count, dtype)

@@ -13,56 +13,22 @@ Each rank is a process with devices of its own, and trains on its own part of th
 start it with these ranks, call `initialize()`.
 """
 
-from __future__ import annotations
-
 from typing import TYPE_CHECKING
 
-from distrun.graphs.compression import Compression
-from distrun.jax.collectives import allgather, allreduce, alltoall, broadcast, reducescatter
-from distrun.jax.gradients import grad, value_and_grad
-from distrun.jax.ranks import init, initialize, shutdown
-from distrun.jax.state import broadcast_parameters
-from distrun.runtime.collectives import barrier
-from distrun.runtime.collectives.objects import allgather_object, broadcast_object
-from distrun.runtime.operations.reduction import Average, Max, Min, Product, Sum
-from distrun.runtime.process_set import ProcessSet, global_process_set
-from distrun.runtime.world import cross_rank, cross_size, is_initialized, local_rank, local_size, rank, size
+from distrun.exports import exported as _exported
+from distrun.graphs.compression import Compression as Compression
+from distrun.jax.collectives import *
+from distrun.jax.gradients import grad as grad, value_and_grad as value_and_grad
+from distrun.jax.ranks import init as init, initialize as initialize, shutdown as shutdown
+from distrun.jax.state import broadcast_parameters as broadcast_parameters
+from distrun.runtime.collectives.objects import *
+from distrun.runtime.shared_names import *
 
 if TYPE_CHECKING:
-    from distrun.jax.optimizer import DistributedOptimizer
+    from distrun.jax.optimizer import DistributedOptimizer as DistributedOptimizer
 
-__all__ = [
-    "Average",
-    "Compression",
-    "DistributedOptimizer",
-    "Max",
-    "Min",
-    "ProcessSet",
-    "Product",
-    "Sum",
-    "allgather",
-    "allgather_object",
-    "allreduce",
-    "alltoall",
-    "barrier",
-    "broadcast",
-    "broadcast_object",
-    "broadcast_parameters",
-    "cross_rank",
-    "cross_size",
-    "global_process_set",
-    "grad",
-    "init",
-    "initialize",
-    "is_initialized",
-    "local_rank",
-    "local_size",
-    "rank",
-    "reducescatter",
-    "shutdown",
-    "size",
-    "value_and_grad",
-]
+if not TYPE_CHECKING:  # see `distrun.exports`
+    __all__ = [*_exported(globals()), "DistributedOptimizer"]
 
 
 def __getattr__(name: str) -> object:

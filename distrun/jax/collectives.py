@@ -27,6 +27,14 @@ from distrun.runtime.collectives.call import Call, broadcast_call
 from distrun.runtime.operations.reduction import Average, ReduceOp
 from distrun.runtime.process_set import ProcessSet, global_process_set
 
+__all__ = [
+    "allgather",
+    "allreduce",
+    "alltoall",
+    "broadcast",
+    "reducescatter",
+]
+
 _World = global_process_set
 
 

@@ -14,6 +14,13 @@ from distrun.runtime import collectives
 from distrun.runtime.operations.reduction import Average, ReduceOp, Sum
 from distrun.runtime.process_set import ProcessSet, global_process_set
 
+__all__ = [
+    "allgather",
+    "allreduce",
+    "broadcast",
+    "reducescatter",
+]
+
 Array = NDArray[Any]
 
 

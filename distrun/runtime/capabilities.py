@@ -12,6 +12,21 @@ from importlib.util import find_spec
 from distrun.runtime import world
 from distrun.runtime.gpu import memory
 
+__all__ = [
+    "ccl_built",
+    "cuda_built",
+    "ddl_built",
+    "gloo_built",
+    "gloo_enabled",
+    "is_homogeneous",
+    "mpi_built",
+    "mpi_enabled",
+    "mpi_threads_supported",
+    "nccl_built",
+    "rocm_built",
+]
+"""Horovod's questions, which the faces of torch, TensorFlow and Keras pass on."""
+
 
 def is_homogeneous() -> bool:
     """Whether every host has the same number of ranks."""

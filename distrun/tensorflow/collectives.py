@@ -29,6 +29,18 @@ from distrun.runtime.operations.reduction import Average, ReduceOp, reduce_op
 from distrun.runtime.process_set import ProcessSet, global_process_set
 from distrun.tensorflow import autograd
 
+__all__ = [
+    "allgather",
+    "allreduce",
+    "alltoall",
+    "broadcast",
+    "broadcast_",
+    "grouped_allgather",
+    "grouped_allreduce",
+    "grouped_reducescatter",
+    "reducescatter",
+]
+
 _World = global_process_set
 
 

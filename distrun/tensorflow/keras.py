@@ -1,4 +1,8 @@
 """Horovod's other name for `distrun.keras`: `import distrun.tensorflow.keras as hvd`."""
 
-from distrun.keras import *  # noqa: F403
-from distrun.keras import __all__ as __all__
+from typing import TYPE_CHECKING
+
+from distrun.keras import *
+
+if not TYPE_CHECKING:  # see `distrun.exports`
+    from distrun.keras import __all__ as __all__

@@ -7,6 +7,15 @@ import tensorflow as tf
 from distrun.graphs.tensorflow import binding
 from distrun.runtime import world
 
+__all__ = [
+    "init",
+    "local_rank_op",
+    "local_size_op",
+    "process_set_included_op",
+    "rank_op",
+    "size_op",
+]
+
 
 def init() -> None:
     """Join the job: see `distrun.init`. Where there are GPUs, TensorFlow will see the one of this rank, as GPU:0.

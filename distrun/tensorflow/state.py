@@ -17,6 +17,15 @@ from distrun.runtime.process_set import ProcessSet, global_process_set
 from distrun.tensorflow.collectives import assign_all
 from distrun.tensorflow.gradients import entry_of
 
+__all__ = [
+    "BroadcastGlobalVariablesHook",
+    "allgather_object",
+    "broadcast_global_variables",
+    "broadcast_object",
+    "broadcast_object_fn",
+    "broadcast_variables",
+]
+
 _World = global_process_set
 
 

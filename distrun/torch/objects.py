@@ -19,6 +19,11 @@ from distrun.runtime.collectives import objects
 from distrun.runtime.process_set import ProcessSet, global_process_set
 from distrun.torch import cuda
 
+__all__ = [
+    "allgather_object",
+    "broadcast_object",
+]
+
 
 def broadcast_object(
     obj: Any, root_rank: int = 0, name: str | None = None, process_set: ProcessSet = global_process_set

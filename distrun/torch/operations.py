@@ -23,8 +23,7 @@ from distrun.runtime.collectives.call import (
 from distrun.runtime.gpu.handles import DeviceHandle
 from distrun.runtime.operations.handle import AnyHandle, Handle, outputs_of
 from distrun.runtime.operations.request import Request
-from distrun.torch import cuda
-from distrun.torch import tensors as storage
+from distrun.torch import cuda, tensors as storage
 
 
 def request_of(call: Call, tensors: Sequence[Tensor]) -> Request:

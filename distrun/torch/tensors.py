@@ -17,6 +17,7 @@ from torch import Tensor
 
 from distrun.errors import UsageError
 from distrun.runtime import collectives
+from distrun.runtime.collectives.tensors import LARGE
 from distrun.runtime.gpu.buffers import DeviceBuffer
 from distrun.torch import cuda
 
@@ -145,7 +146,7 @@ def room_for(arrays: Sequence[Flat]) -> Flat:
     count, dtype = sum([array.size for array in arrays]), arrays[0].dtype
     if isinstance(arrays[0], DeviceBuffer):
         return _on_device(count, dtype)
-    return collectives.empty(count, dtype) if count * dtype.itemsize >= collectives.LARGE else np.empty(count, dtype)
+    return collectives.empty(count, dtype) if count * dtype.itemsize >= LARGE else np.empty(count, dtype)
 
 
 def copy_of(tensor: Tensor) -> Flat:

@@ -5,6 +5,7 @@ The source is read, not run: no framework is imported.
 
 from __future__ import annotations
 
+import ast
 import re
 from functools import cache
 from pathlib import Path
@@ -49,7 +50,7 @@ def complaints(package: str, packages: list[str]) -> list[str]:
             found.append(f"{package}.{name} has no docstring")
         elif member.is_module and f"{package}.{name}" not in packages:
             found.append(f"{package}.{name} is a module: give it a line `::: {package}.{name}`")
-    return found or ([] if public_names(package) else [f"{package} has no public names: give it `__all__`"])
+    return found or ([] if public_names(package) else [f"{package} has no public names: import them as `x as x`"])
 
 
 def is_shared(package: str, name: str) -> bool:
@@ -70,8 +71,17 @@ def target(package: str, name: str) -> griffe.Object | None:
 
 @cache
 def public_names(package: str) -> list[str]:
-    """The names in a package's `__all__`, apart from those such as `__version__`."""
-    return [str(name) for name in module(package).exports or () if not str(name).startswith("__")]
+    """The names that a module passes on: those in its `__all__` or, without one, in `import x as x` and `import *`."""
+    if module(package).exports:
+        return [str(name) for name in module(package).exports or ()]
+    names = set()
+    for node in ast.walk(ast.parse(Path(str(module(package).filepath)).read_text())):
+        for alias in node.names if isinstance(node, ast.ImportFrom) else ():
+            if alias.name == "*":
+                names.update(public_names(str(node.module)))
+            elif alias.name == alias.asname:
+                names.add(alias.name)
+    return sorted(names)
 
 
 @cache

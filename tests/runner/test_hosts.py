@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from distrun.errors import UsageError
 from distrun.runner.planning.hosts import Host, merge, parse_host, parse_host_list, parse_hostfile

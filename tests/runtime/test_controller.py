@@ -7,8 +7,7 @@ import random
 from collections import Counter
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from distrun.runtime.negotiation.controller import Controller
 from distrun.runtime.negotiation.decisions import Define, Execute, Fail

@@ -16,8 +16,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, example, given, settings
-from hypothesis import strategies as st
+from hypothesis import HealthCheck, example, given, settings, strategies as st
 
 from distrun.runtime.backends import hierarchical, rail
 from distrun.runtime.backends.hierarchical import HierarchicalBackend

@@ -5,8 +5,7 @@ from __future__ import annotations
 import os
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from distrun.runtime.shared_memory.mailbox import LARGEST, Mailbox
 from distrun.runtime.shared_memory.segment import RING, Layout, Segment, new_segment_fd

@@ -12,8 +12,7 @@ from collections.abc import Iterator
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
+from hypothesis import HealthCheck, given, settings, strategies as st
 
 from distrun.runtime.shared_memory.mailbox import LARGEST
 from distrun.runtime.transport.connections import Channel, ConnectionSet, Stream

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from distrun.tensor_fusion.buckets import GradientInfo, equal_groups, expected_order, plan_buckets, plan_grouped_buckets
 

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from distrun.tensor_fusion.buckets import GradientInfo
 from distrun.tensor_fusion.graph_calls import CONCATENATED_UP_TO, GraphCall, plan_calls

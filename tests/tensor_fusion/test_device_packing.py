@@ -13,8 +13,7 @@ from pathlib import Path
 import ml_dtypes
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from distrun.errors import UsageError
 from distrun.tensor_fusion import device_packing

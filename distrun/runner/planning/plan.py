@@ -10,8 +10,7 @@ from dataclasses import asdict, dataclass, field, replace
 
 from distrun.errors import UsageError
 from distrun.host.endpoints import format_endpoint
-from distrun.runner.planning import environ as environs
-from distrun.runner.planning import tf_config
+from distrun.runner.planning import environ as environs, tf_config
 from distrun.runner.planning.hosts import Host
 from distrun.runner.planning.ssh_config import Route
 from distrun.runtime.contract import NETWORK, STALL_TIMEOUT, STALL_WARNING, START_TIMEOUT, WIRE_DTYPE, LaunchContract

@@ -21,10 +21,11 @@ which is handed down to the engine. The framework faces and `distrun.graphs` beg
 from distrun.runtime.collectives.copies import *
 from distrun.runtime.collectives.reductions import *
 from distrun.runtime.collectives.synchronisation import *
-from distrun.runtime.collectives.tensors import LARGE as LARGE
 from distrun.runtime.collectives.tensors import empty as empty
-from distrun.runtime.operations.reduction import Average as Average
-from distrun.runtime.operations.reduction import Max as Max
-from distrun.runtime.operations.reduction import Min as Min
-from distrun.runtime.operations.reduction import Product as Product
-from distrun.runtime.operations.reduction import Sum as Sum
+from distrun.runtime.operations.reduction import (
+    Average as Average,
+    Max as Max,
+    Min as Min,
+    Product as Product,
+    Sum as Sum,
+)

@@ -8,12 +8,11 @@ from typing import Any, TypeVar
 
 import ml_dtypes
 import numpy as np
-from hypothesis import HealthCheck, Phase, given, settings
-from hypothesis import strategies as st
+from hypothesis import HealthCheck, Phase, given, settings, strategies as st
 
 import distrun
 from distrun.runtime.backends.shared_memory import ONE_STEP_LIMIT
-from distrun.runtime.collectives import LARGE
+from distrun.runtime.collectives.tensors import LARGE
 from distrun.runtime.shared_memory.segment import STAGE
 
 Example = TypeVar("Example")

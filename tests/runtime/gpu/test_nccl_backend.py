@@ -12,8 +12,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
+from hypothesis import HealthCheck, given, settings, strategies as st
 
 from distrun.runtime.gpu import nccl_backend
 from distrun.runtime.gpu.nccl import NcclError, SingleRankCommunicator

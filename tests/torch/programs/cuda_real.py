@@ -1,8 +1,19 @@
 """What only a real GPU shows: torch's own streams and graphs, the autograd engine's thread for the GPU, CPU and GPU at once."""
 
 import torch
-from checking import batches, check, close, gradients, loss_of, mine, network, parameters, raises, run_checks
-from checking import same_on_all_ranks as same
+from checking import (
+    batches,
+    check,
+    close,
+    gradients,
+    loss_of,
+    mine,
+    network,
+    parameters,
+    raises,
+    run_checks,
+    same_on_all_ranks as same,
+)
 from torch.utils.checkpoint import checkpoint
 
 import distrun.torch as hvd

@@ -9,8 +9,7 @@ from types import SimpleNamespace
 
 import psutil
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from distrun.errors import UsageError
 from distrun.host.interfaces import (

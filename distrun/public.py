@@ -1,0 +1,14 @@
+"""The names that `distrun` has for a rank, each written once: here, or in the `__all__` of the module that defines it.
+
+`import x as x` and `import *` are how Python's typing rules spell "passed on": type checkers and editors follow them.
+"""
+
+from distrun.runtime.capabilities import communication_memory as communication_memory
+from distrun.runtime.collectives.copies import *
+from distrun.runtime.collectives.objects import *
+from distrun.runtime.collectives.reductions import *
+from distrun.runtime.collectives.synchronisation import *
+from distrun.runtime.collectives.tensors import empty as empty
+from distrun.runtime.operations.handle import Handle as Handle
+from distrun.runtime.shared_names import *
+from distrun.runtime.world import device as device, init as init, shutdown as shutdown, topology as topology

@@ -1,0 +1,20 @@
+"""The names that `distrun` and every framework face pass on: who this rank is, operators, process sets, the barrier."""
+
+from distrun.runtime.collectives.synchronisation import barrier as barrier
+from distrun.runtime.operations.reduction import (
+    Average as Average,
+    Max as Max,
+    Min as Min,
+    Product as Product,
+    Sum as Sum,
+)
+from distrun.runtime.process_set import ProcessSet as ProcessSet, global_process_set as global_process_set
+from distrun.runtime.world import (
+    cross_rank as cross_rank,
+    cross_size as cross_size,
+    is_initialized as is_initialized,
+    local_rank as local_rank,
+    local_size as local_size,
+    rank as rank,
+    size as size,
+)
