@@ -1,25 +1,23 @@
-"""A bucket of gradients, and the ordinary kind on the CPU: dense gradients in one buffer, reduced in place.
+"""Buckets of gradients that are reduced together: what all kinds do, and what those with one buffer have in common.
 
-The buffer holds the gradients one after the other, each in the memory layout of its parameter, and behind them one flag per
-parameter: whether this rank has a gradient for it. The flags are reduced with the rest, so every rank learns for nothing
+A buffer holds dense gradients one after the other, each in the memory layout of its parameter, and behind them one flag per
+parameter: whether this rank has a gradient for it. The flags are reduced with the rest, so every rank learns at no cost
 which parameters have a gradient anywhere; one that has none keeps `grad` None, as it would in a single process.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
+from itertools import accumulate
 
 import torch
 from torch import Tensor
 
 from distrun.errors import CollectiveError, UsageError
-from distrun.runtime import world
 from distrun.runtime.collectives.call import Call
 from distrun.runtime.operations.handle import Handle
 from distrun.runtime.operations.reduction import Max, Min, Product, ReduceOp
-from distrun.torch.operations import request_of
-from distrun.torch.tensors import empty_array, tensor_of
 
 Start = Callable[[Handle], Handle]
 """`operations.submit`, or `operations.run` where the caller waits next."""
@@ -73,137 +71,95 @@ FLAGS: dict[ReduceOp, tuple[float, float]] = {Max: (1, 0), Min: (-1, 0), Product
 where no rank has one. (1, 0) for those not listed."""
 
 
-AT_ONCE = 4 << 10
-"""Elements from which a gradient is copied for itself, as soon as it is there."""
-
-
-class _Buffer:
-    """Memory for the gradients of `parameters` and their flags."""
-
-    def __init__(self, parameters: Sequence[Tensor]) -> None:
-        counts = [parameter.numel() for parameter in parameters]
-        dtype = parameters[0].dtype
-        array = empty_array(sum(counts) + len(counts), dtype)
-        whole = tensor_of(array, dtype, (array.size,))
-        *parts, self.flags = torch.split(whole, [*counts, len(counts)])
-        self.arrays = (array,)
-        self.views = [laid_out(part, parameter) for part, parameter in zip(parts, parameters, strict=True)]
-        self.addresses = [view.data_ptr() for view in self.views]
-        self.start = whole.data_ptr()
-        self.stop = self.start + array.nbytes
+def flags_of(op: ReduceOp) -> tuple[float, float]:
+    """Return the flags of a gradient that is there and of one that is not; after the reduction the second says "nowhere"."""
+    return FLAGS.get(op, (1.0, 0.0))
 
 
 def failed_elsewhere(name: str | None) -> CollectiveError:
-    """The error when a rank has forfeited the reduction called `name`."""
+    """Return the error of ranks whose reduction called `name` another rank has forfeited."""
     return CollectiveError(
         f"{name}: backward() failed on another rank, so there are no gradients of all ranks together: look there for the "
         "cause; zero_grad() and the next backward() start anew"
     )
 
 
-def laid_out(part: Tensor, parameter: Tensor) -> Tensor:
-    """A view of the flat `part` with the shape and, if dense, the strides of `parameter`: optimizers are faster for it."""
+class GradientBuffer:
+    """Memory for the gradients of `parameters` and, behind them, their flags."""
+
+    def __init__(self, whole: Tensor, slots: Sequence[int], parameters: Sequence[Tensor]) -> None:
+        """Divide `whole`, which is flat, into slots of so many elements, one for each parameter, and one element per flag."""
+        *parts, self.flags = torch.split(whole, [*slots, len(slots)])
+        self.views = [
+            _laid_out(part[: parameter.numel()], parameter) for part, parameter in zip(parts, parameters, strict=True)
+        ]
+        self.whole = whole
+        self.start, self.stop = whole.data_ptr(), whole.data_ptr() + whole.nbytes
+        starts = accumulate(slots, initial=0)
+        self.addresses = [
+            self.start + start * whole.element_size() for start in starts
+        ]  # of the slots, and of the flags
+
+
+def _laid_out(part: Tensor, parameter: Tensor) -> Tensor:
+    """Return a view of the flat `part` with the shape and, if dense, the strides of `parameter`: optimizers like the same."""
     if parameter.is_contiguous():
         return part.view(parameter.shape)
     strides = torch.empty_like(parameter, memory_format=torch.preserve_format, device="meta").stride()
     return part.as_strided(parameter.shape, strides)
 
 
-class DenseBucket(Bucket):
-    """Gradients of one dtype in one buffer, reduced in place; nothing is copied back.
+class BufferBucket(Bucket):
+    """A bucket of dense gradients of one dtype in one buffer, which is reduced in place.
 
-    A large gradient is copied into its place in the buffer as soon as it is complete, and let go of: so its memory is still
-    in cache when it is read, and serves again for the next gradient instead of being fetched anew from the system. Small
-    ones are copied together, with one call, when the bucket is sent. After the
-    reduction the gradients are views of the buffer. One that still is when the next is added to it (`zero_grad` with
-    `set_to_none=False`, or accumulation) lies in its place already and is not copied at all.
-
-    Invariant: what is being reduced is never what `parameter.grad` points at. It is None from `take` to `receive`.
+    Invariant: what is being reduced is never what `parameter.grad` points at. It is None from the moment the bucket takes the
+    gradient to `receive`.
     """
 
+    _buffer: GradientBuffer
+
     def __init__(
-        self, call: Call, places: Sequence[int], parameters: Sequence[Tensor], sparse_as_dense: bool = False
+        self,
+        call: Call,
+        places: Sequence[int],
+        parameters: Sequence[Tensor],
+        names: Sequence[str],
+        sparse_as_dense: bool,
     ) -> None:
+        """`names`: of the parameters, for error messages."""
         super().__init__(call, places, parameters)
+        self._names = names
         self._sparse_as_dense = sparse_as_dense
-        self._buffer = buffer = _Buffer(parameters)
-        flat = tensor_of(buffer.arrays[0], buffer.flags.dtype, (-1,))
-        self._request = request_of(call, [flat])
-        self._present, self._absent = FLAGS.get(call.op, (1.0, 0.0))
-        self._index = {place: index for index, place in enumerate(self.places)}
-        self._taken: set[int] = set()  # indices
+        self._present, self._absent = flags_of(call.op)
         self._handle: Handle | None = None
 
-    def take(self, place: int) -> None:
-        index = self._index[place]
-        parameter = self.parameters[index]
-        gradient = parameter.grad
-        if parameter.numel() < AT_ONCE or gradient is None or gradient.is_sparse:
-            return  # `send` sees to it
-        if gradient.data_ptr() != self._buffer.addresses[index]:
-            self._buffer.views[index].copy_(gradient.detach())
-        parameter.grad = None
-        self._taken.add(index)
-
-    @torch.no_grad()
-    def send(self, start: Start) -> None:
-        buffer = self._buffer
-        buffer.flags.fill_(self._present)
-        if len(self._taken) < len(self.parameters):
-            self._take_rest()
-        self._handle = start(Handle(world.engine(), self._request, buffer.arrays, buffer.arrays))
-        self.is_sent = True
-
-    def _take_rest(self) -> None:
-        """Copy the gradients that were not taken yet with one call: there may be very many, and small."""
-        targets, sources = [], []
-        buffer = self._buffer
-        for index, parameter in enumerate(self.parameters):
-            if index in self._taken:
-                continue
-            gradient = parameter.grad
-            if gradient is None:
-                buffer.views[index].zero_()
-                buffer.flags[index] = self._absent
-            elif gradient.is_sparse or gradient.data_ptr() != buffer.addresses[index]:
-                targets.append(buffer.views[index])
-                sources.append(self._dense(gradient, index) if gradient.is_sparse else gradient)
-            parameter.grad = None
-        if targets:
-            torch._foreach_copy_(targets, sources)
-
     def _dense(self, gradient: Tensor, index: int) -> Tensor:
+        """Return a sparse gradient as a dense one.
+
+        Raises:
+            UsageError: that was not asked for.
+        """
         if not self._sparse_as_dense:
             raise UsageError(
-                f"parameter {self.places[index]} has a sparse gradient now and had none when the buckets were planned: pass "
+                f"{self._names[index]} has a sparse gradient now and had none when the buckets were planned: pass "
                 "sparse_as_dense=True to DistributedOptimizer"
             )
         return gradient.to_dense()
 
-    def forfeit(self, start: Start) -> None:
-        self._buffer.flags.fill_(float("nan"))  # so are then the flags of all ranks
-        self._handle = start(Handle(world.engine(), self._request, self._buffer.arrays, self._buffer.arrays))
-        self.is_sent = True
-
-    def drop(self) -> None:
+    def _wait(self) -> bool:
+        """Wait for the reduction if one was started; return whether there was one."""
         handle, self._handle = self._handle, None
-        self._taken.clear()
-        if handle is not None:
-            handle.wait()
+        if handle is None:
+            return False
+        handle.wait()
+        return True
 
-    def receive(self) -> None:
-        self.drop()
-        buffer = self._buffer
-        flags = buffer.flags.tolist()
-        if flags[0] != flags[0]:
-            raise failed_elsewhere(self._request.name)
-        if self._absent in flags:
-            for parameter, view, flag in zip(self.parameters, buffer.views, flags, strict=True):
-                if flag != self._absent:
-                    parameter.grad = view.detach()
-            return
-        for parameter, view in zip(self.parameters, buffer.views, strict=True):
-            parameter.grad = view.detach()  # `grad.data = ...`, as in `Module.to`, must not change the view itself
+    def _give(self, missing: Collection[int]) -> None:
+        """Make the views the gradients of their parameters, except at the indices of those that are missing on all ranks."""
+        for index, (parameter, view) in enumerate(zip(self.parameters, self._buffer.views, strict=True)):
+            if index not in missing:
+                parameter.grad = view.detach()  # `grad.data = ...`, as in `Module.to`, must not change the view itself
 
     def holds(self, gradient: Tensor) -> bool:
-        return not gradient.is_sparse and self._buffer.start <= gradient.data_ptr() < self._buffer.stop
+        """Return whether `gradient` lies in the buffer."""
+        return gradient.layout is torch.strided and self._buffer.start <= gradient.data_ptr() < self._buffer.stop

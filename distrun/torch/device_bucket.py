@@ -7,7 +7,6 @@ parameter, as in `DenseBucket`.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import accumulate
 
 import torch
 from torch import Tensor
@@ -17,12 +16,11 @@ from distrun.runtime import world
 from distrun.runtime.collectives.call import Call
 from distrun.runtime.gpu import memory
 from distrun.runtime.gpu.buffers import DeviceBuffer
-from distrun.runtime.operations.handle import Handle
 from distrun.runtime.operations.request import describe_field
 from distrun.tensor_fusion.device_packing import Piece
 from distrun.torch import cuda
 from distrun.torch.arrivals import Arrivals
-from distrun.torch.bucket import FLAGS, Bucket, Start, failed_elsewhere, laid_out
+from distrun.torch.bucket import BufferBucket, GradientBuffer, Start, failed_elsewhere
 from distrun.torch.operations import prepare, request_of
 from distrun.torch.tensors import STORAGE, empty
 
@@ -30,36 +28,27 @@ ALIGNMENT = 16
 """Bytes at whose multiples a slot begins."""
 
 
-class _Buffer:
+class _Buffer(GradientBuffer):
     """Memory on this rank's GPU for the gradients of `parameters` and their flags."""
 
     def __init__(self, parameters: Sequence[Tensor], present: float, absent: float) -> None:
         """`present` and `absent`: the flag of a gradient that is there, and of one that is not."""
-        dtype, itemsize = parameters[0].dtype, parameters[0].element_size()
+        dtype, number = parameters[0].dtype, len(parameters)
+        self._itemsize = itemsize = parameters[0].element_size()
         unit = max(1, ALIGNMENT // itemsize)
-        number = len(parameters)
         self.counts = [parameter.numel() for parameter in parameters]
         slots = [-(-count // unit) * unit for count in self.counts]
         whole = empty(cuda.CUDA, sum(slots) + number, dtype).zero_()  # what lies between the slots is reduced as well
-        *parts, self.flags = torch.split(whole, [*slots, number])
-        self.views = [
-            laid_out(part[:count], parameter)
-            for part, count, parameter in zip(parts, self.counts, parameters, strict=True)
-        ]
+        super().__init__(whole, slots, parameters)
         self.strides = [view.stride() for view in self.views]  # or others that mean the same: see `is_laid_out`
         self.dtype = dtype
-        self.whole = whole
-        self.start, self.stop = whole.data_ptr(), whole.data_ptr() + whole.nbytes
-        starts = accumulate(slots, initial=0)
-        self.addresses = [self.start + start * itemsize for start in starts]  # of the slots, and of the flags
-        self._itemsize = itemsize
         self._known = empty(cuda.CUDA, 2 * number, dtype)  # flags that are all there, then flags that are all not there
         self._known[:number] = present
         self._known[number:] = absent
         self.tensors = (whole, self._known)
 
     def is_laid_out(self, gradient: Tensor, index: int) -> bool:
-        """Whether the gradient's memory can be copied as it is into the view at `index`."""
+        """Return whether the gradient's memory can be copied as it is into the view at `index`."""
         if gradient.layout is not torch.strided or gradient.dtype is not self.dtype:
             return False
         if gradient.is_conj() or gradient.is_neg():
@@ -75,7 +64,7 @@ class _Buffer:
         return True
 
     def flag_pieces(self, missing: Sequence[int]) -> list[Piece]:
-        """What puts the flags into their place; `missing` lists the parameters, in order, that have no gradient."""
+        """Return the pieces that put the flags into place; `missing` lists the parameters, in order, without a gradient."""
         number, target, source = len(self.views), self.addresses[-1], self._known.data_ptr()
         pieces, start = [], 0
         for index in [*missing, number]:
@@ -88,7 +77,7 @@ class _Buffer:
         return [piece for piece in pieces if piece.count > 0]
 
 
-class DeviceBucket(Bucket):
+class DeviceBucket(BufferBucket):
     """Gradients of one dtype on this rank's GPU, in one buffer, reduced in place.
 
     `send` queues one kernel, on the stream of whoever sends, that copies the gradients into the buffer, and submits the
@@ -99,9 +88,11 @@ class DeviceBucket(Bucket):
     In a CUDA graph: the buffer's address stays the same from the first reduction on, and all that is done to it is queued. So
     a step can be captured when the first reduction has been, if all parameters have gradients in it.
 
-    Invariant: as for `DenseBucket`, what is being reduced is never what `parameter.grad` points at; and what is freed by
-    `send` is not used by other streams before the kernel has read it.
+    Invariant, beside that of `BufferBucket`: what is freed by `send` is not used by other streams before the kernel has
+    read it.
     """
+
+    _buffer: _Buffer
 
     def __init__(
         self,
@@ -111,31 +102,27 @@ class DeviceBucket(Bucket):
         names: Sequence[str],
         sparse_as_dense: bool = False,
     ) -> None:
-        """`names`: of the parameters, for error messages."""
-        super().__init__(call, places, parameters)
-        self._names = names
-        self._sparse_as_dense = sparse_as_dense
+        super().__init__(call, places, parameters, names, sparse_as_dense)
         self._arena = arena = cuda.arena()
-        present, self._absent = FLAGS.get(call.op, (1.0, 0.0))
-        self._buffer = buffer = _Buffer(parameters, present, self._absent)
+        self._buffer = buffer = _Buffer(parameters, self._present, self._absent)
         memory.note(memory.GRADIENT_BUCKETS, buffer.whole.nbytes, buffer)
         self._flat = DeviceBuffer(buffer.start, buffer.whole.numel(), STORAGE[buffer.whole.dtype], buffer.whole)
         self._factor = call.prescale  # applied by the kernel that packs
         self._request = request_of(call, [buffer.whole])._replace(prescale=1.0)
-        self._nothing = self._request._replace(
-            shapes=((0,),)
-        )  # a bucket is never empty: to the others this is a mismatch
+        # A bucket is never empty, so to the other ranks this is a mismatch.
+        self._nothing = self._request._replace(shapes=((0,),))
         self._user = arena.current_stream()  # which has used the buffer last
         self._users = {self._user}  # which have ever used it
         self._arrivals = Arrivals(arena)
         self._missing: list[int] = []  # indices
-        self._handle: Handle | None = None
 
     def take(self, place: int) -> None:
+        """See `Bucket.take`."""
         self._arrivals.note()
 
     @torch.no_grad()
     def send(self, start: Start) -> None:
+        """See `Bucket.send`."""
         gpu, stream = world.engine().gpu(), self._arena.current_stream()
         if self._user != stream and not cuda.is_capturing():  # what a graph captures has begun after it
             self._arrivals.add(self._user)
@@ -157,7 +144,7 @@ class DeviceBucket(Bucket):
                 self._arena.keep(tensor)
 
     def _pieces(self) -> list[Piece]:
-        """What the kernel has to copy; gradients in another layout than their view are copied here."""
+        """Return what the kernel has to copy; gradients in another layout than their view are copied here."""
         buffer = self._buffer
         pieces = []
         self._missing = []
@@ -174,14 +161,6 @@ class DeviceBucket(Bucket):
                 pieces.append(Piece(target, target, count))  # to be scaled, if at all
         return pieces + buffer.flag_pieces(self._missing)
 
-    def _dense(self, gradient: Tensor, index: int) -> Tensor:
-        if not self._sparse_as_dense:
-            raise UsageError(
-                f"{self._names[index]} has a sparse gradient now and had none when the buckets were planned: pass "
-                "sparse_as_dense=True to DistributedOptimizer"
-            )
-        return gradient.to_dense()
-
     def _submit(self, start: Start) -> None:
         self._handle = start(prepare(self._request, [self._flat], [self._flat]))
         self.is_sent = True
@@ -193,26 +172,23 @@ class DeviceBucket(Bucket):
         self.is_sent = True
 
     def drop(self) -> None:
-        handle, self._handle = self._handle, None
+        """See `Bucket.drop`."""
         self._arrivals.clear()
-        if handle is not None:
-            handle.wait()
+        if self._wait():
             self._use_on(self._arena.current_stream())
 
     def receive(self) -> None:
+        """See `Bucket.receive`."""
         try:
             self.drop()
         except MismatchError as error:
             if f"shapes {describe_field(self._nothing, 'shapes')}" in str(error):
                 raise failed_elsewhere(self._request.name) from None
             raise
-        missing = self._missing_everywhere() if self._missing else set()
-        for index, (parameter, view) in enumerate(zip(self.parameters, self._buffer.views, strict=True)):
-            if index not in missing:
-                parameter.grad = view.detach()  # as in `DenseBucket`
+        self._give(self._missing_everywhere() if self._missing else ())
 
     def _missing_everywhere(self) -> set[int]:
-        """Which parameters no rank has a gradient for. The host waits for the reduction."""
+        """Return the indices of parameters that no rank has a gradient for. The host waits for the reduction."""
         if cuda.is_capturing():
             names = ", ".join(self._names[index] for index in self._missing[:3])
             raise UsageError(
@@ -222,6 +198,3 @@ class DeviceBucket(Bucket):
             )
         flags = self._buffer.flags.tolist()
         return {index for index in self._missing if flags[index] == self._absent}
-
-    def holds(self, gradient: Tensor) -> bool:
-        return gradient.layout is torch.strided and self._buffer.start <= gradient.data_ptr() < self._buffer.stop

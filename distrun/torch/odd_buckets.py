@@ -15,7 +15,7 @@ from distrun.runtime.operations.handle import AnyHandle, Handle
 from distrun.runtime.operations.reduction import Average, Sum
 from distrun.torch import cuda, operations
 from distrun.torch.arrivals import Arrivals
-from distrun.torch.bucket import FLAGS, Bucket, Start
+from distrun.torch.bucket import Bucket, Start, flags_of
 from distrun.torch.compression import Compressor
 
 
@@ -88,7 +88,7 @@ class CompressedBucket(Bucket):
 
     @torch.no_grad()
     def send(self, start: Start) -> None:
-        present, absent = FLAGS.get(self.call.op, (1.0, 0.0))
+        present, absent = flags_of(self.call.op)
         flags = torch.tensor(
             [absent if parameter.grad is None else present for parameter in self.parameters], device=cuda.CPU
         )
@@ -126,7 +126,7 @@ class CompressedBucket(Bucket):
         handle, self._handle = self._handle, None
         assert handle is not None
         *reduced, flags = handle.wait()
-        _, absent = FLAGS.get(self.call.op, (1.0, 0.0))
+        _, absent = flags_of(self.call.op)
         for parameter, tensor, context, flag in zip(
             self.parameters, reduced, self._contexts, flags.tolist(), strict=True
         ):

@@ -21,7 +21,9 @@ from distrun.runtime.operations.reduction import Average, ReduceOp
 from distrun.runtime.process_set import ProcessSet, global_process_set
 from distrun.tensor_fusion.buckets import DEFAULT_THRESHOLD, FIRST_THRESHOLD
 from distrun.torch.compression import Compression, Compressor, wire_type
-from distrun.torch.reducer import GradientReducer, Settings, numbered
+from distrun.torch.parameters import numbered
+from distrun.torch.planning import Settings
+from distrun.torch.reducer import GradientReducer
 from distrun.torch.tensors import dtype_name
 
 BUCKET_BYTES = "DISTRUN_BUCKET_BYTES"  # bytes from which a bucket of gradients is full

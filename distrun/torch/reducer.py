@@ -1,4 +1,4 @@
-"""The gradient reducer: sees to it that after `backward()` the gradients are those of all ranks together.
+"""The gradient reducer: it sees to it that after `backward()` the gradients are those of all ranks together.
 
 What it knows of a backward pass comes from hooks, one per parameter, called when the parameter's gradient is complete:
 
@@ -7,9 +7,9 @@ What it knows of a backward pass comes from hooks, one per parameter, called whe
 - A hook that completes a bucket sends the bucket, so that it travels while the pass goes on.
 - `complete` sends the other buckets, waits for all, and makes the results the parameters' gradients.
 
-The first reduction is a meeting: the ranks compare their parameters, agree on which have sparse gradients, and plan the
-buckets in the order in which rank 0's gradients arrived. Until then nothing is sent early. When parameters are added or
-unfrozen the next reduction is a meeting again.
+The first reduction begins with an agreement (`planning`): the ranks compare their parameters, learn which have sparse
+gradients, and plan the buckets in the order in which rank 0's gradients arrived. Until then nothing is sent early. When
+parameters are added or unfrozen, the next reduction begins with an agreement again.
 
 Where there is a GPU, hooks of its parameters run in a thread of its own and, if the model has parameters on the CPU as well, at
 the same time as theirs (see `backward`). So whatever is called from outside takes the reducer's lock. Waiting with it is safe:
@@ -22,22 +22,16 @@ no hook fired on this rank though it may have on others. So each step takes at l
 from __future__ import annotations
 
 import threading
-import weakref
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
-from operator import is_
 from types import FrameType
 
-import numpy as np
 import torch
 from torch import Tensor
-from torch.utils.hooks import RemovableHandle
 
 from distrun.errors import CollectiveError, UsageError
-from distrun.runtime.collectives import consistency
-from distrun.runtime.collectives.gradient_settings import GradientSettings
 from distrun.runtime.operations.reduction import Average
+<<<<<<< HEAD
 from distrun.tensor_fusion.buckets import (
     DEFAULT_THRESHOLD,
     FIRST_THRESHOLD,
@@ -47,25 +41,13 @@ from distrun.tensor_fusion.buckets import (
     plan_buckets,
     plan_grouped_buckets,
 )
+=======
+>>>>>>> b17d534 (torch: the reducer in three modules (parameters, planning, reducer), and one base of the buckets with a buffer)
 from distrun.torch import backward, collectives, cuda
-from distrun.torch.bucket import Bucket, DenseBucket
-from distrun.torch.compression import Compressor
-from distrun.torch.device_bucket import DeviceBucket
-from distrun.torch.odd_buckets import CompressedBucket, SparseBucket
+from distrun.torch.bucket import Bucket
 from distrun.torch.operations import run, submit
-
-_NONE, _DENSE, _SPARSE = 0, 1, 2  # what a gradient is; a sparse one's number of sparse dimensions is added to the last
-
-
-@dataclass(frozen=True)
-class Settings(GradientSettings):
-    """How gradients are reduced, and which of them travel together; see `DistributedOptimizer` for the meaning."""
-
-    compressor: Compressor | None = None
-    """One of the user's own."""
-    groups: int | Sequence[Sequence[Tensor]] = 0
-    threshold: int = DEFAULT_THRESHOLD
-    first: int = FIRST_THRESHOLD
+from distrun.torch.parameters import TrackedParameters
+from distrun.torch.planning import Settings, agree_on_buckets
 
 
 class GradientReducer:
@@ -84,16 +66,9 @@ class GradientReducer:
         self.passes_per_reduction = passes
         self.suppressed = False
         self._name = name
-        self._optimizer = weakref.ref(optimizer)
-        self._given_names = names
         self._settings = settings
-        self._listed: list[Tensor] = []  # all the optimizer has
-        self._needing: list[bool] = []  # which of them need gradients
-        self._parameters: list[Tensor] = []  # those that do, and
-        self._names: list[str] = []  # their names
-        self._places: dict[int, int] = {}  # where they stand, by id
-        self._hooks: dict[int, RemovableHandle] = {}  # by id
-        self._buckets: list[Bucket] | None = None  # None: a meeting is due
+        self._parameters = TrackedParameters(optimizer, names, self)
+        self._buckets: list[Bucket] | None = None  # None: the ranks have to agree first
         self._unsent = 0
         self._home: list[Bucket] = []  # by place: the bucket a parameter belongs to
         self._arrived: dict[int, None] = {}  # places, in the order in which their gradients came
@@ -106,43 +81,14 @@ class GradientReducer:
         self._dead = -1  # this task and earlier ones are over: their pass has failed
         self._lock = threading.RLock()
         self._close_pass()
-        weakref.finalize(self, _remove, self._hooks)
         self.follow_parameters()
-
-    # Which parameters ------------------------------------------------------------------------------------------------
 
     def follow_parameters(self) -> None:
         """Take note of parameters added, unfrozen or taken away since the last call."""
         with self._lock:
-            self._follow_parameters()
-
-    def _follow_parameters(self) -> None:
-        optimizer = self._optimizer()
-        if optimizer is None:
-            return
-        listed = [parameter for options in optimizer.param_groups for parameter in options["params"]]
-        needing = [parameter.requires_grad for parameter in listed]
-        if needing == self._needing and len(listed) == len(self._listed) and all(map(is_, listed, self._listed)):
-            return
-        self._listed, self._needing = listed, needing
-        self._parameters = [parameter for parameter in listed if parameter.requires_grad]
-        by_place = {parameter: name for name, parameter in numbered(optimizer)}
-        self._names = [self._given_names.get(parameter, by_place[parameter]) for parameter in self._parameters]
-        self._places = {id(parameter): place for place, parameter in enumerate(self._parameters)}
-        self._buckets = None
-        self._arrived = {}
-        self._register_hooks()
-
-    def _register_hooks(self) -> None:
-        """One hook for each parameter; those that have one keep it, since we may just be in it."""
-        for gone in self._hooks.keys() - self._places.keys():
-            self._hooks.pop(gone).remove()
-        reducer = weakref.ref(self)  # a discarded optimizer must not live on in the hooks of its parameters
-        for parameter in self._parameters:
-            key = id(parameter)
-            if key not in self._hooks:
-                hook = parameter.register_post_accumulate_grad_hook(_hook(reducer, key))  # type: ignore[no-untyped-call]
-                self._hooks[key] = hook
+            if self._parameters.follow():
+                self._buckets = None
+                self._arrived = {}
 
     # A backward pass -------------------------------------------------------------------------------------------------
 
@@ -154,12 +100,12 @@ class GradientReducer:
                 self._arrive(parameter)
 
     def _arrive(self, parameter: int) -> None:
-        place = self._places.get(parameter)
+        place = self._parameters.places.get(parameter)
         if not self._reduces or place is None:
             return
         if self._buckets is None:
             self._arrived[place] = None
-            if not self._is_end_arranged and len(self._arrived) == len(self._parameters):
+            if not self._is_end_arranged and len(self._arrived) == len(self._parameters.tensors):
                 self._arrange_end()
             return
         bucket = self._home[place]
@@ -168,8 +114,8 @@ class GradientReducer:
             waiting_for.remove(place)
         except KeyError:
             raise UsageError(
-                f"the gradient of {self._names[place]} changed after it was sent, by a second backward pass inside the first "
-                "(torch.utils.checkpoint with use_reentrant=True of a shared parameter?): pass use_reentrant=False, or run "
+                f"the gradient of {self._parameters.names[place]} changed after it was sent, by a second backward pass "
+                "inside the first (torch.utils.checkpoint with use_reentrant=True of a shared parameter?): pass use_reentrant=False, or run "
                 "backward() under optimizer.no_sync() and call optimizer.synchronize() after it"
             ) from None
         bucket.take(place)
@@ -252,7 +198,7 @@ class GradientReducer:
         if not reduces:
             return
         if self._buckets is None:
-            self._meet()
+            self._agree()
         for bucket in self._buckets or ():
             if not bucket.is_sent:
                 bucket.forfeit(submit)
@@ -300,7 +246,7 @@ class GradientReducer:
             self.follow_parameters()
             self._check_again()
         if self._buckets is None:
-            self._meet()
+            self._agree()
         buckets = self._buckets or []
         try:
             for bucket in buckets:
@@ -327,6 +273,16 @@ class GradientReducer:
                     bucket.forfeit(submit)
         self._drain()
 
+    def _agree(self) -> None:
+        """Plan the buckets together with the other ranks."""
+        buckets = agree_on_buckets(self._name, self._parameters, self._settings, self._arrived)
+        self._buckets = buckets
+        self._unsent = len(buckets)
+        self._is_on_gpu = any(cuda.kind(parameter) == cuda.CUDA for parameter in self._parameters.tensors)
+        self._is_recorded = False
+        homes = {place: bucket for bucket in buckets for place in bucket.places}
+        self._home = [homes[place] for place in range(len(self._parameters.tensors))]
+
     def _check_again(self) -> None:
         """Averages may be averaged again, together with what has been added since; sums would be summed again."""
         if not self._is_reduced or self._settings.op is Average:
@@ -339,6 +295,7 @@ class GradientReducer:
                         "not allow: run the earlier ones under optimizer.no_sync(), or set backward_passes_per_step"
                     )
 
+<<<<<<< HEAD
     # Planning --------------------------------------------------------------------------------------------------------
 
     def _meet(self) -> None:
@@ -413,6 +370,8 @@ class GradientReducer:
             return DenseBucket(call, places, parameters, as_dense)
         return DeviceBucket(call, places, parameters, [self._names[place] for place in places], as_dense)
 
+=======
+>>>>>>> b17d534 (torch: the reducer in three modules (parameters, planning, reducer), and one base of the buckets with a buffer)
     # Helping the optimizer -------------------------------------------------------------------------------------------
 
     @contextmanager
@@ -438,25 +397,3 @@ class GradientReducer:
             value, None, f"{self._name}.loss", settings.op, process_set=settings.process_set
         )
         return reduced if isinstance(loss, Tensor) else reduced.item()
-
-
-def numbered(optimizer: torch.optim.Optimizer) -> Iterator[tuple[str, Tensor]]:
-    """The optimizer's parameters, with names made of their group and place."""
-    for group, options in enumerate(optimizer.param_groups):
-        for index, parameter in enumerate(options["params"]):
-            yield f"parameter {group}.{index}", parameter
-
-
-def _hook(reducer: weakref.ref[GradientReducer], parameter: int) -> Callable[[Tensor], None]:
-    def arrived(_: Tensor) -> None:
-        alive = reducer()
-        if alive is not None:
-            alive.arrive(parameter)
-
-    return arrived
-
-
-def _remove(hooks: dict[int, RemovableHandle]) -> None:
-    for hook in hooks.values():
-        hook.remove()
-    hooks.clear()

@@ -14,7 +14,8 @@ from distrun.errors import UsageError
 from distrun.runtime.collectives.call import Call
 from distrun.torch import backward, reducer
 from distrun.torch.bucket import Bucket
-from distrun.torch.reducer import GradientReducer, Settings
+from distrun.torch.planning import Settings
+from distrun.torch.reducer import GradientReducer
 
 
 def elsewhere(function: Callable[[], object]) -> object:

@@ -1,0 +1,106 @@
+"""The bucket for dense gradients on the CPU: copied into one buffer as they come, and reduced in place."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from distrun.runtime import world
+from distrun.runtime.collectives.call import Call
+from distrun.runtime.operations.handle import Handle
+from distrun.torch.bucket import BufferBucket, GradientBuffer, Start, failed_elsewhere
+from distrun.torch.operations import request_of
+from distrun.torch.tensors import empty_array, tensor_of
+
+AT_ONCE = 4 << 10
+"""Elements from which a gradient is copied by itself, as soon as it is there."""
+
+
+class DenseBucket(BufferBucket):
+    """Gradients of one dtype on the CPU, in one buffer, reduced in place; nothing is copied back.
+
+    A large gradient is copied into its place in the buffer as soon as it is complete, and let go of: so its memory is still
+    in cache when it is read, and serves again for the next gradient instead of being fetched anew from the system. Small
+    ones are copied together, with one call, when the bucket is sent. After the reduction the gradients are views of the
+    buffer. One that still is when the next is added to it (`zero_grad` with `set_to_none=False`, or accumulation) lies in its
+    place already and is not copied at all.
+    """
+
+    def __init__(
+        self,
+        call: Call,
+        places: Sequence[int],
+        parameters: Sequence[Tensor],
+        names: Sequence[str],
+        sparse_as_dense: bool = False,
+    ) -> None:
+        super().__init__(call, places, parameters, names, sparse_as_dense)
+        counts = [parameter.numel() for parameter in parameters]
+        array = empty_array(sum(counts) + len(counts), parameters[0].dtype)
+        self._arrays = (array,)
+        self._buffer = GradientBuffer(tensor_of(array, parameters[0].dtype, (-1,)), counts, parameters)
+        self._request = request_of(call, [self._buffer.whole])
+        self._index = {place: index for index, place in enumerate(self.places)}
+        self._taken: set[int] = set()  # indices
+
+    def take(self, place: int) -> None:
+        """See `Bucket.take`."""
+        index = self._index[place]
+        parameter = self.parameters[index]
+        gradient = parameter.grad
+        if parameter.numel() < AT_ONCE or gradient is None or gradient.is_sparse:
+            return  # `send` sees to it
+        if gradient.data_ptr() != self._buffer.addresses[index]:
+            self._buffer.views[index].copy_(gradient.detach())
+        parameter.grad = None
+        self._taken.add(index)
+
+    @torch.no_grad()
+    def send(self, start: Start) -> None:
+        """See `Bucket.send`."""
+        buffer = self._buffer
+        buffer.flags.fill_(self._present)
+        if len(self._taken) < len(self.parameters):
+            self._take_rest()
+        self._handle = start(Handle(world.engine(), self._request, self._arrays, self._arrays))
+        self.is_sent = True
+
+    def _take_rest(self) -> None:
+        """Copy the gradients that were not taken yet with one call: there may be very many, and small."""
+        targets, sources = [], []
+        buffer = self._buffer
+        for index, parameter in enumerate(self.parameters):
+            if index in self._taken:
+                continue
+            gradient = parameter.grad
+            if gradient is None:
+                buffer.views[index].zero_()
+                buffer.flags[index] = self._absent
+            elif gradient.is_sparse or gradient.data_ptr() != buffer.addresses[index]:
+                targets.append(buffer.views[index])
+                sources.append(self._dense(gradient, index) if gradient.is_sparse else gradient)
+            parameter.grad = None
+        if targets:
+            torch._foreach_copy_(targets, sources)
+
+    def forfeit(self, start: Start) -> None:
+        """See `Bucket.forfeit`. Flags that are not numbers here are none on any rank after the reduction."""
+        self._buffer.flags.fill_(float("nan"))
+        self._handle = start(Handle(world.engine(), self._request, self._arrays, self._arrays))
+        self.is_sent = True
+
+    def drop(self) -> None:
+        """See `Bucket.drop`."""
+        self._taken.clear()
+        self._wait()
+
+    def receive(self) -> None:
+        """See `Bucket.receive`."""
+        self.drop()
+        flags = self._buffer.flags.tolist()
+        if flags[0] != flags[0]:  # NaN: see `forfeit`
+            raise failed_elsewhere(self._request.name)
+        absent = self._absent
+        self._give([index for index, flag in enumerate(flags) if flag == absent] if absent in flags else ())

@@ -1,0 +1,93 @@
+"""The parameters of an optimizer whose gradients are reduced: what they are called, and a hook on each."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Iterator, Mapping
+from operator import is_
+from typing import Protocol
+
+import torch
+from torch import Tensor
+from torch.utils.hooks import RemovableHandle
+
+
+class Listener(Protocol):
+    """An object that hears of gradients."""
+
+    def arrive(self, parameter: int, /) -> None:
+        """The gradient of the parameter of this id is complete."""
+        ...
+
+
+class TrackedParameters:
+    """Those parameters of an optimizer that need gradients, each with a hook; follows what the optimizer is given."""
+
+    def __init__(self, optimizer: torch.optim.Optimizer, names: Mapping[Tensor, str], listener: Listener) -> None:
+        """Track nothing yet: see `follow`.
+
+        Args:
+            optimizer: whose parameters they are; it is not kept alive.
+            names: what error messages call the parameters. Those that it lacks are called by their place.
+            listener: hears of every gradient; it is not kept alive either, for it lives as long as its optimizer.
+        """
+        self.tensors: list[Tensor] = []
+        self.names: list[str] = []
+        self.places: dict[int, int] = {}
+        """Each tensor's index in `tensors`, by its id."""
+        self._optimizer = weakref.ref(optimizer)
+        self._listener = weakref.ref(listener)
+        self._given_names = names
+        self._listed: list[Tensor] = []  # all the optimizer has
+        self._needing: list[bool] = []  # which of them need gradients
+        self._hooks: dict[int, RemovableHandle] = {}  # by id
+        weakref.finalize(self, _remove, self._hooks)
+
+    def follow(self) -> bool:
+        """Take note of parameters added, unfrozen or taken away since the last call; return whether there are any."""
+        optimizer = self._optimizer()
+        if optimizer is None:
+            return False
+        listed = [parameter for options in optimizer.param_groups for parameter in options["params"]]
+        needing = [parameter.requires_grad for parameter in listed]
+        if needing == self._needing and len(listed) == len(self._listed) and all(map(is_, listed, self._listed)):
+            return False
+        self._listed, self._needing = listed, needing
+        self.tensors = [parameter for parameter in listed if parameter.requires_grad]
+        by_place = {parameter: name for name, parameter in numbered(optimizer)}
+        self.names = [self._given_names.get(parameter, by_place[parameter]) for parameter in self.tensors]
+        self.places = {id(parameter): place for place, parameter in enumerate(self.tensors)}
+        self._register_hooks()
+        return True
+
+    def _register_hooks(self) -> None:
+        """Give each parameter one hook; those that have one keep it, since we may be in that very hook."""
+        for gone in self._hooks.keys() - self.places.keys():
+            self._hooks.pop(gone).remove()
+        for parameter in self.tensors:
+            key = id(parameter)
+            if key not in self._hooks:
+                hook = _hook(self._listener, key)
+                self._hooks[key] = parameter.register_post_accumulate_grad_hook(hook)  # type: ignore[no-untyped-call]
+
+
+def numbered(optimizer: torch.optim.Optimizer) -> Iterator[tuple[str, Tensor]]:
+    """Yield the optimizer's parameters with names made of their group and place."""
+    for group, options in enumerate(optimizer.param_groups):
+        for index, parameter in enumerate(options["params"]):
+            yield f"parameter {group}.{index}", parameter
+
+
+def _hook(listener: weakref.ref[Listener], parameter: int) -> Callable[[Tensor], None]:
+    def arrived(_: Tensor) -> None:
+        alive = listener()
+        if alive is not None:
+            alive.arrive(parameter)
+
+    return arrived
+
+
+def _remove(hooks: dict[int, RemovableHandle]) -> None:
+    for hook in hooks.values():
+        hook.remove()
+    hooks.clear()

@@ -1,0 +1,131 @@
+"""Planning the buckets: the ranks compare their parameters, learn of each other's gradients, and all make the same plan."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from distrun.errors import UsageError
+from distrun.runtime.collectives import consistency
+from distrun.runtime.collectives.gradient_settings import GradientSettings
+from distrun.tensor_fusion.buckets import (
+    DEFAULT_THRESHOLD,
+    FIRST_THRESHOLD,
+    Item,
+    equal_groups,
+    expected_order,
+    plan,
+    plan_groups,
+)
+from distrun.torch import cuda
+from distrun.torch.bucket import Bucket
+from distrun.torch.compression import Compressor
+from distrun.torch.dense_bucket import DenseBucket
+from distrun.torch.device_bucket import DeviceBucket
+from distrun.torch.odd_buckets import CompressedBucket, SparseBucket
+from distrun.torch.parameters import TrackedParameters
+
+_NONE, _DENSE, _SPARSE = 0, 1, 2  # what a gradient is; a sparse one's number of sparse dimensions is added to the last
+
+
+@dataclass(frozen=True)
+class Settings(GradientSettings):
+    """How gradients are reduced, and which of them travel together; see `DistributedOptimizer` for the meaning."""
+
+    compressor: Compressor | None = None
+    """One of the user's own."""
+    groups: int | Sequence[Sequence[Tensor]] = 0
+    threshold: int = DEFAULT_THRESHOLD
+    first: int = FIRST_THRESHOLD
+
+
+def agree_on_buckets(
+    name: str, parameters: TrackedParameters, settings: Settings, arrived: Iterable[int]
+) -> list[Bucket]:
+    """Compare the parameters with the other ranks', learn of their gradients, and plan the buckets.
+
+    Args:
+        name: what the names of the operations begin with.
+        parameters: this rank's.
+        settings: how gradients are reduced.
+        arrived: the places of parameters, in the order in which their gradients came here. Rank 0's order counts.
+
+    Raises:
+        MismatchError: the ranks do not have the same parameters.
+        UsageError: a CUDA graph is being captured.
+    """
+    tensors = parameters.tensors
+    devices = [cuda.kind(parameter) for parameter in tensors]
+    if cuda.CUDA in devices and cuda.is_capturing():
+        raise UsageError(
+            "the ranks have not compared these parameters yet, which cannot be captured into a CUDA graph: run some whole "
+            "steps, torch's documentation says 3, before the capture"
+        )
+    count = len(tensors)
+    own = np.array([_kind(parameter, settings.sparse_as_dense) for parameter in tensors], np.int8)
+    order = np.array(expected_order(count, arrived), np.int32)
+    notes = consistency.compare(
+        [_entry(*each) for each in zip(parameters.names, tensors, devices, strict=True)],
+        "the parameters of the optimizer",
+        f"{name}.parameters",
+        own.tobytes() + order.tobytes(),
+        settings.process_set,
+    )
+    kinds = np.max([np.frombuffer(note[:count], np.int8) for note in notes], axis=0) if count else own
+    return _plan(name, parameters, settings, kinds.tolist(), np.frombuffer(notes[0][count:], np.int32).tolist())
+
+
+def _kind(parameter: Tensor, sparse_as_dense: bool) -> int:
+    gradient = parameter.grad
+    if gradient is None:
+        return _NONE
+    if gradient.layout is torch.strided or sparse_as_dense:
+        return _DENSE
+    return _SPARSE + gradient.sparse_dim()
+
+
+def _entry(name: str, parameter: Tensor, device: str) -> str:
+    """Return a parameter's entry in the list that the ranks compare."""
+    strides = "" if parameter.is_contiguous() else f" strides {parameter.stride()}"
+    where = "" if device == cuda.CPU else f" on {device}"
+    return consistency.describe(name, parameter.shape, parameter.dtype) + strides + where
+
+
+def _plan(
+    name: str, parameters: TrackedParameters, settings: Settings, kinds: Sequence[int], order: Sequence[int]
+) -> list[Bucket]:
+    tensors = parameters.tensors
+    items = [
+        Item(parameter.numel() * parameter.element_size(), (parameter.dtype, cuda.kind(parameter)))
+        for parameter in tensors
+    ]
+    dense = [place for place in order if kinds[place] <= _DENSE]
+    limits = settings.threshold, settings.first
+    groups = _groups(parameters, settings.groups)
+    lists = plan_groups(items, groups, dense, *limits) if groups else plan(items, dense, *limits)
+    buckets = [_bucket(f"{name}.bucket.{index}", parameters, settings, places) for index, places in enumerate(lists)]
+    for place in order:
+        if kinds[place] > _DENSE:
+            call = settings.call(f"{name}.sparse.{parameters.names[place]}")
+            buckets.append(SparseBucket(call, place, tensors[place], kinds[place] - _SPARSE))
+    return buckets
+
+
+def _groups(parameters: TrackedParameters, groups: int | Sequence[Sequence[Tensor]]) -> list[list[int]]:
+    if isinstance(groups, int):
+        return equal_groups(len(parameters.tensors), groups) if groups else []
+    places = parameters.places
+    return [[places[id(tensor)] for tensor in group if id(tensor) in places] for group in groups]
+
+
+def _bucket(name: str, parameters: TrackedParameters, settings: Settings, places: Sequence[int]) -> Bucket:
+    call = settings.call(name)
+    tensors = [parameters.tensors[place] for place in places]
+    if settings.compressor is not None:
+        return CompressedBucket(call, places, tensors, settings.compressor)
+    kind = DenseBucket if cuda.kind(tensors[0]) == cuda.CPU else DeviceBucket
+    return kind(call, places, tensors, [parameters.names[place] for place in places], settings.sparse_as_dense)
