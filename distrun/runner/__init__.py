@@ -1,1 +1,23 @@
-"""The launcher: it plans which rank runs where, starts the ranks through one agent per host, and supervises them."""
+"""The launcher: from `distrun -np 4 -H a:2,b:2 python train.py` to an exit status.
+
+A launch, step by step:
+
+1. `cli` (or `function`, for `distrun.run`) turns options into a `LaunchRequest`.
+2. `planning` looks at this machine, the scheduler and the SSH configuration, and makes a `LaunchPlan`: frozen data that
+   says which rank runs on which host, in which environment. `distrun --dry-run` prints it and stops here.
+3. `job` executes the plan. It has `connect` start one agent per host: here as a child process, elsewhere by SSH or
+   srun.
+4. The agents of other hosts answer with the addresses and free ports of their hosts (`protocol.handshake`). When all
+   have answered, the plan is completed with the endpoints at which the ranks will meet.
+5. Each agent gets its part of the plan as a frame (`protocol.frames`), starts its ranks and relays what they write,
+   which `output` prints. The room `agent` is the agent's side of all this.
+6. Whatever happens, be it a rank's end, a lost host or Ctrl-C, becomes an event in one queue. `supervision.policy` is
+   the one decider: events go in, and actions come out, which `job` executes.
+7. When all ranks are gone, the agents end the processes that these have left behind, and leave. The first failure is
+   reported (`supervision.failure_report`), and its status becomes that of `distrun`.
+
+`doctor` examines hosts and the network between them before there is a job. Calls go down: cli -> doctor, function ->
+job -> connect, output -> planning, supervision -> protocol -> system; an agent, on its host, uses the data of planning,
+protocol and system. Of the runtime, the launcher knows `distrun.runtime.contract` only: the environment variables that
+a rank is born with.
+"""

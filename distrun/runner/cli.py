@@ -1,4 +1,4 @@
-"""The command line: options in, a request out, and errors as one sentence."""
+"""The command line of `distrun`: options in, a request out, and an error as one sentence."""
 
 from __future__ import annotations
 
@@ -40,52 +40,57 @@ _SETTINGS = {"allow_interspersed_args": False, "help_option_names": ["-h", "--he
     "-H",
     "--hosts",
     metavar="LIST",
-    help="Hosts and their slots: localhost:4,me@b:4,[fe80::1]:2. c:[0,2] has two slots, and GPUs 0 and 2; "
-    "c:4[0,2] has four slots for these GPUs. Default: those that Slurm, PBS or LSF gave us, else this machine.",
+    help="Hosts and their slots: localhost:4,me@b:4,[fd00::1]:2. c:[0,2] has two slots, on GPUs 0 and 2; "
+    "c:4[0,2] has four slots on these GPUs. Default: the allocation of Slurm, PBS or LSF, else this machine.",
 )
-@click.option("-hostfile", "--hostfile", metavar="FILE", help="Hosts in a file, one 'NAME slots=N gpus=0,2' per line.")
+@click.option(
+    "-hostfile", "--hostfile", metavar="FILE", help="Read the hosts from a file, one 'NAME slots=N gpus=0,2' per line."
+)
 @click.option(
     "--slots",
     type=click.IntRange(1),
     metavar="N",
-    help="Slots of hosts without a number of their own. Default: this machine's GPUs or cores; 1 on others.",
+    help="Slots of hosts listed without a number. Default: one per GPU, or else per core, on this "
+    "machine; 1 on others.",
 )
 @click.option(
     "--launcher",
     type=click.Choice(["ssh", "srun", "mpirun"]),
-    help="What starts ranks on other hosts; mpirun starts all of them. Default: srun within a Slurm allocation, else ssh.",
+    help="The program that starts ranks on other hosts; mpirun starts all ranks. Default: srun within a Slurm "
+    "allocation, else ssh.",
 )
-@click.option("--mpi-args", metavar="ARGS", help="More arguments for mpirun, as in --mpi-args '--mca pml ob1'.")
-@click.option("--share-gpus", is_flag=True, help="Let ranks share GPUs when there are more ranks than GPUs.")
+@click.option("--mpi-args", metavar="ARGS", help="Further arguments for mpirun, as in --mpi-args '--mca pml ob1'.")
+@click.option("--share-gpus", is_flag=True, help="Allow ranks to share GPUs where there are more ranks than GPUs.")
 @click.option(
     "-x",
     "exports",
     multiple=True,
     metavar="NAME[=VALUE]",
-    help="Variable for the ranks; also 'NCCL_*'. Ranks on this machine have all variables of this shell; those on "
-    "others have what a login there gives, PYTHONPATH, DISTRUN_*, and what -x adds.",
+    help="Pass a variable, or all that match a pattern such as 'NCCL_*', to the ranks. Ranks on this machine have all "
+    "variables of this shell; those on others have the variables of a login there, PYTHONPATH, DISTRUN_* and what "
+    "-x adds.",
 )
-@click.option("--wdir", metavar="DIR", help="Working directory of the ranks. Default: this one, on every host.")
+@click.option("--wdir", metavar="DIR", help="Working directory of the ranks. Default: the current one, on every host.")
 @connection_options
 @click.option(
     "--keepalive",
     type=_seconds,
     default=15.0,
     metavar="S",
-    help="Seconds of silence after which another host counts as gone, and its ranks end; 0: never. Default: 15.",
+    help="Seconds of silence after which another host counts as gone and its ranks end; 0: never. Default: 15.",
 )
 @click.option(
     "--network",
     metavar="LIST",
-    help="What ranks of different hosts talk over: interfaces or subnets, as in eth1,10.0.0.0/8. Default: any that leads "
-    "to the other hosts.",
+    help="Interfaces or subnets for the traffic between hosts, as in eth1,10.0.0.0/8. Default: any that lead to the "
+    "other hosts.",
 )
 @click.option(
     "--wire-dtype",
     type=click.Choice(["float16", "bfloat16"]),
-    help="Let float32 and float64 travel between hosts in half precision when they are reduced.",
+    help="Send float32 and float64 between hosts in half precision when they are reduced.",
 )
-@click.option("--output-dir", metavar="DIR", help="Also write DIR/rank.N/stdout and stderr.")
+@click.option("--output-dir", metavar="DIR", help="Also write what rank N prints to DIR/rank.N/stdout and stderr.")
 @click.option("--tag-output/--no-tag-output", default=True, help="Begin each line with the rank that wrote it.")
 @click.option("--rank-filter", metavar="RANKS", help="Show the output of these ranks only: 0,2-3.")
 @click.option("--stdin", default="none", metavar="none|RANK", help="The rank that gets standard input. Default: none.")
@@ -94,32 +99,40 @@ _SETTINGS = {"allow_interspersed_args": False, "help_option_names": ["-h", "--he
 )
 @click.option("--grace", type=_seconds, default=5.0, metavar="S", help="Seconds from SIGTERM to SIGKILL. Default: 5.")
 @click.option(
-    "--stall-warning", type=_seconds, metavar="S", help="Report a waiting operation after S seconds; 0: never."
+    "--stall-warning",
+    type=_seconds,
+    metavar="S",
+    help="Report an operation that has waited for S seconds; 0: never. Default: 60.",
 )
-@click.option("--stall-timeout", type=_seconds, metavar="S", help="Fail a waiting operation after S seconds; 0: never.")
+@click.option(
+    "--stall-timeout",
+    type=_seconds,
+    metavar="S",
+    help="Fail an operation that has waited for S seconds; 0: never. Default: 0.",
+)
 @click.option(
     "--tf-config",
     is_flag=True,
-    help="Set TF_CONFIG for tf.distribute: all ranks are workers; with --ps N the first N are parameter servers, the next "
-    "is the chief, the others are workers, and the job is over when the chief is.",
+    help="Set TF_CONFIG for tf.distribute. All ranks are workers; with --ps N the first N are parameter servers, the "
+    "next is the chief and the others are workers, and the job ends with the chief.",
 )
 @click.option(
-    "--ps", type=click.IntRange(0), default=0, metavar="N", help="Parameter servers in TF_CONFIG. Default: 0."
+    "--ps", type=click.IntRange(0), default=0, metavar="N", help="Number of parameter servers in TF_CONFIG. Default: 0."
 )
 @click.option(
     "--openmpi-env",
     is_flag=True,
-    help="Also set OMPI_COMM_WORLD_RANK and its like, by which jax.distributed.initialize() finds its place.",
+    help="Also set OMPI_COMM_WORLD_RANK and its like, which jax.distributed.initialize() reads.",
 )
 @click.option("--dry-run", is_flag=True, help="Print the plan and start nothing.")
-@click.option("-v", "--verbose", is_flag=True, help="Tell what the launcher does.")
+@click.option("-v", "--verbose", is_flag=True, help="Print what the launcher does.")
 @click.option("--version", is_flag=True, help="Print the version.")
 @click.argument("command", nargs=-1, type=click.UNPROCESSED)
 def distrun(**options: Any) -> int:
-    """Start COMMAND once per rank and stay until all are done: distrun -np 2 python train.py
+    """Start COMMAND once per rank and wait until all ranks are done: distrun -np 2 python train.py
 
-    Everything from the first word that is no option belongs to the command. The exit status is that of the first rank
-    that fails. 'distrun doctor -H a,b' examines hosts and the network between them; see distrun doctor --help.
+    Everything from the first word that is not an option belongs to the command. The exit status is that of the first
+    rank that fails. 'distrun doctor -H a,b' examines hosts and the network between them; see distrun doctor --help.
     """
     if options["version"]:
         from distrun import __version__
@@ -130,13 +143,13 @@ def distrun(**options: Any) -> int:
 
 
 def main(arguments: list[str] | None = None) -> NoReturn:
-    """The `distrun` command."""
+    """Be the `distrun` command; the exit status is that of the job."""
     _open_standard_descriptors()
     sys.exit(_status(arguments))
 
 
 def _open_standard_descriptors() -> None:
-    """A daemon may start us with 0, 1 or 2 closed, and our pipes must not come to lie there."""
+    """Open the descriptors 0, 1 and 2 if a daemon has started us without: no pipe of ours may get their numbers."""
     while (descriptor := os.open(os.devnull, os.O_RDWR)) <= 2:
         os.set_inheritable(descriptor, True)
     os.close(descriptor)
@@ -188,7 +201,7 @@ def _run(options: dict[str, Any]) -> int:
         grace=options["grace"],
         start_timeout=60.0 if request.start_timeout is None else request.start_timeout,
         style=Style(request.tag_output and not plan.by_mpirun, ranks, prompts=request.stdin is not None),
-        output_dir=None if plan.by_mpirun else request.output_dir,  # mpirun sees to tags and files itself
+        output_dir=None if plan.by_mpirun else request.output_dir,  # mpirun itself writes tags and files
         stdin=request.stdin,
         verbose=options["verbose"],
         ssh=ssh,

@@ -1,4 +1,4 @@
-"""`distrun.run`: call a function on every rank and get the results back, from within a Python program.
+"""`distrun.run`: calling a function on every rank and getting the results back, from within a Python program.
 
 Function and results travel through the agents' pipes, pickled by cloudpickle: no file, no network.
 """
@@ -27,7 +27,7 @@ _WORKER = Path(__file__).with_name("agent") / "function_worker.py"
 
 
 class RemoteTraceback(Exception):  # noqa: N818  # the name multiprocessing and concurrent.futures use
-    """The cause of an exception that a rank raised: where it was raised there, as text."""
+    """The cause of an exception that a rank raised: the traceback on that rank, as text."""
 
     def __init__(self, rank: int, text: str) -> None:
         super().__init__(rank, text)
@@ -67,16 +67,16 @@ def run(
 
     Args:
         function, args, kwargs: the call, the same on every rank; it may use `distrun.init()` and all that follows.
-        np: how many ranks; None = all slots of the hosts.
+        np: the number of ranks; None = all slots of the hosts.
         env: variables for the ranks besides those of this process.
-        ssh: how to reach other hosts, and with which Python they call the function.
-        hosts and the rest: as the options of the same name.
+        ssh: how to reach other hosts, and the Python that calls the function there.
+        hosts and the rest: like the options of `distrun` of the same name.
 
     Raises:
         UsageError: the request cannot be met.
         LaunchError: a rank ended without a result, or raised something that cannot be unpickled here.
-        KeyboardInterrupt: after Ctrl-C, when the ranks are gone.
-        Exception: whatever the first rank that failed has raised; its cause is a `RemoteTraceback`.
+        KeyboardInterrupt: the user pressed Ctrl-C; the ranks are gone.
+        Exception: the exception of the first rank that failed; its cause is a `RemoteTraceback`.
     """
     _check_arguments(function, args, np)
     request = LaunchRequest(
@@ -104,10 +104,10 @@ def run(
         ssh=ssh,
         function=_pickled(function, tuple(args), dict(kwargs or {})),
     )
-    return _carry_out(plan, options)
+    return _execute(plan, options)
 
 
-def _carry_out(plan: LaunchPlan, options: JobOptions) -> list[Any]:
+def _execute(plan: LaunchPlan, options: JobOptions) -> list[Any]:
     outcome = Job(plan, options, _sink(sys.stdout), _sink(sys.stderr)).run()
     if outcome.interrupted_by is not None:
         _interrupt(outcome.interrupted_by)
@@ -134,7 +134,7 @@ def _check_arguments(function: object, args: object, np: object) -> None:
 
 
 def _pickled(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> bytes:
-    """Two pickles in a row: what the worker needs to be able to import what the second one mentions, then the call."""
+    """Return two pickles in a row: sys.path, so that the worker can import what the call mentions, and the call."""
     import cloudpickle
 
     try:
@@ -145,7 +145,7 @@ def _pickled(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[s
 
 
 def _sink(stream: TextIO) -> Sink:
-    """Where prints of this process go: a notebook and pytest put something of their own in the place of sys.stdout."""
+    """Return a sink where prints of this process go: notebooks and pytest replace sys.stdout by something of their own."""
     stream.flush()
     if stream in (sys.__stdout__, sys.__stderr__):
         return DescriptorSink(stream.fileno())
@@ -167,7 +167,7 @@ def _raise(outcome: Outcome) -> NoReturn:
     try:
         error = pickle.loads(pickled)
         assert isinstance(error, BaseException)
-    except Exception:  # its class cannot be made here, or not from its arguments
+    except Exception:  # its class does not exist here, or takes other arguments
         raise LaunchError(f"rank {rank} raised an exception that cannot be unpickled here:\n{text}") from None
     raise error from RemoteTraceback(rank, text)
 

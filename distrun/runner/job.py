@@ -1,4 +1,4 @@
-"""One job from start to end: the effects around `Policy`, the one decider, and the one queue it listens to."""
+"""One job from start to end: the queue of events, the state machine that decides, and the effects of its decisions."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ from distrun.runner.planning.plan import AgentPlan, LaunchPlan
 from distrun.runner.planning.ssh_config import SshOptions
 from distrun.runner.protocol.frames import Frame, FrameKind
 from distrun.runner.supervision import events, policy, signals
-from distrun.runner.supervision.failure_report import StderrTails, tell
+from distrun.runner.supervision.failure_report import StderrTails, format_report
 from distrun.runner.supervision.policy import Failure, Policy, State
 from distrun.runner.system import descendants
 
-_PRINT_TIMEOUT = 2.0  # seconds a blocked terminal may delay the end of a job that a signal ended
+_PRINT_TIMEOUT = 2.0  # seconds for which a blocked terminal may delay the end of a job that a signal ended
 
 
 @dataclass(frozen=True)
 class JobOptions:
-    """How a plan is carried out."""
+    """The options that are no part of the plan, as they concern this process only."""
 
     grace: float = 5.0
     """Seconds between SIGTERM and SIGKILL."""
@@ -40,12 +40,13 @@ class JobOptions:
     """Whether the plan's notes are printed."""
     ssh: SshOptions = field(default_factory=SshOptions)
     function: bytes | None = None
-    """The pickled function of `distrun.run`. With it the launcher is a guest in somebody's process."""
+    """The pickled function of `distrun.run`. With it the launcher is embedded in a process that has other things to do.
+    """
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """How a job ended."""
+    """The end of a job."""
 
     status: int
     """The exit status for `distrun`."""
@@ -53,16 +54,21 @@ class Outcome:
     failure_report: str | None
     interrupted_by: int | None
     results: dict[int, bytes] = field(repr=False)
-    """What ranks sent through their result pipes."""
+    """The bytes that ranks sent through their result pipes."""
 
 
 class Job:
-    """Carries out a plan. It is also the audience of the agents, whose threads call the methods marked so."""
+    """Executes a plan. It also observes the agents, whose threads call the methods that say so."""
 
     def __init__(
         self, plan: LaunchPlan, options: JobOptions, stdout: Sink, stderr: Sink, starter: Starter | None = None
     ) -> None:
-        """Args: what to do; how; where to print; what starts agents on other hosts, SSH unless given.
+        """
+        Args:
+            plan: what to do.
+            options: how to do it.
+            stdout, stderr: where to print.
+            starter: starts agents on other hosts; None = by SSH, or by srun if the plan says so.
 
         Raises:
             UsageError: the output directory cannot be written.
@@ -72,7 +78,7 @@ class Job:
         self._queue: SimpleQueue[events.Event] = SimpleQueue()
         self._files = RankFiles(Path(options.output_dir), plan.size) if options.output_dir else None
         self._printer = Printer(stdout, stderr, options.style, self._files, self.post)
-        self._words = StderrTails()
+        self._stderr_tails = StderrTails()
         self._results: dict[int, bytearray] = {}
         self._pids: dict[int, int] = {}
         self._hosts = {rank.rank: agent.host for agent in plan.agents for rank in agent.ranks}
@@ -87,22 +93,22 @@ class Job:
         self._connector: Connector | None = None
         self._policy = Policy(self._hosts, options.grace, options.start_timeout, time.monotonic(), remote, plan.servers)
 
-    # --- the agents' audience
+    # --- observing the agents
 
     def output(self, agent: AgentClient, frame: Frame) -> None:
-        """A rank wrote something (an agent's thread)."""
+        """Print what a rank wrote (an agent's thread)."""
         if frame.kind is FrameKind.STDERR:
-            self._words.record(frame.rank, frame.payload)
+            self._stderr_tails.record(frame.rank, frame.payload)
         stream = "stderr" if frame.kind is FrameKind.STDERR else "stdout"
         self._printer.output(frame.rank, stream, frame.payload, agent.acknowledge)
 
     def result(self, frame: Frame) -> None:
-        """A rank sent a piece of its result (an agent's thread)."""
+        """Keep a piece of a rank's result (an agent's thread)."""
         self._results.setdefault(frame.rank, bytearray()).extend(frame.payload)
 
     def reports_lost_peer(self, rank: int) -> bool:
-        """Whether a rank that is gone blames a peer (an agent's thread)."""
-        return self._words.reports_lost_peer(rank)
+        """Whether a rank that is gone says that it lost a peer (an agent's thread)."""
+        return self._stderr_tails.reports_lost_peer(rank)
 
     def post(self, event: events.Event) -> None:
         """Tell the decider (any thread, and signal handlers)."""
@@ -123,7 +129,7 @@ class Job:
                     self._start()
                     self._decide()
                 finally:
-                    self._let_go()
+                    self._release_agents()
                 return self._conclude()
         finally:
             if self._is_embedded:
@@ -134,7 +140,8 @@ class Job:
         if self._options.notes:
             for note in self._plan.notes:
                 self._printer.say(f"distrun: {note}")
-        has_others = self._is_embedded or self._plan.launcher == "srun"  # children that are not its local agent's
+        # Children of this process that are not below its local agent must not be ended with the job.
+        has_others = self._is_embedded or self._plan.launcher == "srun"
         marker = f"DISTRUN_JOB={self._plan.job}" if has_others else None
         for part in self._plan.agents:
             if not part.remote:
@@ -158,7 +165,7 @@ class Job:
     def _adopt(self, part: AgentPlan, process: AgentProcess) -> None:
         self._agents[part.host] = agent = AgentClient(part.host, process, self)
         agent.start()
-        self._tell(f"agent on {part.host} started (pid {process.pid})")
+        self._log(f"agent on {part.host} started (pid {process.pid})")
 
     def _start_ranks(self) -> None:
         if self._plan.needs_host_info:
@@ -203,8 +210,8 @@ class Job:
         for agent in self._agents.values():
             agent.send(frame)
 
-    def _let_go(self) -> None:
-        """Leave no agent behind, even when the decider itself failed."""
+    def _release_agents(self) -> None:
+        """Leave no agent behind, even when a decision itself failed."""
         if self._policy.state is not State.OVER:
             for agent in self._agents.values():
                 agent.kill()
@@ -215,12 +222,13 @@ class Job:
             self._connector.close()
 
     def _conclude(self) -> Outcome:
-        """Print the rest and the story. A blocked terminal is waited for, unless somebody is in a hurry."""
+        """Print the rest and the failure report. After a signal, a blocked terminal is not waited for long."""
         failure, interrupted_by = self._policy.failure, self._policy.interrupted_by
         failure_report = None if failure is None else self._failure_report(failure)
-        self._printer.close(None if self._is_embedded else failure_report)  # a guest's host tells it by raising
-        hurry = None if interrupted_by is None else time.monotonic() + _PRINT_TIMEOUT
-        while (event := self._next_event(hurry)) is not None and not isinstance(event, events.Printed):
+        # An embedded launcher does not print the report: `distrun.run` raises it.
+        self._printer.close(None if self._is_embedded else failure_report)
+        give_up = None if interrupted_by is None else time.monotonic() + _PRINT_TIMEOUT
+        while (event := self._next_event(give_up)) is not None and not isinstance(event, events.Printed):
             if isinstance(event, events.SignalReceived):
                 break
         results = {rank: bytes(data) for rank, data in self._results.items()}
@@ -229,7 +237,9 @@ class Job:
     def _failure_report(self, failure: Failure) -> str:
         rank = failure.rank
         log = None if self._files is None or rank is None else str(self._files.path(rank, "stderr"))
-        return tell(failure, self._names, self._pids, [] if rank is None else self._words.lines(rank), log)
+        return format_report(
+            failure, self._names, self._pids, [] if rank is None else self._stderr_tails.lines(rank), log
+        )
 
     # --- what the user is told meanwhile
 
@@ -241,21 +251,21 @@ class Job:
                     self._printer.say(f"distrun: host {host} {note}")
             case events.RankStarted(rank, pid):
                 self._pids[rank] = pid
-                self._tell(f"{self._names[rank]} started (pid {pid})")
+                self._log(f"{self._names[rank]} started (pid {pid})")
             case events.RankExited(rank, end):
-                self._tell(f"{self._names[rank]} {end}")
+                self._log(f"{self._names[rank]} {end}")
             case events.AgentGone(host, ended, unkillable):
                 if unkillable:
                     self._printer.say(
                         f"distrun: processes on {host} that do not end, not even by SIGKILL: {unkillable}"
                     )
                 if ended:
-                    self._tell(f"the agent on {host} ended what ranks had left behind, processes: {ended}")
+                    self._log(f"the agent on {host} ended what ranks had left behind, processes: {ended}")
             case events.SignalReceived(signum):
-                self._tell(f"received signal {signum}")
+                self._log(f"received signal {signum}")
             case _:
                 pass
 
-    def _tell(self, text: str) -> None:
+    def _log(self, text: str) -> None:
         if self._options.verbose:
             self._printer.say(f"distrun: {text}")

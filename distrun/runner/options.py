@@ -1,4 +1,4 @@
-"""Options that several commands have: which hosts, and how to reach them."""
+"""The options that `distrun` and `distrun doctor` share: which hosts, and how to reach them."""
 
 from __future__ import annotations
 
@@ -14,25 +14,37 @@ from distrun.runner.planning.ssh_config import SshOptions
 Command = TypeVar("Command", bound=Callable[..., Any])
 
 _CONNECTION_OPTIONS = (
-    click.option("--python", metavar="PATH", help="Python on other hosts; its bin is on PATH. Default: same as here."),
+    click.option(
+        "--python",
+        metavar="PATH",
+        help="Python on other hosts; its directory is put on PATH. Default: the same path as here.",
+    ),
     click.option("-p", "--ssh-port", type=click.IntRange(1, 65535), metavar="PORT", help="SSH port of other hosts."),
     click.option("-i", "--ssh-identity-file", metavar="FILE", help="Private key to log in to other hosts with."),
     click.option(
-        "--ssh-option", "ssh_options", multiple=True, metavar="K=V", help="As in ~/.ssh/config, and before it."
+        "--ssh-option",
+        "ssh_options",
+        multiple=True,
+        metavar="K=V",
+        help="An option as in ~/.ssh/config, over which it wins.",
     ),
-    click.option("--ssh-accept-new", is_flag=True, help="Accept, and write down, the keys of hosts never seen before."),
+    click.option(
+        "--ssh-accept-new",
+        is_flag=True,
+        help="Accept the keys of hosts never seen before, and add them to known_hosts.",
+    ),
 )
 
 
 def connection_options(command: Command) -> Command:
-    """Give a command the options that `ssh` reads."""
+    """Give a command the options that `ssh_options` reads."""
     for option in reversed(_CONNECTION_OPTIONS):
         command = option(command)
     return command
 
 
 def ssh_options(options: Mapping[str, Any], **more: Any) -> SshOptions:
-    """What the options that `reaching` gives say."""
+    """Return what the options of `connection_options` say; `more` are further members."""
     return SshOptions(
         port=options["ssh_port"],
         identity=options["ssh_identity_file"],
@@ -44,7 +56,7 @@ def ssh_options(options: Mapping[str, Any], **more: Any) -> SshOptions:
 
 
 def host_list(options: Mapping[str, Any]) -> list[Host]:
-    """What `--hosts` or `--hostfile` lists; nothing when neither is given.
+    """Return the hosts that `--hosts` or `--hostfile` lists; none when neither is given.
 
     Raises:
         UsageError: both are given, or what is given cannot be read or understood.

@@ -53,7 +53,8 @@ class Agent:
                 self._end_descendants(self._ending)
 
     def _signalled(self, signums: bytes) -> None:
-        # First: who ends us, such as a batch scheduler, ends our ranks at the same time, and that is no failure of theirs.
+        # First: who ends us, such as a batch scheduler, ends our ranks at the same time, and that is no failure of
+        # theirs.
         if any(signum != signal.SIGCHLD for signum in signums):
             self._launcher.lose()
         self._reap()
@@ -86,9 +87,11 @@ class Agent:
                 raise ValueError(f"{frame.kind!r} is not for an agent")
 
     def _greet(self, greeting: handshake.Greeting) -> None:
-        self._keeper = reserve_port()  # kept open until we leave
+        self._reservation = reserve_port()  # kept open until we leave
         self._launcher.send_raw(handshake.MAGIC)
-        self._launcher.send(Frame(FrameKind.HELLO, payload=handshake.describe_host(greeting, self._keeper).to_json()))
+        self._launcher.send(
+            Frame(FrameKind.HELLO, payload=handshake.describe_host(greeting, self._reservation).to_json())
+        )
         if greeting.keepalive:
             self._launcher.keep_alive(greeting.keepalive)
 

@@ -1,4 +1,4 @@
-"""What a rank of `distrun.run` executes: read the pickled call from one descriptor, write its result to another.
+"""The command of a rank of `distrun.run`: read the pickled call from one descriptor, write its result to another.
 
 It runs by its path and imports nothing of distrun before it has taken over the sys.path of the calling program.
 """
@@ -12,7 +12,12 @@ import traceback
 
 
 def main(call: int, result: int) -> None:
-    """Args: descriptors of the call, in memory shared by all ranks, and of this rank's pipe for the result."""
+    """Call the function and send its result, or what it raised.
+
+    Args:
+        call: descriptor of the call, in memory that all ranks share.
+        result: descriptor of this rank's pipe for the result.
+    """
     os.set_inheritable(call, False)
     os.set_inheritable(result, False)
     with open(f"/proc/self/fd/{call}", "rb") as memory:  # opened anew: the ranks share the descriptor's position
@@ -35,7 +40,7 @@ def _pickled(error: Exception) -> bytes:
 
     try:
         return bytes(cloudpickle.dumps(error))
-    except Exception:  # the caller gets its text
+    except Exception:  # then the caller gets the traceback as text only
         return b""
 
 

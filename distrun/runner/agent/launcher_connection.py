@@ -71,7 +71,8 @@ class LauncherConnection:
         self._unacknowledged -= count
 
     def keep_alive(self, silence: float) -> None:
-        """From now on, give the launcher up after so many seconds of silence, and speak often enough not to be given up."""
+        """From now on, give the launcher up after so many seconds of silence, and speak often enough not to be given
+        up."""
         self._keepalive = Keepalive(silence)
 
     def stay_in_touch(self) -> None:

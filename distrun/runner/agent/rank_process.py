@@ -1,4 +1,4 @@
-"""One rank as its agent sees it: a process in a session of its own, the pipes to it, and its end."""
+"""One rank as its agent sees it: a process in a session of its own, the pipes to and from it, and its end."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ class StartError(Exception):
 
 
 class RankProcess:
-    """A running rank. Its pipes are non-blocking and belong to the agent."""
+    """A running rank. Our ends of its pipes do not block."""
 
     def __init__(self, plan: AgentPlan, rank: RankPlan, function: int | None) -> None:
         """Start the rank.
 
         Args:
-            plan: what all ranks of the host share.
-            rank: what is its own.
+            plan: the part of the plan that all ranks of the host share.
+            rank: its own part.
             function: descriptor of the pickled function of `distrun.run`, None for an ordinary command.
 
         Raises:
@@ -42,7 +42,7 @@ class RankProcess:
         self.rank = rank.rank
         self.alive = True
         self.sources: dict[int, FrameKind] = {}
-        """Open descriptors to read from, and what is read there."""
+        """The open descriptors to read from, and the kind of frame for what is read there."""
         self.stdin: int | None = None
         theirs: list[int] = []
         try:
@@ -91,17 +91,17 @@ class RankProcess:
         return their_end
 
     def signal(self, signum: int) -> None:
-        """Send a signal to the rank's process group; until the rank is reaped its number means nobody else."""
+        """Send a signal to the rank's process group; until the rank is reaped, its process id is nobody else's."""
         if self.alive:
             with suppress(ProcessLookupError, PermissionError):
                 os.killpg(self.pid, signum)
                 if signum in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-                    os.killpg(self.pid, signal.SIGCONT)  # a stopped rank would hear of it only when continued
+                    os.killpg(self.pid, signal.SIGCONT)  # a stopped rank would act only when continued
 
     def reaped(self, returncode: int) -> None:
         """Take note that the process is gone and has been waited for."""
         self.alive = False
-        self._process.returncode = returncode  # or subprocess would wait for that number again
+        self._process.returncode = returncode  # or subprocess would wait for that process id again
 
     def close(self) -> None:
         """Close all pipes."""
@@ -118,14 +118,16 @@ class RankProcess:
 
 
 def waiting_bytes(descriptor: int) -> int:
-    """How many bytes a pipe holds at this moment."""
+    """Return the number of bytes that a pipe holds at this moment."""
     (count,) = struct.unpack("i", fcntl.ioctl(descriptor, termios.FIONREAD, bytes(4)))
     return int(count)
 
 
 def _before_exec(agent: int) -> None:
     descendants.die_with_parent(agent)
-    signal.signal(signal.SIGINT, signal.SIG_DFL)  # a background shell starts us with SIGINT ignored, and ranks need it
+    # Signals that are ignored, as by nohup or by a shell in the background, stay ignored; but these must end a rank.
+    for signum in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(signum, signal.SIG_DFL)
 
 
 def _explain(error: OSError, plan: AgentPlan) -> StartError:

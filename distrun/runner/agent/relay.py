@@ -1,4 +1,4 @@
-"""What ranks write on its way to the launcher, and the launcher's standard input on its way to a rank."""
+"""The output of ranks on its way to the launcher, and the launcher's standard input on its way to a rank."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class Relay:
     """Passes bytes on in both directions, and reads no more from the ranks than the launcher takes."""
 
     def __init__(self, loop: Loop, launcher: LauncherConnection) -> None:
-        """Args: the event loop; where output goes."""
+        """Args: the event loop; the launcher, which gets the output."""
         self._loop = loop
         self._launcher = launcher
         self._ranks: dict[int, RankProcess] = {}

@@ -1,4 +1,8 @@
-"""End what a dead agent has left behind on its host: `JOB AGENT` on stdin, and every process with that job is killed."""
+"""Ending what a dead agent has left behind on its host.
+
+The program reads `JOB AGENT` from stdin, the name of the job and the process id of the agent, and kills every process of
+that job, which it knows by the environment.
+"""
 
 from __future__ import annotations
 
@@ -9,20 +13,20 @@ from contextlib import suppress
 
 from distrun.runner.system.descendants import has_marker
 
-_PATIENCE = 5.0  # seconds of SIGKILL until we stop trying
+_TIMEOUT = 5.0  # seconds of SIGKILL until we stop trying
 _INTERVAL = 0.02
 
 
 def main() -> None:
-    """Read who is meant from stdin, and kill until nobody is left."""
+    """Read the job and the agent from stdin, and kill until no process is left."""
     job, agent = sys.stdin.readline().split()
-    give_up = time.monotonic() + _PATIENCE
+    give_up = time.monotonic() + _TIMEOUT
     while sweep(f"DISTRUN_JOB={job}", int(agent)) and time.monotonic() < give_up:
         time.sleep(_INTERVAL)  # a process may fork between being listed and being killed
 
 
 def sweep(marker: str, agent: int) -> int:
-    """SIGKILL every process with this `NAME=VALUE` in its environment, and the agent; returns how many there were."""
+    """SIGKILL every process with this `NAME=VALUE` in its environment, and the agent; return their number."""
     import psutil
 
     killed = 0

@@ -1,7 +1,6 @@
-"""An agent as the launcher sees it: two streams, a thread that reads one and a thread that writes the other.
+"""The launcher's end of an agent: two streams, a thread that reads one and a thread that writes the other.
 
-How an agent comes to life differs (`local_agent.py`, `ssh_agent.py`, `srun_agent.py`); from then on all are the same pair
-of streams.
+Agents are started in different ways (`local`, `ssh`, `srun`); from then on all are the same pair of streams.
 """
 
 from __future__ import annotations
@@ -23,37 +22,37 @@ class AgentProcess(Protocol):
     """A started agent: the one interface that each way of starting one implements."""
 
     keepalive: float | None
-    """Seconds without a word after which the agent is given up, and gives us up; None = it cannot be cut off."""
+    """Seconds of silence after which the agent counts as gone, and the launcher for the agent; None = never."""
 
     @property
     def host_info(self) -> HostInfo:
-        """What it says of its host. That of this host looks only when asked, as not every job needs to know."""
+        """The addresses and ports of its host. The agent of this host looks only when asked: not every job needs them."""
 
     @property
     def pid(self) -> int:
         """The agent's process id, on its host."""
 
     def read(self) -> bytes:
-        """The next bytes of the agent's frames; none when it is gone.
+        """Return the next bytes of the agent's frames, none when it is gone.
 
         Raises:
             LaunchError: it counts as gone.
         """
 
     def write(self, data: bytes) -> None:
-        """Send the agent frames, all of these bytes; raises OSError when it is gone."""
+        """Send frames to the agent. Raises OSError when it is gone."""
 
     def end_of_life(self) -> tuple[str, int]:
-        """Wait for the agent's end; returns how it ended in words, and the exit status that stands for it."""
+        """Wait for the agent's end; return how it ended in words, and the exit status that stands for it."""
 
     def kill(self) -> None:
         """End the agent at once."""
 
     def clean_up(self, pids: set[int]) -> None:
-        """End what is left of a dead agent's descendants, as far as they can be reached from here.
+        """End what is left of a dead agent's descendants, as far as it can be reached from here.
 
         Args:
-            pids: the process ids its ranks had.
+            pids: the process ids that its ranks had.
         """
 
     def close(self) -> None:
@@ -61,26 +60,31 @@ class AgentProcess(Protocol):
 
 
 class AgentObserver(Protocol):
-    """Who is told what ranks say and become."""
+    """The receiver of what agents report. Their threads call it."""
 
     def output(self, agent: AgentClient, frame: Frame) -> None:
-        """A rank has written something; whoever deals with it acknowledges it to the agent."""
+        """Take what a rank has written, and acknowledge it to the agent when it is printed."""
 
     def result(self, frame: Frame) -> None:
-        """A piece of a rank's result."""
+        """Take a piece of a rank's result."""
 
     def reports_lost_peer(self, rank: int) -> bool:
-        """Whether the rank's last words say that it ended for the loss of a peer."""
+        """Whether the end of a rank's stderr says that it ended because it lost a peer."""
 
     def post(self, event: events.Event) -> None:
-        """Something the decider must know."""
+        """Take an event for the decider."""
 
 
 class AgentClient:
-    """The launcher's end of one agent."""
+    """One agent, with its two threads."""
 
     def __init__(self, host: str, process: AgentProcess, observer: AgentObserver) -> None:
-        """Takes over the process; the threads start with `start`."""
+        """
+        Args:
+            host: its host.
+            process: the agent, which this object owns from now on.
+            observer: is told what it reports, once `start` was called.
+        """
         self.host = host
         self.process = process
         self.pids: set[int] = set()
@@ -95,7 +99,7 @@ class AgentClient:
         ]
 
     def start(self) -> None:
-        """Begin to listen and to speak."""
+        """Begin to read and to write."""
         for thread in self._threads:
             thread.start()
 
@@ -106,23 +110,24 @@ class AgentClient:
         self.send(Frame(FrameKind.PLAN, payload=plan.to_json()))
 
     def send(self, frame: Frame) -> None:
-        """Have a frame written to the agent; never blocks."""
+        """Send the agent a frame; never blocks."""
         self._outbox.put(frame)
 
     def acknowledge(self, count: int) -> None:
-        """Some output has been dealt with. For one thread; tells the agent only when it has become worth a frame."""
+        """Acknowledge output that has been printed. For one thread; waits until it is worth a frame."""
         self._unacknowledged += count
         if self._unacknowledged >= WINDOW // 8:
             self.send(Frame.number(FrameKind.ACK, self._unacknowledged))
             self._unacknowledged = 0
 
     def send_stdin(self, rank: int, data: bytes) -> None:
-        """Pass on a piece of standard input, none meaning its end; blocks until the rank has taken the piece before."""
+        """Send a rank a piece of standard input, an empty one at its end; blocks until the rank has taken the piece
+        before."""
         self._stdin_taken.acquire()
         self.send(Frame(FrameKind.STDIN, rank, data))
 
     def kill(self) -> None:
-        """End the agent at once; its descendants are `clean_up`'s business."""
+        """End the agent at once; its descendants are the business of `clean_up`."""
         self.process.kill()
 
     def clean_up(self) -> None:
@@ -130,7 +135,7 @@ class AgentClient:
         self.process.clean_up(self.pids)
 
     def close(self) -> None:
-        """Forget the agent, which must be dead: join the threads and close the streams."""
+        """Join the threads and close the streams of an agent that is dead."""
         self._outbox.put(None)
         for thread in self._threads:
             thread.join()
@@ -140,11 +145,11 @@ class AgentClient:
         while (frame := self._next_frame()) is not None:
             try:
                 self.process.write(frame.encode())
-            except OSError:  # the agent is gone; the reader tells
+            except OSError:  # the agent is gone, which the reading thread reports
                 return
 
     def _next_frame(self) -> Frame | None:
-        """What to send next; when there is nothing for a while, a sign of life."""
+        """Wait for the next frame to send; when there is none for a while, send a sign of life."""
         silence = self.process.keepalive
         try:
             return self._outbox.get(timeout=None if silence is None else silence / PER_SILENCE)
@@ -161,7 +166,7 @@ class AgentClient:
                         farewell = events.AgentGone(self.host, *map(int, frame.payload.split()))
                     else:
                         self._report(frame)
-        except Exception as error:  # whatever it is, a reader that dies in silence would leave the job hanging
+        except Exception as error:  # any at all: a reader that dies without a word would leave the job hanging
             self.process.kill()
             farewell = events.AgentLost(self.host, str(error) if isinstance(error, LaunchError) else repr(error))
         how, status = self.process.end_of_life()

@@ -1,4 +1,4 @@
-"""Reaching all remote hosts at once: a few threads, and a report for each host to the one decider."""
+"""Starting the agents of all remote hosts at once: a few threads, and an event for each host."""
 
 from __future__ import annotations
 
@@ -17,21 +17,26 @@ class Starter(Protocol):
     """A way to start agents on other hosts. Its methods are called by many threads."""
 
     def start(self, plan: AgentPlan) -> tuple[AgentProcess, str]:
-        """Start one; returns it and a note for the user, perhaps empty.
+        """Start the agent of a host; return it and a remark for the user, perhaps empty.
 
         Raises:
             HostError: the host cannot be used.
         """
 
     def close(self) -> None:
-        """Let go of what several agents share; they are all gone."""
+        """Close what several agents share; they are all gone."""
 
 
 class Connector:
     """Starts the agents of remote hosts. Each becomes a `HostReady` or a `HostRefused`."""
 
     def __init__(self, plans: Iterable[AgentPlan], starter: Starter, post: Callable[[events.Event], None]) -> None:
-        """Args: the remote hosts' parts of the plan; how to start an agent; who is told."""
+        """
+        Args:
+            plans: the remote hosts' parts of the plan.
+            starter: starts agents, and is closed with this object.
+            post: is given the events, by several threads.
+        """
         self._starter = starter
         self._post = post
         self._plans = list(plans)
@@ -44,12 +49,12 @@ class Connector:
         start_for_each(self._connect, self._plans, "connect")
 
     def take(self, host: str) -> AgentProcess:
-        """The agent of a host that is ready; the caller owns it from now on."""
+        """Hand over the agent of a host that is ready; the caller owns it from now on."""
         with self._lock:
             return self._ready.pop(host)
 
     def close(self) -> None:
-        """Connect to no more hosts, and let go of every agent that nobody has taken, now or when it comes."""
+        """Connect to no more hosts, and close every agent that nobody has taken, now or when it is ready."""
         with self._lock:
             self._cancelled.set()
             left = list(self._ready.values())
@@ -66,7 +71,7 @@ class Connector:
         except HostError as error:
             self._post(events.HostRefused(plan.host, str(error)))
             return
-        except Exception as error:  # whatever it is, a host nobody reports on would leave the job waiting
+        except Exception as error:  # any at all: a host without an event would leave the job waiting
             self._post(events.HostRefused(plan.host, repr(error)))
             return
         with self._lock:

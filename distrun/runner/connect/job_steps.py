@@ -1,8 +1,8 @@
 """Running a module of ours on another node of our Slurm allocation, in a job step of one task.
 
-srun passes on what it reads and what the task writes as it is, though only with --unbuffered: otherwise it waits for ends of
-lines, and frames have none. A step shares the cores, the memory and the GPUs of the allocation with other steps (--overlap),
-and is bound to none of them. The task's stdin closes when its srun ends.
+srun passes on what it reads and what the task writes as it is, though only with --unbuffered: otherwise it waits for
+ends of lines, and frames have none. A step shares the cores, the memory and the GPUs of the allocation with other steps
+(--overlap), and is bound to none of them. The task's stdin closes when its srun ends.
 """
 
 from __future__ import annotations
@@ -159,9 +159,8 @@ class JobStep:
             return f"srun cannot start the agent: {refusal}"
         said = self.slurm_error()
         if "execve()" in said:
-            return explain_failed_start(
-                NOT_FOUND, said, self.python
-            )  # as a shell has it; Slurm's own number says nothing
+            # As a shell would have it; the status of srun says nothing.
+            return explain_failed_start(NOT_FOUND, said, self.python)
         return explain_failed_start(status, output.decode(errors="replace") + self.stderr(), self.python)
 
     def with_slurm_error(self, reason: str) -> str:

@@ -1,6 +1,6 @@
-"""Known hosts: which keys a host is known by, read from the files of OpenSSH. Pure; one function appends a key.
+"""The keys that hosts are known by, read from the files of OpenSSH; a new key is appended.
 
-paramiko has a reader of its own. It fails on markers, knows no patterns, and cannot tell where a key was written down.
+paramiko has a reader of its own, but it fails on markers, knows no patterns, and cannot tell where a key was found.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from pathlib import Path
 
 @dataclass(frozen=True)
 class KnownKey:
-    """A host key somebody wrote down."""
+    """A host key in one of the files."""
 
     type: str
     """`ssh-ed25519`, as the file has it."""
@@ -29,12 +29,12 @@ class KnownKey:
 
 
 def name_of(hostname: str, port: int) -> str:
-    """How known_hosts files call a host: `worker-1`, or `[worker-1]:2222` on another port than 22."""
+    """Return the name of a host in known_hosts files: `worker-1`, or `[worker-1]:2222` for another port than 22."""
     return hostname if port == 22 else f"[{hostname}]:{port}"
 
 
 def lookup(name: str, files: Iterable[str]) -> list[KnownKey]:
-    """The keys that files hold for a host, in their order. A file that cannot be read holds none.
+    """Return the keys that files hold for a host, in their order. A file that cannot be read holds none.
 
     Args:
         name: as `name_of` makes it.
@@ -56,12 +56,12 @@ def lookup(name: str, files: Iterable[str]) -> list[KnownKey]:
 
 
 def fingerprint(blob: bytes) -> str:
-    """A key as ssh shows it to people: `SHA256:9kf3...`."""
+    """Return the fingerprint of a key, as ssh shows it to people: `SHA256:9kf3...`."""
     return "SHA256:" + base64.b64encode(hashlib.sha256(blob).digest()).decode().rstrip("=")
 
 
 def append(name: str, type: str, blob: bytes, file: str) -> None:
-    """Write a key down. Raises OSError."""
+    """Append a key to a file. Raises OSError."""
     path = Path(file)
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     line = f"{name} {type} {base64.b64encode(blob).decode()}\n"
@@ -73,7 +73,7 @@ def append(name: str, type: str, blob: bytes, file: str) -> None:
 
 @lru_cache(maxsize=8)
 def _lines(file: str, changed: int) -> list[tuple[int, list[str]]]:
-    """The lines that hold a key, with their numbers: read once for all hosts of a launch."""
+    """Return the lines that hold a key, with their numbers. The cache makes it one reading for all hosts of a launch."""
     lines = enumerate(Path(file).read_text(errors="replace").splitlines(), 1)
     return [(number, words) for number, line in lines if len(words := line.split()) >= 3 and words[0][0] != "#"]
 
@@ -106,7 +106,7 @@ def _matches(patterns: str, name: str) -> bool:
 
 
 def _glob(pattern: str) -> str:
-    """OpenSSH knows * and ?; brackets stand for themselves, as in [worker-1]:2222."""
+    """Return a pattern of OpenSSH for `fnmatch`: brackets stand for themselves, as in [worker-1]:2222."""
     return pattern.replace("[", "[[]")
 
 

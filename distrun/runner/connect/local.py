@@ -39,16 +39,16 @@ class LocalAgentProcess:
             LaunchError: this Python cannot be started.
         """
         self._greeting = Greeting(0.0, plan.wdir, plan.ports)
-        self._keeper: socket.socket | None = None
+        self._reservation: socket.socket | None = None
         self._spare = set() if marker else _children()
         self._marker = marker
         self._program = LocalProgram(AGENT)
 
     @functools.cached_property
     def host_info(self) -> HostInfo:
-        """What there is to say of this host; the port for the rendezvous is kept by this process."""
-        self._keeper = reserve_port()
-        return replace(handshake.describe_host(self._greeting, self._keeper), pid=self.pid)
+        """The addresses and ports of this host; this process reserves the port for the rendezvous."""
+        self._reservation = reserve_port()
+        return replace(handshake.describe_host(self._greeting, self._reservation), pid=self.pid)
 
     @property
     def pid(self) -> int:
@@ -79,16 +79,17 @@ class LocalAgentProcess:
         give_up = time.monotonic() + _CLEAN_UP_TIMEOUT
         while time.monotonic() < give_up:
             meant = descendants.signal_all(signal.SIGKILL, spare=self._spare, marker=self._marker)
-            # One that is just exiting shows no environment any more, so it is not meant, and cannot be collected yet.
+            # A process that is just exiting has no environment any more, so it is not meant, and cannot be collected
+            # yet.
             exiting = [pid for pid in {*meant, *pids} if descendants.reap(pid) == (0, 0)]
             if not meant and not exiting:
                 return
             time.sleep(_CLEAN_UP_INTERVAL)  # SIGKILL is under way, and no event tells when adopted orphans are gone
 
     def close(self) -> None:
-        """Close the pipes, and let go of the port."""
-        if self._keeper is not None:
-            self._keeper.close()
+        """Close the pipes and the reservation of the port."""
+        if self._reservation is not None:
+            self._reservation.close()
         self._program.close()
 
 

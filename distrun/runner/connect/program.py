@@ -1,8 +1,8 @@
 """Running a module of ours, such as the agent or the doctor's probe, and talking to it on its standard streams.
 
 On this machine the module runs in a child process (`LocalProgram`), on another host behind an SSH channel
-(`ssh_program.SshProgram`) or in a job step of Slurm (`job_steps.JobStep`). Whoever talks to it sees a `Program`, and need
-not know which.
+(`ssh_program.SshProgram`) or in a job step of Slurm (`job_steps.JobStep`). Whoever talks to it sees a `Program`, and
+need not know which.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """One SSH connection, from a route to an authenticated transport; whatever goes wrong becomes a sentence with a remedy.
 
-The host's key is checked before anything is proved to it. SshConnections to jump hosts are shared by all hosts behind them:
-a hundred at once would be more than an sshd accepts from strangers (`MaxStartups`).
+The host's key is checked before we log in. Connections to jump hosts are shared by all hosts behind them: a hundred at
+once would be more than an sshd accepts before they have logged in (`MaxStartups`).
 """
 
 from __future__ import annotations
@@ -21,20 +21,20 @@ from distrun.runner.connect import known_hosts
 from distrun.runner.planning.ssh_config import Route
 from distrun.runner.protocol.handshake import HostError
 
-with warnings.catch_warnings():  # of cryptography, about ciphers that nobody asked for
+with warnings.catch_warnings():  # by cryptography, about outdated ciphers that paramiko names and nobody asked for
     warnings.simplefilter("ignore")
     import paramiko
     from paramiko.ssh_exception import SSHException
 
 _DEFAULT_KEYS = ("id_ed25519", "id_ecdsa", "id_rsa")
-_RSA = ("rsa-sha2-512", "rsa-sha2-256")  # the signatures that go with a key of type ssh-rsa
+_RSA = ("rsa-sha2-512", "rsa-sha2-256")  # the signature algorithms of a key of type ssh-rsa
 _FAMILIES = {"inet": socket.AF_INET, "inet6": socket.AF_INET6}
 
 logging.getLogger("paramiko").addHandler(logging.NullHandler())  # or its tracebacks would be printed on our stderr
 
 
 class SshConnections:
-    """Makes connections for one launch. Its methods may be called by many threads."""
+    """Makes the connections of one launch. Its methods may be called by many threads."""
 
     def __init__(self) -> None:
         self._jumps: dict[Route, paramiko.Transport | HostError] = {}
@@ -43,10 +43,10 @@ class SshConnections:
         self._keys: dict[str, paramiko.PKey] = {}
 
     def connect(self, route: Route) -> paramiko.Transport:
-        """An authenticated connection.
+        """Return a new authenticated connection.
 
         Raises:
-            HostError: there is none to be had.
+            HostError: the host cannot be reached, its key is refused, or it does not let us log in.
         """
         sock = self._socket(route)
         try:
@@ -117,7 +117,8 @@ class SshConnections:
             if jump not in self._jumps:
                 try:
                     self._jumps[jump] = self.connect(jump)
-                except HostError as error:  # the hosts behind it need not wait for that again, one after the other
+                except HostError as error:
+                    # Kept, or each host behind it would wait for the same failure again, one after the other.
                     self._jumps[jump] = error
             found = self._jumps[jump]
         if isinstance(found, HostError):
@@ -150,7 +151,7 @@ class SshConnections:
             raise HostError(_explain_login(route, tried, allowed))
 
     def _identities(self, route: Route, tried: list[str]) -> list[tuple[paramiko.PKey, str]]:
-        """The keys to try, in order: named files, the agent's, the usual files."""
+        """Return the keys to try, in order: those of named files, those of ssh-agent, those of the usual files."""
         agents = _agent_keys() if route.use_agent else []
         home = os.path.expanduser("~")
         usual = [os.path.join(home, ".ssh", name) for name in _DEFAULT_KEYS]
@@ -160,12 +161,12 @@ class SshConnections:
         return [*self._load_all(route.identities, tried), *agents, *self._load_all(usual, tried)]
 
     def _load_all(self, paths: Iterable[str], tried: list[str]) -> list[tuple[paramiko.PKey, str]]:
-        """The keys in these files; what cannot be read is noted as tried."""
+        """Return the keys in these files; a file that cannot be read is noted in `tried`."""
         found = []
         for path in paths:
             try:
                 found.append((self._load(path), path))
-            except Exception as error:  # paramiko and cryptography have many
+            except Exception as error:  # of many types, from paramiko and from cryptography
                 tried.append(f"{path} ({_explain_key(error)})")
         return found
 
@@ -177,7 +178,7 @@ class SshConnections:
 
 
 def _methods(transport: paramiko.Transport, user: str) -> list[str]:
-    """The ways to log in that a host offers; asking for them is an attempt to log in without any proof."""
+    """Return the ways to log in that a host offers; the way to ask is to try to log in without any."""
     try:
         transport.auth_none(user)
     except paramiko.BadAuthenticationType as error:
@@ -188,7 +189,7 @@ def _methods(transport: paramiko.Transport, user: str) -> list[str]:
 
 
 def check_host_key(route: Route, type: str, blob: bytes, known: list[known_hosts.KnownKey]) -> None:
-    """Accept or refuse the key a host shows; writes down a new one if the route says so.
+    """Accept or refuse the key that a host shows; a new one is added to known_hosts if the route says so.
 
     Raises:
         HostError: the key is refused.
@@ -210,7 +211,7 @@ def check_host_key(route: Route, type: str, blob: bytes, known: list[known_hosts
             f"why it changed: {remove} && {accept}"
         )
     if route.strict == "accept-new":
-        _write_down(route.key_name, type, blob, file)
+        _remember(route.key_name, type, blob, file)
         return
     raise HostError(
         f"its host key {shown} is not known; if that is the right one: {accept}; or give --ssh-accept-new to accept "
@@ -218,7 +219,7 @@ def check_host_key(route: Route, type: str, blob: bytes, known: list[known_hosts
     )
 
 
-def _write_down(name: str, type: str, blob: bytes, file: str) -> None:
+def _remember(name: str, type: str, blob: bytes, file: str) -> None:
     try:
         known_hosts.append(name, type, blob, file)
     except OSError as error:
@@ -226,14 +227,14 @@ def _write_down(name: str, type: str, blob: bytes, file: str) -> None:
 
 
 def _keyscan(route: Route) -> str:
-    """The command that prints a host's key as known_hosts wants it; behind a jump host it has to run there."""
+    """Return the command that prints a host's key in the format of known_hosts; behind a jump host it has to run there."""
     port = f"-p {route.port} " if route.port != 22 else ""
     command = f"ssh-keyscan {port}{shlex.quote(route.hostname)}"
     return command if route.jump is None else f"ssh {shlex.quote(route.jump.name)} {command}"
 
 
 def _open(route: Route) -> socket.socket:
-    """Like `socket.create_connection`, for one family if need be."""
+    """Connect like `socket.create_connection`, to addresses of one family if the route says so."""
     family = _FAMILIES.get(route.family, socket.AF_UNSPEC)
     last: OSError | None = None
     for kind, type, protocol, _, address in socket.getaddrinfo(route.hostname, route.port, family, socket.SOCK_STREAM):
@@ -250,7 +251,7 @@ def _open(route: Route) -> socket.socket:
 
 
 def _through_command(command: str) -> socket.socket:
-    """A socket to the standard input and output of a ProxyCommand, in a session that Ctrl-C does not reach."""
+    """Return a socket to the stdin and stdout of a ProxyCommand, in a session of its own that Ctrl-C does not reach."""
     ours, theirs = socket.socketpair()
     with theirs:
         subprocess.Popen(
@@ -310,6 +311,6 @@ def _explain_key(error: Exception) -> str:
 
 
 def with_timeout(route: Route, timeout: float) -> Route:
-    """The route with at most this much time for each step."""
+    """Return the route with at most this many seconds for each step."""
     jump = None if route.jump is None else with_timeout(route.jump, timeout)
     return replace(route, timeout=min(route.timeout, timeout), jump=jump)

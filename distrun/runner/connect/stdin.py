@@ -1,4 +1,4 @@
-"""Standard input of the launcher on its way to one rank."""
+"""The launcher's standard input on its way to one rank."""
 
 from __future__ import annotations
 
@@ -10,8 +10,7 @@ from distrun.runner.protocol.frames import CHUNK
 
 
 def forward(agent: AgentClient, rank: int, descriptor: int = 0) -> None:
-    """Start a thread that passes a descriptor's bytes and its end to a rank. It dies with the process: nothing can wake
-    a thread that reads a terminal, and nobody waits for it."""
+    """Start a thread that passes what can be read from a descriptor, and its end, to a rank."""
 
     def pump() -> None:
         while True:
@@ -23,4 +22,5 @@ def forward(agent: AgentClient, rank: int, descriptor: int = 0) -> None:
             if not data:
                 return
 
+    # A daemon, which dies with the process: nothing can wake a thread that reads a terminal.
     threading.Thread(target=pump, name="distrun stdin", daemon=True).start()

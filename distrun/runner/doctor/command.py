@@ -19,16 +19,16 @@ _SETTINGS = {"help_option_names": ["-h", "--help"], "max_content_width": 120}
     "-H",
     "--hosts",
     metavar="LIST",
-    help="Hosts, as for a job; slots are ignored. Default: the scheduler's, or this one.",
+    help="Hosts, as for a job; slots are ignored. Default: the scheduler's allocation, else this machine.",
 )
-@click.option("-hostfile", "--hostfile", metavar="FILE", help="Hosts in a file, one per line.")
+@click.option("-hostfile", "--hostfile", metavar="FILE", help="Read the hosts from a file, one per line.")
 @click.option(
     "--launcher",
     type=click.Choice(["ssh", "srun"]),
-    help="What reaches other hosts. Default: srun within a Slurm allocation, else ssh.",
+    help="The program that reaches other hosts. Default: srun within a Slurm allocation, else ssh.",
 )
 @click.option("--network", metavar="LIST", help="Interfaces or subnets that ranks may use: eth1,10.0.0.0/8.")
-@click.option("--wdir", metavar="DIR", help="Working directory of the ranks. Default: this one, on every host.")
+@click.option("--wdir", metavar="DIR", help="Working directory of the ranks. Default: the current one, on every host.")
 @connection_options
 @click.option(
     "--start-timeout",
@@ -37,12 +37,12 @@ _SETTINGS = {"help_option_names": ["-h", "--help"], "max_content_width": 120}
     metavar="S",
     help="Seconds each host may take to be reached and to answer. Default: 60.",
 )
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object, whose members keep their meaning.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object, whose format is stable.")
 def doctor(**options: Any) -> int:
-    """Find out why a job would not start, or be slow: distrun doctor -H a,b
+    """Find out why a job would not start, or would be slow: distrun doctor -H a,b
 
-    Each host is examined step by step, from its name to its GPUs, and the network between all of them is measured. What
-    fails is told with the reason, the command to see it by hand, and the remedy. The exit status is 0 when all is well,
+    Each host is examined step by step, from its name to its GPUs, and the network between all hosts is measured. Every
+    failure is reported with its reason, a command that shows it, and the remedy. The exit status is 0 when all is well,
     1 when something failed and 2 when the command line cannot be understood.
     """
     from distrun.runner.doctor.run import run
@@ -61,7 +61,7 @@ def doctor(**options: Any) -> int:
 
 
 def _progress() -> AbstractContextManager[Any]:
-    """On a terminal, a line on stderr that tells what is going on, and vanishes."""
+    """Return a context with, on a terminal, a line on stderr that shows what is going on and vanishes."""
     if not sys.stderr.isatty():
         return nullcontext()
     from rich.console import Console

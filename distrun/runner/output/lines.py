@@ -1,7 +1,7 @@
-"""From the bytes of many ranks to tidy lines on one console: splitting, tagging, and who may go on whose line.
+"""From the bytes of many ranks to tidy lines on one console: splitting, tagging, and continuing unfinished lines.
 
-Only bytes are handled, so what is not UTF-8 passes unharmed. A line ends with LF, CR LF or CR (progress bars); one that
-grows beyond `LONGEST` is passed on in pieces, so a line of any length costs no more memory than that.
+Only bytes are handled, so text that is not UTF-8 passes unharmed. A line ends with LF, CR LF or CR (progress bars); one
+that grows beyond `LONGEST` is passed on in pieces, so a line of any length costs no more memory than that.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ _CLEAR_TO_END_OF_LINE = b"\x1b[K"
 
 
 class LineSplitter:
-    """Cuts one stream of one rank into pieces that end where a line does."""
+    """Cuts one stream of one rank into lines; a line that is too long comes in several pieces."""
 
     def __init__(self) -> None:
         self._partial = bytearray()
@@ -26,7 +26,7 @@ class LineSplitter:
         return bool(self._partial)
 
     def feed(self, data: bytes) -> list[bytes]:
-        """The pieces that are complete now."""
+        """Return the pieces that are complete now."""
         self._partial += data
         if len(data) < LONGEST and b"\n" not in data and b"\r" not in data and len(self._partial) < LONGEST:
             return []  # a long line in small pieces: do not look at its beginning again and again
@@ -38,14 +38,14 @@ class LineSplitter:
         return pieces
 
     def flush(self) -> bytes:
-        """Give up waiting for the end of the line: its beginning."""
+        """Return the beginning of a line whose end is no longer waited for."""
         partial = bytes(self._partial)
         self._partial.clear()
         return partial
 
 
 class Console:
-    """One place where output appears, perhaps of several streams, with a cursor that somebody's line may be at."""
+    """One place where output appears, perhaps that of several streams, and whose line its cursor is on."""
 
     def __init__(self, is_terminal: bool = False) -> None:
         self._is_terminal = is_terminal
@@ -53,7 +53,8 @@ class Console:
         self._last_byte = b"\n"
 
     def compose(self, writer: object, tag: bytes, pieces: list[bytes]) -> bytes:
-        """The bytes that show a writer's pieces: each line with its tag, except where the writer's own line goes on."""
+        """Return the bytes that show a writer's pieces: each line with its tag, except where the writer's own line goes
+        on."""
         out = []
         for piece in pieces:
             out += [self._prefix(writer, tag, piece), piece]
@@ -61,7 +62,7 @@ class Console:
         return b"".join(out)
 
     def end_line(self) -> bytes:
-        """The bytes that bring the cursor to the beginning of a line."""
+        """Return the bytes that bring the cursor to the beginning of a line."""
         needed = self._last_byte != b"\n"
         self._last_byte = b"\n"
         return b"\n" if needed else b""

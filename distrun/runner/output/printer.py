@@ -1,6 +1,6 @@
-"""All that the launcher prints goes through one thread, so that a blocked terminal blocks nobody else.
+"""The one thread that prints, so that a blocked terminal blocks nothing else.
 
-Its queue needs no bound of its own: an agent sends no more than a window of output that is not acknowledged.
+Its queue needs no bound of its own: an agent sends no more than a window of unacknowledged output.
 """
 
 from __future__ import annotations
@@ -16,23 +16,22 @@ from distrun.runner.output.lines import Console, LineSplitter
 from distrun.runner.output.sinks import RankFiles, Sink
 from distrun.runner.supervision import events
 
-PARTIAL_LINE_TIMEOUT = (
-    0.1  # seconds an unfinished line, such as the prompt of a debugger, is held back before it is shown
-)
+# Seconds for which an unfinished line, such as the prompt of a debugger, is held back before it is shown.
+PARTIAL_LINE_TIMEOUT = 0.1
 
 _COLOURS = {"stdout": b"36", "stderr": b"31"}
 
 
 @dataclass(frozen=True)
 class Style:
-    """How output is to look."""
+    """The looks of the output."""
 
     tags: bool = True
     """Whether each line begins with the rank that wrote it."""
     ranks: frozenset[int] | None = None
-    """The ranks shown; None = all."""
+    """The ranks whose output is shown; None = all."""
     prompts: bool = False
-    """Whether unfinished lines are shown after a moment even when no terminal is there to show them."""
+    """Whether unfinished lines are shown after a moment even where no terminal shows them."""
 
 
 @dataclass(frozen=True)
@@ -49,7 +48,7 @@ class _Last:
 
 
 class Printer:
-    """The thread that prints: what ranks write, and what the launcher has to say."""
+    """Prints what ranks write and what the launcher has to say, in a thread of its own."""
 
     def __init__(
         self,
@@ -59,7 +58,13 @@ class Printer:
         files: RankFiles | None = None,
         post: Callable[[events.Event], None] = lambda event: None,
     ) -> None:
-        """Args: where to print; how; where to keep all output besides; who is told when printing fails or is done."""
+        """
+        Args:
+            stdout, stderr: where to print.
+            style: how output is to look.
+            files: where to keep all output besides.
+            post: is told when printing fails or is done, by the printing thread.
+        """
         self._sinks = {"stdout": stdout, "stderr": stderr}
         self._style = style
         self._files = files
@@ -85,7 +90,8 @@ class Printer:
         self._queue.put(self._coloured("stderr", b"2", text.encode(errors="surrogateescape")))
 
     def close(self, failure_report: str | None = None) -> None:
-        """Print what is left, unfinished lines too, and last the story; then post `Printed` and end; never blocks."""
+        """Print what is left, unfinished lines too, and the failure report last; then post `Printed` and end; never
+        blocks."""
         self._queue.put(_Last(failure_report))
 
     def _run(self) -> None:
@@ -105,7 +111,7 @@ class Printer:
             self._post(events.Printed())
 
     def _next(self) -> _Output | bytes | _Last:
-        """The next item; meanwhile lines that have been unfinished for too long are shown."""
+        """Wait for the next item, and meanwhile show lines that have been unfinished for too long."""
         while self._held_since:
             wait = min(self._held_since.values()) + PARTIAL_LINE_TIMEOUT - time.monotonic()
             try:
@@ -130,7 +136,7 @@ class Printer:
     def _keep(self, files: RankFiles, item: _Output) -> None:
         try:
             files.write(item.rank, item.stream, item.data)
-        except OSError as error:  # the disk is full: the training matters more than its copy
+        except OSError as error:  # the disk is full, say: the training matters more than a copy of its output
             self._files = None
             self._write("stderr", f"distrun: --output-dir is no longer written: {error.strerror}\n".encode())
 
@@ -143,7 +149,7 @@ class Printer:
         self._write("stderr", self._consoles["stderr"].end_line() + line + b"\n")
 
     def _finish_lines(self) -> None:
-        """Show every beginning of a line, and with tags, which stand for whole lines, its end too."""
+        """Show every unfinished line; with tags, which stand for whole lines, end it too."""
         for key, splitter in self._splitters.items():
             if splitter.has_partial:
                 self._show(key, [splitter.flush()])

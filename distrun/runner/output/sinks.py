@@ -1,4 +1,4 @@
-"""Where printed bytes go: a descriptor, a text stream of Python, files per rank."""
+"""The places where printed bytes go: a descriptor, a text stream of Python, a file per rank."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from distrun.errors import UsageError
 
 
 class Sink(Protocol):
-    """Something bytes can be printed on."""
+    """A place where bytes can be printed."""
 
     @property
     def is_terminal(self) -> bool:
@@ -20,10 +20,10 @@ class Sink(Protocol):
 
     @property
     def identity(self) -> object:
-        """Equal for two sinks whose output appears in the same place."""
+        """A key that is equal for two sinks whose output appears in the same place."""
 
     def write(self, data: bytes) -> None:
-        """Write all of it; blocks as long as the reader does not read. Raises OSError when there is none."""
+        """Write all of the data; blocks while the reader does not read. Raises OSError when there is no reader."""
 
 
 class DescriptorSink:
@@ -38,7 +38,7 @@ class DescriptorSink:
             self.identity = (status.st_dev, status.st_ino)
 
     def write(self, data: bytes) -> None:
-        """Write all of it, also when somebody has made the descriptor non-blocking."""
+        """Write all of the data, even if another process has made the descriptor non-blocking."""
         rest = memoryview(data)
         while rest:
             try:
@@ -57,7 +57,7 @@ class TextSink:
         self.identity: object = id(stream)
 
     def write(self, data: bytes) -> None:
-        """Write it as text; what is not text there appears as backslash escapes."""
+        """Write the data as text; bytes that the stream cannot show appear as backslash escapes."""
         encoding = getattr(self._stream, "encoding", None) or "utf-8"
         text = data.decode(errors="backslashreplace")
         self._stream.write(text.encode(encoding, "backslashreplace").decode(encoding))
@@ -65,9 +65,9 @@ class TextSink:
 
 
 class RankFiles:
-    """DIR/rank.<padded>/stdout and stderr: all that each rank wrote, byte for byte."""
+    """DIR/rank.N/stdout and stderr: everything that each rank wrote, byte for byte."""
 
-    _MOST_OPEN = 256
+    _MAX_OPEN = 256
 
     def __init__(self, directory: Path, size: int) -> None:
         """Create the directories and empty the files.
@@ -89,7 +89,7 @@ class RankFiles:
             ) from None
 
     def path(self, rank: int, stream: str) -> Path:
-        """The file of one stream of one rank."""
+        """Return the file of one stream of one rank."""
         return self.directory / f"rank.{rank:0{self._width}}" / stream
 
     def write(self, rank: int, stream: str, data: bytes) -> None:
@@ -97,7 +97,7 @@ class RankFiles:
         path = self.path(rank, stream)
         file = self._open.pop(path, None)
         if file is None:
-            if len(self._open) >= self._MOST_OPEN:
+            if len(self._open) >= self._MAX_OPEN:
                 self._open.pop(next(iter(self._open))).close()
             file = path.open("ab", buffering=0)
         self._open[path] = file  # the most recently used comes last

@@ -1,1 +1,8 @@
-"""."""
+"""The words that launcher and agent exchange, and nothing about who says them when.
+
+`frames` is the envelope: a kind, a rank and some bytes, on the stdin and stdout of a program of ours. `handshake` holds
+the first frames between the launcher and a program on another host, and the judgement whether the two fit together.
+`keepalive` notices a connection that was cut without a word, and `exits` is the end of a rank as it travels from agent
+to launcher. Everything above (agents, `connect`, `supervision`) speaks these words; nothing here reads or writes a
+descriptor.
+"""

@@ -1,16 +1,17 @@
-"""How a rank ended: exit code or signal, whether the kernel ran out of memory, and which of several ends to blame."""
+"""The end of a rank: its exit code or signal, whether memory ran out, and which of several ends is the root cause."""
 
 from __future__ import annotations
 
 import signal
 from dataclasses import dataclass
 
-NOT_FOUND = 127  # exit status of a command that does not exist, as in a shell
-NOT_EXECUTABLE = 126  # ... that exists and may not be executed
+# Exit statuses as in a shell.
+NOT_FOUND = 127  # of a command that does not exist
+NOT_EXECUTABLE = 126  # of a command that exists and may not be executed
 
 
 def signal_name(signum: int) -> str:
-    """`SIGKILL` for 9; `signal 64` for a number without a name."""
+    """Return the name of a signal: `SIGKILL` for 9, `signal 64` for a number without a name."""
     try:
         return signal.Signals(signum).name
     except ValueError:
@@ -23,7 +24,7 @@ class RankExit:
 
     returncode: int
     out_of_memory: bool = False
-    """Whether the kernel killed a process for want of memory at that moment."""
+    """Whether the kernel killed a process of the control group for want of memory at that moment."""
 
     @property
     def failed(self) -> bool:
@@ -37,8 +38,11 @@ class RankExit:
 
     @property
     def root_cause_order(self) -> int:
-        """Sort key for ends noticed at the same moment: a signal comes from outside, so it is the likeliest cause; exit
-        code 1 is what Python exits with when it merely lost its peers, so it is the least likely."""
+        """A sort key for ends that are noticed at the same moment: the likeliest root cause comes first.
+
+        A signal comes from outside, so it is the likeliest. Exit code 1 is the least likely of the failures: Python
+        exits with it when an exception ends it, and a rank that merely lost its peers has one.
+        """
         if self.returncode < 0:
             return 0
         return {0: 3, 1: 2}.get(self.returncode, 1)
@@ -52,11 +56,11 @@ class RankExit:
         return f"was killed by {signal_name(-self.returncode)}{memory}"
 
     def encode(self) -> bytes:
-        """As the payload of an EXITED frame."""
+        """Return the payload of an EXITED frame."""
         return b"%d %d" % (self.returncode, self.out_of_memory)
 
     @classmethod
     def decode(cls, payload: bytes) -> RankExit:
-        """The inverse of `encode`."""
+        """Return the end that `encode` encoded."""
         returncode, out_of_memory = payload.split()
         return cls(int(returncode), out_of_memory == b"1")

@@ -16,16 +16,17 @@ from distrun.errors import LaunchError
 
 HEADER = struct.Struct("!BiI")
 NO_RANK = -1
-WINDOW = 1 << 20  # bytes of output (or of stdin) that may be under way without an acknowledgement
-CHUNK = 1 << 16  # bytes read from a pipe at a time: what a Linux pipe holds
-MAX_PAYLOAD = 1 << 26  # a longer frame is not ours: something else wrote on the agent's stdout
+WINDOW = 1 << 20  # bytes of output (or of stdin) that may be in flight without an acknowledgement
+CHUNK = 1 << 16  # bytes read from a pipe at a time: the capacity of a Linux pipe
+MAX_PAYLOAD = 1 << 26  # bytes; a longer frame is not ours: something else wrote to the agent's stdout
 
 
 class FrameKind(IntEnum):
-    """What a frame means; the first group goes to the agent, the second comes from it, HELLO and the last go both ways."""
+    """The meaning of a frame. The first group goes to the agent, the second comes from it; HELLO and the last go both
+    ways."""
 
     HELLO = 0
-    """To an agent on another host: what it must know before the plan comes. From it: who it is. See `hello.py`."""
+    """To an agent on another host: a `handshake.Greeting`. From it: a `handshake.HostInfo`."""
     PLAN = 1
     """The agent's part of the plan, JSON. The ranks start when it arrives."""
     FUNCTION = 2
@@ -33,9 +34,9 @@ class FrameKind(IntEnum):
     SIGNAL = 3
     """A signal number for the process group of every rank still alive."""
     STDIN = 4
-    """Bytes for the stdin of a rank; none = end of file."""
+    """Bytes for the stdin of a rank; none mean end of file."""
     FINISH = 5
-    """All is over: end what the ranks left behind (payload: seconds of grace) and leave."""
+    """The job is over: end what the ranks left behind, and leave; payload: seconds of grace."""
 
     STARTED = 16
     """A rank runs; payload: its process id."""
@@ -48,13 +49,13 @@ class FrameKind(IntEnum):
     EXITED = 21
     """A rank is gone; payload: a `RankExit`. All it had written precedes this frame."""
     GONE = 22
-    """The last frame: no descendant of the agent is left; payload: how many had to be ended, and how many
-    could not be."""
+    """The last frame: the agent has no descendant left; payload: the number of processes it had to end, and of those
+    that it could not end."""
 
     ACK = 32
-    """So many bytes of output (or of stdin) have been dealt with."""
+    """So many bytes of output (or of stdin) have been dealt with; payload: the number."""
     KEEPALIVE = 33
-    """Nothing, so that the other side knows that the connection lives. Both ways, between hosts only."""
+    """No payload: shows the other side that the connection is alive. Between hosts only."""
 
 
 class Frame(NamedTuple):
@@ -65,20 +66,20 @@ class Frame(NamedTuple):
     payload: bytes = b""
 
     def encode(self) -> bytes:
-        """The frame as it travels."""
+        """Return the bytes of the frame."""
         return HEADER.pack(self.kind, self.rank, len(self.payload)) + self.payload
 
     @classmethod
     def number(cls, kind: FrameKind, number: float, rank: int = NO_RANK) -> Frame:
-        """A frame whose payload is one number, as text."""
+        """Return a frame whose payload is one number, as text."""
         return cls(kind, rank, repr(int(number) if isinstance(number, int) else float(number)).encode())
 
     def as_int(self) -> int:
-        """The payload of a frame made by `number` from an int."""
+        """Return the payload of a frame that `number` made from an int."""
         return int(self.payload)
 
     def as_float(self) -> float:
-        """The payload of a frame made by `number`."""
+        """Return the payload of a frame that `number` made."""
         return float(self.payload)
 
 

@@ -1,7 +1,8 @@
-"""The first words between the launcher and an agent on another host: who are you, and can we work together?
+"""The handshake between the launcher and an agent on another host: a greeting, host info in return, and a check.
 
-Both are JSON objects whose unknown members are ignored, because the two ends may be of different versions: telling that
-is what they are for. What a login shell prints comes before the agent's answer, which therefore begins with `MAGIC`.
+Both messages are JSON objects. Unknown members are ignored, because the two ends may be of different versions, and the
+handshake is there to find that out. A login shell may print something before the agent answers, so the answer begins
+with `MAGIC`.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from distrun.host.interfaces import Interface, own_interfaces, reachable
 from distrun.runner.protocol.frames import HEADER, MAX_PAYLOAD
 
 MAGIC = b"\0distrun agent\0"
-_MOST_NOISE = 1 << 20  # bytes a login may print
+_MAX_NOISE = 1 << 20  # bytes a login may print
 
 
 class HostError(LaunchError):
@@ -30,27 +31,28 @@ class HostError(LaunchError):
 
 @dataclass(frozen=True)
 class Greeting:
-    """What the launcher says."""
+    """The launcher's message: all that the agent must know before the plan comes."""
 
     keepalive: float
     """Seconds of silence after which either end gives the other up; 0 = never."""
     wdir: str
+    """The working directory of the ranks."""
     ports: int = 0
-    """How many free ports of the host are asked for, besides the one for rank 0."""
+    """The number of free ports that the ranks need, besides the one for rank 0."""
 
     def to_json(self) -> bytes:
-        """As the payload of a HELLO frame."""
+        """Return the payload of a HELLO frame."""
         return json.dumps(asdict(self)).encode("ascii")
 
     @classmethod
     def from_json(cls, payload: bytes) -> Greeting:
-        """The inverse of `to_json`."""
+        """Return what `to_json` wrote, as far as this version knows its members."""
         return cls(**_known(cls, payload))
 
 
 @dataclass(frozen=True)
 class HostInfo:
-    """What the agent says."""
+    """The agent's message: its versions, and the addresses and ports of its host."""
 
     distrun: str
     python: str
@@ -58,21 +60,22 @@ class HostInfo:
     port: int = 0
     """A free port of its host, for rank 0 to listen on."""
     problem: str = ""
-    """Why its host cannot be used; empty = it can."""
+    """The reason why its host cannot be used; empty = it can."""
     addresses: tuple[Interface, ...] = ()
-    """Its host's interfaces that other hosts may know."""
+    """The interfaces of its host that other hosts can reach."""
     rendezvous: int = 0
-    """A port of its host, on all addresses, that the agent keeps until it leaves: for rank 0 to bind with SO_REUSEPORT."""
+    """A port on all addresses of its host that the agent reserves until it leaves; rank 0 binds it with SO_REUSEPORT.
+    """
     ports: tuple[int, ...] = ()
-    """The free ports it was asked for."""
+    """The free ports that the greeting asked for."""
 
     def to_json(self) -> bytes:
-        """As the payload of a HELLO frame."""
+        """Return the payload of a HELLO frame."""
         return json.dumps(asdict(self)).encode("ascii")
 
     @classmethod
     def from_json(cls, payload: bytes) -> HostInfo:
-        """The inverse of `to_json`."""
+        """Return what `to_json` wrote, as far as this version knows its members."""
         values = dict(_known(cls, payload))
         values["addresses"] = tuple(Interface(*item) for item in values.get("addresses", ()))
         values["ports"] = tuple(values.get("ports", ()))
@@ -84,12 +87,12 @@ def _known(cls: Any, payload: bytes) -> Mapping[str, Any]:
     return {name: value for name, value in json.loads(payload).items() if name in names}
 
 
-def describe_host(greeting: Greeting, keeper: socket.socket) -> HostInfo:
-    """The answer of this process.
+def describe_host(greeting: Greeting, reservation: socket.socket) -> HostInfo:
+    """Return the host info of this process.
 
     Args:
-        greeting: what the launcher said.
-        keeper: the socket that keeps the port for the rendezvous; see `endpoints.reserve_port`.
+        greeting: the launcher's message.
+        reservation: the socket that reserves the port for the rendezvous; see `distrun.host.endpoints.reserve_port`.
     """
     problem = ""
     if not os.path.isdir(greeting.wdir):
@@ -102,67 +105,70 @@ def describe_host(greeting: Greeting, keeper: socket.socket) -> HostInfo:
         port,
         problem,
         tuple(reachable(own_interfaces())),
-        keeper.getsockname()[1],
+        reservation.getsockname()[1],
         tuple(ports),
     )
 
 
 def find_first_frame(stream: bytes) -> tuple[bytes, bytes] | None:
-    """Find the answer's payload in what has come so far; returns it and the rest, None when there must come more.
+    """Find the first frame, after `MAGIC`, in what a program has written so far.
+
+    Returns:
+        Its payload and what follows it; None when more must come.
 
     Raises:
-        HostError: too much has come without an answer.
+        HostError: too much has come without a frame, or what has come is none of ours.
     """
     noise, magic, frame = stream.partition(MAGIC)
     if not magic:
-        if len(noise) > _MOST_NOISE:
+        if len(noise) > _MAX_NOISE:
             raise HostError(f"logging in there prints without end: {noise[:100]!r}")
         return None
     if len(frame) < HEADER.size:
         return None
     length = HEADER.unpack_from(frame)[2]
     if length > MAX_PAYLOAD:
-        raise HostError(f"what answers there is no agent of ours: {frame[:60]!r}")
+        raise HostError(f"what answers there is not distrun: {frame[:60]!r}")
     end = HEADER.size + length
     return (frame[HEADER.size : end], frame[end:]) if len(frame) >= end else None
 
 
 def check_compatibility(
-    answer: HostInfo, python: str, version: str = __version__, own: str = platform.python_version()
+    info: HostInfo, python: str, version: str = __version__, own: str = platform.python_version()
 ) -> str:
-    """Whether an agent is one to work with.
+    """Check whether we can work with a host.
 
     Args:
-        answer: what it says.
-        python: the remote command, for the remedy.
+        info: the answer of its agent.
+        python: the Python there, for the remedy.
         version: our distrun.
         own: our Python.
 
     Returns:
-        A sentence the user should read, or nothing.
+        A remark for the user; empty when there is nothing to remark.
 
     Raises:
-        HostError: it is not.
+        HostError: we cannot.
     """
-    if answer.distrun != version:
+    if info.distrun != version:
         raise HostError(
-            f"distrun {answer.distrun} is installed there and {version} here; "
+            f"distrun {info.distrun} is installed there and {version} here; "
             f"run there '{python} -m pip install distrun=={version}'"
         )
-    if answer.problem:
-        raise HostError(answer.problem)
-    if _minor(answer.python) != _minor(own):
-        return f"has Python {answer.python}, and here is {own}: what one pickles the other may not understand"
+    if info.problem:
+        raise HostError(info.problem)
+    if _minor(info.python) != _minor(own):
+        return f"has Python {info.python}, and here is {own}: what one pickles the other may not understand"
     return ""
 
 
 def explain_failed_start(status: int, output: str, python: str) -> str:
-    """Why an agent did not come to life.
+    """Return the reason why a program of ours did not start on a host, and the remedy.
 
     Args:
         status: the exit status of the remote command, negative when there is none.
-        output: what it and the login wrote.
-        python: the command that was to run it.
+        output: everything that it and the login shell wrote.
+        python: the Python that was to run it.
     """
     last = "; ".join(line.strip() for line in output.strip().splitlines()[-3:] if line.strip())
     if status in (126, 127):

@@ -1,14 +1,14 @@
-"""Noticing that a connection is dead though nobody said so: both ends speak now and then, and count the silence."""
+"""Noticing that a connection was cut without a word: both ends speak now and then, and time each other's silence."""
 
 from __future__ import annotations
 
 import time
 
-PER_SILENCE = 3  # how often each end speaks within the time that counts as silence
+PER_SILENCE = 3  # messages that each end sends within the time that counts as silence
 
 
 class Keepalive:
-    """One end's clock."""
+    """The clock of one end."""
 
     def __init__(self, silence: float) -> None:
         """Args: seconds without a word after which the other end counts as gone."""
@@ -17,7 +17,7 @@ class Keepalive:
         self._last_heard = self._last_sent = time.monotonic()
 
     def heard(self) -> None:
-        """Something has come from the other end."""
+        """Take note that something has come from the other end."""
         self._last_heard = time.monotonic()
 
     def is_lost(self) -> bool:
@@ -25,7 +25,7 @@ class Keepalive:
         return time.monotonic() >= self._last_heard + self._silence
 
     def is_due(self) -> bool:
-        """Whether it is time to speak; answering yes resets the clock."""
+        """Whether it is time to speak; the answer yes counts as having spoken."""
         now = time.monotonic()
         if now < self._last_sent + self._interval:
             return False
@@ -33,6 +33,6 @@ class Keepalive:
         return True
 
     def seconds_left(self) -> float:
-        """Seconds until one of the two above changes its answer."""
+        """Return the seconds until `is_lost` or `is_due` changes its answer."""
         nearest = min(self._last_heard + self._silence, self._last_sent + self._interval)
         return max(0.0, nearest - time.monotonic())

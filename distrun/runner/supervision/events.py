@@ -1,4 +1,4 @@
-"""What can happen to a job, as plain data: everything the decider hears of comes through one queue as one of these."""
+"""The things that can happen to a job, as plain data. Each reaches the decider, `runner.job`, through its one queue."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ class RankNotStarted:
 
 @dataclass(frozen=True)
 class RankExited:
-    """A rank is gone, and all its output is in the printer's hands."""
+    """A rank is gone, and the printer has all its output."""
 
     rank: int
     exit: RankExit
     lost_peer: bool = False
-    """Whether it ended because it noticed that a peer was gone, by its own last words."""
+    """Whether the last thing it wrote to stderr says that it ended because it lost a peer."""
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,7 @@ class HostReady:
 
     host: str
     note: str = ""
-    """What the user should know of it: `has Python 3.12, and here is 3.11`."""
+    """A remark for the user: `has Python 3.12, and here is 3.11`."""
 
 
 @dataclass(frozen=True)
@@ -50,23 +50,23 @@ class HostRefused:
 
     host: str
     reason: str
-    """Why, and what to do; a sentence that does not name the host."""
+    """The reason and the remedy, in a sentence that does not name the host."""
 
 
 @dataclass(frozen=True)
 class AgentGone:
-    """An agent has said farewell: its descendants are gone."""
+    """An agent has left in an orderly way: its descendants are gone."""
 
     host: str
     ended: int
-    """How many processes that ranks had left behind it had to end."""
+    """The number of processes that ranks had left behind and the agent had to end."""
     unkillable: int = 0
-    """How many are left because the kernel does not end them, not even by SIGKILL."""
+    """The number of those that are left because the kernel does not end them, not even by SIGKILL."""
 
 
 @dataclass(frozen=True)
 class AgentLost:
-    """An agent has vanished without a farewell."""
+    """An agent has vanished without leaving in an orderly way."""
 
     host: str
     reason: str
@@ -75,7 +75,7 @@ class AgentLost:
 
 @dataclass(frozen=True)
 class SignalReceived:
-    """Somebody sent a signal to the launcher."""
+    """The launcher has received a signal."""
 
     signum: int
 
@@ -87,7 +87,7 @@ class OutputClosed:
 
 @dataclass(frozen=True)
 class Printed:
-    """The printer has printed everything and is gone."""
+    """The printer has printed everything, or failed, and is gone."""
 
 
 Event = (

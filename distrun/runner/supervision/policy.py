@@ -1,17 +1,17 @@
-"""What the launcher decides, without any effect: events and the time go in, actions come out.
+"""The launcher's decisions, without any effect: events and the time go in, actions come out.
 
 The states of a job:
 
     CONNECTING -> RUNNING   every remote host is ready
                -> FINISHING one of them cannot be used, or a signal came; no rank was started
-    RUNNING   -> SETTLING   a rank says it lost a peer, and no root cause is known yet
+    RUNNING   -> SETTLING   a rank says that it lost a peer, and the root cause is not known yet
               -> ENDING     a rank failed, an agent was lost, or a signal came; the ranks were told
               -> FINISHING  every rank has exited
-    SETTLING  -> ENDING     the root cause has exited too, or did not within `ROOT_CAUSE_TIMEOUT` seconds
+    SETTLING  -> ENDING     the peer that failed has exited too, or did not within `ROOT_CAUSE_TIMEOUT` seconds
     ENDING    -> FINISHING  every rank has exited, if need be by SIGKILL after the grace
     FINISHING -> OVER       every agent is gone
 
-The first failure is the story: later ones are consequences, of it or of our own signals.
+Only the first failure is reported: later ones are consequences, of it or of our own signals.
 """
 
 from __future__ import annotations
@@ -24,17 +24,17 @@ from enum import Enum
 from distrun.runner.protocol.exits import RankExit
 from distrun.runner.supervision import events
 
-ROOT_CAUSE_TIMEOUT = (
-    1.0  # seconds a rank that lost its peer waits for the root cause to exit, whose interpreter may be shutting down
-)
-KILL_TIMEOUT = 10.0  # seconds after SIGKILL until we stop waiting for a rank the kernel cannot end
-LEAVE_TIMEOUT = 10.0  # seconds beyond the grace an agent has to say farewell
+# Seconds for which the failure of a rank that lost a peer is held back until that peer, whose interpreter may still be
+# shutting down, has exited too.
+ROOT_CAUSE_TIMEOUT = 1.0
+KILL_TIMEOUT = 10.0  # seconds after SIGKILL until we stop waiting for a rank that the kernel does not end
+LEAVE_TIMEOUT = 10.0  # seconds beyond the grace in which an agent may leave
 
-_ENDERS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+_ENDING_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 class State(Enum):
-    """Where a job stands."""
+    """The state of a job."""
 
     CONNECTING = "connecting"
     RUNNING = "running"
@@ -58,19 +58,20 @@ class SignalRanks:
 
 @dataclass(frozen=True)
 class FinishAgents:
-    """Action: have the agents end what the ranks left behind, with so many seconds of grace, and leave."""
+    """Action: have the agents end what the ranks left behind, and leave."""
 
     grace: float
+    """Seconds between SIGTERM and SIGKILL."""
 
 
 @dataclass(frozen=True)
 class KillAgents:
-    """Action: the agents do not answer; end them and, on this host, their descendants."""
+    """Action: the agents do not answer; end them and, as far as they can be reached, their descendants."""
 
 
 @dataclass(frozen=True)
 class CleanUpAfter:
-    """Action: the agent of this host is gone; end its descendants if they are in reach."""
+    """Action: an agent has vanished; end its descendants if they can be reached."""
 
     host: str
 
@@ -80,13 +81,13 @@ Action = StartRanks | SignalRanks | FinishAgents | KillAgents | CleanUpAfter
 
 @dataclass(frozen=True)
 class Failure:
-    """The first failure, of which the story is told."""
+    """The first failure, which is reported."""
 
     rank: int | None
     """None when no rank but an agent, or the launch itself, failed."""
     status: int
     what: str
-    """The predicate of the story's sentence."""
+    """The predicate of the report's first sentence; the whole sentence when there is no rank."""
     exit: RankExit | None = None
 
 
@@ -102,14 +103,21 @@ class Policy:
         remote: Collection[str] = (),
         servers: Collection[int] = (),
     ) -> None:
-        """Args: rank -> host; seconds between SIGTERM and SIGKILL; seconds for all ranks to start; the time; the hosts
-        that are yet to be connected to; the ranks that never end by themselves."""
+        """
+        Args:
+            hosts: rank -> host.
+            grace: seconds between SIGTERM and SIGKILL.
+            start_timeout: seconds for all ranks to start.
+            now: the time, as everywhere here in seconds of one monotonic clock.
+            remote: the hosts that are yet to be connected to.
+            servers: the ranks that never end by themselves.
+        """
         self.state = State.CONNECTING if remote else State.RUNNING
         self.failure: Failure | None = None
         self.interrupted_by: int | None = None
         """The signal that ended the job, when it was one sent to the launcher."""
         self.deadline: float | None = now + start_timeout
-        """When `tick` wants to be called, if nothing else happens before."""
+        """The time at which `tick` is to be called if nothing else happens before; None = never."""
         self._hosts = dict(hosts)
         self._alive = set(hosts)
         self._servers = frozenset(servers)
@@ -130,7 +138,7 @@ class Policy:
         return 0 if self.failure is None else self.failure.status
 
     def handle(self, event: events.Event, now: float) -> list[Action]:
-        """Take note of an event; returns what is to be done."""
+        """Take note of an event; return what is to be done."""
         match event:
             case events.HostReady():
                 return self._host_settled(event.host, None, now)
@@ -155,7 +163,7 @@ class Policy:
                 return self._printer_lost(now)
 
     def tick(self, now: float) -> list[Action]:
-        """Do what is due at the deadline; returns what is to be done."""
+        """Take note of the time; return what is to be done if the deadline has passed."""
         if self.deadline is None or now < self.deadline:
             return []
         self.deadline = None
@@ -205,7 +213,8 @@ class Policy:
         return self._finish(0.0, now)
 
     def _printer_lost(self, now: float) -> list[Action]:
-        """It is asked to end only after us: something it did not expect has ended it, and nobody would see any more."""
+        """Fail: the printer is asked to end only after the job, so it has ended by an error, and nothing is printed any
+        more."""
         failure = Failure(None, 1, "the launcher cannot print any more")
         if self.state is State.CONNECTING:
             return self._give_up(failure, now)
@@ -247,7 +256,7 @@ class Policy:
         return self._end(signal.SIGTERM, now)
 
     def _end(self, signum: int, now: float) -> list[Action]:
-        """Tell the ranks to end, or all agents when no rank is left."""
+        """Have the ranks end, or the agents when no rank is left."""
         self.state, self.deadline = State.ENDING, now + self._grace
         if not self._alive:
             return self._all_exited(now)
@@ -263,7 +272,7 @@ class Policy:
         if self.state is State.SETTLING:
             self.failure = self._lost_peer_failure
         if self.state is State.ENDING:
-            # What the ranks left behind has what is left of their grace.
+            # Processes that the ranks left behind get the rest of the grace.
             return self._finish(0.0 if self._killing else max(0.0, (self.deadline or now) - now), now)
         return self._finish(self._grace, now)
 
@@ -278,7 +287,7 @@ class Policy:
         return []
 
     def _agent_lost(self, event: events.AgentLost, now: float) -> list[Action]:
-        """The ranks of that host are out of our hands; those of the other hosts end as after any failure."""
+        """Give up the ranks of that host; those of the other hosts end as after any failure."""
         self._alive = {rank for rank in self._alive if self._hosts[rank] != event.host}
         self._agents.discard(event.host)
         actions: list[Action] = [CleanUpAfter(event.host)]
@@ -302,9 +311,9 @@ class Policy:
                 return self._give_up(None, now)
             case State.RUNNING | State.SETTLING:
                 self.interrupted_by = signum
-                return self._end(signum if signum in _ENDERS else signal.SIGTERM, now)
+                return self._end(signum if signum in _ENDING_SIGNALS else signal.SIGTERM, now)
             case State.ENDING if not self._killing:
-                return self._kill(now)  # the user is impatient
+                return self._kill(now)  # a second Ctrl-C: the user does not want to wait for the grace
             case State.FINISHING:
                 return [FinishAgents(0.0)]
             case _:
@@ -312,7 +321,7 @@ class Policy:
 
 
 def _refused(reasons: Mapping[str, str]) -> Failure:
-    """All hosts that cannot be used, in one failure; what is wrong with them is for the user to correct: status 2."""
+    """Return one failure for all hosts that cannot be used; its status is 2, as it is for the user to correct."""
     if len(reasons) == 1:
         ((host, reason),) = reasons.items()
         return Failure(None, 2, f"host {host} cannot be used, so no rank was started: {reason}")

@@ -1,8 +1,8 @@
-"""Signals to the launcher become events; nothing else is done where they arrive.
+"""Signals to the launcher, which become events; nothing else is done where they arrive.
 
-Python runs a handler in the main thread, between two of its instructions. A signal that arrives just before that thread begins
-to wait for the next event would not be handled before the wait is over. So we rely on what the interpreter does at once, in
-whichever thread: it writes the signal's number to a descriptor, where a thread of ours reads it.
+Python runs a handler in the main thread, between two of its instructions. A signal that arrives just before that thread
+begins to wait for the next event would not be handled before the wait is over. So we rely on what the interpreter does
+at once, in whichever thread: it writes the signal's number to a descriptor, where a thread of ours reads it.
 """
 
 from __future__ import annotations
@@ -20,11 +20,13 @@ _HANDLED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal
 
 @contextmanager
 def posted(post: Callable[[Event], None]) -> Iterator[None]:
-    """While this context lasts, signals are events. Outside the main thread, where Python allows no handlers, it does
-    nothing.
+    """Post signals as events for as long as this context lasts.
+
+    Outside the main thread, where Python allows no handlers, it does nothing. SIGHUP stays ignored if it is: then nohup
+    has started us, and the job is to survive the end of the login.
 
     Args:
-        post: told of each, by another thread.
+        post: is given each event, by another thread.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
@@ -37,7 +39,7 @@ def posted(post: Callable[[Event], None]) -> Iterator[None]:
     before = {}
     for signum in _HANDLED:
         if signum == signal.SIGHUP and signal.getsignal(signum) is signal.SIG_IGN:
-            continue  # started by nohup
+            continue
         before[signum] = signal.signal(signum, _do_nothing)
     try:
         yield
@@ -50,7 +52,7 @@ def posted(post: Callable[[Event], None]) -> Iterator[None]:
 
 
 def _do_nothing(number: int, frame: object) -> None:
-    """The handler: what is to be done, the reader does."""
+    """Be the handler: a signal with one neither ends us nor is ignored, and its number is written to the descriptor."""
 
 
 def _read(numbers: int, post: Callable[[Event], None]) -> None:

@@ -1,4 +1,4 @@
-"""Processes below this one: adopting orphans, dying with the parent, and ending every descendant.
+"""The processes below this one: adopting orphans, dying with the parent, and ending every descendant.
 
 A process that daemonises leaves its parent, process group and session, but not its line of descent: a subreaper adopts
 it. That is why a subreaper without children has no descendant left anywhere: a single failed `waitpid` proves it.
@@ -34,11 +34,11 @@ def die_with_parent(parent: int) -> None:
 
 
 def reap(pid: int = -1) -> tuple[int, int] | None:
-    """Collect one dead child without waiting.
+    """Collect a child that has exited, without waiting.
 
     Returns:
-        Its process id and its return code as in `subprocess` (negative = signal); (0, 0) when all children live
-        on; None when there is no child at all.
+        Its process id and its return code as in `subprocess` (negative = signal); (0, 0) when all children live on;
+        None when there is no child at all.
     """
     try:
         found, status = os.waitpid(pid, os.WNOHANG)
@@ -56,7 +56,8 @@ def signal_all(signum: int, spare: Collection[int] = (), marker: str | None = No
         marker: when given, only those descendants that have this `NAME=VALUE` in their environment.
 
     Returns:
-        The process ids meant, zombies among them unless a marker is asked for (they have no environment any more).
+        The process ids of all that were meant. Zombies are among them, unless a marker is given: a zombie has no
+        environment any more.
     """
     import psutil  # costs 50 ms, and only a job that leaves something behind needs it
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from queue import Empty, SimpleQueue
 from typing import TypeVar
 
-# A handshake costs milliseconds of CPU and a silent host 10 s of waiting, so many threads are right and thousands are not.
+# A handshake costs milliseconds of CPU, and a silent host 10 s of waiting: many threads are right, thousands are not.
 MAX_THREADS = 100
 
 T = TypeVar("T")

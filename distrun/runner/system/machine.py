@@ -14,7 +14,7 @@ _MAX_QUERIES = 32  # to the name server at a time
 
 
 def local_names(names: Collection[str]) -> set[str]:
-    """Return those of the names and addresses that mean this machine; a slow name server is asked for several at a time."""
+    """Return those of the names and addresses that mean this machine; many are looked up at a time."""
     asked = list(names)
     answers = call_for_each(is_local, asked, "resolve", _MAX_QUERIES)
     return {name for name, is_ours in zip(asked, answers, strict=True) if is_ours}
@@ -43,9 +43,9 @@ def _addresses() -> set[str]:
 
 
 def address_towards(hostname: str) -> str:
-    """Return the address by which another host can reach this machine; this machine's name if there is no route to that host.
+    """Return the address by which another host can reach this machine: the one on the route to it. No packet is sent.
 
-    It is the address on the route to the host. No packet is sent.
+    Where there is no route, this machine's name is returned.
     """
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(hostname, 9, type=socket.SOCK_DGRAM)[0]

@@ -1,4 +1,4 @@
-"""What the kernel says about processes it killed for want of memory: the `oom_kill` counter of our control group."""
+"""The kernel's count of processes that it killed for want of memory: the `oom_kill` counter of our control group."""
 
 from __future__ import annotations
 
