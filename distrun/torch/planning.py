@@ -15,11 +15,11 @@ from distrun.runtime.collectives.gradient_settings import GradientSettings
 from distrun.tensor_fusion.buckets import (
     DEFAULT_THRESHOLD,
     FIRST_THRESHOLD,
-    Item,
+    GradientInfo,
     equal_groups,
     expected_order,
-    plan,
-    plan_groups,
+    plan_buckets,
+    plan_grouped_buckets,
 )
 from distrun.torch import cuda
 from distrun.torch.bucket import Bucket
@@ -100,13 +100,13 @@ def _plan(
 ) -> list[Bucket]:
     tensors = parameters.tensors
     items = [
-        Item(parameter.numel() * parameter.element_size(), (parameter.dtype, cuda.kind(parameter)))
+        GradientInfo(parameter.numel() * parameter.element_size(), (parameter.dtype, cuda.kind(parameter)))
         for parameter in tensors
     ]
     dense = [place for place in order if kinds[place] <= _DENSE]
     limits = settings.threshold, settings.first
     groups = _groups(parameters, settings.groups)
-    lists = plan_groups(items, groups, dense, *limits) if groups else plan(items, dense, *limits)
+    lists = plan_grouped_buckets(items, groups, dense, *limits) if groups else plan_buckets(items, dense, *limits)
     buckets = [_bucket(f"{name}.bucket.{index}", parameters, settings, places) for index, places in enumerate(lists)]
     for place in order:
         if kinds[place] > _DENSE:

@@ -31,18 +31,6 @@ from torch import Tensor
 
 from distrun.errors import CollectiveError, UsageError
 from distrun.runtime.operations.reduction import Average
-<<<<<<< HEAD
-from distrun.tensor_fusion.buckets import (
-    DEFAULT_THRESHOLD,
-    FIRST_THRESHOLD,
-    GradientInfo,
-    equal_groups,
-    expected_order,
-    plan_buckets,
-    plan_grouped_buckets,
-)
-=======
->>>>>>> b17d534 (torch: the reducer in three modules (parameters, planning, reducer), and one base of the buckets with a buffer)
 from distrun.torch import backward, collectives, cuda
 from distrun.torch.bucket import Bucket
 from distrun.torch.operations import run, submit
@@ -295,83 +283,6 @@ class GradientReducer:
                         "not allow: run the earlier ones under optimizer.no_sync(), or set backward_passes_per_step"
                     )
 
-<<<<<<< HEAD
-    # Planning --------------------------------------------------------------------------------------------------------
-
-    def _meet(self) -> None:
-        """Compare the parameters with the other ranks', learn of their gradients, and plan the buckets."""
-        devices = [cuda.kind(parameter) for parameter in self._parameters]
-        if cuda.CUDA in devices and cuda.is_capturing():
-            raise UsageError(
-                "the ranks have not compared these parameters yet, which cannot be captured into a CUDA graph: run some whole "
-                "steps, torch's documentation says 3, before the capture"
-            )
-        count = len(self._parameters)
-        own = np.array([self._kind(parameter) for parameter in self._parameters], np.int8)
-        order = np.array(expected_order(count, self._arrived), np.int32)
-        entries = [
-            consistency.describe(name, parameter.shape, parameter.dtype)
-            + ("" if parameter.is_contiguous() else f" strides {parameter.stride()}")
-            + ("" if device == cuda.CPU else f" on {device}")
-            for name, parameter, device in zip(self._names, self._parameters, devices, strict=True)
-        ]
-        notes = consistency.compare(
-            entries,
-            "the parameters of the optimizer",
-            f"{self._name}.parameters",
-            own.tobytes() + order.tobytes(),
-            self._settings.process_set,
-        )
-        kinds = np.max([np.frombuffer(note[:count], np.int8) for note in notes], axis=0) if count else own
-        self._plan(kinds.tolist(), np.frombuffer(notes[0][count:], np.int32).tolist())
-
-    def _kind(self, parameter: Tensor) -> int:
-        gradient = parameter.grad
-        if gradient is None:
-            return _NONE
-        if gradient.layout is torch.strided or self._settings.sparse_as_dense:
-            return _DENSE
-        return _SPARSE + gradient.sparse_dim()
-
-    def _plan(self, kinds: Sequence[int], order: Sequence[int]) -> None:
-        items = [
-            GradientInfo(parameter.numel() * parameter.element_size(), (parameter.dtype, cuda.kind(parameter)))
-            for parameter in self._parameters
-        ]
-        dense = [place for place in order if kinds[place] <= _DENSE]
-        limits = self._settings.threshold, self._settings.first
-        groups = self._groups()
-        lists = plan_grouped_buckets(items, groups, dense, *limits) if groups else plan_buckets(items, dense, *limits)
-        buckets = [self._make_bucket(index, places) for index, places in enumerate(lists)]
-        for place in order:
-            if kinds[place] > _DENSE:
-                call = self._settings.call(f"{self._name}.sparse.{self._names[place]}")
-                buckets.append(SparseBucket(call, place, self._parameters[place], kinds[place] - _SPARSE))
-        self._buckets = buckets
-        self._unsent = len(buckets)
-        self._is_on_gpu = any(cuda.kind(parameter) == cuda.CUDA for parameter in self._parameters)
-        self._is_recorded = False
-        homes = {place: bucket for bucket in buckets for place in bucket.places}
-        self._home = [homes[place] for place in range(len(self._parameters))]
-
-    def _groups(self) -> list[list[int]]:
-        groups = self._settings.groups
-        if isinstance(groups, int):
-            return equal_groups(len(self._parameters), groups) if groups else []
-        return [[self._places[id(tensor)] for tensor in group if id(tensor) in self._places] for group in groups]
-
-    def _make_bucket(self, index: int, places: Sequence[int]) -> Bucket:
-        call = self._settings.call(f"{self._name}.bucket.{index}")
-        parameters = [self._parameters[place] for place in places]
-        if self._settings.compressor is not None:
-            return CompressedBucket(call, places, parameters, self._settings.compressor)
-        as_dense = self._settings.sparse_as_dense
-        if cuda.kind(parameters[0]) == cuda.CPU:
-            return DenseBucket(call, places, parameters, as_dense)
-        return DeviceBucket(call, places, parameters, [self._names[place] for place in places], as_dense)
-
-=======
->>>>>>> b17d534 (torch: the reducer in three modules (parameters, planning, reducer), and one base of the buckets with a buffer)
     # Helping the optimizer -------------------------------------------------------------------------------------------
 
     @contextmanager
