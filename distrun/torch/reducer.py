@@ -103,8 +103,8 @@ class GradientReducer:
         except KeyError:
             raise UsageError(
                 f"the gradient of {self._parameters.names[place]} changed after it was sent, by a second backward pass "
-                "inside the first (torch.utils.checkpoint with use_reentrant=True of a shared parameter?): pass use_reentrant=False, or run "
-                "backward() under optimizer.no_sync() and call optimizer.synchronize() after it"
+                "inside the first (torch.utils.checkpoint with use_reentrant=True of a shared parameter?): pass "
+                "use_reentrant=False, or run backward() under optimizer.no_sync() and call optimizer.synchronize() after it"
             ) from None
         bucket.take(place)
         if not waiting_for:
