@@ -8,24 +8,31 @@ import sys
 import pytest
 
 from distrun.errors import UsageError
-from distrun.runner.planning.environ import complete_on_host, forwarded, inherited, requested, search_path, threads
+from distrun.runner.planning.environ import (
+    complete_on_host,
+    forwarded_variables,
+    inherited_variables,
+    requested_variables,
+    search_path,
+    thread_variables,
+)
 
 
 def test_the_identity_of_an_outer_launch_is_not_inherited():
     stale = ["RANK", "DISTRUN_KEY", "DISTRUN_LOCAL_RANK", "OMPI_COMM_WORLD_RANK", "TORCHELASTIC_RUN_ID", "PMIX_RANK"]
     kept = {"PATH": "/bin", "DISTRUN_STALL_WARNING": "5", "NCCL_DEBUG": "INFO", "SLURM_JOB_ID": "1", "MY_RANK": "2"}
-    assert inherited({**dict.fromkeys(stale, "1"), **kept}) == kept
+    assert inherited_variables({**dict.fromkeys(stale, "1"), **kept}) == kept
 
 
 def test_a_variable_is_set_taken_or_matched_by_a_pattern():
     environ = {"A": "1", "NCCL_DEBUG": "INFO", "NCCL_ALGO": "Ring"}
-    variables, notes = requested(["A", "B=x=y", "EMPTY=", "NCCL_*"], environ)
+    variables, notes = requested_variables(["A", "B=x=y", "EMPTY=", "NCCL_*"], environ)
     assert variables == {"A": "1", "B": "x=y", "EMPTY": "", "NCCL_DEBUG": "INFO", "NCCL_ALGO": "Ring"}
     assert notes == []
 
 
 def test_a_variable_that_does_not_exist_is_noted_and_no_error():
-    variables, notes = requested(["NOPE"], {})
+    variables, notes = requested_variables(["NOPE"], {})
     assert variables == {}
     assert "NOPE" in notes[0]
 
@@ -33,13 +40,13 @@ def test_a_variable_that_does_not_exist_is_noted_and_no_error():
 @pytest.mark.parametrize("spec", ["", "=3", "1A=3", "A B", "A-*=3", "a b=3"])
 def test_what_names_no_variable_is_quoted_with_what_is_allowed(spec):
     with pytest.raises(UsageError, match="allowed are NAME") as error:
-        requested([spec], {})
+        requested_variables([spec], {})
     assert repr(spec) in str(error.value)
 
 
 def test_what_goes_to_other_hosts_unasked():
     environ = {"PYTHONPATH": "/src", "PATH": "/bin", "DISTRUN_STALL_WARNING": "5", "TOKEN": "x"}
-    assert forwarded(environ) == {"PYTHONPATH": "/src", "DISTRUN_STALL_WARNING": "5"}
+    assert forwarded_variables(environ) == {"PYTHONPATH": "/src", "DISTRUN_STALL_WARNING": "5"}
 
 
 def test_a_host_completes_the_plan_with_its_own_login():
@@ -80,8 +87,8 @@ def test_python_is_the_one_of_the_agent(monkeypatch, prefix, path, expected):
 
 @pytest.mark.parametrize(("cores", "ranks", "expected"), [(16, 4, "4"), (2, 2, "1"), (2, 32, "1"), (7, 2, "3")])
 def test_ranks_share_the_cores_of_their_host(cores, ranks, expected):
-    assert threads({}, cores, ranks) == {"OMP_NUM_THREADS": expected}
+    assert thread_variables({}, cores, ranks) == {"OMP_NUM_THREADS": expected}
 
 
 def test_a_thread_count_of_the_user_stands():
-    assert threads({"OMP_NUM_THREADS": "3"}, 16, 2) == {}
+    assert thread_variables({"OMP_NUM_THREADS": "3"}, 16, 2) == {}

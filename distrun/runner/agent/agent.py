@@ -14,7 +14,7 @@ from distrun.runner.agent.launcher_connection import LauncherConnection
 from distrun.runner.agent.loop import Loop
 from distrun.runner.agent.rank_process import RankProcess, StartError
 from distrun.runner.agent.relay import Relay
-from distrun.runner.planning import environ
+from distrun.runner.planning.environ import complete_on_host
 from distrun.runner.planning.plan import AgentPlan, RankPlan
 from distrun.runner.protocol import handshake
 from distrun.runner.protocol.exits import RankExit
@@ -105,7 +105,7 @@ class Agent:
     def _start_ranks(self, plan: AgentPlan) -> None:
         if plan.remote:
             cores = machine.count_cores()
-            plan = replace(plan, environ=environ.complete_on_host(plan.environ, os.environ, cores, len(plan.ranks)))
+            plan = replace(plan, environ=complete_on_host(plan.environ, os.environ, cores, len(plan.ranks)))
         plan = replace(plan, environ={**plan.defaults, **plan.environ})
         if self._function is not None:
             plan = replace(plan, command=[sys.executable, _WORKER])

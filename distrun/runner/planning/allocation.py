@@ -1,4 +1,4 @@
-"""The hosts a batch scheduler has given us: Slurm, PBS or LSF. Its variables and files in, hosts with their slots out."""
+"""The allocation of a batch scheduler, Slurm, PBS or LSF: its variables and files in, hosts with their slots out."""
 
 from __future__ import annotations
 
@@ -12,8 +12,10 @@ from distrun.errors import UsageError
 from distrun.runner.planning.hosts import Host, merge
 
 _REMEDY = "let {scheduler} set it, or give the hosts with -H"
-_FIRST_SPECIAL_STEP = 0xFFFFFFF0  # Slurm's numbers for the batch script and the interactive shell, which are no steps
-_MOST_HOSTS = 1 << 16  # so that a typing error does not fill the memory
+_FIRST_SPECIAL_STEP = (
+    0xFFFFFFF0  # Slurm's numbers from here on are of the batch script and the like, which are no steps
+)
+_MAX_HOSTS = 1 << 16  # so that a typing error does not fill the memory
 # gpu[01-04,07]-[0-1]x: names with lists of numbers in brackets
 _ELEMENT = re.compile(r"(?:[^,\[\]]|\[[^\[\]]*\])+")
 _PART = re.compile(r"([^\[\]]+)|\[([^\[\]]*)\]")
@@ -22,7 +24,7 @@ _RANGE = re.compile(r"(\d+)(?:-(\d+))?", re.ASCII)
 
 @dataclass(frozen=True)
 class Allocation:
-    """What a scheduler has given us."""
+    """The hosts that a scheduler has allocated to this job."""
 
     scheduler: str
     """Slurm, PBS or LSF."""
@@ -37,7 +39,7 @@ class Allocation:
 
 
 def current(environ: Mapping[str, str]) -> Allocation | None:
-    """The allocation this process is in, None when it is in none.
+    """Return the allocation that this process runs in, None when it runs in none.
 
     Raises:
         UsageError: the scheduler's variables or files cannot be understood.
@@ -81,7 +83,7 @@ def _slurm(environ: Mapping[str, str]) -> Allocation:
 
 
 def _slurm_slots(environ: Mapping[str, str], hosts: int) -> list[int]:
-    """Slots per host: the tasks that were asked for; else one per GPU; else what Slurm makes of no number of tasks.
+    """Return the slots per host: the tasks that were asked for, else one per GPU, else Slurm's own number of tasks.
 
     A shell that srun started (`srun --pty bash`) is told the tasks of its own step only, so there it is one per core.
     """
@@ -104,7 +106,7 @@ def _slurm_slots(environ: Mapping[str, str], hosts: int) -> list[int]:
 
 
 def _counts(variable: str, text: str, hosts: int) -> list[int]:
-    """Slurm's way to write counts per host: `2(x3),1` is 2,2,2,1."""
+    """Return the counts per host that Slurm writes as `2(x3),1`: 2, 2, 2, 1."""
     counts: list[int] = []
     for word in text.split(","):
         match = re.fullmatch(r"(\d+)(?:\(x(\d+)\))?", word, re.ASCII)
@@ -120,7 +122,7 @@ def _counts(variable: str, text: str, hosts: int) -> list[int]:
 
 
 def expand(text: str) -> list[str]:
-    """The names in a host list as Slurm writes it: `n[1-2,07],gpu[1-2]-[0-1]` is n1, n2, n07, gpu1-0, gpu1-1 and so on.
+    """Return the names in a host list of Slurm: n1, n2, n07, gpu1-0, gpu1-1, ... for `n[1-2,07],gpu[1-2]-[0-1]`.
 
     Raises:
         UsageError: the text is no such list.
@@ -133,14 +135,14 @@ def expand(text: str) -> list[str]:
         choices = [
             [literal] if literal else _numbers(numbers, text) for literal, numbers in _PART.findall(element.strip())
         ]
-        names += itertools.islice(map("".join, itertools.product(*choices)), _MOST_HOSTS + 1 - len(names))
-        if len(names) > _MOST_HOSTS:
-            raise UsageError(f"the host list {text!r} has more than {_MOST_HOSTS} hosts: give a shorter one with -H")
+        names += itertools.islice(map("".join, itertools.product(*choices)), _MAX_HOSTS + 1 - len(names))
+        if len(names) > _MAX_HOSTS:
+            raise UsageError(f"the host list {text!r} has more than {_MAX_HOSTS} hosts: give a shorter one with -H")
     return names
 
 
 def _numbers(text: str, whole: str) -> list[str]:
-    """What stands in brackets: `01-04,07`. Leading zeros set the width."""
+    """Return the numbers in brackets, such as `01-04,07`, as text. Leading zeros set the width."""
     numbers: list[str] = []
     for word in text.split(","):
         match = _RANGE.fullmatch(word)
@@ -148,7 +150,7 @@ def _numbers(text: str, whole: str) -> list[str]:
         if not first <= last:
             raise _bad_list(whole)
         width = len(match[1]) if match and match[1].startswith("0") else 0
-        last = min(last, first + _MOST_HOSTS)
+        last = min(last, first + _MAX_HOSTS)
         numbers += [str(number).zfill(width) for number in range(first, last + 1)]
     return numbers
 
@@ -163,7 +165,7 @@ def _bad_list(text: str) -> UsageError:
 
 
 def _pbs(environ: Mapping[str, str]) -> Allocation:
-    """One line per slot, or one per host and PBS_NUM_PPN slots on each."""
+    """Read PBS's node file: a line per slot, or a line per host and PBS_NUM_PPN slots on each."""
     file = environ["PBS_NODEFILE"]
     hosts = merge(Host(name, 1) for name in _lines("PBS_NODEFILE", file, "PBS"))
     per_host = environ.get("PBS_NUM_PPN", "")
@@ -173,7 +175,7 @@ def _pbs(environ: Mapping[str, str]) -> Allocation:
 
 
 def _lsf(environ: Mapping[str, str]) -> Allocation | None:
-    """LSF says it in three ways; the shell's variables are not set for very long lists."""
+    """Read the hosts from a file or a variable of LSF; the variables are not set where the list is very long."""
     if file := environ.get("LSB_DJOB_HOSTFILE"):
         hosts = [Host(name, 1) for name in _lines("LSB_DJOB_HOSTFILE", file, "LSF")]
     elif text := environ.get("LSB_MCPU_HOSTS"):

@@ -1,4 +1,4 @@
-"""What can be told to the ranks only when all hosts have answered: the addresses and ports where they meet. Pure."""
+"""Completing a plan when all hosts have answered: the addresses and ports at which the ranks meet. Pure."""
 
 from __future__ import annotations
 
@@ -12,36 +12,36 @@ from distrun.runner.planning.plan import AgentPlan, LaunchPlan
 from distrun.runner.protocol.handshake import HostInfo
 
 
-def completed(plan: LaunchPlan, answer: Callable[[str], HostInfo]) -> dict[str, AgentPlan]:
-    """The parts of a plan by host, with the places where the ranks meet.
+def completed(plan: LaunchPlan, host_info: Callable[[str], HostInfo]) -> dict[str, AgentPlan]:
+    """Return the parts of a plan by host, with the endpoints at which the ranks meet.
 
-    What the user exports stays as it is: a name that a rank's part of the plan does not have is not put there.
+    A variable that the user exports stays as it is: only variables that a rank's part of the plan has are changed.
 
     Args:
         plan: the plan.
-        answer: what a host's agent says of it.
+        host_info: returns what the agent of a host says of it.
 
     Raises:
         UsageError: the network that was asked for is not there.
     """
     first = plan.agents[0]
-    answers = {part.host: answer(part.host) for part in plan.agents}
+    infos = {part.host: host_info(part.host) for part in plan.agents}
     if len(plan.agents) == 1:
-        found = _meeting_place("127.0.0.1", answers[first.host].port) if first.remote else {}
-        return {first.host: _with(first, found, _tf_configs(plan, answers, {first.host: "127.0.0.1"}), {})}
-    networks = Networks({host: said.addresses for host, said in answers.items()}, plan.network)
-    interfaces = {host: networks.of(host) for host in answers}
+        found = _master_endpoint("127.0.0.1", infos[first.host].port) if first.remote else {}
+        return {first.host: _with(first, found, _tf_configs(plan, infos, {first.host: "127.0.0.1"}), {})}
+    networks = Networks({host: said.addresses for host, said in infos.items()}, plan.network)
+    interfaces = {host: networks.of(host) for host in infos}
     addresses = {host: items[0].address for host, items in interfaces.items() if items}
     guessed = first.ranks[0].environ.get("DISTRUN_MASTER_ADDR", first.host)
-    found = _meeting_place(addresses.get(first.host, guessed), answers[first.host].port)
-    ends = [format_endpoint(item.address, answers[first.host].rendezvous) for item in interfaces[first.host]]
+    found = _master_endpoint(addresses.get(first.host, guessed), infos[first.host].port)
+    ends = [format_endpoint(item.address, infos[first.host].rendezvous) for item in interfaces[first.host]]
     found["DISTRUN_RENDEZVOUS"] = ",".join(ends)
-    configs = _tf_configs(plan, answers, addresses)
+    configs = _tf_configs(plan, infos, addresses)
     return {part.host: _with(part, found, configs, _interfaces(part, networks, plan.network)) for part in plan.agents}
 
 
-def _meeting_place(address: str, port: int) -> dict[str, str]:
-    """Where rank 0 is, in the variables of several frameworks."""
+def _master_endpoint(address: str, port: int) -> dict[str, str]:
+    """Return the endpoint of rank 0 in the variables of several frameworks."""
     return {
         **dict.fromkeys(("MASTER_ADDR", "DISTRUN_MASTER_ADDR"), address),
         **dict.fromkeys(("MASTER_PORT", "DISTRUN_MASTER_PORT"), str(port)),
@@ -49,19 +49,19 @@ def _meeting_place(address: str, port: int) -> dict[str, str]:
     }
 
 
-def _tf_configs(plan: LaunchPlan, answers: Mapping[str, HostInfo], addresses: Mapping[str, str]) -> list[str]:
-    """TF_CONFIG for each rank, if it was asked for; hosts without an address go by their names."""
+def _tf_configs(plan: LaunchPlan, infos: Mapping[str, HostInfo], addresses: Mapping[str, str]) -> list[str]:
+    """Return TF_CONFIG for each rank, if it was asked for; hosts without an address go by their names."""
     if plan.ps is None:
         return []
-    places = [format_endpoint(addresses.get(host, host), port) for host, said in answers.items() for port in said.ports]
+    places = [format_endpoint(addresses.get(host, host), port) for host, said in infos.items() for port in said.ports]
     return tf_config.values(places, plan.ps)
 
 
 def _interfaces(part: AgentPlan, networks: Networks, network: str) -> dict[str, str]:
-    """What tells other frameworks which interface leads to the other hosts.
+    """Return the variables by which other frameworks find the interface that leads to the other hosts.
 
-    Gloo asks for the address of the host's own name, which may be unknown or 127.0.1.1. NCCL looks at the interfaces and
-    knows better than we do, unless the user has chosen one.
+    Without them, Gloo looks up the host's own name, which may be unknown or mean 127.0.1.1. NCCL looks at the
+    interfaces and knows better than we do, unless the user has chosen one.
     """
     best = networks.of(part.host)
     names = list(dict.fromkeys(item.name for item in best))

@@ -29,18 +29,18 @@ class Host:
 
     name: str
     slots: int | None = None
-    """How many ranks it takes; None = the user did not say."""
+    """The number of ranks that it takes; None = the user did not say."""
     user: str | None = None
     """The account for SSH; None = as ~/.ssh/config has it."""
     gpus: tuple[str, ...] = ()
-    """The GPUs its ranks may use, as CUDA_VISIBLE_DEVICES names them; none = the user did not say."""
+    """The GPUs that its ranks may use, as in CUDA_VISIBLE_DEVICES; none = the user did not say."""
 
     def __str__(self) -> str:
         return self.name if self.slots is None else f"{self.name}:{self.slots}"
 
 
 def parse_host(text: str) -> Host:
-    """One entry of a host list, such as `worker-1:4`.
+    """Parse one entry of a host list, such as `worker-1:4`.
 
     Raises:
         UsageError: the text names no host.
@@ -61,7 +61,7 @@ def parse_host(text: str) -> Host:
 
 
 def parse_host_list(text: str) -> list[Host]:
-    """The value of `-H`: `localhost:2,worker-1:4,worker-2:[0,2]`.
+    """Parse the value of `-H`, such as `localhost:2,worker-1:4,worker-2:[0,2]`.
 
     Raises:
         UsageError: an entry names no host.
@@ -70,11 +70,11 @@ def parse_host_list(text: str) -> list[Host]:
 
 
 def parse_hostfile(text: str, file: str = "hostfile") -> list[Host]:
-    """The contents of a host file: one `NAME slots=N gpus=0,2` or `NAME:N` per line; `#` starts a comment.
+    """Parse the contents of a host file: one `NAME slots=N gpus=0,2` or `NAME:N` per line; `#` starts a comment.
 
     Args:
         text: the contents.
-        file: what to call it in an error.
+        file: its name, for errors.
 
     Raises:
         UsageError: a line cannot be understood, or there is no host at all.
@@ -114,9 +114,8 @@ def _parse_line(words: list[str]) -> Host:
         elif key == "gpus" and equals:
             gpus = _gpus(value, word)
             host = replace(host, gpus=gpus, slots=len(gpus) if host.slots is None else host.slots)
-        elif (
-            key not in ("max_slots", "max-slots") or not equals
-        ):  # Open MPI's limit on oversubscription means nothing here
+        # max_slots, Open MPI's limit on oversubscription, means nothing here.
+        elif key not in ("max_slots", "max-slots") or not equals:
             raise UsageError(
                 f"{word!r} is not understood: after the host's name allowed are slots=N, gpus=0,2 and max_slots=N"
             )

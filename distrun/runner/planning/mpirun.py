@@ -1,4 +1,4 @@
-"""mpirun as the launcher: its command line in its own dialect, and a plan in which it is the only process we start.
+"""mpirun as the launcher: its command line, which depends on the MPI, and a plan in which we start nothing else.
 
 mpirun starts the ranks itself, on all hosts, and tells them who they are; nothing of our launch contract is in their
 environment. Our agent looks after mpirun: signals, exit status and cleaning up are as with ranks of our own.
@@ -17,7 +17,13 @@ from enum import Enum
 
 from distrun.errors import UsageError
 from distrun.host.interfaces import parse_network
-from distrun.runner.planning import environ as environs
+from distrun.runner.planning.environ import (
+    forwarded_variables,
+    inherited_variables,
+    requested_variables,
+    search_path,
+    thread_variables,
+)
 from distrun.runner.planning.hosts import Host
 from distrun.runner.planning.plan import (
     AgentPlan,
@@ -31,28 +37,28 @@ from distrun.runner.planning.plan import (
 )
 from distrun.runner.planning.ssh_config import SshOptions
 
-_PATIENCE = 20.0  # seconds for `mpirun --version`
+_VERSION_TIMEOUT = 20.0  # seconds for `mpirun --version`
 _AS_ROOT = ("OMPI_ALLOW_RUN_AS_ROOT", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM")
 
 
 class MpiImplementation(Enum):
-    """Whose mpirun it is, which decides what its options are called."""
+    """The MPI that an mpirun belongs to, which decides the names of its options."""
 
     OPENMPI_4 = "Open MPI 4"
     OPENMPI_5 = "Open MPI 5"
-    """The first with PRRTE in the place of ORTE."""
+    """The first version with PRRTE instead of ORTE."""
     MPICH = "MPICH"
     INTEL = "Intel MPI"
 
     @property
     def is_hydra(self) -> bool:
-        """Whether it is Hydra, MPICH's, or a descendant of it."""
+        """Whether its mpirun is Hydra, that of MPICH, or descends from it."""
         return self in (MpiImplementation.MPICH, MpiImplementation.INTEL)
 
 
 @dataclass(frozen=True)
 class MpirunOptions:
-    """What mpirun is to do."""
+    """The job that mpirun is to start, in terms that no MPI has for itself."""
 
     command: Sequence[str]
     hosts: Sequence[tuple[str, int]]
@@ -71,14 +77,14 @@ class MpirunOptions:
     """Options for ssh."""
     as_root: bool = False
     extra: Sequence[str] = field(default=())
-    """The user's own arguments, last and so with the last word."""
+    """The user's own arguments, which come last so that they win."""
 
 
 def command_line(mpi: MpiImplementation, options: MpirunOptions, program: str = "mpirun") -> list[str]:
-    """mpirun's command line. It has names of variables and never their values.
+    """Return mpirun's command line. It holds the names of variables and never their values.
 
     Raises:
-        UsageError: this mpirun cannot be told.
+        UsageError: this mpirun has no option for something that is asked for.
     """
     if mpi is MpiImplementation.MPICH:
         return _mpich(options, program)
@@ -86,10 +92,10 @@ def command_line(mpi: MpiImplementation, options: MpirunOptions, program: str = 
 
 
 def identify(version: str) -> MpiImplementation:
-    """Whose mpirun prints this when asked for its version.
+    """Return the MPI whose mpirun prints this when asked for its version.
 
     Raises:
-        UsageError: none that we know.
+        UsageError: it is none that we know.
     """
     if (match := re.search(r"\(Open MPI\) (\d+)", version)) is not None:
         return MpiImplementation.OPENMPI_4 if int(match[1]) <= 4 else MpiImplementation.OPENMPI_5
@@ -106,7 +112,7 @@ def identify(version: str) -> MpiImplementation:
 
 
 def find(path: str) -> tuple[str, MpiImplementation]:
-    """The mpirun of a search path, and whose it is.
+    """Return the mpirun on a search path, and its MPI.
 
     Raises:
         UsageError: there is none, or it is unknown or broken.
@@ -118,7 +124,12 @@ def find(path: str) -> tuple[str, MpiImplementation]:
         )
     try:
         asked = subprocess.run(
-            [program, "--version"], capture_output=True, text=True, errors="replace", timeout=_PATIENCE, check=False
+            [program, "--version"],
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=_VERSION_TIMEOUT,
+            check=False,
         )
     except (OSError, subprocess.TimeoutExpired) as error:
         raise UsageError(
@@ -128,10 +139,10 @@ def find(path: str) -> tuple[str, MpiImplementation]:
 
 
 def make_plan(request: LaunchRequest, context: LaunchContext, grace: float, ssh: SshOptions) -> LaunchPlan:
-    """The plan of a job that the mpirun on PATH starts.
+    """Return the plan of a job that the mpirun on PATH starts.
 
     Raises:
-        UsageError: there is no mpirun, or the request is beyond it.
+        UsageError: there is no mpirun, or it cannot do what is requested.
     """
     _refuse(request, ssh)
     hosts = [host if host.slots else replace(host, slots=request.slots) for host in request.hosts]
@@ -166,24 +177,24 @@ def make_plan(request: LaunchRequest, context: LaunchContext, grace: float, ssh:
 def _environment(
     request: LaunchRequest, context: LaunchContext, most_ranks: int
 ) -> tuple[dict[str, str], list[str], list[str]]:
-    """The environment of mpirun, the names of what ranks on other hosts get of it, and notes for the user."""
-    inherited = environs.inherited(context.environ)
-    exports, notes = environs.requested(request.exports, inherited)
+    """Return the environment of mpirun, the names of what ranks on other hosts get of it, and notes for the user."""
+    inherited = inherited_variables(context.environ)
+    exports, notes = requested_variables(request.exports, inherited)
     ours = {
-        "PATH": environs.search_path(inherited.get("PATH", os.defpath)),
+        "PATH": search_path(inherited.get("PATH", os.defpath)),
         **settings(request),
         **({"DISTRUN_SHARE_GPUS": "1"} if request.share_gpus else {}),
         **_interfaces(request, inherited),
     }
     environ = {"PYTHONUNBUFFERED": "1", **inherited, **ours, **exports}
-    threads = environs.threads(environ, context.cores, most_ranks)
+    threads = thread_variables(environ, context.cores, most_ranks)
     notes += [f"{name}={value} on every host; set it to override" for name, value in threads.items()]
     environ |= threads
     names = {
         *ours,
         *exports,
         *threads,
-        *environs.forwarded(environ),
+        *forwarded_variables(environ),
         "OMP_NUM_THREADS",
         "PYTHONUNBUFFERED",
         "VIRTUAL_ENV",
@@ -225,7 +236,7 @@ def _mpich(options: MpirunOptions, program: str) -> list[str]:
 
 
 def _intel(options: MpirunOptions, program: str) -> list[str]:
-    """Its hosts have no number of ranks, so each gets an argument set of its own, after what is for all."""
+    """Return Intel MPI's command line: hosts cannot have a number of ranks, so each gets an argument set of its own."""
     words = [program, *_hydra(MpiImplementation.INTEL, options), "-genv", "I_MPI_PIN", "off"]
     if not options.is_local:
         words += ["-localhost", options.address]
@@ -240,19 +251,19 @@ def _intel(options: MpirunOptions, program: str) -> list[str]:
 
 
 def _hydra(mpi: MpiImplementation, options: MpirunOptions) -> list[str]:
-    """What MPICH and Intel MPI have in common."""
+    """Return the options that MPICH and Intel MPI have in common."""
     if options.output_dir is not None:
         raise UsageError(
             f"--output-dir {options.output_dir!r} is more than {mpi.value}'s mpirun can do: leave it out, or use Open MPI"
         )
     words = ["-wdir", options.wdir]
     words += ["-prepend-rank"] * options.tags
-    # Hydra's own -iface is for the interface of mpiexec itself, which may be another one than that of the hosts.
+    # Hydra's own -iface is about the interface of mpiexec itself, which may have another name than that of the hosts.
     return [*words, *(["-genvlist", ",".join(options.exports)] if options.exports else [])]
 
 
 def _interfaces(request: LaunchRequest, environ: Mapping[str, str]) -> dict[str, str]:
-    """What shows other libraries the interfaces the user has chosen by name; what he has set himself stays."""
+    """Return the variables that tell other libraries the interfaces of `--network`; those already set stay."""
     entries = parse_network(request.network) if request.network else []
     names = sorted({entry for entry in entries if isinstance(entry, str)})
     if len(names) < len(entries) or not names:
@@ -260,10 +271,8 @@ def _interfaces(request: LaunchRequest, environ: Mapping[str, str]) -> dict[str,
     listed = ",".join(names)
     chosen = {"NCCL_SOCKET_IFNAME": "=" + listed}
     if len(names) == 1:
-        chosen |= {
-            "GLOO_SOCKET_IFNAME": listed,
-            "FI_TCP_IFACE": listed,
-        }  # the latter is libfabric's, for MPICH and Intel MPI
+        # FI_TCP_IFACE is libfabric's, for MPICH and Intel MPI.
+        chosen |= {"GLOO_SOCKET_IFNAME": listed, "FI_TCP_IFACE": listed}
     return {name: value for name, value in chosen.items() if name not in environ}
 
 
@@ -284,10 +293,10 @@ def _ssh_arguments(ssh: SshOptions) -> list[str]:
 
 
 def _refuse(request: LaunchRequest, ssh: SshOptions) -> None:
-    """mpirun's ranks are not ours, so some of what we can do for ours is not to be had.
+    """Refuse what we can do for our own ranks only.
 
     Raises:
-        UsageError: the first such thing that was asked for.
+        UsageError: such a thing is asked for; the first is named.
     """
     odd = next((host.name for host in request.hosts if ":" in host.name), None)
     user = next((f"{host.user}@{host.name}" for host in request.hosts if host.user is not None), None)

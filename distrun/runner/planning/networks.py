@@ -1,4 +1,4 @@
-"""The addresses by which the hosts of a job reach each other. Pure: interfaces in, addresses in order of preference out."""
+"""The addresses by which the hosts of a job reach each other: interfaces in, addresses in order of preference out."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ class Networks:
     def of(self, host: str) -> list[Interface]:
         """Return the interfaces of a host, the best first.
 
-        Those in a subnet that all hosts have come before those in one that some have, and these before others; of equals, IPv4
-        comes first.
+        Those in a subnet that all hosts have come before those in one that some have, and these before others; of
+        equals, IPv4 comes first.
         """
         return sorted(self._hosts[host], key=self._remoteness)
 

@@ -10,7 +10,14 @@ from dataclasses import asdict, dataclass, field, replace
 
 from distrun.errors import UsageError
 from distrun.host.endpoints import format_endpoint
-from distrun.runner.planning import environ as environs, tf_config
+from distrun.runner.planning import tf_config
+from distrun.runner.planning.environ import (
+    AUTO,
+    forwarded_variables,
+    inherited_variables,
+    requested_variables,
+    thread_variables,
+)
 from distrun.runner.planning.hosts import Host
 from distrun.runner.planning.ssh_config import Route
 from distrun.runtime.contract import NETWORK, STALL_TIMEOUT, STALL_WARNING, START_TIMEOUT, WIRE_DTYPE, LaunchContract
@@ -20,19 +27,19 @@ _HIDDEN = ("DISTRUN_KEY",)
 
 @dataclass(frozen=True)
 class LaunchRequest:
-    """What the user asks for; the defaults are those of the command line."""
+    """The user's request; the defaults are those of the command line."""
 
     command: tuple[str, ...]
     np: int | None = None
-    """How many ranks; None = every slot of the hosts."""
+    """The number of ranks; None = all slots of the hosts."""
     hosts: tuple[Host, ...] = ()
-    """Empty = this machine, with as many slots as it takes."""
+    """The hosts; none = this machine, with its default slots."""
     exports: tuple[str, ...] = ()
     """The values of `-x`."""
     wdir: str | None = None
     openmpi_env: bool = False
     slots: int | None = None
-    """Slots of each host that does not state its own; None = this machine's take, and 1 on every other host."""
+    """Slots of each host that is listed without; None = this machine's default, and 1 on every other host."""
     share_gpus: bool = False
     """Whether a host may have more ranks than GPUs were listed for it."""
     stdin: int | None = None
@@ -45,13 +52,13 @@ class LaunchRequest:
     wire_dtype: str | None = None
     """The half-precision type in which float32 and float64 travel between hosts; None = they travel as they are."""
     launcher: str | None = None
-    """What starts ranks on other hosts: ssh, srun or mpirun; None = what fits."""
+    """The program that starts ranks on other hosts: ssh, srun or mpirun; None = the one that fits."""
     mpi_args: str | None = None
     """Further arguments for mpirun, quoted as in a shell."""
     tf_config: bool = False
     """Whether ranks get TF_CONFIG."""
     ps: int = 0
-    """How many ranks are parameter servers in TF_CONFIG."""
+    """The number of ranks that are parameter servers in TF_CONFIG."""
     tag_output: bool = True
     output_dir: str | None = None
     rank_filter: str | None = None
@@ -59,7 +66,7 @@ class LaunchRequest:
 
 @dataclass(frozen=True)
 class LaunchContext:
-    """What the plan needs to know of the launching process and of the moment."""
+    """The facts that a plan needs about the launching process and the moment."""
 
     environ: Mapping[str, str]
     cwd: str
@@ -70,14 +77,14 @@ class LaunchContext:
     slots: int
     """Slots of this machine when the user gives none."""
     routes: Mapping[str, Route] = field(default_factory=dict)
-    """Where the hosts are that are not this machine."""
+    """The routes to the hosts that are not this machine."""
     address: str = "127.0.0.1"
     """This machine's address as the other hosts reach it."""
 
 
 @dataclass(frozen=True)
 class RankPlan:
-    """One rank: its place in the world and the variables that are its own."""
+    """One rank: its number in several respects, and the variables that are its own."""
 
     rank: int
     local_rank: int
@@ -91,29 +98,29 @@ class RankPlan:
 
 @dataclass(frozen=True)
 class AgentPlan:
-    """All that one host's agent is told."""
+    """One host's part of the plan, which its agent gets."""
 
     host: str
     command: list[str]
     wdir: str
     grace: float
     environ: dict[str, str]
-    """What all ranks of the host have in common."""
+    """The variables that all ranks of the host have in common."""
     ranks: list[RankPlan]
     remote: bool = False
     """Whether `environ` is to be completed with what a login on the host gives; see `environ.complete_on_host`."""
     ports: int = 0
-    """How many free ports of the host its ranks need."""
+    """The number of free ports that the ranks need on their host."""
     defaults: dict[str, str] = field(default_factory=dict)
-    """Variables for which both `environ` and a login may have other values, and these win."""
+    """Variables for ranks whose environment does not have them."""
 
     def to_json(self) -> bytes:
-        """As the payload of a PLAN frame; bytes that are not UTF-8 (surrogates in Python) survive as escapes."""
+        """Return the payload of a PLAN frame; bytes that are not UTF-8 (surrogates in Python) survive as escapes."""
         return json.dumps(asdict(self)).encode("ascii")
 
     @classmethod
     def from_json(cls, payload: bytes) -> AgentPlan:
-        """The inverse of `to_json`."""
+        """Return the plan that `to_json` wrote."""
         values = json.loads(payload)
         return cls(**{**values, "ranks": [RankPlan(**rank) for rank in values["ranks"]]})
 
@@ -126,41 +133,40 @@ class LaunchPlan:
     size: int
     agents: tuple[AgentPlan, ...]
     routes: Mapping[str, Route] = field(default_factory=dict)
-    """How the hosts that are not this machine are reached."""
+    """The routes to the hosts that are not this machine."""
     notes: tuple[str, ...] = ()
-    """What the launcher decided by itself and the user should know, a sentence each."""
+    """Decisions of the launcher that the user should know, a sentence each."""
     network: str = ""
     """The interfaces and subnets that ranks of different hosts may use, by commas; empty = all."""
-
     servers: frozenset[int] = frozenset()
     """The ranks that never end by themselves: the job is over when all others are."""
     ps: int | None = None
-    """How many ranks are parameter servers in TF_CONFIG; None = it is not asked for."""
+    """The number of parameter servers in TF_CONFIG; None = the ranks get no TF_CONFIG."""
     launcher: str = "ssh"
-    """What starts ranks on other hosts: ssh, srun or mpirun."""
+    """The program that starts ranks on other hosts: ssh, srun or mpirun."""
     by_mpirun: str = ""
-    """What mpirun starts, for people. The only process of the plan is mpirun then."""
+    """A description of the ranks that mpirun starts, empty without mpirun. The only rank of the plan is mpirun then."""
 
     @property
     def needs_host_info(self) -> bool:
-        """Whether the ranks must be told what only their hosts know; see `places.completed`."""
+        """Whether the ranks must be told what only their hosts know; see `endpoints.completed`."""
         return len(self.agents) > 1 or any(agent.remote or agent.ports for agent in self.agents)
 
     def host_of(self, rank: int) -> str:
-        """The name of the host a rank runs on."""
+        """Return the name of the host that a rank runs on."""
         return next(agent.host for agent in self.agents for item in agent.ranks if item.rank == rank)
 
 
 def place(
     hosts: Sequence[Host], np: int | None, default_slots: int, remote: Container[str] = ()
 ) -> list[tuple[Host, int]]:
-    """How many ranks each host gets: hosts are filled in the order given, all slots of one before the next.
+    """Return the hosts that get ranks, with the number of ranks of each: all slots of one are filled before the next.
 
-    Hosts whose slots nobody stated have `default_slots`, remote ones 1, and take more when `np` asks for more than all
-    have together.
+    Hosts that are listed without slots have `default_slots`, remote ones 1, and they take more when `np` asks for more
+    than all hosts have together.
 
     Raises:
-        UsageError: `np` is not positive, or more than the slots the user stated.
+        UsageError: `np` is not positive, or is more than the slots that the user stated.
     """
     if np is not None and np < 1:
         raise UsageError(f"-np {np} asks for no rank at all: give a number >= 1")
@@ -186,7 +192,7 @@ def place(
 
 
 def make_plan(request: LaunchRequest, context: LaunchContext, grace: float = 5.0) -> LaunchPlan:
-    """Turn a request into the plan of the whole job.
+    """Return the plan of the whole job.
 
     Raises:
         UsageError: the request cannot be met as it stands.
@@ -201,18 +207,18 @@ def make_plan(request: LaunchRequest, context: LaunchContext, grace: float = 5.0
         raise UsageError(f"--ps {request.ps} says who is what in TF_CONFIG: give --tf-config too, or leave it out")
     tf_config.check(size, request.ps)
     contracts = iter(_contracts([(host.name, count) for host, count in placed], context))
-    inherited = environs.inherited(context.environ)
-    exports, notes = environs.requested(request.exports, inherited)
+    inherited = inherited_variables(context.environ)
+    exports, notes = requested_variables(request.exports, inherited)
     agents = []
     for host, count in placed:
         remote = host.name in context.routes
         common = {
-            **(environs.forwarded(inherited) if remote else inherited),
+            **(forwarded_variables(inherited) if remote else inherited),
             **settings(request),
             **_gpus(host, count, request.share_gpus),
             **exports,
         }
-        chosen = {"OMP_NUM_THREADS": environs.AUTO} if remote else environs.threads(common, context.cores, count)
+        chosen = {"OMP_NUM_THREADS": AUTO} if remote else thread_variables(common, context.cores, count)
         shared = {"PYTHONUNBUFFERED": "1", **chosen, **common}
         ranks = [_rank_plan(next(contracts), request, exports) for _ in range(count)]
         wdir = request.wdir or context.cwd
@@ -229,7 +235,7 @@ def make_plan(request: LaunchRequest, context: LaunchContext, grace: float = 5.0
 
 
 def _gpus(host: Host, ranks: int, share: bool) -> dict[str, str]:
-    """The variables by which ranks find the GPUs listed for their host."""
+    """Return the variables by which ranks find the GPUs that are listed for their host."""
     if host.gpus and ranks > len(host.gpus) and not share:
         raise UsageError(
             f"{ranks} ranks on {host.name} are more than its {_count(len(host.gpus), 'GPU')} {','.join(host.gpus)}: "
@@ -240,7 +246,7 @@ def _gpus(host: Host, ranks: int, share: bool) -> dict[str, str]:
 
 
 def _master_addr(placed: list[tuple[str, int]], context: LaunchContext) -> str:
-    """Rank 0's address as the other hosts of the job reach it; a single host needs no network."""
+    """Return rank 0's address as the other hosts reach it; a job on one host needs no network."""
     first = placed[0][0]
     if len(placed) == 1:
         return "127.0.0.1"
@@ -248,7 +254,7 @@ def _master_addr(placed: list[tuple[str, int]], context: LaunchContext) -> str:
 
 
 def _contracts(placed: list[tuple[str, int]], context: LaunchContext) -> list[LaunchContract]:
-    """The contracts of all ranks, in rank order.
+    """Return the contracts of all ranks, in rank order.
 
     With hosts of 2, 1 and 2 ranks, local rank 1 exists on the first and third host only: rank 4 has cross rank 1(2).
     """
@@ -282,7 +288,7 @@ def _rank_plan(contract: LaunchContract, request: LaunchRequest, exports: Mappin
     variables = contract.to_environ()
     variables["JAX_COORDINATOR_ADDRESS"] = format_endpoint(contract.master_addr, contract.master_port)
     if request.tf_config:
-        variables["TF_CONFIG"] = ""  # when all hosts have found their ports
+        variables["TF_CONFIG"] = ""  # known only when all hosts have found their ports
     if request.openmpi_env:
         variables |= contract.openmpi_environ()
     return RankPlan(
@@ -297,7 +303,7 @@ def _rank_plan(contract: LaunchContract, request: LaunchRequest, exports: Mappin
 
 
 def settings(request: LaunchRequest) -> dict[str, str]:
-    """The settings of distrun that the user asks for, as variables."""
+    """Return the variables of the settings that the user asks for."""
     times = {
         STALL_WARNING: request.stall_warning,
         STALL_TIMEOUT: request.stall_timeout,
@@ -309,7 +315,7 @@ def settings(request: LaunchRequest) -> dict[str, str]:
 
 
 def parse_ranks(text: str, size: int) -> frozenset[int]:
-    """The value of `--rank-filter`, such as `0,2-3`.
+    """Parse the value of `--rank-filter`, such as `0,2-3`.
 
     Raises:
         UsageError: the text is not a list of ranks of a job of this size.
@@ -327,7 +333,7 @@ def parse_ranks(text: str, size: int) -> frozenset[int]:
 
 
 def describe(plan: LaunchPlan, inherited: Mapping[str, str]) -> str:
-    """The plan for people, without secrets. Variables that are as in `inherited` are left out."""
+    """Return the plan as text, without secrets. Variables that are as in `inherited` are left out."""
     lines = [f"job {plan.job}: {plan.by_mpirun or spread(plan.size, len(plan.agents))}"]
     lines += [f"note: {note}" for note in plan.notes]
     for agent in plan.agents:
@@ -346,7 +352,7 @@ def describe(plan: LaunchPlan, inherited: Mapping[str, str]) -> str:
 
 
 def spread(ranks: int, hosts: int) -> str:
-    """`4 ranks on 2 hosts`."""
+    """Return a text such as `4 ranks on 2 hosts`."""
     return f"{_count(ranks, 'rank')} on {_count(hosts, 'host')}"
 
 

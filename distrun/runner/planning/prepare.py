@@ -1,4 +1,4 @@
-"""From a request to a plan that this machine can carry out: the checks that look at the world, then the planning."""
+"""From a request to a plan that this machine can execute: first the checks that look at the world, then the plan."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def prepare(request: LaunchRequest, grace: float, ssh: SshOptions = _DEFAULTS) -
     """Check a request against this machine and plan it.
 
     Args:
-        request: what the user asks for.
+        request: the user's request.
         grace: seconds from SIGTERM to SIGKILL.
         ssh: how to reach other hosts.
 
@@ -79,7 +79,7 @@ def prepare(request: LaunchRequest, grace: float, ssh: SshOptions = _DEFAULTS) -
 
 
 def _choose_launcher(request: LaunchRequest, allocated: Allocation | None) -> str:
-    """The launcher asked for, else the one that fits: srun for nodes that Slurm has given us, ssh for all others.
+    """Return the launcher asked for, else the one that fits: srun for nodes of our allocation, ssh for all others.
 
     Raises:
         UsageError: the one asked for cannot be used here.
@@ -103,13 +103,14 @@ def _choose_launcher(request: LaunchRequest, allocated: Allocation | None) -> st
 
 
 def _resolve_nodes(hosts: Sequence[Host]) -> tuple[list[Host], dict[str, Route]]:
-    """Nodes of a Slurm allocation, and those that srun must reach, which asks for no route."""
+    """Return nodes of a Slurm allocation, and a route for those that srun must reach, which needs no more than the
+    name."""
     others = [host.name for host in hosts if not allocation.is_own_node(os.environ, host.name)]
     return list(hosts), {name: Route(name, name) for name in others}
 
 
 def _check_settings(request: LaunchRequest) -> None:
-    """Refuse what every rank would refuse, one by one."""
+    """Refuse settings that every rank would refuse by itself."""
     settings = {**os.environ, **dict(spec.split("=", 1) for spec in request.exports if "=" in spec)}
     for variable, allowed in _CHOICES.items():
         if settings.get(variable, "") not in ("", *allowed):
@@ -119,7 +120,7 @@ def _check_settings(request: LaunchRequest) -> None:
 
 
 def read_hostfile(path: str) -> list[Host]:
-    """The hosts of a host file.
+    """Return the hosts of a host file.
 
     Raises:
         UsageError: it cannot be read or understood.
@@ -132,7 +133,7 @@ def read_hostfile(path: str) -> list[Host]:
 
 
 def check_command(agent: AgentPlan) -> None:
-    """Find the command before anything is started.
+    """Check that the command can be run here, before anything is started.
 
     Raises:
         CommandError: there is no such command.
@@ -141,7 +142,7 @@ def check_command(agent: AgentPlan) -> None:
     path = os.path.join(agent.wdir, command) if os.sep in command else command
     if shutil.which(path, path=agent.environ.get("PATH")) is not None:
         return
-    remedy = "give a program on PATH or the path of one"
+    remedy = "give a program on PATH, or the path of one"
     if Path(agent.wdir, command).is_file():
         remedy = f"did you mean 'python {command}'?" if command.endswith(".py") else f"try 'chmod +x {command}'"
         if os.sep in command:
@@ -165,7 +166,7 @@ def _launch_context(routes: Mapping[str, Route]) -> LaunchContext:
 
 
 def _resolve_hosts(hosts: Sequence[Host], ssh: SshOptions) -> tuple[list[Host], dict[str, Route]]:
-    """All hosts, and how to reach those that are not this machine.
+    """Return all hosts, and the routes to those that are not this machine.
 
     All names of this machine become the first of them, so that its ranks are numbered together. Another account of this
     machine is reached like another machine.
@@ -187,8 +188,11 @@ def _resolve_hosts(hosts: Sequence[Host], ssh: SshOptions) -> tuple[list[Host], 
 
 
 def _aliases_of_us(routes: Mapping[Host, Route]) -> set[Host]:
-    """The hosts that are this machine under another name. Where SSH is configured to take a detour, nobody is asked; and
-    an alias of localhost leads elsewhere, to a container or through a tunnel."""
+    """Return the hosts that are this machine under another name.
+
+    A name that SSH is configured to reach by a detour is none of them, and neither is an alias of localhost: that leads
+    to a container or through a tunnel.
+    """
     direct = {
         host: route.hostname
         for host, route in routes.items()

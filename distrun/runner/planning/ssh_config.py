@@ -1,4 +1,4 @@
-"""Where and how to reach a host by SSH: flags and ~/.ssh/config in, a frozen route out. Nothing here connects."""
+"""The way to reach a host by SSH: flags and ~/.ssh/config in, a frozen route out. Nothing here connects."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _UNDERSTOOD = (
     *("IdentityAgent", "IdentityFile", "Port", "ProxyCommand", "ProxyJump", "StrictHostKeyChecking", "User"),
     "UserKnownHostsFile",
 )
-_MOST_INCLUDES = 16  # files within files, as in OpenSSH
+_MAX_INCLUDES = 16  # files within files, as in OpenSSH
 # worker   me@worker:2222   [fe80::1]:22   ssh://me@worker:22
 _HOP = re.compile(r"(?:ssh://)?(?:(?P<user>[^@\s]+)@)?(?:\[(?P<v6>[^\]]+)\]|(?P<name>[^:@/\s]+))(?::(?P<port>\d+))?/?")
 
@@ -36,7 +36,7 @@ class SshOptions:
     options: tuple[str, ...] = ()
     """`KEY=VALUE` as after `ssh -o`; they win over ~/.ssh/config."""
     accept_new: bool = False
-    """Whether the key of a host never seen before is accepted and written down."""
+    """Whether the key of a host never seen before is accepted and added to known_hosts."""
     python: str | None = None
     """The Python of the remote hosts; None = the path of the launcher's own."""
     keepalive: float = 15.0
@@ -46,7 +46,7 @@ class SshOptions:
 
 @dataclass(frozen=True)
 class Route:
-    """Where and how one host is reached."""
+    """The way to one host."""
 
     name: str
     """The host as the user names it."""
@@ -59,9 +59,9 @@ class Route:
     """Whether ~/.ssh/id_* are tried too."""
     use_agent: bool = True
     known_hosts: tuple[str, ...] = ()
-    """The first is where new keys are written down."""
+    """The files of known hosts; new keys are added to the first."""
     key_name: str = ""
-    """What known_hosts calls the host."""
+    """The name of the host in these files."""
     strict: str = "yes"
     """yes: keys must be known; accept-new: unknown ones are accepted; no: changed ones too."""
     timeout: float = 10.0
@@ -94,7 +94,7 @@ class SshSettings:
         self._config_of_targets = _parse(_preamble(options) + config)
 
     def route(self, host: Host) -> Route:
-        """How to reach a host of the job."""
+        """Return the route to a host of the job."""
         return self._route(host.name, host.user, None, frozenset(), self._config_of_targets)
 
     def _route(self, name: str, user: str | None, port: int | None, seen: frozenset[str], config: SSHConfig) -> Route:
@@ -123,7 +123,7 @@ class SshSettings:
         return replace(route, jump=self._jump(str(found.get("proxyjump", "none")), seen | {name}))
 
     def _jump(self, text: str, seen: frozenset[str]) -> Route | None:
-        """The last of the hops a, b in `ProxyJump a,b`; each is reached through the one before it."""
+        """Return the last of the hops a, b in `ProxyJump a,b`; each is reached through the one before it."""
         route: Route | None = None
         for hop in text.split(",") if text.lower() != "none" else ():
             match = _HOP.fullmatch(hop.strip())
@@ -158,13 +158,13 @@ class SshSettings:
         return own if configured.lower() == "none" else float(_number(configured, "ConnectTimeout", 1 << 20))
 
     def _path(self, path: str) -> str:
-        """`~` and `%d` mean the home directory, whatever part of OpenSSH's tokens paramiko has replaced already."""
+        """Return a path with `~` and `%d`, the home directory, replaced where paramiko has not done so."""
         path = path.replace("%d", self._home)
         return self._home + path[1:] if path == "~" or path.startswith("~/") else os.path.abspath(path)
 
 
 def read_config(home: str, system: str = "/etc/ssh/ssh_config") -> str:
-    """The user's and the system's configuration as one text; paramiko knows no `Include`, so files are put in place.
+    """Return the user's and the system's configuration as one text, included files in place: paramiko has no `Include`.
 
     Raises:
         UsageError: includes are nested too deep.
@@ -174,8 +174,8 @@ def read_config(home: str, system: str = "/etc/ssh/ssh_config") -> str:
 
 
 def _with_includes(file: Path, base: Path, depth: int) -> str:
-    if depth > _MOST_INCLUDES:
-        raise UsageError(f"{file} is included by itself, or by more than {_MOST_INCLUDES} files within files")
+    if depth > _MAX_INCLUDES:
+        raise UsageError(f"{file} is included by itself, or by more than {_MAX_INCLUDES} files within files")
     try:
         lines = file.read_text(errors="replace").splitlines()
     except OSError:
@@ -214,12 +214,12 @@ def _lookup(config: SSHConfig, name: str) -> Mapping[str, str]:
         raise UsageError(
             "~/.ssh/config has 'Match exec', which needs a further package: pip install invoke, or use Host instead"
         ) from None
-    except Exception as error:  # whatever paramiko stumbles over
+    except Exception as error:  # paramiko raises many types for a configuration that it does not understand
         raise UsageError(f"~/.ssh/config cannot be understood for host {name!r}: {error}") from None
 
 
 def _preamble(options: SshOptions) -> str:
-    """Flags as lines of a configuration; the first value found wins, so these stand before all others."""
+    """Return flags as lines of a configuration; the first value found wins, so they are to precede all others."""
     lines = [f"Port {options.port}\n"] if options.port is not None else []
     for option in options.options:
         key, equals, value = option.partition("=")

@@ -1,9 +1,9 @@
-"""TF_CONFIG, the variable by which `tf.distribute` learns of its cluster. Pure: addresses in, the variable's values out.
+"""TF_CONFIG, the variable that describes its cluster to `tf.distribute`. Pure: endpoints in, values out.
 
-Without parameter servers all ranks are workers, as `MultiWorkerMirroredStrategy` has it; worker 0 is the chief there.
-With them, as `ParameterServerStrategy` has it, the first ranks are parameter servers, the next is the chief, which runs the
-training, and the others are workers. Parameter servers and workers wait for orders for ever, so the job is over when the
-chief is.
+Without parameter servers all ranks are workers, as `MultiWorkerMirroredStrategy` expects; worker 0 is the chief there.
+With them, as `ParameterServerStrategy` expects, the first ranks are parameter servers, the next is the chief, which
+runs the training, and the others are workers. Parameter servers and workers wait for requests for ever, so the job ends
+with the chief.
 """
 
 from __future__ import annotations
@@ -14,30 +14,30 @@ from collections.abc import Sequence
 from distrun.errors import UsageError
 
 
-def values(places: Sequence[str], ps: int = 0) -> list[str]:
-    """The value for each rank.
+def values(endpoints: Sequence[str], ps: int = 0) -> list[str]:
+    """Return the value for each rank.
 
     Args:
-        places: `host:port` for each rank, where it listens.
-        ps: how many ranks are parameter servers.
+        endpoints: `host:port` of each rank, where it listens.
+        ps: the number of parameter servers.
     """
     cluster: dict[str, list[str]] = {}
     tasks = []
-    for rank, place in enumerate(places):
+    for rank, endpoint in enumerate(endpoints):
         kind = _kind(rank, ps)
         listed = cluster.setdefault(kind, [])
         tasks.append({"type": kind, "index": len(listed)})
-        listed.append(place)
+        listed.append(endpoint)
     return [json.dumps({"cluster": cluster, "task": task}) for task in tasks]
 
 
 def servers(size: int, ps: int) -> frozenset[int]:
-    """The ranks that wait for orders for ever: with parameter servers, all but the chief."""
+    """Return the ranks that never end by themselves: with parameter servers, all but the chief."""
     return frozenset(rank for rank in range(size) if ps and _kind(rank, ps) != "chief")
 
 
 def check(size: int, ps: int) -> None:
-    """Whether so many ranks can have so many parameter servers among them.
+    """Check that so many ranks can have so many parameter servers among them.
 
     Raises:
         UsageError: they cannot.
