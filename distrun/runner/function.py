@@ -145,7 +145,7 @@ def _pickled(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[s
 
 
 def _sink(stream: TextIO) -> Sink:
-    """Return a sink where prints of this process go: notebooks and pytest replace sys.stdout by something of their own."""
+    """Return a sink that prints where this process does: notebooks and pytest replace sys.stdout."""
     stream.flush()
     if stream in (sys.__stdout__, sys.__stderr__):
         return DescriptorSink(stream.fileno())

@@ -105,7 +105,7 @@ def test_an_nvidia_smi_that_fails_is_a_problem_with_its_own_words(root):
 
 
 def test_an_nvidia_smi_that_hangs_is_given_up(root, monkeypatch):
-    monkeypatch.setattr(gpus, "_PATIENCE", 0.2)
+    monkeypatch.setattr(gpus, "_SMI_TIMEOUT", 0.2)
     assert "did not answer" in gpus.gather(root, missing, smi(root, "exec sleep 60")).problem
 
 

@@ -1,4 +1,4 @@
-"""The agent's end of the connection to its launcher: frames in both directions, and noticing that the launcher is gone."""
+"""The agent's end of the connection to its launcher: frames both ways, and noticing that the launcher is gone."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class LauncherConnection:
         return None if self._keepalive is None else self._keepalive.seconds_left()
 
     def send(self, frame: Frame, *, is_output: bool = False) -> None:
-        """Write a frame as soon as the launcher takes it; one with output counts as backlog until it is acknowledged."""
+        """Write a frame as soon as the launcher takes it; output counts as backlog until it is acknowledged."""
         if not self.is_lost:
             self._outgoing += frame.encode()
             self._unacknowledged += len(frame.payload) if is_output else 0

@@ -1,7 +1,7 @@
 """Ending what a dead agent has left behind on its host.
 
-The program reads `JOB AGENT` from stdin, the name of the job and the process id of the agent, and kills every process of
-that job, which it knows by the environment.
+The program reads `JOB AGENT` from stdin, the name of the job and the process id of the agent, and kills every process
+of that job, which it knows by the environment.
 """
 
 from __future__ import annotations

@@ -26,7 +26,7 @@ class AgentProcess(Protocol):
 
     @property
     def host_info(self) -> HostInfo:
-        """The addresses and ports of its host. The agent of this host looks only when asked: not every job needs them."""
+        """The addresses and ports of its host. Here they are looked up when asked for: not every job needs them."""
 
     @property
     def pid(self) -> int:

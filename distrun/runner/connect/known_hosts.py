@@ -73,7 +73,7 @@ def append(name: str, type: str, blob: bytes, file: str) -> None:
 
 @lru_cache(maxsize=8)
 def _lines(file: str, changed: int) -> list[tuple[int, list[str]]]:
-    """Return the lines that hold a key, with their numbers. The cache makes it one reading for all hosts of a launch."""
+    """Return the lines that hold a key, with their numbers; the file is read once for all hosts of a launch."""
     lines = enumerate(Path(file).read_text(errors="replace").splitlines(), 1)
     return [(number, words) for number, line in lines if len(words := line.split()) >= 3 and words[0][0] != "#"]
 

@@ -227,7 +227,7 @@ def _remember(name: str, type: str, blob: bytes, file: str) -> None:
 
 
 def _keyscan(route: Route) -> str:
-    """Return the command that prints a host's key in the format of known_hosts; behind a jump host it has to run there."""
+    """Return the command that prints a host's key for known_hosts; behind a jump host, it runs on that."""
     port = f"-p {route.port} " if route.port != 22 else ""
     command = f"ssh-keyscan {port}{shlex.quote(route.hostname)}"
     return command if route.jump is None else f"ssh {shlex.quote(route.jump.name)} {command}"

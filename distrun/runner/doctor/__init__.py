@@ -1,5 +1,9 @@
-"""`distrun doctor`: what stands between this machine, the other hosts and a job, found before the job is started.
+"""`distrun doctor`: finding out what stands between this machine, the other hosts and a job before the job is started.
 
-A small program, the probe, is started on every host the way an agent would be. It looks around there, and it measures the
-network with the probes of the other hosts.
+`command` is the command line and `run` a run from request to `report`, which `rendering` prints. On each host,
+`host_checks` takes one step after the other: first those of the way there (`connect`: none, SSH or srun), then those of
+a small program on the host, the `probe`, which is started as an agent would be and asked through a `probe_client`. It
+gathers `machine_facts` and `gpus`. With all probes running, `network_checks` has every pair of them measure the network
+with `link_benchmark`. `verdicts` judges what was found, without any effect, and `shell_commands` gives the commands by
+which a person sees the same.
 """

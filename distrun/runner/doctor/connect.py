@@ -1,4 +1,4 @@
-"""The ways to a host: none for this machine, SSH, or a job step of Slurm. Each has steps of its own, and ends in a probe."""
+"""Access to a host, step by step: nothing to do for this machine, SSH, or a job step of Slurm. It ends in a probe."""
 
 from __future__ import annotations
 
@@ -21,35 +21,35 @@ from distrun.runner.protocol.handshake import HostError
 
 
 class Access(Protocol):
-    """How a host is reached."""
+    """The way to one host."""
 
     steps: tuple[str, ...]
-    """The names of the steps there are before a Python can be started, in order."""
+    """The names of the steps before a Python can be started, in order."""
 
-    def take(self, step: str) -> Step:
-        """Take one of them.
+    def check(self, step: str) -> Step:
+        """Take one of these steps.
 
         Raises:
             HostError: it failed.
         """
 
     def start(self, python: str) -> Program:
-        """Start a probe there; all steps have gone well.
+        """Start a probe; all steps have gone well.
 
         Raises:
             HostError: that is not possible.
         """
 
     def close(self) -> None:
-        """Let go of it."""
+        """Close the connection."""
 
 
 class LocalAccess:
-    """To this machine."""
+    """Access to this machine, which needs no steps."""
 
     steps: tuple[str, ...] = ()
 
-    def take(self, step: str) -> Step:
+    def check(self, step: str) -> Step:
         """There is none; see `Access`."""
         raise NotImplementedError(step)
 
@@ -62,7 +62,7 @@ class LocalAccess:
 
 
 class TracedConnections(SshConnections):
-    """Makes connections, and remembers how far it came on the way to each host."""
+    """Makes SSH connections, and remembers how far it came with each host."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -70,7 +70,7 @@ class TracedConnections(SshConnections):
         self._reached_lock = threading.Lock()
 
     def reached(self, route: Route) -> str:
-        """The last step of the way to a host that went well; empty when none did."""
+        """Return the last step to a host that went well; empty when none did."""
         with self._reached_lock:
             return self._reached.get(route, "")
 
@@ -89,18 +89,18 @@ class TracedConnections(SshConnections):
 
 
 class SshAccess:
-    """By SSH. The connection is made in the second step; the later ones report on what became of it."""
+    """Access by SSH. The connection is made in the second step; the later ones report on what became of it."""
 
     steps: tuple[str, ...] = ("name", "tcp", "host key", "login")
 
     def __init__(self, route: Route, connections: TracedConnections) -> None:
-        """Args: where the host is; makes the connection."""
+        """Args: the route to the host; what makes the connection."""
         self._route = route
         self._connections = connections
         self._transport: paramiko.Transport | None = None
         self._refusal: HostError | None = None
 
-    def take(self, step: str) -> Step:
+    def check(self, step: str) -> Step:
         """See `Access`."""
         match step:
             case "name":
@@ -158,19 +158,19 @@ class SshAccess:
 
 
 class SrunAccess:
-    """By a job step of the Slurm allocation we are in. The step that is started is the probe's."""
+    """Access by a job step of our Slurm allocation. The step that is started is that of the probe."""
 
     steps: tuple[str, ...] = ("srun",)
 
     def __init__(self, node: str, steps: JobSteps, python: str, timeout: float) -> None:
-        """Args: the node; starts job steps; its Python; seconds until the job step is there."""
+        """Args: the node; what starts job steps; the node's Python; seconds until the job step must be running."""
         self._node = node
         self._job_steps = steps
         self._python = python
         self._timeout = timeout
         self._step: JobStep | None = None
 
-    def take(self, step: str) -> Step:
+    def check(self, step: str) -> Step:
         """See `Access`."""
         self._step = self._job_steps.start(self._node, os.path.expanduser(self._python), PROBE)
         try:

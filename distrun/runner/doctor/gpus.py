@@ -1,7 +1,7 @@
 """The NVIDIA GPUs of a host: driver, names and memory, which can read each other's memory, and what may be in the way.
 
-Files of the kernel and `nvidia-smi` are asked first; only who may access whom takes the driver's library, which makes no
-context and so takes no memory on any GPU.
+Files of the kernel and `nvidia-smi` are asked first. The driver's library is asked only about access between GPUs; it
+makes no context for that, and so takes no memory on any GPU.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-_PATIENCE = 15.0  # seconds for nvidia-smi; a host with eight GPUs and no persistence daemon takes some
+_SMI_TIMEOUT = 15.0  # seconds for nvidia-smi; a host with eight GPUs and no persistence daemon takes some
 _QUERY = ("--query-gpu=name,memory.total", "--format=csv,noheader,nounits")
 _CUPY_PACKAGES = ("cupy-cuda13x", "cupy-cuda12x", "cupy")
 _NCCL_PACKAGES = ("nvidia-nccl-cu13", "nvidia-nccl-cu12", "nvidia-nccl-cu11")
@@ -29,20 +29,20 @@ _MODEL = re.compile(r"^Model:\s*(.+?)\s*$", re.MULTILINE)  # Model: 		 NVIDIA H1
 
 @dataclass(frozen=True)
 class Gpus:
-    """The GPUs of a host, in the order of their places on the bus."""
+    """The GPUs of a host, in the order of their PCI addresses."""
 
     names: list[str] = field(default_factory=list)
     memory: list[int] = field(default_factory=list)
-    """Bytes of each; empty when nobody tells."""
+    """The bytes of memory of each; empty = unknown."""
     driver: str = ""
     nccl: str = ""
     """The version of the NCCL that is installed; empty = none was found."""
     peers: list[list[bool]] | None = None
-    """Whether GPU [i] can access the memory of GPU [j]; None = it could not be found out."""
+    """Whether GPU [i] can access the memory of GPU [j]; None = unknown."""
     iommu: list[str] = field(default_factory=list)
-    """The places on the bus of GPUs whose traffic an IOMMU translates, on a machine that is no virtual one."""
+    """The PCI addresses of GPUs whose traffic an IOMMU translates, on a machine that is not virtual."""
     problem: str = ""
-    """Why GPUs that are there cannot be used."""
+    """The reason why GPUs that are there cannot be used."""
     cuda: int = 0
     """The newest CUDA that the driver takes, such as 12040 for 12.4; 0 when the driver's library does not tell."""
     cupy: str = ""
@@ -50,12 +50,12 @@ class Gpus:
 
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> Gpus:
-        """From what `dataclasses.asdict` made."""
+        """Return the GPUs that `dataclasses.asdict` wrote."""
         return cls(**values)
 
 
 def gather(root: Path = Path("/"), cuda: Callable[[], Any] | None = None, smi: str | None = None) -> Gpus:
-    """Look for GPUs.
+    """Return the GPUs of this host.
 
     Args:
         root: where /proc and /sys are.
@@ -85,7 +85,7 @@ def gather(root: Path = Path("/"), cuda: Callable[[], Any] | None = None, smi: s
 
 
 def cuda_version(load: Callable[[], Any]) -> int:
-    """The newest CUDA that the driver takes, such as 12040; 0 when its library is not there or does not work."""
+    """Return the newest CUDA that the driver takes, such as 12040; 0 when its library is missing or does not work."""
     version = ctypes.c_int()
     with suppress(OSError):
         if not load().cuDriverGetVersion(ctypes.byref(version)):
@@ -102,7 +102,7 @@ def _is_installed(package: str) -> bool:
 
 
 def peers(load: Callable[[], Any]) -> list[list[bool]] | None:
-    """Who can access whose memory; None when the driver's library is not there or does not work."""
+    """Return which GPU can access the memory of which; None when the driver's library is missing or does not work."""
     try:
         cuda = load()
     except OSError:
@@ -126,7 +126,7 @@ def _can_access(cuda: Any, one: int, other: int) -> bool:
 
 
 def nccl() -> str:
-    """The version of the NCCL that a framework here would load, found without importing any."""
+    """Return the version of the NCCL that a framework here would load, found without importing any."""
     for package in _NCCL_PACKAGES:
         with suppress(metadata.PackageNotFoundError):
             return metadata.version(package)
@@ -141,7 +141,7 @@ def nccl() -> str:
 
 
 def nccl_version(number: int) -> str:
-    """2.21.5 from 22105, and 2.8.3 from 2803, as NCCL counted before 2.9."""
+    """Return NCCL's version from its number: 2.21.5 from 22105, and 2.8.3 from 2803, as before 2.9."""
     thousand = 1000 if number < 10000 else 10000
     return f"{number // thousand}.{number % thousand // 100}.{number % 100}"
 
@@ -163,7 +163,7 @@ def _model(place: Path) -> str:
 
 
 def _ask(smi: str | None) -> tuple[list[str], list[int], str]:
-    """Names, memory in bytes, and what is wrong, as nvidia-smi tells them."""
+    """Return the names and bytes of memory that nvidia-smi prints, and what is wrong with it."""
     if smi is None:
         return [], [], ""
     try:
@@ -173,10 +173,10 @@ def _ask(smi: str | None) -> tuple[list[str], list[int], str]:
             capture_output=True,
             text=True,
             errors="replace",
-            timeout=_PATIENCE,
+            timeout=_SMI_TIMEOUT,
         )
     except subprocess.TimeoutExpired:
-        return [], [], f"nvidia-smi did not answer within {_PATIENCE:g} s"
+        return [], [], f"nvidia-smi did not answer within {_SMI_TIMEOUT:g} s"
     except OSError as error:
         return [], [], f"nvidia-smi cannot be started: {error.strerror}"
     if done.returncode:
@@ -186,7 +186,7 @@ def _ask(smi: str | None) -> tuple[list[str], list[int], str]:
 
 
 def parse_smi(text: str) -> tuple[list[str], list[int]]:
-    """Names and bytes of memory from what nvidia-smi prints; no memory when one does not tell.
+    """Return names and bytes of memory from the output of nvidia-smi; no memory when that of one GPU is missing.
 
     Real sample: `NVIDIA H100 80GB HBM3, 81559`; a GB10 has `NVIDIA GB10, [N/A]`.
     """
@@ -197,7 +197,7 @@ def parse_smi(text: str) -> tuple[list[str], list[int]]:
 
 
 def _devices(root: Path) -> int:
-    """The display devices of NVIDIA on the bus."""
+    """Return the number of NVIDIA's display devices on the PCI bus."""
     found = 0
     with suppress(OSError):
         for device in (root / "sys/bus/pci/devices").iterdir():
@@ -207,7 +207,7 @@ def _devices(root: Path) -> int:
 
 
 def _is_virtual(root: Path) -> bool:
-    """Whether this is a virtual machine, where an IOMMU has to be."""
+    """Whether this is a virtual machine, where an IOMMU is necessary."""
     return re.search(r"^flags\s*:.*\bhypervisor\b", _read(root / "proc/cpuinfo"), re.MULTILINE) is not None
 
 

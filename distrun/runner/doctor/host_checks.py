@@ -1,4 +1,4 @@
-"""The steps on one host, in order: each that fails leaves those after it untried."""
+"""The steps on one host, in order; after a step that fails, the others are not tried."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from distrun.runner.doctor.report import HostReport, Status, Step
 from distrun.runner.doctor.shell_commands import ShellCommands
 from distrun.runner.protocol.handshake import HostError, HostInfo, check_compatibility
 
-_WORKING = ("python", "distrun", "directory", "clock")
-_LOOKING = ("machine", "gpus", "network", "software")  # these do not depend on one another
+_STARTING = ("python", "distrun", "directory", "clock")
+_EXAMINING = ("machine", "gpus", "network", "software")  # these do not depend on one another
 _CLOCK_READINGS = 5
 _OLDER = re.compile(r"No module named '?distrun\.")  # what runpy says where a module of ours is missing
 _QUICK = 10.0  # seconds for a question that costs nothing
@@ -30,45 +30,47 @@ _SLOW = 40.0  # seconds for one about what is installed, on a slow file system, 
 
 @dataclass(frozen=True)
 class CheckOptions:
-    """What is the same for all hosts."""
+    """The options of a run, which all hosts share."""
 
     python: str
-    """That of other hosts."""
+    """The Python of other hosts."""
     wdir: str
+    """The working directory of the ranks."""
     network: str
+    """The value of `--network`."""
     timeout: float
-    """Seconds for a probe to say its first words."""
+    """Seconds in which a probe must have started."""
 
 
 class HostChecks:
-    """Of one host."""
+    """The checks of one host, and the probe that stays when they went well."""
 
-    def __init__(self, host: str, way: Access, commands: ShellCommands, options: CheckOptions) -> None:
-        """Args: its name; how to reach it; the commands for it; what all hosts have in common."""
+    def __init__(self, host: str, access: Access, commands: ShellCommands, options: CheckOptions) -> None:
+        """Args: its name; the access to it; the commands for a person; the options of the run."""
         self.commands = commands
         self._host = host
-        self._way = way
-        self._is_local = isinstance(way, LocalAccess)
+        self._access = access
+        self._is_local = isinstance(access, LocalAccess)
         self._options = options
         self._python = sys.executable if self._is_local else options.python
         self._refusal: HostError | None = None
         self._steps: list[Step] = []
         self.probe: ProbeClient | None = None
-        """Answers for as long as it is not closed; there when all steps up to the clock went well."""
+        """The probe, until this object is closed; None before it has started and after a step has failed."""
         self.machine: MachineFacts | None = None
         self._gpus_found: Gpus | None = None
 
     def run(self) -> HostReport:
-        """Take the steps."""
-        names = (*self._way.steps, *_WORKING, *_LOOKING)
+        """Take the steps, and return what was found."""
+        names = (*self._access.steps, *_STARTING, *_EXAMINING)
         if self._is_local:
             names = tuple(name for name in names if name != "clock")  # it is the one all others are compared with
         stopped = False
         for name in names:
-            step = Step(name, Status.NOT_TRIED) if stopped else self._take(name)
+            step = Step(name, Status.NOT_TRIED) if stopped else self._check(name)
             self._steps.append(step)
             lost = self.probe is not None and self.probe.is_lost
-            stopped = stopped or (step.status is Status.FAILED and (lost or name not in _LOOKING))
+            stopped = stopped or (step.status is Status.FAILED and (lost or name not in _EXAMINING))
         if stopped:
             self.close()
         return HostReport(self._host, self._is_local, tuple(self._steps), self.machine, self._gpus_found)
@@ -78,9 +80,9 @@ class HostChecks:
         if self.probe is not None:
             self.probe.close()
             self.probe = None
-        self._way.close()
+        self._access.close()
 
-    def _take(self, name: str) -> Step:
+    def _check(self, name: str) -> Step:
         works: dict[str, Callable[[], Step]] = {
             "python": self._start,
             "distrun": self._distrun,
@@ -92,22 +94,22 @@ class HostChecks:
             "software": self._software,
         }
         try:
-            step = works[name]() if name in works else self._way.take(name)
+            step = works[name]() if name in works else self._access.check(name)
         except HostError as error:
             reason, remedy = verdicts.split_remedy(str(error))
             step = Step(name, Status.FAILED, reason, remedy=remedy)
-        except Exception as error:  # whatever it is, the other hosts are still to be reported on
+        except Exception as error:  # any at all: the report on the other hosts must not be lost
             step = Step(name, Status.FAILED, repr(error))
         if step.status is Status.OK:
             return step
         remedy = step.remedy or "see what the command says"
         return replace(step, command=step.command or self.commands.step(name), remedy=remedy)
 
-    # --- working there
+    # --- starting a probe
 
     def _start(self) -> Step:
         try:
-            self.probe = ProbeClient(self._way.start(self._python), self._options.timeout)
+            self.probe = ProbeClient(self._access.start(self._python), self._options.timeout)
         except HostError as error:
             if "distrun is not installed" in str(error):  # so its Python does work
                 self._refusal = error
@@ -119,14 +121,14 @@ class HostChecks:
                 )
                 return Step("python", Status.OK, self._python)
             raise
-        note = self._judge_minor()
+        note = self._python_remark()
         text = f"{self._python} ({self.probe.versions.python})"
         if not note:
             return Step("python", Status.OK, text)
         return Step("python", Status.WARNING, f"{text}: it {note}", remedy="give the path of another with --python")
 
-    def _judge_minor(self) -> str:
-        """What is to be said about the version of Python there."""
+    def _python_remark(self) -> str:
+        """Return a remark about the version of Python there, perhaps empty."""
         answer = self._answer()
         return check_compatibility(answer, self._python, answer.distrun)
 
@@ -161,7 +163,7 @@ class HostChecks:
         round_trip, offset = min(readings)
         return verdicts.clock(offset, round_trip)
 
-    # --- looking around
+    # --- examining the host
 
     def _machine(self) -> Step:
         self.machine = MachineFacts.from_json(self._ask("machine", _SLOW))
@@ -172,7 +174,7 @@ class HostChecks:
         return verdicts.gpus(self._gpus_found)
 
     def interfaces(self) -> list[Interface]:
-        """Those of the host that other hosts may know; none when it was not reached."""
+        """Return the interfaces that other hosts can reach; none when the host was not reached."""
         return [Interface(*item) for item in self.machine.interfaces] if self.machine is not None else []
 
     def _network(self) -> Step:

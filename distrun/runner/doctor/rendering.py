@@ -12,11 +12,11 @@ if TYPE_CHECKING:
     from rich.console import Console, RenderableType
 
 _COLOURS = {Status.OK: "green", Status.WARNING: "yellow", Status.FAILED: "bold red", Status.NOT_TRIED: "dim"}
-_MOST_COLUMNS = 12  # hosts in a matrix; more are listed one below the other
+_MAX_COLUMNS = 12  # hosts in a matrix; more are listed one below the other
 
 
 def plain(report: Report) -> str:
-    """As lines of text, for files and pipes."""
+    """Return the report as lines of text, for files and pipes."""
     return "\n".join(_lines(report)) + "\n"
 
 
@@ -41,7 +41,7 @@ def _entry(status: Status, name: str, words: list[str], width: int = 10) -> Iter
 
 
 def _words(item: Step | LinkReport) -> list[str]:
-    """What is said about it, in lines."""
+    """Return the lines about a step or a link."""
     words = item.text.splitlines()
     if isinstance(item, LinkReport) and item.source_address and item.target_address and item.bandwidth is not None:
         words = [f"{item.source_address} -> {item.target_address}: {words[0]}", *words[1:]]
@@ -65,7 +65,7 @@ def _width(report: Report) -> int:
 
 
 def on_terminal(report: Report, console: Console) -> None:
-    """As tables."""
+    """Print the report as tables."""
     for part in _parts(report):
         console.print(part)
 
@@ -75,9 +75,9 @@ def _parts(report: Report) -> Iterator[RenderableType]:
 
     yield _steps(report)
     if report.links:
-        yield _matrix(report) if len(report.hosts) <= _MOST_COLUMNS else _list(report.links)
+        yield _matrix(report) if len(report.hosts) <= _MAX_COLUMNS else _list(report.links)
         troubles = [link for link in report.links if link.status is not Status.OK]
-        if troubles and len(report.hosts) <= _MOST_COLUMNS:
+        if troubles and len(report.hosts) <= _MAX_COLUMNS:
             yield _list(troubles)
     for note in report.notes:
         yield Text(f"note: {note}", style=_COLOURS[Status.WARNING])
@@ -104,7 +104,7 @@ def _steps(report: Report) -> RenderableType:
 
 
 def _matrix(report: Report) -> RenderableType:
-    """Rows send, columns receive: Gbit/s, and the round trip."""
+    """Return a table in which rows send and columns receive: Gbit/s, and the round trip."""
     from rich import box
     from rich.table import Table
     from rich.text import Text
@@ -120,7 +120,7 @@ def _matrix(report: Report) -> RenderableType:
 
 
 def _heading(host: str) -> str:
-    return host.replace("[", "\\[")  # rich would take it for a style
+    return host.replace("[", "\\[")  # or rich would take it for a style
 
 
 def _status(link: LinkReport | None) -> Status:

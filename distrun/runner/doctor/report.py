@@ -1,4 +1,4 @@
-"""What the doctor has found, as frozen data, and as the JSON object of `distrun doctor --json`.
+"""The findings of the doctor, as frozen data and as the JSON object of `distrun doctor --json`.
 
 That object is stable: members may be added, and `format` grows when one changes its meaning.
 
@@ -10,8 +10,9 @@ That object is stable: members may be added, and `format` grows when one changes
                 "bytes_per_s": .., "text": .., "command": .., "remedy": ..}, ..],
      "notes": [SENTENCE, ..]}
 
-STATUS is "ok", "warning", "failed" or "not tried". MACHINE and GPUS have the members of `facts.MachineFacts` and `gpus.Gpus`. A
-link is one direction between two hosts. Addresses and figures of what could not be measured are null.
+STATUS is "ok", "warning", "failed" or "not tried". MACHINE and GPUS have the members of `machine_facts.MachineFacts`
+and `gpus.Gpus`. A link is one direction between two hosts. Addresses and figures of what could not be measured are
+null.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ FORMAT = 1
 
 
 class Status(str, Enum):
-    """How something fared."""
+    """The result of a step."""
 
     OK = "ok"
     WARNING = "warning"
@@ -41,26 +42,26 @@ _GRAVITY = (Status.FAILED, Status.WARNING, Status.NOT_TRIED, Status.OK)
 
 
 def worst(statuses: Sequence[Status]) -> Status:
-    """The gravest of some; OK when there are none."""
+    """Return the worst of several results; OK when there are none."""
     return min(statuses, key=_GRAVITY.index, default=Status.OK)
 
 
 @dataclass(frozen=True)
 class Step:
-    """One thing that was looked at on one host."""
+    """One check on one host."""
 
     name: str
     status: Status
     text: str = ""
-    """What was found; when it failed, the reason. May have several lines."""
+    """The finding or, of a step that failed, the reason. May have several lines."""
     command: str = ""
-    """What to type here to see the same; empty unless it failed or is worth a warning."""
+    """A command of this machine that shows the same; empty unless the step failed or gave a warning."""
     remedy: str = ""
 
 
 @dataclass(frozen=True)
 class HostReport:
-    """All steps of one host."""
+    """The findings on one host."""
 
     host: str
     local: bool
@@ -70,13 +71,13 @@ class HostReport:
 
     @property
     def status(self) -> Status:
-        """That of its worst step."""
+        """The status of the worst step."""
         return worst([step.status for step in self.steps])
 
 
 @dataclass(frozen=True)
 class LinkReport:
-    """One direction between two hosts."""
+    """The findings on the network from one host to another; the other direction is another report."""
 
     source: str
     target: str
@@ -94,12 +95,12 @@ class LinkReport:
 
 @dataclass(frozen=True)
 class Report:
-    """Everything."""
+    """The findings of a run."""
 
     hosts: tuple[HostReport, ...]
     links: tuple[LinkReport, ...] = ()
     notes: tuple[str, ...] = ()
-    """Differences between hosts that are worth a warning, and what was left out; a sentence each."""
+    """Differences between hosts that deserve a warning, and checks that were left out; a sentence each."""
 
     @property
     def ok(self) -> bool:
@@ -109,7 +110,7 @@ class Report:
 
     @property
     def summary(self) -> str:
-        """One sentence."""
+        """The result in one sentence."""
         failures = [
             f"{host.host} failed at {step.name}"
             for host in self.hosts
@@ -127,11 +128,11 @@ class Report:
 
     @property
     def exit_status(self) -> int:
-        """Of `distrun doctor`: 0 when all is well, 1 when something failed."""
+        """The exit status of `distrun doctor`: 0 when all is well, 1 when something failed."""
         return 0 if self.ok else 1
 
     def to_json(self) -> dict[str, Any]:
-        """The object described above."""
+        """Return the object that the module's docstring describes."""
         return {
             "format": FORMAT,
             "distrun": __version__,

@@ -1,4 +1,4 @@
-"""From a request to a report: all hosts at once, then the network between those that can be used."""
+"""A run of the doctor: all hosts at once, then the network between those that can be used."""
 
 from __future__ import annotations
 
@@ -30,18 +30,18 @@ def run(
     network: str | None = None,
     timeout: float = 60.0,
     launcher: str | None = None,
-    tell: Callable[[str], None] = lambda text: None,
+    on_progress: Callable[[str], None] = lambda text: None,
 ) -> Report:
     """Examine hosts and the network between them.
 
     Args:
-        hosts: as in `-H`; none means those of the scheduler's allocation, else this machine.
+        hosts: as in `-H`; none = those of the scheduler's allocation, else this machine.
         ssh: how to reach those that are not this machine.
         wdir: the working directory of the ranks; None = the present one.
         network: the interfaces and subnets that may be used, by commas; None = DISTRUN_NETWORK, else all.
-        timeout: seconds for each host to be reached and to say its first words.
+        timeout: seconds for each host to be reached and to answer.
         launcher: ssh or srun; None = as for a job.
-        tell: is told what is going on.
+        on_progress: is given a text about what is going on, now and then.
 
     Raises:
         UsageError: the request cannot be understood.
@@ -50,20 +50,20 @@ def run(
     if network:
         parse_network(network)
     wdir = os.path.abspath(wdir or os.getcwd())
-    # Who is who, and how to get there, is settled as for a job.
+    # The same planning as for a job decides which hosts are this machine, and how to reach the others.
     request = LaunchRequest((sys.executable,), hosts=tuple(hosts), share_gpus=True, launcher=launcher)
     plan = prepare(request, 0.0, ssh)
     options = CheckOptions(ssh.python or sys.executable, wdir, network, timeout)
-    with closing(_Accesses(plan, ssh, options)) as ways:
-        checks = [HostChecks(part.host, *ways.to(part), options) for part in plan.agents]
+    with closing(_Accesses(plan, ssh, options)) as accesses:
+        checks = [HostChecks(part.host, *accesses.to(part), options) for part in plan.agents]
         try:
-            return _report(checks, network, tell)
+            return _report(checks, network, on_progress)
         finally:
             call_for_each(lambda item: item.close(), checks, "doctor")
 
 
-def _report(checks: Sequence[HostChecks], network: str, tell: Callable[[str], None]) -> Report:
-    tell(f"examining {len(checks)} host{'s' * (len(checks) != 1)}")
+def _report(checks: Sequence[HostChecks], network: str, on_progress: Callable[[str], None]) -> Report:
+    on_progress(f"examining {len(checks)} host{'s' * (len(checks) != 1)}")
     reports = call_for_each(lambda item: item.run(), checks, "doctor")
     ends = [
         network_checks.ProbedHost(report.host, item.probe, item.interfaces(), item.commands)
@@ -71,14 +71,14 @@ def _report(checks: Sequence[HostChecks], network: str, tell: Callable[[str], No
         if item.probe is not None and not item.probe.is_lost
     ]
     if len(ends) > 1:
-        tell(f"measuring the network between {len(ends)} hosts")
+        on_progress(f"measuring the network between {len(ends)} hosts")
     found, notes = network_checks.measure(ends, network)
     machines = {report.host: report.machine for report in reports if report.machine is not None}
     return Report(tuple(reports), tuple(found), (*verdicts.differences(machines), *notes))
 
 
 class _Accesses:
-    """The ways to all hosts, and what they share."""
+    """Access to all hosts, with what they share."""
 
     def __init__(self, plan: LaunchPlan, ssh: SshOptions, options: CheckOptions) -> None:
         self._plan = plan
@@ -88,13 +88,13 @@ class _Accesses:
         self._steps = JobSteps(os.environ) if plan.launcher == "srun" else None
 
     def to(self, part: AgentPlan) -> tuple[Access, ShellCommands]:
-        """How to reach a host, and how a person would."""
+        """Return the access to a host, and the commands for a person."""
         options = self._options
         if not part.remote:
             return LocalAccess(), ShellCommands(None, self._ssh, sys.executable, options.wdir)
         if self._steps is not None:
-            way = SrunAccess(part.host, self._steps, options.python, options.timeout)
-            return way, ShellCommands(None, self._ssh, options.python, options.wdir, part.host)
+            access = SrunAccess(part.host, self._steps, options.python, options.timeout)
+            return access, ShellCommands(None, self._ssh, options.python, options.wdir, part.host)
         route = with_timeout(self._plan.routes[part.host], max(0.1, options.timeout))
         return SshAccess(route, self._connections), ShellCommands(route, self._ssh, options.python, options.wdir)
 

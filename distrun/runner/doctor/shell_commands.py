@@ -15,8 +15,14 @@ class ShellCommands:
     """Commands for one host, to be typed on this machine."""
 
     def __init__(self, route: Route | None, options: SshOptions, python: str, wdir: str, node: str = "") -> None:
-        """Args: how to reach it by SSH, else None; the flags; its Python; the working directory of the ranks; what Slurm calls
-        it, if that is to reach it."""
+        """
+        Args:
+            route: the way there by SSH, None for this machine or by srun.
+            options: the flags of SSH.
+            python: the host's Python.
+            wdir: the working directory of the ranks.
+            node: Slurm's name of the host if srun reaches it, else empty.
+        """
         self._route = route
         self._options = options
         home, rest = ("~/", python[2:]) if python.startswith("~/") else ("", python)
@@ -25,7 +31,7 @@ class ShellCommands:
         self._node = node
 
     def step(self, name: str) -> str:
-        """The command for a step; empty when there is none."""
+        """Return the command for a step; empty when there is none."""
         commands: dict[str, Callable[[], str]] = {
             "name": self._name,
             "tcp": self._tcp,
@@ -43,7 +49,7 @@ class ShellCommands:
         return commands[name]() if name in commands else ""
 
     def there(self, command: str) -> str:
-        """A command of the host's shell, run from here."""
+        """Return the command of this machine that runs a command in the host's shell."""
         if self._node:
             return f"srun --overlap --nodes=1 --ntasks=1 --nodelist={quote(self._node)} sh -c {quote(command)}"
         if self._route is None:
@@ -51,7 +57,7 @@ class ShellCommands:
         return f"{self._ssh()} {quote(command) if command != 'true' else command}"
 
     def _ssh(self) -> str:
-        """ssh with the flags the user gave, as the rest is in the configuration that ssh reads too."""
+        """Return ssh with the user's flags; the rest is in the configuration, which ssh reads too."""
         assert self._route is not None
         words = ["ssh", "-o", "BatchMode=yes"]
         for option in self._options.options:

@@ -1,4 +1,4 @@
-"""From what was found to what it means: thresholds, and sentences with remedies. Pure."""
+"""The judgement of what was found: thresholds, and sentences with remedies. Pure."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _REMEDY = re.compile(
 
 
 def split_remedy(sentence: str) -> tuple[str, str]:
-    """The reason and the remedy in a sentence of `HostError`; the remedy may be empty."""
+    """Return the reason and the remedy in a sentence of `HostError`; the remedy may be empty."""
     reason, *rest = _REMEDY.split(sentence, maxsplit=1)
     return reason, "".join(rest)
 
@@ -87,7 +87,7 @@ def gpus(found: Gpus) -> Step:
 
 
 def _installation(cuda: int) -> str:
-    """What brings cupy and NCCL, for a driver for this CUDA."""
+    """Return the command that installs cupy and NCCL for a driver with this CUDA, or another remedy."""
     if not cuda:
         return "pip install 'distrun[cuda12]' or 'distrun[cuda13]', as the driver's CUDA is"
     if cuda < _CUDA12:
@@ -96,7 +96,7 @@ def _installation(cuda: int) -> str:
 
 
 def _cuda(version: int) -> str:
-    """12.4 from 12040."""
+    """Return the version 12.4 from the number 12040."""
     return f"{version // 1000}.{version % 1000 // 10}"
 
 
@@ -121,19 +121,18 @@ def _peer_text(peers: Sequence[Sequence[bool]]) -> str:
 
 
 def _peer_matrix(found: Gpus) -> str:
-    """Lines that show who can access whom, when it is neither all nor none."""
+    """Return lines that show which GPU can access which, when it is neither all nor none."""
     peers = found.peers or []
     if not 0 < sum(map(sum, peers)) - len(peers) < len(peers) * (len(peers) - 1):
         return ""
     head = "P2P " + " ".join(f"{column:2}" for column in range(len(peers)))
-    rows = [
-        f"{row:3} " + " ".join(" x" if able else " -" for able in ables) for row, ables in enumerate(peers)
-    ]  # x: GPU of the row reads the memory of the GPU of the column
+    # x: the GPU of the row can access the memory of the GPU of the column.
+    rows = [f"{row:3} " + " ".join(" x" if able else " -" for able in ables) for row, ables in enumerate(peers)]
     return "\n" + "\n".join([head, *rows])
 
 
 def software(found: MachineFacts) -> Step:
-    """Tell what is installed; nothing of it is needed."""
+    """List the installed software, none of which is required."""
     packages = [f"{name} {version}" for name, version in found.packages.items()]
     mpi = [f"MPI: {found.mpi}"] if found.mpi else ["no mpirun"]
     slurm = [f"Slurm: {found.slurm}"] if found.slurm else ["no srun"]
@@ -141,7 +140,7 @@ def software(found: MachineFacts) -> Step:
 
 
 def differences(found: Mapping[str, MachineFacts]) -> list[str]:
-    """Packages whose versions differ between hosts, a sentence each."""
+    """Return a sentence for each package whose version differs between hosts."""
     notes = []
     for name in dict.fromkeys(name for item in found.values() for name in item.packages):
         versions: dict[str, list[str]] = {}
@@ -154,7 +153,7 @@ def differences(found: Mapping[str, MachineFacts]) -> list[str]:
 
 
 def link(found: LinkReport, hosts: int) -> LinkReport:
-    """Judge a measured direction in a job of so many hosts: bandwidth and round trip become a status and a text."""
+    """Judge a measured link in a job of so many hosts: return it with a status, a text and a remedy."""
     if found.bandwidth is None:
         return replace(
             found,
@@ -178,10 +177,10 @@ def link(found: LinkReport, hosts: int) -> LinkReport:
 
 
 def unreachable(source: str, target: str, tried: Sequence[tuple[str, str]], own: Sequence[str]) -> LinkReport:
-    """A pair that could not connect.
+    """Return the report on two hosts that could not connect.
 
     Args:
-        source: the host that called.
+        source: the host that tried to connect.
         target: the host that listened.
         tried: (address of the target, what went wrong), in order.
         own: the addresses of the source.
@@ -206,7 +205,7 @@ def unreachable(source: str, target: str, tried: Sequence[tuple[str, str]], own:
 
 
 def size(count: int) -> str:
-    """Bytes for people: 512 MiB, 251 GiB."""
+    """Return a number of bytes as text, such as 512 MiB or 251 GiB."""
     for unit, shift in (("TiB", 40), ("GiB", 30), ("MiB", 20)):
         if count >= 1 << shift:
             value = count / (1 << shift)
@@ -215,7 +214,7 @@ def size(count: int) -> str:
 
 
 def gigabits(rate: float) -> str:
-    """Bytes per second as Gbit/s, three digits: 0.478, 9.41, 94.1."""
+    """Return bytes per second as Gbit/s with three digits: 0.478, 9.41, 94.1."""
     return f"{rate * 8 / 1e9:.3g}"
 
 

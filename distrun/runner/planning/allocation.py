@@ -12,9 +12,8 @@ from distrun.errors import UsageError
 from distrun.runner.planning.hosts import Host, merge
 
 _REMEDY = "let {scheduler} set it, or give the hosts with -H"
-_FIRST_SPECIAL_STEP = (
-    0xFFFFFFF0  # Slurm's numbers from here on are of the batch script and the like, which are no steps
-)
+# From here on, Slurm's numbers of steps stand for the batch script and the like, which are no steps.
+_FIRST_SPECIAL_STEP = 0xFFFFFFF0
 _MAX_HOSTS = 1 << 16  # so that a typing error does not fill the memory
 # gpu[01-04,07]-[0-1]x: names with lists of numbers in brackets
 _ELEMENT = re.compile(r"(?:[^,\[\]]|\[[^\[\]]*\])+")
@@ -73,7 +72,8 @@ def _slurm(environ: Mapping[str, str]) -> Allocation:
     tasks = environ.get("SLURM_STEP_NUM_TASKS", "1")
     if tasks.isdecimal() and int(tasks) > 1:
         raise UsageError(
-            f"srun started {tasks} copies of distrun (SLURM_STEP_NUM_TASKS), which would start each rank {tasks} times: "
+            f"srun started {tasks} copies of distrun (SLURM_STEP_NUM_TASKS), which would start each rank {tasks} "
+            "times: "
             "start distrun once, without srun, or the script by srun, without distrun"
         )
     names = expand(environ["SLURM_JOB_NODELIST"])
@@ -182,7 +182,8 @@ def _lsf(environ: Mapping[str, str]) -> Allocation | None:
         words = text.split()
         if len(words) % 2 or not all(word.isdecimal() and int(word) for word in words[1::2]):
             raise UsageError(
-                f"LSB_MCPU_HOSTS={text!r} is no list of hosts and slots like 'a 4 b 4': {_REMEDY.format(scheduler='LSF')}"
+                f"LSB_MCPU_HOSTS={text!r} is no list of hosts and slots like 'a 4 b 4': "
+                f"{_REMEDY.format(scheduler='LSF')}"
             )
         hosts = [Host(name, int(slots)) for name, slots in zip(words[::2], words[1::2], strict=True)]
     else:

@@ -107,7 +107,8 @@ def identify(version: str) -> MpiImplementation:
         return MpiImplementation.MPICH
     first = next(iter(version.strip().splitlines()), "")
     raise UsageError(
-        f"the mpirun on PATH says {first!r}: understood are Open MPI, MPICH and Intel MPI; put one of these first on PATH"
+        f"the mpirun on PATH says {first!r}: understood are Open MPI, MPICH and Intel MPI; put one of these first "
+        "on PATH"
     )
 
 
@@ -254,7 +255,8 @@ def _hydra(mpi: MpiImplementation, options: MpirunOptions) -> list[str]:
     """Return the options that MPICH and Intel MPI have in common."""
     if options.output_dir is not None:
         raise UsageError(
-            f"--output-dir {options.output_dir!r} is more than {mpi.value}'s mpirun can do: leave it out, or use Open MPI"
+            f"--output-dir {options.output_dir!r} is more than {mpi.value}'s mpirun can do: leave it out, or use "
+            "Open MPI"
         )
     words = ["-wdir", options.wdir]
     words += ["-prepend-rank"] * options.tags
@@ -316,5 +318,6 @@ def _refuse(request: LaunchRequest, ssh: SshOptions) -> None:
             raise UsageError(f"--launcher mpirun cannot be combined with {option}: leave it out, or use --launcher ssh")
     if any(re.search(r"\s", option) for option in _ssh_arguments(ssh)):
         raise UsageError(
-            f"the SSH options {_ssh_arguments(ssh)} have a space, which mpirun would split: write them into ~/.ssh/config"
+            f"the SSH options {_ssh_arguments(ssh)} have a space, at which mpirun would split them: write them into "
+            "~/.ssh/config"
         )

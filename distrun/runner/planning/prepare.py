@@ -95,7 +95,8 @@ def _choose_launcher(request: LaunchRequest, allocated: Allocation | None) -> st
         raise UsageError(f"--launcher srun needs {lack}, or use --launcher ssh")
     if request.launcher == "srun" and strangers:
         raise UsageError(
-            f"--launcher srun cannot start ranks on {', '.join(sorted(strangers))}: allowed are the hosts of {allocated}"
+            f"--launcher srun cannot start ranks on {', '.join(sorted(strangers))}: allowed are the hosts of "
+            f"{allocated}"
         )
     if request.launcher is not None:
         return request.launcher

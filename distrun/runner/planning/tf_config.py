@@ -44,7 +44,8 @@ def check(size: int, ps: int) -> None:
     """
     if ps and size < ps + 2:
         raise UsageError(
-            f"--ps {ps} of {size} ranks leaves no chief and worker: give at least {ps + 2} ranks, or fewer parameter servers"
+            f"--ps {ps} of {size} ranks leaves no chief and worker: give at least {ps + 2} ranks, or fewer "
+            "parameter servers"
         )
 
 

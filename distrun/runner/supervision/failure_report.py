@@ -13,7 +13,7 @@ _LOST_PEER = b"distrun.errors.JobAbortedError"  # how Python ends the traceback 
 
 
 class StderrTails:
-    """The last bytes that each rank wrote to stderr. An agent's thread records them; the decider reads after the end."""
+    """The last bytes that each rank wrote to stderr: agents' threads record them, the decider reads them."""
 
     def __init__(self) -> None:
         self._kept: dict[int, bytearray] = {}
