@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
+import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -45,12 +46,17 @@ class Agent:
         """Serve the launcher until all descendants are gone."""
         self._loop.watch_signals((signal.SIGCHLD, signal.SIGTERM, signal.SIGHUP, signal.SIGINT), self._signalled)
         while not self._left:
-            clocks = (self._launcher.seconds_left, None if self._ending is None else self._ending.seconds_left)
-            self._loop.run_once(min((seconds for seconds in clocks if seconds is not None), default=None))
+            self._loop.run_once(self._timeout())
             self._relay.update_flow()
             self._launcher.stay_in_touch()
             if self._ending is not None:
                 self._end_descendants(self._ending)
+
+    def _timeout(self) -> float | None:
+        """Return the seconds until something is due, None when nothing is."""
+        ending = None if self._ending is None else self._ending.seconds_left(time.monotonic())
+        due = [seconds for seconds in (self._launcher.seconds_left, ending) if seconds is not None]
+        return min(due, default=None)
 
     def _signalled(self, signums: bytes) -> None:
         # First: who ends us, such as a batch scheduler, ends our ranks at the same time, and that is no failure of
@@ -125,11 +131,11 @@ class Agent:
     # --- the end
 
     def _finish(self, grace: float) -> None:
-        """Begin to end what is left; the second time, without grace, hurry."""
+        """Begin to end what is left; the second time, without grace, skip the rest of the grace."""
         if self._ending is None:
-            self._ending = Ending(grace)
+            self._ending = Ending(grace, time.monotonic())
         elif grace <= 0:
-            self._ending.hurry()
+            self._ending.skip_grace(time.monotonic())
 
     def _reap(self) -> bool:
         """Collect and report all that have died; return whether any descendant is left."""
@@ -150,11 +156,12 @@ class Agent:
 
     def _end_descendants(self, ending: Ending) -> None:
         """Take one step towards having no descendant."""
+        now = time.monotonic()
         if not self._reap():
             self._leave(ending, unkillable=0)
-        elif (signum := ending.due_signal()) is not None:
+        elif (signum := ending.due_signal(now)) is not None:
             ending.ended.update(descendants.signal_all(signum))
-        elif ending.is_hopeless:
+        elif ending.is_hopeless(now):
             self._leave(ending, unkillable=len(descendants.signal_all(signal.SIGKILL)))
 
     def _leave(self, ending: Ending, unkillable: int) -> None:
