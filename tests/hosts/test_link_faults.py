@@ -52,7 +52,7 @@ def listen_again(host, other):
         call("ip", "-n", host._namespace, "neigh", "del", address, "dev", "eth0", check=False)
 
 
-def stories(job):
+def reports(job):
     """Return the sentences in which the launcher says what went wrong."""
     return [line for line in job.stderr.data.decode().splitlines() if line.startswith("distrun: ")]
 
@@ -66,8 +66,8 @@ def test_a_cut_link_ends_the_job_with_one_sentence(distrun, python, network, alp
     cut.cut()
     try:
         assert job.wait() == 1
-        assert f"nothing was heard from {which} for 3 s" in stories(job)[0]
-        assert len(stories(job)) == 1, job.stderr.data.decode()
+        assert f"nothing was heard from {which} for 3 s" in reports(job)[0]
+        assert len(reports(job)) == 1, job.stderr.data.decode()
         cut.assert_gone()
     finally:
         cut.mend()
@@ -119,7 +119,7 @@ def test_hosts_that_never_hear_each_other_are_told_where_it_was_tried(distrun, a
 
 
 @pytest.mark.parametrize("code", [WORKING, WAITING], ids=["in an allreduce", "while waiting"])
-def test_a_killed_remote_rank_is_the_story_even_for_those_who_wait_for_it(distrun, python, alpha, beta, code):
+def test_a_killed_remote_rank_is_reported_even_where_ranks_wait_for_it(distrun, python, alpha, beta, code):
     job = distrun("-H", "alpha:1,beta:1", *python(code))
     job.stdout.wait_for(b"going", 2)
     (rank,) = (item for item in beta.processes() if item.environ().get("RANK") == "1")
@@ -127,8 +127,8 @@ def test_a_killed_remote_rank_is_the_story_even_for_those_who_wait_for_it(distru
     os.kill(rank.pid, signal.SIGKILL)
     assert job.wait() == 137
     assert time.monotonic() - started < 5
-    assert f"rank 1 on beta (pid {rank.pid})" in stories(job)[0]
-    assert "was killed by SIGKILL" in stories(job)[0]
+    assert f"rank 1 on beta (pid {rank.pid})" in reports(job)[0]
+    assert "was killed by SIGKILL" in reports(job)[0]
     alpha.assert_gone()
     beta.assert_gone()
     job.assert_gone()

@@ -192,10 +192,10 @@ def test_a_script_that_uses_mpi_itself(mpirun, backend):
     mpirun.run("1+1", str(PROGRAMS / "mpi_life.py"), "well", DISTRUN_BACKEND=backend)
 
 
-def test_a_script_that_fails_tells_its_story(mpirun, backend):
+def test_a_script_that_fails_is_reported(mpirun, backend):
     said = mpirun.start("1+1", str(PROGRAMS / "mpi_life.py"), "script fails", DISTRUN_BACKEND=backend)
     assert "exit status 1\n" in said
-    assert "ValueError: the story of rank 1" in said
+    assert "ValueError: the error of rank 1" in said
 
 
 @pytest.mark.parametrize("ending", ["job fails", "mpi4py first"])

@@ -22,7 +22,7 @@ os.wait()
 """
 
 
-def test_a_killed_remote_rank_is_the_story(distrun, python, alpha, beta):
+def test_a_killed_remote_rank_is_reported(distrun, python, alpha, beta):
     code = (
         "import os, signal, time\nif os.environ['RANK'] == '1': os.kill(os.getpid(), signal.SIGKILL)\ntime.sleep(1000)"
     )

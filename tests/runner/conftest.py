@@ -1,4 +1,4 @@
-"""What the tests of the launcher share: a real `distrun`, every descendant of which can be found, and waiting."""
+"""Fixtures for the tests of the launcher: a real `distrun` whose descendants can all be found."""
 
 from __future__ import annotations
 
@@ -123,8 +123,10 @@ class Distrun:
 
 @pytest.fixture
 def distrun(tmp_path: Path) -> Iterator[Callable[..., Distrun]]:
-    """Starts `distrun` with the given arguments; `collect=False` leaves its stdout to the test, and `before_exec` is called
-    in the new process before it becomes `distrun`."""
+    """Starts `distrun` with the given arguments.
+
+    `collect=False` leaves its stdout to the test; `before_exec` is called in the new process before exec.
+    """
     started: list[Distrun] = []
     tmp = tmp_path / "tmp"
     tmp.mkdir()

@@ -87,7 +87,7 @@ def test_unacknowledged_output_is_bounded_while_commands_are_obeyed(launcher):
         launcher.receive(FrameKind.STDOUT)
 
 
-def test_it_leaves_with_a_farewell_and_a_count_of_what_it_had_to_end(launcher):
+def test_its_last_frame_counts_what_it_had_to_end(launcher):
     launcher.start("import os, time\nif os.fork() == 0:\n os.setsid(); time.sleep(1000)")
     launcher.receive(FrameKind.EXITED)
     launcher.send(Frame.number(FrameKind.FINISH, 5.0))

@@ -1,4 +1,4 @@
-"""What the doctor makes of what was found."""
+"""The doctor's judgement of what was found."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What ranks inherit, what is kept from them, and what -x adds."""
+"""The environment of ranks: variables that they inherit, that are kept from them, and that -x adds."""
 
 from __future__ import annotations
 

@@ -192,7 +192,7 @@ def test_a_host_that_is_ready_too_late_does_not_keep_the_launch():
             return super().start(plan)
 
     class Releasing(Collected):
-        """The story is printed when the decider has decided; the agent comes in the middle of its farewell."""
+        """The report is printed when the decider has decided; the agent is ready in the middle of that."""
 
         def write(self, data):
             super().write(data)

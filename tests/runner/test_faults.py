@@ -1,4 +1,4 @@
-"""What happens to real processes when something goes wrong, and that nothing is left of them afterwards."""
+"""Faults of real processes, after which nothing may be left of them."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def test_the_exit_code_of_the_failing_rank_is_the_exit_status(distrun, python):
     job.assert_gone()
 
 
-def test_the_story_ends_with_the_last_words_of_the_rank_that_raised(distrun, python):
+def test_the_failure_report_ends_with_the_last_lines_of_the_rank_that_raised(distrun, python):
     code = "import os, time\nif os.environ['RANK'] == '0': raise ValueError('no such data')\ntime.sleep(1000)"
     job = distrun("-np", "2", *python(code))
     assert job.wait() == 1
@@ -47,7 +47,7 @@ def test_the_story_ends_with_the_last_words_of_the_rank_that_raised(distrun, pyt
     job.assert_gone()
 
 
-def test_a_killed_rank_is_the_story_and_its_peers_are_stopped(distrun, python):
+def test_a_killed_rank_is_reported_and_its_peers_are_stopped(distrun, python):
     code = (
         "import os, signal, time\nif os.environ['RANK'] == '1': os.kill(os.getpid(), signal.SIGKILL)\ntime.sleep(1000)"
     )
@@ -76,8 +76,8 @@ def test_a_stopped_rank_ends_at_once_when_another_fails(distrun, python):
     job.assert_gone()
 
 
-def test_ranks_that_die_of_a_lost_peer_are_not_the_story(distrun, python, tmp_path):
-    """The first to exit only noticed the end of the real culprit, whose interpreter takes its time to shut down."""
+def test_the_root_cause_is_reported_and_not_a_rank_that_lost_its_peer(distrun, python, tmp_path):
+    """The first to exit only noticed the end of its peer, whose interpreter takes its time to shut down."""
     fifo = tmp_path / "fifo"
     os.mkfifo(fifo)
     code = f"""
@@ -161,7 +161,8 @@ def test_a_second_ctrl_c_kills_at_once(distrun, python):
 
 def test_sigusr1_is_forwarded_and_changes_nothing_else(distrun, python):
     code = (  # a pipe, since a signal that came just before signal.pause() would be waited for in vain
-        "import os, signal; ours, theirs = os.pipe(); signal.signal(signal.SIGUSR1, lambda *_: os.write(theirs, b'!'))\n"
+        "import os, signal; ours, theirs = os.pipe()\n"
+        "signal.signal(signal.SIGUSR1, lambda *_: os.write(theirs, b'!'))\n"
         "print('ready', flush=True); os.read(ours, 1); print('got it', flush=True)"
     )
     job = distrun("-np", "2", *python(code))
@@ -231,7 +232,8 @@ def test_a_command_that_vanishes_before_exec_ends_with_127(distrun, tmp_path):
 @pytest.mark.parametrize("ends", [b"", b"\r\n"], ids=["one line", "many lines"])
 def test_ten_megabytes_that_are_not_utf8_arrive_intact(distrun, python, ends):
     data = bytes(byte for byte in range(256) if byte not in b"\r\n" or byte in ends) * 40000
-    code = f"import sys; sys.stdout.buffer.write(bytes(b for b in range(256) if b not in b'\\r\\n' or b in {ends!r}) * 40000)"
+    kept = f"b not in b'\\r\\n' or b in {ends!r}"
+    code = f"import sys; sys.stdout.buffer.write(bytes(b for b in range(256) if {kept}) * 40000)"
     job = distrun("-np", "1", "--no-tag-output", *python(code))
     assert job.wait() == 0
     assert job.stdout.data == data

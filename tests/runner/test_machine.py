@@ -1,4 +1,4 @@
-"""What the launcher finds out about its machine."""
+"""The launcher's machine: names, cores and slots."""
 
 from __future__ import annotations
 

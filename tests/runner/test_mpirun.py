@@ -212,7 +212,7 @@ def test_what_mpirun_cannot_do_is_refused(fake_mpirun, request_, option):
     assert f"--launcher mpirun cannot be combined with {option}: " in str(caught.value)
 
 
-# A real mpirun ----------------------------------------------------------------------------------------------------------
+# A real mpirun ------------------------------------------------------------------------------------------------
 
 _SEARCH = f"{Path(sys.executable).parent}:{os.environ.get('PATH', os.defpath)}"
 
@@ -241,19 +241,19 @@ def test_ranks_are_mpiruns(mpirun, python, tmp_path):
 
 
 @pytest.mark.mpi
-def test_the_exit_status_is_the_ranks_and_the_story_names_mpirun(mpirun, python):
-    job = mpirun("-np", "2", *python("import sys; print('last words', file=sys.stderr); sys.exit(42)"))
+def test_the_exit_status_is_the_ranks_and_the_failure_report_names_mpirun(mpirun, python):
+    job = mpirun("-np", "2", *python("import sys; print('last line', file=sys.stderr); sys.exit(42)"))
     assert job.wait() == 42
     said = job.stderr.data.decode()
     assert "distrun: mpirun (pid " in said
     assert "exited with code 42" in said
-    assert said.rindex("last words") > said.index("distrun: mpirun (pid ")
+    assert said.rindex("last line") > said.index("distrun: mpirun (pid ")
     job.assert_gone()
 
 
 @pytest.mark.mpi
 def test_a_killed_rank_ends_the_job(mpirun, python):
-    code = "import os, signal, sys; from mpi4py import MPI\nif MPI.COMM_WORLD.rank: os.kill(os.getpid(), 9)\nsignal.pause()"
+    code = "import os, signal; from mpi4py import MPI\nif MPI.COMM_WORLD.rank: os.kill(os.getpid(), 9)\nsignal.pause()"
     job = mpirun("-np", "2", *python(code))
     assert job.wait() == 137
     job.assert_gone()

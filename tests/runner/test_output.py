@@ -1,4 +1,4 @@
-"""What the printer prints, and that nothing a terminal does stops anybody else."""
+"""The printer: its output, and that nothing a terminal does stops anything else."""
 
 from __future__ import annotations
 
@@ -57,10 +57,10 @@ def test_without_tags_bytes_pass_as_they_are():
     assert printed((0, "stdout", b"\xff\x00\nx"), style=Style(tags=False))[0] == b"\xff\x00\nx"
 
 
-def test_an_unfinished_last_line_is_printed_and_ended_before_the_story():
-    out, err, _ = printed((0, "stdout", b"a"), (0, "stderr", b"b"), failure_report="the story \udcff")
+def test_an_unfinished_last_line_is_printed_and_ended_before_the_failure_report():
+    out, err, _ = printed((0, "stdout", b"a"), (0, "stderr", b"b"), failure_report="the report \udcff")
     assert out == b"[0] a\n"
-    assert err == b"[0] b\nthe story \xff\n"
+    assert err == b"[0] b\nthe report \xff\n"
 
 
 def test_only_the_ranks_asked_for_are_shown_but_all_are_acknowledged():

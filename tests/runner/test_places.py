@@ -1,4 +1,4 @@
-"""What ranks are told when all hosts have answered."""
+"""Endpoints that ranks are told when all hosts have answered."""
 
 from __future__ import annotations
 

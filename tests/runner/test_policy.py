@@ -43,7 +43,7 @@ def ended(rank, code=0, lost_peer=False):
     return RankExited(rank, RankExit(code), lost_peer)
 
 
-# name: (steps of (time, event, actions expected), exit status, rank of the story)
+# name: (steps of (time, event, actions expected), exit status, rank of the failure)
 HISTORIES = {
     "all ranks end well": ([(1, ended(0), []), (2, ended(1), [FinishAgents(GRACE)]), (2, BYE, [])], 0, None),
     "a rank fails and its peer obeys": (
@@ -56,7 +56,7 @@ HISTORIES = {
         137,
         0,
     ),
-    "a later failure is not the story": (
+    "a later failure is not reported": (
         [(1, ended(0, 3), [TERM]), (1, ended(1, 4), [FinishAgents(GRACE)]), (1, BYE, [])],
         3,
         0,
@@ -66,12 +66,12 @@ HISTORIES = {
         5,
         1,
     ),
-    "a witness waits for the culprit": (
+    "a rank that lost its peer waits for the root cause": (
         [(1, ended(0, 1, True), []), (1.5, ended(1, 9), [FinishAgents(GRACE)]), (2, BYE, [])],
         9,
         1,
     ),
-    "a witness whose culprit does not end is the story": (
+    "a rank that lost its peer is reported if the root cause does not end": (
         [
             (1, ended(0, 1, True), []),
             (1 + ROOT_CAUSE_TIMEOUT, TICK, [TERM]),
@@ -81,12 +81,12 @@ HISTORIES = {
         1,
         0,
     ),
-    "of witnesses alone the first is the story": (
+    "of ranks that lost a peer alone the first is reported": (
         [(1, ended(1, 1, True), []), (1.1, ended(0, 1, True), [FinishAgents(GRACE)]), (2, BYE, [])],
         1,
         1,
     ),
-    "a witness and a culprit that ended well": (
+    "a rank that lost its peer and a peer that ended well": (
         [(1, ended(1, 1, True), []), (1.1, ended(0), [FinishAgents(GRACE)]), (2, BYE, [])],
         1,
         1,
@@ -122,7 +122,7 @@ HISTORIES = {
         130,
         None,
     ),
-    "Ctrl-C while a failure is dealt with kills, and the failure stays the story": (
+    "Ctrl-C while a failure is dealt with kills, and the failure stays the reported one": (
         [
             (1, ended(0, 42), [TERM]),
             (2, SignalReceived(signal.SIGINT), [KILL]),
@@ -254,7 +254,7 @@ def test_ranks_start_when_every_host_is_ready():
     assert policy.deadline == 60
 
 
-def test_all_hosts_that_refuse_are_the_story_and_the_others_are_let_go():
+def test_all_hosts_that_refuse_are_reported_and_the_others_are_released():
     policy = connecting("a", "b", "c")
     assert policy.handle(HostRefused("a", "no route"), 1) == []
     assert policy.handle(HostReady("b"), 1) == []

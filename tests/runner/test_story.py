@@ -1,4 +1,4 @@
-"""The first failure's story and the last words it quotes."""
+"""The report of the first failure, and the last lines of stderr in it."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from distrun.runner.supervision.failure_report import LAST_LINES, StderrTails, f
 from distrun.runner.supervision.policy import Failure
 
 
-def test_the_story_names_rank_host_process_end_and_last_words():
+def test_the_report_names_rank_host_process_end_and_last_lines():
     failure = Failure(3, 42, "exited with code 42")
     assert format_report(failure, {3: "rank 3 on worker-1"}, {3: 77}, [b"first", b"\xff"], "logs/rank.3/stderr") == (
         "distrun: rank 3 on worker-1 (pid 77) exited with code 42\n"
@@ -16,7 +16,7 @@ def test_the_story_names_rank_host_process_end_and_last_words():
     )
 
 
-def test_a_silent_rank_and_a_failure_of_no_rank_have_short_stories():
+def test_a_silent_rank_and_a_failure_of_no_rank_have_short_reports():
     assert format_report(Failure(0, 1, "exited with code 1"), {0: "rank 0 on a"}, {0: 7}, []).endswith(
         "wrote nothing to stderr"
     )
@@ -43,7 +43,7 @@ def test_of_a_progress_bar_the_last_state_is_told():
     assert words.lines(0) == [b"30%", b"boom"]
 
 
-def test_a_rank_that_lost_its_peer_is_a_witness():
+def test_a_rank_that_lost_its_peer_says_so():
     words = StderrTails()
     words.record(0, b"Traceback ...\ndistrun.errors.JobAbortedError: rank 1 is gone\n")
     words.record(1, b"about distrun.errors.JobAbortedError\n")

@@ -173,7 +173,7 @@ def test_the_exit_code_and_last_words_come_from_the_other_node(distrun, python, 
     job.assert_gone()
 
 
-def test_a_killed_rank_is_the_story(distrun, python, slurm):
+def test_a_killed_rank_is_reported(distrun, python, slurm):
     code = (
         "import os, signal, time\nif os.environ['RANK'] == '2': os.kill(os.getpid(), signal.SIGKILL)\ntime.sleep(1000)"
     )

@@ -158,19 +158,19 @@ class AgentClient:
 
     def _read(self) -> None:
         decoder = FrameDecoder()
-        farewell: events.Event | None = None
+        end: events.Event | None = None
         try:
             while data := self.process.read():
                 for frame in decoder.feed(data):
                     if frame.kind is FrameKind.GONE:
-                        farewell = events.AgentGone(self.host, *map(int, frame.payload.split()))
+                        end = events.AgentGone(self.host, *map(int, frame.payload.split()))
                     else:
                         self._report(frame)
         except Exception as error:  # any at all: a reader that dies without a word would leave the job hanging
             self.process.kill()
-            farewell = events.AgentLost(self.host, str(error) if isinstance(error, LaunchError) else repr(error))
+            end = events.AgentLost(self.host, str(error) if isinstance(error, LaunchError) else repr(error))
         how, status = self.process.end_of_life()
-        self._observer.post(farewell or events.AgentLost(self.host, f"the agent on {self.host} {how}", status))
+        self._observer.post(end or events.AgentLost(self.host, f"the agent on {self.host} {how}", status))
 
     def _report(self, frame: Frame) -> None:
         match frame.kind:

@@ -68,7 +68,7 @@ class LocalAgentProcess:
         code = self._program.wait()
         if code < 0:
             return f"(pid {self.pid}) was killed by {signal_name(-code)}", 128 - code
-        return f"(pid {self.pid}) left without a farewell, with exit code {code}", code or 1
+        return f"(pid {self.pid}) ended unexpectedly with exit code {code}", code or 1
 
     def kill(self) -> None:
         """SIGKILL the agent; the kernel does the same to its ranks."""

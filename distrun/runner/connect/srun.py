@@ -59,7 +59,7 @@ class SrunAgentProcess(RemoteAgent):
             return f"(pid {self.pid}) is out of reach: its srun was killed by {signal_name(-status)}", 128 - status
         if status > 128:
             return f"(pid {self.pid}) was killed by {signal_name(status - 128)}{words}", status
-        return f"(pid {self.pid}) left without a farewell, with exit code {status}{words}", status or 1
+        return f"(pid {self.pid}) ended unexpectedly with exit code {status}{words}", status or 1
 
     def _run(self, module: str) -> JobStep:
         return self._steps.start(self._host, self._python, module)
