@@ -241,7 +241,7 @@ class Job:
             failure, self._names, self._pids, [] if rank is None else self._stderr_tails.lines(rank), log
         )
 
-    # --- what the user is told meanwhile
+    # --- messages to the user meanwhile
 
     def _note(self, event: events.Event) -> None:
         match event:

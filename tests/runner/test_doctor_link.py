@@ -15,8 +15,8 @@ KEY = b"k" * 32
 
 
 @pytest.fixture
-def listener():
-    made = link_benchmark.Listener("127.0.0.1", KEY)
+def server():
+    made = link_benchmark.BenchmarkServer("127.0.0.1", KEY)
     yield made
     made.close()
     with pytest.raises(OSError, match="refused"):
@@ -25,7 +25,7 @@ def listener():
 
 @pytest.mark.parametrize("address", ["127.0.0.1", "::1"])
 def test_both_directions_and_the_round_trip_are_measured(address):
-    made = link_benchmark.Listener(address, KEY)
+    made = link_benchmark.BenchmarkServer(address, KEY)
     found = link_benchmark.measure(address, made.port, KEY)
     sent = made.close()
     assert found["address"] == address
@@ -35,14 +35,14 @@ def test_both_directions_and_the_round_trip_are_measured(address):
     assert sent > 1e7
 
 
-def test_a_listener_that_nobody_calls_has_measured_nothing(listener):
-    assert listener.close() is None
+def test_a_listener_that_nobody_calls_has_measured_nothing(server):
+    assert server.close() is None
 
 
-def test_a_caller_with_another_key_learns_and_gets_nothing(listener):
+def test_a_caller_with_another_key_learns_and_gets_nothing(server):
     with pytest.raises(HostError, match="another program answers"):
-        link_benchmark.measure("127.0.0.1", listener.port, b"x" * 32)
-    assert listener.close() is None
+        link_benchmark.measure("127.0.0.1", server.port, b"x" * 32)
+    assert server.close() is None
 
 
 def test_a_listener_with_another_key_is_not_believed():
@@ -64,14 +64,14 @@ def test_a_listener_with_another_key_is_not_believed():
 
 
 @pytest.mark.parametrize("words", [b"", b"GET / HTTP/1.1\r\n\r\n", b"\0" * 64, b"\xff" * 100000])
-def test_strangers_do_not_keep_the_caller_out(listener, words):
-    with socket.create_connection(("127.0.0.1", listener.port)) as stranger:
+def test_strangers_do_not_keep_the_caller_out(server, words):
+    with socket.create_connection(("127.0.0.1", server.port)) as stranger:
         stranger.sendall(words)
-        assert link_benchmark.measure("127.0.0.1", listener.port, KEY)["rate"]
+        assert link_benchmark.measure("127.0.0.1", server.port, KEY)["rate"]
 
 
-def test_a_stranger_that_trickles_is_dropped_in_time(listener):
-    with socket.create_connection(("127.0.0.1", listener.port)) as stranger:
+def test_a_stranger_that_trickles_is_dropped_in_time(server):
+    with socket.create_connection(("127.0.0.1", server.port)) as stranger:
         start = time.monotonic()
         stranger.settimeout(0.1)
         while trickle(stranger):
@@ -95,7 +95,7 @@ def test_nobody_there_is_an_error_with_a_reason():
     with pytest.raises(HostError, match="connection refused"):
         link_benchmark.measure("127.0.0.1", port, KEY)
     with pytest.raises(HostError, match=r"cannot listen on 203\.0\.113\.1"):
-        link_benchmark.Listener("203.0.113.1", KEY)
+        link_benchmark.BenchmarkServer("203.0.113.1", KEY)
 
 
 def test_the_warming_up_does_not_count():

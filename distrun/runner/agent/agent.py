@@ -1,4 +1,4 @@
-"""The agent proper: it obeys the launcher's frames, starts the ranks, reports their ends, and leaves nothing behind."""
+"""The agent proper: it executes the launcher's frames, starts and watches the ranks, and leaves nothing behind."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Agent:
     def __init__(self, commands: int, reports: int) -> None:
         """Args: descriptors of the frames from and to the launcher."""
         self._loop = Loop()
-        self._launcher = LauncherConnection(self._loop, commands, reports, self._obey, self._launcher_lost)
+        self._launcher = LauncherConnection(self._loop, commands, reports, self._handle, self._launcher_lost)
         self._relay = Relay(self._loop, self._launcher)
         self._function: int | None = None
         self._ranks: dict[int, RankProcess] = {}
@@ -68,9 +68,9 @@ class Agent:
     def _launcher_lost(self) -> None:
         self._finish(_ORPHAN_GRACE)
 
-    # --- what the launcher wants
+    # --- commands of the launcher
 
-    def _obey(self, frame: Frame) -> None:
+    def _handle(self, frame: Frame) -> None:
         match frame.kind:
             case FrameKind.HELLO:
                 self._greet(handshake.Greeting.from_json(frame.payload))
@@ -146,7 +146,7 @@ class Agent:
             if rank is not None:
                 rank.reaped(returncode)
                 ends.append((rank, returncode))
-        # The counter is asked only after a failure, and tells of a process of the job, not which.
+        # The counter shows that a process of the control group was killed, not which one.
         out_of_memory = any(returncode for _, returncode in ends) and self._oom.has_risen()
         exits = [(rank, RankExit(returncode, out_of_memory and returncode != 0)) for rank, returncode in ends]
         for rank, rank_exit in sorted(exits, key=lambda item: item[1].root_cause_order):

@@ -15,7 +15,7 @@ class LauncherConnection:
     """Reads the launcher's commands, and writes reports to it without ever blocking."""
 
     def __init__(
-        self, loop: Loop, commands: int, reports: int, obey: Callable[[Frame], None], on_loss: Callable[[], None]
+        self, loop: Loop, commands: int, reports: int, handle: Callable[[Frame], None], on_loss: Callable[[], None]
     ) -> None:
         """Begin to listen.
 
@@ -23,14 +23,14 @@ class LauncherConnection:
             loop: the event loop.
             commands: the descriptor of the frames from the launcher.
             reports: the descriptor of the frames to it.
-            obey: called with each frame that arrives.
+            handle: called with each frame that arrives.
             on_loss: called once when the launcher is dead or its connection is cut.
         """
         self.is_lost = False
         self._loop = loop
         self._commands = commands
         self._reports = reports
-        self._obey = obey
+        self._handle = handle
         self._on_loss = on_loss
         self._decoder = FrameDecoder()
         self._outgoing = bytearray()
@@ -76,7 +76,7 @@ class LauncherConnection:
         self._keepalive = Keepalive(silence)
 
     def stay_in_touch(self) -> None:
-        """Do what is due: between hosts a connection can be cut without either end being told."""
+        """Do what is due: between hosts a connection can be cut without either end noticing."""
         if self._keepalive is None:
             return
         if self._keepalive.is_lost():
@@ -109,7 +109,7 @@ class LauncherConnection:
         if self._keepalive is not None:
             self._keepalive.heard()
         for frame in self._decoder.feed(data):
-            self._obey(frame)
+            self._handle(frame)
 
     def _flush(self) -> None:
         try:

@@ -19,10 +19,10 @@ from distrun.runner.protocol.exits import NOT_FOUND
 from distrun.runner.protocol.handshake import HostError, explain_failed_start
 
 _EXIT_TIMEOUT = 6.0  # seconds srun may take to exit when its task has
-_KILLED_EXIT_TIMEOUT = 2.0  # the same when it was told to end: longer only if the node does not answer
-# Variables by which Slurm would add options to ours, such as SLURM_MEM_PER_CPU. Where it is, it must still be told.
+_KILLED_EXIT_TIMEOUT = 2.0  # the same after it was terminated: longer only if the node does not answer
+# Variables that would add options to ours, such as SLURM_MEM_PER_CPU; those that say where Slurm is are not among them.
 _OPTION = re.compile(r"(?!SLURM_(?:CONF|CLUSTERS|WORKING_CLUSTER)$)(?:SLURM|SRUN|PMI)(?:[DX]?_.*)")
-# What srun itself has to say, as against the task.
+# Messages of srun itself, as against those of the task.
 _OF_SLURM = re.compile(r"^(?:srun|slurmstepd|slurmd)[^:\s]*: (?:error: )?(.*)$", re.MULTILINE)
 
 
@@ -153,7 +153,7 @@ class JobStep:
         return said if is_slurms else ""
 
     def explain_start(self, output: bytes) -> str:
-        """Return the reason why the step ended without a word of ours."""
+        """Return the reason why the step ended before its first frame."""
         status = self.wait()
         if refusal := self.refusal(output):
             return f"srun cannot start the agent: {refusal}"
@@ -175,7 +175,7 @@ class JobStep:
                 stream.close()
 
     def release(self) -> None:
-        """Wait for srun's exit, and let go of everything."""
+        """Wait for srun's exit, and close everything."""
         self.wait()
         self.close()
         os.close(self._stderr)

@@ -84,7 +84,8 @@ class LocalAgentProcess:
             exiting = [pid for pid in {*meant, *pids} if descendants.reap(pid) == (0, 0)]
             if not meant and not exiting:
                 return
-            time.sleep(_CLEAN_UP_INTERVAL)  # SIGKILL is under way, and no event tells when adopted orphans are gone
+            # SIGKILL takes its time, and there is no event for the end of adopted orphans.
+            time.sleep(_CLEAN_UP_INTERVAL)
 
     def close(self) -> None:
         """Close the pipes and the reservation of the port."""

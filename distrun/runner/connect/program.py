@@ -1,7 +1,7 @@
 """Running a module of ours, such as the agent or the doctor's probe, and talking to it on its standard streams.
 
 On this machine the module runs in a child process (`LocalProgram`), on another host behind an SSH channel
-(`ssh_program.SshProgram`) or in a job step of Slurm (`job_steps.JobStep`). Whoever talks to it sees a `Program`, and
+(`ssh_program.SshProgram`) or in a job step of Slurm (`job_steps.JobStep`). Callers see a `Program`, and
 need not know which.
 """
 
@@ -51,7 +51,7 @@ class Program(Protocol):
         """Wait for its exit, which must be due; return the exit status, negative when there is none."""
 
     def explain_start(self, output: bytes) -> str:
-        """Return the reason why it ended without a word of ours, and the remedy; `output` is what it wrote instead."""
+        """Return the reason why it ended before its first frame, with the remedy; `output` is what it did write."""
 
     def kill(self) -> None:
         """End it at once, as far as that is possible from here."""
@@ -118,7 +118,7 @@ class LocalProgram:
             return self._process.wait()
 
     def explain_start(self, output: bytes) -> str:
-        """Return the reason why it ended without a word of ours."""
+        """Return the reason why it ended before its first frame."""
         return explain_failed_start(self.wait(), output.decode(errors="replace"), self.python)
 
     def kill(self) -> None:

@@ -71,7 +71,7 @@ class RemoteAgent(ABC):
         """Wait for the agent's end; return how it ended in words, and the exit status that stands for it."""
 
     def kill(self) -> None:
-        """End the agent at once; one that does not mind is the business of `clean_up`."""
+        """End the agent at once; one that ignores that is the business of `clean_up`."""
         self._program.kill()
 
     def clean_up(self, pids: set[int]) -> None:

@@ -65,7 +65,7 @@ class SshAgentProcess(RemoteAgent):
             words = f": {last}" if last and status else ""
             return f"(pid {self.pid}) ended unexpectedly with exit code {status}{words}", status or 1
         if self._transport.is_active():
-            return f"(pid {self.pid}) was killed", 137  # SSH told the signal, and paramiko does not pass it on
+            return f"(pid {self.pid}) was killed", 137  # SSH reports the signal, but paramiko does not pass it on
         return f"(pid {self.pid}) is out of reach: the SSH connection is gone", 1
 
     def close(self) -> None:

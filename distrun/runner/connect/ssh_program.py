@@ -59,7 +59,7 @@ class SshProgram:
             return self._channel.recv(1 << 20)
 
     def wait(self) -> int:
-        """Wait for its exit; return the exit status, -1 when the host tells none."""
+        """Wait for its exit; return the exit status, -1 when the host sends none."""
         return self._channel.exit_status if self._channel.status_event.wait(_EXIT_TIMEOUT) else -1
 
     def stderr(self) -> str:
@@ -70,14 +70,14 @@ class SshProgram:
         return data.decode(errors="replace")
 
     def explain_start(self, output: bytes) -> str:
-        """Return the reason why it ended without a word of ours."""
+        """Return the reason why it ended before its first frame."""
         status = self.wait()
         if status < 0 and not self._transport.is_active():
             return "the connection was lost while distrun started there"
         return explain_failed_start(status, output.decode(errors="replace") + self.stderr(), self.python)
 
     def kill(self) -> None:
-        """Close the channel, which ends its stdin; a program that does not mind goes on."""
+        """Close the channel, which ends its stdin; a program that ignores that goes on."""
         self._channel.close()
 
     def close(self) -> None:

@@ -33,7 +33,7 @@ _PING, _SEND, _RECEIVE = b"P", b"S", b"R"  # what the client asks for: round tri
 _RESET = struct.pack("ii", 1, 0)  # SO_LINGER: closing throws away what is in flight
 
 
-class Listener:
+class BenchmarkServer:
     """The server's end, in a thread."""
 
     def __init__(self, address: str, key: bytes) -> None:
@@ -52,7 +52,7 @@ class Listener:
             self._socket.close()
             raise HostError(f"it cannot listen on {address}: {error.strerror}") from None
         self.port: int = self._socket.getsockname()[1]
-        self._thread = threading.Thread(target=self._serve, name="distrun doctor listener", daemon=True)
+        self._thread = threading.Thread(target=self._serve, name="distrun doctor server", daemon=True)
         self._thread.start()
 
     def close(self) -> float | None:
@@ -91,10 +91,10 @@ def measure(address: str, port: int, key: bytes) -> dict[str, str | float | None
 
     Returns:
         `address`: ours on this connection; `round_trip`: the median in seconds; `rate`: the bytes per second that came
-        from the listener, None when large packets do not arrive.
+        from the server, None when large packets do not arrive.
 
     Raises:
-        HostError: the listener cannot be reached.
+        HostError: the server cannot be reached.
     """
     with _connect(address, port, key, _PING) as peer:
         ours = str(peer.getsockname()[0])
@@ -127,7 +127,7 @@ def _connect(address: str, port: int, key: bytes, purpose: bytes) -> socket.sock
     return peer
 
 
-# --- who is there
+# --- authentication
 
 
 def challenge(peer: socket.socket, key: bytes) -> bool:

@@ -1,7 +1,7 @@
 """The program that examines a host: it answers requests on stdin, a line of JSON each, with frames on stdout.
 
-It leaves when its stdin ends, even in the middle of an answer, and when it has had no request for a long time: nobody
-is told that a link is cut.
+It leaves when its stdin ends, even in the middle of an answer, and when it has had no request for a long time: a cut
+link is noticed by nothing else.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class Probe:
     """The requests that the doctor may send: each method is one, by its name."""
 
     def __init__(self) -> None:
-        self._listener: link_benchmark.Listener | None = None
+        self._listener: link_benchmark.BenchmarkServer | None = None
 
     def clock(self) -> dict[str, Any]:
         """Return this host's time, in seconds since 1970."""
@@ -52,13 +52,13 @@ class Probe:
 
     def listen(self, address: str, key: str) -> dict[str, Any]:
         """Listen for the probe of another host, and return the port."""
-        self._listener = link_benchmark.Listener(address, bytes.fromhex(key))
+        self._listener = link_benchmark.BenchmarkServer(address, bytes.fromhex(key))
         return {"port": self._listener.port}
 
     def stop_listening(self) -> dict[str, Any]:
         """Stop listening, and return what was measured."""
-        listener, self._listener = self._listener, None
-        return {"rate": None if listener is None else listener.close()}
+        server, self._listener = self._listener, None
+        return {"rate": None if server is None else server.close()}
 
     def measure(self, address: str, port: int, key: str) -> dict[str, Any]:
         """Connect to the probe of another host, and return what was measured."""

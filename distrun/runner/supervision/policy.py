@@ -5,7 +5,7 @@ The states of a job:
     CONNECTING -> RUNNING   every remote host is ready
                -> FINISHING one of them cannot be used, or a signal came; no rank was started
     RUNNING   -> SETTLING   a rank says that it lost a peer, and the root cause is not known yet
-              -> ENDING     a rank failed, an agent was lost, or a signal came; the ranks were told
+              -> ENDING     a rank failed, an agent was lost, or a signal came; the ranks get a signal
               -> FINISHING  every rank has exited
     SETTLING  -> ENDING     the peer that failed has exited too, or did not within `ROOT_CAUSE_TIMEOUT` seconds
     ENDING    -> FINISHING  every rank has exited, if need be by SIGKILL after the grace

@@ -6,7 +6,7 @@ from pathlib import Path
 
 
 class OomCounter:
-    """Tells whether the OOM killer has ended a process of this control group since it was last asked."""
+    """Notices that the OOM killer has ended a process of this control group."""
 
     def __init__(self, cgroup: str = "/proc/self/cgroup", mount: str = "/sys/fs/cgroup") -> None:
         self._file = _counter_file(Path(cgroup), Path(mount))
