@@ -5,8 +5,12 @@
     batches = distrun.data.shard((images, labels), batch_size=32, shuffle=True, seed=42)
     model.fit(batches, epochs=10)
 
-`shard` divides arrays, lists, streams, datasets of tf.data, torch and Keras; `watch` warns where training waits for its input.
-"""
+`shard` divides arrays, lists, streams, datasets of tf.data, torch and Keras; `watch` warns where training waits for its
+input.
+
+The room: `sharding` finds out what kind of data it has been given. `plan` is the arithmetic of who takes which samples;
+`shards` (Python's own data), `tf_data`, `torch_data` and `keras_data` apply it, and `structures` knows nested tuples
+and dicts. `waiting` is the policy of the warning, `watching` applies it to any iterable."""
 
 from typing import TYPE_CHECKING
 

@@ -1,4 +1,4 @@
-"""What a rank gets where `fit` of Keras is to go through it: a keras.utils.PyDataset, which all backends take."""
+"""A rank's part as a keras.utils.PyDataset, which `fit` takes on all backends."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""Which rank takes which samples: pure arithmetic, the same on every rank.
+"""The division of samples among the ranks: pure arithmetic, the same on every rank.
 
-The ranks deal the samples out like cards: rank r takes every sample whose place in the common order is r modulo the number of
-ranks. So the ranks' k-th batches are together the k-th batch of one process whose batches are as large as all of theirs.
-"""
+The ranks deal the samples out like cards: rank r takes every sample whose place in the common order is r modulo the
+number of ranks. So the ranks' k-th batches are together the k-th batch of one process whose batches are as large as all
+of theirs."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from distrun.errors import UsageError
 
 @dataclass(frozen=True)
 class Division:
-    """How to divide, whatever there is to divide. What each field means for users is told by `shard`."""
+    """The settings of a division, whatever is divided. `shard` tells what each field means for users."""
 
     rank: int
     ranks: int
@@ -47,8 +47,8 @@ class Division:
         """
         if self.shuffle is True:
             raise UsageError(
-                "shuffle=True is no answer for data of unknown length, which is shuffled a part at a time: give the number of "
-                "samples to choose from, as in shuffle=10_000"
+                "shuffle=True is no answer for data of unknown length, which is shuffled a part at a time: give the "
+                "number of samples to choose from, as in shuffle=10_000"
             )
         return int(self.shuffle)
 
@@ -64,22 +64,23 @@ class Plan:
         round_, ranks = self.division.round, self.division.ranks
         if self.samples < ranks:
             raise UsageError(
-                f"{_count(self.samples, 'sample')} cannot be divided among {ranks} ranks: start fewer ranks or give more data"
+                f"{_count(self.samples, 'sample')} cannot be divided among {ranks} ranks: start fewer ranks or give "
+                "more data"
             )
         if self.division.drop_remainder and self.samples < round_:
             raise UsageError(
-                f"drop_remainder=True leaves nothing of {_count(self.samples, 'sample')}, since {ranks} ranks take {round_} at "
-                "a time: choose a smaller batch_size or drop_remainder=False"
+                f"drop_remainder=True leaves nothing of {_count(self.samples, 'sample')}, since {ranks} ranks take "
+                f"{round_} at a time: choose a smaller batch_size or drop_remainder=False"
             )
 
     @property
     def padded(self) -> int:
-        """How many samples are taken twice in an epoch, so that all ranks get as many."""
+        """The number of samples that are taken twice in an epoch, so that all ranks get as many."""
         return 0 if self.division.drop_remainder else -self.samples % self.division.ranks
 
     @property
     def dropped(self) -> int:
-        """How many samples are left out of an epoch."""
+        """The number of samples that are left out of an epoch."""
         return self.samples % self.division.round if self.division.drop_remainder else 0
 
     @property

@@ -27,37 +27,39 @@ def shard(
     drop_remainder: bool = False,
     **loader: Any,
 ) -> Any:
-    """This rank's part of `data`, as long as every other rank's. All ranks call it with the same data, in the same order.
+    """This rank's part of `data`, as long as every other rank's. All ranks call it with the same data, in the same
+    order.
 
-    Without a `batch_size` it returns what it was given, with fewer samples; with one, this rank's batches, so many samples
-    each, to go through or to hand to `fit`:
+    Without a `batch_size` it returns what it was given, with fewer samples; with one, this rank's batches, so many
+    samples each, to go through or to hand to `fit`:
 
     | data | shard(data) | shard(data, 32) |
     | --- | --- | --- |
-    | arrays (numpy, torch, JAX), also in tuples or dicts | arrays | `Batches`; where Keras is loaded, a keras.utils.PyDataset |
+    | arrays (numpy, torch, JAX), also in tuples or dicts | arrays | `Batches`; with Keras loaded, a keras.utils.PyDataset |
     | list or other sequence of samples | sequence | the same, of stacked samples |
     | generator or other iterable of samples | iterable | iterable of stacked samples |
     | tf.data.Dataset of samples | tf.data.Dataset | tf.data.Dataset |
     | torch Dataset or IterableDataset | the same, for a DataLoader | DataLoader; `loader` are its other arguments |
     | keras.utils.PyDataset of batches | keras.utils.PyDataset | |
 
-    The ranks deal out the samples in turn, so the k-th batches of N ranks are together the k-th batch of one process that takes
-    N times as many. In an epoch every sample is taken once, except as `padded` and `dropped` of the result say: if the ranks
-    cannot divide the samples evenly, some ranks take one more, from the first of the data or, in a stream, from those of its
-    last round; with `drop_remainder`, the samples that do not fill a batch on every rank are left out instead.
+    The ranks deal out the samples in turn, so the k-th batches of N ranks are together the k-th batch of one process
+    that takes N times as many. In an epoch every sample is taken once, except as `padded` and `dropped` of the result
+    say: if the ranks cannot divide the samples evenly, some ranks take one more, from the first of the data or, in a
+    stream, from those of its last round; with `drop_remainder`, the samples that do not fill a batch on every rank are
+    left out instead.
 
-    `shuffle=True` takes the samples in an order that depends on `seed` and the epoch alone. For a stream give the number of
-    samples to choose from: it cannot be shuffled as a whole. Each iteration over the result is another epoch; `set_epoch(n)`
-    says which is next, and must be called before every epoch for a torch Dataset in a DataLoader of one's own. Where
-    distrun.keras is imported, `fit` keeps that order; elsewhere pass it `shuffle=False`, or Keras mixes the batches once more.
-    Arrays without `batch_size` are those of epoch 0.
+    `shuffle=True` takes the samples in an order that depends on `seed` and the epoch alone. For a stream give the
+    number of samples to choose from: it cannot be shuffled as a whole. Each iteration over the result is another epoch;
+    `set_epoch(n)` says which is next, and must be called before every epoch for a torch Dataset in a DataLoader of
+    one's own. Where distrun.keras is imported, `fit` keeps that order; elsewhere pass it `shuffle=False`, or Keras
+    mixes the batches once more. Arrays without `batch_size` are those of epoch 0.
 
     Batches tell when this rank waits too long for its input, see `watch`; to a tf.data.Dataset, apply it last.
 
     Raises:
-        UsageError: fewer samples than ranks; arrays of different lengths; an impossible argument; an unknown kind of data.
-        MismatchError: the ranks gave data of different lengths, or other arguments.
-        NotInitializedError: before `init()`.
+        UsageError: fewer samples than ranks; arrays of different lengths; an impossible argument; an unknown kind of
+        data. MismatchError: the ranks gave data of different lengths, or other arguments. NotInitializedError: before
+        `init()`.
     """
     division = Division(world.rank(), world.size(), batch_size, shuffle, seed, drop_remainder)
     kind = _kind(data)
@@ -121,13 +123,13 @@ def _keras(data: Any, division: Division) -> Any:
 
     if division.batch_size is not None:
         raise UsageError(
-            f"batch_size={division.batch_size} for a PyDataset, whose items are batches already: leave it out, each rank takes "
-            "whole items"
+            f"batch_size={division.batch_size} for a PyDataset, whose items are batches already: leave it out, each "
+            "rank takes whole items"
         )
     if data.num_batches is None:
         raise UsageError(
-            "a PyDataset without end cannot be divided from outside: let its __getitem__(i) make item i * distrun.size() + "
-            "distrun.rank()"
+            "a PyDataset without end cannot be divided from outside: let its __getitem__(i) make item i * "
+            "distrun.size() + distrun.rank()"
         )
     return keras_data.PyDatasetPart(data, Plan(division, _agreed(data.num_batches, division)), new_judge())
 

@@ -1,4 +1,4 @@
-"""What a rank gets of data that Python can go through or index."""
+"""A rank's part of data that Python can iterate over or index."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ Item = TypeVar("Item")
 
 
 class Shard:
-    """What all that `shard` returns has in common (a tf.data.Dataset has `padded`, `dropped` and `set_epoch` too)."""
+    """The base of all that `shard` returns (a tf.data.Dataset has `padded`, `dropped` and `set_epoch` too)."""
 
     padded: int | None
-    """How many samples are taken twice in an epoch, by all ranks together; None: not known before its end."""
+    """The samples that are taken twice in an epoch, by all ranks together; None: not known before its end."""
     dropped: int | None
-    """How many are left out of it."""
+    """The samples that are left out of an epoch, by all ranks together; None: not known before its end."""
 
     def __init__(self, plan: Plan | None) -> None:
         self.padded = None if plan is None else plan.padded
@@ -37,7 +37,7 @@ class Shard:
         return int(self._epoch)
 
     def set_epoch(self, epoch: int) -> None:
-        """Which epoch comes next, when a job is continued, say."""
+        """Set the epoch that comes next, when a job is continued, say."""
         self._epoch[()] = self._next_epoch = epoch
 
     def _begin_epoch(self) -> None:

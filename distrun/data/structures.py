@@ -23,7 +23,7 @@ def transform(function: Callable[..., Any], first: Any, *others: Any) -> Any:
 
 
 def rows(arrays: Any) -> int:
-    """How many samples there are in a structure of arrays.
+    """Return the number of samples in a structure of arrays.
 
     Raises:
         UsageError: arrays of different lengths; something in the structure is not an array.
@@ -51,8 +51,8 @@ def stack(samples: Sequence[Any]) -> Any:
         return transform(lambda *leaves: np.stack([np.asarray(leaf) for leaf in leaves]), *samples)
     except (ValueError, KeyError, TypeError) as error:
         raise UsageError(
-            f"samples cannot be put together to a batch ({error}): give samples of one shape, or batch what shard returns "
-            "without batch_size"
+            f"samples cannot be put together to a batch ({error}): give samples of one shape, or batch what shard "
+            "returns without batch_size"
         ) from error
 
 

@@ -1,4 +1,4 @@
-"""What a rank gets of a tf.data.Dataset: a tf.data.Dataset, which does its work in TensorFlow's own threads."""
+"""A rank's part of a tf.data.Dataset: a tf.data.Dataset, which does its work in TensorFlow's own threads."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _LOOKS = tuple(FIRST_LOOK << doubled for doubled in range(32))
 
 
 def length(dataset: Any) -> int | None:
-    """How many elements it has; None when it does not know, or has no end."""
+    """Return the number of elements; None when the dataset does not know, or has no end."""
     number = int(dataset.cardinality())
     return number if number >= 0 else None
 
@@ -53,7 +53,7 @@ def divided(dataset: Any, division: Division, plan: Plan | None) -> Any:
 
 
 def watched(dataset: Any, judge: Judge) -> Any:
-    """The same elements; see `waiting.Stopwatch` for what is measured.
+    """Return a dataset of the same elements that is measured; see `waiting.Stopwatch`.
 
     A clock is read before and after each element, by the thread that asks for it. Python runs only when a look is due.
     """
@@ -79,7 +79,7 @@ def watched(dataset: Any, judge: Judge) -> Any:
 
 
 def _shuffled(dataset: Any, buffer: int, seed: int, epoch: Any) -> Any:
-    """In another order each time. It depends on nothing else, such as the seed of this rank's dropout."""
+    """Return the elements in another order each time, which depends on nothing else, such as the seed of a dropout."""
 
     def epoch_of(_: Any) -> Any:
         tf.random.set_seed(1 + seed % _LARGEST)  # of this function's graph alone
@@ -98,7 +98,7 @@ def _dealt(dataset: Any, division: Division) -> Any:
 
 
 def _dealt_by_rounds(dataset: Any, division: Division) -> Any:
-    """Where nobody knows when the last round comes, and whether it is complete. If it is not, it starts over."""
+    """Deal out a dataset whose last round nobody knows beforehand. If that is incomplete, it starts over."""
 
     def deal(*components: Any) -> Any:
         samples = tf.data.Dataset.zip(components if len(components) > 1 or is_tuple else components[0])

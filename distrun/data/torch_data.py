@@ -1,4 +1,4 @@
-"""What a rank gets of a torch Dataset: a Dataset, or a DataLoader of batches."""
+"""A rank's part of a torch Dataset: a Dataset, or a DataLoader of batches."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ from distrun.data.waiting import Judge, measured
 
 
 class DatasetSamples(Samples, Dataset[Any]):
-    """This rank's samples of a dataset with a length. In a DataLoader of one's own, the epoch is what `set_epoch` said last."""
+    """This rank's samples of a dataset with a length. In a DataLoader of one's own, the epoch is what `set_epoch` said
+    last."""
 
     def __init__(self, source: Any, plan: Plan) -> None:
         super().__init__(source, plan)
@@ -65,5 +66,5 @@ def is_stream(dataset: Any) -> bool:
 
 
 def _shared_epoch() -> torch.Tensor:
-    """In memory that worker processes see, even those that live longer than an epoch."""
+    """Return an epoch number in memory that worker processes see, even those that live longer than an epoch."""
     return torch.zeros((), dtype=torch.int64).share_memory_()  # type: ignore[no-untyped-call]

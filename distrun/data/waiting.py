@@ -1,9 +1,8 @@
 """Waiting for input: a warning, with the numbers, where training waits for its data instead of computing.
 
 Only time in which the training loop stands still counts: it asked for the next batch and has not got it. Loading that
-goes on beside the computation (prefetching, worker processes) costs no such time. Work that a loop hands to a device without
-waiting for it does not count as work; a loop that looks at its loss waits for it.
-"""
+goes on beside the computation (prefetching, worker processes) costs no such time. Work that a loop hands to a device
+without waiting for it does not count as work; a loop that looks at its loss waits for it."""
 
 from __future__ import annotations
 
@@ -22,8 +21,8 @@ LIMIT = "DISTRUN_INPUT_WAIT"
 """The variable with the share of its time that a rank may wait for input; 0: do not look."""
 DEFAULT_LIMIT = 0.2
 FIRST_LOOK = 20
-"""Steps of an epoch after which to look for the first time; each next time is after twice as many. A look concerns the steps
-since the one before: what happens once, like compiling a function, does not hide or feign anything for long."""
+"""Steps of an epoch after which to look for the first time; each next time is after twice as many. A look concerns the
+steps since the one before: what happens once, like compiling a function, does not hide or feign anything for long."""
 
 TRIFLE = 1e-4
 """Seconds per step that are not worth a word, whatever their share."""
@@ -40,7 +39,8 @@ class Judge:
         self._told = False
 
     def look(self, steps: int, waited: float, worked: float) -> str | None:
-        """The warning, if there is one, after so many steps of an epoch; the seconds are those since the look before."""
+        """The warning, if there is one, after so many steps of an epoch; the seconds are those since the look
+        before."""
         if steps == FIRST_LOOK:
             self._told = False
         else:
@@ -51,8 +51,8 @@ class Judge:
         self._told = True
         return (
             f"rank {self._rank} waited {waited / total:.0%} of its time for input ({1e3 * waited / steps:.1f} of "
-            f"{1e3 * total / steps:.1f} ms per step over {steps} steps; limit {self._limit:.0%}): load batches ahead, as with "
-            f"prefetch() in tf.data and num_workers in a DataLoader, or set {LIMIT} to another share"
+            f"{1e3 * total / steps:.1f} ms per step over {steps} steps; limit {self._limit:.0%}): load batches ahead, "
+            f"as with prefetch() in tf.data and num_workers in a DataLoader, or set {LIMIT} to another share"
         )
 
 
@@ -102,7 +102,7 @@ class Watch:
         self._clock = clock
 
     def fetch(self, function: Callable[[], Item]) -> Item:
-        """What `function` returns, for which the training loop waits."""
+        """Return what `function` returns, for which the training loop waits."""
         tell(self._stopwatch.asks(self._clock()))
         item = function()
         self._stopwatch.gets(self._clock())

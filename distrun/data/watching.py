@@ -28,15 +28,15 @@ def watch(data: Any) -> Any:
     """Return `data` such that a warning is logged when this rank waits too long for its batches.
 
     Too long is more than a fifth of the rank's time, or the share in DISTRUN_INPUT_WAIT (0: never warn). Watch what the
-    training loop itself iterates over, after every `map` and `prefetch`. There is at most one warning per epoch, and none in
-    epochs of fewer than 20 steps.
+    training loop itself iterates over, after every `map` and `prefetch`. There is at most one warning per epoch, and
+    none in epochs of fewer than 20 steps.
 
     Args:
         data: any iterable of batches.
 
     Returns:
-        A tf.data.Dataset for a tf.data.Dataset (watched inside `fit` too), a generator for a generator, and an iterable for
-        anything else.
+        A tf.data.Dataset for a tf.data.Dataset (watched inside `fit` too), a generator for a generator, and an iterable
+        for anything else.
 
     Raises:
         UsageError: DISTRUN_INPUT_WAIT is not a share.

@@ -48,8 +48,8 @@ def gather(
     """Execute an allgather, an alltoall or a reducescatter on flat storage, and wait.
 
     Returns:
-        The results, flat, with their shapes (one without elements is any flat array); and the rows of each that came from
-        each rank: [tensors, ranks], or [tensors, 0] after a reducescatter, where every rank knows them by itself.
+        The results, flat, with their shapes (one without elements is any flat array); and the rows of each that came
+        from each rank: [tensors, ranks], or [tensors, 0] after a reducescatter, where every rank knows them by itself.
 
     Raises:
         UsageError: a tensor has no rows, or `splits` do not fit them.

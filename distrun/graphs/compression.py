@@ -34,6 +34,7 @@ def wire_type(compression: object) -> str:
     """
     if not isinstance(compression, Compressor):
         raise UsageError(
-            f"compression={compression!r} is not Compression.none, Compression.fp16 or Compression.bf16: choose one of them"
+            f"compression={compression!r} is not Compression.none, Compression.fp16 or Compression.bf16: choose one of "
+            "them"
         )
     return compression.wire

@@ -14,7 +14,7 @@ Tensor = TypeVar("Tensor")
 
 
 class Toolkit(Protocol[Tensor]):
-    """What a framework must be able to do with its tensors in a graph."""
+    """The operations that fusing needs of a framework's tensors in a graph."""
 
     def item(self, tensor: Tensor, /) -> GradientInfo | None:
         """The tensor's bytes and dtype; None when its shape is not known yet."""
@@ -35,10 +35,10 @@ def reduce_gradients(
     toolkit: Toolkit[Tensor],
     call: Callable[[Sequence[Tensor], Call], Sequence[Tensor]],
 ) -> list[Tensor]:
-    """The allreduced `gradients`; `call` puts one collective on several dense tensors into the graph.
+    """Return the allreduced `gradients`; `call` puts one collective on several dense tensors into the graph.
 
-    Between hosts there are several calls, from the last gradient to the first, so that they may overlap with the backward pass.
-    """
+    Between hosts there are several calls, from the last gradient to the first, so that they may overlap with the
+    backward pass."""
     reduced = list(gradients)
     plan = plan_calls([toolkit.item(gradient) for gradient in gradients], _threshold())
     for number, part in enumerate(plan):

@@ -41,7 +41,8 @@ class Prepared:
         ]
 
     def reduce(self, inputs: Sequence[Flat], outputs: Sequence[Flat]) -> None:
-        """Execute an allreduce or a broadcast, and wait. The results go to `outputs`, which may be the inputs' own memory.
+        """Execute an allreduce or a broadcast, and wait. The results go to `outputs`, which may be the inputs' own
+        memory.
 
         Raises:
             CollectiveError: see `Handle.wait`.
@@ -126,6 +127,7 @@ def _nbytes(dtype: str, shape: Shape) -> int:
 
 
 def _run(handles: Sequence[Handle]) -> None:
-    """Execute one after the other: when one fails, the caller takes its memory back, and none may be in flight in it."""
+    """Execute one after the other: when one fails, the caller takes its memory back, and none may be in flight in
+    it."""
     for handle in handles:
         handle.engine.run(handle).wait()

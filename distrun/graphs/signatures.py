@@ -1,4 +1,5 @@
-"""Signatures: lists of gradients or variables, compared among the ranks once and known by a short number from then on."""
+"""Signatures: lists of gradients or variables, compared among the ranks once and known by a short number from then
+on."""
 
 from __future__ import annotations
 

@@ -1,12 +1,12 @@
 """The collectives on arrays of JAX and on pytrees of them: tuples, dictionaries, parameters of flax.
 
-They work inside and outside of `jit`, `grad`, `vmap`, `scan` and the like, on arrays of any numeric dtype and shape, and are
-differentiable: see `distrun.graphs.jax.derivatives` for what flows back. Results are new arrays; None stays None.
+They work inside and outside of `jit`, `grad`, `vmap`, `scan` and the like, on arrays of any numeric dtype and shape,
+and are differentiable: see `distrun.graphs.jax.derivatives` for what flows back. Results are new arrays; None stays
+None.
 
-In a jitted function all collectives run in the order of the program, which must be the same on all ranks; one that fails
-raises JAX's own error, when its result is needed, with the name and text of the `distrun.CollectiveError` that is raised
-outside. Names are needed nowhere: outside, collectives without one are matched in the order of the calls.
-"""
+In a jitted function all collectives run in the order of the program, which must be the same on all ranks; one that
+fails raises JAX's own error, when its result is needed, with the name and text of the `distrun.CollectiveError` that is
+raised outside. Names are needed nowhere: outside, collectives without one are matched in the order of the calls."""
 
 from __future__ import annotations
 
@@ -76,9 +76,8 @@ def allreduce(
 ) -> Any:
     """`postscale_factor * op(prescale_factor * array)` over the ranks, of each array; the same bits on all of them.
 
-    `op`: Average, Sum, Min, Max or Product. float16 and bfloat16 are summed in float32; an average of integers is rounded
-    towards zero. The arrays of a tree travel together.
-    """
+    `op`: Average, Sum, Min, Max or Product. float16 and bfloat16 are summed in float32; an average of integers is
+    rounded towards zero. The arrays of a tree travel together."""
     collective = reduction("allreduce", name, op, compression, prescale_factor, postscale_factor, process_set)
     return map_arrays(partial(reduce_gradients, collective=collective), tree)
 
@@ -92,8 +91,8 @@ def broadcast(tree: Any, root_rank: int = 0, *, name: str | None = None, process
 def allgather(tree: Any, *, name: str | None = None, process_set: ProcessSet = _World) -> Any:
     """The ranks' arrays, one after the other along dimension 0.
 
-    Ranks may differ in the number of rows, but not inside of `jit`, `grad` or `vmap`, where shapes must be known beforehand.
-    """
+    Ranks may differ in the number of rows, but not inside of `jit`, `grad` or `vmap`, where shapes must be known
+    beforehand."""
     collective = Call("allgather", _own(name), process_set=process_set, site=call_site())
     return map_arrays(partial(mechanism.call, collective=collective), tree)
 
@@ -108,7 +107,8 @@ def reducescatter(
     postscale_factor: float = 1.0,
     process_set: ProcessSet = _World,
 ) -> Any:
-    """Reduce over the ranks and keep this rank's rows: an even share of dimension 0, the earlier ranks one more if need be.
+    """Reduce over the ranks and keep this rank's rows: an even share of dimension 0, the earlier ranks one more if need
+    be.
 
     `op`: Average or Sum.
     """
@@ -119,10 +119,9 @@ def reducescatter(
 def alltoall(tree: Any, splits: Any = None, *, name: str | None = None, process_set: ProcessSet = _World) -> Any:
     """Send `splits[i]` rows of each array, in order, to rank i, and receive what the others send here, in rank order.
 
-    Without `splits` every rank gets the same number of rows. With them, which is possible outside of `jit`, `grad` and `vmap`
-    only and with a single array, the result is a pair of the received array and the int32 array of rows received from
-    each rank.
-    """
+    Without `splits` every rank gets the same number of rows. With them, which is possible outside of `jit`, `grad` and
+    `vmap` only and with a single array, the result is a pair of the received array and the int32 array of rows received
+    from each rank."""
     collective = Call("alltoall", _own(name), process_set=process_set, site=call_site())
     if splits is not None:
         return _alltoall_with(splits, jnp.asarray(tree), collective)
@@ -137,8 +136,8 @@ def alltoall(tree: Any, splits: Any = None, *, name: str | None = None, process_
 def _alltoall_with(splits: Any, array: Any, collective: Call) -> tuple[Any, Any]:
     if mechanism.is_traced([array, splits]):
         raise UsageError(
-            "alltoall with splits cannot be part of a jitted, differentiated or batched function, where the rows to come must "
-            "be known beforehand: call it outside, or leave splits out"
+            "alltoall with splits cannot be part of a jitted, differentiated or batched function, where the rows to "
+            "come must be known beforehand: call it outside, or leave splits out"
         )
     counts: list[int] = []
 

@@ -21,7 +21,7 @@ _World = global_process_set
 
 
 class GradientReduction(GradientSettings):
-    """How gradients are reduced, and their reduction."""
+    """The reduction of gradients by given settings."""
 
     def reduce(self, tree: Any, what: str) -> Any:
         """Return the tree of all ranks together. The ranks compare its leaves when they are first seen.
@@ -46,11 +46,12 @@ def value_and_grad(
     process_set: ProcessSet = _World,
     **options: Any,
 ) -> Callable[..., Any]:
-    """`jax.value_and_grad` of all ranks together: of a loss that is a mean over the batch, the mean over all ranks' batches.
+    """`jax.value_and_grad` of all ranks together: of a loss that is a mean over the batch, the mean over all ranks'
+    batches.
 
-    The value is reduced like the gradients, and along with them; what comes with it (`has_aux`) is this rank's. Use it with a
-    plain optimizer, not with a `DistributedOptimizer`, which reduces itself. `options` go to `jax.value_and_grad`.
-    """
+    The value is reduced like the gradients, and along with them; what comes with it (`has_aux`) is this rank's. Use it
+    with a plain optimizer, not with a `DistributedOptimizer`, which reduces itself. `options` go to
+    `jax.value_and_grad`."""
     reduction = GradientReduction(op, gradient_predivide_factor, wire_type(compression), process_set=process_set)
     local = jax.value_and_grad(fun, argnums, has_aux, **options)
 

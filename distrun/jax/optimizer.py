@@ -14,7 +14,7 @@ from distrun.runtime.process_set import ProcessSet, global_process_set
 
 
 class Distributed(optax.GradientTransformationExtraArgs):
-    """What `DistributedOptimizer` returns."""
+    """The gradient transformation that `DistributedOptimizer` returns."""
 
 
 def DistributedOptimizer(  # noqa: N802 - Horovod's name
@@ -27,8 +27,8 @@ def DistributedOptimizer(  # noqa: N802 - Horovod's name
     """Make a transformation work on the gradients of all ranks together: `DistributedOptimizer(optax.adam(1e-3))`.
 
     Its `update` reduces the gradients and hands them to the transformation's, so wrap last: of
-    `DistributedOptimizer(optax.chain(optax.clip_by_global_norm(1.0), optax.adam(1e-3)))` all parts see the same gradients on
-    all ranks, and every rank holds the same state. To reduce every k-th step only, put it inside:
+    `DistributedOptimizer(optax.chain(optax.clip_by_global_norm(1.0), optax.adam(1e-3)))` all parts see the same
+    gradients on all ranks, and every rank holds the same state. To reduce every k-th step only, put it inside:
     `optax.MultiSteps(DistributedOptimizer(...), k)`.
 
     Args:

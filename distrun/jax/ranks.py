@@ -18,7 +18,7 @@ from distrun.runtime.contract import LaunchContract
 from distrun.runtime.devices.cuda import Cuda
 
 _FRACTION = 0.75
-"""What JAX takes of a GPU's memory."""
+"""The share of a GPU's memory that JAX takes."""
 _MEMORY = ("XLA_PYTHON_CLIENT_MEM_FRACTION", "XLA_CLIENT_MEM_FRACTION", "XLA_PYTHON_CLIENT_PREALLOCATE")
 """The variables that say how much it is to take. (The second is the first's new name, which older ones do not know.)"""
 
@@ -37,16 +37,16 @@ def init() -> None:
 def bind() -> None:
     """Let JAX see this rank's GPU only, and take this rank's part of its memory if it is shared.
 
-    JAX takes three quarters of a GPU's memory when it starts, unless variables say otherwise; those that are set stay. If JAX
-    has started already and has several GPUs, there is nothing left to choose, and a warning says what to do.
-    """
+    JAX takes three quarters of a GPU's memory when it starts, unless variables say otherwise; those that are set stay.
+    If JAX has started already and has several GPUs, there is nothing left to choose, and a warning says what to do."""
     device = world.device()
     if not isinstance(device, Cuda) or world.local_size() == 1:
         return
     if _has_started():
         if jax.default_backend() == "gpu" and jax.local_device_count() > 1:
             logging.getLogger("distrun").warning(
-                "JAX uses all GPUs of this host already, also those of other ranks: call init() before JAX computes anything"
+                "JAX uses all GPUs of this host already, also those of other ranks: call init() before JAX computes "
+                "anything"
             )
         return
     jax.config.update("jax_cuda_visible_devices", str(device.index))
@@ -74,10 +74,9 @@ def shutdown() -> None:
 def initialize(**options: Any) -> None:
     """Start `jax.distributed` with the ranks of this job, for JAX's own collectives: `pjit`, `shard_map`, `psum`.
 
-    Call it before JAX computes anything. `options` go to `jax.distributed.initialize`. Under distrun its coordinator listens
-    at MASTER_PORT, so nothing else should; elsewhere at a port that rank 0 finds free. The collectives of this package stay
-    available, for arrays that lie in one process.
-    """
+    Call it before JAX computes anything. `options` go to `jax.distributed.initialize`. Under distrun its coordinator
+    listens at MASTER_PORT, so nothing else should; elsewhere at a port that rank 0 finds free. The collectives of this
+    package stay available, for arrays that lie in one process."""
     init()
     if isinstance(world.device(), Cuda):
         options.setdefault("local_device_ids", [world.device().index])
@@ -93,7 +92,7 @@ def initialize(**options: Any) -> None:
 
 
 def _coordinator() -> str:
-    """Where rank 0 is to listen."""
+    """Return the endpoint at which rank 0 is to listen."""
     if LaunchContract.is_present(os.environ):
         address, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
     else:

@@ -1,4 +1,4 @@
-"""Where in user code a collective is called, for error messages: JAX calls what it traces, and optax what it is made of."""
+"""The line of user code that calls a collective, for error messages: frames of JAX and optax are passed over."""
 
 from __future__ import annotations
 

@@ -20,7 +20,8 @@ _NUMBERS = (bool, int, float, complex)
 def broadcast_parameters(tree: Any, root_rank: int = 0, process_set: ProcessSet = global_process_set) -> Any:
     """The root's `tree`: `params, state = broadcast_parameters((params, state), root_rank=0)`.
 
-    Leaves are arrays of JAX, which stay on their devices, arrays of numpy, numbers of Python, and keys of random numbers.
+    Leaves are arrays of JAX, which stay on their devices, arrays of numpy, numbers of Python, and keys of random
+    numbers.
 
     Raises:
         MismatchError: the ranks' trees differ, in structure, shape or dtype; the text names the first leaf that does.
@@ -50,7 +51,8 @@ def _check(path: str, leaf: Any) -> None:
         )
     if not isinstance(leaf, (jax.Array, np.ndarray, np.generic, *_NUMBERS)):
         raise UsageError(
-            f"the leaf {path} is a {type(leaf).__name__}, which is no array: use broadcast_object for it, or leave it out"
+            f"the leaf {path} is a {type(leaf).__name__}, which is no array: use broadcast_object for it, or leave it "
+            "out"
         )
 
 
@@ -63,7 +65,7 @@ def _numbers(leaf: Any) -> Any:
 
 
 def _like(array: Any, leaf: Any) -> Any:
-    """What has been received, as what was there."""
+    """Return what has been received, in the form of the leaf that it replaces."""
     if _is_key(leaf):
         return jax.random.wrap_key_data(array, impl=jax.random.key_impl(leaf))
     if isinstance(leaf, jax.Array):

@@ -14,7 +14,8 @@ from distrun.runtime.collectives.consistency import describe
 
 
 def map_arrays(function: Callable[[Sequence[Any]], Sequence[Any]], tree: Any) -> Any:
-    """`tree` with its leaves replaced by the results of `function`, which is called once, on the list of them as arrays.
+    """`tree` with its leaves replaced by the results of `function`, which is called once, on the list of them as
+    arrays.
 
     The float0 leaves that `jax.grad` makes for integers hold nothing, and stay as they are.
     """

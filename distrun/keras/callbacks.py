@@ -1,7 +1,8 @@
 """Callbacks for `fit`, with Horovod's names and arguments.
 
-Their order in the list matters: `BroadcastGlobalVariablesCallback` first, `MetricAverageCallback` before whatever looks at
-metrics (EarlyStopping, ReduceLROnPlateau, checkpoints), and every rank must have the same ones, but for `OnRankZero`.
+Their order in the list matters: `BroadcastGlobalVariablesCallback` first, `MetricAverageCallback` before whatever looks
+at metrics (EarlyStopping, ReduceLROnPlateau, checkpoints), and every rank must have the same ones, but for
+`OnRankZero`.
 
 None of them acts at the end of a batch, where Keras would have to wait for each step's result.
 """
@@ -34,17 +35,17 @@ __all__ = [
 Logs = dict[str, Any] | None
 
 
-def _meeting(optimizer: Any) -> str:
-    """What ranks that meet between steps call it: as the steps, so that a rank which goes on without that clashes with them."""
+def _name_between_steps(optimizer: Any) -> str:
+    """Return the name for operations between steps: the steps' own, so that a rank which skips them clashes with the
+    rest."""
     return gradients.name_of_step(optimizer) or "keras.callback"
 
 
 class BroadcastGlobalVariablesCallback(Callback):
     """All ranks start with the weights and the optimizer's state of one: a fresh start, or what it has loaded.
 
-    That happens before the first step or, if some rank's model is not built by then (on TensorFlow a model without input shape
-    is not), after it. States of random generators stay each rank's own.
-    """
+    That happens before the first step or, if some rank's model is not built by then (on TensorFlow a model without
+    input shape is not), after it. States of random generators stay each rank's own."""
 
     def __init__(self, root_rank: int = 0, device: str = "") -> None:
         """`device` is accepted for Horovod's sake."""
@@ -56,7 +57,7 @@ class BroadcastGlobalVariablesCallback(Callback):
     def on_train_begin(self, logs: Logs = None) -> None:
         """Broadcast, if all ranks can."""
         self._is_due, self._has_stepped = True, False
-        if gradients.all_built(self.model, _meeting(self.model.optimizer)):
+        if gradients.all_built(self.model, _name_between_steps(self.model.optimizer)):
             self._broadcast()
 
     def on_train_batch_begin(self, batch: int, logs: Logs = None) -> None:
@@ -66,7 +67,7 @@ class BroadcastGlobalVariablesCallback(Callback):
         self._has_stepped = True
 
     def on_epoch_end(self, epoch: int, logs: Logs = None) -> None:
-        """The same, if there was but one step."""
+        """Broadcast after an epoch of a single step, if it could not be done before."""
         if self._is_due:
             self._broadcast()
 
@@ -94,7 +95,7 @@ class MetricAverageCallback(Callback):
         """Replace the values in `logs`."""
         if logs and world.size() > 1:
             values = {name: np.asarray(array_of(value), np.float64) for name, value in logs.items()}
-            logs.update(_averages(values, _meeting(self.model.optimizer)))
+            logs.update(_averages(values, _name_between_steps(self.model.optimizer)))
 
 
 def _averages(values: dict[str, Any], operation: str) -> dict[str, Any]:
@@ -114,7 +115,8 @@ def _averages(values: dict[str, Any], operation: str) -> dict[str, Any]:
 
 
 class LearningRateScheduleCallback(Callback):
-    """Sets the learning rate to `initial_lr * multiplier(epoch)`, in epochs from `start_epoch` on and before `end_epoch`."""
+    """Sets the learning rate to `initial_lr * multiplier(epoch)`, in epochs from `start_epoch` on and before
+    `end_epoch`."""
 
     def __init__(
         self,
@@ -132,8 +134,8 @@ class LearningRateScheduleCallback(Callback):
         multiplier: a function of the epoch or, for `multiplier ** (epoch - start_epoch)`, a number.
         staircase: set it once per epoch. Otherwise before every batch, for a fraction of an epoch; not with a number.
         momentum_correction: when the rate changes, rescale the momentum of SGD and RMSprop, in which the old one is
-            contained (Goyal et al. 2017). Horovod changes the coefficient for one step, which comes to the same; a graph
-            that has been compiled would not notice.
+            contained (Goyal et al. 2017). Horovod changes the coefficient for one step, which comes to the same; a
+            graph that has been compiled would not notice.
         steps_per_epoch: what fractions of an epoch are counted by, if `fit` does not know.
         """
         super().__init__()
@@ -163,7 +165,8 @@ class LearningRateScheduleCallback(Callback):
         self.steps_per_epoch = (self.params or {}).get("steps")
         if not self.steps_per_epoch:
             raise UsageError(
-                f"{type(self).__name__} cannot know how many steps an epoch of this dataset has: pass steps_per_epoch to it"
+                f"{type(self).__name__} cannot know how many steps an epoch of this dataset has: pass steps_per_epoch "
+                "to it"
             )
 
     def on_epoch_begin(self, epoch: int, logs: Logs = None) -> None:
@@ -197,7 +200,8 @@ class LearningRateScheduleCallback(Callback):
         except (TypeError, AttributeError) as error:
             raise UsageError(
                 f"{type(self).__name__} cannot set the learning rate of this {type(optimizer).__name__}, which has a "
-                "schedule of its own or several optimizers: give it a number as learning_rate, or leave the callback out"
+                "schedule of its own or several optimizers: give it a number as learning_rate, or leave the callback "
+                "out"
             ) from error
         if self.momentum_correction and old > 0 and rate != old:
             for velocity in internals.velocities(optimizer):
@@ -309,8 +313,8 @@ def OnRankZero(callback: Any) -> Any:  # noqa: N802 - to its user it is a callba
         callback, (*_ALTERING, BroadcastGlobalVariablesCallback, MetricAverageCallback, LearningRateScheduleCallback)
     ):
         raise UsageError(
-            f"{type(callback).__name__} changes the training, so OnRankZero would have the ranks part ways: give it to all "
-            "ranks, after MetricAverageCallback if it looks at metrics"
+            f"{type(callback).__name__} changes the training, so OnRankZero would have the ranks part ways: give it to "
+            "all ranks, after MetricAverageCallback if it looks at metrics"
         )
     if world.rank() == 0:
         return callback

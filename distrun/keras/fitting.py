@@ -1,10 +1,9 @@
-"""What distrun does in `fit` of a model with a `DistributedOptimizer`.
+"""The part that distrun takes in `fit` of a model with a `DistributedOptimizer`.
 
-Ranks that are not in the same step of `fit` would wait for one another for ever, or silently pair different steps. So all
-ranks compare their models when `fit` begins, and meet in a barrier at the end of each epoch, and of `fit`. It goes by the name
-of the gradients: a rank that is there while others still have steps to make clashes with their gradients, and all of them get
-an error at once.
-"""
+Ranks that are not in the same step of `fit` would wait for one another for ever, or silently pair different steps. So
+all ranks compare their models when `fit` begins, and wait in a barrier at the end of each epoch, and of `fit`. It goes
+by the name of the gradients: a rank that is there while others still have steps to make clashes with their gradients,
+and all of them get an error at once."""
 
 from __future__ import annotations
 
@@ -34,7 +33,7 @@ def is_distributed(model: Any) -> bool:
 
 
 def _prepare(model: Any) -> type | None:
-    """Before a train function is made: what it is to be made for."""
+    """Return what a train function is to be made for, before it is made."""
     if not isinstance(getattr(model, "optimizer", None), Distributed):
         return None
     if internals.BACKEND == "tensorflow" and world.size() > 1 and model.jit_compile:
@@ -47,8 +46,8 @@ def _warn_of_xla() -> None:
     global _has_warned
     if not _has_warned and world.rank() == 0:
         warnings.warn(
-            "XLA cannot compile a TensorFlow function in which ranks communicate, so distrun turned jit_compile off for this "
-            "model: pass jit_compile=False to compile(), or use the JAX backend, where it can",
+            "XLA cannot compile a TensorFlow function in which ranks communicate, so distrun turned jit_compile off "
+            "for this model: pass jit_compile=False to compile(), or use the JAX backend, where it can",
             stacklevel=2,
         )
     _has_warned = True
@@ -58,7 +57,8 @@ def _as_it_is(arguments: dict[str, Any]) -> dict[str, Any]:
     """The arguments of `fit`: batches of `distrun.data.shard` are gone through whole, in the order that all ranks know.
 
     Raises:
-        UsageError: fewer of its batches are wanted, or more. Keras reads ahead, so nobody could tell where an epoch ends.
+        UsageError: fewer of its batches are wanted, or more. Keras reads ahead, so nobody could tell where an epoch
+            ends.
     """
     batches: Any = arguments.get("x")
     if not (isinstance(batches, Shard) and isinstance(batches, keras.utils.PyDataset)):
@@ -90,7 +90,8 @@ def _train(fit: Callable[..., Any], model: Any, arguments: dict[str, Any]) -> An
 
 
 def _catch_up() -> None:
-    """Wait until all ranks have heard of a `fit` that failed here: the operations of another one have the same names."""
+    """Wait until all ranks have heard of a `fit` that failed here: the operations of another one have the same
+    names."""
     global _departure
     handle, _departure = _departure, None
     if handle is not None and handle.engine is world.engine():
@@ -99,7 +100,8 @@ def _catch_up() -> None:
 
 
 def _is_ours(error: Exception) -> bool:
-    """Whether the error is a collective's, so that other ranks have it too. TensorFlow and JAX make it one of their own."""
+    """Whether the error is a collective's, so that other ranks have it too. TensorFlow and JAX make it one of their
+    own."""
     return isinstance(error, CollectiveError) or _OURS.search(str(error)) is not None
 
 
@@ -109,7 +111,7 @@ _SIDE = re.compile(r"(ranks? [\d, -]+) asked for ([^;]*)")
 
 
 class _Progress(keras.callbacks.Callback):
-    """Where in `fit` this rank is."""
+    """The place of this rank in `fit`, told to the others by barriers."""
 
     def __init__(self, optimizer: Any) -> None:
         super().__init__()
@@ -121,7 +123,7 @@ class _Progress(keras.callbacks.Callback):
         self._has_left = False
 
     def on_train_begin(self, logs: Any = None) -> None:
-        """Meet the other ranks for the first time."""
+        """Compare the models of all ranks."""
         gradients.begin(self.model)
         self._has_begun = True
 
@@ -135,17 +137,17 @@ class _Progress(keras.callbacks.Callback):
         self._place = f"step {self._steps} of epoch {self._epoch}"
 
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
-        """Meet the other ranks."""
+        """Wait for the other ranks."""
         self._place = f"the end of epoch {self._epoch}, after {self._steps} steps"
-        self._meet()
+        self._wait_for_all()
 
     def on_train_end(self, logs: Any = None) -> None:
-        """Meet the other ranks: none of them goes on."""
+        """Wait for the other ranks: none of them goes on."""
         self._place = f"the end of fit, after epoch {self._epoch}"
-        self._meet()
+        self._wait_for_all()
         self._has_left = True
 
-    def _meet(self) -> None:
+    def _wait_for_all(self) -> None:
         internals.finish(self.model)
         handle = self._barrier()
         if handle is not None:
@@ -172,16 +174,17 @@ class _Progress(keras.callbacks.Callback):
         return handle
 
     def explain(self, clash: str) -> str:
-        """What a clash of the gradients with a barrier means."""
+        """Return what a clash of the gradients with a barrier means."""
         asked = [(who, what.partition(" at ")[2] or "another place") for who, what in _SIDE.findall(clash)]
         sides = "; ".join(f"{who} is at {where}" for who, where in asked)
         remedy = (
             "look there for the cause"
             if "where fit failed" in sides
-            else "give all ranks the same callbacks, steps and epochs, and put MetricAverageCallback before callbacks that end "
-            "the training, such as EarlyStopping"
+            else "give all ranks the same callbacks, steps and epochs, and put MetricAverageCallback before callbacks "
+            "that end the training, such as EarlyStopping"
         )
-        return f"the ranks are not at the same place of fit: {sides} (this is rank {world.rank()}, at {self._place}): {remedy}"
+        here = f"this is rank {world.rank()}, at {self._place}"
+        return f"the ranks are not at the same place of fit: {sides} ({here}): {remedy}"
 
 
 def take_part() -> None:

@@ -1,4 +1,4 @@
-"""From the gradients that a Keras optimizer is given to those of all ranks together, whichever backend Keras has."""
+"""The reduction of the gradients that a Keras optimizer is given, whichever backend Keras has."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ _AGREED = "_distrun_agreed"  # the engine and the variables that were compared, 
 _STEP = "_distrun_step"  # what the first operation of a step is called
 
 BEGINNING = "keras.fit"
-"""What the operations are called in which ranks meet before the first step of `fit`."""
+"""The name of the operations in which ranks compare their models before the first step of `fit`."""
 
 _WHAT = "the trainable variables of the model"
 
 
 @dataclass(frozen=True)
 class Settings(GradientSettings):
-    """How gradients are reduced; see `DistributedOptimizer` for the meaning."""
+    """The way gradients are reduced; see `DistributedOptimizer` for the meaning."""
 
     factor: float = 1.0
-    """What gradients are multiplied by before."""
+    """Multiplies the gradients before they are reduced."""
 
 
 Reduce = Callable[[Sequence[Any], Sequence[Any], Call, bool], list[Any]]
@@ -79,7 +79,8 @@ def reduce(optimizer: Any, gradients: Sequence[Any], variables: Sequence[Any], s
 
 
 def _missing(gradients: Sequence[Any]) -> frozenset[int]:
-    """The places of gradients that there are not, on any rank: one's first might otherwise be added to another's second."""
+    """The places of gradients that there are not, on any rank: one's first might otherwise be added to another's
+    second."""
     if internals.BACKEND == "torch":  # where ranks may differ in that, see torch_gradients
         return frozenset()
     return frozenset(place for place, gradient in enumerate(gradients) if gradient is None)
@@ -101,7 +102,7 @@ def _collective(
 
 
 def entry_of(variable: Any) -> str:
-    """How a variable is listed when ranks compare theirs."""
+    """Return a variable's entry in the list that ranks compare."""
     name = getattr(variable, "path", None) or variable.name
     return describe(signatures.canonical_name(name), variable.shape, variable.dtype)
 
@@ -113,8 +114,8 @@ def _entries(variables: Sequence[Any]) -> list[str]:
 def begin(model: Any) -> None:
     """Before the first step of `fit`: the ranks compare their models, whatever they have compared before.
 
-    So ranks that differ get an error even if one of them has trained such a model already, and each knows, before it makes a
-    step, what the steps of the others are called. If a model is not built yet, that waits for the first step.
+    So ranks that differ get an error even if one of them has trained such a model already, and each knows, before it
+    makes a step, what the steps of the others are called. If a model is not built yet, that waits for the first step.
 
     Raises:
         MismatchError: the ranks do not have the same variables.
@@ -136,7 +137,7 @@ def all_built(model: Any, name: str) -> bool:
 
 
 def _first_operation(gradients: Sequence[Any], collective: Call) -> str | None:
-    """What the first operation on the gradients is called."""
+    """Return the name of the first operation on the gradients."""
     if internals.BACKEND != "jax":
         return collective.name
     from distrun.graphs.jax.mechanism import is_traced
@@ -145,6 +146,6 @@ def _first_operation(gradients: Sequence[Any], collective: Call) -> str | None:
 
 
 def name_of_step(optimizer: Any) -> str | None:
-    """What the first operation of each of the optimizer's steps is called; None if that is not known yet."""
+    """Return the name of the first operation of each of the optimizer's steps; None if it is not known yet."""
     agreed = getattr(optimizer, _AGREED, None)
     return getattr(optimizer, _STEP) if agreed is not None and agreed[0] is world.engine() else None

@@ -2,9 +2,10 @@
 
 What is taken for granted, and checked when this is imported:
 
-- `Optimizer.apply` is where all updates pass; with gradient accumulation `_clip_gradients` sees the accumulated gradients, and
-  is called once per update (on JAX in every step, since there are no branches).
-- `LossScaleOptimizer` looks at the gradients before it hands them on, and its `stateless_apply` does not call its `apply`.
+- `Optimizer.apply` is where all updates pass; with gradient accumulation `_clip_gradients` sees the accumulated
+  gradients, and is called once per update (on JAX in every step, since there are no branches).
+- `LossScaleOptimizer` looks at the gradients before it hands them on, and its `stateless_apply` does not call its
+  `apply`.
 - A trainer's `fit` calls `make_train_function`, which traces `optimizer.apply` into what it caches as `train_function`.
 - A saved file names an optimizer as two registries of classes say.
 """
@@ -25,7 +26,8 @@ BACKEND: str = keras.backend.backend()
 
 def _misses(what: str) -> UsageError:
     return UsageError(
-        f"Keras {keras.__version__} has no {what}, which distrun.keras builds on: install Keras 3.5 to 3.15, or a newer distrun"
+        f"Keras {keras.__version__} has no {what}, which distrun.keras builds on: install Keras 3.5 to 3.15, or a "
+        "newer distrun"
     )
 
 
@@ -54,7 +56,7 @@ def _trainer() -> Any:
     raise _misses("Trainer.make_train_function")
 
 
-# Optimizers ------------------------------------------------------------------------------------------------------------
+# Optimizers -----------------------------------------------------------------------------------------------------------
 
 
 def switch_class(optimizer: Any, kind: type) -> None:
@@ -89,7 +91,8 @@ def variables_of(optimizer: Any, given: Sequence[Any] | None) -> list[Any]:
 
 
 def at_update(optimizer: Any, function: Callable[[list[Any]], list[Any]], gradients: list[Any]) -> list[Any]:
-    """Within `_clip_gradients` of an optimizer that accumulates: `function(gradients)` in steps that update the variables."""
+    """Within `_clip_gradients` of an optimizer that accumulates: `function(gradients)` in steps that update the
+    variables."""
     if BACKEND != "jax":  # the others do not come here in other steps
         return function(gradients)
     import jax
@@ -135,15 +138,14 @@ def not_compiled(function: Callable[..., Any]) -> Callable[..., Any]:
     return torch._dynamo.disable(function)  # type: ignore[no-untyped-call]
 
 
-# Trainers --------------------------------------------------------------------------------------------------------------
+# Trainers -------------------------------------------------------------------------------------------------------------
 
 
 def around_training(prepare: Callable[[Any], type | None], train: Callable[[Any, Any, dict[str, Any]], Any]) -> None:
     """Take part in training from now on.
 
-    `prepare(model)` is called before a train function is made or taken from the cache, and returns what it must have been made
-    for (None: anything). `train(fit, model, arguments)` is called instead of `fit(model, **arguments)`.
-    """
+    `prepare(model)` is called before a train function is made or taken from the cache, and returns what it must have
+    been made for (None: anything). `train(fit, model, arguments)` is called instead of `fit(model, **arguments)`."""
     trainer = _trainer()
     make_train_function, fit = trainer.make_train_function, trainer.fit
     signature = inspect.signature(fit)
@@ -183,7 +185,7 @@ def finish(model: Any) -> None:
 
 
 def settle() -> None:
-    """The same after `fit` has failed, and whatever becomes of them."""
+    """Wait for the steps that the backend still works on, after `fit` has failed, whatever their outcome."""
     if BACKEND == "jax":
         from distrun.graphs.jax.mechanism import finish
 

@@ -33,24 +33,25 @@ def DistributedOptimizer(  # noqa: N802 - Horovod's name
 ) -> Any:
     """Make `optimizer` use the gradients of all ranks together; returns it.
 
-    Gradients are reduced where the optimizer takes them (`apply`, `apply_gradients`, `stateless_apply`), so before clipping,
-    weight decay and averages of weights: in `fit`, `train_on_batch`, a `train_step` of your own and a loop of your own. With
-    `gradient_accumulation_steps` they are reduced once per update, after accumulation; under a `LossScaleOptimizer`, given or
-    made by `compile` for mixed_float16, in every step and before it looks for infinities, so that all ranks skip the same
-    steps. The inner optimizers of a `MultiOptimizer` are fed with reduced gradients, in every step as well.
+    Gradients are reduced where the optimizer takes them (`apply`, `apply_gradients`, `stateless_apply`), so before
+    clipping, weight decay and averages of weights: in `fit`, `train_on_batch`, a `train_step` of your own and a loop of
+    your own. With `gradient_accumulation_steps` they are reduced once per update, after accumulation; under a
+    `LossScaleOptimizer`, given or made by `compile` for mixed_float16, in every step and before it looks for
+    infinities, so that all ranks skip the same steps. The inner optimizers of a `MultiOptimizer` are fed with reduced
+    gradients, in every step as well.
 
     Args:
-        optimizer: a Keras optimizer of any class. It stays the same object with its state; its class becomes a subclass of its
-            class. What is saved is the plain optimizer, and loads without distrun; see `load_model`.
-        name: a new name for the optimizer.
-        compression: what travels between hosts; see `distrun.graphs.compression`.
-        sparse_as_dense: reduce sparse gradients (TensorFlow's embeddings) as dense ones.
-        gradient_predivide_factor: f divides gradients by f before they are summed and by size / f after (Average only).
-        op: Average or Sum.
-        backward_passes_per_step: update after every so many steps; sets `gradient_accumulation_steps`, which an optimizer that
+        optimizer: a Keras optimizer of any class. It stays the same object with its state; its class becomes a subclass
+            of its class. What is saved is the plain optimizer, and loads without distrun; see `load_model`.
+        name: a new name for the optimizer. compression: what travels between hosts; see `distrun.graphs.compression`.
+        sparse_as_dense: reduce sparse gradients (TensorFlow's embeddings) as dense ones. gradient_predivide_factor: f
+        divides gradients by f before they are summed and by size / f after (Average only). op: Average or Sum.
+        backward_passes_per_step: update after every so many steps; sets `gradient_accumulation_steps`, which an
+        optimizer that
             has no state yet can have.
-        average_aggregated_gradients: average the gradients of these steps, as Keras by itself does, instead of adding them up.
-        device_dense, device_sparse, num_groups, groups: accepted for Horovod's sake; small gradients are fused in any case.
+        average_aggregated_gradients: average the gradients of these steps, as Keras by itself does, instead of adding
+        them up. device_dense, device_sparse, num_groups, groups: accepted for Horovod's sake; small gradients are fused
+        in any case.
 
     Raises:
         UsageError: an argument cannot be; the optimizer is wrapped already.
@@ -81,9 +82,9 @@ def _check_optimizer(optimizer: Any) -> None:
     if not isinstance(optimizer, keras.optimizers.Optimizer):
         kind = optimizer if isinstance(optimizer, type) else type(optimizer)
         raise UsageError(
-            f"distrun.keras.DistributedOptimizer wraps a Keras optimizer, not {kind.__module__}.{kind.__name__}: give it one "
-            "such as keras.optimizers.Adam(1e-3), or use the DistributedOptimizer of distrun.torch, distrun.jax or "
-            "distrun.tensorflow"
+            f"distrun.keras.DistributedOptimizer wraps a Keras optimizer, not {kind.__module__}.{kind.__name__}: give "
+            "it one such as keras.optimizers.Adam(1e-3), or use the DistributedOptimizer of distrun.torch, "
+            "distrun.jax or distrun.tensorflow"
         )
 
 
@@ -107,11 +108,11 @@ def _accumulate(optimizer: Any, passes: int) -> None:
     inner.gradient_accumulation_steps = passes
 
 
-# The classes -----------------------------------------------------------------------------------------------------------
+# The classes ----------------------------------------------------------------------------------------------------------
 
 
 class Distributed(keras.optimizers.Optimizer):
-    """What `DistributedOptimizer` adds to an optimizer's class."""
+    """The class that `DistributedOptimizer` mixes into an optimizer's."""
 
     distrun_settings: ClassVar[Settings]
     distrun_plain: ClassVar[type]
@@ -139,7 +140,7 @@ class Distributed(keras.optimizers.Optimizer):
 
 
 class DistributedLossScaling(Distributed):
-    """The same for `LossScaleOptimizer`, whose two ways of applying gradients are independent of each other."""
+    """The class mixed into `LossScaleOptimizer`, whose two ways of applying gradients are independent of each other."""
 
     def stateless_apply(self, optimizer_variables: Any, grads: Any, trainable_variables: Any) -> Any:
         """Update the variables, given by value, with the gradients of all ranks."""

@@ -21,8 +21,8 @@ def load_model(
 ) -> Any:
     """`keras.models.load_model`, and its optimizer made a `DistributedOptimizer` with the state it was saved with.
 
-    The file may have been written with or without distrun; what `DistributedOptimizer` was told then is not in it. Each rank
-    reads the file. A model saved without an optimizer is loaded as it is.
+    The file may have been written with or without distrun; what `DistributedOptimizer` was told then is not in it. Each
+    rank reads the file. A model saved without an optimizer is loaded as it is.
 
     Args:
         filepath: where to read from.

@@ -1,8 +1,8 @@
-"""Reducing gradients on the torch backend: those in `variable.value.grad` in their own memory, on the CPU or on the GPU.
+"""Reducing gradients on the torch backend: those in `variable.value.grad` in their own memory, on the CPU or on the
+GPU.
 
-A variable may have a gradient on some ranks only, where the way through the model depends on the data. So flags travel along,
-which say who has one: the gradient of the others counts as zero, and a variable nobody used keeps None.
-"""
+A variable may have a gradient on some ranks only, where the way through the model depends on the data. So flags travel
+along, which say who has one: the gradient of the others counts as zero, and a variable nobody used keeps None."""
 
 from __future__ import annotations
 

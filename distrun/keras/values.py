@@ -43,7 +43,8 @@ def allreduce(
 ) -> Array:
     """`postscale_factor * op(prescale_factor * value)` over the ranks; Average unless told otherwise.
 
-    An average of integers is rounded towards zero. `compression` is accepted for Horovod's sake: values travel as they are.
+    An average of integers is rounded towards zero. `compression` is accepted for Horovod's sake: values travel as they
+    are.
 
     Raises:
         UsageError: `average` and `op` are both given.

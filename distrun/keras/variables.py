@@ -27,8 +27,9 @@ def broadcast_variables(
     variables = list(variables)
     if not variables:
         raise UsageError(
-            "broadcast_variables was given no variables: a model has none until it is built, so call model.build(input_shape) "
-            "or the model itself on some data first, or give fit a BroadcastGlobalVariablesCallback, which waits for that"
+            "broadcast_variables was given no variables: a model has none until it is built, so call "
+            "model.build(input_shape) or the model itself on some data first, or give fit a "
+            "BroadcastGlobalVariablesCallback, which waits for that"
         )
     if world.size() == 1:
         return
@@ -55,7 +56,7 @@ def broadcast_global_variables(root_rank: int = 0) -> None:
         UsageError: always; it says what to do instead.
     """
     raise UsageError(
-        f"broadcast_global_variables({root_rank}) has nothing to go by in Keras 3, which keeps no list of all variables: call "
-        f"broadcast_variables(model.weights + optimizer.variables, root_rank={root_rank}), or give fit a "
-        "BroadcastGlobalVariablesCallback"
+        f"broadcast_global_variables({root_rank}) has nothing to go by in Keras 3, which keeps no list of all "
+        f"variables: call broadcast_variables(model.weights + optimizer.variables, root_rank={root_rank}), or give fit "
+        "a BroadcastGlobalVariablesCallback"
     )

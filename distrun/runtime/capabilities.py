@@ -1,8 +1,7 @@
 """Facts about the job and this rank that scripts ask for.
 
-Most are Horovod's questions about how it was built. distrun is pure Python and nothing is built, so these answer what is
-installed and what carries the tensors.
-"""
+Most are Horovod's questions about how it was built. distrun is pure Python and nothing is built, so these answer what
+is installed and what carries the tensors."""
 
 from __future__ import annotations
 
@@ -38,9 +37,9 @@ def communication_memory() -> dict[str, int]:
     """Return the bytes that communication holds on this rank, by kind; only kinds of which there is something.
 
     Returns:
-        On the GPU "gradient buckets" and "fusion buffers"; in host memory "pinned staging" and "shared memory", which is what
-        this rank has allocated of the memory that the ranks of a host share (large results among it, which belong to the
-        caller). Memory of NCCL's own is not counted.
+        On the GPU "gradient buckets" and "fusion buffers"; in host memory "pinned staging" and "shared memory", which
+        is what this rank has allocated of the memory that the ranks of a host share (large results among it, which
+        belong to the caller). Memory of NCCL's own is not counted.
     """
     totals = memory.noted()
     shared = world.engine().backend.shared_bytes if world.is_initialized() else 0
@@ -74,7 +73,8 @@ def gloo_built() -> bool:
 
 @cache
 def nccl_built() -> int:
-    """The version code of the NCCL that carries tensors between GPUs, such as 23203; 0 if cupy or NCCL cannot be loaded here.
+    """The version code of the NCCL that carries tensors between GPUs, such as 23203; 0 if cupy or NCCL cannot be loaded
+    here.
 
     It says nothing of this host's GPUs, and touches none. Asking for the first time imports cupy, which takes a second.
     """

@@ -17,7 +17,7 @@ class ProcessSet:
     """
 
     process_set_id: int
-    """What requests call the set by; 0 is the world."""
+    """The number of the set in requests; 0 is the world."""
 
     def __init__(self, ranks: Iterable[int] | None = None) -> None:
         """Make the set of all ranks.

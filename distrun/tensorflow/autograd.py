@@ -99,7 +99,7 @@ Backward = Callable[[Gradients], Sequence[tf.Tensor]]
 def _differentiable(
     tensors: Sequence[Any], forward: Callable[[Sequence[tf.Tensor]], tuple[Sequence[tf.Tensor], Backward]]
 ) -> list[tf.Tensor]:
-    """What `forward` returns, and its `backward` known to TensorFlow: for the tensors that can have a gradient."""
+    """Return what `forward` does, with its `backward` made known to TensorFlow for tensors that can have a gradient."""
     given = [tf.convert_to_tensor(tensor) for tensor in tensors]
     places = [place for place, tensor in enumerate(given) if tensor.dtype.is_floating or tensor.dtype.is_complex]
 

@@ -1,10 +1,10 @@
 """The collectives on tensors of TensorFlow, with Horovod's names, arguments and order of arguments.
 
-What the texts of `distrun.runtime.collectives` say of numpy arrays holds here: names, order, errors. They work eagerly, in
-tf.function and in graphs of TensorFlow 1, on tensors of any numeric dtype and shape, and are differentiable: see
-`distrun.tensorflow.autograd` for what flows back. In a graph an operation without a name gets one that counts within the
-graph, so a rank may trace a function anew by itself. There failures are a tf.errors.OpError that holds the text of the
-`distrun.CollectiveError` that is raised eagerly.
+What the texts of `distrun.runtime.collectives` say of numpy arrays holds here: names, order, errors. They work eagerly,
+in tf.function and in graphs of TensorFlow 1, on tensors of any numeric dtype and shape, and are differentiable: see
+`distrun.tensorflow.autograd` for what flows back. In a graph an operation without a name gets one that counts within
+the graph, so a rank may trace a function anew by itself. There failures are a tf.errors.OpError that holds the text of
+the `distrun.CollectiveError` that is raised eagerly.
 
 In a graph of TensorFlow 1 nothing but tf.control_dependencies orders operations, and each holds a thread of the session
 while it waits: put many that are independent into a group (`grouped_allreduce`), or order them.
@@ -80,9 +80,8 @@ def allreduce(
 ) -> Any:
     """`postscale_factor * op(prescale_factor * tensor)` over the ranks; the same bits on all of them.
 
-    `op`: Average (if None), Sum, Min, Max or Product. float16 and bfloat16 are summed in float32; an average of integers is
-    rounded towards zero. Of tf.IndexedSlices (Average or Sum only) everybody's slices are put together.
-    """
+    `op`: Average (if None), Sum, Min, Max or Product. float16 and bfloat16 are summed in float32; an average of
+    integers is rounded towards zero. Of tf.IndexedSlices (Average or Sum only) everybody's slices are put together."""
     return grouped_allreduce(
         [tensor],
         average,
@@ -183,9 +182,8 @@ def alltoall(
 ) -> Any:
     """Send `splits[i]` rows of `tensor`, in order, to rank i, and receive what the others send here, in rank order.
 
-    Without `splits` every rank gets the same number of rows, and the received tensor is returned; with them (a list or an
-    integer tensor), a pair of it and of the int32 tensor of rows received from each rank.
-    """
+    Without `splits` every rank gets the same number of rows, and the received tensor is returned; with them (a list or
+    an integer tensor), a pair of it and of the int32 tensor of rows received from each rank."""
     collective = Call("alltoall", name or None, process_set=process_set)
     received, rows = autograd.alltoall(tensor, splits, collective)
     return received if splits is None else (received, rows)
@@ -202,7 +200,8 @@ def reducescatter(
     prescale_factor: float = 1.0,
     postscale_factor: float = 1.0,
 ) -> tf.Tensor:
-    """Reduce over the ranks and keep this rank's rows: an even share of dimension 0, the earlier ranks one more if need be.
+    """Reduce over the ranks and keep this rank's rows: an even share of dimension 0, the earlier ranks one more if need
+    be.
 
     `op`: Average or Sum.
     """

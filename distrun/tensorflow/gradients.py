@@ -1,4 +1,4 @@
-"""From the gradients of this rank to those of all ranks together, for the tape and the optimizer."""
+"""The reduction of this rank's gradients with those of the other ranks, for the tape and the optimizer."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from distrun.runtime.collectives.gradient_settings import GradientSettings
 
 
 class GradientReduction(GradientSettings):
-    """How gradients are reduced, and their reduction."""
+    """The reduction of gradients by given settings."""
 
     @tf.autograph.experimental.do_not_convert
     def reduce(self, gradients: Sequence[Any], sources: Sequence[Any]) -> list[Any]:
@@ -36,14 +36,16 @@ class GradientReduction(GradientSettings):
         return reduce_gradients(gradients, self.call(f"gradients.{number}"), self.sparse_as_dense)
 
     def _note(self, gradient: Any) -> str:
-        """Return how a gradient travels, if not as a tensor: or one rank's first might be added to another rank's second."""
+        """Return how a gradient travels, if not as a tensor: or one rank's first might be added to another rank's
+        second."""
         if gradient is None:
             return " without gradient"
         return " in slices" if isinstance(gradient, tf.IndexedSlices) and not self.sparse_as_dense else ""
 
 
 def entry_of(source: Any, place: int) -> str:
-    """Return a variable's entry in the list that ranks compare; a plain tensor's shape may change from batch to batch."""
+    """Return a variable's entry in the list that ranks compare; a plain tensor's shape may change from batch to
+    batch."""
     name = getattr(source, "path", None) or (source.name if hasattr(source, "assign") else None)
     if name is None:
         return f"tensor {place} {tf.convert_to_tensor(source).dtype.name}"

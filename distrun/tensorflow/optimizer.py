@@ -33,12 +33,13 @@ def DistributedOptimizer(  # noqa: N802 - Horovod's name
 ) -> Any:
     """An optimizer that applies the gradients of all ranks together.
 
-    A `tf.compat.v1.train.Optimizer` is wrapped: `compute_gradients` reduces, and so `minimize` does. A Keras optimizer stays
-    itself: see `distrun.keras.DistributedOptimizer`.
+    A `tf.compat.v1.train.Optimizer` is wrapped: `compute_gradients` reduces, and so `minimize` does. A Keras optimizer
+    stays itself: see `distrun.keras.DistributedOptimizer`.
 
-    `sparse_as_dense`: make tf.IndexedSlices dense before they are reduced. `gradient_predivide_factor`: divide by so much
-    before adding up, and by the rest afterwards. `backward_passes_per_step` and `average_aggregated_gradients` are for Keras
-    optimizers. The devices, `num_groups`, `groups` and `scale_local_gradients` are accepted for Horovod's sake.
+    `sparse_as_dense`: make tf.IndexedSlices dense before they are reduced. `gradient_predivide_factor`: divide by so
+    much before adding up, and by the rest afterwards. `backward_passes_per_step` and `average_aggregated_gradients` are
+    for Keras optimizers. The devices, `num_groups`, `groups` and `scale_local_gradients` are accepted for Horovod's
+    sake.
 
     Raises:
         UsageError: this is no optimizer of TensorFlow or Keras, it is wrapped already, or arguments do not fit it.
@@ -51,8 +52,8 @@ def DistributedOptimizer(  # noqa: N802 - Horovod's name
     if isinstance(optimizer, tf.compat.v1.train.Optimizer):
         if backward_passes_per_step != 1:
             raise UsageError(
-                f"backward_passes_per_step={backward_passes_per_step} is not offered for {type(optimizer).__name__}, an "
-                "optimizer of TensorFlow 1: use one of tf.keras.optimizers"
+                f"backward_passes_per_step={backward_passes_per_step} is not offered for {type(optimizer).__name__}, "
+                "an optimizer of TensorFlow 1: use one of tf.keras.optimizers"
             )
         reduction = GradientReduction(
             op, float(gradient_predivide_factor), wire_type(compression), sparse_as_dense, process_set

@@ -45,7 +45,8 @@ def broadcast_variables(
     for variable in variables:
         if not hasattr(variable, "assign"):
             raise UsageError(
-                f"broadcast_variables takes variables, and {type(variable).__name__} is none: give it model.variables, say"
+                f"broadcast_variables takes variables, and {type(variable).__name__} is none: give it model.variables, "
+                "say"
             )
     collective = broadcast_call("broadcast_variables", root_rank, process_set)
     if world.size() == 1:
@@ -65,13 +66,15 @@ def broadcast_global_variables(root_rank: int) -> Any:
     """
     if tf.executing_eagerly():
         raise UsageError(
-            "broadcast_global_variables is for graphs of TensorFlow 1: use broadcast_variables(model.variables, root_rank)"
+            "broadcast_global_variables is for graphs of TensorFlow 1: use broadcast_variables(model.variables, "
+            "root_rank)"
         )
     return broadcast_variables(tf.compat.v1.global_variables(), root_rank)
 
 
 class BroadcastGlobalVariablesHook(tf.compat.v1.train.SessionRunHook):
-    """For sessions of TensorFlow 1: all ranks start from what the root initialised, or restored from a checkpoint."""
+    """A hook for sessions of TensorFlow 1: all ranks start from what the root initialised, or restored from a
+    checkpoint."""
 
     def __init__(self, root_rank: int, device: str = "") -> None:
         """`device` is accepted for Horovod's sake."""

@@ -17,8 +17,8 @@ from distrun.tensorflow.gradients import GradientReduction
 class DistributedGradientTape(tf.GradientTape):
     """Wraps a tape, before or after it has recorded: `tape = DistributedGradientTape(tape)`.
 
-    `gradient` reduces what the tape's own returns, over the ranks. All else is the wrapped tape's, which stays as it was.
-    """
+    `gradient` reduces what the tape's own returns, over the ranks. All else is the wrapped tape's, which stays as it
+    was."""
 
     def __init__(
         self,
@@ -36,9 +36,9 @@ class DistributedGradientTape(tf.GradientTape):
     ) -> None:
         """The arguments are Horovod's.
 
-        `sparse_as_dense`: make tf.IndexedSlices dense before they are reduced. `gradient_predivide_factor`: divide by so much
-        before adding up, and by the rest afterwards. The devices, `num_groups`, `groups` and `scale_local_gradients` change
-        nothing: gradients travel together in any case.
+        `sparse_as_dense`: make tf.IndexedSlices dense before they are reduced. `gradient_predivide_factor`: divide by
+        so much before adding up, and by the rest afterwards. The devices, `num_groups`, `groups` and
+        `scale_local_gradients` change nothing: gradients travel together in any case.
 
         Raises:
             UsageError: this is no tape, or one that is wrapped already.
@@ -72,7 +72,7 @@ class DistributedGradientTape(tf.GradientTape):
         flat = self._reduction.reduce(tf.nest.flatten(gradients), tf.nest.flatten(sources))
         return tf.nest.pack_sequence_as(gradients, flat)
 
-    # The rest is the wrapped tape's ------------------------------------------------------------------------------------
+    # The rest is the wrapped tape's -----------------------------------------------------------------------------------
 
     def __enter__(self) -> DistributedGradientTape:
         self._wrapped.__enter__()

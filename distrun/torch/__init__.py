@@ -7,7 +7,11 @@
     distrun.broadcast_parameters(model.state_dict(), root_rank=0)
 
 Each rank trains on its own part of the data; after every `loss.backward()` all have the same gradients.
-"""
+
+The room: `collectives` are the public functions, `autograd` makes them differentiable, `operations` turns a `Call` and
+tensors into handles, and `tensors` and `cuda` know the tensors' memory. `optimizer` wraps an optimizer; its `reducer`
+hears of every gradient (`parameters`, `backward`), plans buckets with the other ranks (`planning`), and sends them
+(`bucket`, `dense_bucket`, `device_bucket`, `odd_buckets`). `state` and `objects` give all ranks the same start."""
 
 from typing import TYPE_CHECKING
 

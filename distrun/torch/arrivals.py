@@ -30,8 +30,8 @@ class Arrivals:
 
     @contextmanager
     def joined(self, driver: Driver, stream: int) -> Iterator[None]:
-        """Within this context what is queued on `stream` may read the gradients, and afterwards they may be let go of: the
-        streams that they come from, whose memory it is, wait for what was queued here."""
+        """Within this context what is queued on `stream` may read the gradients, and afterwards they may be let go of:
+        the streams that they come from, whose memory it is, wait for what was queued here."""
         others = self._streams - {stream}
         for other in others:
             driver.wait(stream, driver.record(other))

@@ -116,11 +116,12 @@ class Alltoall(torch.autograd.Function):
         return None, None, sent_back
 
 
-# Calling them ----------------------------------------------------------------------------------------------------------
+# Calling them ---------------------------------------------------------------------------------------------------------
 
 
 def apply(function: type[torch.autograd.Function], *args: Any) -> Any:
-    """Call one of the above, through autograd only where that has something to do: it costs more than a small allreduce."""
+    """Call one of the above, through autograd only where that has something to do: it costs more than a small
+    allreduce."""
     if torch.is_grad_enabled() and any(isinstance(arg, Tensor) and arg.requires_grad for arg in args):
         return function.apply(*args)  # type: ignore[no-untyped-call]
     return function.forward(FunctionCtx(), *args)

@@ -1,21 +1,23 @@
-"""What a hook can know about the backward pass it runs in. All that relies on torch's internals is here.
+"""The backward pass that a hook runs in, as far as a hook can know it. All that relies on torch's internals is here.
 
-Activation checkpointing (`use_reentrant=True`) runs a backward pass inside the backward pass, as a graph task of its own. To
-the user the two are one, so a pass is told by the outermost call of the autograd engine: a Python frame, which is the same for
-everything that happens in the pass, and of which there is a new one in the next pass even if this one fails.
+Activation checkpointing (`use_reentrant=True`) runs a backward pass inside the backward pass, as a graph task of its
+own. To the user the two are one, so a pass is told by the outermost call of the autograd engine: a Python frame, which
+is the same for everything that happens in the pass, and of which there is a new one in the next pass even if this one
+fails.
 
 Where that call is depends on the thread. What is relied on (torch's engine.cpp, python_engine.cpp):
 
 - Nodes of CPU tensors run in the thread that called `backward()`, within the call.
-- Nodes of CUDA tensors run in a thread that belongs to the GPU, at the same time. The engine has started that thread itself,
-  and Python does not know it: on its stack is no call of the engine, but the caller's thread is waiting in one.
-- A pass within the pass runs in the thread that begins it. In the GPU's thread the stack then has that pass's call on it.
+- Nodes of CUDA tensors run in a thread that belongs to the GPU, at the same time. The engine has started that thread
+  itself, and Python does not know it: on its stack is no call of the engine, but the caller's thread is waiting in one.
+- A pass within the pass runs in the thread that begins it. In the GPU's thread the stack then has that pass's call on
+  it.
 - Passes within passes within ... beyond a depth of 60 run in further threads that Python does not know.
 - A task has a number, greater than those of all earlier tasks; a pass within a pass is a later task.
-- What is to happen at the end of a task happens in the thread that runs the task's last node, when all its nodes have run, and
-  on the streams that were current where `backward()` was called; these then wait for the gradients.
-- If a node fails, `backward()` raises in the caller's thread at once. The GPU's thread may still be in a hook of that pass.
-"""
+- What is to happen at the end of a task happens in the thread that runs the task's last node, when all its nodes have
+  run, and on the streams that were current where `backward()` was called; these then wait for the gradients.
+- If a node fails, `backward()` raises in the caller's thread at once. The GPU's thread may still be in a hook of that
+  pass."""
 
 from __future__ import annotations
 
@@ -35,19 +37,19 @@ current_task: Callable[[], int] = torch._C._current_graph_task_id
 
 
 class Position(NamedTuple):
-    """Where in a backward pass a thread is."""
+    """The place of a thread in a backward pass."""
 
     call: FrameType | None
     """The pass's outermost call of the engine; None if there is none: outside of a pass, or its caller is gone."""
     depth: int
-    """How many calls of the engine there are, one within the other."""
+    """The number of calls of the engine, one within the other."""
     is_own: bool
-    """Whether this is the caller's thread. In another one a depth above 1 may be that of a pass within the pass which the
-    caller's thread is in, and this one not."""
+    """Whether this is the caller's thread. In another one a depth above 1 may be that of a pass within the pass which
+    the caller's thread is in, and this one not."""
 
 
 def position(known: FrameType | None = None) -> Position:
-    """Where this thread is. If several threads have called the engine, the one that is in the call `known` is ours."""
+    """Return where this thread is. If several threads have called the engine, the one in the call `known` is ours."""
     own, callers = threading.get_ident(), _possible_callers()
     if own in callers:
         return Position(*_calls(sys._getframe(1)), True)

@@ -1,8 +1,8 @@
 """Buckets of gradients that are reduced together: what all kinds do, and what those with one buffer have in common.
 
-A buffer holds dense gradients one after the other, each in the memory layout of its parameter, and behind them one flag per
-parameter: whether this rank has a gradient for it. The flags are reduced with the rest, so every rank learns at no cost
-which parameters have a gradient anywhere; one that has none keeps `grad` None, as it would in a single process.
+A buffer holds dense gradients one after the other, each in the memory layout of its parameter, and behind them one flag
+per parameter: whether this rank has a gradient for it. The flags are reduced with the rest, so every rank learns at no
+cost which parameters have a gradient anywhere; one that has none keeps `grad` None, as it would in a single process.
 """
 
 from __future__ import annotations
@@ -35,7 +35,8 @@ class Bucket(ABC):
         self.is_sent = False
 
     def take(self, place: int) -> None:  # noqa: B027 - most kinds do it all in `send`
-        """The gradient of the parameter at `place` is complete, for what the calling thread queues on the GPU from now on.
+        """The gradient of the parameter at `place` is complete, for what the calling thread queues on the GPU from now
+        on.
 
         A bucket may take it at once, while it is in cache.
         """
@@ -49,7 +50,8 @@ class Bucket(ABC):
         """Wait for the reduction and make its results the parameters' gradients."""
 
     def forfeit(self, start: Start) -> None:
-        """Take part in a reduction that others may have begun, though a failed backward pass left nothing valid to give."""
+        """Take part in a reduction that others may have begun, though a failed backward pass left nothing valid to
+        give."""
         self.send(start)
 
     @abstractmethod
@@ -67,20 +69,21 @@ class Bucket(ABC):
 
 
 FLAGS: dict[ReduceOp, tuple[float, float]] = {Max: (1, 0), Min: (-1, 0), Product: (0, 1)}
-"""The flags of a gradient that is there and of one that is not, such that after the reduction the second value is found only
-where no rank has one. (1, 0) for those not listed."""
+"""The flags of a gradient that is there and of one that is not, such that after the reduction the second value is found
+only where no rank has one. (1, 0) for those not listed."""
 
 
 def flags_of(op: ReduceOp) -> tuple[float, float]:
-    """Return the flags of a gradient that is there and of one that is not; after the reduction the second says "nowhere"."""
+    """Return the flags of a gradient that is there and of one that is not; after the reduction the second says
+    "nowhere"."""
     return FLAGS.get(op, (1.0, 0.0))
 
 
 def failed_elsewhere(name: str | None) -> CollectiveError:
     """Return the error of ranks whose reduction called `name` another rank has forfeited."""
     return CollectiveError(
-        f"{name}: backward() failed on another rank, so there are no gradients of all ranks together: look there for the "
-        "cause; zero_grad() and the next backward() start anew"
+        f"{name}: backward() failed on another rank, so there are no gradients of all ranks together: look there for "
+        "the cause; zero_grad() and the next backward() start anew"
     )
 
 
@@ -88,7 +91,8 @@ class GradientBuffer:
     """Memory for the gradients of `parameters` and, behind them, their flags."""
 
     def __init__(self, whole: Tensor, slots: Sequence[int], parameters: Sequence[Tensor]) -> None:
-        """Divide `whole`, which is flat, into slots of so many elements, one for each parameter, and one element per flag."""
+        """Divide `whole`, which is flat, into slots of so many elements, one for each parameter, and one element per
+        flag."""
         *parts, self.flags = torch.split(whole, [*slots, len(slots)])
         self.views = [
             _laid_out(part[: parameter.numel()], parameter) for part, parameter in zip(parts, parameters, strict=True)
@@ -102,7 +106,8 @@ class GradientBuffer:
 
 
 def _laid_out(part: Tensor, parameter: Tensor) -> Tensor:
-    """Return a view of the flat `part` with the shape and, if dense, the strides of `parameter`: optimizers like the same."""
+    """Return a view of the flat `part` with the shape and, if dense, the strides of `parameter`: optimizers like the
+    same."""
     if parameter.is_contiguous():
         return part.view(parameter.shape)
     strides = torch.empty_like(parameter, memory_format=torch.preserve_format, device="meta").stride()
@@ -112,9 +117,8 @@ def _laid_out(part: Tensor, parameter: Tensor) -> Tensor:
 class BufferBucket(Bucket):
     """A bucket of dense gradients of one dtype in one buffer, which is reduced in place.
 
-    Invariant: what is being reduced is never what `parameter.grad` points at. It is None from the moment the bucket takes the
-    gradient to `receive`.
-    """
+    Invariant: what is being reduced is never what `parameter.grad` points at. It is None from the moment the bucket
+    takes the gradient to `receive`."""
 
     _buffer: GradientBuffer
 
@@ -155,7 +159,8 @@ class BufferBucket(Bucket):
         return True
 
     def _give(self, missing: Collection[int]) -> None:
-        """Make the views the gradients of their parameters, except at the indices of those that are missing on all ranks."""
+        """Make the views the gradients of their parameters, except at the indices of those that are missing on all
+        ranks."""
         for index, (parameter, view) in enumerate(zip(self.parameters, self._buffer.views, strict=True)):
             if index not in missing:
                 parameter.grad = view.detach()  # `grad.data = ...`, as in `Module.to`, must not change the view itself

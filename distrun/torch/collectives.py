@@ -1,19 +1,19 @@
 """The collectives on torch tensors, with Horovod's names, arguments and order of arguments.
 
-What the texts of `distrun.runtime.collectives` say of numpy arrays holds here: names, order, errors. Tensors are on the CPU or
-on this rank's GPU, of any torch dtype but the 8-bit floats, of any shape, contiguous or not (one that is not is copied). In
-place (the forms ending in `_`) a contiguous tensor is worked on in its own memory, leaf parameters included. The `_async` forms
-return a handle for `synchronize` and `poll`. The synchronous forms that are not in place are differentiable: see
-`distrun.torch.autograd` for what flows back.
+What the texts of `distrun.runtime.collectives` say of numpy arrays holds here: names, order, errors. Tensors are on the
+CPU or on this rank's GPU, of any torch dtype but the 8-bit floats, of any shape, contiguous or not (one that is not is
+copied). In place (the forms ending in `_`) a contiguous tensor is worked on in its own memory, leaf parameters
+included. The `_async` forms return a handle for `synchronize` and `poll`. The synchronous forms that are not in place
+are differentiable: see `distrun.torch.autograd` for what flows back.
 
-On the GPU an operation begins when the work is done that the submitting thread has queued on its current stream. Waiting for it
-lets the current stream of the waiting thread wait, and the host goes on as soon as the operation is queued: results can be used
-like those of torch's own computations. What splits or rows say is for the host, and stays there.
+On the GPU an operation begins when the work is done that the submitting thread has queued on its current stream.
+Waiting for it lets the current stream of the waiting thread wait, and the host goes on as soon as the operation is
+queued: results can be used like those of torch's own computations. What splits or rows say is for the host, and stays
+there.
 
-Differences from Horovod: bfloat16, bool, complex and unsigned tensors travel too; 0-dimensional and non-contiguous ones as
-well; a handle is an object, not a number; failures are `distrun.CollectiveError`, wrong arguments `distrun.UsageError` (which
-is a ValueError).
-"""
+Differences from Horovod: bfloat16, bool, complex and unsigned tensors travel too; 0-dimensional and non-contiguous ones
+as well; a handle is an object, not a number; failures are `distrun.CollectiveError`, wrong arguments
+`distrun.UsageError` (which is a ValueError)."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ __all__ = [
 _World = global_process_set
 
 
-# Allreduce -------------------------------------------------------------------------------------------------------------
+# Allreduce ------------------------------------------------------------------------------------------------------------
 
 
 def _reduce(
@@ -85,9 +85,8 @@ def allreduce(
 ) -> Tensor:
     """`postscale_factor * op(prescale_factor * tensor)` over the ranks, as a new tensor; the same bits on all of them.
 
-    `op`: Average (if None), Sum, Min, Max or Product. float16 and bfloat16 are summed in float32; an average of integers is
-    rounded towards zero.
-    """
+    `op`: Average (if None), Sum, Min, Max or Product. float16 and bfloat16 are summed in float32; an average of
+    integers is rounded towards zero."""
     call = reduction_call("allreduce", name, reduce_op(average, op), prescale_factor, postscale_factor, process_set)
     return _reduce(autograd.Allreduce, [tensor], call, compression)[0]
 
@@ -144,7 +143,8 @@ def grouped_allreduce(
     postscale_factor: float = 1.0,
     process_set: ProcessSet = _World,
 ) -> list[Tensor]:
-    """`allreduce` of several tensors as one operation per dtype and device: none starts before every rank has submitted it."""
+    """`allreduce` of several tensors as one operation per dtype and device: none starts before every rank has submitted
+    it."""
     call = reduction_call("allreduce", name, reduce_op(average, op), prescale_factor, postscale_factor, process_set)
     return _reduce(autograd.Allreduce, tensors, call, compression)
 
@@ -191,12 +191,12 @@ def grouped_allreduce_async_(
     return grouped(tensors, call, operations.allreduce_in_place, submit)
 
 
-# Allgather -------------------------------------------------------------------------------------------------------------
+# Allgather ------------------------------------------------------------------------------------------------------------
 
 
 def allgather(tensor: Tensor, name: str | None = None, process_set: ProcessSet = _World) -> Tensor:
     """The ranks' tensors, one after the other along dimension 0, in which they may differ."""
-    return autograd.apply(autograd.Allgather, moving_call("allgather", name, process_set), tensor)[0]  # type: ignore[no-any-return]
+    return grouped_allgather([tensor], name, process_set)[0]
 
 
 def allgather_async(tensor: Tensor, name: str | None = None, process_set: ProcessSet = _World) -> Handle:
@@ -218,7 +218,7 @@ def grouped_allgather_async(
     return grouped(tensors, moving_call("allgather", name, process_set), operations.move_rows, submit)
 
 
-# Broadcast -------------------------------------------------------------------------------------------------------------
+# Broadcast ------------------------------------------------------------------------------------------------------------
 
 
 def broadcast(tensor: Tensor, root_rank: int, name: str | None = None, process_set: ProcessSet = _World) -> Tensor:
@@ -248,7 +248,7 @@ def broadcast_async_(
     return submit(single(operations.broadcast(tensor, broadcast_call(name, root_rank, process_set), in_place=True)))
 
 
-# Alltoall --------------------------------------------------------------------------------------------------------------
+# Alltoall -------------------------------------------------------------------------------------------------------------
 
 
 def alltoall(
@@ -256,9 +256,8 @@ def alltoall(
 ) -> Tensor | tuple[Tensor, Tensor]:
     """Send `splits[i]` rows of `tensor`, in order, to rank i, and receive what the others send here, in rank order.
 
-    Without `splits` every rank gets the same number of rows, and the received tensor is returned; with them (a list or an
-    integer tensor), a pair of it and of the int32 tensor of rows received from each rank.
-    """
+    Without `splits` every rank gets the same number of rows, and the received tensor is returned; with them (a list or
+    an integer tensor), a pair of it and of the int32 tensor of rows received from each rank."""
     received, rows = autograd.apply(autograd.Alltoall, moving_call("alltoall", name, process_set), splits, tensor)
     return received if splits is None else (received, rows)
 
@@ -277,7 +276,7 @@ def alltoall_async(
     return submit(handle)
 
 
-# Reducescatter ---------------------------------------------------------------------------------------------------------
+# Reducescatter --------------------------------------------------------------------------------------------------------
 
 
 def reducescatter(
@@ -289,7 +288,8 @@ def reducescatter(
     prescale_factor: float = 1.0,
     postscale_factor: float = 1.0,
 ) -> Tensor:
-    """Reduce over the ranks and keep this rank's rows: an even share of dimension 0, the earlier ranks one more if need be.
+    """Reduce over the ranks and keep this rank's rows: an even share of dimension 0, the earlier ranks one more if need
+    be.
 
     `op`: Average or Sum.
     """

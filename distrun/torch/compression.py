@@ -1,11 +1,10 @@
 """Compression of what travels between hosts.
 
 Within a host tensors travel through its memory, or from GPU to GPU, where halving them costs more than it saves:
-`Compression.fp16` and `Compression.bf16` leave them as they are there. Between hosts float32 and float64 then travel in half
-precision; tensors on the CPU are added up within each host before that, and the hosts after it, in full. So results are at
-least as exact as Horovod's. A compressor of your own - a class with the static methods `compress(tensor) -> (tensor, context)`
-and `decompress(tensor, context) -> tensor` - is called always.
-"""
+`Compression.fp16` and `Compression.bf16` leave them as they are there. Between hosts float32 and float64 then travel in
+half precision; tensors on the CPU are added up within each host before that, and the hosts after it, in full. So
+results are at least as exact as Horovod's. A compressor of your own - a class with the static methods `compress(tensor)
+-> (tensor, context)` and `decompress(tensor, context) -> tensor` - is called always."""
 
 from __future__ import annotations
 
@@ -16,10 +15,10 @@ from torch import Tensor
 
 
 class Compressor(Protocol):
-    """What a compressor must offer; a class with these static methods, or an object."""
+    """The interface of a compressor: a class with these static methods, or an object with these methods."""
 
     def compress(self, tensor: Tensor, /) -> tuple[Tensor, Any]:
-        """What is to travel instead of `tensor`, and what `decompress` needs to know."""
+        """Return the tensor that is to travel instead of `tensor`, and what `decompress` needs to know."""
         ...
 
     def decompress(self, tensor: Tensor, ctx: Any, /) -> Tensor:
@@ -89,6 +88,6 @@ _OF_THE_WIRE: dict[Any, str] = {NoneCompressor: "", FP16Compressor: "float16", B
 
 
 def wire_type(compressor: Compressor) -> str | None:
-    """The type of elements on the wire, empty for their own; None when `compressor` is not one of ours, which concern only what
-    leaves the host. A subclass is the user's."""
+    """The type of elements on the wire, empty for their own; None when `compressor` is not one of ours, which concern
+    only what leaves the host. A subclass is the user's."""
     return _OF_THE_WIRE.get(compressor)

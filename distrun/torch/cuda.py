@@ -19,7 +19,8 @@ _raw_stream = getattr(torch._C, "_cuda_getCurrentRawStream", None)  # a tenth of
 
 
 def bind(index: int) -> None:
-    """Make GPU `index` torch's current one, so that this process takes no memory of the others. Not in a torch without CUDA."""
+    """Make GPU `index` torch's current one, so that this process takes no memory of the others. Not in a torch without
+    CUDA."""
     if torch.cuda.is_available():
         torch.cuda.set_device(index)
 
@@ -39,7 +40,8 @@ def check(tensor: Tensor) -> None:
     own = world.device()
     if device.type == own.name == CUDA and device.index != own.index:
         raise UsageError(
-            f"a tensor on {device} cannot travel, as the GPU of this rank is {own}: use .to('{own}'), or .cuda() after init()"
+            f"a tensor on {device} cannot travel, as the GPU of this rank is {own}: use .to('{own}'), or .cuda() after "
+            "init()"
         )
 
 
@@ -61,8 +63,8 @@ class TorchArena:
         return torch.cuda.current_stream(self._index).cuda_stream
 
     def keep(self, tensor: Tensor) -> None:
-        """For a tensor made on another stream: its memory, when let go of, is not used again before what the current stream has
-        been given until then is done."""
+        """Keep the memory of a tensor made on another stream: it is not used again before the work is done that has
+        been queued on the current stream when the tensor is let go of."""
         tensor.record_stream(torch.cuda.current_stream(self._index))
 
     def empty(self, count: int, dtype: np.dtype[Any], stream: int) -> DeviceBuffer:
@@ -70,7 +72,8 @@ class TorchArena:
         if stream == self.current_stream():
             owner = self._empty(count, dtype)
         else:
-            # The device first: leaving `stream` on another one would make that current again, and with it create its context.
+            # The device first: leaving `stream` on another one would make that current again, and with it create its
+            # context.
             with torch.cuda.device(self._index):
                 where = self._stream(stream)
                 with torch.cuda.stream(where):

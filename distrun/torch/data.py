@@ -15,9 +15,9 @@ def distributed_sampler(
 ) -> DistributedSampler[Any]:
     """torch's own `DistributedSampler` for this rank: pass it to a `DataLoader` as `sampler`.
 
-    Every rank takes the same number of samples, so no rank runs out of data before the others. If the ranks do not divide the
-    dataset evenly, some samples are seen twice in an epoch or, with `drop_last`, the last few not at all. Call
-    `sampler.set_epoch(epoch)` before each epoch, or every epoch has the same order.
+    Every rank takes the same number of samples, so no rank runs out of data before the others. If the ranks do not
+    divide the dataset evenly, some samples are seen twice in an epoch or, with `drop_last`, the last few not at all.
+    Call `sampler.set_epoch(epoch)` before each epoch, or every epoch has the same order.
 
     Raises:
         TypeError: the dataset has no length.

@@ -1,8 +1,7 @@
 """The bucket for dense gradients on the GPU: packed by one kernel, reduced in place, and never waited for by the host.
 
-The slots of the gradients begin at multiples of 16 bytes, so that all is moved in wide steps. Behind them lies one flag per
-parameter, as in `DenseBucket`.
-"""
+The slots of the gradients begin at multiples of 16 bytes, so that all is moved in wide steps. Behind them lies one flag
+per parameter, as in `DenseBucket`."""
 
 from __future__ import annotations
 
@@ -64,7 +63,8 @@ class _Buffer(GradientBuffer):
         return True
 
     def flag_pieces(self, missing: Sequence[int]) -> list[Piece]:
-        """Return the pieces that put the flags into place; `missing` lists the parameters, in order, without a gradient."""
+        """Return the pieces that put the flags into place; `missing` lists the parameters, in order, without a
+        gradient."""
         number, target, source = len(self.views), self.addresses[-1], self._known.data_ptr()
         pieces, start = [], 0
         for index in [*missing, number]:
@@ -81,12 +81,12 @@ class DeviceBucket(BufferBucket):
     """Gradients of one dtype on this rank's GPU, in one buffer, reduced in place.
 
     `send` queues one kernel, on the stream of whoever sends, that copies the gradients into the buffer, and submits the
-    reduction. A gradient that still is a view of the buffer (`zero_grad` with `set_to_none=False`, or accumulation) is not
-    copied. `receive` lets the calling thread's stream wait for the results. The host does not wait, unless a parameter had no
-    gradient on this rank: then it has to know whether another rank had one.
+    reduction. A gradient that still is a view of the buffer (`zero_grad` with `set_to_none=False`, or accumulation) is
+    not copied. `receive` lets the calling thread's stream wait for the results. The host does not wait, unless a
+    parameter had no gradient on this rank: then it has to know whether another rank had one.
 
-    In a CUDA graph: the buffer's address stays the same from the first reduction on, and all that is done to it is queued. So
-    a step can be captured when the first reduction has been, if all parameters have gradients in it.
+    In a CUDA graph: the buffer's address stays the same from the first reduction on, and all that is done to it is
+    queued. So a step can be captured when the first reduction has been, if all parameters have gradients in it.
 
     Invariant, beside that of `BufferBucket`: what is freed by `send` is not used by other streams before the kernel has
     read it.
@@ -192,9 +192,9 @@ class DeviceBucket(BufferBucket):
         if cuda.is_capturing():
             names = ", ".join(self._names[index] for index in self._missing[:3])
             raise UsageError(
-                f"{names}: no gradient on this rank while a CUDA graph is captured, so the graph would have to ask the host "
-                "whether another rank has one: let all parameters take part in the loss, or freeze those that do not with "
-                "requires_grad_(False)"
+                f"{names}: no gradient on this rank while a CUDA graph is captured, so the graph would have to ask the "
+                "host whether another rank has one: let all parameters take part in the loss, or freeze those that do "
+                "not with requires_grad_(False)"
             )
         flags = self._buffer.flags.tolist()
         return {index for index in self._missing if flags[index] == self._absent}

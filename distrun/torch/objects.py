@@ -1,8 +1,7 @@
 """Python objects from rank to rank, with tensors in them: those on a rank's own GPU arrive on the receiver's own GPU.
 
-A pickle says by its number on which GPU a tensor lay. To the receiver that is the GPU of another rank, on which it would make a
-context of its own, some hundred MB, and put the tensor there.
-"""
+A pickle says by its number on which GPU a tensor lay. To the receiver that is the GPU of another rank, on which it
+would make a context of its own, some hundred MB, and put the tensor there."""
 
 from __future__ import annotations
 
@@ -54,7 +53,7 @@ class _Parcel:
 
 
 class _Pickler(cloudpickle.Pickler):  # type: ignore[misc,unused-ignore]
-    """As cloudpickle's, but for the memory of tensors on the GPU, which it takes to the host."""
+    """A cloudpickle pickler that takes the memory of tensors on the GPU to the host."""
 
     def reducer_override(self, obj: Any) -> Any:
         if isinstance(obj, UntypedStorage):  # of uint16 and other late types, whose tensors are made anew of typed ones

@@ -1,4 +1,5 @@
-"""The buckets for what does not fit into one buffer: sparse gradients, and gradients that a user's compressor changes."""
+"""The buckets for what does not fit into one buffer: sparse gradients, and gradients that a user's compressor
+changes."""
 
 from __future__ import annotations
 
@@ -20,7 +21,8 @@ from distrun.torch.compression import Compressor
 
 
 class SparseBucket(Bucket):
-    """One parameter with sparse (COO) gradients: the ranks' indices and values are gathered, and added up by everybody."""
+    """One parameter with sparse (COO) gradients: the ranks' indices and values are gathered, and added up by
+    everybody."""
 
     def __init__(self, call: Call, place: int, parameter: Tensor, sparse_dims: int) -> None:
         super().__init__(call, [place], [parameter])
@@ -72,8 +74,8 @@ class SparseBucket(Bucket):
 class CompressedBucket(Bucket):
     """Gradients that travel as a user's compressor makes them, each for itself but in one operation per dtype.
 
-    The flags (see `DenseBucket`) are in host memory wherever the gradients are, so that the host need not wait for the GPU.
-    """
+    The flags (see `DenseBucket`) are in host memory wherever the gradients are, so that the host need not wait for the
+    GPU."""
 
     def __init__(self, call: Call, places: Sequence[int], parameters: Sequence[Tensor], compressor: Compressor) -> None:
         super().__init__(call, places, parameters)
@@ -102,7 +104,7 @@ class CompressedBucket(Bucket):
         self.is_sent = True
 
     def _compressed(self) -> list[Tensor]:
-        """What is to travel, on the GPU queued on the current stream."""
+        """Return the tensors that are to travel; on the GPU, queued on the current stream."""
         tensors = []
         self._contexts = []
         for parameter in self.parameters:

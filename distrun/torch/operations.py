@@ -1,4 +1,5 @@
-"""Collectives on torch tensors as handles not yet started: a `Call` and tensors in, a handle with a list of tensors out.
+"""Collectives on torch tensors as handles not yet started: a `Call` and tensors in, a handle with a list of tensors
+out.
 
 `run` starts a handle that the caller waits for at once, `submit` one that it does not.
 """
@@ -60,7 +61,7 @@ def submit(handle: Handle) -> Handle:
     return handle.engine.submit(handle)
 
 
-# Results: `handle.given` is the caller's tensors -----------------------------------------------------------------------
+# Results: `handle.given` is the caller's tensors ----------------------------------------------------------------------
 
 
 def _new(handle: Handle) -> list[Tensor]:
@@ -92,7 +93,7 @@ def _in_place(handle: Handle) -> list[Tensor]:
     return list(handle.given)
 
 
-# The operations --------------------------------------------------------------------------------------------------------
+# The operations -------------------------------------------------------------------------------------------------------
 
 
 def allreduce(tensors: Sequence[Tensor], call: Call, in_place: bool = False) -> Handle:
@@ -142,7 +143,7 @@ def alltoall(tensor: Tensor, splits: Any, call: Call) -> Handle:
     return handle
 
 
-# Groups and single tensors ---------------------------------------------------------------------------------------------
+# Groups and single tensors --------------------------------------------------------------------------------------------
 
 
 def grouped(

@@ -47,36 +47,38 @@ def DistributedOptimizer(  # noqa: N802 - Horovod's name
     """Make `optimizer` use the gradients of all ranks together; returns it.
 
     When `loss.backward()` returns, gradients are reduced already (as with DDP, unlike Horovod, where they are after
-    `step()` or `synchronize()`): clipping, `GradScaler` and closures need nothing special. The gradients are views of the
-    communication buffers; a parameter that no rank has a gradient for keeps None.
+    `step()` or `synchronize()`): clipping, `GradScaler` and closures need nothing special. The gradients are views of
+    the communication buffers; a parameter that no rank has a gradient for keeps None.
 
     Args:
-        optimizer: of any class. It stays the same object, with its state, its schedulers and its hooks; its class becomes a
-            subclass of its class.
+        optimizer: of any class. It stays the same object, with its state, its schedulers and its hooks; its class
+            becomes a subclass of its class.
         named_parameters: such as `model.named_parameters()`: names for error messages. Must name every parameter.
-        compression: see `distrun.torch.compression`.
-        backward_passes_per_step: gradients are added up locally and reduced at the end of every so many backward passes.
+        compression: see `distrun.torch.compression`. backward_passes_per_step: gradients are added up locally and
+        reduced at the end of every so many backward passes.
             `step()` reduces what is left over. See also `no_sync`.
         op: Average, Sum, Min, Max or Product. Ranks without a gradient for a parameter count as zero.
         gradient_predivide_factor: f divides gradients by f before they are summed and by size / f after (Average only).
-        num_groups, groups: which gradients travel together: a number of equal groups, or lists of parameters. What is in no
-            list is bucketed as usual. Without them, buckets of `DISTRUN_BUCKET_BYTES` (25 MiB), in order of arrival; the
-            first one of `DISTRUN_FIRST_BUCKET_BYTES` (1 MiB), so that communication starts early.
+        num_groups, groups: which gradients travel together: a number of equal groups, or lists of parameters. What is
+        in no
+            list is bucketed as usual. Without them, buckets of `DISTRUN_BUCKET_BYTES` (25 MiB), in order of arrival;
+            the first one of `DISTRUN_FIRST_BUCKET_BYTES` (1 MiB), so that communication starts early.
         sparse_as_dense: reduce sparse gradients as dense ones. Otherwise their indices and values are gathered.
 
-    Parameters may be on the CPU or on this rank's GPU, or some here and some there. On the GPU the host waits for nothing: all
-    that `backward()` returns before is queued, as torch queues its own computations. Only where a parameter had no gradient on
-    this rank the host has to ask whether another one had. It does wait for sparse gradients, whose number it must know, and for
-    those of a compressor of your own.
+    Parameters may be on the CPU or on this rank's GPU, or some here and some there. On the GPU the host waits for
+    nothing: all that `backward()` returns before is queued, as torch queues its own computations. Only where a
+    parameter had no gradient on this rank the host has to ask whether another one had. It does wait for sparse
+    gradients, whose number it must know, and for those of a compressor of your own.
 
     A step can be captured into a CUDA graph (`torch.cuda.graph`; of what `torch.cuda.make_graphed_callables` makes, the
-    gradients are reduced outside of the graph). Run at least 3 whole steps before, on a side stream as torch's documentation
-    says, with the same parameters taking part as later: in the first one the ranks meet and memory is allocated. Then capture
-    on all ranks, and replay on all ranks the same graphs in the same order. In the captured step all parameters that need
-    gradients must have one. The graph may end behind `backward()`: `step()`, or `GradScaler.step`, then follows each replay.
+    gradients are reduced outside of the graph). Run at least 3 whole steps before, on a side stream as torch's
+    documentation says, with the same parameters taking part as later: in the first one the ranks plan their buckets and
+    memory is allocated. Then capture on all ranks, and replay on all ranks the same graphs in the same order. In the
+    captured step all parameters that need gradients must have one. The graph may end behind `backward()`: `step()`, or
+    `GradScaler.step`, then follows each replay.
 
-    If `step` is given a closure, the loss it returns is reduced as well, so that optimizers which look at it (LBFGS) do the
-    same on all ranks.
+    If `step` is given a closure, the loss it returns is reduced as well, so that optimizers which look at it (LBFGS) do
+    the same on all ranks.
 
     Raises:
         UsageError: an argument cannot be; the optimizer is wrapped already.
@@ -108,7 +110,7 @@ def DistributedOptimizer(  # noqa: N802 - Horovod's name
     return _wrap(optimizer, reducer, process_set)
 
 
-# The arguments ---------------------------------------------------------------------------------------------------------
+# The arguments --------------------------------------------------------------------------------------------------------
 
 
 def _check_optimizer(optimizer: object) -> None:
@@ -116,8 +118,8 @@ def _check_optimizer(optimizer: object) -> None:
         raise UsageError(f"this {type(optimizer).__name__} is a DistributedOptimizer already: wrap an optimizer once")
     if not isinstance(optimizer, torch.optim.Optimizer):
         raise UsageError(
-            f"DistributedOptimizer wraps a torch.optim.Optimizer, not a {type(optimizer).__name__}: give it the optimizer, "
-            "such as torch.optim.SGD(model.parameters(), lr=0.1)"
+            f"DistributedOptimizer wraps a torch.optim.Optimizer, not a {type(optimizer).__name__}: give it the "
+            "optimizer, such as torch.optim.SGD(model.parameters(), lr=0.1)"
         )
 
 
@@ -169,7 +171,7 @@ def _names(
     return names
 
 
-# The wrapping ----------------------------------------------------------------------------------------------------------
+# The wrapping ---------------------------------------------------------------------------------------------------------
 
 
 def _wrap(optimizer: torch.optim.Optimizer, reducer: GradientReducer | None, process_set: ProcessSet) -> Distributed:
@@ -186,7 +188,7 @@ def _wrap(optimizer: torch.optim.Optimizer, reducer: GradientReducer | None, pro
 
 
 def _in_front(optimizer: weakref.ref[Distributed], step: Callable[..., Any]) -> Callable[..., Any]:
-    """What `Distributed.step` does, in front of a `step` that is an attribute of the instance."""
+    """Return a function that does what `Distributed.step` does, for a `step` that is an attribute of the instance."""
 
     @wraps(step)  # with the marks the scheduler has left on it
     def distributed_step(closure: Callable[[], Any] | None = None, **options: Any) -> Any:
@@ -198,7 +200,7 @@ def _in_front(optimizer: weakref.ref[Distributed], step: Callable[..., Any]) -> 
 
 
 class Distributed(torch.optim.Optimizer):
-    """What `DistributedOptimizer` adds to an optimizer's class; the work is done by its `GradientReducer`."""
+    """The class that `DistributedOptimizer` mixes into an optimizer's; its `GradientReducer` does the work."""
 
     _reducer: GradientReducer | None  # None in a world of one
     _skips: bool
@@ -232,7 +234,8 @@ class Distributed(torch.optim.Optimizer):
             self._reducer.forget()
 
     def synchronize(self) -> None:
-        """Make sure that the gradients are reduced. They are after `backward()`, unless it was one of several to accumulate."""
+        """Make sure that the gradients are reduced. They are after `backward()`, unless it was one of several to
+        accumulate."""
         if self._reducer is not None and self._reducer.is_due:
             self._reducer.complete()
 
@@ -246,7 +249,8 @@ class Distributed(torch.optim.Optimizer):
             self._skips = False
 
     def no_sync(self) -> AbstractContextManager[None]:
-        """Within this context `backward()` adds gradients up on this rank and reduces nothing; a later one reduces the sum."""
+        """Within this context `backward()` adds gradients up on this rank and reduces nothing; a later one reduces the
+        sum."""
         return nullcontext() if self._reducer is None else self._reducer.suppress()
 
     def set_backward_passes_per_step(self, passes: int) -> None:
@@ -262,7 +266,8 @@ class Distributed(torch.optim.Optimizer):
             self._reducer.follow_parameters()
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """A copy, or what a pickle gives back, is the plain optimizer: the connection to the other ranks is not copied."""
+        """A copy, or what a pickle gives back, is the plain optimizer: the connection to the other ranks is not
+        copied."""
         plain = type(self).__mro__[2]
         return copyreg.__newobj__, (plain,), super().__getstate__()  # type: ignore[attr-defined]
 

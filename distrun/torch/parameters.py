@@ -21,7 +21,7 @@ class Listener(Protocol):
 
 
 class TrackedParameters:
-    """Those parameters of an optimizer that need gradients, each with a hook; follows what the optimizer is given."""
+    """The parameters of an optimizer that need gradients, each with a hook; follows what the optimizer is given."""
 
     def __init__(self, optimizer: torch.optim.Optimizer, names: Mapping[Tensor, str], listener: Listener) -> None:
         """Track nothing yet: see `follow`.

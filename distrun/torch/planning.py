@@ -1,4 +1,5 @@
-"""Planning the buckets: the ranks compare their parameters, learn of each other's gradients, and all make the same plan."""
+"""Planning the buckets: the ranks compare their parameters, learn of each other's gradients, and all make the same
+plan."""
 
 from __future__ import annotations
 
@@ -34,10 +35,10 @@ _NONE, _DENSE, _SPARSE = 0, 1, 2  # what a gradient is; a sparse one's number of
 
 @dataclass(frozen=True)
 class Settings(GradientSettings):
-    """How gradients are reduced, and which of them travel together; see `DistributedOptimizer` for the meaning."""
+    """The way gradients are reduced, and which of them travel together; see `DistributedOptimizer` for the meaning."""
 
     compressor: Compressor | None = None
-    """One of the user's own."""
+    """A compressor of the user's own."""
     groups: int | Sequence[Sequence[Tensor]] = 0
     threshold: int = DEFAULT_THRESHOLD
     first: int = FIRST_THRESHOLD
@@ -62,8 +63,8 @@ def agree_on_buckets(
     devices = [cuda.kind(parameter) for parameter in tensors]
     if cuda.CUDA in devices and cuda.is_capturing():
         raise UsageError(
-            "the ranks have not compared these parameters yet, which cannot be captured into a CUDA graph: run some whole "
-            "steps, torch's documentation says 3, before the capture"
+            "the ranks have not compared these parameters yet, which cannot be captured into a CUDA graph: run some "
+            "whole steps, torch's documentation says 3, before the capture"
         )
     count = len(tensors)
     own = np.array([_kind(parameter, settings.sparse_as_dense) for parameter in tensors], np.int8)

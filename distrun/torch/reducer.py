@@ -11,12 +11,12 @@ The first reduction begins with an agreement (`planning`): the ranks compare the
 gradients, and plan the buckets in the order in which rank 0's gradients arrived. Until then nothing is sent early. When
 parameters are added or unfrozen, the next reduction begins with an agreement again.
 
-Where there is a GPU, hooks of its parameters run in a thread of its own and, if the model has parameters on the CPU as well, at
-the same time as theirs (see `backward`). So whatever is called from outside takes the reducer's lock. Waiting with it is safe:
-nothing that another rank may wait for is done by a thread that wants the lock.
+Where there is a GPU, hooks of its parameters run in a thread of its own and, if the model has parameters on the CPU as
+well, at the same time as theirs (see `backward`). So whatever is called from outside takes the reducer's lock. Waiting
+with it is safe: nothing that another rank may wait for is done by a thread that wants the lock.
 
-`step()` calls `complete` if something has not been reduced: the last, partial window of an accumulation, or a pass in which
-no hook fired on this rank though it may have on others. So each step takes at least one reduction on every rank.
+`step()` calls `complete` if something has not been reduced: the last, partial window of an accumulation, or a pass in
+which no hook fired on this rank though it may have on others. So each step takes at least one reduction on every rank.
 """
 
 from __future__ import annotations
@@ -49,8 +49,8 @@ class GradientReducer:
         settings: Settings,
         passes: int = 1,
     ) -> None:
-        """`name` is what the operations' names begin with: the same on all ranks, and nobody else's. Parameters that `names`
-        lacks are called by their place."""
+        """`name` is what the operations' names begin with: the same on all ranks, and nobody else's. Parameters that
+        `names` lacks are called by their place."""
         self.passes_per_reduction = passes
         self.suppressed = False
         self._name = name
@@ -104,7 +104,8 @@ class GradientReducer:
             raise UsageError(
                 f"the gradient of {self._parameters.names[place]} changed after it was sent, by a second backward pass "
                 "inside the first (torch.utils.checkpoint with use_reentrant=True of a shared parameter?): pass "
-                "use_reentrant=False, or run backward() under optimizer.no_sync() and call optimizer.synchronize() after it"
+                "use_reentrant=False, or run backward() under optimizer.no_sync() and call optimizer.synchronize() "
+                "after it"
             ) from None
         bucket.take(place)
         if not waiting_for:
@@ -169,11 +170,10 @@ class GradientReducer:
         self._call = None  # not longer than needed: the frame holds the loss
 
     def abandon(self) -> None:
-        """If a backward pass failed half-way, end it: what it has computed is dropped.
+        """End a backward pass that failed half-way: what it has computed is dropped.
 
-        Other ranks may have been through theirs. So that every pass that reduces is one reduction of every bucket on every
-        rank, we take part in what is left of it, with gradients marked as not valid.
-        """
+        Other ranks may have been through theirs. So that every pass that reduces is one reduction of every bucket on
+        every rank, we take part in what is left of it, with gradients marked as not valid."""
         if not self._is_open:
             return
         with self._lock:
@@ -193,7 +193,7 @@ class GradientReducer:
         self._drain()
 
     def _drain(self) -> None:
-        """Wait for what is in flight, whatever comes of it: nothing may be sent again before that."""
+        """Wait for what is in flight, whatever its outcome: nothing may be sent again before that."""
         for bucket in self._buckets or ():
             if bucket.is_sent:
                 with suppress(CollectiveError):
@@ -210,7 +210,8 @@ class GradientReducer:
 
     @property
     def is_due(self) -> bool:
-        """Whether there may be gradients that have not been reduced. A replayed graph calls no hooks, and reduces its own."""
+        """Whether there may be gradients that have not been reduced. A replayed graph calls no hooks, and reduces its
+        own."""
         return self._passes > 0 or not (self._is_reduced or self._is_recorded)
 
     def forget(self) -> None:
@@ -219,8 +220,8 @@ class GradientReducer:
         self._passes = 0
 
     def complete(self) -> None:
-        """Reduce the gradients that are there now and have not been sent yet, and wait for all of them; on the GPU, the calling
-        thread's stream does.
+        """Reduce the gradients that are there now and have not been sent yet, and wait for all of them; on the GPU, the
+        calling thread's stream does.
 
         Raises:
             MismatchError: the ranks do not have the same parameters.
@@ -254,7 +255,7 @@ class GradientReducer:
             self._is_recorded = True
 
     def _give_up(self) -> None:
-        """What was to be sent next could not be: the other ranks must not wait for it, nor for the rest."""
+        """Forfeit what could not be sent, and the rest, so that the other ranks do not wait for it."""
         for bucket in self._buckets or ():
             if not bucket.is_sent:
                 with suppress(Exception):  # the first error is the one to be told
@@ -279,8 +280,9 @@ class GradientReducer:
             for parameter in bucket.parameters:
                 if parameter.grad is not None and bucket.holds(parameter.grad):
                     raise UsageError(
-                        f"a second backward() before step() would reduce gradients twice, which op={self._settings.op} does "
-                        "not allow: run the earlier ones under optimizer.no_sync(), or set backward_passes_per_step"
+                        f"a second backward() before step() would reduce gradients twice, which op={self._settings.op} "
+                        "does not allow: run the earlier ones under optimizer.no_sync(), or set "
+                        "backward_passes_per_step"
                     )
 
     # Helping the optimizer -------------------------------------------------------------------------------------------

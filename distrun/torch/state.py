@@ -68,7 +68,7 @@ class _Place:
     shape: tuple[int, ...]
     dtype: torch.dtype
     kind: str
-    """Of the device on which the root has it, and the others will."""
+    """The kind of device on which the root has it, and the others will."""
 
 
 def broadcast_optimizer_state(
@@ -76,9 +76,9 @@ def broadcast_optimizer_state(
 ) -> None:
     """Give every rank's optimizer the root's state and options (learning rates included).
 
-    Only the root needs to have any state, say from a checkpoint it has read. What the root has on its GPU the others get on
-    theirs. Works with every optimizer whose
-    `load_state_dict` accepts its `state_dict`, LBFGS included. `model` is accepted for Horovod's sake and not needed.
+    Only the root needs to have any state, say from a checkpoint it has read. What the root has on its GPU the others
+    get on theirs. Works with every optimizer whose `load_state_dict` accepts its `state_dict`, LBFGS included. `model`
+    is accepted for Horovod's sake and not needed.
 
     Raises:
         MismatchError: the optimizers do not have the same parameters.

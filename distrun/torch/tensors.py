@@ -1,8 +1,7 @@
 """Tensors as the flat arrays and buffers the runtime moves, and back: the two share their memory.
 
-A tensor on the CPU is a numpy array to the runtime, one on the GPU a `DeviceBuffer` whose owner is a tensor. numpy has no
-bfloat16, so those elements travel as uint16 under the name "bfloat16"; the runtime knows how to add them.
-"""
+A tensor on the CPU is a numpy array to the runtime, one on the GPU a `DeviceBuffer` whose owner is a tensor. numpy has
+no bfloat16, so those elements travel as uint16 under the name "bfloat16"; the runtime knows how to add them."""
 
 from __future__ import annotations
 
@@ -42,15 +41,15 @@ _NAMES = {
     torch.complex128: "complex128",
 }
 STORAGE = {dtype: np.dtype(np.uint16 if name == "bfloat16" else name) for dtype, name in _NAMES.items()}
-"""What the runtime takes the elements of each dtype for."""
+"""The numpy dtype in which the runtime stores the elements of each torch dtype."""
 
 
 def dtype_name(tensor: Tensor) -> str:
     """The runtime's name of a tensor's element type.
 
     Raises:
-        UsageError: this is no tensor, or one that cannot travel: another dtype, another layout, not on the CPU or this rank's
-            own GPU.
+        UsageError: this is no tensor, or one that cannot travel: another dtype, another layout, not on the CPU or this
+            rank's own GPU.
     """
     if not isinstance(tensor, Tensor):
         raise UsageError(f"a torch.Tensor is needed, not {type(tensor).__name__}: make one with torch.as_tensor(...)")
@@ -86,7 +85,7 @@ def flat_rows(tensor: Tensor) -> Flat:
 
 
 def elements_in_row(shape: Sequence[int]) -> int:
-    """How many elements one index of the first dimension stands for."""
+    """Return the elements that one index of the first dimension stands for."""
     return math.prod(shape[1:])
 
 

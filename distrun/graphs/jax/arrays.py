@@ -39,7 +39,7 @@ def perform_evenly(collective: Call, arrays: Sequence[Array]) -> list[Array]:
     for rows in received.tolist():
         if collective.kind == "allgather" and len(set(rows)) > 1:
             raise MismatchError(
-                f"{title(collective.kind, collective.name)} inside jit, grad or vmap needs the same number of rows on all "
-                f"ranks, and they have {rows}: pad the arrays, or call it outside ({collective.site})"
+                f"{title(collective.kind, collective.name)} inside jit, grad or vmap needs the same number of rows on "
+                f"all ranks, and they have {rows}: pad the arrays, or call it outside ({collective.site})"
             )
     return results

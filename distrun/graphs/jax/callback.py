@@ -1,4 +1,5 @@
-"""Collectives through `jax.experimental.io_callback`: slower than `primitive`, and on nothing but JAX's public interface."""
+"""Collectives through `jax.experimental.io_callback`: slower than `primitive`, and on nothing but JAX's public
+interface."""
 
 from __future__ import annotations
 
@@ -41,7 +42,7 @@ def _forward(collective: Call, signature: Signature, *arrays: Any) -> tuple[list
 
 
 def _backward(collective: Call, signature: Signature, _: None, cotangents: Sequence[Any]) -> tuple[Any, ...]:
-    """What is no number has no cotangent."""
+    """Return the cotangents of the arrays; those of integers and booleans are float0 zeros."""
     places = [place for place, (_, dtype) in enumerate(signature) if jnp.issubdtype(dtype, jnp.inexact)]
     shapes = [signature[place][0] for place in places]
     moved = backward(collective, shapes, [cotangents[place] for place in places], call)

@@ -1,4 +1,4 @@
-"""What flows back through a collective: what flows back in `distrun.torch` and in Horovod.
+"""The derivatives of the collectives, the same as in `distrun.torch` and in Horovod.
 
 In general each rank has a loss of its own and gradients are those of the sum of all losses, except that allgather and
 broadcast average where a sum would be due; a wrapped optimizer averages in any case.
@@ -33,7 +33,7 @@ def check_differentiable(collective: Call) -> None:
 
 
 def backward(collective: Call, shapes: Sequence[Shape], cotangents: Sequence[Any], call: Perform) -> list[Any]:
-    """The cotangents of a collective's inputs, which have `shapes`, from those of its results."""
+    """Return the cotangents of a collective's inputs, which have `shapes`, from those of its results."""
     gradient = collective.named("gradient")
     if collective.kind in ("allreduce", "alltoall", PROBE):
         return call(cotangents, gradient)
@@ -53,7 +53,8 @@ def _gathered(gradient: Call, shapes: Sequence[Shape], cotangents: Sequence[Any]
     for shape in shapes:
         if shape[0] % size:
             raise UsageError(
-                f"reducescatter of {shape[0]} rows among {size} ranks has no gradient here: pad it to a multiple of {size}"
+                f"reducescatter of {shape[0]} rows among {size} ranks has no gradient here: pad it to a multiple of "
+                f"{size}"
             )
     factor = gradient.prescale * gradient.postscale / (size if gradient.op is Average else 1)
     plain = gradient._replace(kind="allgather", op=Average, prescale=1.0, postscale=1.0)

@@ -15,7 +15,7 @@ from typing import Any
 import jax
 
 HANDLER = ctypes.CFUNCTYPE(c_void_p, c_void_p)
-"""What XLA calls: takes the address of a call frame; returns None, or an error made by `error`."""
+"""The function that XLA calls: takes the address of a call frame; returns None, or an error made by `error`."""
 
 _EXECUTE = 3  # the stage of a call frame; the others prepare for it
 _METADATA = 1  # the type of the extension that asks for the handler's version
@@ -126,7 +126,7 @@ class Frame:
         return bool(frame.stage == _EXECUTE)
 
     def _answer(self) -> None:
-        """If XLA asks for the version of the interface that the handler was made for, tell it."""
+        """Tell XLA, if it asks, the version of the interface that the handler was made for."""
         extension = self._frame.extension
         while extension:
             if extension.contents.type == _METADATA:
@@ -135,7 +135,7 @@ class Frame:
             extension = extension.contents.next
 
     def text(self) -> bytes:
-        """The only attribute, which must be a string."""
+        """Return the only attribute, which must be a string."""
         attributes = self._frame.attributes
         if attributes.size != 1 or attributes.types[0] != _STRING:
             raise TypeError(f"a handler with one string was called with {attributes.size} attributes")
@@ -143,15 +143,15 @@ class Frame:
         return ctypes.string_at(span.start, span.length)
 
     def arguments(self, count: int) -> list[int]:
-        """Where the data of the last `count` arguments is; a token may stand before them."""
+        """Return the addresses of the last `count` arguments' data; a token may stand before them."""
         return _addresses(self._frame.arguments, count)
 
     def results(self, count: int) -> list[int]:
-        """Where the data of the last `count` results is to go."""
+        """Return the addresses to which the data of the last `count` results is to go."""
         return _addresses(self._frame.results, count)
 
     def error(self, message: str) -> Any:
-        """What the handler must return to fail with `message`."""
+        """Return what the handler must return to fail with `message`."""
         create = _ERROR_CREATE(self._frame.api.contents.error_create)
         size = _ErrorArguments.code.offset + ctypes.sizeof(c_int)
         return create(_ErrorArguments(size, None, message.encode(), _ABORTED))
@@ -167,7 +167,8 @@ def _addresses(buffers: _Buffers, count: int) -> list[int]:
 
 @cache
 def api_version() -> tuple[int, int]:
-    """The version of the interface in the header that comes with JAX. The minor one grows as structures grow at their ends.
+    """The version of the interface in the header that comes with JAX. The minor one grows as structures grow at their
+    ends.
 
     Raises:
         RuntimeError: it is not of the kind that is declared here.
@@ -180,5 +181,5 @@ def api_version() -> tuple[int, int]:
 
 
 def memory(address: int, nbytes: int) -> Any:
-    """The memory there, as something that numpy takes for a buffer."""
+    """Return the memory at an address as an object that numpy takes for a buffer."""
     return (c_char * nbytes).from_address(address)

@@ -32,7 +32,8 @@ class _Toolkit:
 
 
 def reduce_gradients(gradients: Sequence[Any], collective: Call) -> list[Any]:
-    """The allreduced `gradients`, inside or outside of a program. None, and the float0 of integers, stay as they are."""
+    """The allreduced `gradients`, inside or outside of a program. None, and the float0 of integers, stay as they
+    are."""
     places = [place for place, gradient in enumerate(gradients) if _is_array(gradient)]
     arrays = [gradients[place] for place in places]
     if is_traced(arrays):

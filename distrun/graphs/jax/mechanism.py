@@ -1,11 +1,10 @@
-"""Which way a collective takes: on the spot where its arrays are at hand, or into the program that JAX is tracing.
+"""The way that a collective takes: at once where its arrays are concrete, or into the program that JAX is tracing.
 
-There are two mechanisms for programs, `primitive` and `callback`. The first is tried once before it is used; where it does
-not work, with a JAX to come, the second takes over. `DISTRUN_JAX_CALL` (auto, ffi, io_callback) chooses.
+There are two mechanisms for programs, `primitive` and `callback`. The first is tried once before it is used; where it
+does not work, with a JAX to come, the second takes over. `DISTRUN_JAX_CALL` (auto, ffi, io_callback) chooses.
 
-Collectives run on the CPU. Where JAX computes on a GPU, programs take `callback`, for which JAX copies the arrays to host
-memory and the results back; so it does for those on the spot.
-"""
+Collectives run on the CPU. Where JAX computes on a GPU, programs take `callback`, for which JAX copies the arrays to
+host memory and the results back; so it does for those on the spot."""
 
 from __future__ import annotations
 
@@ -37,12 +36,12 @@ _log = logging.getLogger("distrun")
 def call(arrays: Sequence[Any], collective: Call) -> list[Any]:
     """The results of a collective on arrays of JAX, inside or outside of its transformations.
 
-    Inside `jit`, all collectives run in program order, and each rank must reach the same ones. An allgather on the spot takes
-    arrays that differ in the number of rows; inside, all must have the same.
+    Inside `jit`, all collectives run in program order, and each rank must reach the same ones. An allgather on the spot
+    takes arrays that differ in the number of rows; inside, all must have the same.
 
     Raises:
-        CollectiveError: see `Handle.wait`; from inside a program it comes as JAX's own error, with this one's name and text.
-        UsageError: the arrays or the arguments do not fit the collective.
+        CollectiveError: see `Handle.wait`; from inside a program it comes as JAX's own error, with this one's name and
+        text. UsageError: the arrays or the arguments do not fit the collective.
     """
     if not is_traced(arrays):
         return on_the_spot(perform, arrays, collective)
@@ -54,7 +53,8 @@ def call(arrays: Sequence[Any], collective: Call) -> list[Any]:
 
 
 def is_traced(arrays: Sequence[Any]) -> bool:
-    """Whether some of the arrays are stand-ins in a program that JAX is making, or in one of its other transformations."""
+    """Whether some of the arrays are stand-ins in a program that JAX is making, or in one of its other
+    transformations."""
     return any(isinstance(array, jax.core.Tracer) for array in arrays)
 
 
@@ -91,7 +91,8 @@ def placed(result: Any, like: Any) -> Any:
 
 @cache
 def _mechanism() -> Perform:
-    """The way into programs. Found when first needed: to try it is to start JAX, which is the user's to set up before."""
+    """The way into programs. Found when first needed: to try it is to start JAX, which is the user's to set up
+    before."""
     choice = os.environ.get(CHOICE) or "auto"
     if choice not in ("auto", "ffi", "io_callback"):
         raise UsageError(f"{CHOICE}={choice!r} is no way to call out of a program of JAX: use auto, ffi or io_callback")
@@ -106,7 +107,8 @@ def _mechanism() -> Perform:
                 f"{CHOICE}=ffi does not work with jax {jax.__version__} ({error}): unset it or use io_callback"
             ) from error
         _log.warning(
-            "collectives in programs of jax %s go the slower way, by io_callback (%s: %s); %s=io_callback silences this",
+            "collectives in programs of jax %s go the slower way, by io_callback (%s: %s); %s=io_callback silences "
+            "this",
             *(jax.__version__, type(error).__name__, error, CHOICE),
         )
         return callback.call

@@ -1,12 +1,12 @@
-"""Collectives as a primitive of JAX, carried out by `handler` in program order. All that relies on JAX's internals is here.
+"""Collectives as a primitive of JAX, executed by `handler` in program order. All that relies on JAX's internals is
+here.
 
-Order is kept in one of two ways. In general the primitive has an *ordered effect*: every program takes a token from the one
-dispatched before it, and hands it on from collective to collective, through loops, branches and functions. But JAX dispatches
-programs with effects in Python, at some 10 us per argument and result, which a training step would pay for each parameter.
-So where a collective stands in the main function of a program, as in a jitted training step, it has no effect that JAX
-knows of; it takes its token from whatever made one last in that function. And programs dispatched by one thread
-run one after the other: the CPU client of XLA sees to that.
-"""
+Order is kept in one of two ways. In general the primitive has an *ordered effect*: every program takes a token from the
+one dispatched before it, and hands it on from collective to collective, through loops, branches and functions. But JAX
+dispatches programs with effects in Python, at some 10 us per argument and result, which a training step would pay for
+each parameter. So where a collective stands in the main function of a program, as in a jitted training step, it has no
+effect that JAX knows of; it takes its token from whatever made one last in that function. And programs dispatched by
+one thread run one after the other: the CPU client of XLA sees to that."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ from distrun.runtime.collectives.call import Call
 from distrun.runtime.operations.dtypes import name_of
 
 _ONE_DEVICE = (
-    "a collective of distrun is part of a program for several devices of one rank: start a rank for each device, or use JAX's "
-    "own collectives between them"
+    "a collective of distrun is part of a program for several devices of one rank: start a rank for each device, or "
+    "use JAX's own collectives between them"
 )
 
 
@@ -61,9 +61,8 @@ def _bind(arrays: Sequence[Any], collective: Call, is_in_main: bool) -> list[Any
 def _are_in_main(arrays: Sequence[Any]) -> bool:
     """Whether what is done with traced arrays now will stand in the main function of a program.
 
-    So it does if, going outwards from derivatives and batches, we come to the tracing of a function outside of which nothing
-    is traced.
-    """
+    So it does if, going outwards from derivatives and batches, we come to the tracing of a function outside of which
+    nothing is traced."""
     traces = {array._trace for array in arrays if isinstance(array, jax.core.Tracer)}
     for trace in traces:
         while not isinstance(trace, partial_eval.DynamicJaxprTrace):
@@ -135,13 +134,15 @@ def _call_handler(ctx: Any, token: Any, operands: Sequence[Any], collective: Cal
 
 
 def _last_token(collective: Call) -> Any:
-    """The last token that was made in the function that is being lowered, which must be main; a new one if there is none."""
+    """The last token that was made in the function that is being lowered, which must be main; a new one if there is
+    none."""
     block = ir.InsertionPoint.current.block
     function = block.owner.operation
     if function.name != "func.func" or ir.StringAttr(function.attributes["sym_name"]).value != "main":
         raise UsageError(
-            f"{collective.kind} {collective.name!r} is in a jitted function that was first called by itself and is now called "
-            "by another jitted function, so that its place in the order is not known: call jax.clear_caches() in between"
+            f"{collective.kind} {collective.name!r} is in a jitted function that was first called by itself and is now "
+            "called by another jitted function, so that its place in the order is not known: call jax.clear_caches() "
+            "in between"
         )
     kind = hlo.TokenType.get()
     for operation in reversed(list(block.operations)):
@@ -157,7 +158,8 @@ def _last_token(collective: Call) -> Any:
 def _jvp(
     primals: Sequence[Any], tangents: Sequence[Any], *, collective: Call, is_in_main: bool
 ) -> tuple[Sequence[Any], list[Any]]:
-    """Collectives are linear. What is no number has no tangent; of the rest all ranks move all tangents, zero or not."""
+    """Collectives are linear. What is no number has no tangent; of the rest all ranks move all tangents, zero or
+    not."""
     check_differentiable(collective)
     results = _bind(primals, collective, is_in_main)
     places = [place for place, primal in enumerate(primals) if jnp.issubdtype(jnp.result_type(primal), jnp.inexact)]
@@ -177,7 +179,8 @@ def _transpose(cotangents: Sequence[Any], *inputs: Any, collective: Call, is_in_
 def _batch(
     arrays: Sequence[Any], axes: Sequence[Any], *, collective: Call, is_in_main: bool
 ) -> tuple[Sequence[Any], list[Any]]:
-    """The same collective on all of the batch at once: its axis goes behind the one that a collective may divide."""
+    """Apply the collective to the whole batch at once: the batch axis goes behind the one that a collective may
+    divide."""
     target = 0 if collective.kind in REDUCING else 1
     moved = [
         array if axis is None else jnp.moveaxis(array, axis, target) for array, axis in zip(arrays, axes, strict=True)

@@ -13,9 +13,8 @@ from distrun.runtime.devices.cuda import Cuda
 def bind() -> None:
     """Let TensorFlow see this rank's GPU only, as GPU:0; if that is shared, take no more of its memory than it needs.
 
-    A choice of GPUs that the script has made already stays; so does one that it makes afterwards, as scripts for Horovod do. If
-    TensorFlow uses all GPUs already, there is nothing left to choose, and a warning says what to do.
-    """
+    A choice of GPUs that the script has made already stays; so does one that it makes afterwards, as scripts for
+    Horovod do. If TensorFlow uses all GPUs already, there is nothing left to choose, and a warning says what to do."""
     device = world.device()
     if not isinstance(device, Cuda):
         return
@@ -29,7 +28,7 @@ def bind() -> None:
             tf.config.experimental.set_memory_growth(own, True)
     except RuntimeError as error:
         logging.getLogger("distrun").warning(
-            "TensorFlow uses this host's GPUs already (%s), so this rank takes memory of GPUs that belong to other ranks: call "
-            "init() before anything makes TensorFlow compute",
+            "TensorFlow uses this host's GPUs already (%s), so this rank takes memory of GPUs that belong to other "
+            "ranks: call init() before anything makes TensorFlow compute",
             error,
         )

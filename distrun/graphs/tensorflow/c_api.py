@@ -1,9 +1,8 @@
 """TensorFlow's C interface for operations and kernels, declared for ctypes; nothing else.
 
-What its headers `tensorflow/c/{ops,kernels,tf_tensor,tf_status}.h` declare, as far as it is used. All of it is as old as
-TensorFlow 2.5. The functions return at once, so they keep the interpreter's lock: letting go of it around each of them could
-cost a hand-over to another thread every time.
-"""
+What its headers `tensorflow/c/{ops,kernels,tf_tensor,tf_status}.h` declare, as far as it is used. All of it is as old
+as TensorFlow 2.5. The functions return at once, so they keep the interpreter's lock: letting go of it around each of
+them could cost a hand-over to another thread every time."""
 
 from __future__ import annotations
 
@@ -71,7 +70,8 @@ _SIGNATURES: dict[str, tuple[Any, Sequence[Any]]] = {
 
 
 class Library:
-    """The C interface of the TensorFlow that is installed at `folder`; its functions are attributes, without the `TF_`."""
+    """The C interface of the TensorFlow that is installed at `folder`; its functions are attributes, without the
+    `TF_`."""
 
     def __init__(self, folder: str) -> None:
         """

@@ -1,4 +1,5 @@
-"""One collective on several dense tensors, wherever the caller is: eager, in a tf.function, in a graph of TensorFlow 1."""
+"""One collective on several dense tensors, wherever the caller is: eager, in a tf.function, in a graph of TensorFlow
+1."""
 
 from __future__ import annotations
 

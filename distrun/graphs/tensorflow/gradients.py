@@ -93,7 +93,7 @@ def _one_after_the_other() -> Perform:
 
 
 class _Toolkit:
-    """What fusing needs of TensorFlow. Eager tensors are fused by the runtime, which costs less."""
+    """The operations on tensors that fusing needs. Eager tensors are fused by the runtime, which costs less."""
 
     def item(self, tensor: tf.Tensor) -> GradientInfo | None:
         if tf.executing_eagerly() or not tensor.shape.is_fully_defined():

@@ -1,9 +1,10 @@
-"""Collectives as operations of TensorFlow, registered while the program runs: inputs and outputs are TensorFlow's memory.
+"""Collectives as operations of TensorFlow, registered while the program runs: inputs and outputs are TensorFlow's
+memory.
 
-There are two operations. `DistrunReduce` (allreduce, broadcast) has outputs like its inputs, and works in place where nobody
-else needs an input. `DistrunMoveRows` (allgather, alltoall, reducescatter) finds out the first dimension of its outputs when
-it runs. Both carry the collective as a text, so a graph with them can be stored, and are stateful: in a tf.function they run in
-the order in which they were traced.
+There are two operations. `DistrunReduce` (allreduce, broadcast) has outputs like its inputs, and works in place where
+nobody else needs an input. `DistrunMoveRows` (allgather, alltoall, reducescatter) finds out the first dimension of its
+outputs when it runs. Both carry the collective as a text, so a graph with them can be stored, and are stateful: in a
+tf.function they run in the order in which they were traced.
 
 TensorFlow runs kernels on threads of its own. A kernel stands for a node and may run on several threads at once.
 """
@@ -34,7 +35,7 @@ _MOVE_ROWS = "DistrunMoveRows"
 
 
 class Kernel:
-    """What a node's kernel knows; its tensors have the same types and shapes most of the time."""
+    """The kernel of one node, whose tensors have the same types and shapes most of the time."""
 
     def __init__(self, collective: Call) -> None:
         self.collective = collective
@@ -79,7 +80,8 @@ class Context:
         return number
 
     def output_like(self, index: int) -> Flat:
-        """An output like the input of the same index, which `read` has noted last: the input's memory if nobody needs it."""
+        """An output like the input of the same index, which `read` has noted last: the input's memory if nobody needs
+        it."""
         shape = self.shapes[index]
         extents = (c_int64 * len(shape))(*shape)
         candidates, chosen = (c_int * 1)(index), c_int(-1)
@@ -133,7 +135,7 @@ _TYPES: dict[int, tuple[str, np.dtype[Any]]] = {
 }
 
 
-# Running ----------------------------------------------------------------------------------------------------------------
+# Running --------------------------------------------------------------------------------------------------------------
 
 
 def _run_reduce(api: Library, context: Context, kernel: Kernel, tensors: int) -> None:
@@ -163,7 +165,7 @@ def _run_move_rows(api: Library, context: Context, kernel: Kernel, tensors: int)
     context.allocate(len(results), numbers[-1], received.shape, received.dtype)[:] = received.reshape(-1)
 
 
-# Registering ------------------------------------------------------------------------------------------------------------
+# Registering ----------------------------------------------------------------------------------------------------------
 
 
 class Registration:
@@ -286,7 +288,7 @@ def register() -> None:
         _registration = Registration(Library(tf.sysconfig.get_lib()))
 
 
-# Nodes ------------------------------------------------------------------------------------------------------------------
+# Nodes ----------------------------------------------------------------------------------------------------------------
 
 
 def reduce(tensors: Sequence[tf.Tensor], collective: Call) -> list[tf.Tensor]:

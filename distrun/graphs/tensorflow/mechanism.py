@@ -1,11 +1,11 @@
-"""Which of the two ways collectives take in a graph: the kernel where it works, else tf.numpy_function.
+"""The way that collectives take in a graph: the kernel where it works, else tf.numpy_function.
 
-The kernel costs less for each call. But of large tensors numpy_function hands out results that lie where the ranks have formed
-them, in memory they share, and whose end TensorFlow tells it about; a kernel would have to copy them.
+The kernel costs less for each call. But of large tensors numpy_function hands out results that lie where the ranks have
+formed them, in memory they share, and whose end TensorFlow tells it about; a kernel would have to copy them.
 
-The kernel is registered when this module is imported, so that stored graphs with it can be loaded. That it runs is tried before
-the first use, not at once: it would settle TensorFlow's devices and threads, which are the script's to choose.
-"""
+The kernel is registered when this module is imported, so that stored graphs with it can be loaded. That it runs is
+tried before the first use, not at once: it would settle TensorFlow's devices and threads, which are the script's to
+choose."""
 
 from __future__ import annotations
 
@@ -114,8 +114,8 @@ def _other_than_kernel(error: Exception) -> Mechanism:
             f"{VARIABLE}=kernel does not work with TensorFlow {tf.__version__} ({told}): use auto or numpy_function"
         ) from error
     logging.getLogger("distrun").warning(
-        "TensorFlow %s does not take distrun's operation (%s), so collectives in graphs go through tf.numpy_function, which "
-        "is a little slower; %s=numpy_function silences this",
+        "TensorFlow %s does not take distrun's operation (%s), so collectives in graphs go through "
+        "tf.numpy_function, which is a little slower; %s=numpy_function silences this",
         tf.__version__,
         told,
         VARIABLE,

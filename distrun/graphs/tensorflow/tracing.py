@@ -1,8 +1,7 @@
 """The graph that is being built: who compiles it, and what collectives are called in it.
 
-A name must be the same on all ranks, also when just one of them traces a function anew, for a smaller last batch say. So
-collectives are counted in each graph, and not in the process.
-"""
+A name must be the same on all ranks, also when just one of them traces a function anew, for a smaller last batch say.
+So collectives are counted in each graph, and not in the process."""
 
 from __future__ import annotations
 
@@ -53,7 +52,8 @@ def _counted(what: str) -> tuple[Any, int]:
 
 
 def site() -> str:
-    """Where in user code we are: `train.py:12 in train_step`. AutoGraph runs rewritten copies, and knows the originals."""
+    """Return the line of user code we are in: `train.py:12 in train_step`. AutoGraph runs rewritten copies, and knows
+    it."""
     if tf.executing_eagerly():
         return call_site(*_FRAMEWORKS)
     for frame in reversed(tf_stack.extract_stack()):
@@ -69,5 +69,6 @@ def refuse_xla(kind: str) -> None:
     """
     if control_flow_util.GraphOrParentsInXlaContext(tf.compat.v1.get_default_graph()):
         raise UsageError(
-            f"{kind} is inside jit_compile=True, and XLA cannot compile collectives: use jit_compile=False for this function"
+            f"{kind} is inside jit_compile=True, and XLA cannot compile collectives: use jit_compile=False for this "
+            "function"
         )

@@ -1,9 +1,9 @@
 """The arguments of a collective, taken and checked once: for numpy arrays, arrays on a GPU, torch tensors and graphs.
 
-A `Call` holds what the caller said, all but the tensors. `Call.request` adds what the tensors are (dtype, shapes, device) and
-gives the `Request` that the ranks must agree on. What the tensors' memory is, and what results are made of, is for the modules
-of each library: `tensors` (numpy), `on_gpu` (cupy), `distrun.torch.operations`, `distrun.graphs.prepared`.
-"""
+A `Call` holds what the caller said, all but the tensors. `Call.request` adds what the tensors are (dtype, shapes,
+device) and gives the `Request` that the ranks must agree on. What the tensors' memory is, and what results are made of,
+is for the modules of each library: `tensors` (numpy), `on_gpu` (cupy), `distrun.torch.operations`,
+`distrun.graphs.prepared`."""
 
 from __future__ import annotations
 
@@ -45,7 +45,8 @@ class Call(NamedTuple):
     wire: str = ""
     """The half-precision type in which elements travel between hosts; empty: their own."""
     site: str = ""
-    """Where in user code the call stands, if that must be told from elsewhere (a graph runs in a thread of its framework)."""
+    """The line of user code that makes the call, if the stack cannot tell: a graph runs in a thread of its
+    framework."""
 
     def named(self, suffix: str) -> Call:
         """Return the call of an operation that belongs to this one; without a name if this one has none."""
@@ -116,7 +117,7 @@ def broadcast_call(name: str | None, root_rank: int, process_set: ProcessSet, si
     return _new(Call, ("broadcast", name, Average, process_set.check_root(root_rank), 1.0, 1.0, process_set, "", site))
 
 
-# Rows -------------------------------------------------------------------------------------------------------------------
+# Rows -----------------------------------------------------------------------------------------------------------------
 
 
 def check_rows(kind: str, shapes: Iterable[Sequence[int]]) -> None:
@@ -171,7 +172,7 @@ def received_rows(handle: Handle, index: int = 0) -> list[int]:
     return [rows_in(count, shape) for count in handle.received[index]]
 
 
-# Groups -----------------------------------------------------------------------------------------------------------------
+# Groups ---------------------------------------------------------------------------------------------------------------
 
 
 def group_of(tensors: Iterable[Tensor]) -> list[Tensor]:
@@ -195,10 +196,9 @@ def start_group(
     """Start one operation for each kind among the tensors, all of which are one to the caller.
 
     Args:
-        tensors: at least one.
-        kinds: each tensor's dtype and device, in a form whose text is the same on all ranks: it becomes part of the name.
-        call: the call of the whole group.
-        start: starts the operation of tensors of one kind; its result is a list.
+        tensors: at least one. kinds: each tensor's dtype and device, in a form whose text is the same on all ranks: it
+        becomes part of the name. call: the call of the whole group. start: starts the operation of tensors of one kind;
+        its result is a list.
     """
     if len(set(kinds)) == 1:
         return start(tensors, call)

@@ -1,7 +1,7 @@
-"""Whether all ranks have the same list: of parameters, of gradients, of tensors to broadcast.
+"""The comparison of lists among the ranks: of parameters, of gradients, of tensors to broadcast.
 
-Operations with different names on different ranks would wait for one another; comparing the lists first makes an error of it.
-"""
+Operations with different names on different ranks would wait for one another; comparing the lists first makes an error
+of it."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _DIGEST_BYTES = 16
 
 
 def describe(name: str, shape: Iterable[int | None], dtype: object) -> str:
-    """A tensor's entry in a list: `fc.weight [10, 128] float32`. `dtype` is shown by its name."""
+    """Return a tensor's entry in a list: `fc.weight [10, 128] float32`. `dtype` is shown by its name."""
     return f"{name} {list(shape)} {str(dtype).rpartition('.')[2]}"
 
 
@@ -33,8 +33,8 @@ def compare(
 ) -> list[bytes]:
     """Make sure that all ranks have the same `entries`; returns every rank's `note`, in rank order.
 
-    Ranks with the same entries must give notes of the same length. `what` tells in an error message what is listed, `name` is
-    the operation's. Costs one small allgather.
+    Ranks with the same entries must give notes of the same length. `what` tells in an error message what is listed,
+    `name` is the operation's. Costs one small allgather.
 
     Raises:
         MismatchError: the entries differ; raised on every rank, with the first difference.

@@ -52,7 +52,7 @@ __all__ = [
 ]
 
 
-# Allgather ----------------------------------------------------------------------------------------------------------------
+# Allgather ------------------------------------------------------------------------------------------------------------
 
 
 def _allgather(tensors: Sequence[Any], call: Call, collect: Callable[[Handle], Any] = rows_group) -> Handle:
@@ -111,7 +111,7 @@ def grouped_allgather(
     return grouped_allgather_async(tensors, name, process_set).wait()
 
 
-# Broadcast ----------------------------------------------------------------------------------------------------------------
+# Broadcast ------------------------------------------------------------------------------------------------------------
 
 
 def _broadcast(tensor: Any, call: Call, in_place: bool) -> Handle:
@@ -160,10 +160,9 @@ def broadcast(
     """Copy the root's tensor to all ranks.
 
     Args:
-        tensor: on the root what is copied; elsewhere an array of the same shape and dtype, whose elements do not matter.
-        root_rank: the rank, in the world, whose tensor it is.
-        name: how the ranks match the operation. Unnamed calls are matched by their order.
-        process_set: the ranks that take part.
+        tensor: on the root what is copied; elsewhere an array of the same shape and dtype, whose elements do not
+        matter. root_rank: the rank, in the world, whose tensor it is. name: how the ranks match the operation. Unnamed
+        calls are matched by their order. process_set: the ranks that take part.
 
     Returns:
         A new array, on the root as well.
@@ -188,7 +187,7 @@ def broadcast_(
     return handle.engine.run(handle).wait()  # type: ignore[no-any-return]
 
 
-# Alltoall -----------------------------------------------------------------------------------------------------------------
+# Alltoall -------------------------------------------------------------------------------------------------------------
 
 
 def alltoall_async(

@@ -15,7 +15,7 @@ from distrun.runtime.process_set import ProcessSet, global_process_set
 
 @dataclass(frozen=True)
 class GradientSettings:
-    """How gradients are reduced; see the `DistributedOptimizer` of each face for the meaning.
+    """The way gradients are reduced; see the `DistributedOptimizer` of each face for the meaning.
 
     Raises:
         UsageError: `op` is no reduce op, or `predivide` does not fit it.

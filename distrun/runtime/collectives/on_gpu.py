@@ -1,8 +1,7 @@
 """The collectives on arrays of this rank's GPU: `GpuArray`s as buffers for the engine, and results as cupy arrays.
 
-Handles made here are started by `reductions` and `copies`. Results are cupy arrays that cupy's current stream may use when the
-handle has been waited for; what was worked on in place is given back as it came, ready for its owner.
-"""
+Handles made here are started by `reductions` and `copies`. Results are cupy arrays that cupy's current stream may use
+when the handle has been waited for; what was worked on in place is given back as it came, ready for its owner."""
 
 from __future__ import annotations
 
@@ -78,7 +77,8 @@ def handle(
     collect: Callable[[Handle], Any],
     given: Any,
 ) -> DeviceHandle:
-    """Return a handle of an operation that starts from cupy's current stream, with results in cupy's memory; see `Handle`."""
+    """Return a handle of an operation that starts from cupy's current stream, with results in cupy's memory; see
+    `Handle`."""
     return DeviceHandle(world.engine(), request, inputs, outputs, collect, given, arena=CupyArena(_driver()))
 
 
@@ -89,7 +89,8 @@ def _flats(tensors: Sequence[GpuArray]) -> tuple[list[DeviceBuffer], str]:
 
 
 def _with_rows(tensor: GpuArray, flat: DeviceBuffer) -> DeviceBuffer:
-    """Return `flat`, or one element per row if rows have none: they would get lost. The elements' values do not matter."""
+    """Return `flat`, or one element per row if rows have none: they would get lost. The elements' values do not
+    matter."""
     return flat if row_size(tensor.shape) else _room(tensor.shape[0], flat.dtype)
 
 
@@ -98,7 +99,7 @@ def _room(count: int, dtype: np.dtype[Any]) -> DeviceBuffer:
     return arena.empty(count, dtype, arena.current_stream())
 
 
-# Results --------------------------------------------------------------------------------------------------------------------
+# Results --------------------------------------------------------------------------------------------------------------
 
 
 def _driver_of(done: Handle) -> Driver:
@@ -110,7 +111,8 @@ def _new_group(handle: Handle) -> list[Any]:
     (output,), pieces, start = handle.outputs, [], 0
     for shape in handle.request.shapes:
         stop = start + math.prod(shape)
-        pieces.append(arrays.cupy_array(_driver_of(handle), output.part(start, stop), shape, handle.given))  # type: ignore[attr-defined]
+        part: DeviceBuffer = output.part(start, stop)  # type: ignore[attr-defined]
+        pieces.append(arrays.cupy_array(_driver_of(handle), part, shape, handle.given))
         start = stop
     return pieces
 

@@ -50,7 +50,7 @@ __all__ = [
 ]
 
 
-# Allreduce of one tensor --------------------------------------------------------------------------------------------------
+# Allreduce of one tensor ----------------------------------------------------------------------------------------------
 
 
 def _allreduce(tensor: Any, call: Call, in_place: bool) -> Handle:
@@ -165,7 +165,7 @@ def allreduce_(
     return handle.engine.run(handle).wait()  # type: ignore[no-any-return]
 
 
-# Allreduce of a group -----------------------------------------------------------------------------------------------------
+# Allreduce of a group -------------------------------------------------------------------------------------------------
 
 
 def _allreduce_group(tensors: Sequence[Any], call: Call, in_place: bool) -> Handle:
@@ -289,7 +289,7 @@ def grouped_allreduce_(
     return grouped(tensors, call, _run_in_place, taken_in_place).wait()
 
 
-# Reducescatter ------------------------------------------------------------------------------------------------------------
+# Reducescatter --------------------------------------------------------------------------------------------------------
 
 
 def _reducescatter(tensors: Sequence[Any], call: Call, collect: Callable[[Handle], Any] = rows_group) -> Handle:

@@ -1,4 +1,5 @@
-"""Tensors on their way in and out of a collective: flat storage arrays for the engine, shaped results for the caller."""
+"""Tensors on their way in and out of a collective: flat storage arrays for the engine, shaped results for the
+caller."""
 
 from __future__ import annotations
 
@@ -27,8 +28,8 @@ LARGE = 256 << 10
 def empty(shape: int | Sequence[int], dtype: Any = np.float32) -> Array:
     """Return an uninitialised array in memory that collectives reach without a copy.
 
-    Fill it and reduce it in place for the highest speed. In a job on one host it lies in memory that the ranks share. It is
-    freed when the last view of it is gone, and survives `shutdown`.
+    Fill it and reduce it in place for the highest speed. In a job on one host it lies in memory that the ranks share.
+    It is freed when the last view of it is gone, and survives `shutdown`.
 
     Args:
         shape: the extents, or the number of elements.
@@ -71,7 +72,8 @@ def on_host(values: Any) -> Any:
 
 
 def flat_of(tensor: Array) -> tuple[Array, str]:
-    """Return the tensor's elements as a flat storage array, and its type's name: its own memory if contiguous, else a copy.
+    """Return the tensor's elements as a flat storage array, and its type's name: its own memory if contiguous, else a
+    copy.
 
     `reshape(-1)` alone would not do: of a strided one-dimensional array it is a view, and not contiguous.
     """
@@ -90,7 +92,8 @@ def check_in_place(tensor: Any) -> None:
     """
     if not isinstance(tensor, np.ndarray):
         raise UsageError(
-            f"an in-place operation needs a numpy array, or one on a GPU, not {type(tensor).__name__}: use the form without _"
+            f"an in-place operation needs a numpy array, or one on a GPU, not {type(tensor).__name__}: use the form "
+            "without _"
         )
     if not tensor.flags.writeable:
         raise UsageError("an in-place operation needs a writable array, and this one is read-only: copy it first")
