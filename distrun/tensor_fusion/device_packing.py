@@ -67,8 +67,7 @@ class Variant:
     source: str
     target: str
     units: int
-    """How many of the kernel's elements make one element of a piece: a plain copy moves bytes, a complex number has
-    two parts."""
+    """The number of the kernel's elements in one element of a piece: a copy moves bytes, a complex number has two parts."""
 
     @property
     def moves_only(self) -> bool:

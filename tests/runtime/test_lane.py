@@ -1,4 +1,5 @@
-"""Collectives between hosts equal numpy, with the same bits on all ranks: threads as ranks, links that are queues in memory."""
+"""Collectives between hosts equal numpy, with the same bits on all ranks: threads as ranks, links that are queues in
+memory."""
 
 from __future__ import annotations
 
@@ -50,7 +51,7 @@ def _load_reference() -> ModuleType:
 reference = _load_reference()
 
 
-# Hosts in one process ---------------------------------------------------------------------------------------------------
+# Hosts in one process -------------------------------------------------------------------------------------------------
 
 
 @dataclass
@@ -61,7 +62,7 @@ class Ticket:
 
 @dataclass
 class Post:
-    """What links have been given: by (sender, receiver), in order."""
+    """The arrays that links have been given, by (sender, receiver), in order."""
 
     changed: threading.Condition = field(default_factory=threading.Condition)
     sent: dict[tuple[int, int], deque[Any]] = field(default_factory=dict)
@@ -82,7 +83,8 @@ class Post:
 
 
 class MemoryLinks(Links):
-    """Links within the process. What is sent is read late, as by an MPI that waits for the receiver, or at once, as by TCP."""
+    """Links within the process. What is sent is read late, as by an MPI that waits for the receiver, or at once, as by
+    TCP."""
 
     def __init__(self, post: Post, hosts: HostLayout, is_late: bool) -> None:
         self._post, self._hosts, self._is_late = post, hosts, is_late
@@ -201,7 +203,7 @@ def reductions_for_threads(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(hierarchical, "stages", reduction.stages.__wrapped__)
 
 
-# Values -----------------------------------------------------------------------------------------------------------------
+# Values ---------------------------------------------------------------------------------------------------------------
 
 
 def dtype_of(name: str) -> np.dtype[Any]:
@@ -209,7 +211,8 @@ def dtype_of(name: str) -> np.dtype[Any]:
 
 
 def values(dtype: str, count: int, seed: int, rank: int, kind: str) -> np.ndarray[Any, Any]:
-    """One rank's array. `raw`: any bits at all, among them NaN of all kinds and denormal numbers; `small`: small numbers."""
+    """One rank's array. `raw`: any bits at all, among them NaN of all kinds and denormal numbers; `small`: small
+    numbers."""
     generator = np.random.default_rng([seed, rank])
     of = dtype_of(dtype)
     if of == np.bool_:
@@ -301,7 +304,7 @@ def cases(draw):
 QUIET = [HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
 
 
-# Tests ------------------------------------------------------------------------------------------------------------------
+# Tests ----------------------------------------------------------------------------------------------------------------
 
 
 @settings(max_examples=300, deadline=None, suppress_health_check=QUIET)
@@ -384,7 +387,7 @@ def test_half_precision_on_the_wire_has_the_same_bits_everywhere(
     np.testing.assert_allclose(result, exact, rtol=2.0**-6 if wire == "bfloat16" else 2.0**-9)
 
 
-# The other collectives --------------------------------------------------------------------------------------------------
+# The other collectives ------------------------------------------------------------------------------------------------
 
 sizes = st.lists(st.sampled_from([0, 1, 2, 7, 100, 1500]), min_size=6, max_size=6)
 common = settings(max_examples=120, deadline=None, suppress_health_check=QUIET)

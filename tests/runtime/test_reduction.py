@@ -76,7 +76,7 @@ def fold(parts: Sequence[np.ndarray], ufunc: np.ufunc) -> np.ndarray:
 
 
 def arrays_of(dtype: np.dtype, **elements: object) -> st.SearchStrategy[list[np.ndarray]]:
-    """What 1 to 5 ranks have: flat arrays of one length."""
+    """Draw the arrays of 1 to 5 ranks, flat and of one length."""
     return st.tuples(st.integers(1, 5), st.integers(0, 20)).flatmap(
         lambda sizes: st.lists(
             npst.arrays(dtype, sizes[1], elements=npst.from_dtype(dtype, **elements)),

@@ -1,4 +1,5 @@
-"""Which gradients go into which call: every one exactly once, small ones together, in the order in which they will be there."""
+"""Which gradients go into which call: every one exactly once, small ones together, in the order in which they will be
+there."""
 
 from __future__ import annotations
 

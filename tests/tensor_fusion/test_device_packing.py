@@ -119,7 +119,7 @@ def test_scaling_in_place_is_kept_and_copying_in_place_is_not():
     assert len(launches(pieces, choose_variant("float32", "float32", 2.0), 2.0)) == 1
 
 
-# The kernel, compiled for the CPU -----------------------------------------------------------------------------------------
+# The kernel, compiled for the CPU -------------------------------------------------------------------------------------
 
 
 def all_variants(prelude: str = "") -> str:
@@ -135,7 +135,7 @@ def all_variants(prelude: str = "") -> str:
 
 
 def _checked(name: str) -> str:
-    """What runs a kernel's blocks from `first` up to `stop`; and that the table lies in memory as Python says."""
+    """Compile a function that runs a kernel's blocks from `first` up to `stop`, and checks the layout of the table."""
     offsets = [f"offsetof(Table, {field}) == {TABLE.fields[field][1]}" for field in TABLE.names]
     return f"""
         static_assert(sizeof(Table) == {TABLE.itemsize} && {" && ".join(offsets)});
@@ -163,7 +163,7 @@ Copy = Callable[..., None]
 
 @pytest.fixture
 def copy(library: ctypes.CDLL) -> Copy:
-    """What `Packer.copy` does, on the CPU. With `ends`, only the first and the last block of each launch."""
+    """Do on the CPU what `Packer.copy` does. With `ends`, only the first and the last block of each launch."""
 
     def run(
         pieces: Sequence[Piece],
@@ -205,7 +205,7 @@ def rounded(values: np.ndarray, name: str) -> np.ndarray:
 
 
 def scaled(values: np.ndarray, source: str, target: str, factor: float) -> np.ndarray:
-    """What the kernel must make of elements of `source`, as float64."""
+    """Return what the kernel must make of elements of `source`, as float64."""
     number = np.float64 if "float64" in (source, target) else np.float32
     with np.errstate(over="ignore", invalid="ignore"):
         product = values.astype(number) * number(factor)
@@ -322,7 +322,7 @@ def test_more_elements_than_a_32_bit_number_counts(copy):
         del source, target  # or the rooms could not be closed
 
 
-# The kernel, compiled for GPUs ----------------------------------------------------------------------------------------------
+# The kernel, compiled for GPUs ----------------------------------------------------------------------------------------
 
 
 def test_the_kernel_includes_nothing():
@@ -330,7 +330,8 @@ def test_the_kernel_includes_nothing():
 
 
 def test_a_gpu_keeps_everything_in_registers(tmp_path):
-    """Of every variant; the table, too, which is indexed and must be read where the parameters are."""
+    """No variant uses local memory, not even for the table: it is indexed, and must be read where the parameters
+    are."""
     compiler = shutil.which("nvcc")
     if compiler is None:
         pytest.skip("needs nvcc")

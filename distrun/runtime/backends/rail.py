@@ -38,10 +38,10 @@ class _Piece:
         bounds = [start + size * host // hosts for host in range(hosts + 1)]
         self.parts = [slice(bounds[host], bounds[host + 1]) for host in range(hosts)]
         self.shares = shares
-        """By host, where the other hosts' elements of our own part are received."""
+        """The buffers for the other hosts' elements of our own part, by host."""
         self.tickets: list[Ticket] = []
         self.results: list[Flat] = []
-        """Where the parts that the other hosts have combined are received."""
+        """The buffers for the parts that the other hosts have combined."""
 
 
 class Rail:

@@ -304,9 +304,8 @@ def remedy(told: str) -> str:
 def last_line() -> str:
     """Return NCCL's own words for the last error in this process; empty if there was none, or NCCL is not loaded."""
     try:
-        library = ctypes.CDLL(
-            "libnccl.so.2", mode=os.RTLD_NOW | os.RTLD_NOLOAD
-        )  # only the one that cupy has loaded, by its soname
+        # RTLD_NOLOAD finds only a library that is loaded already: the one that cupy uses, by its soname.
+        library = ctypes.CDLL("libnccl.so.2", mode=os.RTLD_NOW | os.RTLD_NOLOAD)
         get_last_error = library.ncclGetLastError  # since NCCL 2.13
     except (OSError, AttributeError):
         return ""

@@ -149,9 +149,8 @@ class NcclBackend:
             if not sum(counts):
                 continue
             source, target = Location(buffer.pointer), Location(output.pointer)
-            if (
-                reduction.is_cast or reduction.prescale != 1.0
-            ):  # not in place: the input is the caller's and stays as it is
+            # Never in place: the input is the caller's, and stays as it is.
+            if reduction.is_cast or reduction.prescale != 1.0:
                 source = slots.add(sum(counts) * itemsize)
                 packs.append((buffer.pointer, source, sum(counts)))
             if reduction.is_cast:
@@ -160,7 +159,7 @@ class NcclBackend:
             parts.append((source, target, counts))
         base = self._fusion.pointer(slots.nbytes, self.stream)
         self._copy(
-            [Piece(source, spot.pointer(base), count) for source, spot, count in packs],
+            [Piece(source, slot.pointer(base), count) for source, slot, count in packs],
             *(reduction.dtype, reduction.wire, reduction.prescale),
         )
         calls = [
@@ -172,7 +171,7 @@ class NcclBackend:
             for call in calls:
                 call()
         self._copy(
-            [Piece(spot.pointer(base), target, count) for spot, target, count in unpacks if count],
+            [Piece(result.pointer(base), target, count) for result, target, count in unpacks if count],
             *(reduction.wire, reduction.dtype, reduction.postscale),
         )
         handle.outputs = outputs
@@ -257,9 +256,8 @@ class NcclBackend:
         )
         counts = received_counts.tolist()
         output = allocate(handle, sum(counts), buffer.dtype)
-        with (
-            communicator.group()
-        ):  # so that sends and receives proceed together: one by one they would wait for each other
+        # In a group sends and receives proceed together; one by one they would wait for each other.
+        with communicator.group():
             sent = received = 0
             for peer, (split, count) in enumerate(zip(splits, counts, strict=True)):
                 if split:

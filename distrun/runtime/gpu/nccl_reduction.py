@@ -27,7 +27,7 @@ class NcclReduction(NamedTuple):
     wire: str
     """NCCL's element type in which elements are reduced."""
     units: int
-    """How many of NCCL's elements make one element of the request: 2 for complex numbers."""
+    """The number of NCCL's elements in one element of the request: 2 for complex numbers."""
     op: str
     prescale: float
     postscale: float

@@ -1,4 +1,4 @@
-"""What stands in for a GPU: stand-ins in which everything is done at once, and the simulated one, which takes its time.
+"""Stand-ins for a GPU: those in which everything is done at once, and the simulated one, which takes its time.
 
 In both an address is that of host memory. The simulated GPU is tests/simulator, for this process and for jobs of real
 ranks.
@@ -29,7 +29,7 @@ SIMULATOR = Path(__file__).parents[2] / "simulator"
 
 
 class Driver:
-    """The verbs of the driver that operations use. A stream is any number."""
+    """The methods of the driver that operations use. A stream is any number."""
 
     def __init__(self) -> None:
         self.capturing: set[int] = set()
@@ -64,7 +64,7 @@ class Driver:
         return np.full(count * dtype.itemsize, 0x5A, np.uint8).view(dtype)
 
 
-class HostLayout:
+class ThreadRanks:
     """Ranks that are threads of this process."""
 
     def __init__(self, size: int) -> None:
@@ -73,7 +73,7 @@ class HostLayout:
         self._barrier = threading.Barrier(size)
 
     def exchange(self, rank: int, value: Any) -> list[Any]:
-        """Everybody's value, when all have come."""
+        """Return every rank's value, when all have come."""
         self._shown[rank] = value
         self._barrier.wait(20)
         values = list(self._shown)
@@ -81,7 +81,7 @@ class HostLayout:
         return values
 
     def run(self, function: Callable[[int], Any]) -> list[Any]:
-        """What `function` gives on every rank; raises what one of them raised first."""
+        """Return what `function` returns on every rank, or raise what it raised on the first that failed."""
 
         def one(rank: int) -> Any:
             try:
@@ -99,11 +99,11 @@ class HostLayout:
 
 
 class HostBackend(Backend):
-    """A rank's host backend among such threads."""
+    """A rank's host backend among `ThreadRanks`."""
 
     name = "threads"
 
-    def __init__(self, hosts: HostLayout, rank: int, wire: str = "") -> None:
+    def __init__(self, hosts: ThreadRanks, rank: int, wire: str = "") -> None:
         self.hosts, self.rank, self.size, self.wire = hosts, rank, hosts.size, wire
 
     def wire_of(self, request: Any) -> str:
@@ -143,24 +143,24 @@ class HostBackend(Backend):
 
 
 def view(pointer: int, count: int, dtype: Any) -> np.ndarray:
-    """The elements at an address."""
+    """Return the elements at an address."""
     dtype = np.dtype(dtype)
     return np.frombuffer((ctypes.c_uint8 * (count * dtype.itemsize)).from_address(pointer), dtype)
 
 
 def buffer_of(array: np.ndarray) -> DeviceBuffer:
-    """An array as a buffer on the GPU."""
+    """Return an array as a buffer on the GPU."""
     assert array.flags.c_contiguous
     return DeviceBuffer(array.ctypes.data, array.size, array.dtype, array)
 
 
-def room(handle: Any, count: int, dtype: np.dtype[Any]) -> DeviceBuffer:
-    """Memory for a result."""
+def allocate(handle: Any, count: int, dtype: np.dtype[Any]) -> DeviceBuffer:
+    """Return memory for a result."""
     return buffer_of(np.empty(count, dtype))
 
 
 def handle_of(request: Any, inputs: Sequence = (), outputs: Sequence = (), splits: Sequence[int] = ()) -> Any:
-    """What backends need of a handle; inputs and outputs are arrays."""
+    """Return as much of a handle as backends need; inputs and outputs are arrays."""
     return SimpleNamespace(
         **{"request": request, "splits": splits, "received": (), "engine": None, "key": (0, request.name or 0)},
         **{"inputs": [buffer_of(array) for array in inputs], "outputs": [buffer_of(array) for array in outputs]},
@@ -169,16 +169,16 @@ def handle_of(request: Any, inputs: Sequence = (), outputs: Sequence = (), split
 
 @pytest.fixture
 def stand_ins() -> SimpleNamespace:
-    """Everything above."""
+    """The stand-ins above."""
     return SimpleNamespace(
         **{
             "Driver": Driver,
-            "HostLayout": HostLayout,
+            "ThreadRanks": ThreadRanks,
             "HostBackend": HostBackend,
             "view": view,
             "buffer_of": buffer_of,
         },
-        **{"room": room, "handle_of": handle_of},
+        **{"allocate": allocate, "handle_of": handle_of},
     )
 
 

@@ -1,4 +1,5 @@
-"""Each framework uses the GPU of its rank, unless the script has chosen; what it can no longer be told is said."""
+"""Each framework uses the GPU of its rank, unless the script has chosen one; a choice that comes too late is
+reported."""
 
 from __future__ import annotations
 
@@ -18,7 +19,7 @@ from distrun.runtime.gpu.config import GpuConfig
 
 @pytest.fixture
 def bound_to(monkeypatch):
-    """Make this a rank with that device."""
+    """Make this process a rank that is bound to a device."""
 
     def bind(device, ranks=2):
         monkeypatch.setattr(world, "init", lambda: None)
@@ -73,7 +74,7 @@ class TensorFlowConfig:
 
 @pytest.fixture
 def tensorflow(monkeypatch):
-    """`bind` of TensorFlow, and its configuration."""
+    """Return `bind` of TensorFlow, and its configuration."""
     pytest.importorskip("tensorflow")
     from distrun.graphs.tensorflow import binding
 
@@ -144,7 +145,7 @@ def test_a_tensorflow_without_cuda_and_ranks_on_the_cpu_are_left_alone(tensorflo
 
 @pytest.fixture
 def jax(monkeypatch):
-    """`bind` of JAX, and what it has told it; `devices` as if it had started with so many."""
+    """Return `bind` of JAX, and what it has told JAX; with `devices`, JAX has started with that many."""
     pytest.importorskip("jax")
     from distrun.jax import ranks
 
@@ -268,9 +269,8 @@ def test_gradients_of_kerass_torch_backend_are_reduced_on_the_gpu_and_who_has_on
     monkeypatch.setattr(engine, "run", engine.submit)
     monkeypatch.setattr(world, "engine", lambda: engine)
     bound_to(Cuda(0))
-    monkeypatch.setattr(
-        cuda, "kind", lambda tensor: "cuda" if tensor.dim() == 2 else "cpu"
-    )  # host memory plays the GPU's
+    # Matrices in host memory play those of a GPU.
+    monkeypatch.setattr(cuda, "kind", lambda tensor: "cuda" if tensor.dim() == 2 else "cpu")
     monkeypatch.setattr(cuda.TorchArena, "current_stream", lambda arena: 0)
 
     variables = [SimpleNamespace(value=torch.nn.Parameter(torch.zeros(2, 3))) for _ in range(3)]

@@ -89,7 +89,7 @@ def test_one_rank_needs_no_nccl() -> None:
 
 
 def test_ranks_agree(stand_ins: SimpleNamespace) -> None:
-    hosts = stand_ins.HostLayout(3)
+    hosts = stand_ins.ThreadRanks(3)
     infos = [*APART[:2], a_gpu(host="a host with a longer name", version=0, missing="it was eaten")]
     chosen = hosts.run(lambda rank: agree(infos[rank], stand_ins.HostBackend(hosts, rank)))
     assert chosen == [choose(infos)] * 3

@@ -1,4 +1,4 @@
-"""Making communicators: one per process set, and nobody waits for ever for a rank that will not come."""
+"""Communicators: one per process set, and no rank waits for ever for another that will not come."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def driver_of(stand_ins: SimpleNamespace, nccl: Nccl) -> Any:
 
 
 class FirstRank:
-    """Rank 0's host backend where the others have heard what it says."""
+    """Rank 0's host backend, whose broadcasts the other ranks have received."""
 
     rank, size = 0, 2
 
@@ -85,8 +85,8 @@ class FirstRank:
         assert root == 0
 
 
-def test_ranks_meet_under_one_name(stand_ins: SimpleNamespace, nccl: Nccl) -> None:
-    hosts = stand_ins.HostLayout(3)
+def test_ranks_connect_under_one_unique_id(stand_ins: SimpleNamespace, nccl: Nccl) -> None:
+    hosts = stand_ins.ThreadRanks(3)
     drivers = [driver_of(stand_ins, nccl) for _ in range(3)]
 
     def make(rank: int) -> None:
@@ -108,16 +108,16 @@ def test_ranks_meet_under_one_name(stand_ins: SimpleNamespace, nccl: Nccl) -> No
 
 
 def test_alone(stand_ins: SimpleNamespace, nccl: Nccl) -> None:
-    hosts = stand_ins.HostLayout(1)
+    hosts = stand_ins.ThreadRanks(1)
     made = Communicators(driver_of(stand_ins, nccl), stand_ins.HostBackend(hosts, 0))
     assert isinstance(made.get(), SingleRankCommunicator)
     assert not nccl.made
     made.close()
 
 
-def test_rank_0s_error_is_everybodys(stand_ins: SimpleNamespace, nccl: Nccl) -> None:
+def test_rank_0s_error_is_raised_on_all_ranks(stand_ins: SimpleNamespace, nccl: Nccl) -> None:
     nccl.unique_id_error = RuntimeError("no socket interface found")
-    hosts = stand_ins.HostLayout(2)
+    hosts = stand_ins.ThreadRanks(2)
     texts = []
 
     def make(rank: int) -> None:
@@ -155,7 +155,7 @@ def test_a_rank_that_is_gone_is_not_waited_for(stand_ins: SimpleNamespace, nccl:
     assert nccl.log == ["abort"]
 
 
-def test_a_rank_that_does_not_come_is_waited_for_as_long_as_patience_lasts(
+def test_a_rank_that_does_not_come_is_waited_for_until_the_stall_timeout(
     stand_ins: SimpleNamespace, nccl: Nccl, caplog: pytest.LogCaptureFixture
 ) -> None:
     nccl.open.clear()
@@ -170,7 +170,7 @@ def test_a_rank_that_does_not_come_is_waited_for_as_long_as_patience_lasts(
     nccl.open.set()
 
 
-def test_an_abort_reaches_who_waits(stand_ins: SimpleNamespace, nccl: Nccl) -> None:
+def test_an_abort_ends_a_wait(stand_ins: SimpleNamespace, nccl: Nccl) -> None:
     nccl.open.clear()
     made = Communicators(driver_of(stand_ins, nccl), FirstRank())  # type: ignore[arg-type]
 
@@ -199,7 +199,7 @@ def test_an_abort_ends_communicators(stand_ins: SimpleNamespace, nccl: Nccl) -> 
     assert nccl.log == ["abort"]
 
 
-def test_closing_ends_though_a_neighbour_does_not_come(
+def test_closing_ends_though_another_rank_does_not_come(
     stand_ins: SimpleNamespace, nccl: Nccl, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(communicators, "CLOSE_TIMEOUTS", Timeouts(0.0, 0.01))

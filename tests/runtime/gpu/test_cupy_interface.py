@@ -56,7 +56,7 @@ ATTRIBUTES = ("__call__", "__cuda_stream__", "__dlpack__", "__dlpack_device__", 
 
 
 def names_of(module: Any) -> list[str]:
-    """The public names of a module of the simulator and of its classes, as `module:name.attribute`."""
+    """Return the public names of a module of the simulator and of its classes, as `module:name.attribute`."""
     names: list[str] = []
     for name, thing in vars(module).items():
         defined = getattr(thing, "__module__", module.__name__)
@@ -77,7 +77,7 @@ def names_of(module: Any) -> list[str]:
 
 
 def described(names: list[str], path: str) -> dict[str, Any]:
-    """What a process with this in front of its search path finds."""
+    """Return what a process with `path` in front of its search path finds."""
     program = f"import sys; sys.path[:0] = {[path] if path else []!r}\n{DESCRIBE}"
     done = subprocess.run(
         [sys.executable, "-W", "ignore", "-c", program],
@@ -91,7 +91,7 @@ def described(names: list[str], path: str) -> dict[str, Any]:
 
 
 def why_not() -> str:
-    """Why there is no real cupy to compare with; empty if there is."""
+    """Return why there is no real cupy to compare with; empty if there is."""
     probe = "import cupy, cupy.cuda.nccl as nccl; assert nccl.available, 'it has no NCCL'; print(cupy.__version__)"
     done = subprocess.run([sys.executable, "-W", "ignore", "-c", probe], capture_output=True, text=True, check=False)
     if done.returncode:

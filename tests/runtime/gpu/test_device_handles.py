@@ -27,7 +27,7 @@ def driver(simulated):
 
 
 def submitted(driver, inputs=()):
-    """A handle as it is when the operation has been queued."""
+    """Return a handle as it is when the operation has been queued."""
     engine = SimpleNamespace(gpu=lambda: SimpleNamespace(driver=driver))
     handle = DeviceHandle(engine, REQUEST, inputs, arena=CupyArena(driver))
     handle.done, handle.finished = True, driver.record(0)

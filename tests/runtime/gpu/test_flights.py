@@ -1,4 +1,5 @@
-"""What is in flight is kept until it has landed; what does not land is reported, then given up. No device, no time."""
+"""Operations in flight are kept until they are done; one that does not end is reported, then given up. No device, no
+time."""
 
 import logging
 
@@ -11,7 +12,7 @@ from distrun.runtime.operations.timeouts import Timeouts
 
 
 class Device:
-    """Events are names; those in `passed` are done."""
+    """A device whose events are names; those in `passed` are done."""
 
     def __init__(self):
         self.passed = set()
@@ -28,11 +29,11 @@ def device():
     return Device()
 
 
-def operation(name, kept_alive=()):
-    return InFlightOperation(f"allreduce '{name}'", [f"{name} ready"], f"{name} finished", kept_alive)
+def operation(name, handles=()):
+    return InFlightOperation(f"allreduce '{name}'", [f"{name} ready"], f"{name} finished", handles)
 
 
-def test_cargo_is_kept_until_the_device_is_done_with_it(device):
+def test_an_operation_is_kept_until_the_device_is_done_with_it(device):
     in_flight = InFlight(device.is_done, Timeouts())
     in_flight.add(operation("a"))
     in_flight.add(operation("b"))
@@ -42,7 +43,7 @@ def test_cargo_is_kept_until_the_device_is_done_with_it(device):
     assert not in_flight
 
 
-def test_nothing_lands_before_what_was_queued_first(device):
+def test_no_operation_is_done_before_one_that_was_queued_earlier(device):
     in_flight = InFlight(device.is_done, Timeouts())
     in_flight.add(operation("a"))
     in_flight.add(operation("b"))
@@ -51,11 +52,11 @@ def test_nothing_lands_before_what_was_queued_first(device):
     assert len(in_flight) == 2
 
 
-def test_what_its_stream_waits_for_is_let_go_early():
+def test_a_handle_whose_stream_waits_is_released_early():
     one, other = ["equal"], ["equal"]
-    flying = operation("a", [one, other])
-    flying.release(one)
-    assert [left is other for left in flying.handles] == [True]
+    in_flight_operation = operation("a", [one, other])
+    in_flight_operation.release(one)
+    assert [left is other for left in in_flight_operation.handles] == [True]
 
 
 def test_own_computation_is_not_waiting(device, caplog):

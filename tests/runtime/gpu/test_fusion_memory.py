@@ -1,4 +1,4 @@
-"""Where tensors' elements lie, and the memory in which they are packed."""
+"""Spans of tensors' elements, and the memory in which tensors are packed."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ STREAM = 7
 
 @given(data=st.data())
 def test_spans(data: st.DataObject) -> None:
-    """The runs of all tensors, element by element, are the buffers' elements; neighbours in memory are one run."""
+    """The spans of all tensors, element by element, are the buffers' elements; adjacent spans are one."""
     itemsize = 4
     counts = data.draw(st.lists(st.integers(0, 5), max_size=5))
     gaps = data.draw(st.lists(st.sampled_from([0, 100]), min_size=len(counts), max_size=len(counts)))
@@ -36,8 +36,8 @@ def test_spans(data: st.DataObject) -> None:
         sizes.append(data.draw(st.integers(1, rest)))
         rest -= sizes[-1]
     found = list(spans(buffers, sizes))
-    assert [sum(run.size for run in those) for those in found] == sizes
-    flat = [run.pointer + place * itemsize for those in found for run in those for place in range(run.size)]
+    assert [sum(span.size for span in those) for those in found] == sizes
+    flat = [span.pointer + place * itemsize for those in found for span in those for place in range(span.size)]
     assert flat == addresses
     for those in found:
         for one, other in itertools.pairwise(those):
@@ -77,12 +77,12 @@ class TestFusionMemory:
             memory.pointer(100, STREAM)
         assert memory.nbytes == 0
 
-    def test_what_a_graph_was_recorded_with_is_the_graphs(self, stand_ins: SimpleNamespace) -> None:
+    def test_memory_that_a_graph_was_captured_with_belongs_to_the_graph(self, stand_ins: SimpleNamespace) -> None:
         driver = stand_ins.Driver()
         memory = FusionMemory(driver)
         before = memory.pointer(100, STREAM)
         driver.capturing = {STREAM}
-        assert memory.pointer(100, STREAM) == before, "no allocation while a graph is recorded, if it can be helped"
+        assert memory.pointer(100, STREAM) == before, "no allocation during a capture if it can be helped"
         assert memory.pointer(50, STREAM) == before
         larger = memory.pointer(3 << 20, STREAM)
         driver.capturing = set()

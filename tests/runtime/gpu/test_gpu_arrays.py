@@ -38,7 +38,7 @@ def test_a_world_of_one(gpu_job):
 
 
 class Exporting:
-    """Says that it lies on a device, and exports a numpy array."""
+    """An object that says that it lies on a device, and exports a numpy array."""
 
     def __init__(self, *device, array=None, error=None):
         self._device, self._array, self._error = device, array, error
@@ -97,7 +97,7 @@ def driver_with(from_dlpack):
 
 
 def exported(shown):
-    """As cupy: what it takes of the object."""
+    """Import from an object as cupy does."""
     shown.__dlpack__(stream=1, max_version=(1, 0), copy=None)
     return np.ones(2)
 

@@ -1,4 +1,4 @@
-"""Errors, deaths and hangs inside NCCL, on simulated GPUs: nobody waits for ever, and everybody is told why."""
+"""Errors, deaths and hangs inside NCCL, on simulated GPUs: no rank waits for ever, and every rank reports why."""
 
 import re
 from pathlib import Path

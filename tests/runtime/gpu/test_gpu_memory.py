@@ -1,4 +1,4 @@
-"""What communication takes of the memory is known by kind, and only as long as somebody holds it."""
+"""The memory that communication holds is known by kind, as long as its owner lives."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from distrun.runtime.shared_memory.segment import Heap, Segment, new_segment_fd
 
 
 class Owner:
-    """Equal to all others, and without a hash, as arrays are."""
+    """An owner that is equal to all others, and has no hash, as arrays."""
 
     def __eq__(self, other):
         return True

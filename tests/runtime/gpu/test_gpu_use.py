@@ -1,5 +1,4 @@
-"""What a user may meet with arrays on GPUs, on simulated ones: settings, what is missing, GPUs that are shared, early
-ends."""
+"""Uses and misuses of arrays on simulated GPUs: settings, missing libraries, shared GPUs, ranks that end early."""
 
 from __future__ import annotations
 

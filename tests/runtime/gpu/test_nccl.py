@@ -15,11 +15,11 @@ STREAM = 7
 
 
 class Error(RuntimeError):
-    """As cupy's, which knows its status."""
+    """NCCL's error as cupy has it, with its status."""
 
 
 class Fake:
-    """The module: notes what is called, and fails where it is told to."""
+    """The module cupy.cuda.nccl: notes the calls, and fails where a test says so."""
 
     def __init__(self) -> None:
         self.calls: list[tuple] = []
@@ -222,7 +222,7 @@ def _array(memory: bytearray) -> Any:
 
 
 class TestConformance:
-    """What is used of cupy.cuda.nccl is there, and means what we take it for."""
+    """The names that we use of cupy.cuda.nccl exist, and have the values that we expect."""
 
     @pytest.fixture
     def real(self) -> Any:

@@ -31,7 +31,7 @@ TYPES |= {"complex64": np.dtype("complex64"), "complex128": np.dtype("complex128
 
 
 class Packer:
-    """Does at once, with numpy, what the kernel does."""
+    """A packer that does at once, with numpy, what the kernel does."""
 
     def __init__(self, view: Callable) -> None:
         self._view = view
@@ -49,8 +49,7 @@ class Packer:
 
 
 class Group:
-    """A communicator whose calls are carried out when all ranks have made theirs. Calls must agree as NCCL wants them
-    to."""
+    """A communicator whose calls are executed when all ranks have made theirs; they must agree as in NCCL."""
 
     def __init__(self, hosts: Any, rank: int, view: Callable) -> None:
         self._hosts, self.rank, self.size, self._view = hosts, rank, hosts.size, view
@@ -75,7 +74,7 @@ class Group:
             self.made.append((name, *args))
             if self._calls is None:
                 assert name not in ("send", "recv"), "outside of a group"
-                self._carry_out([given])
+                self._execute([given])
             else:
                 self._calls.append(given)
 
@@ -86,9 +85,9 @@ class Group:
         self._calls = []
         yield
         calls, self._calls = self._calls, None
-        self._carry_out(calls)
+        self._execute(calls)
 
-    def _carry_out(self, calls: list) -> None:
+    def _execute(self, calls: list) -> None:
         everybody = self._hosts.exchange(self.rank, calls)
         if self.rank == 0:
             collectives = [[call for call in calls if call.kind not in ("send", "recv")] for calls in everybody]
@@ -149,7 +148,7 @@ class Job:
         self._tools = stand_ins
         self.size = size
         self.drivers = [stand_ins.Driver() for _ in range(size)]
-        threads = stand_ins.HostLayout(size)
+        threads = stand_ins.ThreadRanks(size)
         self.groups = [Group(threads, rank, stand_ins.view) for rank in range(size)]
         self.packers = [Packer(stand_ins.view) for _ in range(size)]
         self.backends = [
@@ -162,18 +161,20 @@ class Job:
         self._threads = threads
 
     def execute(self, handles: Sequence[Sequence[Any]]) -> None:
-        """By rank, the handles of one operation."""
-        self._threads.run(lambda rank: self.backends[rank].execute(handles[rank], self._tools.room, "the operation"))
+        """Execute one operation, given by its handles on each rank."""
+        self._threads.run(
+            lambda rank: self.backends[rank].execute(handles[rank], self._tools.allocate, "the operation")
+        )
 
 
 @pytest.fixture(autouse=True)
 def _small(monkeypatch: pytest.MonkeyPatch) -> None:
-    """So that arrays of some hundred elements are large."""
+    """Lower the limit, so that arrays of some hundred elements are large."""
     monkeypatch.setattr(nccl_backend, "PACKED_BELOW", 512)
 
 
 def elements(generator: np.random.Generator, dtype: str, count: int) -> np.ndarray:
-    """Numbers whose sums, and averages over up to 4 ranks, are exact in every type: few, and multiples of 12."""
+    """Return numbers whose sums, and averages over up to 4 ranks, are exact in every type: few, and multiples of 12."""
     values = generator.integers(0, 2, count) * 12
     storage = ELEMENT_TYPES[dtype].storage
     if dtype == "bool":
@@ -184,7 +185,7 @@ def elements(generator: np.random.Generator, dtype: str, count: int) -> np.ndarr
 
 
 def cut(array: np.ndarray, generator: np.random.Generator, pieces: int) -> list[np.ndarray]:
-    """Copies of the parts of an array, cut somewhere."""
+    """Return copies of the parts of an array, cut at random."""
     places = np.sort(generator.integers(0, array.size + 1, pieces - 1))
     return [part.copy() for part in np.split(array, places)]
 
@@ -407,7 +408,7 @@ def test_broadcast(stand_ins: SimpleNamespace, dtype: str) -> None:
 def test_a_world_of_one_needs_no_nccl(stand_ins: SimpleNamespace) -> None:
     """Every kind is a copy; the arithmetic is that of one rank."""
     driver = stand_ins.Driver()
-    hosts = stand_ins.HostLayout(1)
+    hosts = stand_ins.ThreadRanks(1)
     backend = NcclBackend(
         driver, SingleRankCommunicator(driver), Packer(stand_ins.view), STREAM, stand_ins.HostBackend(hosts, 0), 1
     )
@@ -415,7 +416,7 @@ def test_a_world_of_one_needs_no_nccl(stand_ins: SimpleNamespace) -> None:
 
     def outcome(request: Request, **given: Any) -> Any:
         handle = stand_ins.handle_of(request, **given)
-        backend.execute([handle], stand_ins.room, "x")
+        backend.execute([handle], stand_ins.allocate, "x")
         return [buffer.owner.tolist() for buffer in handle.outputs]
 
     values = array.tolist()
@@ -460,7 +461,7 @@ def test_an_error_of_nccl_names_the_operation(stand_ins: SimpleNamespace) -> Non
         def all_reduce(self, *args: Any) -> None:
             raise NcclError("allreduce failed in NCCL on rank 0: the cable is loose")
 
-    driver, hosts = stand_ins.Driver(), stand_ins.HostLayout(1)
+    driver, hosts = stand_ins.Driver(), stand_ins.ThreadRanks(1)
     broken = Broken(hosts, 0, stand_ins.view)
     backend = NcclBackend(driver, broken, Packer(stand_ins.view), STREAM, stand_ins.HostBackend(hosts, 0), 1)
     array = np.ones(2, np.float32)
@@ -468,4 +469,4 @@ def test_an_error_of_nccl_names_the_operation(stand_ins: SimpleNamespace) -> Non
     with pytest.raises(
         NcclError, match="allreduce 'g' and 3 more: allreduce failed in NCCL on rank 0: the cable is loose"
     ):
-        backend.execute([handle], stand_ins.room, "allreduce 'g' and 3 more")
+        backend.execute([handle], stand_ins.allocate, "allreduce 'g' and 3 more")

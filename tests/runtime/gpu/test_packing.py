@@ -18,7 +18,7 @@ FLOATS = ("float16", "bfloat16", "float32", "float64")
 
 
 class Kernels:
-    """In cupy's place: notes what is compiled, and what is launched."""
+    """A cupy that notes what is compiled, and what is launched."""
 
     def __init__(self) -> None:
         self.compiled: list[tuple[str, ...]] = []
@@ -49,7 +49,7 @@ def packer(cupy) -> Packer:
     return Packer(SimpleNamespace(cupy=cupy))
 
 
-def test_many_arrays_are_one_launch_on_the_stream_that_is_told(cupy, packer):
+def test_many_arrays_are_one_launch_on_the_given_stream(cupy, packer):
     packer.copy([Piece(1 << 20, i << 30, 100) for i in range(1, PIECES + 1)], "float32", "float32", 1.0, 77)
     assert cupy.launched == [(choose_variant("float32", "float32", 1).options, (PIECES,), (THREADS,), 77)]
 

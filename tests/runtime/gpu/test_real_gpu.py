@@ -25,7 +25,8 @@ def test_every_collective_with_every_dtype(gpu_job):
 
 @pytest.fixture
 def real_job(run_on_hosts):
-    """Runs a program on so many ranks of this host, without a launcher that would end the others when one is killed."""
+    """Return a function that runs a program on ranks of this host, without a launcher, which would end all if one is
+    killed."""
 
     def run(program, size, *arguments, fail=False):
         environ = {**os.environ, "DISTRUN_SHARE_GPUS": "1", "DISTRUN_STALL_TIMEOUT": "60"}

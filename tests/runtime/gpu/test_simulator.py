@@ -1,4 +1,4 @@
-"""The simulated GPU: it must be late where a GPU is late, and see what a GPU would only suffer from."""
+"""The simulated GPU: it must be late where a GPU is late, and report what would corrupt results on a GPU."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class Gate:
 
 
 def violations_of(simulated: ModuleType) -> str:
-    """What has been wrong in this test, which expected it."""
+    """Return the violations in this test, which expects them, and forget them."""
     return "\n".join(simulated.violations(clear=True))
 
 
@@ -462,7 +462,7 @@ def test_a_relaxed_thread_may_ask_during_a_capture(simulated, cupy):
 
 
 class Ranks:
-    """Threads that are the ranks of a communicator, on a GPU each."""
+    """Threads that are the ranks of a communicator, with a GPU each."""
 
     def __init__(self, cupy: ModuleType, size: int) -> None:
         self.cupy, self.size = cupy, size
@@ -470,7 +470,7 @@ class Ranks:
         self._identity = cupy.cuda.nccl.get_unique_id()
 
     def run(self, work: Callable[..., Any]) -> list[Any]:
-        """What `work(cupy, communicator, stream)` returns on each rank."""
+        """Return the results of `work(cupy, communicator, stream)` on all ranks."""
         results = [self._threads.submit(self._work, work, rank) for rank in range(self.size)]
         return [result.result(DEADLINE) for result in results]
 

@@ -19,7 +19,7 @@ WHAT = "the operation"
 
 class Job:
     def __init__(self, stand_ins: SimpleNamespace, size: int = 2) -> None:
-        self._tools, self._threads = stand_ins, stand_ins.HostLayout(size)
+        self._tools, self._threads = stand_ins, stand_ins.ThreadRanks(size)
         self.drivers = [stand_ins.Driver() for _ in range(size)]
         self.backends = [
             StagedBackend(self.drivers[rank], STREAM, stand_ins.HostBackend(self._threads, rank))
@@ -27,8 +27,8 @@ class Job:
         ]
 
     def execute(self, *handles: Any) -> None:
-        """By rank, the handles of one operation."""
-        self._threads.run(lambda rank: self.backends[rank].execute(handles[rank], self._tools.room, WHAT))
+        """Execute one operation, given by its handles on each rank."""
+        self._threads.run(lambda rank: self.backends[rank].execute(handles[rank], self._tools.allocate, WHAT))
 
 
 def outputs(handle: Any) -> list[list]:
@@ -37,8 +37,7 @@ def outputs(handle: Any) -> list[list]:
 
 @pytest.mark.parametrize("in_place", [True, False])
 def test_allreduce(stand_ins: SimpleNamespace, in_place: bool) -> None:
-    """Of what NCCL cannot do: an average of integers. Several handles; inputs and outputs are cut at different
-    places."""
+    """Average integers, which NCCL cannot: several handles, whose inputs and outputs are cut at different places."""
     job = Job(stand_ins)
     requests = [
         Request("allreduce", name, "int16", shapes, Average) for name, shapes in (("a", ((3,), (2,))), ("b", ((1,),)))

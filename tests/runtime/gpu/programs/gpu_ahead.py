@@ -1,4 +1,4 @@
-"""A host that runs far ahead of its GPU does not hold the memory of all that it has queued."""
+"""A host that runs far ahead of its GPU does not hold the memory of everything it has queued."""
 
 from __future__ import annotations
 

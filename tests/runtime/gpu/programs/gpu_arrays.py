@@ -22,7 +22,7 @@ own = world.device().index
 
 
 class Foreign:
-    """An array of somebody else's, on a stream of their own."""
+    """A foreign array, on a stream of its owner."""
 
     def __init__(self, array, stream):
         self.array, self.stream = array, stream
@@ -32,7 +32,7 @@ class Foreign:
 
 
 class Showing(Foreign):
-    """As numba's."""
+    """A foreign array with numba's interface."""
 
     is_read_only = False
 
@@ -43,7 +43,7 @@ class Showing(Foreign):
 
 
 class Exporting(Foreign):
-    """As torch's CUDA tensors."""
+    """A foreign array with the interface of torch's CUDA tensors."""
 
     def __dlpack_device__(self):
         return 2, own
@@ -81,7 +81,7 @@ def same(result, expected):
 
 
 def ranks(values):
-    """What every rank computes of a function of its number."""
+    """Return the results of `function` for the numbers of all ranks."""
     return [np.asarray(values(other)) for other in range(size)]
 
 

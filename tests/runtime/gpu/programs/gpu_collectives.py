@@ -1,4 +1,5 @@
-"""Every collective with every dtype, operator and size on cupy arrays, against numpy. The arguments are numbers of elements."""
+"""Every collective with every dtype and operator on cupy arrays, against numpy. The arguments are numbers of
+elements."""
 
 from __future__ import annotations
 
@@ -24,7 +25,7 @@ REDUCE = {Sum: np.add, Average: np.add, Min: np.minimum, Max: np.maximum, Produc
 
 
 def data(dtype: str, count: int, other: int) -> np.ndarray:
-    """What rank `other` has: small whole numbers, so that sums and products are exact in every type."""
+    """Return the elements of rank `other`: small whole numbers, so that sums and products are exact in every type."""
     values = np.random.default_rng(1000 * count + other).integers(0, 4, count)
     if dtype.startswith("int"):
         values -= 2
@@ -51,7 +52,7 @@ def same(result: cupy.ndarray, expected: np.ndarray, what: object) -> None:
 
 
 def reduced(dtype: str, op: int, arrays: list[np.ndarray]) -> np.ndarray:
-    """As distrun says that the ranks' arrays are combined."""
+    """Combine the ranks' arrays as distrun defines it."""
     if dtype == "bool":
         return np.logical_and.reduce(arrays) if op in (Product, Min) else np.logical_or.reduce(arrays)
     wide = {"i": "int64", "u": "uint64"}.get(np.dtype(dtype).kind, dtype)

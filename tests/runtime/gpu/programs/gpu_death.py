@@ -1,6 +1,7 @@
 """Rank 1 is killed while rank 0's GPU waits for it inside an allreduce; rank 0 must get away. Needs a real GPU.
 
-Rank 1's part is held up by a kernel that spins for a minute, so that it can never come to the allreduce it has agreed to.
+Rank 1's part is held up by a kernel that spins for a minute, so that it can never come to the allreduce it has agreed
+to.
 """
 
 from __future__ import annotations

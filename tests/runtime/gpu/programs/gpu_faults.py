@@ -1,8 +1,8 @@
-"""What happens to the ranks when something goes wrong inside an allreduce on the GPUs, that is, after it was agreed on.
+"""Faults inside an allreduce on the GPUs, that is, after the ranks have agreed on it.
 
-The second allreduce goes wrong, in the way that the argument and SIMULATED_NCCL_... say. The host gets a result at once; it
-then waits for the device, as `loss.item()` does, which must come to an end; and the next call must tell the reason. If there
-is none, `shutdown` must, or the exit status.
+The second allreduce goes wrong, in the way that the argument and SIMULATED_NCCL_... say. The host gets a result at
+once; it then waits for the device, as `loss.item()` does, which must come to an end; and the next call must tell the
+reason. If there is none, `shutdown` must, or the exit status.
 """
 
 from __future__ import annotations

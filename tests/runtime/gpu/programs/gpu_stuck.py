@@ -1,7 +1,7 @@
 """NCCL does not return from queueing the second allreduce, as when it connects GPUs and a rank does not come.
 
-All ranks get an error. The argument says who queues: `main`, the thread that waits for the result, or `engine`, distrun's own;
-or that the ranks `leave` meanwhile.
+All ranks get an error. The argument says who queues: `main`, the thread that waits for the result, or `engine`,
+distrun's own; or that the ranks `leave` meanwhile.
 """
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
-"""What a user may meet with arrays on GPUs: settings, what is missing, ends that come early. The first argument says what."""
+"""Uses and misuses of arrays on GPUs: settings, missing libraries, ranks that end early. The first argument chooses
+one."""
 
 from __future__ import annotations
 
@@ -40,7 +41,7 @@ def error_of(function, *arguments, **options):
 
 
 def instead_of_connecting(do):
-    """What rank 1 does when NCCL is to connect it with the others."""
+    """Do what the argument says when NCCL connects rank 1 with the others."""
     if rank == 1:
         cupy.cuda.nccl.NcclCommunicator = lambda *_: do()
 
