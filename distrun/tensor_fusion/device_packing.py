@@ -67,7 +67,7 @@ class Variant:
     source: str
     target: str
     units: int
-    """The number of the kernel's elements in one element of a piece: a copy moves bytes, a complex number has two parts."""
+    """The number of the kernel's elements in one of a piece: a copy moves bytes, a complex number has two parts."""
 
     @property
     def moves_only(self) -> bool:

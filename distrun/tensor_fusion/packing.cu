@@ -160,7 +160,9 @@ struct Split {
 
     // Which of the elements outside words a thread takes: they are fewer than the threads. None if it is beyond the
     // last one.
-    __device__ __forceinline__ int edge(int thread) const { return thread < before ? thread : behind + thread - before; }
+    __device__ __forceinline__ int edge(int thread) const {
+        return thread < before ? thread : behind + thread - before;
+    }
 };
 
 // What is done to an element ------------------------------------------------------------------------------------------

@@ -112,7 +112,10 @@ class Group:
 
     def _collective(self, those: Sequence[Any]) -> None:
         first, size = those[0], len(those)
-        write = lambda call, values: self._view(call.target, values.size, values.dtype).__setitem__(slice(None), values)  # noqa: E731
+
+        def write(call: Any, values: np.ndarray) -> None:
+            self._view(call.target, values.size, values.dtype)[:] = values
+
         if first.kind == "broadcast":
             values = self._bytes(those[first.root].source, first)
             for call in those:

@@ -337,7 +337,9 @@ def test_arrays(cupy):
 KERNEL = r"""
 struct Table { float factor; long long target[2]; };
 
-extern "C" __global__ void __launch_bounds__(64) scale(const Table table, const float* source, unsigned count, double more) {
+extern "C" __global__ void __launch_bounds__(64) scale(
+    const Table table, const float* source, unsigned count, double more
+) {
     unsigned index = blockIdx.x * blockDim.x + threadIdx.x;
     if (index < count) ((float*)table.target[1])[index] = source[index] * table.factor + more;
 }
