@@ -1,4 +1,4 @@
-"""Gather the pages of the site in build/docs: docs/, README as the front page, CONTRIBUTING, CHANGELOG, and more.
+"""Gather the pages of the site in build/docs: docs/, README as the front page, CHANGELOG and the like.
 
 In the repository, links are written as GitHub wants them, relative to the file that they stand in. Here they become
 links between pages; a file of the repository that a page links to, such as an example, gets a page that shows it. A
@@ -24,7 +24,12 @@ import reference
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 TARGET = REPOSITORY / "build" / "docs"
-PAGES = {"README.md": "index.md", "CONTRIBUTING.md": "contributing.md", "CHANGELOG.md": "changelog.md"}
+PAGES = {
+    "README.md": "index.md",
+    "CONTRIBUTING.md": "contributing.md",
+    "CHANGELOG.md": "changelog.md",
+    "SECURITY.md": "security.md",
+}
 LANGUAGES = {".py": "python", ".cu": "cuda", ".toml": "toml", ".cfg": "ini"}
 
 _LINK = re.compile(r"(?<=\]\()(?P<path>[^()\s:#]+)(?P<anchor>#[^()\s]*)?(?=\))")
