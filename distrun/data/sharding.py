@@ -35,7 +35,7 @@ def shard(
 
     | data | shard(data) | shard(data, 32) |
     | --- | --- | --- |
-    | arrays (numpy, torch, JAX), also in tuples or dicts | arrays | `Batches`; with Keras loaded, a keras.utils.PyDataset |
+    | arrays (numpy, torch, JAX), also in tuples or dicts | arrays | `Batches`; with Keras, a keras.utils.PyDataset |
     | list or other sequence of samples | sequence | the same, of stacked samples |
     | generator or other iterable of samples | iterable | iterable of stacked samples |
     | tf.data.Dataset of samples | tf.data.Dataset | tf.data.Dataset |

@@ -74,25 +74,66 @@ def allreduce(
     postscale_factor: float = 1.0,
     process_set: ProcessSet = _World,
 ) -> Any:
-    """`postscale_factor * op(prescale_factor * array)` over the ranks, of each array; the same bits on all of them.
+    """Reduce arrays over the ranks: `postscale_factor * op(prescale_factor * array)` of each. Differentiable.
 
-    `op`: Average, Sum, Min, Max or Product. float16 and bfloat16 are summed in float32; an average of integers is
-    rounded towards zero. The arrays of a tree travel together."""
+    All ranks get the same bits. float16 and bfloat16 are summed in float32; an average of integers is rounded towards
+    zero. The arrays of a tree travel together.
+
+    Args:
+        tree: an array, or a pytree of arrays, of one structure on all ranks, with the same shapes and dtypes. None
+        stays None. op: `Average`, `Sum`, `Min`, `Max` or `Product`. name: how the ranks match the operation. Unnamed
+        calls are matched by their order. compression: the form in which tensors travel between hosts; see
+        `Compression`. prescale_factor: multiplies the elements before they are reduced. postscale_factor: multiplies
+        the result. process_set: the ranks that take part.
+
+    Returns:
+        The tree with new arrays.
+
+    Raises:
+        UsageError: an argument is impossible.
+        CollectiveError: the ranks disagree, a rank does not come, or one is gone; see `distrun.allreduce`.
+    """
     collective = reduction("allreduce", name, op, compression, prescale_factor, postscale_factor, process_set)
     return map_arrays(partial(reduce_gradients, collective=collective), tree)
 
 
 def broadcast(tree: Any, root_rank: int = 0, *, name: str | None = None, process_set: ProcessSet = _World) -> Any:
-    """The root's arrays; the others' must have the same shapes and dtypes."""
+    """Copy the root's arrays to all ranks. Differentiable.
+
+    Args:
+        tree: an array, or a pytree of arrays, of one structure on all ranks, with the same shapes and dtypes. None
+        stays None. root_rank: the rank, in the world, whose arrays they are. name: how the ranks match the operation.
+        Unnamed calls are matched by their order. process_set: the ranks that take part.
+
+    Returns:
+        The tree with the root's arrays.
+
+    Raises:
+        UsageError: `root_rank` is no rank of the process set.
+        CollectiveError: the ranks disagree, a rank does not come, or one is gone; see `distrun.allreduce`.
+    """
     collective = broadcast_call(_own(name), root_rank, process_set, call_site())
     return map_arrays(partial(mechanism.call, collective=collective), tree)
 
 
 def allgather(tree: Any, *, name: str | None = None, process_set: ProcessSet = _World) -> Any:
-    """The ranks' arrays, one after the other along dimension 0.
+    """Concatenate the ranks' arrays along dimension 0, in rank order. Differentiable.
 
-    Ranks may differ in the number of rows, but not inside of `jit`, `grad` or `vmap`, where shapes must be known
-    beforehand."""
+    Ranks may differ in the number of rows, but not inside `jit`, `grad` or `vmap`, where shapes must be known
+    beforehand.
+
+    Args:
+        tree: an array, or a pytree of arrays, of one structure on all ranks. None stays None.
+        name: how the ranks match the operation. Unnamed calls are matched by their order.
+        process_set: the ranks that take part.
+
+    Returns:
+        The tree with the gathered arrays.
+
+    Raises:
+        UsageError: a 0-dimensional array.
+        CollectiveError: the ranks disagree, a rank does not come, or one is gone; see `distrun.allreduce`.
+    """
     collective = Call("allgather", _own(name), process_set=process_set, site=call_site())
     return map_arrays(partial(mechanism.call, collective=collective), tree)
 
@@ -107,21 +148,45 @@ def reducescatter(
     postscale_factor: float = 1.0,
     process_set: ProcessSet = _World,
 ) -> Any:
-    """Reduce over the ranks and keep this rank's rows: an even share of dimension 0, the earlier ranks one more if need
-    be.
+    """Reduce arrays over the ranks and keep this rank's rows of dimension 0. Differentiable.
 
-    `op`: Average or Sum.
+    Each rank keeps an even share, the earlier ranks one row more where it does not come out even.
+
+    Args:
+        tree: an array, or a pytree of arrays, of one structure on all ranks, with the same shapes and dtypes. None
+        stays None. op: `Average` or `Sum`. name: how the ranks match the operation. Unnamed calls are matched by their
+        order. compression: the form in which tensors travel between hosts; see `Compression`. prescale_factor:
+        multiplies the elements before they are reduced. postscale_factor: multiplies the result. process_set: the ranks
+        that take part.
+
+    Returns:
+        The tree with this rank's rows.
+
+    Raises:
+        UsageError: an argument is impossible.
+        CollectiveError: the ranks disagree, a rank does not come, or one is gone; see `distrun.allreduce`.
     """
     collective = reduction("reducescatter", name, op, compression, prescale_factor, postscale_factor, process_set)
     return map_arrays(partial(mechanism.call, collective=collective), tree)
 
 
 def alltoall(tree: Any, splits: Any = None, *, name: str | None = None, process_set: ProcessSet = _World) -> Any:
-    """Send `splits[i]` rows of each array, in order, to rank i, and receive what the others send here, in rank order.
+    """Send rows of arrays to each rank, and receive those that the others send here. Differentiable without `splits`.
 
-    Without `splits` every rank gets the same number of rows. With them, which is possible outside of `jit`, `grad` and
-    `vmap` only and with a single array, the result is a pair of the received array and the int32 array of rows received
-    from each rank."""
+    Args:
+        tree: an array, or a pytree of arrays, of one structure on all ranks, with the same shapes and dtypes. None
+        stays None. splits: the rows to send to each rank, for a single array outside `jit`, `grad` and `vmap`. None: as
+        many to each rank. name: how the ranks match the operation. Unnamed calls are matched by their order.
+        process_set: the ranks that take part.
+
+    Returns:
+        The tree with the received rows, in the order of the ranks that sent them; with `splits`, a pair of the received
+        array and of the int32 array of the rows received from each rank.
+
+    Raises:
+        UsageError: the splits do not fit the rows or the ranks, or they are traced.
+        CollectiveError: the ranks disagree, a rank does not come, or one is gone; see `distrun.allreduce`.
+    """
     collective = Call("alltoall", _own(name), process_set=process_set, site=call_site())
     if splits is not None:
         return _alltoall_with(splits, jnp.asarray(tree), collective)

@@ -8,10 +8,9 @@ import keras
 import numpy as np
 from numpy.typing import NDArray
 
-from distrun.errors import UsageError
 from distrun.graphs.compression import Compression, Compressor, wire_type
 from distrun.runtime import collectives
-from distrun.runtime.operations.reduction import Average, ReduceOp, Sum
+from distrun.runtime.operations.reduction import Average, ReduceOp, reduce_op
 from distrun.runtime.process_set import ProcessSet, global_process_set
 
 __all__ = [
@@ -41,38 +40,88 @@ def allreduce(
     compression: Compressor = Compression.none,
     process_set: ProcessSet = global_process_set,
 ) -> Array:
-    """`postscale_factor * op(prescale_factor * value)` over the ranks; Average unless told otherwise.
+    """Reduce a value over the ranks: `postscale_factor * op(prescale_factor * value)`.
 
-    An average of integers is rounded towards zero. `compression` is accepted for Horovod's sake: values travel as they
-    are.
+    An average of integers is rounded towards zero.
+
+    Args:
+        value: a number, an array, or a tensor or variable of the backend.
+        name: how the ranks match the operation. Unnamed calls are matched by their order.
+        average: Horovod's older way of choosing between `Average` and `Sum`; not together with `op`.
+        prescale_factor: multiplies the elements before they are reduced.
+        postscale_factor: multiplies the result.
+        op: `Average` (if None), `Sum`, `Min`, `Max` or `Product`.
+        compression: accepted for Horovod's sake; values travel as they are.
+        process_set: the ranks that take part.
+
+    Returns:
+        A numpy array.
 
     Raises:
-        UsageError: `average` and `op` are both given.
+        UsageError: `average` and `op` are both given, or an argument is impossible.
+        CollectiveError: the ranks disagree, a rank does not come, or one is gone; see `distrun.allreduce`.
     """
     wire_type(compression)
-    if average is not None:
-        if op is not None:
-            raise UsageError(f"average={average} and op={op} are both given: drop average, the older of the two")
-        op = Average if average else Sum
     return collectives.allreduce(
-        array_of(value), name, Average if op is None else op, prescale_factor, postscale_factor, process_set
+        array_of(value), name, reduce_op(average, op), prescale_factor, postscale_factor, process_set
     )
 
 
 def allgather(value: Any, name: str | None = None, process_set: ProcessSet = global_process_set) -> Array:
-    """The ranks' values, one after the other along dimension 0, in which they may differ."""
+    """Concatenate the ranks' values along dimension 0, in which they may differ.
+
+    Args:
+        value: a number, an array, or a tensor or variable of the backend.
+        name: how the ranks match the operation. Unnamed calls are matched by their order.
+        process_set: the ranks that take part.
+
+    Returns:
+        A numpy array, the same on all ranks.
+
+    Raises:
+        UsageError: an argument is impossible.
+        CollectiveError: the ranks disagree, a rank does not come, or one is gone; see `distrun.allreduce`.
+    """
     return collectives.allgather(array_of(value), name, process_set)
 
 
 def broadcast(
     value: Any, root_rank: int = 0, name: str | None = None, process_set: ProcessSet = global_process_set
 ) -> Array:
-    """The root's value; the others' must have the same shape and dtype."""
+    """Copy the root's value to all ranks.
+
+    Args:
+        value: a number, an array, or a tensor or variable of the backend. All ranks have the same shape and dtype.
+        root_rank: the rank, in the world, whose value it is.
+        name: how the ranks match the operation. Unnamed calls are matched by their order.
+        process_set: the ranks that take part.
+
+    Returns:
+        A numpy array.
+
+    Raises:
+        UsageError: `root_rank` is no rank of the process set.
+        CollectiveError: the ranks disagree, a rank does not come, or one is gone; see `distrun.allreduce`.
+    """
     return collectives.broadcast(array_of(value), root_rank, name, process_set)
 
 
 def reducescatter(
     value: Any, name: str | None = None, op: ReduceOp = Average, process_set: ProcessSet = global_process_set
 ) -> Array:
-    """Reduce over the ranks and keep this rank's rows of dimension 0."""
+    """Reduce a value over the ranks and keep this rank's rows of dimension 0.
+
+    Args:
+        value: a number, an array, or a tensor or variable of the backend.
+        name: how the ranks match the operation. Unnamed calls are matched by their order.
+        op: `Average` or `Sum`.
+        process_set: the ranks that take part.
+
+    Returns:
+        A numpy array.
+
+    Raises:
+        UsageError: an argument is impossible.
+        CollectiveError: the ranks disagree, a rank does not come, or one is gone; see `distrun.allreduce`.
+    """
     return collectives.reducescatter(array_of(value), name, op, process_set=process_set)

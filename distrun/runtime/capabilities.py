@@ -28,7 +28,7 @@ __all__ = [
 
 
 def is_homogeneous() -> bool:
-    """Whether every host has the same number of ranks."""
+    """Return whether every host has the same number of ranks."""
     topology = world.topology()
     return topology.local_size * topology.cross_size == topology.size
 
@@ -47,27 +47,27 @@ def communication_memory() -> dict[str, int]:
 
 
 def mpi_enabled() -> bool:
-    """Whether tensors travel through MPI."""
+    """Return whether tensors travel through MPI."""
     return world.engine().backend.name == "MPI"
 
 
 def mpi_threads_supported() -> bool:
-    """Whether mpi4py may be used beside distrun from several threads: it asks for that itself, so yes."""
+    """Return True: mpi4py, which asks MPI for it, may be used beside distrun from several threads."""
     return True
 
 
 def mpi_built() -> bool:
-    """Whether the `mpi` backend can be chosen: mpi4py is always installed with distrun."""
+    """Return True: the `mpi` backend can be chosen, since mpi4py is always installed with distrun."""
     return True
 
 
 def gloo_enabled() -> bool:
-    """Never: ranks of a host share memory instead."""
+    """Return False: the ranks of a host share memory instead."""
     return False
 
 
 def gloo_built() -> bool:
-    """Never."""
+    """Return False: distrun has no Gloo backend."""
     return False
 
 
@@ -88,20 +88,20 @@ def nccl_built() -> int:
 
 
 def cuda_built() -> bool:
-    """Whether cupy is installed, without which no tensor on a GPU can travel."""
+    """Return whether cupy is installed, without which no tensor on a GPU can travel."""
     return find_spec("cupy") is not None
 
 
 def rocm_built() -> bool:
-    """Never."""
+    """Return False: tensors on AMD GPUs are not supported."""
     return False
 
 
 def ccl_built() -> bool:
-    """Never."""
+    """Return False: distrun has no oneCCL backend."""
     return False
 
 
 def ddl_built() -> bool:
-    """Never."""
+    """Return False: distrun has no DDL backend."""
     return False

@@ -78,10 +78,29 @@ def allreduce(
     process_set: ProcessSet = _World,
     ignore_name_scope: bool = False,
 ) -> Any:
-    """`postscale_factor * op(prescale_factor * tensor)` over the ranks; the same bits on all of them.
+    """Reduce a tensor over the ranks: `postscale_factor * op(prescale_factor * tensor)`. Differentiable.
 
-    `op`: Average (if None), Sum, Min, Max or Product. float16 and bfloat16 are summed in float32; an average of
-    integers is rounded towards zero. Of tf.IndexedSlices (Average or Sum only) everybody's slices are put together."""
+    All ranks get the same bits. float16 and bfloat16 are summed in float32; an average of integers is rounded towards
+    zero.
+
+    Args:
+        tensor: a tensor, variable or array of one shape and dtype on all ranks; or tf.IndexedSlices.
+        average: Horovod's older way of choosing between `Average` and `Sum`; not together with `op`.
+        compression: the form in which tensors travel between hosts; see `Compression`.
+        op: `Average` (if None), `Sum`, `Min`, `Max` or `Product`. Of tf.IndexedSlices `Average` or `Sum`.
+        prescale_factor: multiplies the elements before they are reduced.
+        postscale_factor: multiplies the result.
+        name: how the ranks match the operation. Unnamed calls are matched by their order; in a graph they are named.
+        process_set: the ranks that take part.
+        device_dense, device_sparse, ignore_name_scope: accepted for Horovod's sake.
+
+    Returns:
+        The reduced tensor; of tf.IndexedSlices, the slices of all ranks put together.
+
+    Raises:
+        UsageError: an argument is impossible.
+        CollectiveError: the ranks disagree, a rank does not come, or one is gone; see `distrun.allreduce`.
+    """
     return grouped_allreduce(
         [tensor],
         average,
@@ -108,7 +127,26 @@ def grouped_allreduce(
     ignore_name_scope: bool = False,
     name: str | None = None,
 ) -> list[Any]:
-    """`allreduce` of several tensors, tf.IndexedSlices among them, as one operation per dtype."""
+    """Reduce several tensors, tf.IndexedSlices among them, as one operation per dtype; see `allreduce`.
+
+    Args:
+        tensors: the same list of dtypes and shapes on all ranks; at least one.
+        average: Horovod's older way of choosing between `Average` and `Sum`; not together with `op`.
+        compression: the form in which tensors travel between hosts; see `Compression`.
+        op: `Average` (if None), `Sum`, `Min`, `Max` or `Product`.
+        prescale_factor: multiplies the elements before they are reduced.
+        postscale_factor: multiplies the result.
+        process_set: the ranks that take part.
+        name: how the ranks match the operation. Unnamed calls are matched by their order; in a graph they are named.
+        device_dense, device_sparse, ignore_name_scope: accepted for Horovod's sake.
+
+    Returns:
+        The reduced tensors, in the order of `tensors`.
+
+    Raises:
+        UsageError: an argument is impossible.
+        CollectiveError: the ranks disagree, a rank does not come, or one is gone; see `distrun.allreduce`.
+    """
     collective = _reduction(
         "allreduce", name, reduce_op(average, op), compression, prescale_factor, postscale_factor, process_set
     )
@@ -131,7 +169,21 @@ def grouped_allreduce(
 def allgather(
     tensor: Any, name: str | None = None, ignore_name_scope: bool = False, process_set: ProcessSet = _World
 ) -> tf.Tensor:
-    """The ranks' tensors, one after the other along dimension 0, in which they may differ."""
+    """Concatenate the ranks' tensors along dimension 0, in rank order. Differentiable.
+
+    Args:
+        tensor: of one dtype on all ranks, and of one shape but for the extent of dimension 0.
+        name: how the ranks match the operation. Unnamed calls are matched by their order; in a graph they are named.
+        ignore_name_scope: accepted for Horovod's sake.
+        process_set: the ranks that take part.
+
+    Returns:
+        A tensor, the same on all ranks.
+
+    Raises:
+        UsageError: a 0-dimensional tensor.
+        CollectiveError: the ranks disagree, a rank does not come, or one is gone; see `distrun.allreduce`.
+    """
     return grouped_allgather([tensor], name, process_set=process_set)[0]
 
 
@@ -139,7 +191,21 @@ def allgather(
 def grouped_allgather(
     tensors: Sequence[Any], name: str | None = None, ignore_name_scope: bool = False, process_set: ProcessSet = _World
 ) -> list[tf.Tensor]:
-    """`allgather` of several tensors as one operation per dtype."""
+    """Gather several tensors as one operation per dtype, each for itself as `allgather` does.
+
+    Args:
+        tensors: at least one.
+        name: how the ranks match the operation. Unnamed calls are matched by their order; in a graph they are named.
+        ignore_name_scope: accepted for Horovod's sake.
+        process_set: the ranks that take part.
+
+    Returns:
+        The gathered tensors, in the order of `tensors`.
+
+    Raises:
+        UsageError: an argument is impossible.
+        CollectiveError: the ranks disagree, a rank does not come, or one is gone; see `distrun.allreduce`.
+    """
     return autograd.allgather(tensors, Call("allgather", name or None, process_set=process_set))
 
 
@@ -151,7 +217,22 @@ def broadcast(
     ignore_name_scope: bool = False,
     process_set: ProcessSet = _World,
 ) -> tf.Tensor:
-    """The root's tensor; the others' must have the same shape and dtype."""
+    """Copy the root's tensor to all ranks. Differentiable.
+
+    Args:
+        tensor: on the root what is copied; elsewhere one of the same shape and dtype.
+        root_rank: the rank, in the world, whose tensor it is.
+        name: how the ranks match the operation. Unnamed calls are matched by their order; in a graph they are named.
+        ignore_name_scope: accepted for Horovod's sake.
+        process_set: the ranks that take part.
+
+    Returns:
+        The root's tensor.
+
+    Raises:
+        UsageError: `root_rank` is no rank of the process set.
+        CollectiveError: the ranks disagree, a rank does not come, or one is gone; see `distrun.allreduce`.
+    """
     return autograd.broadcast([tensor], broadcast_call(name or None, root_rank, process_set))[0]
 
 
@@ -159,7 +240,21 @@ def broadcast(
 def broadcast_(
     variables: Sequence[Any], root_rank: int, name: str | None = None, process_set: ProcessSet = _World
 ) -> list[Any]:
-    """Overwrite variables with the root's, in one operation per dtype; returns them."""
+    """Overwrite variables with the root's, in one operation per dtype.
+
+    Args:
+        variables: of TensorFlow or Keras, the same list of dtypes and shapes on all ranks.
+        root_rank: the rank, in the world, whose variables they are.
+        name: how the ranks match the operation. Unnamed calls are matched by their order; in a graph they are named.
+        process_set: the ranks that take part.
+
+    Returns:
+        The variables.
+
+    Raises:
+        UsageError: `root_rank` is no rank of the process set.
+        CollectiveError: the ranks disagree, a rank does not come, or one is gone; see `distrun.allreduce`.
+    """
     variables = list(variables)
     if variables:
         assign_all(variables, call(variables, broadcast_call(name or None, root_rank, process_set)))
@@ -180,10 +275,23 @@ def alltoall(
     ignore_name_scope: bool = False,
     process_set: ProcessSet = _World,
 ) -> Any:
-    """Send `splits[i]` rows of `tensor`, in order, to rank i, and receive what the others send here, in rank order.
+    """Send rows of a tensor to each rank, and receive those that the others send here. Differentiable.
 
-    Without `splits` every rank gets the same number of rows, and the received tensor is returned; with them (a list or
-    an integer tensor), a pair of it and of the int32 tensor of rows received from each rank."""
+    Args:
+        tensor: its rows are sent in order, the first ones to rank 0.
+        splits: the rows to send to each rank, a list or an integer tensor. None: as many to each rank.
+        name: how the ranks match the operation. Unnamed calls are matched by their order; in a graph they are named.
+        ignore_name_scope: accepted for Horovod's sake.
+        process_set: the ranks that take part.
+
+    Returns:
+        The received rows, in the order of the ranks that sent them; with `splits`, a pair of them and of the int32
+        tensor of the rows received from each rank.
+
+    Raises:
+        UsageError: the splits do not fit the rows or the ranks, or a 0-dimensional tensor.
+        CollectiveError: the ranks disagree, a rank does not come, or one is gone; see `distrun.allreduce`.
+    """
     collective = Call("alltoall", name or None, process_set=process_set)
     received, rows = autograd.alltoall(tensor, splits, collective)
     return received if splits is None else (received, rows)
@@ -200,10 +308,26 @@ def reducescatter(
     prescale_factor: float = 1.0,
     postscale_factor: float = 1.0,
 ) -> tf.Tensor:
-    """Reduce over the ranks and keep this rank's rows: an even share of dimension 0, the earlier ranks one more if need
-    be.
+    """Reduce a tensor over the ranks and keep this rank's rows of dimension 0. Differentiable.
 
-    `op`: Average or Sum.
+    Each rank keeps an even share, the earlier ranks one row more where it does not come out even.
+
+    Args:
+        tensor: of one shape and dtype on all ranks, with at least one dimension.
+        device_dense: accepted for Horovod's sake.
+        compression: the form in which tensors travel between hosts; see `Compression`.
+        op: `Average` or `Sum`.
+        name: how the ranks match the operation. Unnamed calls are matched by their order; in a graph they are named.
+        process_set: the ranks that take part.
+        prescale_factor: multiplies the elements before they are reduced.
+        postscale_factor: multiplies the result.
+
+    Returns:
+        This rank's rows.
+
+    Raises:
+        UsageError: an argument is impossible.
+        CollectiveError: the ranks disagree, a rank does not come, or one is gone; see `distrun.allreduce`.
     """
     return grouped_reducescatter(
         [tensor], device_dense, compression, op, process_set, prescale_factor, postscale_factor, name
@@ -221,6 +345,24 @@ def grouped_reducescatter(
     postscale_factor: float = 1.0,
     name: str | None = None,
 ) -> list[tf.Tensor]:
-    """`reducescatter` of several tensors as one operation per dtype."""
+    """Reduce several tensors as one operation per dtype, and keep this rank's rows of each; see `reducescatter`.
+
+    Args:
+        tensors: at least one.
+        device_dense: accepted for Horovod's sake.
+        compression: the form in which tensors travel between hosts; see `Compression`.
+        op: `Average` or `Sum`.
+        process_set: the ranks that take part.
+        prescale_factor: multiplies the elements before they are reduced.
+        postscale_factor: multiplies the result.
+        name: how the ranks match the operation. Unnamed calls are matched by their order; in a graph they are named.
+
+    Returns:
+        This rank's parts, in the order of `tensors`.
+
+    Raises:
+        UsageError: an argument is impossible.
+        CollectiveError: the ranks disagree, a rank does not come, or one is gone; see `distrun.allreduce`.
+    """
     collective = _reduction("reducescatter", name, op, compression, prescale_factor, postscale_factor, process_set)
     return autograd.reducescatter(tensors, collective)

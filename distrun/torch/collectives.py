@@ -83,10 +83,28 @@ def allreduce(
     postscale_factor: float = 1.0,
     process_set: ProcessSet = _World,
 ) -> Tensor:
-    """`postscale_factor * op(prescale_factor * tensor)` over the ranks, as a new tensor; the same bits on all of them.
+    """Reduce a tensor over the ranks: `postscale_factor * op(prescale_factor * tensor)`. Differentiable.
 
-    `op`: Average (if None), Sum, Min, Max or Product. float16 and bfloat16 are summed in float32; an average of
-    integers is rounded towards zero."""
+    All ranks get the same bits. float16 and bfloat16 are summed in float32; an average of integers is rounded towards
+    zero.
+
+    Args:
+        tensor: a tensor on the CPU or on this rank's GPU, of one shape and dtype on all ranks.
+        average: Horovod's older way of choosing between `Average` and `Sum`; not together with `op`.
+        name: how the ranks match the operation. Unnamed calls are matched by their order.
+        compression: the form in which tensors travel between hosts; see `Compression`.
+        op: `Average` (if None), `Sum`, `Min`, `Max` or `Product`.
+        prescale_factor: multiplies the elements before they are reduced.
+        postscale_factor: multiplies the result.
+        process_set: the ranks that take part.
+
+    Returns:
+        A new tensor.
+
+    Raises:
+        UsageError: an argument is impossible.
+        CollectiveError: the ranks disagree, a rank does not come, or one is gone; see `distrun.allreduce`.
+    """
     call = reduction_call("allreduce", name, reduce_op(average, op), prescale_factor, postscale_factor, process_set)
     return _reduce(autograd.Allreduce, [tensor], call, compression)[0]
 
@@ -100,7 +118,11 @@ def allreduce_async(
     postscale_factor: float = 1.0,
     process_set: ProcessSet = _World,
 ) -> Handle:
-    """Start `allreduce`; the handle's result is the reduced copy. `tensor` must not be changed until then."""
+    """Start `allreduce` without waiting for it; takes its arguments.
+
+    Returns:
+        A handle whose result is the reduced copy; `tensor` must not be changed until then.
+    """
     call = reduction_call("allreduce", name, reduce_op(average, op), prescale_factor, postscale_factor, process_set)
     return submit(single(operations.allreduce([tensor], call)))
 
@@ -114,7 +136,11 @@ def allreduce_(
     postscale_factor: float = 1.0,
     process_set: ProcessSet = _World,
 ) -> Tensor:
-    """`allreduce` in place; returns `tensor`."""
+    """Reduce a tensor over the ranks in place; takes the arguments of `allreduce`, and raises what it raises.
+
+    Returns:
+        `tensor`.
+    """
     call = reduction_call("allreduce", name, reduce_op(average, op), prescale_factor, postscale_factor, process_set)
     return run(single(operations.allreduce_in_place([tensor], call))).wait()  # type: ignore[no-any-return]
 
@@ -128,7 +154,11 @@ def allreduce_async_(
     postscale_factor: float = 1.0,
     process_set: ProcessSet = _World,
 ) -> Handle:
-    """Start `allreduce_`; the handle's result is `tensor`, which must not be touched until then."""
+    """Start `allreduce_` without waiting for it; takes its arguments.
+
+    Returns:
+        A handle whose result is `tensor`, which must be neither read nor changed until then.
+    """
     call = reduction_call("allreduce", name, reduce_op(average, op), prescale_factor, postscale_factor, process_set)
     return submit(single(operations.allreduce_in_place([tensor], call)))
 
@@ -143,8 +173,28 @@ def grouped_allreduce(
     postscale_factor: float = 1.0,
     process_set: ProcessSet = _World,
 ) -> list[Tensor]:
-    """`allreduce` of several tensors as one operation per dtype and device: none starts before every rank has submitted
-    it."""
+    """Reduce several tensors as one operation per dtype and device: none starts before every rank has submitted it.
+
+    All ranks get the same bits. float16 and bfloat16 are summed in float32; an average of integers is rounded towards
+    zero.
+
+    Args:
+        tensors: the same list of dtypes and shapes on all ranks; at least one.
+        average: Horovod's older way of choosing between `Average` and `Sum`; not together with `op`.
+        name: how the ranks match the operation. Unnamed calls are matched by their order.
+        compression: the form in which tensors travel between hosts; see `Compression`.
+        op: `Average` (if None), `Sum`, `Min`, `Max` or `Product`.
+        prescale_factor: multiplies the elements before they are reduced.
+        postscale_factor: multiplies the result.
+        process_set: the ranks that take part.
+
+    Returns:
+        The new tensors, in the order of `tensors`.
+
+    Raises:
+        UsageError: an argument is impossible.
+        CollectiveError: the ranks disagree, a rank does not come, or one is gone; see `distrun.allreduce`.
+    """
     call = reduction_call("allreduce", name, reduce_op(average, op), prescale_factor, postscale_factor, process_set)
     return _reduce(autograd.Allreduce, tensors, call, compression)
 
@@ -158,7 +208,11 @@ def grouped_allreduce_async(
     postscale_factor: float = 1.0,
     process_set: ProcessSet = _World,
 ) -> AnyHandle:
-    """Start `grouped_allreduce`; the handle's result is the list of reduced copies."""
+    """Start `grouped_allreduce` without waiting for it; takes its arguments.
+
+    Returns:
+        A handle whose result is the list of reduced copies.
+    """
     call = reduction_call("allreduce", name, reduce_op(average, op), prescale_factor, postscale_factor, process_set)
     return grouped(tensors, call, operations.allreduce, submit)
 
@@ -172,7 +226,12 @@ def grouped_allreduce_(
     postscale_factor: float = 1.0,
     process_set: ProcessSet = _World,
 ) -> list[Tensor]:
-    """`grouped_allreduce` in place; returns the tensors given."""
+    """Reduce several tensors in place as one operation per dtype and device; takes the arguments of
+    `grouped_allreduce`.
+
+    Returns:
+        The tensors given.
+    """
     call = reduction_call("allreduce", name, reduce_op(average, op), prescale_factor, postscale_factor, process_set)
     return grouped(tensors, call, operations.allreduce_in_place, run).wait()
 
@@ -186,7 +245,11 @@ def grouped_allreduce_async_(
     postscale_factor: float = 1.0,
     process_set: ProcessSet = _World,
 ) -> AnyHandle:
-    """Start `grouped_allreduce_`; the handle's result is the list of the tensors given."""
+    """Start `grouped_allreduce_` without waiting for it; takes its arguments.
+
+    Returns:
+        A handle whose result is the list of the tensors given.
+    """
     call = reduction_call("allreduce", name, reduce_op(average, op), prescale_factor, postscale_factor, process_set)
     return grouped(tensors, call, operations.allreduce_in_place, submit)
 
@@ -195,26 +258,60 @@ def grouped_allreduce_async_(
 
 
 def allgather(tensor: Tensor, name: str | None = None, process_set: ProcessSet = _World) -> Tensor:
-    """The ranks' tensors, one after the other along dimension 0, in which they may differ."""
+    """Concatenate the ranks' tensors along dimension 0, in rank order. Differentiable.
+
+    Args:
+        tensor: of one dtype on all ranks, and of one shape but for the extent of dimension 0.
+        name: how the ranks match the operation. Unnamed calls are matched by their order.
+        process_set: the ranks that take part.
+
+    Returns:
+        A new tensor, the same on all ranks.
+
+    Raises:
+        UsageError: a 0-dimensional tensor.
+        CollectiveError: the ranks disagree, a rank does not come, or one is gone; see `distrun.allreduce`.
+    """
     return grouped_allgather([tensor], name, process_set)[0]
 
 
 def allgather_async(tensor: Tensor, name: str | None = None, process_set: ProcessSet = _World) -> Handle:
-    """Start `allgather`; the handle's result is the gathered tensor."""
+    """Start `allgather` without waiting for it; takes its arguments.
+
+    Returns:
+        A handle whose result is the gathered tensor.
+    """
     return submit(single(operations.move_rows([tensor], moving_call("allgather", name, process_set))))
 
 
 def grouped_allgather(
     tensors: Sequence[Tensor], name: str | None = None, process_set: ProcessSet = _World
 ) -> list[Tensor]:
-    """`allgather` of several tensors as one operation per dtype and device."""
+    """Gather several tensors as one operation per dtype and device, each for itself as `allgather` does.
+
+    Args:
+        tensors: at least one.
+        name: how the ranks match the operation. Unnamed calls are matched by their order.
+        process_set: the ranks that take part.
+
+    Returns:
+        The gathered tensors, in the order of `tensors`.
+
+    Raises:
+        UsageError: an argument is impossible.
+        CollectiveError: the ranks disagree, a rank does not come, or one is gone; see `distrun.allreduce`.
+    """
     return list(autograd.apply(autograd.Allgather, moving_call("allgather", name, process_set), *tensors))
 
 
 def grouped_allgather_async(
     tensors: Sequence[Tensor], name: str | None = None, process_set: ProcessSet = _World
 ) -> AnyHandle:
-    """Start `grouped_allgather`; the handle's result is the list of gathered tensors."""
+    """Start `grouped_allgather` without waiting for it; takes its arguments.
+
+    Returns:
+        A handle whose result is the list of gathered tensors.
+    """
     return grouped(tensors, moving_call("allgather", name, process_set), operations.move_rows, submit)
 
 
@@ -222,7 +319,21 @@ def grouped_allgather_async(
 
 
 def broadcast(tensor: Tensor, root_rank: int, name: str | None = None, process_set: ProcessSet = _World) -> Tensor:
-    """A copy of the root's tensor; the others' must have the same shape and dtype."""
+    """Copy the root's tensor to all ranks. Differentiable.
+
+    Args:
+        tensor: on the root what is copied; elsewhere one of the same shape and dtype.
+        root_rank: the rank, in the world, whose tensor it is.
+        name: how the ranks match the operation. Unnamed calls are matched by their order.
+        process_set: the ranks that take part.
+
+    Returns:
+        A new tensor, on the root as well.
+
+    Raises:
+        UsageError: `root_rank` is no rank of the process set.
+        CollectiveError: the ranks disagree, a rank does not come, or one is gone; see `distrun.allreduce`.
+    """
     return autograd.apply(  # type: ignore[no-any-return]
         autograd.Broadcast, broadcast_call(name, root_rank, process_set), tensor
     )
@@ -231,12 +342,20 @@ def broadcast(tensor: Tensor, root_rank: int, name: str | None = None, process_s
 def broadcast_async(
     tensor: Tensor, root_rank: int, name: str | None = None, process_set: ProcessSet = _World
 ) -> Handle:
-    """Start `broadcast`; the handle's result is the copy."""
+    """Start `broadcast` without waiting for it; takes its arguments.
+
+    Returns:
+        A handle whose result is the copy.
+    """
     return submit(single(operations.broadcast(tensor, broadcast_call(name, root_rank, process_set))))
 
 
 def broadcast_(tensor: Tensor, root_rank: int, name: str | None = None, process_set: ProcessSet = _World) -> Tensor:
-    """Overwrite `tensor` with the root's; returns it."""
+    """Overwrite a tensor with the root's; takes the arguments of `broadcast`, and raises what it raises.
+
+    Returns:
+        `tensor`.
+    """
     handle = operations.broadcast(tensor, broadcast_call(name, root_rank, process_set), in_place=True)
     return run(single(handle)).wait()  # type: ignore[no-any-return]
 
@@ -244,7 +363,11 @@ def broadcast_(tensor: Tensor, root_rank: int, name: str | None = None, process_
 def broadcast_async_(
     tensor: Tensor, root_rank: int, name: str | None = None, process_set: ProcessSet = _World
 ) -> Handle:
-    """Start `broadcast_`; the handle's result is `tensor`."""
+    """Start `broadcast_` without waiting for it; takes its arguments.
+
+    Returns:
+        A handle whose result is `tensor`, which must be neither read nor changed until then.
+    """
     return submit(single(operations.broadcast(tensor, broadcast_call(name, root_rank, process_set), in_place=True)))
 
 
@@ -254,10 +377,22 @@ def broadcast_async_(
 def alltoall(
     tensor: Tensor, splits: Any = None, name: str | None = None, process_set: ProcessSet = _World
 ) -> Tensor | tuple[Tensor, Tensor]:
-    """Send `splits[i]` rows of `tensor`, in order, to rank i, and receive what the others send here, in rank order.
+    """Send rows of a tensor to each rank, and receive those that the others send here. Differentiable.
 
-    Without `splits` every rank gets the same number of rows, and the received tensor is returned; with them (a list or
-    an integer tensor), a pair of it and of the int32 tensor of rows received from each rank."""
+    Args:
+        tensor: its rows are sent in order, the first ones to rank 0.
+        splits: the rows to send to each rank, a list or an integer tensor. None: as many to each rank.
+        name: how the ranks match the operation. Unnamed calls are matched by their order.
+        process_set: the ranks that take part.
+
+    Returns:
+        The received rows, in the order of the ranks that sent them; with `splits`, a pair of them and of the int32
+        tensor of the rows received from each rank.
+
+    Raises:
+        UsageError: the splits do not fit the rows or the ranks, or a 0-dimensional tensor.
+        CollectiveError: the ranks disagree, a rank does not come, or one is gone; see `distrun.allreduce`.
+    """
     received, rows = autograd.apply(autograd.Alltoall, moving_call("alltoall", name, process_set), splits, tensor)
     return received if splits is None else (received, rows)
 
@@ -265,7 +400,11 @@ def alltoall(
 def alltoall_async(
     tensor: Tensor, splits: Any = None, name: str | None = None, process_set: ProcessSet = _World
 ) -> Handle:
-    """Start `alltoall`; the handle's result is what `alltoall` returns."""
+    """Start `alltoall` without waiting for it; takes its arguments.
+
+    Returns:
+        A handle whose result is what `alltoall` returns.
+    """
     handle = single(operations.alltoall(tensor, splits, moving_call("alltoall", name, process_set)))
     if splits is not None:
         only = handle.collect
@@ -288,10 +427,25 @@ def reducescatter(
     prescale_factor: float = 1.0,
     postscale_factor: float = 1.0,
 ) -> Tensor:
-    """Reduce over the ranks and keep this rank's rows: an even share of dimension 0, the earlier ranks one more if need
-    be.
+    """Reduce a tensor over the ranks and keep this rank's rows of dimension 0. Differentiable.
 
-    `op`: Average or Sum.
+    Each rank keeps an even share, the earlier ranks one row more where it does not come out even.
+
+    Args:
+        tensor: of one shape and dtype on all ranks, with at least one dimension.
+        name: how the ranks match the operation. Unnamed calls are matched by their order.
+        compression: the form in which tensors travel between hosts; see `Compression`.
+        op: `Average` or `Sum`.
+        process_set: the ranks that take part.
+        prescale_factor: multiplies the elements before they are reduced.
+        postscale_factor: multiplies the result.
+
+    Returns:
+        A new tensor of this rank's rows.
+
+    Raises:
+        UsageError: an argument is impossible.
+        CollectiveError: the ranks disagree, a rank does not come, or one is gone; see `distrun.allreduce`.
     """
     call = reduction_call("reducescatter", name, op, prescale_factor, postscale_factor, process_set)
     return _reduce(autograd.Reducescatter, [tensor], call, compression)[0]
@@ -305,7 +459,11 @@ def reducescatter_async(
     prescale_factor: float = 1.0,
     postscale_factor: float = 1.0,
 ) -> Handle:
-    """Start `reducescatter`; the handle's result is this rank's part."""
+    """Start `reducescatter` without waiting for it; takes its arguments.
+
+    Returns:
+        A handle whose result is this rank's part.
+    """
     call = reduction_call("reducescatter", name, op, prescale_factor, postscale_factor, process_set)
     return submit(single(operations.move_rows([tensor], call)))
 
@@ -319,7 +477,25 @@ def grouped_reducescatter(
     prescale_factor: float = 1.0,
     postscale_factor: float = 1.0,
 ) -> list[Tensor]:
-    """`reducescatter` of several tensors as one operation per dtype and device."""
+    """Reduce several tensors as one operation per dtype and device, and keep this rank's rows of each; see
+    `reducescatter`.
+
+    Args:
+        tensors: at least one.
+        name: how the ranks match the operation. Unnamed calls are matched by their order.
+        compression: the form in which tensors travel between hosts; see `Compression`.
+        op: `Average` or `Sum`.
+        process_set: the ranks that take part.
+        prescale_factor: multiplies the elements before they are reduced.
+        postscale_factor: multiplies the result.
+
+    Returns:
+        This rank's parts, in the order of `tensors`.
+
+    Raises:
+        UsageError: an argument is impossible.
+        CollectiveError: the ranks disagree, a rank does not come, or one is gone; see `distrun.allreduce`.
+    """
     call = reduction_call("reducescatter", name, op, prescale_factor, postscale_factor, process_set)
     return _reduce(autograd.Reducescatter, tensors, call, compression)
 
@@ -332,6 +508,10 @@ def grouped_reducescatter_async(
     prescale_factor: float = 1.0,
     postscale_factor: float = 1.0,
 ) -> AnyHandle:
-    """Start `grouped_reducescatter`; the handle's result is the list of this rank's parts."""
+    """Start `grouped_reducescatter` without waiting for it; takes its arguments.
+
+    Returns:
+        A handle whose result is the list of this rank's parts.
+    """
     call = reduction_call("reducescatter", name, op, prescale_factor, postscale_factor, process_set)
     return grouped(tensors, call, operations.move_rows, submit)

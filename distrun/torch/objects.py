@@ -27,16 +27,39 @@ __all__ = [
 def broadcast_object(
     obj: Any, root_rank: int = 0, name: str | None = None, process_set: ProcessSet = global_process_set
 ) -> Any:
-    """The root's object, pickled there and unpickled here; on the root the object itself. Others may pass None.
+    """Copy the root's object to all ranks. Tensors in it that lie on the root's GPU arrive on this rank's own.
 
-    Tensors in it that lie on the root's GPU arrive on this rank's own.
+    Args:
+        obj: on the root, anything that cloudpickle can pickle; elsewhere it is not looked at.
+        root_rank: the rank, in the world, whose object it is.
+        name: how the ranks match the operation. Unnamed calls are matched by their order.
+        process_set: the ranks that take part.
+
+    Returns:
+        The unpickled copy; on the root, `obj` itself.
+
+    Raises:
+        UsageError: `root_rank` is no rank of the process set.
+        CollectiveError: the ranks disagree, a rank does not come, or one is gone; see `distrun.allreduce`.
     """
     received = objects.broadcast_object(_Parcel(obj), root_rank, name, process_set)
     return obj if isinstance(received, _Parcel) else received
 
 
 def allgather_object(obj: Any, name: str | None = None, process_set: ProcessSet = global_process_set) -> list[Any]:
-    """All ranks' objects, in rank order. Tensors in them that lie on a rank's GPU arrive on this rank's own."""
+    """Collect the ranks' objects. Tensors in them that lie on a rank's GPU arrive on this rank's own.
+
+    Args:
+        obj: anything that cloudpickle can pickle.
+        name: how the ranks match the operation. Unnamed calls are matched by their order.
+        process_set: the ranks that take part.
+
+    Returns:
+        Copies of all ranks' objects, in rank order.
+
+    Raises:
+        CollectiveError: the ranks disagree, a rank does not come, or one is gone; see `distrun.allreduce`.
+    """
     return objects.allgather_object(_Parcel(obj), name, process_set)
 
 

@@ -23,7 +23,9 @@ Parameters = Mapping[str, Any] | Iterable[Tensor] | Iterable[tuple[str, Tensor]]
 def broadcast_parameters(params: Parameters, root_rank: int) -> None:
     """Overwrite tensors with the root's, in place: `broadcast_parameters(model.state_dict(), root_rank=0)`.
 
-    `params` is a state_dict, or gives tensors or pairs of a name and a tensor. What is no tensor is left alone.
+    Args:
+        params: a state_dict, or an iterable of tensors or of pairs of a name and a tensor. What is no tensor is left
+        alone. root_rank: the rank, in the world, whose tensors they are.
 
     Raises:
         MismatchError: the ranks do not have the same names, shapes and dtypes.
