@@ -20,6 +20,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
@@ -188,6 +189,29 @@ def gpu_job(
         return both if fail else done.stdout
 
     return run
+
+
+@pytest.fixture
+def simulated(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ModuleType]:
+    """The simulated GPU in this process: `import cupy` finds it, and this is the module `simulator`.
+
+    At the end `cupy` is gone again, and no violation must be left that the test has not cleared.
+    """
+    monkeypatch.syspath_prepend(SIMULATOR)
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    monkeypatch.setenv("SIMULATED_KERNEL_CACHE", str(tmp_path_factory.getbasetemp() / "kernels"))
+    before = {name: sys.modules.pop(name) for name in list(sys.modules) if name.split(".")[0] == "cupy"}
+    import simulator
+
+    from distrun.runtime.gpu import driver
+
+    simulator.forget()
+    monkeypatch.setattr(driver, "ctypes", simulator.libcuda.patched())
+    yield simulator
+    for name in [name for name in sys.modules if name.split(".")[0] == "cupy"]:
+        del sys.modules[name]
+    sys.modules.update(before)
+    assert simulator.violations(clear=True) == []
 
 
 # The feature matrix ---------------------------------------------------------------------------------------------------

@@ -23,9 +23,11 @@ import psutil
 import pytest
 
 sys.modules["hosts_conftest"] = sys.modules[__name__]  # tests/ has no packages; this is how its files import this one
-_spec = importlib.util.spec_from_file_location("runner_conftest", Path(__file__).parents[1] / "runner" / "conftest.py")
+_spec = importlib.util.spec_from_file_location(
+    "processes_conftest", Path(__file__).parents[1] / "processes" / "conftest.py"
+)
 _runner = importlib.util.module_from_spec(_spec)
-sys.modules["runner_conftest"] = _runner
+sys.modules["processes_conftest"] = _runner
 _spec.loader.exec_module(_runner)
 Distrun, DEADLINE = _runner.Distrun, _runner.DEADLINE
 python = _runner.python

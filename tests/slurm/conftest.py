@@ -29,7 +29,7 @@ if "hosts_conftest" not in sys.modules:  # tests/ has no packages; this is how i
     )
     sys.modules["hosts_conftest"] = importlib.util.module_from_spec(_spec)
     _spec.loader.exec_module(sys.modules["hosts_conftest"])
-_hosts, _runner = sys.modules["hosts_conftest"], sys.modules["runner_conftest"]
+_hosts, _runner = sys.modules["hosts_conftest"], sys.modules["processes_conftest"]
 Network, RemoteHost = _hosts.Network, _hosts.RemoteHost
 Distrun, Stream, DEADLINE = _runner.Distrun, _runner.Stream, _runner.DEADLINE
 python = _runner.python

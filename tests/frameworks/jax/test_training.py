@@ -1,0 +1,85 @@
+"""Training with optax; see programs/training.py for the behaviours."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("optax")
+
+pytestmark = pytest.mark.feature_group("JAX")
+feature = partial(pytest.mark.feature, backend="jax")
+
+EXAMPLE = Path(__file__).parents[3] / "examples" / "jax_digits.py"
+
+
+@feature("DistributedOptimizer of any optax transformation, clipping included")
+@feature("value_and_grad, grad")
+@feature("steps in a lax.scan on the device")
+@feature("gradient accumulation (optax.MultiSteps)")
+@feature("broadcast_parameters of parameters, optimizer states and random keys")
+@feature("models that differ between ranks are told apart by the name of the leaf")
+@pytest.mark.parametrize("size", [2, (1, 1)], ids=str)
+def test_training_equals_one_process_on_the_combined_batches(job, size):
+    job("training", size)
+
+
+@feature("jax.distributed started from the job (initialize)")
+def test_jaxs_own_collectives_work_between_the_ranks_of_a_job(job):
+    assert job("native", 2).count("native") == 2
+
+
+def test_jaxs_own_collectives_work_where_another_launcher_has_started_the_ranks():
+    """Without distrun's launch contract rank 0 finds a port."""
+    program = Path(__file__).parent / "programs" / "native.py"
+    ranks = [
+        subprocess.Popen(
+            [sys.executable, str(program)],
+            env={**os.environ, "JAX_PLATFORMS": "cpu", **_torchrun(rank)},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+        for rank in range(2)
+    ]
+    for rank in ranks:
+        output, _ = rank.communicate(timeout=120)
+        assert rank.returncode == 0, output
+        assert "native" in output
+
+
+def _torchrun(rank: int) -> dict[str, str]:
+    ranks = {
+        "RANK": rank,
+        "LOCAL_RANK": rank,
+        "WORLD_SIZE": 2,
+        "LOCAL_WORLD_SIZE": 2,
+        "GROUP_RANK": 0,
+        "GROUP_WORLD_SIZE": 1,
+    }
+    return {
+        **{name: str(value) for name, value in ranks.items()},
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": "29555",
+        "TORCHELASTIC_RUN_ID": f"native-{os.getpid()}",
+    }
+
+
+@feature("examples/jax_digits.py")
+def test_the_digits_are_learned_and_all_checks_hold():
+    pytest.importorskip("sklearn")
+    done = subprocess.run(
+        [sys.executable, "-m", "distrun.runner", "-np", "2", sys.executable, str(EXAMPLE), "--check"],
+        env={**os.environ, "JAX_PLATFORMS": "cpu", "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        timeout=180,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stdout.count("... ok") == 3
+    assert "FAILED" not in done.stdout

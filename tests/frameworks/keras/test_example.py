@@ -1,0 +1,31 @@
+"""The example that a newcomer reads first does what it says, on every backend."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("sklearn")
+pytestmark = pytest.mark.feature_group("Keras 3")
+
+EXAMPLE = Path(__file__).parents[3] / "examples" / "keras_digits.py"
+
+
+def check(done):
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stdout.count("... ok") == 3
+    assert "FAILED" not in done.stdout
+
+
+@pytest.mark.feature("example")
+def test_the_digits_are_learned_and_all_checks_hold(launch, backend):
+    pytest.importorskip(backend)
+    check(launch(backend, EXAMPLE, "--check", "--epochs", "6"))
+
+
+def test_alone_and_from_a_checkpoint(launch, tmp_path):
+    pytest.importorskip("torch")
+    arguments = ["--check", "--epochs", "6", "--checkpoint", str(tmp_path / "digits.keras")]
+    check(launch("torch", EXAMPLE, *arguments, size=0))
+    assert (tmp_path / "digits.keras").exists()

@@ -1,0 +1,135 @@
+"""The TensorFlow face on two ranks; programs/collectives.py and training.py tell what is checked."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+pytestmark = pytest.mark.feature_group("TensorFlow")
+
+WAYS = ("eager", "tf.function")
+MECHANISMS = ("auto", "numpy_function")
+COLLECTIVES = {
+    "allreduce": [
+        "allreduce_reduces",
+        "inputs_stay_as_they_were",
+        "a_variable_that_was_assigned_a_result_is_its_own",
+    ],
+    "allreduce of tf.IndexedSlices": ["slices_of_everybody_are_put_together"],
+    "allgather": ["allgather_puts_rows_one_after_the_other"],
+    "broadcast": ["broadcast_copies_the_roots_tensor"],
+    "alltoall": ["alltoall_sends_each_rank_its_rows"],
+    "reducescatter": ["reducescatter_keeps_an_even_share_of_rows"],
+    "gradients of collectives": ["gradients_flow_back", "gradients_have_gradients"],
+}
+REFUSALS = ["what_cannot_travel_is_refused_in_a_sentence"]
+GRAPHS = {
+    "collectives in loops and branches": ["loops_and_branches_hold_collectives"],
+    "tf.function traced anew by one rank": [
+        "a_rank_may_trace_anew_by_itself",
+        "a_rank_may_know_shapes_that_another_one_does_not",
+        "functions_are_told_apart",
+    ],
+    "SavedModel with a collective": ["a_stored_function_still_reduces"],
+    "an error for ranks that disagree": ["ranks_that_disagree_get_an_error_and_go_on"],
+    "an error for jit_compile=True": ["xla_is_refused_while_tracing"],
+}
+OTHERS = [
+    "the_mechanism_is_the_one_asked_for",
+    "max_has_no_gradient",
+    "shapes_are_known_while_tracing",
+    "rank_and_size_are_tensors_too",
+    "objects_travel",
+]
+TRAINING = {
+    "DistributedGradientTape": ["ranks_together_get_the_result_of_one_process", "a_wrapped_tape_is_a_tape"],
+    "DistributedGradientTape with embeddings": ["gradients_of_embeddings_stay_sparse_unless_told"],
+    "broadcast_variables": ["variables_start_as_the_roots"],
+    "SyncBatchNormalization": ["batches_are_normalized_together"],
+    "an error for ranks with gradients of different variables": ["gradients_of_different_variables_are_not_mixed_up"],
+}
+TRAINING_IN_GRAPHS = {
+    "a smaller last batch on one rank": ["a_rank_may_have_a_smaller_last_batch"],
+    "tf.compat.v1 optimizers": [
+        "optimizers_of_tensorflow_1_reduce_in_graphs",
+        "optimizers_of_like_networks_are_told_apart_in_a_graph",
+    ],
+    "Keras optimizers in a loop of one's own": ["optimizers_of_keras_reduce_too"],
+    "an error for ranks with different models": ["ranks_with_different_models_are_told_where"],
+    "an error when a rank leaves early": ["a_rank_that_leaves_early_is_missed"],
+}
+OTHER_TRAINING = [
+    "the_ways_of_averaging_agree",
+    "two_models_train_side_by_side",
+    "names_that_count_layers_of_the_process_do_not_matter",
+    "what_is_no_optimizer_or_tape_is_refused",
+]
+
+
+def rows(table: dict[str, list[str]], suffix: str = "") -> list:
+    """A parameter for each row of the feature matrix: the checks that prove it."""
+    return [
+        pytest.param(checks, marks=pytest.mark.feature(f"{feature}{suffix}"), id=feature.replace(" ", "-"))
+        for feature, checks in table.items()
+    ]
+
+
+def in_both_ways(checks: list[str]) -> set[str]:
+    return {f"{check} ({way})" for check in checks for way in WAYS}
+
+
+@pytest.mark.parametrize("mechanism", MECHANISMS)
+class TestCollectives:
+    @pytest.fixture
+    def good(self, checks_of, mechanism):
+        return checks_of("collectives", DISTRUN_TENSORFLOW_OP=mechanism)
+
+    @pytest.mark.parametrize("checks", rows(COLLECTIVES, ", eager and in tf.function"))
+    def test_a_collective_does_what_numpy_does_on_everybodys_arrays(self, good, checks):
+        assert in_both_ways(checks) <= good
+
+    @pytest.mark.parametrize("checks", rows(GRAPHS))
+    def test_a_graph_may_hold_them(self, good, checks):
+        assert set(checks) <= good
+
+    def test_no_check_is_forgotten(self, good):
+        told = [check for checks in COLLECTIVES.values() for check in checks] + REFUSALS
+        assert good == in_both_ways(told) | {check for checks in GRAPHS.values() for check in checks} | set(OTHERS)
+
+
+class TestTraining:
+    @pytest.fixture
+    def good(self, checks_of):
+        return checks_of("training")
+
+    @pytest.mark.parametrize("checks", rows(TRAINING, ", eager and in tf.function"))
+    def test_ranks_train_as_one_process_does(self, good, checks):
+        assert in_both_ways(checks) <= good
+
+    @pytest.mark.parametrize("checks", rows(TRAINING_IN_GRAPHS))
+    def test_they_do_so_in_graphs(self, good, checks):
+        assert set(checks) <= good
+
+    def test_no_check_is_forgotten(self, good):
+        told = in_both_ways([check for checks in TRAINING.values() for check in checks])
+        assert good == told | {check for checks in TRAINING_IN_GRAPHS.values() for check in checks} | set(
+            OTHER_TRAINING
+        )
+
+
+@pytest.mark.feature("the script of 2018: MonitoredTrainingSession and hooks")
+def test_the_script_of_2018_runs_with_only_the_import_changed(run_job, programs, tmp_path):
+    run_job([str(programs / "classic.py")], 2, {"CHECKPOINT_DIR": str(tmp_path)})
+    assert list(tmp_path.glob("model.ckpt-6.*"))
+
+
+@pytest.mark.feature("a training loop of one's own, from start to end")
+def test_the_example_does_what_it_says(run_job, tmp_path):
+    pytest.importorskip("sklearn")
+    script = Path(__file__).parents[3] / "examples" / "tensorflow_tape_digits.py"
+    weights = tmp_path / "digits.weights.h5"
+    shown = run_job([str(script), "--check", "--checkpoint", str(weights)], 2)
+    assert shown.count("... ok") == 3
+    assert "FAILED" not in shown
+    assert weights.exists()

