@@ -1,11 +1,48 @@
-"""What the tests of the runtime share."""
+"""What unit tests keep to: they start no process, import no framework, and leave no descriptor open where they say so."""
 
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Iterator
 
 import pytest
+
+FRAMEWORKS = frozenset({"torch", "tensorflow", "keras", "jax"})
+STARTS = frozenset({"subprocess.Popen", "os.fork", "os.forkpty", "os.posix_spawn", "os.system", "os.exec", "pty.spawn"})
+
+_watches = False  # an audit hook is for ever, and other tests of the same session may start what they like
+_seen: list[str] = []
+
+
+def _audit(event: str, arguments: tuple[object, ...]) -> None:
+    if not _watches:
+        return
+    if event in STARTS:
+        _seen.append(f"{event}{arguments!r:.200}")
+    elif event == "import" and str(arguments[0]).partition(".")[0] in FRAMEWORKS:
+        _seen.append(f"import {arguments[0]}")
+
+
+sys.addaudithook(_audit)
+
+
+@pytest.fixture(autouse=True)
+def _starts_no_process_and_imports_no_framework() -> Iterator[None]:
+    """A test here fails if anything in it did, though the code under test may have caught the error."""
+    global _watches
+    _seen.clear()
+    _watches = True
+    yield
+    _watches = False
+    assert not _seen, f"a unit test starts no process and imports no framework: {_seen}; move it to tests/processes"
+
+
+def pytest_collection_finish(session: pytest.Session) -> None:
+    """Importing the unit tests themselves loads no framework either, where nothing else is collected."""
+    if all("unit" in item.path.parts for item in session.items):
+        loaded = sorted(FRAMEWORKS & set(sys.modules))
+        assert not loaded, f"importing the unit tests has loaded {loaded}"
 
 
 @pytest.fixture

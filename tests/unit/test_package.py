@@ -1,24 +1,13 @@
-"""The package itself: importing it is free, and every public name is where it is said to be."""
+"""Every public name is where it is said to be."""
 
 from __future__ import annotations
 
 import importlib
 import importlib.metadata
-import subprocess
-import sys
 
 import pytest
 
 import distrun
-
-HEAVY = ("numpy", "mpi4py", "cupy", "torch", "tensorflow", "keras", "jax")
-
-
-@pytest.mark.parametrize("module", ["distrun", "distrun.runner.cli", "distrun.runner.agent"])
-def test_importing_it_loads_no_numpy_mpi_or_framework(module):
-    program = f"import sys, {module}; print(*sorted(set(sys.modules) & set({HEAVY!r})))"
-    loaded = subprocess.run([sys.executable, "-Ic", program], capture_output=True, text=True, check=True, timeout=60)
-    assert loaded.stdout == "\n"
 
 
 @pytest.mark.parametrize("name", distrun.__all__)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import json
-import subprocess
 from dataclasses import replace
 from itertools import combinations
 
@@ -160,16 +159,3 @@ ROUTE = Route("b", "10.0.0.7", 2222, "me", timeout=3)
 )
 def test_commands_by_hand(route, options, step, command):
     assert ShellCommands(route, options, "python3", "/some/place").step(step) == command
-
-
-def test_the_words_of_a_command_by_hand_survive_both_shells(tmp_path):
-    there = tmp_path / "it's here"
-    there.mkdir()
-    command = ShellCommands(ROUTE, SshOptions(), "python", str(there)).step("directory")
-    fake = tmp_path / "ssh"
-    fake.write_text('#!/bin/sh\nshift 3\nexec sh -c "$*"\n')
-    fake.chmod(0o755)
-    shown = subprocess.run(
-        command, shell=True, check=True, text=True, capture_output=True, env={"PATH": f"{tmp_path}:/bin"}
-    )
-    assert "it's here" in shown.stdout

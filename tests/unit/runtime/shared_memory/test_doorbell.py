@@ -5,8 +5,6 @@ from __future__ import annotations
 import os
 import platform
 import select
-import subprocess
-import sys
 import threading
 
 import pytest
@@ -88,24 +86,6 @@ def test_sleep_ends_with_a_ring_or_with_the_time(bell):
     bell.force()
     assert sleeper.sleep() == []  # for ever, but for the ring
     assert not rung(bell)
-
-
-def test_sleep_tells_once_which_processes_have_ended(bell):
-    processes = [subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) for _ in range(2)]
-    pidfds = {os.pidfd_open(process.pid): rank for rank, process in enumerate(processes, 5)}
-    sleeper = Sleeper(bell, pidfds)
-    assert sleeper.sleep(0.0) == []
-    processes[1].kill()
-    assert sleeper.sleep(30.0) == [6]
-    assert sleeper.sleep(0.0) == []
-    bell.force()
-    processes[0].kill()
-    processes[0].wait()
-    assert sleeper.sleep(30.0) == [5]
-    for process in processes:
-        process.communicate()
-    for pidfd in pidfds:
-        os.close(pidfd)
 
 
 def test_no_ring_is_lost_between_two_threads(bell):

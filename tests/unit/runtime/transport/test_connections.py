@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import select
-import signal
 import socket
 import struct
-from collections.abc import Iterator
 
 import numpy as np
 import pytest
@@ -305,61 +302,3 @@ def test_sending_to_somebody_who_is_gone_is_a_loss():
     end.it.send(array(10, 1).data)
     end.it.receive(np.zeros(10, np.uint8).data)
     end.wire.close()
-
-
-# Forks ------------------------------------------------------------------------------------------------------------------
-
-
-@pytest.fixture
-def children() -> Iterator[list[int]]:
-    """Processes that do not outlive the test, though their parent did not collect them."""
-    made: list[int] = []
-    yield made
-    for pid in made:
-        os.kill(pid, signal.SIGKILL)
-
-
-@pytest.mark.parametrize("kind", [Channel, Stream])
-def test_a_child_that_outlives_its_killed_parent_does_not_keep_the_connection_open(kind, children):
-    theirs, ours = pair_of_sockets()
-    here, there = os.pipe()
-    middle = os.fork()
-    if middle == 0:  # the rank, which has a child, and is killed
-        ours.close()
-        end = End(kind, theirs)
-        child = os.fork()
-        if child == 0:
-            end.wire.disown()
-            os.write(there, struct.pack("<i", os.getpid()))
-            signal.pause()
-        signal.pause()
-    theirs.close()
-    children.append(struct.unpack("<i", os.read(here, 4))[0])
-    end = End(kind, ours)
-    if kind is Stream:
-        end.it.receive(np.zeros(3, np.uint8).data)
-    end.wire.progress()
-    assert not end.losses
-    os.kill(middle, signal.SIGKILL)
-    os.waitpid(middle, 0)
-    turn_until(lambda: end.losses, end)
-    assert end.losses == ["its connection was closed"]
-    end.wire.close()
-    os.close(here)
-    os.close(there)
-
-
-def test_the_parent_goes_on_while_its_child_has_disowned_the_connections():
-    one, other = both(Channel)
-    child = os.fork()
-    if child == 0:
-        one.wire.disown()
-        os._exit(0)
-    os.waitpid(child, 0)
-    one.it.send(b"hello")
-    turn_until(lambda: other.heard, one, other)
-    other.it.send(b"hello yourself")
-    turn_until(lambda: one.heard, one, other)
-    one.wire.close()
-    other.wire.close()
-    assert one.losses == other.losses == []

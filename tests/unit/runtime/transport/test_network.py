@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import os
 import select
-import signal
 import socket
-import struct
 import time
 
 import numpy as np
@@ -156,32 +153,3 @@ def test_a_stream_that_ends_while_nothing_is_under_way_is_no_suspicion(three):
     assert select.select([two.fd], [], [], DEADLINE)[0]
     two.progress()
     assert two.next_look == float("inf")
-
-
-def test_a_forked_child_says_nothing_and_holds_nothing(three):
-    zero, one, _ = three
-    here, there = os.pipe()
-    parent = os.fork()
-    if parent == 0:
-        zero.disown()
-        three[2].disown()
-        if os.fork() == 0:
-            one.disown()
-            one.announce(FAILED, "no")
-            one.announce(LEFT)
-            os.write(there, struct.pack("<i", os.getpid()))
-            signal.pause()
-        signal.pause()
-    child = struct.unpack("<i", os.read(here, 4))[0]
-    try:
-        one.disown()  # rank 1 is `parent` from now on
-        zero.progress()
-        assert zero.failure is zero.departure is None
-        os.kill(parent, signal.SIGKILL)
-        os.waitpid(parent, 0)
-        turn_until(lambda: zero.failure, zero)
-        assert zero.failure == "rank 1 (process 101 on host host1) is gone: its connection was closed"
-    finally:
-        os.kill(child, signal.SIGKILL)
-        os.close(here)
-        os.close(there)
