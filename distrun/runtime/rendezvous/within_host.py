@@ -24,6 +24,7 @@ from distrun.runtime.shared_memory.segment import new_segment_fd, segment_size
 _HELLO = struct.Struct("<II")  # rank, process id
 _DESCRIPTORS = 4
 _CONTEXT = b"meeting"
+_INTRODUCTION = 5.0  # seconds that rank 0 gives whoever has connected for saying who it is
 
 
 @dataclass(frozen=True)
@@ -140,7 +141,7 @@ def _accept(listener: socket.socket, deadline: _Deadline, missing: list[int], si
 
 
 def _receive_guest(guest: socket.socket, secret: bytes, deadline: _Deadline) -> tuple[int, PeerInfo]:
-    guest.settimeout(min(5.0, deadline.left()))
+    guest.settimeout(min(_INTRODUCTION, deadline.left()))
     _check_same_user(guest)
     converse(guest, server_side(secret, _CONTEXT))
     return _receive(guest)

@@ -14,6 +14,12 @@ from distrun.runner.protocol.handshake import HostError
 KEY = b"k" * 32
 
 
+@pytest.fixture(autouse=True)
+def _briefly(monkeypatch):
+    monkeypatch.setattr(link_benchmark, "_MEASURING", 0.1)
+    monkeypatch.setattr(link_benchmark, "_PROOF", 0.3)
+
+
 @pytest.fixture
 def server():
     made = link_benchmark.BenchmarkServer("127.0.0.1", KEY)

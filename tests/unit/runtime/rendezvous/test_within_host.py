@@ -14,6 +14,7 @@ from collections.abc import Iterator
 import pytest
 
 from distrun.errors import BootstrapError
+from distrun.runtime.rendezvous import within_host
 from distrun.runtime.rendezvous.within_host import PeerInfo, own_peer_info, rendezvous_within_host
 from distrun.runtime.shared_memory.segment import segment_size
 
@@ -109,8 +110,8 @@ def test_who_has_another_key_is_not_let_in_and_the_meeting_goes_on(name):
 
 
 def test_a_host_that_does_not_know_the_key_is_not_believed(name):
-    host = Client(name, KEY[::-1], 0, 2, 1.0)
-    guest = Client(name, KEY, 1, 2, 1.0)
+    host = Client(name, KEY[::-1], 0, 2, 0.5)
+    guest = Client(name, KEY, 1, 2, 0.5)
     for one in (host, guest):
         with pytest.raises(BootstrapError):
             one.end()
@@ -129,8 +130,8 @@ def test_a_stranger_that_talks_nonsense_stops_nobody(name, junk):
     stranger.close()
 
 
-@pytest.mark.slow
-def test_a_stranger_that_says_nothing_stops_nobody(name):
+def test_a_stranger_that_says_nothing_stops_nobody(name, monkeypatch):
+    monkeypatch.setattr(within_host, "_INTRODUCTION", 0.3)
     host = Client(name, KEY, 0, 2)
     stranger = knock(name)
     guest = Client(name, KEY, 1, 2)
@@ -174,7 +175,7 @@ def test_a_guest_tells_in_time_that_there_is_no_host(name):
 
 
 def test_a_guest_tells_in_time_that_others_are_missing(name):
-    host = Client(name, KEY, 0, 3, 1.0)
+    host = Client(name, KEY, 0, 3, 0.6)
     guest = Client(name, KEY, 1, 3, 0.3)
     with pytest.raises(BootstrapError, match=r"met .*rank 0, but some rank of this host did not come within 0.3 s"):
         guest.end()
