@@ -58,8 +58,9 @@ def shard(
 
     Raises:
         UsageError: fewer samples than ranks; arrays of different lengths; an impossible argument; an unknown kind of
-        data. MismatchError: the ranks gave data of different lengths, or other arguments. NotInitializedError: before
-        `init()`.
+            data.
+        MismatchError: the ranks gave data of different lengths, or other arguments.
+        NotInitializedError: before `init()`.
     """
     division = Division(world.rank(), world.size(), batch_size, shuffle, seed, drop_remainder)
     kind = _kind(data)

@@ -81,10 +81,13 @@ def allreduce(
 
     Args:
         tree: an array, or a pytree of arrays, of one structure on all ranks, with the same shapes and dtypes. None
-        stays None. op: `Average`, `Sum`, `Min`, `Max` or `Product`. name: how the ranks match the operation. Unnamed
-        calls are matched by their order. compression: the form in which tensors travel between hosts; see
-        `Compression`. prescale_factor: multiplies the elements before they are reduced. postscale_factor: multiplies
-        the result. process_set: the ranks that take part.
+            stays None.
+        op: `Average`, `Sum`, `Min`, `Max` or `Product`.
+        name: how the ranks match the operation. Unnamed calls are matched by their order.
+        compression: the form in which tensors travel between hosts; see `Compression`.
+        prescale_factor: multiplies the elements before they are reduced.
+        postscale_factor: multiplies the result.
+        process_set: the ranks that take part.
 
     Returns:
         The tree with new arrays.
@@ -102,8 +105,10 @@ def broadcast(tree: Any, root_rank: int = 0, *, name: str | None = None, process
 
     Args:
         tree: an array, or a pytree of arrays, of one structure on all ranks, with the same shapes and dtypes. None
-        stays None. root_rank: the rank, in the world, whose arrays they are. name: how the ranks match the operation.
-        Unnamed calls are matched by their order. process_set: the ranks that take part.
+            stays None.
+        root_rank: the rank, in the world, whose arrays they are.
+        name: how the ranks match the operation. Unnamed calls are matched by their order.
+        process_set: the ranks that take part.
 
     Returns:
         The tree with the root's arrays.
@@ -154,10 +159,13 @@ def reducescatter(
 
     Args:
         tree: an array, or a pytree of arrays, of one structure on all ranks, with the same shapes and dtypes. None
-        stays None. op: `Average` or `Sum`. name: how the ranks match the operation. Unnamed calls are matched by their
-        order. compression: the form in which tensors travel between hosts; see `Compression`. prescale_factor:
-        multiplies the elements before they are reduced. postscale_factor: multiplies the result. process_set: the ranks
-        that take part.
+            stays None.
+        op: `Average` or `Sum`.
+        name: how the ranks match the operation. Unnamed calls are matched by their order.
+        compression: the form in which tensors travel between hosts; see `Compression`.
+        prescale_factor: multiplies the elements before they are reduced.
+        postscale_factor: multiplies the result.
+        process_set: the ranks that take part.
 
     Returns:
         The tree with this rank's rows.
@@ -175,8 +183,10 @@ def alltoall(tree: Any, splits: Any = None, *, name: str | None = None, process_
 
     Args:
         tree: an array, or a pytree of arrays, of one structure on all ranks, with the same shapes and dtypes. None
-        stays None. splits: the rows to send to each rank, for a single array outside `jit`, `grad` and `vmap`. None: as
-        many to each rank. name: how the ranks match the operation. Unnamed calls are matched by their order.
+            stays None.
+        splits: the rows to send to each rank, for a single array outside `jit`, `grad` and `vmap`. None: as many to
+            each rank.
+        name: how the ranks match the operation. Unnamed calls are matched by their order.
         process_set: the ranks that take part.
 
     Returns:

@@ -43,15 +43,17 @@ def DistributedOptimizer(  # noqa: N802 - Horovod's name
     Args:
         optimizer: a Keras optimizer of any class. It stays the same object with its state; its class becomes a subclass
             of its class. What is saved is the plain optimizer, and loads without distrun; see `load_model`.
-        name: a new name for the optimizer. compression: what travels between hosts; see `distrun.graphs.compression`.
-        sparse_as_dense: reduce sparse gradients (TensorFlow's embeddings) as dense ones. gradient_predivide_factor: f
-        divides gradients by f before they are summed and by size / f after (Average only). op: Average or Sum.
+        name: a new name for the optimizer.
+        compression: what travels between hosts; see `distrun.graphs.compression`.
+        sparse_as_dense: reduce sparse gradients (TensorFlow's embeddings) as dense ones.
+        gradient_predivide_factor: f divides gradients by f before they are summed and by size / f after (Average only).
+        op: Average or Sum.
         backward_passes_per_step: update after every so many steps; sets `gradient_accumulation_steps`, which an
-        optimizer that
-            has no state yet can have.
+            optimizer that has no state yet can have.
         average_aggregated_gradients: average the gradients of these steps, as Keras by itself does, instead of adding
-        them up. device_dense, device_sparse, num_groups, groups: accepted for Horovod's sake; small gradients are fused
-        in any case.
+            them up.
+        device_dense, device_sparse, num_groups, groups: accepted for Horovod's sake; small gradients are fused in any
+            case.
 
     Raises:
         UsageError: an argument cannot be; the optimizer is wrapped already.

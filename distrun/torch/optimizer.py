@@ -54,15 +54,14 @@ def DistributedOptimizer(  # noqa: N802 - Horovod's name
         optimizer: of any class. It stays the same object, with its state, its schedulers and its hooks; its class
             becomes a subclass of its class.
         named_parameters: such as `model.named_parameters()`: names for error messages. Must name every parameter.
-        compression: see `distrun.torch.compression`. backward_passes_per_step: gradients are added up locally and
-        reduced at the end of every so many backward passes.
-            `step()` reduces what is left over. See also `no_sync`.
+        compression: see `distrun.torch.compression`.
+        backward_passes_per_step: gradients are added up locally and reduced at the end of every so many backward
+            passes. `step()` reduces what is left over. See also `no_sync`.
         op: Average, Sum, Min, Max or Product. Ranks without a gradient for a parameter count as zero.
         gradient_predivide_factor: f divides gradients by f before they are summed and by size / f after (Average only).
         num_groups, groups: which gradients travel together: a number of equal groups, or lists of parameters. What is
-        in no
-            list is bucketed as usual. Without them, buckets of `DISTRUN_BUCKET_BYTES` (25 MiB), in order of arrival;
-            the first one of `DISTRUN_FIRST_BUCKET_BYTES` (1 MiB), so that communication starts early.
+            in no list is bucketed as usual. Without them, buckets of `DISTRUN_BUCKET_BYTES` (25 MiB), in order of
+            arrival; the first one of `DISTRUN_FIRST_BUCKET_BYTES` (1 MiB), so that communication starts early.
         sparse_as_dense: reduce sparse gradients as dense ones. Otherwise their indices and values are gathered.
 
     Parameters may be on the CPU or on this rank's GPU, or some here and some there. On the GPU the host waits for

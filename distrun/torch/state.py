@@ -25,7 +25,8 @@ def broadcast_parameters(params: Parameters, root_rank: int) -> None:
 
     Args:
         params: a state_dict, or an iterable of tensors or of pairs of a name and a tensor. What is no tensor is left
-        alone. root_rank: the rank, in the world, whose tensors they are.
+            alone.
+        root_rank: the rank, in the world, whose tensors they are.
 
     Raises:
         MismatchError: the ranks do not have the same names, shapes and dtypes.

@@ -41,7 +41,8 @@ def call(arrays: Sequence[Any], collective: Call) -> list[Any]:
 
     Raises:
         CollectiveError: see `Handle.wait`; from inside a program it comes as JAX's own error, with this one's name and
-        text. UsageError: the arrays or the arguments do not fit the collective.
+            text.
+        UsageError: the arrays or the arguments do not fit the collective.
     """
     if not is_traced(arrays):
         return on_the_spot(perform, arrays, collective)

@@ -196,9 +196,11 @@ def start_group(
     """Start one operation for each kind among the tensors, all of which are one to the caller.
 
     Args:
-        tensors: at least one. kinds: each tensor's dtype and device, in a form whose text is the same on all ranks: it
-        becomes part of the name. call: the call of the whole group. start: starts the operation of tensors of one kind;
-        its result is a list.
+        tensors: at least one.
+        kinds: each tensor's dtype and device, in a form whose text is the same on all ranks: it becomes part of the
+            name.
+        call: the call of the whole group.
+        start: starts the operation of tensors of one kind; its result is a list.
     """
     if len(set(kinds)) == 1:
         return start(tensors, call)

@@ -161,8 +161,10 @@ def broadcast(
 
     Args:
         tensor: on the root what is copied; elsewhere an array of the same shape and dtype, whose elements do not
-        matter. root_rank: the rank, in the world, whose tensor it is. name: how the ranks match the operation. Unnamed
-        calls are matched by their order. process_set: the ranks that take part.
+            matter.
+        root_rank: the rank, in the world, whose tensor it is.
+        name: how the ranks match the operation. Unnamed calls are matched by their order.
+        process_set: the ranks that take part.
 
     Returns:
         A new array, on the root as well.
