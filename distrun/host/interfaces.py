@@ -73,7 +73,7 @@ def matching(interfaces: Sequence[Interface], network: str, owner: str) -> list[
     Args:
         interfaces: the interfaces there are; where there are none at all, nothing is wrong with `network`.
         network: names of interfaces, subnets and addresses, by commas: `eth1`, `10.0.0.0/8`, `eth1,fd00::/8`; empty
-        allows all.
+            allows all.
         owner: whose they are, for the error: `host 'alpha'`.
 
     Raises:

@@ -160,8 +160,7 @@ class LocalGroup:
             until: a time of our clock.
             timeouts: other ones than the job's.
             is_undecided: rank 0's decision is waited for. A peer that has left may have had it already, while ours is
-            under
-                way; so for a moment only rank 0's own leaving counts.
+                under way; so for a moment only rank 0's own leaving counts.
 
         Raises:
             JobAbortedError: a peer ended, left or failed, and `ready()` is still false.

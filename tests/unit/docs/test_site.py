@@ -48,16 +48,25 @@ def test_code_and_links_elsewhere_stay_as_they_are(text):
 
 
 @pytest.fixture
-def package(monkeypatch):
+def package(monkeypatch, tmp_path):
     """Makes the package `distrun.face` out of source text."""
 
     def visit(source):
-        module = griffe.visit("face", Path("face.py"), source)
+        path = tmp_path / "face.py"
+        path.write_text(source)
+        module = griffe.visit("face", path, source)
         monkeypatch.setattr(reference, "module", lambda path: module)
         reference.public_names.cache_clear()
 
     yield visit
     reference.public_names.cache_clear()
+
+
+def test_public_are_names_in_all_and_imports_as_themselves(package):
+    package("__all__ = ['one']\n")
+    assert reference.public_names("distrun.face") == ["one"]
+    package("from a import b, c as c, d as _d\nif TYPE_CHECKING:\n    from e import f as f\n")
+    assert reference.public_names("distrun.face") == ["c", "f"]
 
 
 def test_a_public_name_without_a_docstring_is_reported(package):
@@ -74,7 +83,7 @@ def test_a_public_name_that_is_made_at_run_time_is_reported(package):
 
 def test_a_package_without_public_names_is_reported(package):
     package("def told():\n    '''A docstring.'''\n")
-    assert reference.complaints("distrun.face", []) == ["distrun.face has no public names: give it `__all__`"]
+    assert reference.complaints("distrun.face", []) == ["distrun.face has no public names: import them as `x as x`"]
 
 
 @pytest.mark.parametrize("name", ["distrun", "distrun doctor"])
