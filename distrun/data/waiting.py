@@ -7,19 +7,15 @@ without waiting for it does not count as work; a loop that looks at its loss wai
 from __future__ import annotations
 
 import logging
-import os
 import time
 from collections.abc import Callable, Iterable, Iterator
 from typing import TypeVar
 
-from distrun.errors import UsageError
-from distrun.runtime import world
+from distrun.runtime import settings, world
+from distrun.runtime.settings import INPUT_WAIT
 
 log = logging.getLogger("distrun")
 
-LIMIT = "DISTRUN_INPUT_WAIT"
-"""The variable with the share of its time that a rank may wait for input; 0: do not look."""
-DEFAULT_LIMIT = 0.2
 FIRST_LOOK = 20
 """Steps of an epoch after which to look for the first time; each next time is after twice as many. A look concerns the
 steps since the one before: what happens once, like compiling a function, does not hide or feign anything for long."""
@@ -52,7 +48,7 @@ class Judge:
         return (
             f"rank {self._rank} waited {waited / total:.0%} of its time for input ({1e3 * waited / steps:.1f} of "
             f"{1e3 * total / steps:.1f} ms per step over {steps} steps; limit {self._limit:.0%}): load batches ahead, "
-            f"as with prefetch() in tf.data and num_workers in a DataLoader, or set {LIMIT} to another share"
+            f"as with prefetch() in tf.data and num_workers in a DataLoader, or set {INPUT_WAIT} to another share"
         )
 
 
@@ -130,13 +126,7 @@ def new_judge() -> Judge | None:
     Raises:
         UsageError: DISTRUN_INPUT_WAIT is not a share.
     """
-    text = os.environ.get(LIMIT) or str(DEFAULT_LIMIT)
-    try:
-        limit = float(text)
-    except ValueError:
-        limit = -1.0
-    if not 0 <= limit < 1:
-        raise UsageError(f"{LIMIT}={text!r} is not a share from 0 (off) to below 1: unset it or correct it")
+    limit = settings.current().input_wait
     return Judge(world.rank(), limit) if limit else None
 
 

@@ -12,7 +12,7 @@ import jax
 from distrun.graphs.jax import mechanism
 from distrun.host.endpoints import format_endpoint, free_port
 from distrun.host.interfaces import matching, own_interfaces, reachable
-from distrun.runtime import contract, world
+from distrun.runtime import settings, world
 from distrun.runtime.collectives import objects
 from distrun.runtime.contract import LaunchContract
 from distrun.runtime.devices.cuda import Cuda
@@ -104,7 +104,7 @@ def _address() -> str:
     """The address at which other hosts reach this one."""
     if world.local_size() == world.size():
         return "127.0.0.1"
-    network = os.environ.get(contract.NETWORK)
+    network = settings.current().network
     present = own_interfaces()
     candidates = matching(present, network, "this host") if network else reachable(present)
     return candidates[0].address if candidates else socket.gethostname()

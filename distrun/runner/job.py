@@ -137,9 +137,8 @@ class Job:
 
     def _start(self) -> None:
         self._printer.start()
-        if self._options.notes:
-            for note in self._plan.notes:
-                self._printer.say(f"distrun: {note}")
+        for text in (*self._plan.warnings, *(self._plan.notes if self._options.notes else ())):
+            self._printer.say(f"distrun: {text}")
         # Children of this process that are not below its local agent must not be ended with the job.
         has_others = self._is_embedded or self._plan.launcher == "srun"
         marker = f"DISTRUN_JOB={self._plan.job}" if has_others else None

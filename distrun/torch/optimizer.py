@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copyreg
 import itertools
-import os
 import types
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -19,15 +18,12 @@ from distrun.errors import UsageError
 from distrun.runtime.collectives.gradient_settings import check_passes
 from distrun.runtime.operations.reduction import Average, ReduceOp
 from distrun.runtime.process_set import ProcessSet, global_process_set
-from distrun.tensor_fusion.buckets import DEFAULT_THRESHOLD, FIRST_THRESHOLD
+from distrun.runtime.settings import current
 from distrun.torch.compression import Compression, Compressor, wire_type
 from distrun.torch.parameters import numbered
 from distrun.torch.planning import Settings
 from distrun.torch.reducer import GradientReducer
 from distrun.torch.tensors import dtype_name
-
-BUCKET_BYTES = "DISTRUN_BUCKET_BYTES"  # bytes from which a bucket of gradients is full
-FIRST_BUCKET_BYTES = "DISTRUN_FIRST_BUCKET_BYTES"  # the same for the first one of each dtype
 
 _numbers = itertools.count()  # optimizers are told apart by the order in which they were wrapped, the same on all ranks
 
@@ -85,7 +81,7 @@ def DistributedOptimizer(  # noqa: N802 - Horovod's name
     _check_optimizer(optimizer)
     if num_groups and groups is None:
         groups = num_groups
-    threshold, first = _bytes(BUCKET_BYTES, DEFAULT_THRESHOLD), _bytes(FIRST_BUCKET_BYTES, FIRST_THRESHOLD)
+    chosen = current()
     settings = Settings(
         op,
         gradient_predivide_factor,
@@ -94,8 +90,8 @@ def DistributedOptimizer(  # noqa: N802 - Horovod's name
         process_set,
         None if wire_type(compression) is not None else compression,
         groups or 0,
-        threshold,
-        first,
+        chosen.bucket_bytes,
+        chosen.first_bucket_bytes,
     )
     _check_groups(settings.groups)
     check_passes(backward_passes_per_step)
@@ -134,13 +130,6 @@ def _check_groups(groups: object) -> None:
         if not isinstance(tensor, Tensor) or id(tensor) in seen:
             raise UsageError("groups must list parameters, each at most once")
         seen.add(id(tensor))
-
-
-def _bytes(variable: str, default: int) -> int:
-    text = os.environ.get(variable, "")
-    if text and not text.isdecimal():
-        raise UsageError(f"{variable}={text!r} is no number of bytes: unset it or correct it")
-    return int(text) if text else default
 
 
 def _names(

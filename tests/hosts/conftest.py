@@ -163,12 +163,12 @@ def _missing() -> str | None:
     if os.geteuid() != 0:
         return "hosts of namespaces need root"
     missing = [package for tool, package in _PACKAGES.items() if shutil.which(tool, path=_PATH) is None]
-    if missing and (os.environ.get("DISTRUN_TEST_APT") == "1" or os.environ.get("CI")):
+    if missing and (os.environ.get("TEST_APT") == "1" or os.environ.get("CI")):
         subprocess.run(["apt-get", "update", "-qq"], check=False)
         subprocess.run(["apt-get", "install", "-y", "-qq", *missing], check=False)
         missing = [package for tool, package in _PACKAGES.items() if shutil.which(tool, path=_PATH) is None]
     if missing:
-        return f"{', '.join(missing)} are not installed; DISTRUN_TEST_APT=1 installs them"
+        return f"{', '.join(missing)} are not installed; TEST_APT=1 installs them"
     return None
 
 

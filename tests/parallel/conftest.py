@@ -19,7 +19,7 @@ import pytest
 
 DEADLINE = 60.0  # seconds; far more than anything takes, so that a busy machine fails no test
 PROGRAMS = Path(__file__).parent / "programs"
-MARK = "DISTRUN_TEST"  # an environment variable by which the processes of a test are found
+MARK = "TEST_OF_DISTRUN"  # an environment variable by which the processes of a test are found
 
 
 # Jobs that somebody else launches ---------------------------------------------------------------------------------------

@@ -72,7 +72,7 @@ class Distrun:
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             preexec_fn=before_exec,
-            env={**os.environ, "TMPDIR": str(tmp), "DISTRUN_TEST": self._marker, **environ},
+            env={**os.environ, "TMPDIR": str(tmp), "TEST_OF_DISTRUN": self._marker, **environ},
         )
         assert self.process.stdout is not None
         assert self.process.stderr is not None
@@ -95,7 +95,10 @@ class Distrun:
         found = []
         for process in psutil.process_iter():
             try:
-                if process.environ().get("DISTRUN_TEST") == self._marker and process.status() != psutil.STATUS_ZOMBIE:
+                if (
+                    process.environ().get("TEST_OF_DISTRUN") == self._marker
+                    and process.status() != psutil.STATUS_ZOMBIE
+                ):
                     found.append(process)
             except psutil.Error:
                 continue

@@ -148,14 +148,21 @@ def prepared(*, ssh=None, environ=None, **request):
 
 
 def test_no_value_and_nothing_of_our_contract_is_on_the_command_line_or_in_the_environment(fake_mpirun):
-    environ = {"DISTRUN_KEY": "5ec4e7", "RANK": "3", "DISTRUN_CACHE": "1", "PYTHONPATH": "/p"}
+    environ = {"DISTRUN_KEY": "5ec4e7", "RANK": "3", "DISTRUN_CACHE_CAPACITY": "1", "PYTHONPATH": "/p"}
     made = prepared(
         environ=environ, hosts=(Host("a", 2),), exports=("TOKEN=hidden",), stall_timeout=7.0, share_gpus=True
     )
     (agent,) = made.agents
     assert "hidden" not in " ".join(agent.command)
     exported = {agent.command[index + 1] for index, word in enumerate(agent.command) if word == "-x"}
-    assert {"TOKEN", "DISTRUN_STALL_TIMEOUT", "DISTRUN_CACHE", "DISTRUN_SHARE_GPUS", "PYTHONPATH", "PATH"} <= exported
+    assert {
+        "TOKEN",
+        "DISTRUN_STALL_TIMEOUT",
+        "DISTRUN_CACHE_CAPACITY",
+        "DISTRUN_SHARE_GPUS",
+        "PYTHONPATH",
+        "PATH",
+    } <= exported
     assert agent.environ["TOKEN"] == "hidden"
     assert {"DISTRUN_KEY", "RANK", "DISTRUN_JOB"}.isdisjoint({*agent.environ, *agent.ranks[0].environ, *exported})
 
@@ -236,7 +243,7 @@ REPORT = (
 def test_ranks_are_mpiruns(mpirun, python, tmp_path):
     job = mpirun("-np", "2", "--wdir", str(tmp_path), "--no-tag-output", *python(REPORT))
     assert job.wait() == 0, job.stderr.data
-    assert sorted(job.stdout.data.decode().splitlines()) == [f"{rank} 2 ['DISTRUN_TEST'] {tmp_path}" for rank in (0, 1)]
+    assert sorted(job.stdout.data.decode().splitlines()) == [f"{rank} 2 [] {tmp_path}" for rank in (0, 1)]
     job.assert_gone()
 
 

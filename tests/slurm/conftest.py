@@ -253,12 +253,12 @@ def _free_number() -> int:
 def _missing() -> str | None:
     """Return why there can be no Slurm here, or None."""
     missing = [package for tool, package in _PACKAGES.items() if shutil.which(tool, path=_PATH) is None]
-    if missing and (os.environ.get("DISTRUN_TEST_APT") == "1" or os.environ.get("CI")):
+    if missing and (os.environ.get("TEST_APT") == "1" or os.environ.get("CI")):
         subprocess.run(["apt-get", "update", "-qq"], check=False)
         subprocess.run(["apt-get", "install", "-y", "-qq", "--no-install-recommends", *missing], check=False)
         missing = [package for tool, package in _PACKAGES.items() if shutil.which(tool, path=_PATH) is None]
     if missing:
-        return f"{', '.join(missing)} are not installed; DISTRUN_TEST_APT=1 installs them"
+        return f"{', '.join(missing)} are not installed; TEST_APT=1 installs them"
     return None
 
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import atexit
 import logging
-import os
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
@@ -25,10 +24,9 @@ from distrun.graphs.jax import callback
 from distrun.graphs.jax.arrays import perform, perform_evenly
 from distrun.graphs.jax.derivatives import Perform
 from distrun.graphs.jax.shapes import PROBE
-from distrun.runtime import world
+from distrun.runtime import settings, world
 from distrun.runtime.collectives.call import Call
-
-CHOICE = "DISTRUN_JAX_CALL"
+from distrun.runtime.settings import JAX_CALL
 
 _log = logging.getLogger("distrun")
 
@@ -94,9 +92,7 @@ def placed(result: Any, like: Any) -> Any:
 def _mechanism() -> Perform:
     """The way into programs. Found when first needed: to try it is to start JAX, which is the user's to set up
     before."""
-    choice = os.environ.get(CHOICE) or "auto"
-    if choice not in ("auto", "ffi", "io_callback"):
-        raise UsageError(f"{CHOICE}={choice!r} is no way to call out of a program of JAX: use auto, ffi or io_callback")
+    choice = settings.current().jax_call
     atexit.register(finish)  # before world.shutdown, which was registered before
     if choice == "io_callback" or (choice == "auto" and jax.default_backend() != "cpu"):
         return callback.call
@@ -105,12 +101,12 @@ def _mechanism() -> Perform:
     except Exception as error:  # whatever JAX has changed
         if choice == "ffi":
             raise UsageError(
-                f"{CHOICE}=ffi does not work with jax {jax.__version__} ({error}): unset it or use io_callback"
+                f"{JAX_CALL}=ffi does not work with jax {jax.__version__} ({error}): unset it or use io_callback"
             ) from error
         _log.warning(
             "collectives in programs of jax %s go the slower way, by io_callback (%s: %s); %s=io_callback silences "
             "this",
-            *(jax.__version__, type(error).__name__, error, CHOICE),
+            *(jax.__version__, type(error).__name__, error, JAX_CALL),
         )
         return callback.call
 

@@ -10,7 +10,6 @@ choose."""
 from __future__ import annotations
 
 import logging
-import os
 from collections.abc import Sequence
 from typing import Protocol
 
@@ -18,10 +17,9 @@ import tensorflow as tf
 
 from distrun.errors import UsageError
 from distrun.graphs.tensorflow import kernel, numpy_function
+from distrun.runtime import settings
 from distrun.runtime.collectives.call import Call
-
-VARIABLE = "DISTRUN_TENSORFLOW_OP"
-CHOICES = ("auto", "kernel", "numpy_function")
+from distrun.runtime.settings import TENSORFLOW_OP
 
 
 class Mechanism(Protocol):
@@ -48,7 +46,7 @@ LARGE = 1 << 20
 def reduce(tensors: Sequence[tf.Tensor], collective: Call) -> list[tf.Tensor]:
     """Put an allreduce or a broadcast into the graph."""
     way = mechanism()
-    if way is kernel and _choice() == "auto" and collective.kind == "allreduce" and _nbytes(tensors) >= LARGE:
+    if way is kernel and _is_free and collective.kind == "allreduce" and _nbytes(tensors) >= LARGE:
         way = numpy_function
     return way.reduce(tensors, collective)
 
@@ -65,9 +63,10 @@ def _nbytes(tensors: Sequence[tf.Tensor]) -> int:
 
 def mechanism() -> Mechanism:
     """The way that works here."""
-    global _mechanism, _is_tried
+    global _mechanism, _is_tried, _is_free
     if not _is_tried:
         _is_tried = True
+        _is_free = _choice() == "auto"
         if _mechanism is kernel:
             try:
                 _try_kernel()
@@ -77,10 +76,7 @@ def mechanism() -> Mechanism:
 
 
 def _choice() -> str:
-    choice = os.environ.get(VARIABLE) or "auto"
-    if choice not in CHOICES:
-        raise UsageError(f"{VARIABLE}={choice!r} is not one of {', '.join(CHOICES)}: correct or unset it")
-    return choice
+    return settings.current().tensorflow_op
 
 
 def _registered() -> Mechanism:
@@ -111,17 +107,18 @@ def _other_than_kernel(error: Exception) -> Mechanism:
     told = f"{type(error).__name__}: {error}"
     if _choice() == "kernel":
         raise UsageError(
-            f"{VARIABLE}=kernel does not work with TensorFlow {tf.__version__} ({told}): use auto or numpy_function"
+            f"{TENSORFLOW_OP}=kernel does not work with TensorFlow {tf.__version__} ({told}): use auto or numpy_function"
         ) from error
     logging.getLogger("distrun").warning(
         "TensorFlow %s does not take distrun's operation (%s), so collectives in graphs go through "
         "tf.numpy_function, which is a little slower; %s=numpy_function silences this",
         tf.__version__,
         told,
-        VARIABLE,
+        TENSORFLOW_OP,
     )
     return numpy_function
 
 
 _mechanism: Mechanism = _registered()
 _is_tried = False
+_is_free = False  # whether the user leaves the choice to us

@@ -20,7 +20,7 @@ from distrun.runner.planning.plan import AgentPlan, LaunchPlan, LaunchRequest
 from distrun.runner.planning.prepare import prepare
 from distrun.runner.planning.ssh_config import SshOptions
 from distrun.runner.system.fan_out import call_for_each
-from distrun.runtime.contract import NETWORK
+from distrun.runtime.settings import current
 
 
 def run(
@@ -46,7 +46,7 @@ def run(
     Raises:
         UsageError: the request cannot be understood.
     """
-    network = os.environ.get(NETWORK, "") if network is None else network
+    network = current().network if network is None else network
     if network:
         parse_network(network)
     wdir = os.path.abspath(wdir or os.getcwd())

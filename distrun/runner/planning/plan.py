@@ -20,7 +20,8 @@ from distrun.runner.planning.environ import (
 )
 from distrun.runner.planning.hosts import Host
 from distrun.runner.planning.ssh_config import Route
-from distrun.runtime.contract import NETWORK, STALL_TIMEOUT, STALL_WARNING, START_TIMEOUT, WIRE_DTYPE, LaunchContract
+from distrun.runtime.contract import LaunchContract
+from distrun.runtime.settings import NETWORK, STALL_TIMEOUT, STALL_WARNING, START_TIMEOUT, WIRE_DTYPE
 
 _HIDDEN = ("DISTRUN_KEY",)
 
@@ -136,6 +137,8 @@ class LaunchPlan:
     """The routes to the hosts that are not this machine."""
     notes: tuple[str, ...] = ()
     """Decisions of the launcher that the user should know, a sentence each."""
+    warnings: tuple[str, ...] = ()
+    """Likely mistakes of the user, a sentence each."""
     network: str = ""
     """The interfaces and subnets that ranks of different hosts may use, by commas; empty = all."""
     servers: frozenset[int] = frozenset()
@@ -231,7 +234,7 @@ def make_plan(request: LaunchRequest, context: LaunchContext, grace: float = 5.0
     network = request.network or exports.get(NETWORK) or inherited.get(NETWORK, "")
     servers = tf_config.servers(size, request.ps)
     ps = request.ps if request.tf_config else None
-    return LaunchPlan(context.job, size, tuple(agents), routes, tuple(notes), network, servers, ps)
+    return LaunchPlan(context.job, size, tuple(agents), routes, tuple(notes), network=network, servers=servers, ps=ps)
 
 
 def _gpus(host: Host, ranks: int, share: bool) -> dict[str, str]:
@@ -335,6 +338,7 @@ def parse_ranks(text: str, size: int) -> frozenset[int]:
 def describe(plan: LaunchPlan, inherited: Mapping[str, str]) -> str:
     """Return the plan as text, without secrets. Variables that are as in `inherited` are left out."""
     lines = [f"job {plan.job}: {plan.by_mpirun or spread(plan.size, len(plan.agents))}"]
+    lines += [f"warning: {warning}" for warning in plan.warnings]
     lines += [f"note: {note}" for note in plan.notes]
     for agent in plan.agents:
         name = plan.routes.get(agent.host, agent.host)

@@ -17,15 +17,15 @@ from distrun.host.endpoints import free_port
 from distrun.host.interfaces import parse_network
 from distrun.runner.planning import allocation
 from distrun.runner.planning.allocation import Allocation
+from distrun.runner.planning.environ import inherited_variables
 from distrun.runner.planning.hosts import Host, merge, parse_hostfile
-from distrun.runner.planning.plan import AgentPlan, LaunchContext, LaunchPlan, LaunchRequest, make_plan
+from distrun.runner.planning.plan import AgentPlan, LaunchContext, LaunchPlan, LaunchRequest, make_plan, settings
 from distrun.runner.planning.ssh_config import Route, SshOptions, SshSettings, read_config
 from distrun.runner.protocol.exits import NOT_EXECUTABLE, NOT_FOUND
 from distrun.runner.system import machine
-from distrun.runtime.contract import BACKEND, WIRE_DTYPE
+from distrun.runtime.settings import Settings, unknown
 
 _DEFAULTS = SshOptions()
-_CHOICES = {BACKEND: ("auto", "shared_memory", "tcp", "mpi"), WIRE_DTYPE: ("float16", "bfloat16")}
 
 
 class CommandError(UsageError):
@@ -69,7 +69,7 @@ def prepare(request: LaunchRequest, grace: float, ssh: SshOptions = _DEFAULTS) -
             check_command(replace(plan.agents[0], command=list(request.command)))
     else:
         plan = replace(make_plan(request, _launch_context(routes), grace), launcher=launcher)
-    plan = replace(plan, notes=(*notes, *plan.notes))
+    plan = replace(plan, notes=(*notes, *plan.notes), warnings=_warnings(plan))
     for agent in plan.agents:
         if not agent.remote:
             if request.wdir is not None and not os.path.isdir(request.wdir):
@@ -111,13 +111,18 @@ def _resolve_nodes(hosts: Sequence[Host]) -> tuple[list[Host], dict[str, Route]]
 
 
 def _check_settings(request: LaunchRequest) -> None:
-    """Refuse settings that every rank would refuse by itself."""
-    settings = {**os.environ, **dict(spec.split("=", 1) for spec in request.exports if "=" in spec)}
-    for variable, allowed in _CHOICES.items():
-        if settings.get(variable, "") not in ("", *allowed):
-            raise UsageError(
-                f"{variable}={settings[variable]!r} is not one of {', '.join(allowed)}: correct or unset it"
-            )
+    """Refuse settings that every rank would refuse by itself.
+
+    Raises:
+        UsageError: a setting of distrun has an impossible value.
+    """
+    exported = dict(spec.split("=", 1) for spec in request.exports if "=" in spec)
+    Settings.of({**inherited_variables(os.environ), **settings(request), **exported})
+
+
+def _warnings(plan: LaunchPlan) -> tuple[str, ...]:
+    """Return a sentence for each variable that looks like a setting of distrun and is none. Under mpirun rank 0 warns."""
+    return () if plan.by_mpirun else tuple(unknown(name for agent in plan.agents for name in agent.environ))
 
 
 def read_hostfile(path: str) -> list[Host]:
@@ -176,8 +181,8 @@ def _resolve_hosts(hosts: Sequence[Host], ssh: SshOptions) -> tuple[list[Host], 
     if not others:
         return merge(replace(host, name=hosts[0].name, user=None) for host in hosts), {}
     home = os.path.expanduser("~")
-    settings = SshSettings(read_config(home), ssh, getpass.getuser(), home)
-    routes = {host: settings.route(host) for host in others}
+    ssh_settings = SshSettings(read_config(home), ssh, getpass.getuser(), home)
+    routes = {host: ssh_settings.route(host) for host in others}
     ours = {*hosts} - {*others} | _aliases_of_us(routes)
     first = next((host.name for host in hosts if host in ours), "")
     merged = merge(replace(host, name=first, user=None) if host in ours else host for host in hosts)

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from distrun.errors import UsageError
 from distrun.runtime import world
+from distrun.runtime.bootstrap import AnyEngine
 from distrun.runtime.collectives import on_gpu
 from distrun.runtime.collectives.call import Call, group_of, row_size, start_group
 from distrun.runtime.gpu.arrays import GpuArray, is_on_gpu
@@ -99,7 +100,7 @@ def check_in_place(tensor: Any) -> None:
         raise UsageError("an in-place operation needs a writable array, and this one is read-only: copy it first")
 
 
-def room_for(count: int, dtype: np.dtype[Any], engine: world.AnyEngine) -> Array:
+def room_for(count: int, dtype: np.dtype[Any], engine: AnyEngine) -> Array:
     """Return a flat array for a result: in shared memory if it is large."""
     if count * dtype.itemsize >= LARGE:
         return engine.backend.empty(count, dtype)

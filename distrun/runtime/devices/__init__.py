@@ -1,4 +1,7 @@
-"""The device a rank computes on: which one is its own is decided here, without importing a framework."""
+"""The devices: which one belongs to a rank is decided here, without importing a framework or touching CUDA.
+ `bind` decides, `cpu` and `cuda` are the kinds there are, and `base` documents what they have in common. How many GPUs
+a process can see is a fact of the machine, which `distrun.host.gpus` tells the launcher and the ranks alike.
+"""
 
 from __future__ import annotations
 
@@ -13,10 +16,16 @@ from distrun.runtime.topology import Topology
 __all__ = ["Device", "bind"]
 
 
-def bind(topology: Topology, environ: Mapping[str, str]) -> Device:
-    """This rank's device: a GPU where any is visible, the CPU otherwise.
+def bind(topology: Topology, environ: Mapping[str, str], share_gpus: bool = False) -> Device:
+    """Return this rank's device: a GPU where any is visible, the CPU otherwise.
+
+    Args:
+        topology: the place of the rank.
+        environ: the variables that say which GPUs are visible.
+        share_gpus: whether ranks may share a GPU where there are fewer GPUs than ranks on this host.
 
     Raises:
-        UsageError: there are fewer GPUs than ranks on this host and `environ` does not allow sharing.
+        UsageError: there are fewer, and they may not.
     """
-    return Cuda.bind(topology, environ) if visible_gpus(environ) else Cpu.bind(topology, environ)
+    kind = Cuda if visible_gpus(environ) else Cpu
+    return kind.bind(topology, environ, share_gpus)

@@ -1,4 +1,4 @@
-"""The interface of a device; what its members mean is documented here and nowhere else."""
+"""The interface of a device. The members are documented here and nowhere else."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from distrun.runtime.topology import Topology
 
 @dataclass(frozen=True)
 class Device(abc.ABC):
-    """The device that belongs to this rank. A note of which one it is, not a handle: no driver was asked."""
+    """The device that belongs to this rank: a note of which one it is, not a handle, since no driver was asked."""
 
     name: ClassVar[str]
     """The kind, as torch and JAX call it: "cpu", "cuda"."""
 
     index: int
-    """Which one of the kind, as this process counts them."""
+    """The number of the device among those of its kind that this process sees."""
 
     @classmethod
     @abc.abstractmethod
-    def bind(cls, topology: Topology, environ: Mapping[str, str]) -> Device:
-        """The device for the rank at `topology`.
+    def bind(cls, topology: Topology, environ: Mapping[str, str], share_gpus: bool = False) -> Device:
+        """Return the device for the rank at `topology`; see `distrun.runtime.devices.bind`.
 
         Raises:
             UsageError: there is none for it.

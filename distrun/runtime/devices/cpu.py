@@ -15,5 +15,5 @@ class Cpu(Device):
     name: ClassVar[str] = "cpu"
 
     @classmethod
-    def bind(cls, topology: Topology, environ: Mapping[str, str]) -> Cpu:
+    def bind(cls, topology: Topology, environ: Mapping[str, str], share_gpus: bool = False) -> Cpu:
         return cls(index=0)

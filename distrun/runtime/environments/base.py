@@ -8,13 +8,12 @@ from typing import ClassVar
 
 from distrun.errors import UsageError
 from distrun.runtime.rendezvous.across_hosts import RendezvousEndpoint
+from distrun.runtime.settings import KEY, Settings
 from distrun.runtime.topology import Topology
 
 PORTS = 4
 """How many ports are tried where a port is only guessed to be free."""
 _LAST_PORT = 65535
-_KEY = "DISTRUN_KEY"
-_SHORTEST_KEY = 32
 
 
 class Environment(abc.ABC):
@@ -71,14 +70,7 @@ class Environment(abc.ABC):
         Raises:
             UsageError: it is so short that it might be guessed.
         """
-        secret = self._environ.get(_KEY)
-        if not secret:
-            return None
-        if len(secret) < _SHORTEST_KEY:
-            raise UsageError(
-                f"{_KEY} has {len(secret)} characters: set it to at least {_SHORTEST_KEY}, as from `openssl rand -hex 32`"
-            )
-        return secret.encode("utf-8", "surrogateescape")
+        return Settings.of(self._environ).key
 
     def _endpoint_at_master(self) -> RendezvousEndpoint:
         """A place of the ranks whose launcher says where rank 0 is and gives them no secret: near the master's port.
@@ -89,7 +81,7 @@ class Environment(abc.ABC):
         address, master = self._text("MASTER_ADDR"), self._number("MASTER_PORT")
         if (key := self._given_key()) is None:
             raise UsageError(
-                f"the job has several hosts and {self.name} gives its ranks no secret to know one another by: set {_KEY} to "
+                f"the job has several hosts and {self.name} gives its ranks no secret to know one another by: set {KEY} to "
                 "the same text on all of them, as from `openssl rand -hex 32`, or start the script with `distrun`"
             )
         if not 0 < master <= _LAST_PORT:

@@ -19,3 +19,5 @@ class GpuConfig:
     may_share: bool = False
     """Whether ranks may share a GPU."""
     timeouts: Timeouts = FOREVER
+    transport: str = "auto"
+    """How tensors are to travel between GPUs: auto, nccl or staged; rank 0's counts."""

@@ -152,7 +152,7 @@ class Gpu:
     def _make_backends(self, stream: int) -> None:
         """Choose the transport together with the other ranks, which all come here with their first operation."""
         config = self._config
-        info = transport_choice.gpu_info(config.hostname, self.driver.bus_id, config.may_share)
+        info = transport_choice.gpu_info(config.hostname, self.driver.bus_id, config.may_share, config.transport)
         choice = transport_choice.agree(info, self._host_backend)
         if choice.kind == transport_choice.NCCL:
             self._communicators = Communicators(

@@ -7,19 +7,18 @@ same conclusion from them (`choose`, which is pure).
 from __future__ import annotations
 
 import json
-import os
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 
 import numpy as np
 
 from distrun.errors import UsageError
 from distrun.runtime.backends.base import Backend
+from distrun.runtime.settings import GPU_BACKEND
 
 AUTO, NCCL, STAGED = "auto", "nccl", "staged"
 
-_VARIABLE = "DISTRUN_GPU_BACKEND"
 _MINIMUM_VERSION = 21000  # ncclAvg came with 2.10
 _SHARING_VERSION = 23000  # NCCL accepts several ranks on one GPU since 2.30
 
@@ -53,10 +52,10 @@ class TransportChoice:
     """Why data is staged; empty for NCCL."""
 
 
-def gpu_info(hostname: str, bus_id: str, may_share: bool, environ: Mapping[str, str] = os.environ) -> GpuInfo:
+def gpu_info(hostname: str, bus_id: str, may_share: bool, wanted: str = AUTO) -> GpuInfo:
     """Describe this rank's GPU, whose PCI address is `bus_id`, and its NCCL."""
     version, missing = nccl_version()
-    return GpuInfo(hostname, bus_id, may_share, version, missing, environ.get(_VARIABLE) or AUTO)
+    return GpuInfo(hostname, bus_id, may_share, version, missing, wanted)
 
 
 def nccl_version() -> tuple[int, str]:
@@ -92,7 +91,7 @@ def choose(infos: Sequence[GpuInfo]) -> TransportChoice:
     """
     wanted = infos[0].wanted
     if wanted not in (AUTO, NCCL, STAGED):
-        raise UsageError(f"{_VARIABLE}={wanted!r} on rank 0: use {AUTO}, {NCCL} or {STAGED}")
+        raise UsageError(f"{GPU_BACKEND}={wanted!r} on rank 0: use {AUTO}, {NCCL} or {STAGED}")
     shared = _shared(infos)
     for ranks in shared:
         if not all(infos[rank].may_share for rank in ranks):
@@ -102,12 +101,12 @@ def choose(infos: Sequence[GpuInfo]) -> TransportChoice:
                 "each see one of its own (CUDA_VISIBLE_DEVICES), or set DISTRUN_SHARE_GPUS=1"
             )
     if wanted == STAGED:
-        return TransportChoice(STAGED, bool(shared), f"{_VARIABLE}={STAGED}")
+        return TransportChoice(STAGED, bool(shared), f"{GPU_BACKEND}={STAGED}")
     obstacle = _obstacle(infos, shared)
     if not obstacle:
         return TransportChoice(NCCL, bool(shared))
     if wanted == NCCL:
-        raise UsageError(f"{_VARIABLE}={NCCL} cannot be: {obstacle}")
+        raise UsageError(f"{GPU_BACKEND}={NCCL} cannot be: {obstacle}")
     return TransportChoice(STAGED, bool(shared), obstacle)
 
 
@@ -130,7 +129,7 @@ def _obstacle(infos: Sequence[GpuInfo], shared: Sequence[Sequence[int]]) -> str:
         )
         raise UsageError(
             f"the ranks have different versions of NCCL ({those}): install the same everywhere, or set "
-            f"{_VARIABLE}={STAGED}"
+            f"{GPU_BACKEND}={STAGED}"
         )
     if shared and infos[0].version < _SHARING_VERSION:
         return (

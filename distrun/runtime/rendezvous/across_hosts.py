@@ -97,7 +97,7 @@ class Rendezvous:
 
     members: tuple[Member, ...]
     """By rank."""
-    settings: dict[str, int]
+    agreed: dict[str, int]
     """Rank 0's word for all."""
     control: dict[int, socket.socket]
     """On rank 0: one connection per rank on another host. On another host: the one to rank 0. Elsewhere: none."""
@@ -121,7 +121,7 @@ def rendezvous_across_hosts(
     host: str,
     hostname: str,
     endpoint: RendezvousEndpoint,
-    settings: dict[str, int],
+    agreed: dict[str, int],
     timeout: float,
     network: str | None = None,
 ) -> Rendezvous:
@@ -133,7 +133,7 @@ def rendezvous_across_hosts(
         host: what identifies our host.
         hostname: what people call it.
         place: where rank 0 is.
-        settings: numbers of which rank 0's hold for everybody.
+        agreed: numbers of which rank 0's hold for everybody.
         timeout: seconds to wait for the slowest rank.
         network: interfaces and subnets that may be used (see `host.interfaces.matching`); None or empty: all.
 
@@ -146,7 +146,7 @@ def rendezvous_across_hosts(
         allowed = [interface.address for interface in matching(own_interfaces(), network, f"host {hostname!r}")]
     mine = Member(rank, host, hostname, os.getpid(), "", 0)
     if rank == 0:
-        return _Host(size, mine, endpoint, timeout).rendezvous_across_hosts(settings, allowed)
+        return _Host(size, mine, endpoint, timeout).rendezvous_across_hosts(agreed, allowed)
     return _Client(size, mine, endpoint, timeout).rendezvous_across_hosts(allowed)
 
 
@@ -166,7 +166,7 @@ class _Host:
         self._connections: dict[str, dict[int, socket.socket]] = {CONTROL: {}, ALARM: {}}
         self._told: set[int] = set()  # who was sent the table, or a part of it
 
-    def rendezvous_across_hosts(self, settings: dict[str, int], allowed: list[str] | None) -> Rendezvous:
+    def rendezvous_across_hosts(self, agreed: dict[str, int], allowed: list[str] | None) -> Rendezvous:
         """Wait for everybody, then tell them."""
         _allow_files(_FILES_PER_RANK * self._size)
         with ExitStack() as undo:
@@ -181,14 +181,14 @@ class _Host:
             self._members[0] = replace(self._mine, address=address, port=port)
             try:
                 self._await_all(listener)
-                self._tell_all(settings)
+                self._tell_all(agreed)
             except BootstrapError as error:
                 self._break_off(str(error))
                 raise
             members = tuple(self._members[rank] for rank in range(self._size))
             self._let_go_of_neighbours()
             undo.pop_all()
-        return Rendezvous(members, dict(settings), self._connections[CONTROL], self._connections[ALARM], listener, key)
+        return Rendezvous(members, dict(agreed), self._connections[CONTROL], self._connections[ALARM], listener, key)
 
     def _credentials(self) -> tuple[bytes, bytes]:
         if self._endpoint.greeting is not None:
@@ -274,9 +274,9 @@ class _Host:
             "have ended, or cannot reach these addresses (a firewall; choose others with --network)"
         )
 
-    def _tell_all(self, settings: dict[str, int]) -> None:
+    def _tell_all(self, agreed: dict[str, int]) -> None:
         table = [astuple(self._members[rank]) for rank in range(self._size)]
-        message = _pack({"members": table, "settings": settings})
+        message = _pack({"members": table, "agreed": agreed})
         for rank, connection in self._connections[CONTROL].items():
             try:
                 self._told.add(rank)
@@ -455,7 +455,7 @@ class _Client:
             else member
             for member in members
         ]
-        return tuple(members), {str(name): int(value) for name, value in message["settings"].items()}
+        return tuple(members), {str(name): int(value) for name, value in message["agreed"].items()}
 
 
 def _choose(address: str, allowed: list[str] | None) -> str:

@@ -12,6 +12,7 @@ from distrun import UsageError
 from distrun.graphs.jax import mechanism
 from distrun.graphs.jax.shapes import result_shape
 from distrun.runtime.collectives.call import Call
+from distrun.runtime.settings import JAX_CALL
 
 
 @pytest.fixture(autouse=True)
@@ -47,9 +48,9 @@ def test_factors_apply_in_a_world_of_one_too():
 
 
 def test_a_wrong_choice_of_mechanism_is_refused(monkeypatch):
-    monkeypatch.setenv(mechanism.CHOICE, "carrier_pigeon")
+    monkeypatch.setenv(JAX_CALL, "carrier_pigeon")
     mechanism._mechanism.cache_clear()
-    with pytest.raises(UsageError, match=r"DISTRUN_JAX_CALL='carrier_pigeon'.*auto, ffi or io_callback"):
+    with pytest.raises(UsageError, match=r"DISTRUN_JAX_CALL='carrier_pigeon'.*auto, ffi, io_callback"):
         jax.jit(lambda x: distrun.allreduce(x, prescale_factor=3.0))(jnp.ones(2))
 
 

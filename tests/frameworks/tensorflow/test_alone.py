@@ -16,6 +16,7 @@ from distrun.graphs.signatures import canonical_name
 from distrun.graphs.tensorflow import c_api, kernel, mechanism, numpy_function
 from distrun.runtime import world
 from distrun.runtime.collectives.call import Call
+from distrun.runtime.settings import TENSORFLOW_OP
 from distrun.tensorflow.gradients import entry_of
 
 
@@ -34,7 +35,7 @@ def untried(monkeypatch):
     """As if nothing had been chosen yet."""
     monkeypatch.setattr(mechanism, "_mechanism", kernel)
     monkeypatch.setattr(mechanism, "_is_tried", False)
-    monkeypatch.delenv(mechanism.VARIABLE, raising=False)
+    monkeypatch.delenv(TENSORFLOW_OP, raising=False)
 
 
 @pytest.fixture
@@ -130,7 +131,7 @@ def test_a_tensorflow_that_lacks_a_function_is_served_by_numpy_function_with_one
     assert mechanism._registered() is numpy_function
     assert [record.levelname for record in warnings.records] == ["WARNING"]
     assert "TF_OfTomorrow" in warnings.text
-    assert f"{mechanism.VARIABLE}=numpy_function silences this" in warnings.text
+    assert f"{TENSORFLOW_OP}=numpy_function silences this" in warnings.text
 
 
 def test_a_kernel_that_gives_other_results_is_not_used(untried, warnings, monkeypatch):
@@ -142,7 +143,7 @@ def test_a_kernel_that_gives_other_results_is_not_used(untried, warnings, monkey
 
 
 def test_a_kernel_that_was_asked_for_and_fails_is_an_error(untried, monkeypatch):
-    monkeypatch.setenv(mechanism.VARIABLE, "kernel")
+    monkeypatch.setenv(TENSORFLOW_OP, "kernel")
     monkeypatch.setitem(c_api._SIGNATURES, "TF_OfTomorrow", (None, ()))
     monkeypatch.setattr(kernel, "_registration", None)
     with pytest.raises(UsageError, match=r"kernel does not work with TensorFlow .*TF_OfTomorrow.*use auto"):
@@ -150,7 +151,7 @@ def test_a_kernel_that_was_asked_for_and_fails_is_an_error(untried, monkeypatch)
 
 
 def test_the_mechanism_is_one_of_three(monkeypatch):
-    monkeypatch.setenv(mechanism.VARIABLE, "xla")
+    monkeypatch.setenv(TENSORFLOW_OP, "xla")
     with pytest.raises(UsageError, match="'xla' is not one of auto, kernel, numpy_function"):
         mechanism._registered()
 

@@ -14,7 +14,6 @@ from distrun.runtime.devices.cpu import Cpu
 from distrun.runtime.devices.cuda import Cuda
 from distrun.torch import cuda, device_bucket, ranks
 from distrun.torch.arrivals import Arrivals
-from distrun.torch.optimizer import FIRST_BUCKET_BYTES, _bytes
 
 PROGRAMS = Path(__file__).parent / "programs"
 HERE = ("collectives", "gradients", "state", "training", "passes", "parameters")
@@ -160,11 +159,3 @@ def test_gradients_that_lie_as_their_parameter_does_are_copied_as_they_are(monke
             torch._neg_view(torch.ones(4, 8, 1, 1)),
         ):
             assert not buffer.is_laid_out(gradient, 0)
-
-
-def test_the_first_buckets_size_can_be_set(monkeypatch):
-    monkeypatch.setenv(FIRST_BUCKET_BYTES, "700")
-    assert _bytes(FIRST_BUCKET_BYTES, 5) == 700
-    monkeypatch.setenv(FIRST_BUCKET_BYTES, "1M")
-    with pytest.raises(UsageError, match="DISTRUN_FIRST_BUCKET_BYTES='1M' is no number of bytes"):
-        _bytes(FIRST_BUCKET_BYTES, 5)

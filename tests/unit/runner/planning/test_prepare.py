@@ -118,3 +118,24 @@ def test_without_an_allocation_the_launcher_is_ssh_and_srun_is_refused(no_slurm,
 def test_a_network_that_makes_no_sense_is_refused_at_once():
     with pytest.raises(UsageError, match=r"'10\.0\.0\.0/99' is neither an interface nor a subnet"):
         prepared("localhost:1", network="10.0.0.0/99")
+
+
+def test_a_setting_that_every_rank_would_refuse_is_refused_before_any_starts(monkeypatch):
+    monkeypatch.setenv("DISTRUN_STALL_TIMEOUT", "never")
+    with pytest.raises(UsageError, match="DISTRUN_STALL_TIMEOUT='never' is not a number >= 0"):
+        prepared("localhost:1")
+    assert prepared("localhost:1", stall_timeout=5.0).size == 1  # the flag takes the variable's place
+    with pytest.raises(UsageError, match="DISTRUN_BACKEND='gloo' is not one of auto, shared_memory, tcp, mpi"):
+        prepared("localhost:1", stall_timeout=5.0, exports=("DISTRUN_BACKEND=gloo",))
+
+
+def test_misspelt_settings_are_warned_of_once_whether_inherited_or_exported(monkeypatch):
+    monkeypatch.setenv("DISTRUN_NETWROK", "eth1")
+    assert prepared("localhost:1,worker:1", exports=("DISTRUN_FOO=1",)).warnings == (
+        "DISTRUN_FOO is no setting of distrun and changes nothing: docs/settings.md lists those there are",
+        "DISTRUN_NETWROK is no setting of distrun and changes nothing: did you mean DISTRUN_NETWORK?",
+    )
+
+
+def test_variables_of_the_launch_contract_are_no_misspelt_settings():
+    assert prepared("localhost:2").warnings == ()

@@ -56,14 +56,8 @@ def test_too_few_gpus_are_refused_with_both_numbers_and_the_remedies(host_with):
 
 def test_ranks_share_gpus_in_turn_when_allowed(host_with):
     host_with(2)
-    assert devices.bind(LAST_OF_THREE, {"DISTRUN_SHARE_GPUS": "1"}) == Cuda(0, sharers=2)
-    assert devices.bind(replace(LAST_OF_THREE, local_rank=1), {"DISTRUN_SHARE_GPUS": "1"}) == Cuda(1, sharers=1)
-
-
-def test_sharing_is_yes_or_no(host_with):
-    host_with(2)
-    with pytest.raises(UsageError, match=r"DISTRUN_SHARE_GPUS='yes' is neither 1 .* nor 0"):
-        devices.bind(LAST_OF_THREE, {"DISTRUN_SHARE_GPUS": "yes"})
+    assert devices.bind(LAST_OF_THREE, {}, share_gpus=True) == Cuda(0, sharers=2)
+    assert devices.bind(replace(LAST_OF_THREE, local_rank=1), {}, share_gpus=True) == Cuda(1, sharers=1)
 
 
 def test_a_gpu_that_slurm_gave_to_the_task_alone_is_its_first(host_with):

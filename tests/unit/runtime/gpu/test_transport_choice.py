@@ -98,8 +98,8 @@ def test_ranks_agree(stand_ins: SimpleNamespace) -> None:
 def test_a_report_says_what_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(transport_choice, "nccl_version", lambda: (23203, ""))
     wanted = GpuInfo("node1", "0000:01:00.0", True, 23203, "", AUTO)
-    assert gpu_info("node1", "0000:01:00.0", True, {}) == wanted
-    assert gpu_info("node1", "0000:01:00.0", True, {"DISTRUN_GPU_BACKEND": "staged"}).wanted == STAGED
+    assert gpu_info("node1", "0000:01:00.0", True) == wanted
+    assert gpu_info("node1", "0000:01:00.0", True, STAGED).wanted == STAGED
 
 
 class TestVersion:

@@ -104,7 +104,7 @@ def test_everybody_knows_everybody_and_rank_0s_settings(endpoint):
     ]
     assert {member.pid for member in members} == {os.getpid()}
     assert (members[0].address, members[0].port) == endpoint.addresses[0]
-    assert all(rendezvous.settings == {"fusion": 64} for rendezvous in gatherings)
+    assert all(rendezvous.agreed == {"fusion": 64} for rendezvous in gatherings)
     assert all(rendezvous.key == KEY for rendezvous in gatherings)
     close(gatherings)
 

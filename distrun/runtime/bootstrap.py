@@ -1,0 +1,253 @@
+"""The bootstrap: from the environment of a process to an engine that is connected with those of the other ranks.
+ A rank on one host meets the others on a Unix socket, maps their memory, and has a backend. Where there are several
+hosts, all ranks meet at rank 0 first, which tells everybody who is where and which settings hold for all; then the
+ranks of each host meet as on a single one, and each connects with the ranks of its rail.
+"""
+
+from __future__ import annotations
+
+import hmac
+import logging
+import socket
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from functools import partial
+
+from distrun.errors import BootstrapError, UsageError
+from distrun.runtime import devices, environments
+from distrun.runtime.backends.base import Backend
+from distrun.runtime.backends.hierarchical import HierarchicalBackend
+from distrun.runtime.backends.shared_memory import SharedMemoryBackend
+from distrun.runtime.contract import LaunchContract
+from distrun.runtime.devices import Device
+from distrun.runtime.devices.cuda import Cuda
+from distrun.runtime.engine.engine import ProgressEngine
+from distrun.runtime.engine.single_process import SingleProcessEngine
+from distrun.runtime.engine.start import start_engine
+from distrun.runtime.environments import Environment
+from distrun.runtime.gpu.config import GpuConfig
+from distrun.runtime.mpi import rendezvous as mpi_rendezvous
+from distrun.runtime.negotiation.controller import Controller
+from distrun.runtime.operations.timeouts import Timeouts
+from distrun.runtime.rendezvous.across_hosts import Rendezvous, RendezvousEndpoint, rendezvous_across_hosts
+from distrun.runtime.rendezvous.within_host import rendezvous_within_host
+from distrun.runtime.settings import BACKEND, Settings, unknown
+from distrun.runtime.shared_memory.segment import FAILED
+from distrun.runtime.topology import Topology
+from distrun.runtime.transport.host_layout import HostLayout
+from distrun.runtime.transport.links import Links, connect
+from distrun.runtime.transport.local_group import LocalGroup
+from distrun.runtime.transport.network import Network
+
+_WIRE_DTYPES = ("", "float16", "bfloat16")  # as rank 0 tells them: by index
+
+log = logging.getLogger("distrun")
+
+AnyEngine = ProgressEngine | SingleProcessEngine
+
+
+@dataclass(frozen=True)
+class World:
+    """An initialised world."""
+
+    topology: Topology
+    device: Device
+    engine: AnyEngine
+
+
+def join(environ: Mapping[str, str], generation: int) -> World:
+    """Join the job that this process was started in; returns when all ranks have.
+
+    Args:
+        environ: the variables that the launcher and the user left.
+        generation: counts the worlds of this process, from 1: a rank that is a world ahead of another must not meet it.
+
+    Raises:
+        UsageError: a variable has an impossible value.
+        BootstrapError: the other ranks did not come within the start timeout, or were not who they should be.
+    """
+    settings = Settings.of(environ)
+    environment = environments.detect(environ)
+    topology = environment.topology()
+    if topology.rank == 0 and generation == 1 and not LaunchContract.is_present(environ):  # else the launcher has told
+        for sentence in unknown(environ):
+            log.warning("%s", sentence)
+    device = devices.bind(topology, environ, settings.share_gpus)
+    bootstrap = _Bootstrap(environment, topology, device, settings, generation)
+    if topology.size == 1:
+        return World(topology, device, SingleProcessEngine(bootstrap.gpu_config(hosts=1)))
+    if topology.local_size == topology.size:
+        return World(topology, device, bootstrap.on_one_host())
+    return bootstrap.across_hosts()
+
+
+@dataclass(frozen=True)
+class _Bootstrap:
+    """What is known before the ranks have met, and the steps from there."""
+
+    environment: Environment
+    topology: Topology
+    device: Device
+    settings: Settings
+    generation: int
+
+    def on_one_host(self) -> ProgressEngine:
+        """Connect with ranks that are all on this host."""
+        # Positions in the local group are ranks here, not local ranks: MPI libraries number the two independently.
+        local_group = self._local_group(self.topology.rank, range(self.topology.size), None)
+        return self._engine(local_group, self._backend(local_group), self.settings.fusion_threshold, hosts=1)
+
+    def across_hosts(self) -> World:
+        """Connect with ranks on several hosts."""
+        rendezvous = self._rendezvous()
+        mpi_rendezvous.release()
+        deadline = time.monotonic() + self.settings.start_timeout
+        with ExitStack() as undo:
+            undo.callback(rendezvous.close)
+            layout = HostLayout.of([member.host for member in rendezvous.members], self.topology.rank)
+            self._check(layout)
+            network = Network(layout.rank, rendezvous.members, rendezvous.control, rendezvous.alarms)
+            undo.callback(network.close)
+            local_group = self._local_group(layout.position, layout.local_ranks, network)
+            undo.push(partial(_withdraw, local_group))
+            links = self._links(rendezvous, layout, network, local_group, deadline)
+            rendezvous.listener.close()
+            agreed = rendezvous.agreed
+            backend = HierarchicalBackend(local_group, layout, links, _WIRE_DTYPES[agreed["wire_dtype"]])
+            may_offer = bool(agreed["may_offer"])
+            engine = self._engine(local_group, backend, agreed["fusion_threshold"], layout.count, may_offer)
+            undo.pop_all()
+        cross_rank, cross_size = layout.cross()
+        return World(replace(self.topology, cross_rank=cross_rank, cross_size=cross_size), self.device, engine)
+
+    def _rendezvous(self) -> Rendezvous:
+        topology, settings = self.topology, self.settings
+        return rendezvous_across_hosts(
+            topology.rank,
+            topology.size,
+            f"{self.environment.job_name()} {socket.gethostname()}",
+            topology.hostname,
+            self._endpoint(),
+            self._agreed(),
+            settings.start_timeout,
+            settings.network,
+        )
+
+    def _agreed(self) -> dict[str, int]:
+        """Return what holds for all ranks if this is rank 0.
+
+        Variables may not reach every host, and ranks that go by different values of these would not match.
+        """
+        return {
+            "fusion_threshold": self.settings.fusion_threshold,
+            "wire_dtype": _WIRE_DTYPES.index(self.settings.wire_dtype),
+            "mpi": int(self._prefers_mpi()),
+            "may_offer": int(not self.settings.stall_timeout),
+        }
+
+    def _prefers_mpi(self) -> bool:
+        choice = self.settings.backend
+        if choice not in ("auto", "tcp", "mpi"):
+            raise UsageError(f"{BACKEND}={choice!r} does not connect several hosts: use auto, tcp or mpi")
+        return choice == "mpi" or (choice == "auto" and self.environment.is_mpi)
+
+    def _endpoint(self) -> RendezvousEndpoint:
+        endpoint = self.environment.endpoint()
+        if endpoint is None:
+            topology, settings = self.topology, self.settings
+            endpoint = mpi_rendezvous.find(topology.rank, topology.size, settings.network, settings.start_timeout)
+        return _of_generation(endpoint, self.generation)
+
+    def _check(self, layout: HostLayout) -> None:
+        if len(layout.local_ranks) != self.topology.local_size:
+            raise BootstrapError(
+                f"rank {layout.rank} was told that its host has {self.topology.local_size} ranks, but "
+                f"{len(layout.local_ranks)} call it theirs ({self.topology.hostname}): give each host of the job its own name"
+            )
+
+    def _links(
+        self,
+        rendezvous: Rendezvous,
+        layout: HostLayout,
+        network: Network,
+        local_group: LocalGroup,
+        deadline: float,
+    ) -> Links:
+        if rendezvous.agreed["mpi"]:  # rank 0's word: a launcher may not have passed the variable on to all hosts
+            from distrun.runtime.mpi.links import MPILinks
+
+            return MPILinks(local_group, network, layout)
+        return connect(rendezvous, layout, network, local_group, deadline)
+
+    def _local_group(self, own: int, ranks: Sequence[int], network: Network | None) -> LocalGroup:
+        name = f"{self.environment.job_name()}:{self.generation}"
+        timeout = self.settings.start_timeout
+        peers = rendezvous_within_host(name, self.environment.job_key(), own, len(ranks), timeout)
+        return LocalGroup(own, ranks, peers, self._timeouts(), network)
+
+    def _backend(self, local_group: LocalGroup) -> Backend:
+        choice = self.settings.backend
+        if choice in ("auto", "shared_memory"):
+            return SharedMemoryBackend(local_group)
+        if choice == "mpi":
+            from distrun.runtime.backends.mpi import MPIBackend
+
+            return MPIBackend(local_group)
+        raise UsageError(f"{BACKEND}={choice!r} does not connect the ranks of one host: use auto, shared_memory or mpi")
+
+    def _engine(
+        self, local_group: LocalGroup, backend: Backend, threshold: int, hosts: int, may_offer: bool = False
+    ) -> ProgressEngine:
+        controller = None
+        if self.topology.rank == 0:
+            controller = Controller({0: range(self.topology.size)}, self.settings.cache_capacity)
+        return start_engine(local_group, backend, controller, threshold, may_offer, self.gpu_config(hosts))
+
+    def gpu_config(self, hosts: int) -> GpuConfig | None:
+        """Return what this rank's GPU has to know of the job, of so many hosts; None for a rank on the CPU."""
+        if not isinstance(self.device, Cuda):
+            return None
+        return GpuConfig(
+            self.device.index,
+            self.topology.hostname,
+            hosts,
+            self.settings.share_gpus,
+            self._timeouts(),
+            self.settings.gpu_backend,
+        )
+
+    def _timeouts(self) -> Timeouts:
+        return Timeouts(self.settings.stall_warning, self.settings.stall_timeout)
+
+
+def _withdraw(local_group: LocalGroup, kind: type | None, error: BaseException | None, _: object) -> None:
+    """Let the others know why a rank could not join after all."""
+    if error is not None:
+        local_group.announce(FAILED, str(error))
+        local_group.close()
+
+
+def _of_generation(endpoint: RendezvousEndpoint, generation: int) -> RendezvousEndpoint:
+    """Return the endpoint with keys that hold for one `init` only.
+
+    A rank that is a generation ahead, or has been left behind, is turned away like any process without the key.
+    """
+
+    def derived(key: bytes) -> bytes:
+        return hmac.digest(key, b"generation %d" % generation, "sha256")
+
+    def greet(make: Callable[[], tuple[bytes, bytes]]) -> tuple[bytes, bytes]:
+        greeting, key = make()
+        return greeting, derived(key)
+
+    def find(opener: Callable[[bytes], bytes], greeting: bytes) -> bytes:
+        return derived(opener(greeting))
+
+    return replace(
+        endpoint,
+        key=endpoint.key and derived(endpoint.key),
+        greeting=endpoint.greeting and partial(greet, endpoint.greeting),
+        opener=endpoint.opener and partial(find, endpoint.opener),
+    )

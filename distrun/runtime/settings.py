@@ -1,0 +1,186 @@
+"""The settings: what users may tell distrun by environment variables, read and checked in this module alone.
+ Every field of `Settings` is a variable, DISTRUN_ and the field's name in capitals. docs/settings.md explains them to
+users. The launcher reads the same object, to refuse before it starts anything what every rank would refuse one by one.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, fields
+from typing import Any
+
+from distrun.errors import UsageError
+from distrun.host.interfaces import parse_network
+from distrun.runtime.contract import PREFIX, LaunchContract
+
+STALL_WARNING = "DISTRUN_STALL_WARNING"
+STALL_TIMEOUT = "DISTRUN_STALL_TIMEOUT"
+START_TIMEOUT = "DISTRUN_START_TIMEOUT"
+BACKEND = "DISTRUN_BACKEND"
+NETWORK = "DISTRUN_NETWORK"
+WIRE_DTYPE = "DISTRUN_WIRE_DTYPE"
+KEY = "DISTRUN_KEY"
+TENSORFLOW_OP = "DISTRUN_TENSORFLOW_OP"
+JAX_CALL = "DISTRUN_JAX_CALL"
+INPUT_WAIT = "DISTRUN_INPUT_WAIT"
+SHARE_GPUS = "DISTRUN_SHARE_GPUS"
+GPU_BACKEND = "DISTRUN_GPU_BACKEND"
+
+_SHORTEST_KEY = 32
+
+
+def _float(text: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        return math.nan
+
+
+def _number(variable: str, text: str) -> float:
+    value = _float(text)
+    if not 0 <= value < math.inf:
+        raise UsageError(f"{variable}={text!r} is not a number >= 0: unset it or correct it")
+    return value
+
+
+def _rounded(variable: str, text: str) -> int:
+    return int(_number(variable, text))
+
+
+def _bytes(variable: str, text: str) -> int:
+    if not (text.isascii() and text.isdecimal()):
+        raise UsageError(f"{variable}={text!r} is no number of bytes: unset it or correct it")
+    return int(text)
+
+
+def _share(variable: str, text: str) -> float:
+    value = _float(text)
+    if not 0 <= value < 1:
+        raise UsageError(f"{variable}={text!r} is not a share from 0 (off) to below 1: unset it or correct it")
+    return value
+
+
+def _one_of(*allowed: str) -> Callable[[str, str], str]:
+    def parse(variable: str, text: str) -> str:
+        if text not in allowed:
+            raise UsageError(f"{variable}={text!r} is not one of {', '.join(allowed)}: correct or unset it")
+        return text
+
+    return parse
+
+
+def _switch(variable: str, text: str) -> bool:
+    if text not in ("0", "1"):
+        raise UsageError(f"{variable}={text!r} is neither 1 (ranks may share a GPU) nor 0: correct it, or unset it")
+    return text == "1"
+
+
+def _network(variable: str, text: str) -> str:
+    parse_network(text)
+    return text
+
+
+def _key(variable: str, text: str) -> bytes:
+    if len(text) < _SHORTEST_KEY:  # the value is a secret, and not shown
+        raise UsageError(
+            f"{variable} has {len(text)} characters: set it to at least {_SHORTEST_KEY}, as from `openssl rand -hex 32`"
+        )
+    return text.encode("utf-8", "surrogateescape")
+
+
+def _any(variable: str, text: str) -> str:
+    return text
+
+
+def _setting(default: object, parse: Callable[[str, str], object], secret: bool = False) -> Any:
+    """Return a field with a default and the function that reads and checks its variable's text."""
+    return field(default=default, repr=not secret, metadata={"parse": parse})
+
+
+@dataclass(frozen=True)
+class Settings:
+    """The settings of one process. An empty variable counts as one that is not set."""
+
+    stall_warning: float = _setting(60.0, _number)
+    """Seconds after which a waiting operation is reported; 0: never."""
+    stall_timeout: float = _setting(0.0, _number)
+    """Seconds after which a waiting operation fails; 0: never."""
+    start_timeout: float = _setting(60.0, _number)
+    """Seconds that the ranks wait for one another in `init`."""
+    fusion_threshold: int = _setting(64 << 20, _rounded)
+    """Bytes that operations submitted together may be fused to; 0 fuses nothing."""
+    bucket_bytes: int = _setting(25 << 20, _bytes)
+    """Bytes from which a gradient bucket of `distrun.torch` is full."""
+    first_bucket_bytes: int = _setting(1 << 20, _bytes)
+    """Bytes from which the first of the buckets is full."""
+    cache_capacity: int = _setting(1 << 16, _rounded)
+    """The number of requests that have a cache id."""
+    backend: str = _setting("auto", _one_of("auto", "shared_memory", "tcp", "mpi"))
+    """How arrays travel: tcp is for several hosts, shared_memory for one."""
+    network: str = _setting("", _network)
+    """The interfaces and subnets that ranks of other hosts may use, by commas; empty: all."""
+    wire_dtype: str = _setting("", _one_of("float16", "bfloat16"))
+    """The type in which float32 and float64 travel between hosts; empty: their own."""
+    key: bytes | None = _setting(None, _key, secret=True)
+    """The secret that the ranks share where no launcher of ours gives them one."""
+    tensorflow_op: str = _setting("auto", _one_of("auto", "kernel", "numpy_function"))
+    """How collectives get into graphs of TensorFlow."""
+    jax_call: str = _setting("auto", _one_of("auto", "ffi", "io_callback"))
+    """How collectives get into programs of JAX."""
+    input_wait: float = _setting(0.2, _share)
+    """The share of its time that a rank may wait for its input before it says so; 0: never."""
+    share_gpus: bool = _setting(False, _switch)
+    """Whether the ranks of a host may share GPUs where there are fewer GPUs than ranks."""
+    gpu_backend: str = _setting("auto", _any)
+    """How tensors travel between GPUs: auto, nccl or staged. Rank 0's counts, which is checked where all have heard of
+    it."""
+
+    @classmethod
+    def of(cls, environ: Mapping[str, str]) -> Settings:
+        """Return the settings in an environment.
+
+        Raises:
+            UsageError: a variable has an impossible value.
+        """
+        given: dict[str, Any] = {}
+        for entry in fields(cls):
+            variable = PREFIX + entry.name.upper()
+            if text := environ.get(variable):
+                given[entry.name] = entry.metadata["parse"](variable, text)
+        return cls(**given)
+
+
+def current() -> Settings:
+    """Return the settings in this process's environment as it is now.
+
+    Reading takes some tens of microseconds: whoever needs a setting often asks once and keeps it.
+
+    Raises:
+        UsageError: a variable has an impossible value.
+    """
+    return Settings.of(os.environ)
+
+
+VARIABLES = tuple(PREFIX + entry.name.upper() for entry in fields(Settings))
+"""The names of the variables that users may set."""
+
+
+def unknown(names: Iterable[str]) -> list[str]:
+    """Return a sentence for each name that begins like a variable of ours and is none, with the nearest name that is
+    one.
+
+    Variables of the launch contract are known, though users should not set them.
+    """
+    known = {*VARIABLES, *(PREFIX + entry.name.upper() for entry in fields(LaunchContract))}
+    strangers = sorted({name for name in names if name.startswith(PREFIX)} - known)
+    return [f"{name} is no setting of distrun and changes nothing: {_remedy(name)}" for name in strangers]
+
+
+def _remedy(name: str) -> str:
+    import difflib
+
+    own = [variable.removeprefix(PREFIX) for variable in VARIABLES]
+    near = difflib.get_close_matches(name.removeprefix(PREFIX).upper(), own, n=1)
+    return f"did you mean {PREFIX}{near[0]}?" if near else "docs/settings.md lists those there are"

@@ -1,0 +1,170 @@
+"""Settings are read and checked in one place, documented in one place, and a misspelt one is told."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import FrozenInstanceError, fields
+from pathlib import Path
+
+import pytest
+
+from distrun.errors import UsageError
+from distrun.runtime import settings
+from distrun.runtime.contract import LaunchContract
+from distrun.runtime.settings import VARIABLES, Settings, unknown
+from distrun.tensor_fusion import batching, buckets
+
+ROOT = Path(__file__).parents[3]
+SECRET = "0123456789abcdef" * 2
+
+
+def test_without_variables_everything_has_its_default():
+    assert Settings.of({}) == Settings.of(dict.fromkeys(VARIABLES, "")) == Settings()
+    assert Settings() == Settings(
+        stall_warning=60.0,
+        stall_timeout=0.0,
+        start_timeout=60.0,
+        fusion_threshold=64 << 20,
+        bucket_bytes=25 << 20,
+        first_bucket_bytes=1 << 20,
+        cache_capacity=65536,
+        backend="auto",
+        network="",
+        wire_dtype="",
+        key=None,
+        tensorflow_op="auto",
+        jax_call="auto",
+        input_wait=0.2,
+        share_gpus=False,
+        gpu_backend="auto",
+    )
+
+
+def test_the_sizes_are_those_that_fusion_itself_goes_by():
+    plain = Settings()
+    assert plain.fusion_threshold == batching.DEFAULT_THRESHOLD
+    assert (plain.bucket_bytes, plain.first_bucket_bytes) == (buckets.DEFAULT_THRESHOLD, buckets.FIRST_THRESHOLD)
+
+
+@pytest.mark.parametrize(
+    ("variable", "text", "value"),
+    [
+        ("STALL_WARNING", "0.5", 0.5),
+        ("STALL_TIMEOUT", "0", 0.0),
+        ("START_TIMEOUT", "1e2", 100.0),
+        ("FUSION_THRESHOLD", "1e6", 1000000),
+        ("BUCKET_BYTES", "700", 700),
+        ("FIRST_BUCKET_BYTES", "0", 0),
+        ("CACHE_CAPACITY", "10", 10),
+        ("BACKEND", "tcp", "tcp"),
+        ("NETWORK", "eth1,10.0.0.0/8", "eth1,10.0.0.0/8"),
+        ("WIRE_DTYPE", "bfloat16", "bfloat16"),
+        ("KEY", SECRET, SECRET.encode()),
+        ("KEY", SECRET + "\udcff", SECRET.encode() + b"\xff"),
+        ("TENSORFLOW_OP", "kernel", "kernel"),
+        ("JAX_CALL", "ffi", "ffi"),
+        ("INPUT_WAIT", "0", 0.0),
+        ("SHARE_GPUS", "1", True),
+        ("SHARE_GPUS", "0", False),
+        ("GPU_BACKEND", "staged", "staged"),
+    ],
+)
+def test_each_variable_sets_its_field_and_no_other(variable, text, value):
+    assert Settings.of({f"DISTRUN_{variable}": text}) == Settings(**{variable.lower(): value})
+
+
+@pytest.mark.parametrize(
+    ("variable", "text", "sentence"),
+    [
+        ("STALL_WARNING", "soon", "DISTRUN_STALL_WARNING='soon' is not a number >= 0: unset it or correct it"),
+        ("STALL_TIMEOUT", "-1", "DISTRUN_STALL_TIMEOUT='-1' is not a number >= 0: unset it or correct it"),
+        ("START_TIMEOUT", "inf", "DISTRUN_START_TIMEOUT='inf' is not a number >= 0: unset it or correct it"),
+        ("CACHE_CAPACITY", "nan", "DISTRUN_CACHE_CAPACITY='nan' is not a number >= 0: unset it or correct it"),
+        ("BUCKET_BYTES", "1M", "DISTRUN_BUCKET_BYTES='1M' is no number of bytes: unset it or correct it"),
+        ("FIRST_BUCKET_BYTES", "-5", "DISTRUN_FIRST_BUCKET_BYTES='-5' is no number of bytes: unset it or correct it"),
+        ("BACKEND", "gloo", "DISTRUN_BACKEND='gloo' is not one of auto, shared_memory, tcp, mpi: correct or unset it"),
+        ("WIRE_DTYPE", "int8", "DISTRUN_WIRE_DTYPE='int8' is not one of float16, bfloat16: correct or unset it"),
+        ("JAX_CALL", "pigeon", "DISTRUN_JAX_CALL='pigeon' is not one of auto, ffi, io_callback: correct or unset it"),
+        (
+            "TENSORFLOW_OP",
+            "xla",
+            "DISTRUN_TENSORFLOW_OP='xla' is not one of auto, kernel, numpy_function: correct or unset it",
+        ),
+        ("INPUT_WAIT", "1", "DISTRUN_INPUT_WAIT='1' is not a share from 0 (off) to below 1: unset it or correct it"),
+        (
+            "SHARE_GPUS",
+            "yes",
+            "DISTRUN_SHARE_GPUS='yes' is neither 1 (ranks may share a GPU) nor 0: correct it, or unset it",
+        ),
+    ],
+)
+def test_an_impossible_value_is_one_sentence(variable, text, sentence):
+    with pytest.raises(UsageError) as error:
+        Settings.of({f"DISTRUN_{variable}": text})
+    assert str(error.value) == sentence
+
+
+def test_a_network_that_cannot_be_is_refused():
+    with pytest.raises(UsageError, match=r"'10\.0\.0\.0/99' is neither an interface nor a subnet"):
+        Settings.of({"DISTRUN_NETWORK": "10.0.0.0/99"})
+
+
+def test_a_key_that_might_be_guessed_is_refused_and_not_shown():
+    with pytest.raises(UsageError, match=r"DISTRUN_KEY has 7 characters: set it to at least 32") as error:
+        Settings.of({"DISTRUN_KEY": "hunter2"})
+    assert "hunter2" not in str(error.value)
+
+
+def test_the_key_is_in_no_log():
+    assert SECRET not in repr(Settings.of({"DISTRUN_KEY": SECRET}))
+
+
+def test_settings_do_not_change():
+    with pytest.raises(FrozenInstanceError):
+        Settings().backend = "tcp"  # type: ignore[misc]
+
+
+def test_the_current_settings_are_those_of_the_environment_as_it_is_now(monkeypatch):
+    monkeypatch.setenv("DISTRUN_INPUT_WAIT", "0.5")
+    assert settings.current().input_wait == 0.5
+    monkeypatch.setenv("DISTRUN_INPUT_WAIT", "0.6")
+    assert settings.current().input_wait == 0.6
+
+
+@pytest.mark.parametrize(
+    ("name", "remedy"),
+    [
+        ("DISTRUN_STALL_WARNNG", "did you mean DISTRUN_STALL_WARNING?"),
+        ("DISTRUN_NETWORKS", "did you mean DISTRUN_NETWORK?"),
+        ("DISTRUN_bucket_bytes", "did you mean DISTRUN_BUCKET_BYTES?"),
+        ("DISTRUN_TIMEOUT", "did you mean DISTRUN_START_TIMEOUT?"),
+        ("DISTRUN_XYZ", "docs/settings.md lists those there are"),
+    ],
+)
+def test_a_name_that_is_no_setting_is_told_with_the_nearest_one(name, remedy):
+    assert unknown([name]) == [f"{name} is no setting of distrun and changes nothing: {remedy}"]
+
+
+def test_only_names_that_begin_like_ours_are_looked_at_and_each_is_told_once():
+    contract = ["DISTRUN_" + field.name.upper() for field in fields(LaunchContract)]
+    assert unknown([*VARIABLES, *contract, "PATH", "DISTRUNNING", "MY_DISTRUN_X"]) == []
+    assert len(unknown(["DISTRUN_Q", "DISTRUN_P", "DISTRUN_Q"])) == 2
+
+
+def test_every_setting_is_documented_and_nothing_else_is():
+    page = ROOT / "docs" / "settings.md"
+    rows = [line.split("|")[1] for line in page.read_text().splitlines() if line.startswith("| `DISTRUN_")]
+    documented = [name for row in rows for name in re.findall(r"DISTRUN_[A-Z_]+", row)]
+    assert sorted(documented) == sorted(VARIABLES)
+
+
+def test_no_other_module_reads_a_setting_from_the_environment():
+    reading = re.compile(r"environ(\.get\(|\.pop\(|\[)\W*(settings\.[A-Z]|" + "|".join(VARIABLES) + ")")
+    readers = [
+        f"{path.relative_to(ROOT)}:{number}"
+        for path in sorted((ROOT / "distrun").rglob("*.py"))
+        if path != Path(settings.__file__)
+        for number, line in enumerate(path.read_text().splitlines(), 1)
+        if reading.search(line) or "getenv(" in line
+    ]
+    assert readers == []
