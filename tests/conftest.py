@@ -2,9 +2,9 @@
 
 The matrix, docs/features.md, tells what the tests have seen working, and is written by `pytest --write-features`.
 
-A test that proves a feature says so: `@pytest.mark.feature("gradient accumulation")`. Its column is its parameter `backend` or
-the marker's keyword of that name; its table is the keyword `group`, or the module's `feature_group`. A run of all tests
-fails if the document is not what they have shown.
+A test that proves a feature says so: `@pytest.mark.feature("gradient accumulation")`. Its column is its parameter
+`backend` or the marker's keyword of that name; its table is the keyword `group`, or the module's `feature_group`. A run
+of all tests fails if the document is not what they have shown.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ DOCUMENT = Path(__file__).parents[1] / "docs" / "features.md"
 PREFACE = """\
 # What works with which framework
 
-Written by the tests (`scripts/features`), each on two or more real ranks unless the feature has nothing to do with ranks.
+Written by the tests (`scripts/features`), each on two or more real ranks unless the feature does not concern ranks.
 "yes": every test of the feature has passed there; "-": no test covers it there.
 """
 COLUMNS = ("tensorflow", "jax", "torch")
@@ -49,7 +49,7 @@ _SIGNALS = (signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2, signa
 
 @pytest.fixture(autouse=True, scope="session")
 def _default_signals() -> Iterator[None]:
-    """Launched processes inherit which signals are ignored and blocked: by nohup, by a shell in the background, by CI."""
+    """Reset the signals that nohup, a background shell or CI ignores or blocks: launched processes inherit them."""
     before = {signum: signal.signal(signum, signal.SIG_DFL) for signum in _SIGNALS}
     before[signal.SIGINT] = signal.signal(signal.SIGINT, signal.default_int_handler)
     blocked = signal.pthread_sigmask(signal.SIG_SETMASK, ())
@@ -64,7 +64,7 @@ def _default_signals() -> Iterator[None]:
 
 @pytest.fixture
 def contracts() -> Iterator[Callable[[Sequence[int]], list[LaunchContract]]]:
-    """Makes what the ranks of a job are told whose hosts have so many ranks each."""
+    """Return a function that makes the launch contracts of a job with that many ranks on each host."""
     with contextlib.ExitStack() as ports:
 
         def make(counts: Sequence[int]) -> list[LaunchContract]:
@@ -77,7 +77,7 @@ def contracts() -> Iterator[Callable[[Sequence[int]], list[LaunchContract]]]:
 def run_on_hosts(
     contracts: Callable[[Sequence[int]], list[LaunchContract]], tmp_path: Path
 ) -> Callable[..., subprocess.CompletedProcess[str]]:
-    """Runs a command on so many ranks of each host, to the end."""
+    """Return a function that runs a command to its end on the given number of ranks of each host."""
 
     def run(
         command: Sequence[str], counts: Sequence[int], environ: Mapping[str, str]
@@ -103,7 +103,7 @@ def run_on_hosts(
 
 @contextlib.contextmanager
 def _kept_port() -> Iterator[int]:
-    """A port that is bound and listens to nobody, as the agent of rank 0's host keeps it free for rank 0."""
+    """Bind a port without listening, as the agent of rank 0's host keeps it free for rank 0."""
     with socket.socket() as keeper:
         keeper.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
         keeper.bind(("127.0.0.1", 0))
@@ -111,7 +111,7 @@ def _kept_port() -> Iterator[int]:
 
 
 def _contracts(counts: Sequence[int], port: int) -> list[LaunchContract]:
-    """What the ranks of a job are told whose hosts, all of them this machine, have so many ranks each."""
+    """Return the launch contracts of a job with that many ranks on each host, all of them this machine."""
     job, key, rendezvous = secrets.token_hex(16), secrets.token_hex(32), f"127.0.0.1:{port}" if len(counts) > 1 else ""
     names = [f"host{host}" for host in range(len(counts))] if len(counts) > 1 else ["localhost"]
     made: list[LaunchContract] = []
@@ -131,7 +131,7 @@ def _contracts(counts: Sequence[int], port: int) -> list[LaunchContract]:
 def run_ranks(
     run_on_hosts: Callable[..., subprocess.CompletedProcess[str]],
 ) -> Callable[..., subprocess.CompletedProcess[str]]:
-    """Runs a command on ranks to the end: on so many of this host, by distrun, or on so many of each of several hosts."""
+    """Return a function that runs a command to its end on ranks of this host, by distrun, or of several hosts."""
 
     def run(
         command: Sequence[str], size: int | tuple[int, ...], environ: Mapping[str, str]
@@ -154,7 +154,7 @@ def run_ranks(
 
 
 def _simulated_environ(gpus: int, folder: Path, kernels: Path) -> dict[str, str]:
-    """What gives processes simulated GPUs, so many on each host; `folder` stands for /proc/driver/nvidia/gpus."""
+    """Return an environment with simulated GPUs on each host; `folder` stands for /proc/driver/nvidia/gpus."""
     return {
         **{name: value for name, value in os.environ.items() if name != "CUDA_VISIBLE_DEVICES"},
         "PYTHONPATH": os.pathsep.join([str(SIMULATOR), *filter(None, [os.environ.get("PYTHONPATH")])]),
@@ -172,10 +172,10 @@ def gpu_job(
     tmp_path: Path,
     tmp_path_factory: pytest.TempPathFactory,
 ) -> Callable[..., str]:
-    """Runs a program, given by its path, on `size` ranks with a simulated GPU each; what they printed.
+    """Return a function that runs a program on `size` ranks with a simulated GPU each, and returns their output.
 
-    `size` may also be the numbers of ranks on each of several hosts, and SIMULATED_GPUS another number of GPUs per host. The
-    ranks check everything themselves; where they are to `fail`, what they wrote to stderr comes with what they printed.
+    `size` may also be the numbers of ranks on each of several hosts, and SIMULATED_GPUS another number of GPUs per
+    host. The ranks check everything themselves; where they are to `fail`, stderr follows the output.
     """
 
     def run(program: Path, size: int | tuple[int, ...], *arguments: str, fail: bool = False, **environ: str) -> str:

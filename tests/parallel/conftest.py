@@ -1,4 +1,4 @@
-"""What the tests with real ranks share: starting a job of small rank programs, and proof that nothing of it is left."""
+"""Shared parts of tests with real ranks: starting a job of small programs, and proof that nothing of it is left."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ PROGRAMS = Path(__file__).parent / "programs"
 MARK = "TEST_OF_DISTRUN"  # an environment variable by which the processes of a test are found
 
 
-# Jobs that somebody else launches ---------------------------------------------------------------------------------------
+# Jobs that somebody else launches -------------------------------------------------------------------------------------
 
 
 class Job:
@@ -50,7 +50,7 @@ class Job:
         )
 
     def run(self, program: str, *arguments: str, **environ: str) -> str:
-        """The same for a program that checks everything itself and succeeds; what it printed."""
+        """Run a program that checks everything itself, and succeeds; return its output."""
         done = self.start(program, *arguments, **environ)
         assert done.returncode == 0, f"exit status {done.returncode}\n{done.stdout[-5000:]}\n{done.stderr[-10000:]}"
         return done.stdout
@@ -109,12 +109,14 @@ def make_job(marker: str, tmp_path: Path, run_on_hosts: Callable[..., Any]) -> C
     params=["distrun-2", "distrun-4", pytest.param("mpi-backend-2", marks=pytest.mark.mpi), *_BY_DEFAULT],
 )
 def job(request: pytest.FixtureRequest, make_job: Callable[[str], Job]) -> Job:
-    """Two ranks and four, two that communicate through MPI, and ranks of several hosts. `indirect` parametrisation picks
-    others of `_JOBS`."""
+    """Two ranks and four, two that communicate through MPI, and ranks of several hosts.
+
+    `indirect` parametrisation picks others of `_JOBS`.
+    """
     return make_job(request.param)
 
 
-# Ranks whose launcher is the test ---------------------------------------------------------------------------------------
+# Ranks whose launcher is the test -------------------------------------------------------------------------------------
 
 
 class Stream:
@@ -225,7 +227,7 @@ def ranks(marker: str, tmp_path: Path, contracts: Callable[..., Any]) -> Iterato
     assert list(tmp.iterdir()) == []
 
 
-# Nothing is left --------------------------------------------------------------------------------------------------------
+# Nothing is left ------------------------------------------------------------------------------------------------------
 
 
 @pytest.fixture

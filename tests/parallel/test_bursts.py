@@ -1,4 +1,4 @@
-"""What once went wrong in a burst, in a group and in a fork."""
+"""Faults that there once were, in a burst, in a group and in a fork."""
 
 from __future__ import annotations
 

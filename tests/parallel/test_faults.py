@@ -52,7 +52,8 @@ def test_a_rank_that_ends_while_others_wait_has_left(ranks, how, victim):
     other = everybody[1 - victim]
     assert other.end() == 0
     assert re.search(
-        rf"first: JobAbortedError: allreduce 'first': rank {victim} .*has left: it called shutdown\(\) or its script ended",
+        rf"first: JobAbortedError: allreduce 'first': rank {victim} .*has left: "
+        r"it called shutdown\(\) or its script ended",
         other.stdout.text,
     )
 

@@ -1,4 +1,4 @@
-"""A rank of another host dies, leaves, stops, dawdles, or strangers call: everybody hears what matters, and never hangs."""
+"""A rank of another host dies, leaves, stops or is slow, or strangers connect: all ranks learn it, and none hangs."""
 
 from __future__ import annotations
 
@@ -172,7 +172,7 @@ def test_an_idle_job_over_hosts_costs_nothing(ranks):
         assert int(switches) <= 10, f"an idle rank woke up {switches} times"
 
 
-# Starting ---------------------------------------------------------------------------------------------------------------
+# Starting -------------------------------------------------------------------------------------------------------------
 
 
 def test_a_rank_that_never_comes_is_named_on_every_host_in_time(ranks):

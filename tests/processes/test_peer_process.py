@@ -1,4 +1,4 @@
-"""What a pidfd tells about real processes."""
+"""A pidfd tells the state of real processes."""
 
 from __future__ import annotations
 

@@ -58,7 +58,7 @@ _outcomes: dict[str, dict[str, list[Any]]] = {}
 
 @pytest.fixture
 def outcome(launch: Callable[..., subprocess.CompletedProcess[str]]) -> Callable[[str, str], list[Any]]:
-    """What each rank reported of a feature on a backend. The first question runs the program."""
+    """Return a function for each rank's report of a feature on a backend; its first call runs the program."""
 
     def ask(backend: str, feature: str) -> list[Any]:
         if backend not in _outcomes:

@@ -1,4 +1,4 @@
-"""What goes wrong on one rank is an error on every rank, soon, and says what it is; the job can go on."""
+"""A fault on one rank is soon an error on every rank, which says what it is; the job can go on."""
 
 from __future__ import annotations
 

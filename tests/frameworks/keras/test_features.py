@@ -1,4 +1,4 @@
-"""What Keras can do it can do on several ranks: the same bits on all, equal to one process on the combined batch."""
+"""All features of Keras work on several ranks: the same bits on all, equal to one process on the combined batch."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ def test_all_ranks_skip_the_steps_in_which_one_has_an_infinity(outcome, backend)
         assert rank == {"same": True, "finite": True, "scale": 2.0**13, "updates": 4, "class": "LossScaleOptimizer"}
 
 
-# Files -----------------------------------------------------------------------------------------------------------------
+# Files ----------------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.feature("saved files load without distrun")
@@ -130,7 +130,7 @@ def test_pickled_optimizers_are_plain(outcome, backend):
     assert outcome(backend, "pickled optimizers are plain") == [[True, 0.01]] * 2
 
 
-# Callbacks and values --------------------------------------------------------------------------------------------------
+# Callbacks and values -------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.feature("MetricAverageCallback")

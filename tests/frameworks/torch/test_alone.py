@@ -64,8 +64,8 @@ def test_signatures_are_horovods():
         "broadcast_object": "obj root_rank name process_set",
         "allgather_object": "obj name",
         "DistributedOptimizer": (
-            "optimizer named_parameters compression backward_passes_per_step op gradient_predivide_factor num_groups groups "
-            "sparse_as_dense process_set"
+            "optimizer named_parameters compression backward_passes_per_step op gradient_predivide_factor num_groups "
+            "groups sparse_as_dense process_set"
         ),
     }
     for name, parameters in expected.items():

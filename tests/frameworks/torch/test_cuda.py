@@ -45,11 +45,11 @@ def test_streams_graphs_and_models_half_on_the_cpu_on_real_gpus(job):
     job("cuda_real", 2, DISTRUN_SHARE_GPUS="1")
 
 
-# What needs no rank ---------------------------------------------------------------------------------------------------------
+# What needs no rank ---------------------------------------------------------------------------------------------------
 
 
 def on(device: str) -> SimpleNamespace:
-    """What `check` looks at of a tensor on a device."""
+    """A stand-in for a tensor on a device, with the attributes that `check` reads."""
     return SimpleNamespace(device=torch.device(device))
 
 

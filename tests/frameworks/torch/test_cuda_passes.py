@@ -1,4 +1,4 @@
-"""What hooks know of a backward pass in threads that Python does not know, such as torch has one for each GPU."""
+"""Hooks in a backward pass that runs in threads unknown to Python, such as torch's thread of each GPU."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from distrun.torch.reducer import GradientReducer
 
 
 def elsewhere(function: Callable[[], object]) -> object:
-    """What `function` gives in a thread that Python does not know; raises what it raises."""
+    """Call `function` in a thread that Python does not know; return its result or raise its error."""
     done = threading.Event()
     outcome: list[object] = []
 
@@ -52,7 +52,7 @@ class Calls(torch.autograd.Function):
 
 
 def within_backward(function: Callable[[], object]) -> object:
-    """What `function` gives when it is called in a backward pass."""
+    """Call `function` in a backward pass; return its result."""
     results: list[object] = []
     leaf = torch.ones(1, requires_grad=True)
     with torch.enable_grad():
@@ -116,7 +116,7 @@ def test_among_several_callers_the_known_one_is_ours():
     assert other.call is own.call
 
 
-# The reducer ----------------------------------------------------------------------------------------------------------------
+# The reducer ----------------------------------------------------------------------------------------------------------
 
 
 class Fake(Bucket):

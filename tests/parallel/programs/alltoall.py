@@ -18,7 +18,7 @@ class Case:
     named: bool
 
     def splits(self, rank: int) -> list[int]:
-        """How many rows `rank` sends to each rank; some send nothing to somebody, or to anybody."""
+        """Return the rows that `rank` sends to each rank; some send none to some ranks, or to any."""
         size = distrun.size()
         if self.even:
             return [self.tensor.shape[0]] * size

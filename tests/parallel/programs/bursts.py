@@ -1,4 +1,4 @@
-"""More operations at once than fit a message, a group that is in place on one rank only, and a forked child's arrays."""
+"""More operations at once than fit a message, a group in place on one rank only, and a forked child's arrays."""
 
 import os
 

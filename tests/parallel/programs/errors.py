@@ -1,5 +1,8 @@
 """Disagreements and impossible requests: everybody gets the same clear error at once, and the job goes on."""
 
+# Functions made in a loop are called before it goes on.
+# ruff: noqa: B023
+
 import time
 
 import numpy as np
@@ -41,25 +44,25 @@ ones = np.ones(4, np.float32)
 for named in ("a tensor", None):
     what = "'a tensor'" if named else "unnamed "
     dtype = np.float64 if odd else np.float32
-    disagree(lambda: distrun.allreduce(np.ones(4, dtype), named), what, "dtype", "float64", "float32", last, others)  # noqa: B023
-    disagree(lambda: distrun.allreduce(np.ones(5 if odd else 4), named), what, "shapes", "[5]", "[4]", last, others)  # noqa: B023
+    disagree(lambda: distrun.allreduce(np.ones(4, dtype), named), what, "dtype", "float64", "float32", last, others)
+    disagree(lambda: distrun.allreduce(np.ones(5 if odd else 4), named), what, "shapes", "[5]", "[4]", last, others)
     op = distrun.Max if odd else distrun.Sum
-    disagree(lambda: distrun.allreduce(ones, named, op), what, "op", "max", "sum", last, others)  # noqa: B023
-    disagree(lambda: distrun.broadcast(ones, 1 if odd else 0, named), what, "root 1", "root 0", last, others)  # noqa: B023
+    disagree(lambda: distrun.allreduce(ones, named, op), what, "op", "max", "sum", last, others)
+    disagree(lambda: distrun.broadcast(ones, 1 if odd else 0, named), what, "root 1", "root 0", last, others)
     disagree(
-        lambda: distrun.allreduce(ones, named, prescale_factor=0.5 if odd else 2.0),  # noqa: B023
+        lambda: distrun.allreduce(ones, named, prescale_factor=0.5 if odd else 2.0),
         what, "prescale 0.5", "prescale 2.0", last, others,
     )  # fmt: skip
     disagree(
-        lambda: distrun.allreduce(ones, named, postscale_factor=0.5 if odd else 2.0),  # noqa: B023
+        lambda: distrun.allreduce(ones, named, postscale_factor=0.5 if odd else 2.0),
         what, "postscale 0.5", "postscale 2.0", last, others,
     )  # fmt: skip
     kind = distrun.allgather if odd else distrun.allreduce
-    disagree(lambda: kind(ones, named), what, "kind allgather", "kind allreduce", last, others)  # noqa: B023
+    disagree(lambda: kind(ones, named), what, "kind allgather", "kind allreduce", last, others)
     trailing = np.ones((2, 3 if odd else 4))
-    disagree(lambda: distrun.allgather(trailing, named), what, "[*, 3]", "[*, 4]")  # noqa: B023
+    disagree(lambda: distrun.allgather(trailing, named), what, "[*, 3]", "[*, 4]")
     group = [ones, ones] if odd else [ones]
-    disagree(lambda: distrun.grouped_allreduce(group, named), what, "[4], [4]", "[4]", last, others)  # noqa: B023
+    disagree(lambda: distrun.grouped_allreduce(group, named), what, "[4], [4]", "[4]", last, others)
 
 # Also when the operation is known by a number, and when only the one that came first differs.
 for _ in range(3):
@@ -116,8 +119,8 @@ for value in (
     np.zeros(2, "i4,f4"),
     np.ones(2, ">f4"),
 ):
-    refuse(distrun.UsageError, "dtype", lambda: distrun.allreduce(value))  # noqa: B023
-    refuse(distrun.UsageError, "dtype", lambda: distrun.allgather(value))  # noqa: B023
+    refuse(distrun.UsageError, "dtype", lambda: distrun.allreduce(value))
+    refuse(distrun.UsageError, "dtype", lambda: distrun.allgather(value))
 refuse(distrun.UsageError, "is no reduce op", lambda: distrun.allreduce(ones, op="sum"))
 refuse(distrun.UsageError, "is no reduce op", lambda: distrun.allreduce(ones, op=1))
 refuse(distrun.UsageError, "which is not ordered", lambda: distrun.allreduce(np.ones(2, np.complex64), op=distrun.Max))

@@ -63,7 +63,7 @@ def shapes(draw: st.DrawFn, dtype: str, min_dims: int = 0) -> tuple[int, ...]:
 
 @dataclass(frozen=True)
 class Tensor:
-    """What one tensor is on each rank: the same shape and dtype, its own values and its own layout in memory."""
+    """A tensor that has the same shape and dtype on all ranks, and values and a layout in memory of each rank's own."""
 
     dtype: str
     shape: tuple[int, ...]
@@ -103,7 +103,7 @@ def _values(
 
 
 def lay_out(values: np.ndarray[Any, Any], layout: str) -> np.ndarray[Any, Any]:
-    """The same values, lying in memory in a given way."""
+    """Return the values in the given layout in memory."""
     if values.ndim == 0:
         layout = "shared" if layout.startswith("shared") else "C"
     if layout == "F":

@@ -1,4 +1,4 @@
-"""Ranks to which something happens. The first argument names the scenario; stdin tells when, stdout tells what came of it."""
+"""Ranks in trouble: the first argument names the scenario; stdin tells when it begins, stdout how it ended."""
 
 import os
 import select

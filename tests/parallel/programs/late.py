@@ -1,4 +1,4 @@
-"""The rank that the first argument names joins the job when stdin tells it to. All work together once, and idle until told."""
+"""The rank in the first argument joins the job when stdin tells it to. All work together once, then idle until told."""
 
 import os
 import sys

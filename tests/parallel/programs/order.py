@@ -46,7 +46,7 @@ KINDS = ("allreduce", "in place", "allgather", "broadcast", "alltoall")
 
 
 def rounds(repeats: int, label: str, threads: ThreadPoolExecutor | None) -> None:
-    """The same named operations again and again, each time shuffled differently on every rank."""
+    """Submit the same named operations again and again, each time shuffled differently on every rank."""
     work = [(common.choice(KINDS), f"{label}.{place}", place) for place in range(60)]
     for _ in range(repeats):
         mine = work.copy()

@@ -1,4 +1,4 @@
-"""Variables may not reach every host: rank 1 has a stall timeout of its own, and what ranks must agree on is rank 0's."""
+"""Variables may not reach every host: rank 1 has another stall timeout; where ranks must agree, rank 0's counts."""
 
 import os
 

@@ -1,4 +1,4 @@
-"""Reducescatter: this rank's rows of the reduction, the earlier ranks keeping one more where it does not come out even."""
+"""Reducescatter: this rank's rows of the reduction; earlier ranks keep one more where the division leaves a rest."""
 
 from dataclasses import dataclass
 

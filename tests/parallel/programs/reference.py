@@ -1,4 +1,4 @@
-"""What a reduction must give, in plain numpy."""
+"""The results of reductions, in plain numpy."""
 
 from __future__ import annotations
 
@@ -23,7 +23,8 @@ def hosts() -> list[list[int]]:
 def reduce(parts: Sequence[Array], op: object, prescale: float = 1.0, postscale: float = 1.0) -> Array:
     """The ranks' arrays combined, in rank order; half precision in float32.
 
-    Where hosts have several ranks, those of each are combined first, and then the results, which are as wide as the arrays.
+    Where hosts have several ranks, those of each are combined first, and then the results, which are as wide as the
+    arrays.
     """
     most, dtype, is_average = max(map(len, hosts())), parts[0].dtype, op == distrun.Average
     if len(hosts()) == 1 or most == 1 or (is_average and dtype.kind in "iu"):

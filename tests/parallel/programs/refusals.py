@@ -1,4 +1,4 @@
-"""What must fail, for rank programs, which know no pytest."""
+"""Expecting errors in rank programs, which run without pytest."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The same named operations again and again, so that small arrays travel with the messages that submit them."""
+"""Named operations, repeated so that small arrays travel with the messages that submit them."""
 
 import os
 from dataclasses import dataclass
@@ -54,7 +54,7 @@ def cases(draw):
 
 
 def values(case: Case, turn: int, rank: int) -> list[np.ndarray]:
-    """Numbers of which sums and products stay exact, mostly; and NaN, infinities and tiny numbers where there are any."""
+    """Numbers whose sums and products mostly stay exact; and NaN, infinities and tiny numbers where there are any."""
     generator = np.random.default_rng([turn, rank, 5])
     found = []
     for count in case.counts:

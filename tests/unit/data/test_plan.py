@@ -1,4 +1,4 @@
-"""Who takes which samples: for any number of them, of ranks, any batch, seed and epoch."""
+"""The plan of samples by rank, for any number of samples and ranks, any batch, seed and epoch."""
 
 from __future__ import annotations
 

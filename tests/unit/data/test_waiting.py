@@ -8,7 +8,7 @@ from distrun.data.waiting import Judge, Stopwatch, is_due
 
 
 def said(judge, history):
-    """What is said in an epoch: `history` holds for each step the milliseconds waited and worked."""
+    """Return the messages of an epoch; `history` holds the milliseconds waited and worked of each step."""
     stopwatch, now, messages = Stopwatch(judge), 100.0, []
     for waited, worked in history:
         messages.append(stopwatch.asks(now))

@@ -1,4 +1,4 @@
-"""A collective that a graph carries as text, and what it does with memory: in a world of one, where all can be computed."""
+"""A collective that a graph carries as text, and its use of memory, in a world of one rank."""
 
 from __future__ import annotations
 

@@ -85,7 +85,7 @@ def entry(address, netmask, family=socket.AF_INET):
 
 @pytest.fixture
 def entries(monkeypatch):
-    """What psutil tells of a machine."""
+    """The interfaces of a machine, as psutil lists them."""
     found = {
         "lo": [entry("127.0.0.1", "255.0.0.0")],
         "eth0": [

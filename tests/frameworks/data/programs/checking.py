@@ -1,4 +1,4 @@
-"""What the rank programs share: running checks one after the other, and telling how each went."""
+"""Shared parts of the rank programs: running checks one after the other, and reporting each."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What `fit` of Keras goes through, for each kind of data that it takes, on two ranks: this rank's batches, in their order."""
+"""`fit` of Keras on two ranks, for each kind of data that it takes: this rank's batches, in their order."""
 
 import keras
 import numpy as np
@@ -19,7 +19,7 @@ MINE = Division(distrun.rank(), distrun.size(), BATCH, shuffle=True, seed=3)
 
 
 class Trace(keras.metrics.Metric):
-    """The sum of the targets, those of the k-th step counted k times: other batches, or another order, give another value."""
+    """The sum of the targets, those of step k counted k times: other batches or another order give another value."""
 
     def __init__(self):
         super().__init__(name="trace")
@@ -39,12 +39,12 @@ MODEL.compile(keras.optimizers.SGD(0.0), "mse", metrics=[Trace()])
 
 
 def trace(indices):
-    """What `Trace` says after batches of these samples."""
+    """Return the value that `Trace` has after batches of these samples."""
     return sum((step // BATCH + 1) * int(index) for step, index in enumerate(indices))
 
 
 def fitted(data, **how):
-    """What was traced in each epoch of `fit`."""
+    """Return the trace of each epoch of `fit`."""
     x, y = data if isinstance(data, tuple) else (data, None)
     history = MODEL.fit(x, y, epochs=2, verbose=0, **how)
     return [round(value) for value in history.history["trace"]]

@@ -1,4 +1,4 @@
-"""What the rank programs share: running checks one after the other, expecting errors, comparing."""
+"""Shared parts of the rank programs: running checks one after the other, expecting errors, comparing."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ IS_CALLBACK = os.environ.get("DISTRUN_JAX_CALL") == "io_callback"
 
 
 def array(rank, shape=(2 * SIZE, 3), dtype="float32"):
-    """What a rank has: any rank knows it of any other."""
+    """Return the array of any rank; all ranks can compute it."""
     values = np.random.default_rng([rank, len(shape)]).integers(0, 5, shape)
     return jnp.asarray(values, dtype)
 

@@ -14,7 +14,7 @@ RANK, SIZE = distrun.rank(), distrun.size()
 
 
 def network(seed=0, width=40):
-    """Parameters: many small ones, a large one (which travels by itself), one in half precision, a step count and None."""
+    """Parameters: many small ones, a large one (which travels alone), one in half precision, a step count and None."""
     random = np.random.default_rng(seed)
     arrays = {
         "first": {"w": random.standard_normal((6, width), np.float32) / 3, "b": np.zeros(width, np.float32)},
@@ -121,9 +121,8 @@ def gradients_and_values_of_all_ranks():
     for way in (lambda function: function, jax.jit):
         both = way(distrun.value_and_grad(two, argnums=(0, 1), has_aux=True))
         (total, aux), slopes = both(1.0, 2.0, jnp.full(2, RANK + 1.0))
-        close(
-            (total, aux["rank"]), (np.float32(3 * (SIZE + 1)), np.float32(RANK))
-        )  # what comes with a value is this rank's
+        # The gradients are the ranks' mean; a value's auxiliary data stays this rank's own.
+        close((total, aux["rank"]), (np.float32(3 * (SIZE + 1)), np.float32(RANK)))
         close(slopes, (np.float32(SIZE + 1), np.float32(SIZE + 1)))
         summed, _ = way(distrun.grad(two, has_aux=True, op=distrun.Sum))(1.0, 2.0, jnp.full(2, RANK + 1.0))
         close(summed, np.float32(SIZE * (SIZE + 1)))

@@ -1,4 +1,4 @@
-"""What the rank programs share: features to try one after the other, a small model, and training it in one process."""
+"""Shared parts of the rank programs: features to try in order, a small model, and training it in one process."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def run_features() -> None:
             print("FEATURE " + json.dumps({"name": name, "ranks": results, "seconds": round(spent, 2)}), flush=True)
 
 
-# Data and models -------------------------------------------------------------------------------------------------------
+# Data and models ------------------------------------------------------------------------------------------------------
 
 
 def data(batches: int = 6, last: int = ROWS) -> tuple[Any, Any]:
@@ -81,7 +81,7 @@ def loss() -> Any:
 
 
 def callbacks() -> list[Any]:
-    """What most programs use."""
+    """Return the callbacks that most programs use."""
     return [hvd.callbacks.BroadcastGlobalVariablesCallback(0), hvd.callbacks.MetricAverageCallback()]
 
 
@@ -119,7 +119,7 @@ def train(
     return outcome
 
 
-# Comparing -------------------------------------------------------------------------------------------------------------
+# Comparing ------------------------------------------------------------------------------------------------------------
 
 
 class count_reductions:  # noqa: N801 - reads as what it does

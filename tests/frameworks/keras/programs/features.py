@@ -1,4 +1,4 @@
-"""What Keras can do, with a DistributedOptimizer: each feature on all ranks, and on rank 0 alone with the combined batches."""
+"""Features of Keras with a DistributedOptimizer: each on all ranks, and on rank 0 alone with the combined batches."""
 
 import json
 import pickle
@@ -203,7 +203,7 @@ def _():
     return train(lambda: optimizers.SGD(0.1), jit_compile=False)
 
 
-# Optimizers ------------------------------------------------------------------------------------------------------------
+# Optimizers -----------------------------------------------------------------------------------------------------------
 
 
 @feature("gradient accumulation")
@@ -255,7 +255,7 @@ def _():
     return {"same": same_on_all_ranks(model.get_weights())}
 
 
-# Models ----------------------------------------------------------------------------------------------------------------
+# Models ---------------------------------------------------------------------------------------------------------------
 
 
 def embedding(seed):
@@ -367,7 +367,7 @@ def _():
     }
 
 
-# Files -----------------------------------------------------------------------------------------------------------------
+# Files ----------------------------------------------------------------------------------------------------------------
 
 
 @keras.saving.register_keras_serializable("tests")
@@ -463,7 +463,7 @@ def _():
     return {"same": same_on_all_ranks(model.get_weights())}
 
 
-# Callbacks -------------------------------------------------------------------------------------------------------------
+# Callbacks ------------------------------------------------------------------------------------------------------------
 
 
 @feature("MetricAverageCallback")
@@ -537,7 +537,7 @@ def _():
 
 
 def momentum_by_hand(x, y, corrected):
-    """Two epochs of SGD with momentum in numpy, the second with a tenth of the learning rate; the gradients are Keras's."""
+    """Train two epochs by SGD with momentum in numpy, on Keras's gradients, the second at a tenth of the rate."""
     weights = [weight.astype("float64") for weight in network().get_weights()]
     speeds = [0.0] * len(weights)
     for epoch, rate in enumerate((0.5, 0.05)):

@@ -1,4 +1,4 @@
-"""What the rank programs share: running checks one after the other, eagerly and in functions; and small models."""
+"""Shared parts of the rank programs: running checks in order, eagerly and in functions; and small models."""
 
 from __future__ import annotations
 

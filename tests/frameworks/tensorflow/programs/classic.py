@@ -1,4 +1,4 @@
-"""The script of 2018 with which Horovod was explained, with only the import changed: graphs and a MonitoredTrainingSession.
+"""Horovod's introductory script of 2018, with only the import changed: graphs and a MonitoredTrainingSession.
 
 At the end the ranks compare their weights, and with those of one process that saw the combined batches.
 """

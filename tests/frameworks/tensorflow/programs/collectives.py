@@ -1,4 +1,4 @@
-"""Every collective, eagerly and in functions, on every dtype and many shapes, against plain numpy; and what flows back."""
+"""Every collective, eagerly and in functions, on every dtype and many shapes, against numpy; and its gradients."""
 
 import os
 

@@ -1,4 +1,4 @@
-"""DistributedGradientTape, DistributedOptimizer and starting from the same state: all ranks together are one process."""
+"""DistributedGradientTape, DistributedOptimizer and the same initial state: all ranks together equal one process."""
 
 import numpy as np
 import tensorflow as tf

@@ -1,4 +1,4 @@
-"""What the rank programs share: running checks one after the other, small models, and training in one process."""
+"""Shared parts of the rank programs: running checks in order, small models, and training in one process."""
 
 from __future__ import annotations
 

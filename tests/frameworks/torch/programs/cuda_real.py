@@ -1,4 +1,4 @@
-"""What only a real GPU shows: torch's own streams and graphs, the autograd engine's thread for the GPU, CPU and GPU at once."""
+"""Checks that need a real GPU: torch's streams and graphs, autograd's thread for the GPU, CPU and GPU at once."""
 
 import torch
 from checking import (

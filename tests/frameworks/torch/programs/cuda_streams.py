@@ -1,4 +1,4 @@
-"""What happens on the device: streams, graphs, memory, and models that lie half on the CPU. On the simulated GPU.
+"""The work on a device: streams, graphs, memory, and models that lie half on the CPU. On the simulated GPU.
 
 float64 tensors play CPU tensors, all others CUDA tensors.
 """

@@ -1,4 +1,4 @@
-"""What flows back through the differentiable collectives, against formulas."""
+"""Gradients through the differentiable collectives, against formulas."""
 
 import torch
 from checking import check, raises, run_checks
@@ -10,7 +10,7 @@ RANK, SIZE = hvd.rank(), hvd.size()
 
 
 def weights(shape, rank=RANK):
-    """What each rank multiplies its result with before summing: the gradient that arrives there."""
+    """The factor of each rank's result in the sum: the gradient that arrives there."""
     return (torch.arange(torch.Size(shape).numel(), dtype=torch.float64) + 1 + rank).reshape(shape)
 
 

@@ -1,5 +1,7 @@
-"""Runs programs of this folder with all their tensors on the GPU: on the simulated one or, if the first argument is `real`, on
-this rank's own."""
+"""Runs programs of this folder with all their tensors on the GPU.
+
+That is the simulated one or, if the first argument is `real`, this rank's own.
+"""
 
 import runpy
 import sys

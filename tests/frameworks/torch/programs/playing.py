@@ -1,4 +1,4 @@
-"""CPU tensors that play CUDA tensors, on the simulated GPU: the part of distrun.torch that knows torch.cuda is replaced."""
+"""CPU tensors that play CUDA tensors, on the simulated GPU: distrun.torch's use of torch.cuda is replaced."""
 
 import threading
 
@@ -11,10 +11,10 @@ _stream = threading.local()
 
 
 def play(is_on_gpu=lambda tensor: True):
-    """From now on those CPU tensors for which `is_on_gpu` says so count as tensors on this rank's GPU.
+    """Let CPU tensors for which `is_on_gpu` says so count as tensors on this rank's GPU from now on.
 
-    torch works on them at once, as if all that it queues were done, so what it does must be on the legacy default stream, which
-    the host waits for; or must not depend on what other streams do.
+    torch works on them at once, as if all that it queues were done. So its work must be on the legacy default stream,
+    for which the host waits, or must not depend on other streams.
     """
 
     def kind(tensor):

@@ -386,7 +386,7 @@ class Rank:
     heard: int = 0
 
     def next_requests(self, limit: int) -> list[Request]:
-        """What it can submit now: a name may be under way once."""
+        """Return the requests that the rank can submit now; a name may be in flight only once."""
         found: list[Request] = []
         names = {request.name for request in self.pending if self.pending[request]}
         while self.script and len(found) < limit:
@@ -466,9 +466,8 @@ def test_any_interleaving_decides_each_operation_exactly_once_and_in_one_order(j
         for operation in rank.next_requests(generator.randrange(1, 6)):
             rank.pending[operation] += 1
             cache_id = rank.cache_ids.get(operation)
-            if (
-                cache_id is not None and generator.random() < 0.9
-            ):  # (it may send in full what it could say by its cache id)
+            # A rank may also send the full request of an operation that has a cache id.
+            if cache_id is not None and generator.random() < 0.9:
                 batch.append(cache_id)
                 continue
             if batch:

@@ -120,7 +120,7 @@ class Rank:
         self.sent()
 
 
-# A follower -------------------------------------------------------------------------------------------------------------
+# A follower -----------------------------------------------------------------------------------------------------------
 
 
 def test_a_request_goes_up_in_full_once_and_by_its_cache_id_ever_after():
@@ -231,7 +231,7 @@ def test_a_connection_that_did_not_take_all_is_looked_at_again_and_keeps_the_ran
     assert not rank.negotiator.is_idle
 
 
-# The coordinator --------------------------------------------------------------------------------------------------------
+# The coordinator ------------------------------------------------------------------------------------------------------
 
 
 def test_what_all_have_submitted_is_decided_and_told_to_all():
@@ -294,7 +294,7 @@ def test_a_reminder_says_for_how_long_others_have_waited_before_this_rank_took_n
     assert "allreduce 'a' has waited for 60.0 s" in caplog.text
 
 
-# Several hosts ----------------------------------------------------------------------------------------------------------
+# Several hosts --------------------------------------------------------------------------------------------------------
 
 
 def test_a_rank_of_another_host_that_is_lost_ends_what_is_undecided_but_not_what_is_decided():

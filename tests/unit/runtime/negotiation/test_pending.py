@@ -122,7 +122,7 @@ def test_what_is_done_when_its_batch_is_interrupted_is_not_failed(pending_operat
 
 
 def test_a_request_that_fits_no_message_is_refused_where_it_is_submitted(pending_operations):
-    """The largest one that is accepted fits a mailbox with the letter of its message, and the cache id of its decision."""
+    """The largest request accepted fits a mailbox with its message's letter and the cache id of its decision."""
     room = LARGEST_REQUEST - len(handle(3, name="").request.encode("x.py"))
     made = handle(3, name="n" * room)
     made.site = "x.py"

@@ -36,7 +36,7 @@ class Coordinator:
 
 @pytest.fixture
 def reports() -> list[str]:
-    """What is logged as a warning."""
+    """Return the logged warnings."""
     texts: list[str] = []
 
     class Collect(logging.Handler):

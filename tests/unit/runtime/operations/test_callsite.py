@@ -15,7 +15,7 @@ PACKAGE = Path(distrun.__file__).parent
 
 
 def call_from(filename: str, function: str = "train") -> str:
-    """What `call_site` says when a function of a file calls through two functions of ours."""
+    """Return the text of `call_site` for a function of a file that calls through two functions of the package."""
     scope: dict[str, object] = {"call_site": call_site}
     source = "\n" * 4 + f"def {function}():\n    return ours()\n"
     inner = "def ours():\n    return deeper()\ndef deeper():\n    return call_site()\n"

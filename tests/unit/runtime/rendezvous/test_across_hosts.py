@@ -82,7 +82,7 @@ def close(gatherings: list[Rendezvous]) -> None:
 
 
 def errors(ranks: list[Rank]) -> list[str]:
-    """What each of them raises."""
+    """Return the error text of each rank."""
     texts = []
     for rank in ranks:
         with pytest.raises(BootstrapError) as error:
@@ -351,7 +351,7 @@ def test_rank_0_may_be_elsewhere_than_the_place():
 
 
 def test_a_rank_that_is_lost_while_all_are_told_ends_it_for_all(endpoint, monkeypatch):
-    """Those who have the table already get no further message, which they would not understand."""
+    """Ranks that have the table already get no further message, which they would not understand."""
 
     class Stubborn(module._Host):
         def _tell_all(self, settings: dict[str, int]) -> None:

@@ -1,4 +1,4 @@
-"""Who shares a host with whom, and who talks to whom between hosts."""
+"""The layout of hosts: ranks that share a host, and ranks that communicate between hosts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the ranks of other hosts are heard to say, and how their end is understood."""
+"""Messages from ranks of other hosts, and the detection of their end."""
 
 from __future__ import annotations
 
