@@ -1,4 +1,4 @@
-"""What is used of the real cupy.cuda.nccl, where it is installed."""
+"""The real cupy.cuda.nccl, where it is installed, has all that distrun uses."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from distrun.runtime.gpu.nccl import ITEMSIZES, OPS
 
 
 class TestConformance:
-    """What is used of cupy.cuda.nccl is there, and means what we take it for."""
+    """The names that distrun uses are there, and mean what it takes them for."""
 
     @pytest.fixture
     def real(self) -> Any:

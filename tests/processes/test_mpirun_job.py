@@ -1,4 +1,4 @@
-"""What a real mpirun tells its ranks, as the environments read it."""
+"""The environment of a real mpirun's ranks, as distrun reads it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What unit tests keep to: they start no process, import no framework, and leave no descriptor open where they say so."""
+"""Limits of unit tests: they start no process, import no framework, and may check that no descriptor stays open."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the packer launches, with a cupy that only notes it."""
+"""The packer's launches, with a cupy that only notes them."""
 
 from __future__ import annotations
 
