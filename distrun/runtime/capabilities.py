@@ -9,7 +9,7 @@ from functools import cache
 from importlib.util import find_spec
 
 from distrun.runtime import world
-from distrun.runtime.gpu import memory
+from distrun.runtime.gpu.buffers import held_bytes
 
 __all__ = [
     "ccl_built",
@@ -41,7 +41,7 @@ def communication_memory() -> dict[str, int]:
         is what this rank has allocated of the memory that the ranks of a host share (large results among it, which
         belong to the caller). Memory of NCCL's own is not counted.
     """
-    totals = memory.noted()
+    totals = held_bytes()
     shared = world.engine().backend.shared_bytes if world.is_initialized() else 0
     return {**totals, "shared memory": shared} if shared else totals
 

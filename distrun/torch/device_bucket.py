@@ -13,8 +13,7 @@ from torch import Tensor
 from distrun.errors import MismatchError, UsageError
 from distrun.runtime import world
 from distrun.runtime.collectives.call import Call
-from distrun.runtime.gpu import memory
-from distrun.runtime.gpu.buffers import DeviceBuffer
+from distrun.runtime.gpu.buffers import GRADIENT_BUCKETS, DeviceBuffer, note_held
 from distrun.runtime.operations.request import describe_field
 from distrun.tensor_fusion.device_packing import Piece
 from distrun.torch import cuda
@@ -105,7 +104,7 @@ class DeviceBucket(BufferBucket):
         super().__init__(call, places, parameters, names, sparse_as_dense)
         self._arena = arena = cuda.arena()
         self._buffer = buffer = _Buffer(parameters, self._present, self._absent)
-        memory.note(memory.GRADIENT_BUCKETS, buffer.whole.nbytes, buffer)
+        note_held(GRADIENT_BUCKETS, buffer.whole.nbytes, buffer)
         self._flat = DeviceBuffer(buffer.start, buffer.whole.numel(), STORAGE[buffer.whole.dtype], buffer.whole)
         self._factor = call.prescale  # applied by the kernel that packs
         self._request = request_of(call, [buffer.whole])._replace(prescale=1.0)

@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 from distrun.runtime.gpu.driver import Driver
-from distrun.runtime.gpu.packing import Packer, Piece
+from distrun.runtime.gpu.packing import Packer
+from distrun.tensor_fusion.device_packing import Piece
 
 FLOATS = ("float16", "bfloat16", "float32", "float64")
 

@@ -10,8 +10,8 @@ comes. An operation on a GPU, step by step:
 3. The first time, `transport_choice` settles with the other ranks whether NCCL is used, and `communicators` connects
    them.
 4. The communication stream is made to wait for `ready`, and the operation is queued on it. `nccl_backend` calls NCCL
-   (`nccl`): `nccl_reduction` gives a request in NCCL's terms, `packing_plan` says which tensors are packed in the
-   `fusion_memory`, and `packing` copies them there and back. What NCCL cannot do, `staging` does through page-locked
+   (`nccl`): `nccl_reduction` gives a request in NCCL's terms, and `packing` plans which tensors are packed in the
+   `fusion_memory`, and copies them there and back. What NCCL cannot do, `staging` does through page-locked
    memory and the host backend.
 5. A second event, `finished`, is recorded behind it. For the host the operation is done; `in_flight` keeps its memory
    alive.
@@ -19,6 +19,7 @@ comes. An operation on a GPU, step by step:
 7. While anything is in flight, the engine's own thread has the `monitor` check it: for a rank that is gone, an error of
    NCCL or the device, a stall. Then everything is aborted, and the reason is raised by later calls.
 
-`driver` is all of CUDA that is used here, `memory` counts what communication holds. Calls go down, from the engine to
-`monitor` and `gpu`, from there to the two backends and to `driver`; nothing here knows the engine or the world.
+`driver` is all of CUDA that is used here, and `buffers` counts the memory that communication holds. Calls go down, from
+the engine to `monitor` and `gpu`, from there to the two backends and to `driver`; nothing here knows the engine or the
+world.
 """

@@ -1,7 +1,10 @@
-"""Buffers in a GPU's memory, and where new ones come from."""
+"""Buffers in a GPU's memory, where new ones come from, and how much communication holds, noted by whoever allocates
+it."""
 
 from __future__ import annotations
 
+import weakref
+from collections import defaultdict
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -53,3 +56,38 @@ class Arena(Protocol):
     def empty(self, count: int, dtype: np.dtype[Any], stream: int) -> DeviceBuffer:
         """Return uninitialised memory from the framework's pool, for use on `stream`. Any thread may call."""
         ...
+
+
+# Memory held by communication ----------------------------------------------------------------------------------------
+
+GRADIENT_BUCKETS = "gradient buckets"
+FUSION_BUFFERS = "fusion buffers"
+PINNED_STAGING = "pinned staging"
+
+_notes: dict[tuple[int, str], tuple[weakref.ref[Any], int]] = {}
+"""The owner and its bytes, by the owner's id and the kind."""
+
+
+def note_held(kind: str, nbytes: int, owner: Any) -> None:
+    """Note that `owner` holds `nbytes` bytes from now on, until it is garbage-collected; replaces its previous note of
+    this kind.
+
+    Raises:
+        TypeError: `owner` does not support weak references.
+    """
+    key = id(owner), kind
+
+    def forget(gone: weakref.ref[Any]) -> None:
+        noted = _notes.get(key)
+        if noted is not None and noted[0] is gone:  # another owner may have the id by now
+            _notes.pop(key, None)
+
+    _notes[key] = weakref.ref(owner, forget), nbytes
+
+
+def held_bytes() -> dict[str, int]:
+    """Return the bytes that are held now, by kind; kinds of which nothing is held are left out."""
+    totals: defaultdict[str, int] = defaultdict(int)
+    for (_, kind), (_, nbytes) in list(_notes.items()):
+        totals[kind] += nbytes
+    return dict(totals)

@@ -5,9 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from distrun.errors import UsageError
-from distrun.runtime.gpu.buffers import DeviceBuffer
+from distrun.runtime.gpu.buffers import FUSION_BUFFERS, DeviceBuffer, note_held
 from distrun.runtime.gpu.driver import Driver
-from distrun.runtime.gpu.memory import FUSION_BUFFERS, note
 
 _GROWTH = 2 << 20  # bytes; the memory's size is a multiple of it
 
@@ -54,7 +53,7 @@ class FusionMemory:
             self._captured.append(memory)
         else:
             self._memory = memory
-        note(FUSION_BUFFERS, self.nbytes, self)
+        note_held(FUSION_BUFFERS, self.nbytes, self)
         return memory[1].pointer
 
     def _allocate(self, nbytes: int, stream: int, is_captured: bool) -> DeviceBuffer:

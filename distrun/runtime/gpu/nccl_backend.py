@@ -20,9 +20,9 @@ from distrun.runtime.gpu.fusion_memory import FusionMemory
 from distrun.runtime.gpu.handles import Allocate, DeviceHandle
 from distrun.runtime.gpu.nccl import ITEMSIZES, AnyCommunicator, NcclError
 from distrun.runtime.gpu.nccl_reduction import BYTES, NcclReduction, nccl_reduction
-from distrun.runtime.gpu.packing import Packer, Piece
-from distrun.runtime.gpu.packing_plan import FusionSlots, Location, PackingPlan, Span, spans
+from distrun.runtime.gpu.packing import FusionSlots, Location, Packer, PackingPlan, Span, spans
 from distrun.runtime.operations.request import Request, counts_of
+from distrun.tensor_fusion.device_packing import Piece
 
 PACKED_BELOW = 1 << 20
 """Bytes below which tensors are packed together; larger ones are reduced where they lie."""

@@ -1,16 +1,24 @@
-"""The packer: copies many pieces of GPU memory with one launch, and converts and scales them on the way."""
+"""Packing: the packer, which copies many pieces of GPU memory with one launch, and the plan of what to copy where.
+
+The packer converts and scales elements on the way. A plan says what a reduction packs in the fusion memory, reduces
+there, and unpacks again. Its calls of NCCL, and their counts, are the same on all ranks; whether a tensor is copied for
+its call depends on where it lies, which each rank decides for itself.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from distrun.errors import CollectiveError
+from distrun.runtime.gpu.buffers import DeviceBuffer
 from distrun.runtime.gpu.driver import Driver
+from distrun.runtime.gpu.nccl import ITEMSIZES
+from distrun.runtime.gpu.nccl_reduction import NcclReduction
 from distrun.tensor_fusion.device_packing import KERNEL, THREADS, Piece, Variant, choose_variant, launches, read_code
 
-__all__ = ["Packer", "Piece"]
+_SLOT = 16  # bytes; what is packed begins at multiples of it, as 16-byte loads and stores need
 
 
 @dataclass(frozen=True)
@@ -60,3 +68,124 @@ class Packer:
             made = self._driver.cupy.RawKernel(read_code(), KERNEL, variant.options)
             kernel = self._kernels.setdefault((variant.source, variant.target), made)
         return kernel
+
+
+# The plan of a reduction ---------------------------------------------------------------------------------------------
+
+
+class Span(NamedTuple):
+    """Consecutive elements in memory: the address of the first, and their number."""
+
+    pointer: int
+    size: int
+
+
+def spans(buffers: Iterable[DeviceBuffer], sizes: Iterable[int]) -> Iterator[list[Span]]:
+    """Return where the elements of each tensor lie, in order.
+
+    Args:
+        buffers: hold the tensors one after the other, if taken as one long array; they may be cut anywhere.
+        sizes: the elements of each tensor, all > 0.
+    """
+    rest = iter(buffers)
+    pointer = left = itemsize = 0
+    for size in sizes:
+        found: list[Span] = []
+        while size:
+            while not left:
+                buffer = next(rest)
+                pointer, left, itemsize = buffer.pointer, buffer.size, buffer.itemsize
+            count = min(size, left)
+            if found and found[-1].pointer + found[-1].size * itemsize == pointer:
+                found[-1] = Span(found[-1].pointer, found[-1].size + count)
+            else:
+                found.append(Span(pointer, count))
+            pointer += count * itemsize
+            left -= count
+            size -= count
+        yield found
+
+
+class Location(NamedTuple):
+    """A location in GPU memory: an address, or an offset in the fusion memory."""
+
+    at: int
+    is_offset: bool = False
+
+    def pointer(self, base: int) -> int:
+        """Return the address if the fusion memory begins at `base`."""
+        return base + self.at if self.is_offset else self.at
+
+
+class FusionSlots:
+    """Slots in the fusion memory, allotted one after the other."""
+
+    def __init__(self) -> None:
+        self.nbytes = 0
+
+    def add(self, nbytes: int) -> Location:
+        """Allot a slot of `nbytes` bytes."""
+        location = Location(self.nbytes, True)
+        self.nbytes += -(-nbytes // _SLOT) * _SLOT
+        return location
+
+
+class PackingPlan:
+    """The steps of an allreduce, pack, reduce and unpack, before it is known where the fusion memory lies."""
+
+    def __init__(self, reduction: NcclReduction) -> None:
+        self.slots = FusionSlots()
+        self.calls: list[tuple[Location, Location, int]] = []
+        """NCCL's calls: source, target, and the count in NCCL's elements."""
+        self._reduction = reduction
+        self._packs: list[tuple[list[Span], Location]] = []
+        self._unpacks: list[tuple[Location, list[Span]]] = []
+
+    def add_fused(self, sources: list[Span], targets: list[Span], size: int) -> None:
+        """Add a tensor that is packed; `add_fused_call` reduces it together with the others."""
+        slot = self.slots.add(size * self._reduction.units * ITEMSIZES[self._reduction.wire])
+        self._packs.append((sources, slot))
+        self._unpacks.append((slot, targets))
+
+    def add_fused_call(self) -> None:
+        """Add the call that reduces everything packed so far. What lies between the slots is reduced as well, and not
+        used."""
+        self.calls.append((Location(0, True), Location(0, True), self.slots.nbytes // ITEMSIZES[self._reduction.wire]))
+
+    def add_alone(self, sources: list[Span], targets: list[Span], size: int) -> None:
+        """Add a tensor with a call of its own: reduced where it lies, if that is one span and nothing is to be
+        converted."""
+        reduction = self._reduction
+        count = size * reduction.units
+        if reduction.is_cast or len(targets) > 1:
+            target = self.slots.add(count * ITEMSIZES[reduction.wire])
+        else:
+            target = Location(targets[0].pointer)
+        if reduction.is_cast or len(sources) > 1 or reduction.prescale != 1.0:
+            self._packs.append((sources, target))
+            self.calls.append((target, target, count))
+        else:
+            self.calls.append((Location(sources[0].pointer), target, count))
+        self._unpacks.append((target, targets))
+
+    def packs(self, base: int) -> list[Piece]:
+        """Return what is copied before the calls, if the fusion memory begins at `base`."""
+        return [
+            Piece(pointer, packed, count)
+            for sources, location in self._packs
+            for pointer, packed, count in self._pieces(sources, location.pointer(base), self._reduction.wire)
+        ]
+
+    def unpacks(self, base: int) -> list[Piece]:
+        """Return what is copied, or scaled where it lies, after the calls."""
+        return [
+            Piece(packed, pointer, count)
+            for location, targets in self._unpacks
+            for pointer, packed, count in self._pieces(targets, location.pointer(base), self._reduction.wire)
+        ]
+
+    def _pieces(self, scattered: list[Span], packed: int, packed_type: str) -> Iterator[tuple[int, int, int]]:
+        for pointer, size in scattered:
+            count = size * self._reduction.units
+            yield pointer, packed, count
+            packed += count * ITEMSIZES[packed_type]

@@ -16,10 +16,9 @@ from numpy.typing import NDArray
 from distrun.errors import UsageError
 from distrun.runtime.backends.base import Backend
 from distrun.runtime.backends.dispatch import execute
-from distrun.runtime.gpu.buffers import DeviceBuffer
+from distrun.runtime.gpu.buffers import PINNED_STAGING, DeviceBuffer, note_held
 from distrun.runtime.gpu.driver import Driver, Event
 from distrun.runtime.gpu.handles import Allocate, DeviceHandle
-from distrun.runtime.gpu.memory import PINNED_STAGING, note
 from distrun.runtime.operations.handle import Handle
 
 Flat = NDArray[Any]
@@ -144,7 +143,7 @@ class StagedBackend:
             total += -(-count * dtype.itemsize // _ALIGNMENT) * _ALIGNMENT
         if total > self._pinned.nbytes:
             self._pinned = self._driver.pinned(-(-total // _GROWTH) * _GROWTH, np.dtype(np.uint8))
-            note(PINNED_STAGING, self.pinned_bytes, self)
+            note_held(PINNED_STAGING, self.pinned_bytes, self)
         return [
             self._pinned[start : start + count * dtype.itemsize].view(dtype)
             for start, (count, dtype) in zip(starts, counts, strict=True)

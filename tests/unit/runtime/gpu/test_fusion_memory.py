@@ -12,10 +12,9 @@ from hypothesis import given, strategies as st
 
 from distrun.errors import UsageError
 from distrun.runtime.capabilities import communication_memory
-from distrun.runtime.gpu.buffers import DeviceBuffer
+from distrun.runtime.gpu.buffers import FUSION_BUFFERS, DeviceBuffer
 from distrun.runtime.gpu.fusion_memory import FusionMemory
-from distrun.runtime.gpu.memory import FUSION_BUFFERS
-from distrun.runtime.gpu.packing_plan import spans
+from distrun.runtime.gpu.packing import spans
 
 STREAM = 7
 

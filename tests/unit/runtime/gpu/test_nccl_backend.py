@@ -18,10 +18,10 @@ from distrun.runtime.gpu import nccl_backend
 from distrun.runtime.gpu.nccl import NcclError, SingleRankCommunicator
 from distrun.runtime.gpu.nccl_backend import NcclBackend
 from distrun.runtime.gpu.nccl_reduction import is_supported
-from distrun.runtime.gpu.packing import Piece
 from distrun.runtime.operations.dtypes import ELEMENT_TYPES
 from distrun.runtime.operations.reduction import Average, Max, Min, Product, ReduceOp, Reduction, Sum, check_op
 from distrun.runtime.operations.request import Request, rows_of
+from distrun.tensor_fusion.device_packing import Piece
 
 MOSTLY = settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 STREAM = 7

@@ -7,8 +7,8 @@ from types import SimpleNamespace
 import pytest
 
 from distrun.errors import CollectiveError, UsageError
-from distrun.runtime.gpu.packing import Packer, Piece
-from distrun.tensor_fusion.device_packing import PIECES, TABLE, THREADS, choose_variant
+from distrun.runtime.gpu.packing import Packer
+from distrun.tensor_fusion.device_packing import PIECES, TABLE, THREADS, Piece, choose_variant
 
 
 class Kernels:

@@ -9,8 +9,8 @@ import pytest
 
 import distrun
 from distrun.runtime.capabilities import communication_memory
-from distrun.runtime.gpu import memory
-from distrun.runtime.gpu.memory import FUSION_BUFFERS, GRADIENT_BUCKETS, note
+from distrun.runtime.gpu import buffers
+from distrun.runtime.gpu.buffers import FUSION_BUFFERS, GRADIENT_BUCKETS, note_held
 from distrun.runtime.shared_memory.segment import Heap, Segment, new_segment_fd
 
 
@@ -25,14 +25,14 @@ class Owner:
 
 @pytest.fixture(autouse=True)
 def _nothing_noted(monkeypatch):
-    monkeypatch.setattr(memory, "_notes", {})
+    monkeypatch.setattr(buffers, "_notes", {})
 
 
 def test_bytes_are_summed_by_kind_until_their_owner_is_gone():
     one, two = Owner(), Owner()
-    note(GRADIENT_BUCKETS, 100, one)
-    note(GRADIENT_BUCKETS, 10, two)
-    note(FUSION_BUFFERS, 1, two)
+    note_held(GRADIENT_BUCKETS, 100, one)
+    note_held(GRADIENT_BUCKETS, 10, two)
+    note_held(FUSION_BUFFERS, 1, two)
     assert communication_memory() == {GRADIENT_BUCKETS: 110, FUSION_BUFFERS: 1}
     del two
     gc.collect()
@@ -41,22 +41,22 @@ def test_bytes_are_summed_by_kind_until_their_owner_is_gone():
 
 def test_what_is_noted_again_is_replaced():
     owner = np.empty(0)
-    note(FUSION_BUFFERS, 100, owner)
-    note(FUSION_BUFFERS, 300, owner)
+    note_held(FUSION_BUFFERS, 100, owner)
+    note_held(FUSION_BUFFERS, 300, owner)
     assert communication_memory() == {FUSION_BUFFERS: 300}
 
 
 def test_what_cannot_be_watched_is_refused():
     with pytest.raises(TypeError, match="weak reference"):
-        note(FUSION_BUFFERS, 100, 7)
+        note_held(FUSION_BUFFERS, 100, 7)
 
 
 def test_the_end_of_an_owner_does_not_concern_the_next_one_at_its_place():
     first, second = Owner(), Owner()
-    note(FUSION_BUFFERS, 1, first)
-    ((key, (reference, _)),) = memory._notes.items()
+    note_held(FUSION_BUFFERS, 1, first)
+    ((key, (reference, _)),) = buffers._notes.items()
     forget = reference.__callback__
-    memory._notes[key] = memory.weakref.ref(second), 2
+    buffers._notes[key] = buffers.weakref.ref(second), 2
     forget(reference)
     assert communication_memory() == {FUSION_BUFFERS: 2}
 
