@@ -1,7 +1,9 @@
 """The ground floor: facts about the machine that the launcher and the ranks must see alike.
- Both sides of a job ask these modules, so that `distrun` never starts ranks that the runtime then refuses: `gpus`
+
+Both sides of a job ask these modules, so that `distrun` never starts ranks that the runtime then refuses: `gpus`
 counts the GPUs that CUDA would show a process, `interfaces` lists the network interfaces that are up and applies
 `--network` to them, and `endpoints` writes and reads `address:port` and finds free ports.
- Nothing here imports anything of distrun but its errors. psutil is imported where it is needed, since it costs 50 ms
+
+Nothing here imports anything of distrun but its errors. psutil is imported where it is needed, since it costs 50 ms
 that a job on one machine need not spend.
 """

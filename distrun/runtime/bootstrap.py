@@ -1,5 +1,6 @@
 """The bootstrap: from the environment of a process to an engine that is connected with those of the other ranks.
- A rank on one host meets the others on a Unix socket, maps their memory, and has a backend. Where there are several
+
+A rank on one host meets the others on a Unix socket, maps their memory, and has a backend. Where there are several
 hosts, all ranks meet at rank 0 first, which tells everybody who is where and which settings hold for all; then the
 ranks of each host meet as on a single one, and each connects with the ranks of its rail.
 """
@@ -31,7 +32,8 @@ from distrun.runtime.gpu.config import GpuConfig
 from distrun.runtime.mpi import rendezvous as mpi_rendezvous
 from distrun.runtime.negotiation.controller import Controller
 from distrun.runtime.operations.timeouts import Timeouts
-from distrun.runtime.rendezvous.across_hosts import Rendezvous, RendezvousEndpoint, rendezvous_across_hosts
+from distrun.runtime.rendezvous.across_hosts import rendezvous_across_hosts
+from distrun.runtime.rendezvous.protocol import Rendezvous, RendezvousEndpoint
 from distrun.runtime.rendezvous.within_host import rendezvous_within_host
 from distrun.runtime.settings import BACKEND, Settings, unknown
 from distrun.runtime.shared_memory.segment import FAILED
@@ -164,7 +166,8 @@ class _Bootstrap:
         if len(layout.local_ranks) != self.topology.local_size:
             raise BootstrapError(
                 f"rank {layout.rank} was told that its host has {self.topology.local_size} ranks, but "
-                f"{len(layout.local_ranks)} call it theirs ({self.topology.hostname}): give each host of the job its own name"
+                f"{len(layout.local_ranks)} call it theirs ({self.topology.hostname}): give each host of the job its "
+                "own name"
             )
 
     def _links(
@@ -176,9 +179,9 @@ class _Bootstrap:
         deadline: float,
     ) -> Links:
         if rendezvous.agreed["mpi"]:  # rank 0's word: a launcher may not have passed the variable on to all hosts
-            from distrun.runtime.mpi.links import MPILinks
+            from distrun.runtime.mpi.links import MpiLinks
 
-            return MPILinks(local_group, network, layout)
+            return MpiLinks(local_group, network, layout)
         return connect(rendezvous, layout, network, local_group, deadline)
 
     def _local_group(self, own: int, ranks: Sequence[int], network: Network | None) -> LocalGroup:

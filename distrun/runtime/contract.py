@@ -1,5 +1,6 @@
 """The launch contract: the environment variables by which the launcher tells a rank who it is.
- The launcher writes it and the runtime reads it. Nothing here imports anything but the standard library, because the
+
+The launcher writes it and the runtime reads it. Nothing here imports anything but the standard library, because the
 launcher must start without numpy or a framework.
 """
 

@@ -1,5 +1,6 @@
 """The settings: what users may tell distrun by environment variables, read and checked in this module alone.
- Every field of `Settings` is a variable, DISTRUN_ and the field's name in capitals. docs/settings.md explains them to
+
+Every field of `Settings` is a variable, DISTRUN_ and the field's name in capitals. docs/settings.md explains them to
 users. The launcher reads the same object, to refuse before it starts anything what every rank would refuse one by one.
 """
 

@@ -1,4 +1,4 @@
-"""A rank of another host dies, leaves, stops or is slow, or strangers connect: all ranks learn it, and none hangs."""
+"""A rank of another host dies, leaves, stops or is slow, or intruders connect: all ranks learn it, and none hangs."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import psutil
 import pytest
 
 from distrun.errors import BootstrapError
-from distrun.runtime.rendezvous.dialer import call
+from distrun.runtime.rendezvous.dialer import dial
 
 DEADLINE = 60.0  # seconds; far more than anything takes
 DEAD = 1.0  # seconds within which everybody knows of a death
@@ -206,7 +206,7 @@ def test_a_rank_that_dies_while_the_others_gather_ends_their_wait(ranks):
 
 
 def listening_ports(pid: int) -> list[int]:
-    """Where a rank takes calls, as soon as it does."""
+    """Return where a rank listens, as soon as it does."""
     deadline = time.monotonic() + DEADLINE
     while True:
         sockets = psutil.Process(pid).net_connections("tcp")
@@ -216,8 +216,8 @@ def listening_ports(pid: int) -> list[int]:
         assert time.monotonic() < deadline, "it listens nowhere"
 
 
-class Strangers:
-    """Everybody who should not call: silent, talkative, slow, with a wrong key, or gone again."""
+class Intruders:
+    """Clients that are no ranks: silent, talkative, slow, with a wrong key, or gone again."""
 
     def __init__(self, port: int) -> None:
         self._place = ("127.0.0.1", port)
@@ -254,7 +254,7 @@ class Strangers:
 
     def _guess(self) -> None:
         try:
-            call([self._place], os.urandom(32), {"rank": 1, "purpose": "data"}, time.monotonic() + 3).close()
+            dial([self._place], os.urandom(32), {"rank": 1, "purpose": "data"}, time.monotonic() + 3).socket.close()
             self.refusal = "none"
         except BootstrapError as error:
             self.refusal = str(error)
@@ -268,15 +268,15 @@ class Strangers:
 
 
 @pytest.mark.parametrize("place", [0, 1], ids=["the rendezvous", "a data port"])
-def test_strangers_disturb_nothing(ranks, place):
+def test_intruders_disturb_nothing(ranks, place):
     everybody = ranks("late", "2", hosts=(1, 1, 1))
     everybody[2].stdout.wait_for("waiting")
-    crowds = [Strangers(port) for port in listening_ports(everybody[place].pid)]
+    crowds = [Intruders(port) for port in listening_ports(everybody[place].pid)]
     started = time.monotonic()
     everybody[2].tell("now you")
     for rank in everybody:
         rank.stdout.wait_for("ready")
-    assert time.monotonic() - started < 8, "somebody waited for a stranger"
+    assert time.monotonic() - started < 8, "a rank waited for an intruder"
     for rank in everybody:
         assert rank.end() == 0, rank.stderr.text
     for crowd in crowds:

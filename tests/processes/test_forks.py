@@ -27,12 +27,12 @@ class End:
 
     def __init__(self, kind: type[Channel | Stream], connection: socket.socket) -> None:
         self.set = ConnectionSet()
-        self.heard: list[bytes] = []
-        self.losses: list[str] = []
+        self.messages: list[bytes] = []
+        self.reasons: list[str] = []
         if kind is Channel:
-            self.it = Channel(self.set, connection, self.heard.append, self.losses.append)
+            self.it = Channel(self.set, connection, self.messages.append, self.reasons.append)
         else:
-            self.it = Stream(self.set, connection, self.losses.append)
+            self.it = Stream(self.set, connection, self.reasons.append)
 
     @property
     def fd(self) -> int:
@@ -90,11 +90,11 @@ def test_a_child_that_outlives_its_killed_parent_does_not_keep_the_connection_op
     if kind is Stream:
         end.it.receive(np.zeros(3, np.uint8).data)
     end.set.progress()
-    assert not end.losses
+    assert not end.reasons
     os.kill(middle, signal.SIGKILL)
     os.waitpid(middle, 0)
-    turn_until(lambda: end.losses, end)
-    assert end.losses == ["its connection was closed"]
+    turn_until(lambda: end.reasons, end)
+    assert end.reasons == ["its connection was closed"]
     end.set.close()
     os.close(here)
     os.close(there)
@@ -108,12 +108,12 @@ def test_the_parent_goes_on_while_its_child_has_disowned_the_connections():
         os._exit(0)
     os.waitpid(child, 0)
     one.it.send(b"hello")
-    turn_until(lambda: other.heard, one, other)
+    turn_until(lambda: other.messages, one, other)
     other.it.send(b"hello yourself")
-    turn_until(lambda: one.heard, one, other)
+    turn_until(lambda: one.messages, one, other)
     one.set.close()
     other.set.close()
-    assert one.losses == other.losses == []
+    assert one.reasons == other.reasons == []
 
 
 @pytest.fixture

@@ -1,5 +1,6 @@
 """The devices: which one belongs to a rank is decided here, without importing a framework or touching CUDA.
- `bind` decides, `cpu` and `cuda` are the kinds there are, and `base` documents what they have in common. How many GPUs
+
+`bind` decides, `cpu` and `cuda` are the kinds there are, and `base` documents what they have in common. How many GPUs
 a process can see is a fact of the machine, which `distrun.host.gpus` tells the launcher and the ranks alike.
 """
 

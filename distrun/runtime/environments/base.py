@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import ClassVar
 
 from distrun.errors import UsageError
-from distrun.runtime.rendezvous.across_hosts import RendezvousEndpoint
+from distrun.runtime.rendezvous.protocol import RendezvousEndpoint
 from distrun.runtime.settings import KEY, Settings
 from distrun.runtime.topology import Topology
 
@@ -81,8 +81,9 @@ class Environment(abc.ABC):
         address, master = self._text("MASTER_ADDR"), self._number("MASTER_PORT")
         if (key := self._given_key()) is None:
             raise UsageError(
-                f"the job has several hosts and {self.name} gives its ranks no secret to know one another by: set {KEY} to "
-                "the same text on all of them, as from `openssl rand -hex 32`, or start the script with `distrun`"
+                f"the job has several hosts and {self.name} gives its ranks no secret to know one another by: set "
+                f"{KEY} to the same text on all of them, as from `openssl rand -hex 32`, or start the script with "
+                "`distrun`"
             )
         if not 0 < master <= _LAST_PORT:
             raise UsageError(f"MASTER_PORT={master} is not a port: allowed are 1 to {_LAST_PORT}")

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from distrun.errors import UsageError
 from distrun.runtime.contract import LaunchContract
 from distrun.runtime.environments.base import Environment
-from distrun.runtime.rendezvous.across_hosts import RendezvousEndpoint, parse
+from distrun.runtime.rendezvous.protocol import RendezvousEndpoint, parse_endpoints
 from distrun.runtime.topology import Topology
 
 
@@ -47,10 +47,10 @@ class Distrun(Environment):
         text = self._contract().rendezvous
         if not text:
             raise UsageError(
-                "DISTRUN_RENDEZVOUS is empty though the job has several hosts: start the script with `distrun`, and pass on "
-                "all of its variables"
+                "DISTRUN_RENDEZVOUS is empty though the job has several hosts: start the script with `distrun`, and "
+                "pass on all of its variables"
             )
-        return RendezvousEndpoint(parse(text), self.job_key())
+        return RendezvousEndpoint(parse_endpoints(text), self.job_key())
 
     def _contract(self) -> LaunchContract:
         return LaunchContract.from_environ(self._environ)

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 
 from distrun.errors import UsageError
 from distrun.runtime.environments.base import Environment, even_cross
-from distrun.runtime.rendezvous.across_hosts import RendezvousEndpoint
+from distrun.runtime.rendezvous.protocol import RendezvousEndpoint
 from distrun.runtime.topology import Topology
 
 # The Kubeflow training operator: RANK=1 WORLD_SIZE=4 MASTER_ADDR=job-master-0 MASTER_PORT=23456, nothing local

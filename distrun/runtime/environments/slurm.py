@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from distrun.errors import UsageError
 from distrun.runtime.environments.base import PORTS, Environment
 from distrun.runtime.rendezvous import munge
-from distrun.runtime.rendezvous.across_hosts import RendezvousEndpoint
+from distrun.runtime.rendezvous.protocol import RendezvousEndpoint
 from distrun.runtime.topology import Topology
 
 _JOB = "SLURM_JOB_ID"
@@ -69,8 +69,9 @@ class Slurm(Environment):
             return RendezvousEndpoint(addresses, key)
         if not munge.is_here():
             raise UsageError(
-                "the job has several hosts, and without munge its ranks have no secret to know one another by: install munge "
-                "on every host, set DISTRUN_KEY to the same text on all ranks, or start the script with `distrun`"
+                "the job has several hosts, and without munge its ranks have no secret to know one another by: "
+                "install munge on every host, set DISTRUN_KEY to the same text on all ranks, or start the script "
+                "with `distrun`"
             )
         return RendezvousEndpoint(addresses, greeting=munge.new_key, opener=munge.key_of)
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 from distrun.errors import UsageError
 from distrun.runtime.environments.base import Environment
-from distrun.runtime.rendezvous.across_hosts import RendezvousEndpoint
+from distrun.runtime.rendezvous.protocol import RendezvousEndpoint
 from distrun.runtime.topology import Topology
 
 # torchrun --nproc-per-node 2 gives rank 1: RANK=1 WORLD_SIZE=2 LOCAL_RANK=1 LOCAL_WORLD_SIZE=2 GROUP_RANK=0

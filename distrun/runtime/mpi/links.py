@@ -1,4 +1,4 @@
-"""Links through MPI, for ranks on several hosts that mpirun or srun started."""
+"""Links through MPI, for ranks on several hosts that mpirun or srun has started."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ class _Transfer:
         return sum(map(bool, self.requests))
 
 
-class MPILinks(Links):
-    """Point-to-point messages of MPI.
+class MpiLinks(Links):
+    """Links by point-to-point messages of MPI.
 
     Both ends cut an array into the same messages, and those between two ranks arrive in the order in which they were
     sent.
     """
 
-    def __init__(self, local_group: LocalGroup, network: Network, hosts: HostLayout) -> None:
+    def __init__(self, local_group: LocalGroup, network: Network, layout: HostLayout) -> None:
         """Collective: all ranks of the job construct it together.
 
         Raises:
@@ -45,17 +45,17 @@ class MPILinks(Links):
             JobAbortedError: a rank was gone before all had constructed it.
         """
         self._network = network
-        self._hosts = hosts
-        self._requests = Requests(local_group, hosts.rank, sum(len(ranks) for ranks in hosts.ranks), "tcp")
+        self._layout = layout
+        self._requests = Requests(local_group, layout.rank, sum(len(ranks) for ranks in layout.ranks), "tcp")
         self._sent: list[_Transfer] = []
 
     def send(self, host: int, array: Flat) -> Ticket:
-        requests = self._requests.post(self._requests.send(array, self._hosts.peer(host)))
+        requests = self._requests.post(self._requests.send(array, self._layout.peer(host)))
         self._sent.append(_Transfer(host, requests))
         return self._sent[-1]
 
     def receive(self, host: int, into: Flat) -> Ticket:
-        return _Transfer(host, self._requests.post(self._requests.receive(into, self._hosts.peer(host))))
+        return _Transfer(host, self._requests.post(self._requests.receive(into, self._layout.peer(host))))
 
     def wait(self, tickets: Sequence[Ticket], what: str) -> None:
         self._complete([ticket for ticket in tickets if isinstance(ticket, _Transfer)], what)
@@ -70,7 +70,7 @@ class MPILinks(Links):
 
     def _waiting_for(self, transfers: Sequence[_Transfer], what: str) -> str:
         late = dict.fromkeys(transfer.host for transfer in transfers if transfer.left)
-        ranks = ", ".join(self._network.describe(self._hosts.peer(host)) for host in late)
+        ranks = ", ".join(self._network.describe(self._layout.peer(host)) for host in late)
         return f"{what}, which has begun and waits in MPI for {ranks or 'other hosts'}"
 
     def close(self) -> None:

@@ -1,4 +1,4 @@
-"""The place of the rendezvous where an MPI launcher started the ranks: MPI itself tells them."""
+"""The endpoint of the rendezvous where an MPI launcher started the ranks: MPI itself tells it to them."""
 
 from __future__ import annotations
 
@@ -14,23 +14,23 @@ from distrun.errors import BootstrapError, UsageError
 from distrun.host.endpoints import reserve_port
 from distrun.host.interfaces import matching, own_interfaces, reachable
 from distrun.runtime.mpi.requests import abort_at_exit, comm_world, keep
-from distrun.runtime.rendezvous.across_hosts import RendezvousEndpoint
+from distrun.runtime.rendezvous.protocol import RendezvousEndpoint
 
 if TYPE_CHECKING:
     from mpi4py import MPI
 
-_NAP = 0.001  # seconds between two looks at what MPI has to tell
+_POLL_INTERVAL = 0.001  # seconds
 
 _reservations: list[socket.socket] = []
 
 
-def find(rank: int, size: int, network: str | None, timeout: float) -> RendezvousEndpoint:
-    """Collective over MPI_COMM_WORLD: rank 0's addresses, a port of it, and a new job key.
+def find(rank: int, size: int, network: str, timeout: float) -> RendezvousEndpoint:
+    """Return rank 0's addresses with a port, and a new job key. Collective over MPI_COMM_WORLD.
 
     Args:
-        rank: ours.
-        size: how many ranks there are.
-        network: interfaces and subnets that may be used; None: all.
+        rank: the number of this rank.
+        size: the number of ranks.
+        network: interfaces and subnets that may be used; empty: all.
         timeout: seconds to wait for the others.
 
     Raises:
@@ -44,7 +44,7 @@ def find(rank: int, size: int, network: str | None, timeout: float) -> Rendezvou
         "`python -m mpi4py --mpi-library` shows which it finds), or start the script with `distrun`",
     )
     deadline = time.monotonic() + timeout
-    text = np.frombuffer(_own_place(network) if rank == 0 else b"", np.uint8).copy()  # MPI wants it writable
+    text = np.frombuffer(_own_endpoint(network) if rank == 0 else b"", np.uint8).copy()  # MPI wants it writable
     length = np.array([text.size], np.int64)
     _share(world, length, deadline, timeout)
     buffer = text if rank == 0 else np.empty(int(length[0]), np.uint8)
@@ -56,7 +56,7 @@ def find(rank: int, size: int, network: str | None, timeout: float) -> Rendezvou
 
 
 def release() -> None:
-    """The ranks have met: nobody calls at that port any more."""
+    """Release the port: the ranks have met."""
     while _reservations:
         _reservations.pop().close()
 
@@ -64,7 +64,7 @@ def release() -> None:
 def _share(
     world: MPI.Intracomm, array: np.ndarray[tuple[int], np.dtype[np.generic]], deadline: float, timeout: float
 ) -> None:
-    """Broadcast rank 0's array."""
+    """Broadcast rank 0's array; raises `BootstrapError` at the deadline."""
     try:
         request = world.Ibcast(array, 0)
         done = bool(request.Test())
@@ -81,7 +81,7 @@ def _share(
                 f"rank {world.rank} waited for {timeout:g} s in init() for the other ranks, some of which did not call "
                 "it: see whether they are still starting (raise DISTRUN_START_TIMEOUT) or have ended"
             )
-        time.sleep(_NAP)
+        time.sleep(_POLL_INTERVAL)
         done = bool(request.Test())
 
 
@@ -91,11 +91,11 @@ def _errors() -> type[Exception]:
     return MPI.Exception
 
 
-def _own_place(network: str | None) -> bytes:
-    """What rank 0 has to tell; a sentence when the job cannot start, for then the others should not wait."""
+def _own_endpoint(network: str) -> bytes:
+    """Return what rank 0 has to tell; a sentence when the job cannot start, for which the others should not wait."""
     try:
         present = own_interfaces()
-        chosen = matching(present, network, f"host {socket.gethostname()!r}") if network else present
+        chosen = matching(present, network, f"host {socket.gethostname()!r}")
     except UsageError as error:
         return json.dumps([str(error), [], 0, ""]).encode()
     addresses = [interface.address for interface in reachable(chosen) or chosen]

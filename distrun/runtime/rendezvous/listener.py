@@ -1,4 +1,4 @@
-"""The reception: takes calls over TCP and lets in only those who know the job key."""
+"""Listening: connections are taken over TCP, and only those of clients who know the job key are handed out."""
 
 from __future__ import annotations
 
@@ -12,31 +12,33 @@ from dataclasses import dataclass
 from typing import Any
 
 from distrun.errors import BootstrapError
-from distrun.runtime.rendezvous.authentication import Conversation, StrangerError
+from distrun.runtime.rendezvous.authentication import AuthenticationError, NonblockingHandshake
 from distrun.runtime.rendezvous.handshake import (
     HANDSHAKE_TIMEOUT,
     LENGTH,
-    LONGEST_GREETING,
     MAGIC,
+    MAX_GREETING,
     context,
     server_handshake,
-    tune,
 )
+from distrun.runtime.rendezvous.tcp_options import set_tcp_options
 
-UNFINISHED = 1024
-"""Callers that may be under way at once, or a quarter of the files this process may open, if that is less; the oldest makes
-room for the next."""
+MAX_HANDSHAKES = 1024
+"""Handshakes that may be under way at once, or a quarter of the files this process may open, if that is less; the
+oldest makes room for the next."""
 _BACKLOG = 4096
-_BURST = 64  # callers accepted before those who wait get a turn
+_BURST = 64  # connections accepted before the handshakes under way get a turn
 _OUT_OF_RESOURCES = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 
 
 def listen(address: str, port: int = 0, shared: bool = False) -> socket.socket:
-    """A socket that listens on a numeric address.
+    """Return a socket that listens on an address in digits.
 
     Args:
-        shared: the port may be bound by other processes of this user too (SO_REUSEPORT), such as one that keeps it free
-            for us; calls come to those who listen.
+        address: the address, IPv4 or IPv6.
+        port: the port; 0: any that is free.
+        shared: whether other processes of this user may bind the port too (SO_REUSEPORT), such as one that keeps it
+            free for us; connections are made with those that listen.
 
     Raises:
         OSError: the address is not one of this machine, or the port is taken.
@@ -58,69 +60,70 @@ def listen(address: str, port: int = 0, shared: bool = False) -> socket.socket:
 
 
 @dataclass
-class _Caller:
-    """Somebody whose introduction is not complete."""
+class _Client:
+    """A client whose handshake is under way."""
 
     connection: socket.socket
-    conversation: Conversation[dict[str, Any]]
+    handshake: NonblockingHandshake[dict[str, Any]]
     address: str
     until: float
     events: int = select.EPOLLOUT
-    """What we wait for: first of all we say something."""
+    """What we wait for: the first step is to send."""
 
 
 class Listener:
-    """Takes calls on listening sockets; authenticates many callers at once and hands over those who know the key.
+    """Accepts connections; authenticates many clients at once and hands out those that know the key.
 
-    No stranger delays anybody: callers that say nothing, nonsense, or the right thing too slowly are dropped after
-    `PATIENCE`, or sooner when there are more than `UNFINISHED`. The listeners belong to the reception, which closes them.
-    One thread at a time may use it.
+    No client delays another: those that send nothing, nonsense, or the right thing too slowly are dropped after
+    `HANDSHAKE_TIMEOUT`, or sooner when there are more than `MAX_HANDSHAKES`. One thread at a time may use it.
     """
 
     def __init__(self, listeners: Sequence[socket.socket], key: bytes, greeting: bytes = b"") -> None:
         """
         Args:
-            listeners: sockets that listen.
+            listeners: sockets that listen; `close` closes them.
             key: the job key.
-            greeting: what every caller is sent first, strangers included; at most 16 KiB.
+            greeting: what every client is sent first, whoever it is; at most 16 KiB.
         """
-        if len(greeting) > LONGEST_GREETING:
-            raise ValueError(f"a greeting of {len(greeting)} bytes is longer than {LONGEST_GREETING}")
+        if len(greeting) > MAX_GREETING:
+            raise ValueError(f"a greeting of {len(greeting)} bytes is longer than {MAX_GREETING}")
         self._key = key
         self._greeting = MAGIC + LENGTH.pack(len(greeting)) + greeting
         self._listeners = {listener.fileno(): listener for listener in listeners}
-        self._callers: dict[int, _Caller] = {}  # the oldest first
+        self._clients: dict[int, _Client] = {}  # the oldest first
         limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
-        self._most = UNFINISHED if limit == resource.RLIM_INFINITY else max(1, min(UNFINISHED, limit // 4))
+        self._most = MAX_HANDSHAKES if limit == resource.RLIM_INFINITY else max(1, min(MAX_HANDSHAKES, limit // 4))
         self._epoll = select.epoll()
         for listener in listeners:
             listener.setblocking(False)
             self._epoll.register(listener, select.EPOLLIN)
         self.refused = 0
-        """Calls that gave a wrong proof."""
+        """The number of clients that gave a wrong proof."""
         self.refused_address = ""
-        """Where the last of them came from."""
+        """The address of the last of them."""
 
     def fileno(self) -> int:
-        """A descriptor that is readable when `receive` has something to do. (Callers whose time is over do not make it
-        readable; the next `receive` drops them.)"""
+        """Return a descriptor that is readable when `receive` has something to do.
+
+        Clients whose time is over do not make it readable; the next `receive` drops them.
+        """
         return self._epoll.fileno()
 
     @property
-    def places(self) -> list[tuple[str, int]]:
-        """The addresses and ports at which calls are taken."""
+    def endpoints(self) -> list[tuple[str, int]]:
+        """The addresses and ports of the listening sockets."""
         return [listener.getsockname()[:2] for listener in self._listeners.values()]
 
-    def strangers(self) -> str:
-        """`2 calls did not know the job key, the last from 10.0.0.9`; empty when there were none."""
+    def describe_refused(self) -> str:
+        """Return `2 clients did not know the job key, the last from 10.0.0.9`; empty when there were none."""
         if not self.refused:
             return ""
         if self.refused == 1:
-            return f"1 call, from {self.refused_address}, did not know the job key"
-        return f"{self.refused} calls did not know the job key, the last from {self.refused_address}"
+            return f"1 client, from {self.refused_address}, did not know the job key"
+        return f"{self.refused} clients did not know the job key, the last from {self.refused_address}"
 
     def receive(self, timeout: float | None) -> tuple[socket.socket, dict[str, Any]] | None:
-        """The next caller that proved the key, with its introduction; None when none came.
+        """Return the next client that has proved to know the key, with its introduction; None when none came.
 
         The connection blocks, has no timeout and is tuned; nothing has been read from it beyond the introduction.
 
@@ -133,20 +136,21 @@ class Listener:
         deadline = None if timeout is None else time.monotonic() + timeout
         while True:
             now = time.monotonic()
-            self._drop_late_callers(now)
+            self._drop_late_clients(now)
             for fd, _ in self._epoll.poll(self._pause(now, deadline)):
                 if fd in self._listeners:
                     self._accept(self._listeners[fd])
-                elif fd in self._callers:
-                    introduction = self._hear(fd)
-                    if introduction is not None:  # the other events are still there when we are asked again
+                elif fd in self._clients:
+                    introduction = self._advance(fd)
+                    # The other events are still there at the next call.
+                    if introduction is not None:
                         return self._hand_over(fd), introduction
             if deadline is not None and time.monotonic() >= deadline:
                 return None
 
     def close(self) -> None:
-        """Stop listening and hang up on unfinished callers. May be called twice."""
-        for fd in list(self._callers):
+        """Stop listening and end the handshakes under way. May be called twice."""
+        for fd in list(self._clients):
             self._drop(fd)
         for listener in self._listeners.values():
             listener.close()
@@ -154,8 +158,8 @@ class Listener:
         self._epoll.close()
 
     def _pause(self, now: float, deadline: float | None) -> float | None:
-        """How long to wait for events: until the oldest caller's time is over at most."""
-        ends = [caller.until for caller in self._callers.values()][:1]
+        """Return how long to wait for events: at most until the oldest client's time is over."""
+        ends = [client.until for client in self._clients.values()][:1]
         if deadline is not None:
             ends.append(deadline)
         return max(0.0, min(ends) - now) if ends else None
@@ -166,64 +170,64 @@ class Listener:
                 connection, address = listener.accept()
             except OSError as error:
                 if error.errno not in _OUT_OF_RESOURCES:
-                    return  # nobody is waiting any more, or the caller has hung up already
-                if not self._callers:
+                    return  # no client is waiting any more, or the last one has closed its connection already
+                if not self._clients:
                     raise BootstrapError(
-                        f"no call can be taken: {error.strerror}; raise the limit of open files (ulimit -n)"
+                        f"no connection can be accepted: {error.strerror}; raise the limit of open files (ulimit -n)"
                     ) from None
-                self._drop(next(iter(self._callers)))
+                self._drop(next(iter(self._clients)))
                 continue
-            if len(self._callers) >= self._most:
-                self._drop(next(iter(self._callers)))
+            if len(self._clients) >= self._most:
+                self._drop(next(iter(self._clients)))
             self._begin(connection, address[0])
 
     def _begin(self, connection: socket.socket, address: str) -> None:
         try:
             connection.setblocking(False)
-            tune(connection)
-            script = server_handshake(self._greeting, self._key, context(connection.getsockname()))
+            set_tcp_options(connection)
+            handshake = server_handshake(self._greeting, self._key, context(connection.getsockname()))
         except OSError:
-            connection.close()  # it has gone already
+            connection.close()  # the client is gone already
             return
         fd = connection.fileno()
-        self._callers[fd] = _Caller(
-            connection, Conversation(connection, script), address, time.monotonic() + HANDSHAKE_TIMEOUT
+        self._clients[fd] = _Client(
+            connection, NonblockingHandshake(connection, handshake), address, time.monotonic() + HANDSHAKE_TIMEOUT
         )
         self._epoll.register(fd, select.EPOLLOUT)
 
-    def _hear(self, fd: int) -> dict[str, Any] | None:
-        """Go on with a caller; its introduction when that is complete."""
-        caller = self._callers[fd]
+    def _advance(self, fd: int) -> dict[str, Any] | None:
+        """Go on with a handshake; returns the client's introduction when it is complete."""
+        client = self._clients[fd]
         try:
-            if caller.conversation.advance():
-                return caller.conversation.result
-        except StrangerError:
+            if client.handshake.advance():
+                return client.handshake.result
+        except AuthenticationError:
             self.refused += 1
-            self.refused_address = caller.address
+            self.refused_address = client.address
             self._drop(fd)
         except (OSError, BootstrapError):
             self._drop(fd)
         else:
-            events = select.EPOLLOUT if caller.conversation.wants_to_send else select.EPOLLIN
-            if events != caller.events:
-                caller.events = events
+            events = select.EPOLLOUT if client.handshake.wants_to_send else select.EPOLLIN
+            if events != client.events:
+                client.events = events
                 self._epoll.modify(fd, events)
         return None
 
     def _hand_over(self, fd: int) -> socket.socket:
-        caller = self._callers.pop(fd)
+        client = self._clients.pop(fd)
         self._epoll.unregister(fd)
-        caller.connection.setblocking(True)
-        return caller.connection
+        client.connection.setblocking(True)
+        return client.connection
 
     def _drop(self, fd: int) -> None:
-        caller = self._callers.pop(fd)
-        caller.conversation.close()
-        caller.connection.close()  # epoll forgets it by itself
+        client = self._clients.pop(fd)
+        client.handshake.close()
+        client.connection.close()  # epoll forgets it by itself
 
-    def _drop_late_callers(self, now: float) -> None:
-        while self._callers:
-            fd, caller = next(iter(self._callers.items()))
-            if caller.until > now:
+    def _drop_late_clients(self, now: float) -> None:
+        while self._clients:
+            fd, client = next(iter(self._clients.items()))
+            if client.until > now:
                 return
             self._drop(fd)

@@ -1,7 +1,7 @@
-"""munge: how a cluster's hosts vouch for a user to one another, here to tell all ranks of a job its key.
+"""munge: a cluster's service by which hosts vouch for a user to one another, here to tell all ranks of a job its key.
 
-`munge` wraps a text into a credential that only this cluster's `unmunge` can open, and only for the user it is restricted
-to; `unmunge` tells who made it. The credential may therefore be shown to anybody.
+`munge` wraps a text into a credential that only this cluster's `unmunge` can open, and only for the user it is
+restricted to; `unmunge` tells who made it. The credential may therefore be shown to anybody.
 """
 
 from __future__ import annotations
@@ -13,11 +13,12 @@ import subprocess
 
 from distrun.errors import BootstrapError
 
-_PATIENCE = 10.0  # seconds
+_TIMEOUT = 10.0  # seconds
 _REMEDY = (
     "see whether munge is running on every host, set DISTRUN_KEY to the same secret on all ranks, or use `distrun`"
 )
-_SUCCESS, _REPLAYED = 0, 17  # statuses of unmunge; the second rank of a host opens what the first has opened already
+# Statuses of unmunge. The second rank of a host opens what the first has opened already.
+_SUCCESS, _REPLAYED = 0, 17
 _KEY = 32  # bytes
 
 
@@ -27,25 +28,25 @@ def is_here() -> bool:
 
 
 def new_key() -> tuple[bytes, bytes]:
-    """A new key, and before it the credential that tells it to processes of our user, and to nobody else.
+    """Return a credential and a new key: the credential tells the key to processes of our user, and to nobody else.
 
     Raises:
         BootstrapError: munge does not work.
     """
     key = secrets.token_hex(_KEY)
-    status, credential = _call(["munge", f"--restrict-uid={os.getuid()}", "--ttl=-1"], key.encode())
+    status, credential = _run(["munge", f"--restrict-uid={os.getuid()}", "--ttl=-1"], key.encode())
     if status:
         raise BootstrapError(f"munge ended with status {status}: {_REMEDY}")
     return credential.strip(), bytes.fromhex(key)
 
 
 def key_of(credential: bytes) -> bytes:
-    """The key in a credential, which may come from anybody.
+    """Return the key in a credential, which may come from anybody.
 
     Raises:
         BootstrapError: it is no credential, was made by another user, or munge does not work.
     """
-    status, opened = _call(["unmunge", "--keys=STATUS,UID", "--numeric"], credential)
+    status, opened = _run(["unmunge", "--keys=STATUS,UID", "--numeric"], credential)
     metadata, _, key = opened.partition(b"\n\n")
     values = dict(line.split(b":", 1) for line in metadata.splitlines() if b":" in line)
     if status not in (_SUCCESS, _REPLAYED) or not values.get(b"UID", b"").strip().isdigit():
@@ -62,12 +63,12 @@ def key_of(credential: bytes) -> bytes:
     return found
 
 
-def _call(command: list[str], given: bytes) -> tuple[int, bytes]:
-    """Run a tool of munge's; what is secret goes through pipes only."""
+def _run(command: list[str], given: bytes) -> tuple[int, bytes]:
+    """Run a tool of munge's; returns its status and output. What is secret goes through pipes only."""
     try:
-        done = subprocess.run(command, input=given, capture_output=True, timeout=_PATIENCE, check=False)
+        done = subprocess.run(command, input=given, capture_output=True, timeout=_TIMEOUT, check=False)
     except (OSError, subprocess.TimeoutExpired) as error:
-        reason = error.strerror if isinstance(error, OSError) else f"it did not answer within {_PATIENCE:g} s"
+        reason = error.strerror if isinstance(error, OSError) else f"it did not answer within {_TIMEOUT:g} s"
         raise BootstrapError(f"{command[0]} cannot be used: {reason}; {_REMEDY}") from None
     if done.returncode and not done.stdout:
         said = done.stderr.decode(errors="replace").strip().splitlines()[-1:]

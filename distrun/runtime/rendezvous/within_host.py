@@ -1,9 +1,9 @@
-"""The meeting: how the ranks of one host find each other and exchange the file descriptors of what they share.
+"""The rendezvous within a host: its ranks find each other and exchange the file descriptors of what they share.
 
-Rank 0 listens on an abstract Unix socket whose name follows from the job; the others connect, say who they are and
-hand over their descriptors; rank 0 then gives everybody's to everybody. The socket has no name in a file system and
-lives only until all have met. Both sides check that the other belongs to the same user (SO_PEERCRED) and, where the
-launcher gave the job a key, that it knows the key, before anything it sent is used.
+Local rank 0 is the server: it listens on an abstract Unix socket whose name follows from the job. The others connect,
+say who they are and hand over their descriptors; then the server gives everybody's to everybody. The socket has no name
+in a file system and lives only until all have met. Both sides check that the other belongs to the same user
+(SO_PEERCRED) and, where the launcher gave the job a key, that it knows the key, before anything it sent is used.
 """
 
 from __future__ import annotations
@@ -17,19 +17,19 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 
 from distrun.errors import BootstrapError
-from distrun.runtime.rendezvous.authentication import StrangerError, client_side, converse, server_side
+from distrun.runtime.rendezvous.authentication import AuthenticationError, client_side, run_handshake, server_side
 from distrun.runtime.shared_memory.doorbell import new_bell_fd
 from distrun.runtime.shared_memory.segment import new_segment_fd, segment_size
 
 _HELLO = struct.Struct("<II")  # rank, process id
 _DESCRIPTORS = 4
-_CONTEXT = b"meeting"
-_INTRODUCTION = 5.0  # seconds that rank 0 gives whoever has connected for saying who it is
+_CONTEXT = b"within host"
+_HANDSHAKE_TIMEOUT = 5.0  # seconds that rank 0 gives each client
 
 
 @dataclass(frozen=True)
 class PeerInfo:
-    """What one rank shows its neighbours: file descriptors, and the process id for messages to people."""
+    """What one rank shows its local peers: file descriptors, and the process id for messages to people."""
 
     pid: int
     segment: int
@@ -39,7 +39,7 @@ class PeerInfo:
 
     @property
     def descriptors(self) -> list[int]:
-        """In the order in which they travel."""
+        """The descriptors in the order in which they travel."""
         return [self.segment, self.bell, self.service_bell, self.pidfd]
 
     def close(self) -> None:
@@ -49,13 +49,13 @@ class PeerInfo:
 
 
 def own_peer_info(size: int) -> PeerInfo:
-    """A new presence of this process."""
+    """Make the shared objects of this process."""
     segment = new_segment_fd(segment_size(size))
     return PeerInfo(os.getpid(), segment, new_bell_fd(), new_bell_fd(), os.pidfd_open(os.getpid()))
 
 
 def rendezvous_within_host(name: str, key: bytes | None, position: int, size: int, timeout: float) -> list[PeerInfo]:
-    """Meet the other ranks of this host; everybody's presence by rank, our own included.
+    """Meet the other ranks of this host; returns everybody's descriptors by position, our own included.
 
     Args:
         name: the same on all ranks that should meet, and on no others; need not be secret.
@@ -70,32 +70,32 @@ def rendezvous_within_host(name: str, key: bytes | None, position: int, size: in
         return [mine]
     address = "\0distrun-" + hashlib.sha256(f"{os.getuid()}:{name}".encode()).hexdigest()[:32]
     deadline = _Deadline(timeout)
-    with ExitStack() as undo:  # whoever fails to meet leaves no descriptor open
+    with ExitStack() as undo:
         undo.callback(mine.close)
         if position == 0:
-            everybody = _host(address, key or b"", size, mine, deadline, undo)
+            everybody = _serve(address, key or b"", size, mine, deadline, undo)
         else:
-            everybody = _visit(address, key or b"", position, size, mine, deadline, undo)
+            everybody = _join(address, key or b"", position, size, mine, deadline, undo)
         undo.pop_all()
     return everybody
 
 
 class _Deadline:
-    """When waiting ends."""
+    """The time at which waiting ends."""
 
     def __init__(self, timeout: float) -> None:
         self.timeout = timeout
         self._time = time.monotonic() + timeout
 
     def left(self) -> float:
-        """Seconds, never quite 0, which would mean "do not block" to a socket."""
+        """Return the seconds that are left, never quite 0, which would mean "do not block" to a socket."""
         return max(0.001, self._time - time.monotonic())
 
     def is_over(self) -> bool:
         return time.monotonic() > self._time
 
 
-def _host(
+def _serve(
     address: str, secret: bytes, size: int, mine: PeerInfo, deadline: _Deadline, undo: ExitStack
 ) -> list[PeerInfo]:
     present: dict[int, PeerInfo] = {0: mine}
@@ -106,26 +106,26 @@ def _host(
         except OSError as error:
             raise BootstrapError(f"rank 0 cannot listen for the other ranks of this host: {error}") from None
         listener.listen(size)
-        guests: list[socket.socket] = []
+        clients: list[socket.socket] = []
         while len(present) < size:
             missing = sorted(set(range(size)) - set(present))
-            guest = connections.enter_context(_accept(listener, deadline, missing, size))
+            client = connections.enter_context(_accept(listener, deadline, missing, size))
             try:
-                position, peer_info = _receive_guest(guest, secret, deadline)
+                position, peer_info = _receive_client(client, secret, deadline)
             except (OSError, BootstrapError):
-                guest.close()  # a stranger; whoever belongs to us is still awaited
+                client.close()  # not one of our ranks, which are still awaited
                 continue
             if position not in missing:
                 peer_info.close()
-                guest.close()
+                client.close()
                 continue
             undo.callback(peer_info.close)
             present[position] = peer_info
-            guests.append(guest)
+            clients.append(client)
         everybody = [present[rank] for rank in range(size)]
-        for guest in guests:
+        for client in clients:
             for peer_info in everybody:
-                socket.send_fds(guest, [_HELLO.pack(0, peer_info.pid)], peer_info.descriptors)
+                socket.send_fds(client, [_HELLO.pack(0, peer_info.pid)], peer_info.descriptors)
     return everybody
 
 
@@ -140,25 +140,25 @@ def _accept(listener: socket.socket, deadline: _Deadline, missing: list[int], si
         ) from None
 
 
-def _receive_guest(guest: socket.socket, secret: bytes, deadline: _Deadline) -> tuple[int, PeerInfo]:
-    guest.settimeout(min(_INTRODUCTION, deadline.left()))
-    _check_same_user(guest)
-    converse(guest, server_side(secret, _CONTEXT))
-    return _receive(guest)
+def _receive_client(client: socket.socket, secret: bytes, deadline: _Deadline) -> tuple[int, PeerInfo]:
+    client.settimeout(min(_HANDSHAKE_TIMEOUT, deadline.left()))
+    _check_same_user(client)
+    run_handshake(client, server_side(secret, _CONTEXT))
+    return _receive(client)
 
 
-def _visit(
+def _join(
     address: str, secret: bytes, position: int, size: int, mine: PeerInfo, deadline: _Deadline, undo: ExitStack
 ) -> list[PeerInfo]:
-    with _connect(address, deadline) as host:
-        host.settimeout(deadline.left())
-        _check_same_user(host)
+    with _connect(address, deadline) as server:
+        server.settimeout(deadline.left())
+        _check_same_user(server)
         try:
-            _introduce(host, secret)
-            socket.send_fds(host, [_HELLO.pack(position, mine.pid)], mine.descriptors)
+            _authenticate(server, secret)
+            socket.send_fds(server, [_HELLO.pack(position, mine.pid)], mine.descriptors)
             everybody = []
             for peer in range(size):
-                _, peer_info = _receive(host)
+                _, peer_info = _receive(server)
                 if peer == position:
                     peer_info.close()  # our own, come back: keep the originals
                     peer_info = mine
@@ -174,17 +174,17 @@ def _visit(
             raise BootstrapError(f"rank 0 ended while the ranks of this host were meeting ({error})") from None
 
 
-def _introduce(host: socket.socket, secret: bytes) -> None:
-    """Prove that we know the key, and see that the host does."""
+def _authenticate(server: socket.socket, secret: bytes) -> None:
+    """Prove that we know the key, and see that the server does."""
     try:
-        converse(host, client_side(secret, _CONTEXT))
-    except StrangerError:
+        run_handshake(server, client_side(secret, _CONTEXT))
+    except AuthenticationError:
         raise BootstrapError("the process that listens in rank 0's place does not know the job key") from None
 
 
 def _connect(address: str, deadline: _Deadline) -> socket.socket:
-    """Connect as soon as rank 0 listens. Nothing tells when an abstract socket appears, hence the short naps."""
-    nap = 0.0005
+    """Connect as soon as rank 0 listens. Nothing tells when an abstract socket appears, hence the short pauses."""
+    pause = 0.0005
     while True:
         connection = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         try:
@@ -197,12 +197,12 @@ def _connect(address: str, deadline: _Deadline) -> socket.socket:
                 f"rank 0 did not call init() within {deadline.timeout:g} s: see whether it is still starting "
                 "(raise --start-timeout) or has ended"
             )
-        time.sleep(nap)
-        nap = min(0.02, nap * 1.5)
+        time.sleep(pause)
+        pause = min(0.02, pause * 1.5)
 
 
 def _receive(connection: socket.socket) -> tuple[int, PeerInfo]:
-    """Somebody's position and presence; the descriptors are closed on exec like all of ours."""
+    """Return a peer's position and descriptors, which are closed on exec like all of ours."""
     message, fds, _, _ = socket.recv_fds(connection, _HELLO.size, _DESCRIPTORS, socket.MSG_CMSG_CLOEXEC)
     if len(message) != _HELLO.size or len(fds) != _DESCRIPTORS:
         for fd in fds:

@@ -1,8 +1,8 @@
-"""The wire: TCP connections to ranks on other hosts, none of which ever blocks, and all of which are waited for as one.
+"""TCP connections with ranks on other hosts, none of which ever blocks, and all of which are waited for as one.
 
-Two kinds of traffic travel on connections of their own. A `Channel` carries messages of any length. A `Stream` carries the
-bytes of arrays: both ends know what comes, so nothing but the bytes is sent, straight out of one array and into another.
-What does not fit into the kernel's buffer waits here and leaves with a later `Wire.progress`.
+Two kinds of traffic travel on connections of their own. A `Channel` carries messages of any length. A `Stream` carries
+the bytes of arrays: both ends know what comes, so nothing but the bytes is sent, straight out of one array and into
+another. What does not fit into the kernel's buffer waits here and leaves with a later `ConnectionSet.progress`.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from distrun.runtime.shared_memory.mailbox import LARGEST
 _LENGTH = struct.Struct("<I")
 _READ, _WRITE = select.EPOLLIN, select.EPOLLOUT
 _CHUNK = 1 << 18  # bytes of messages taken at a time
-_TURNS = 8  # reads of a stream before others have their turn
+_MAX_READS = 8  # of a stream before other connections are read
 
-Lost = Callable[[str], None]
-"""Told, once, how a connection ended."""
+OnClose = Callable[[str], None]
+"""Called once, with the reason why a connection ended."""
 
 
 class ConnectionSet:
-    """All connections of this rank. Everything is done by whoever calls `progress`, which only one thread may do at a time."""
+    """All connections of this rank. All work is done in `progress`, which only one thread may call at a time."""
 
     def __init__(self) -> None:
         self._epoll = select.epoll()
@@ -40,24 +40,24 @@ class ConnectionSet:
         for fd, mask in self._epoll.poll(0):
             connection = self._connections.get(fd)
             if connection is not None:
-                connection.turn(mask)
+                connection.handle_events(mask)
 
     def add(self, connection: Connection) -> None:
-        """Look after a connection from now on."""
+        """Poll a connection from now on."""
         self._connections[connection.fd] = connection
         self._epoll.register(connection.fd, connection.mask)
 
     def update(self, connection: Connection) -> None:
-        """A connection's mask has changed."""
+        """Poll for a connection's new mask."""
         self._epoll.modify(connection.fd, connection.mask)
 
     def remove(self, connection: Connection) -> None:
-        """Let go of a connection that is to be closed."""
+        """Forget a connection that is to be closed."""
         if self._connections.pop(connection.fd, None) is not None and not connection.is_detached:
             self._epoll.unregister(connection.fd)
 
     def detach(self, connection: Connection) -> None:
-        """Give a connection no more turns; once."""
+        """Poll a connection no longer. May be called once."""
         self._epoll.unregister(connection.fd)
 
     def close(self) -> None:
@@ -68,7 +68,7 @@ class ConnectionSet:
         self._epoll.close()
 
     def disown(self) -> None:
-        """In a forked child: let go of our copies, which would keep the connections open when the parent dies.
+        """Close a forked child's copies, which would keep the connections open when the parent dies.
 
         The epoll object itself is shared with the parent, so nothing may be unregistered from it.
         """
@@ -81,77 +81,81 @@ class ConnectionSet:
 class Connection:
     """One TCP connection, in whichever direction it was made."""
 
-    def __init__(self, wire: ConnectionSet, connection: socket.socket, lost: Lost) -> None:
-        """`lost` is told why nothing will come any more."""
+    def __init__(self, connections: ConnectionSet, connection: socket.socket, on_close: OnClose) -> None:
+        """`on_close` is told why nothing will come any more."""
         connection.setblocking(False)
         self.socket = connection
         self.fd = connection.fileno()
         self.mask = _READ
-        self.is_lost = False
+        self.is_closed = False
         self.is_detached = False
-        """Whether it has no turns any more, because its other end is gone, and only what has come is left to read."""
-        self._how = ""
-        self._wire = wire
-        self._tell = lost
-        wire.add(self)
+        """Whether it is polled no longer, because its other end is gone and only what has come is left to read."""
+        self._reason = ""
+        self._connections = connections
+        self._on_close = on_close
+        connections.add(self)
 
-    def turn(self, mask: int) -> None:
-        """Do what can be done now."""
+    def handle_events(self, mask: int) -> None:
+        """Handle events."""
         try:
             if mask & _WRITE:
                 self._write()
             if mask & ~_WRITE:
                 self._read()
         except OSError as error:
-            self._lose(_reason(error))
+            self._close(_reason(error))
 
     def _write(self) -> None:
         """Send what has waited."""
         raise NotImplementedError
 
     def _read(self) -> None:
-        """Take what has come."""
+        """Read what has come."""
         raise NotImplementedError
 
     def _detach(self) -> None:
-        """Do not wait for this connection any more; it may still be read from."""
-        self._wire.detach(self)
+        """Poll this connection no longer; it may still be read from."""
+        self._connections.detach(self)
         self.is_detached = True
 
     def _want(self, mask: int) -> None:
-        if mask != self.mask and not self.is_lost and not self.is_detached:
+        if mask != self.mask and not self.is_closed and not self.is_detached:
             self.mask = mask
-            self._wire.update(self)
+            self._connections.update(self)
 
-    def _lose(self, how: str) -> None:
-        if not self.is_lost:
-            self.is_lost = True
-            self._how = how
-            self._wire.remove(self)
+    def _close(self, reason: str) -> None:
+        if not self.is_closed:
+            self.is_closed = True
+            self._reason = reason
+            self._connections.remove(self)
             self.socket.close()
-            self._mourn()
+            self._notify_closed()
 
-    def _mourn(self) -> None:
-        """Tell that it is lost."""
-        self._tell(self._how)
+    def _notify_closed(self) -> None:
+        """Tell why it is closed."""
+        self._on_close(self._reason)
 
 
 class Channel(Connection):
     """Messages to and from one rank: each is its length in four bytes, then its bytes."""
 
     def __init__(
-        self, wire: ConnectionSet, connection: socket.socket, hear: Callable[[bytes], None], lost: Lost
+        self,
+        connections: ConnectionSet,
+        connection: socket.socket,
+        on_message: Callable[[bytes], None],
+        on_close: OnClose,
     ) -> None:
-        """`hear` is given each message that comes."""
-        self._hear = hear
+        """`on_message` is given each message that comes."""
+        self._on_message = on_message
         self._unsent = bytearray()
         self._received = b""
-        super().__init__(wire, connection, lost)
+        super().__init__(connections, connection, on_close)
 
     def send(self, message: bytes) -> None:
-        """Send a message of at most `LARGEST` bytes; never blocks, and never fails: see `lost`."""
+        """Send a message of at most `LARGEST` bytes; never blocks, and never fails: see `OnClose`."""
         assert len(message) <= LARGEST, len(message)
-        if self.is_lost:
+        if self.is_closed:
             return
         frame = _LENGTH.pack(len(message)) + message
         if self._unsent:
@@ -162,7 +166,7 @@ class Channel(Connection):
         except BlockingIOError:
             sent = 0
         except OSError:
-            return  # nobody listens any more; reading tells why, perhaps with the other side's last words
+            return  # the other side is gone; reading tells why, perhaps with its last message
         if sent < len(frame):
             self._unsent += frame[sent:]
             self._want(_READ | _WRITE)
@@ -180,15 +184,16 @@ class Channel(Connection):
 
     @property
     def is_sending(self) -> bool:
-        """Whether messages wait for the other side to take others."""
-        return bool(self._unsent) and not self.is_lost
+        """Whether messages wait here because the kernel's buffer is full."""
+        return bool(self._unsent) and not self.is_closed
 
-    def hang_up(self) -> None:
-        """The other side is known to be gone: what it has sent can still be read, then comes the end."""
+    def shut_down(self) -> None:
+        """End a connection whose other side is known to be gone: what it has sent can still be read, then comes the
+        end."""
         try:
             self.socket.shutdown(socket.SHUT_RDWR)
         except OSError:
-            pass  # so it has been noticed
+            pass  # its end has been noticed already
 
     def _read(self) -> None:
         try:
@@ -196,7 +201,7 @@ class Channel(Connection):
         except BlockingIOError:
             return
         if not data:
-            self._lose("its connection was closed")
+            self._close("its connection was closed")
             return
         if self._received:
             data = self._received + data
@@ -204,18 +209,18 @@ class Channel(Connection):
         while end - start >= _LENGTH.size:
             (length,) = _LENGTH.unpack_from(data, start)
             if length > LARGEST:
-                self._lose(f"it sent a message of {length} bytes, and none is larger than {LARGEST}")
+                self._close(f"it sent a message of {length} bytes, and none is larger than {LARGEST}")
                 return
             if end - start - _LENGTH.size < length:
                 break
             start += _LENGTH.size
-            self._hear(data[start : start + length])
+            self._on_message(data[start : start + length])
             start += length
         self._received = data[start:]
 
 
-class Receipt:
-    """What is still to come into one array, or to leave it."""
+class Transfer:
+    """The bytes that are still to come into one array, or to leave it."""
 
     __slots__ = ("left",)
 
@@ -227,10 +232,10 @@ class Receipt:
 class Stream(Connection):
     """The bytes of arrays, to and from one rank, in an order both ends know."""
 
-    def __init__(self, wire: ConnectionSet, connection: socket.socket, lost: Lost) -> None:
-        self._unsent: deque[tuple[memoryview, Receipt]] = deque()
-        self._awaited: deque[tuple[memoryview, Receipt]] = deque()
-        super().__init__(wire, connection, lost)
+    def __init__(self, connections: ConnectionSet, connection: socket.socket, on_close: OnClose) -> None:
+        self._unsent: deque[tuple[memoryview, Transfer]] = deque()
+        self._awaited: deque[tuple[memoryview, Transfer]] = deque()
+        super().__init__(connections, connection, on_close)
 
     @property
     def is_sending(self) -> bool:
@@ -242,50 +247,51 @@ class Stream(Connection):
         """Whether something that was asked for has not come yet."""
         return bool(self._awaited)
 
-    def send(self, data: memoryview) -> Receipt:
-        """Send bytes. What they lie in must not change before all have left."""
-        receipt = Receipt(len(data))
-        if not receipt.left:
-            return receipt
-        self._unsent.append((data, receipt))
-        if self.is_lost:
-            self._mourn()
+    def send(self, data: memoryview) -> Transfer:
+        """Send bytes. Their memory must not change before all have left."""
+        transfer = Transfer(len(data))
+        if not transfer.left:
+            return transfer
+        self._unsent.append((data, transfer))
+        if self.is_closed:
+            self._notify_closed()
         elif len(self._unsent) == 1:
             try:
                 self._write()
             except OSError as error:
-                self._lose(_reason(error))
-        return receipt
+                self._close(_reason(error))
+        return transfer
 
-    def receive(self, into: memoryview) -> Receipt:
+    def receive(self, into: memoryview) -> Transfer:
         """Receive bytes, after those that earlier calls asked for."""
-        receipt = Receipt(len(into))
-        if not receipt.left:
-            return receipt
-        self._awaited.append((into, receipt))
-        if self.is_lost:
-            self._mourn()
+        transfer = Transfer(len(into))
+        if not transfer.left:
+            return transfer
+        self._awaited.append((into, transfer))
+        if self.is_closed:
+            self._notify_closed()
         elif len(self._awaited) == 1:
             try:
                 self._read()
             except OSError as error:
-                self._lose(_reason(error))
-        return receipt
+                self._close(_reason(error))
+        return transfer
 
-    def _mourn(self) -> None:
-        """A rank that has left after it did its part is not missed by anybody."""
+    def _notify_closed(self) -> None:
+        """Tell why it is closed if anything is still to be sent or received: a rank that has left after its part is not
+        missed."""
         if self._unsent or self._awaited:
-            super()._mourn()
+            super()._notify_closed()
 
     def _write(self) -> None:
         unsent = self._unsent
         try:
             while unsent:
-                data, receipt = unsent[0]
+                data, transfer = unsent[0]
                 sent = self.socket.send(data)
-                receipt.left -= sent
-                if receipt.left:
-                    unsent[0] = data[sent:], receipt
+                transfer.left -= sent
+                if transfer.left:
+                    unsent[0] = data[sent:], transfer
                 else:
                     unsent.popleft()
         except BlockingIOError:
@@ -296,17 +302,17 @@ class Stream(Connection):
     def _read(self) -> None:
         awaited = self._awaited
         try:
-            for _ in itertools.count() if self.is_detached else range(_TURNS):
+            for _ in itertools.count() if self.is_detached else range(_MAX_READS):
                 if not awaited:
                     return
-                into, receipt = awaited[0]
+                into, transfer = awaited[0]
                 count = self.socket.recv_into(into)
                 if not count:
-                    self._lose("its connection was closed")
+                    self._close("its connection was closed")
                     return
-                receipt.left -= count
-                if receipt.left:
-                    awaited[0] = into[count:], receipt
+                transfer.left -= count
+                if transfer.left:
+                    awaited[0] = into[count:], transfer
                 else:
                     awaited.popleft()
         except BlockingIOError:
@@ -314,16 +320,16 @@ class Stream(Connection):
         if awaited:
             self._want(self.mask | _READ)
 
-    def turn(self, mask: int) -> None:
+    def handle_events(self, mask: int) -> None:
         if self._awaited or not mask & ~_WRITE:
-            super().turn(mask)
+            super().handle_events(mask)
             return
-        # Nobody has asked for anything yet. Either the peer is ahead of us, and what it sends stays in the kernel's buffer
-        # until somebody does, or it is gone.
-        super().turn(mask & _WRITE)
+        # Nothing has been asked for yet. Either the peer is ahead of us, and what it sends stays in the kernel's buffer
+        # until it is asked for, or it is gone.
+        super().handle_events(mask & _WRITE)
         try:
             if not self.socket.recv(1, socket.MSG_PEEK):
-                self._lose("its connection was closed")
+                self._close("its connection was closed")
             elif mask & (select.EPOLLHUP | select.EPOLLERR):
                 self._detach()  # a hang-up cannot be masked; what has come before it is still wanted
             else:
@@ -331,7 +337,7 @@ class Stream(Connection):
         except BlockingIOError:
             pass
         except OSError as error:
-            self._lose(_reason(error))
+            self._close(_reason(error))
 
 
 def _reason(error: OSError) -> str:

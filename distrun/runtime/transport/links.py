@@ -1,7 +1,7 @@
-"""Links: how arrays get from a rank to those of its lane on other hosts, and back.
+"""Links: arrays travel between the ranks of a rail, which are on different hosts.
 
-Sending and receiving are posted and then waited for, so that both directions of all links are busy at once. Between two ranks
-arrays arrive in the order in which they were sent, and both ends know what comes: there are no tags.
+Sending and receiving are posted and then waited for, so that both directions of all links are busy at once. Between
+two ranks arrays arrive in the order in which they were sent, and both ends know what comes: there are no tags.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from numpy.typing import NDArray
 
 from distrun.errors import BootstrapError
 from distrun.host.interfaces import is_loopback
-from distrun.runtime.rendezvous.across_hosts import Rendezvous
-from distrun.runtime.rendezvous.dialer import call
-from distrun.runtime.rendezvous.handshake import tune
+from distrun.runtime.rendezvous.dialer import dial
+from distrun.runtime.rendezvous.protocol import Rendezvous
+from distrun.runtime.rendezvous.tcp_options import set_tcp_options
 from distrun.runtime.transport.connections import Stream
 from distrun.runtime.transport.host_layout import HostLayout
 from distrun.runtime.transport.local_group import LocalGroup
@@ -27,24 +27,27 @@ from distrun.runtime.transport.network import Network
 
 Flat = NDArray[Any]
 
-LOOK = 0.5
-"""Seconds after which a rank that waits to be called sees whether the job has failed meanwhile."""
+CHECK_INTERVAL = 0.5
+"""Seconds after which a rank that waits for connections checks whether the job has failed meanwhile."""
 
 
 class Ticket(Protocol):
-    """An array that is to come, or to leave."""
+    """An array that is being sent or received."""
 
     @property
     def left(self) -> int:
-        """0 when it has."""
+        """The bytes or messages that are still to come or to leave; 0 when it is done."""
 
 
 class Links(ABC):
-    """The links of one rank, by host."""
+    """The links of one rank with the ranks of its rail, by host."""
 
     @abstractmethod
     def send(self, host: int, array: Flat) -> Ticket:
-        """Send a contiguous array; it must not change before the ticket is done, or `flush`, or an answer to it has come."""
+        """Send a contiguous array.
+
+        It must not change before the ticket is done, `flush` has returned, or an answer to it has come.
+        """
 
     @abstractmethod
     def receive(self, host: int, into: Flat) -> Ticket:
@@ -52,10 +55,10 @@ class Links(ABC):
 
     @abstractmethod
     def wait(self, tickets: Sequence[Ticket], what: str) -> None:
-        """Return when all are done; `what` names the operation for whoever has to be told that it waits.
+        """Return when all are done; `what` names the operation in warnings and errors.
 
         Raises:
-            JobAbortedError: somebody is gone.
+            JobAbortedError: a rank is gone.
             StallError: the stall timeout is over.
         """
 
@@ -64,19 +67,19 @@ class Links(ABC):
         """Return when nothing that was sent is needed any more; raises as `wait` does."""
 
     def close(self) -> None:  # noqa: B027 - the network closes its own connections
-        """Let go of what the links hold."""
+        """Release what the links hold."""
 
 
 class TcpLinks(Links):
     """A TCP connection per host."""
 
     def __init__(
-        self, local_group: LocalGroup, network: Network, hosts: HostLayout, streams: dict[int, Stream]
+        self, local_group: LocalGroup, network: Network, layout: HostLayout, streams: dict[int, Stream]
     ) -> None:
-        """`streams` by host."""
+        """`streams` are the connections by host."""
         self._local_group = local_group
         self._network = network
-        self._hosts = hosts
+        self._layout = layout
         self._streams = streams
 
     def send(self, host: int, array: Flat) -> Ticket:
@@ -113,76 +116,77 @@ class TcpLinks(Links):
         return [host for host, stream in self._streams.items() if stream.is_receiving or stream.is_sending]
 
     def _waiting_for(self, what: str, hosts: Iterable[int]) -> str:
-        ranks = ", ".join(self._network.describe(self._hosts.peer(host)) for host in hosts)
+        ranks = ", ".join(self._network.describe(self._layout.peer(host)) for host in hosts)
         return f"{what}, which has begun and waits for {ranks or 'other hosts'}"
 
 
 def connect(
-    rendezvous: Rendezvous, hosts: HostLayout, network: Network, local_group: LocalGroup, deadline: float
+    rendezvous: Rendezvous, layout: HostLayout, network: Network, local_group: LocalGroup, deadline: float
 ) -> TcpLinks:
-    """Connect with our lane: we call the hosts with lower numbers, and those with higher ones call us.
+    """Connect with the ranks of our rail: those of hosts with lower numbers are dialed, the others dial us.
 
-    A rank takes calls once it has made its own, and host 0 makes none, so nobody waits for ever.
+    A rank accepts connections once it has made its own, and host 0 makes none, so no rank waits for ever.
 
     Args:
-        gathering: who is where, and the reception at which we are called.
-        hosts: which rank belongs to which lane.
+        rendezvous: the members, and our listener.
+        layout: which rank belongs to which rail.
         network: what the connections become part of.
-        neighbourhood: for waiting.
+        local_group: the ranks of this host, for waiting.
         deadline: the monotonic time until which to try.
 
     Raises:
-        BootstrapError: a rank of our lane cannot be reached, or has not called in time.
+        BootstrapError: a rank of our rail cannot be reached, or has not connected in time.
     """
     streams: dict[int, Stream] = {}
-    if not hosts.has_rail:
-        return TcpLinks(local_group, network, hosts, streams)
-    ours = rendezvous.members[hosts.rank]
-    for host in range(hosts.own):
-        member = rendezvous.members[hosts.peer(host)]
-        introduction = {"rank": hosts.rank, "purpose": "data"}
+    if not layout.has_rail:
+        return TcpLinks(local_group, network, layout, streams)
+    ours = rendezvous.members[layout.rank]
+    for host in range(layout.own):
+        member = rendezvous.members[layout.peer(host)]
+        introduction = {"rank": layout.rank, "purpose": "data"}
         try:
             source = None if is_loopback(ours.address) else ours.address
-            connection = call([(member.address, member.port)], rendezvous.key, introduction, deadline, source)
+            endpoint = member.address, member.port
+            peer = dial([endpoint], rendezvous.key, introduction, deadline, source)
         except BootstrapError as error:
             raise BootstrapError(
-                f"rank {hosts.rank} on host {ours.hostname} ({ours.address}) cannot reach rank {member.rank} on host "
+                f"rank {layout.rank} on host {ours.hostname} ({ours.address}) cannot reach rank {member.rank} on host "
                 f"{member.hostname}: {error}; if there is another network between them, name it with --network"
             ) from None
-        streams[host] = _stream(network, member.rank, connection)
-    _take_calls(rendezvous, hosts, network, streams, deadline)
-    return TcpLinks(local_group, network, hosts, streams)
+        streams[host] = _stream(network, member.rank, peer.socket)
+    _accept(rendezvous, layout, network, streams, deadline)
+    return TcpLinks(local_group, network, layout, streams)
 
 
 def _stream(network: Network, rank: int, connection: socket.socket) -> Stream:
-    # A peer that is stopped, or computes for a minute, does not read and is alive: the kernel must not break off what has
-    # waited for long. Whether its host is gone is seen on the control connections.
-    tune(connection, timeout=0)
+    # A peer that is stopped, or computes for a minute, does not read and is alive: the kernel must not give up on what
+    # has waited for long. Dead hosts are noticed on the alarm connections.
+    set_tcp_options(connection, user_timeout=0)
     return network.stream(rank, connection)
 
 
-def _take_calls(
-    rendezvous: Rendezvous, hosts: HostLayout, network: Network, streams: dict[int, Stream], deadline: float
+def _accept(
+    rendezvous: Rendezvous, layout: HostLayout, network: Network, streams: dict[int, Stream], deadline: float
 ) -> None:
-    missing = {hosts.peer(host): host for host in range(hosts.own + 1, hosts.count)}
+    missing = {layout.peer(host): host for host in range(layout.own + 1, layout.count)}
     while missing:
-        call = rendezvous.listener.receive(max(0.001, min(LOOK, deadline - time.monotonic())))
+        client = rendezvous.listener.receive(max(0.001, min(CHECK_INTERVAL, deadline - time.monotonic())))
         network.progress()
         if network.failure is not None:
             raise BootstrapError(f"the ranks of the hosts cannot connect with each other: {network.failure}")
-        if call is not None:
-            connection, introduction = call
+        if client is not None:
+            connection, introduction = client
             host = missing.pop(introduction.get("rank", -1), None)
             if host is None or introduction.get("purpose") != "data":
                 connection.close()
             else:
-                streams[host] = _stream(network, hosts.peer(host), connection)
+                streams[host] = _stream(network, layout.peer(host), connection)
             continue
         if time.monotonic() >= deadline:
             who = ", ".join(network.describe(rank) for rank in missing)
-            strangers = rendezvous.listener.strangers()
+            refused = rendezvous.listener.describe_refused()
             raise BootstrapError(
-                f"rank {hosts.rank} waited in vain for a connection from {who}"
-                f"{f' ({strangers})' if strangers else ''}: a firewall may be between them, or the wrong network was chosen "
-                "(name another with --network)"
+                f"rank {layout.rank} waited in vain for a connection from {who}"
+                f"{f' ({refused})' if refused else ''}: a firewall may be between them, or the wrong network was "
+                "chosen (name another with --network)"
             )

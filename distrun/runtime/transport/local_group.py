@@ -25,7 +25,7 @@ from distrun.runtime.shared_memory.segment import (
     Heap,
     Segment,
 )
-from distrun.runtime.transport.network import HEARSAY, Network
+from distrun.runtime.transport.network import REASON_TIMEOUT, Network
 
 SPINS = 1000
 """Looks before sleeping, some tens of microseconds: a wake-up costs about as much, so a wait costs at most twice its
@@ -175,7 +175,7 @@ class LocalGroup:
         while True:
             self.bell.arm()
             try:
-                trouble = self._trouble(HEARSAY if is_undecided else 0.0)
+                trouble = self._trouble(REASON_TIMEOUT if is_undecided else 0.0)
                 if self.network is not None:
                     self.network.progress()  # whatever we wait for, others may wait for what we have yet to send
                 if ready():
@@ -199,7 +199,7 @@ class LocalGroup:
         if self.network is not None:
             times.append(self.network.next_look)
         if is_undecided:
-            times += [left_at + HEARSAY for left_at in self._left_at.values()]
+            times += [left_at + REASON_TIMEOUT for left_at in self._left_at.values()]
         return min(times)
 
     def _nudge(self) -> None:

@@ -1,12 +1,12 @@
-"""The network: what a rank has to do with the ranks of other hosts, apart from moving arrays.
+"""The network: a rank's connections with the ranks of other hosts, and what they tell about ranks that are gone.
 
-Each rank on another host than rank 0's has two connections with rank 0: one for the messages of the control plane, and one,
-the alarm, that only ever carries single bytes. A message waits until somebody drives the engine; an alarm wakes the
-engine's own thread to see to that. With the connections to its lane (see `links`) that is all a rank needs.
+Each rank on another host than rank 0's has two connections with rank 0: one for the messages of the control plane, and
+one, the alarm, that only ever carries single bytes. A message waits until a thread makes progress; an alarm wakes the
+engine's own thread to do so. With the connections of its rail (see `links`) that is all a rank needs.
 
-Who is gone is known from three sides: rank 0 sees the end of a rank's connections and tells everybody else; a rank that
-leaves or fails says so with its last message; and the ends of a broken stream notice it themselves. The last know least about
-the reason, so they wait a moment for somebody who knows more.
+That a rank is gone is learned in three ways: rank 0 sees the end of its connections and tells everybody else; a rank
+that leaves or fails says so with its last message; and the ends of a broken stream notice it themselves. These know
+least about the reason, so they wait a moment for a better one.
 """
 
 from __future__ import annotations
@@ -20,22 +20,22 @@ from collections import deque
 from collections.abc import Mapping, Sequence
 from functools import partial
 
-from distrun.runtime.rendezvous.across_hosts import Member
-from distrun.runtime.rendezvous.handshake import tune
+from distrun.runtime.rendezvous.protocol import Member
+from distrun.runtime.rendezvous.tcp_options import set_tcp_options
 from distrun.runtime.shared_memory.segment import FAILED, LEFT
 from distrun.runtime.transport.connections import Channel, ConnectionSet, Stream
 
-_LEFT, _FAILED = b"\x01", b"\x02"  # first bytes of the messages that the network keeps for itself
-_LONGEST_REASON = 4000
+_LEFT, _FAILED = b"\x01", b"\x02"  # first bytes of the messages that are for the network itself
+_MAX_REASON = 4000
 _RANK = struct.Struct("<I")
-LAST_WORDS = 20.0
+CLOSE_TIMEOUT = 20.0
 """Seconds that a rank which leaves gives others to take what they have not taken yet."""
-HEARSAY = 0.5
-"""Seconds a rank that finds a connection broken waits to be told why."""
+REASON_TIMEOUT = 0.5
+"""Seconds that a rank which finds a connection broken waits to be told why."""
 
 
 class Network:
-    """This rank among the ranks of the other hosts."""
+    """The connections of this rank with ranks of other hosts."""
 
     def __init__(
         self,
@@ -44,72 +44,80 @@ class Network:
         control: Mapping[int, socket.socket],
         alarms: Mapping[int, socket.socket],
     ) -> None:
-        """`control` and `alarms` are the connections by rank: all on rank 0, the one to rank 0 elsewhere, none on rank 0's
-        host."""
+        """
+        Args:
+            rank: the number of this rank.
+            members: all ranks, in rank order.
+            control: the connections for messages by rank: all on rank 0, the one with rank 0 elsewhere, none on rank
+            0's host.
+            alarms: the connections for alarms in the same way.
+        """
         self._rank = rank
         self._members = members
-        self.wire = ConnectionSet()
-        self.fd = self.wire.fd
+        self._connections = ConnectionSet()
+        self.fd = self._connections.fd
         self.inbox: deque[tuple[int, bytes]] = deque()
-        """Messages that have come and were not taken yet, with their senders."""
+        """Messages that have come and were not taken yet, with the ranks that sent them."""
         self._channels = {
-            peer: Channel(self.wire, connection, partial(self._hear, peer), partial(self._end, peer))
+            peer: Channel(self._connections, connection, partial(self._on_message, peer), partial(self._on_close, peer))
             for peer, connection in control.items()
         }
         for connection in control.values():
-            # A rank that is stopped does not read, and is no dead host. Those are seen by the alarm, where nothing ever waits.
-            tune(connection, timeout=0)
+            # A rank that is stopped does not read, and its host is not dead. Dead hosts are noticed by the alarms,
+            # where nothing waits.
+            set_tcp_options(connection, user_timeout=0)
         self._alarms = dict(alarms)
         self._alarm_poll = select.epoll()
         self.alarm_fd = self._alarm_poll.fileno()
-        """Readable when the engine's thread should see to something."""
+        """Readable when the engine's own thread should make progress."""
         for connection in self._alarms.values():
             connection.setblocking(False)
             self._alarm_poll.register(connection.fileno(), select.EPOLLIN)
-        self._alarmers = {connection.fileno(): peer for peer, connection in alarms.items()}
+        self._alarm_peers = {connection.fileno(): peer for peer, connection in alarms.items()}
         self.is_over = False
         """Whether there is a `failure` or a `departure`."""
         self._left: dict[int, str] = {}
         self._failure: str | None = None
         self._suspicion: tuple[float, str] | None = None
-        self.progress = self.wire.progress
+        self.progress = self._connections.progress
         self._is_ours = True
         self._is_closed = False
 
     def stream(self, rank: int, connection: socket.socket) -> Stream:
-        """Look after a connection for arrays."""
-        return Stream(self.wire, connection, partial(self._suspect, rank))
+        """Take over a connection for arrays."""
+        return Stream(self._connections, connection, partial(self._suspect, rank))
 
     # Messages -------------------------------------------------------------------------------------------------------
 
     def send(self, rank: int, message: bytes) -> None:
-        """Send a message; never blocks. Nobody hears it when the rank is gone."""
+        """Send a message; never blocks. It is lost when the rank is gone."""
         self._channels[rank].send(message)
 
     def alarm(self, rank: int) -> None:
-        """Wake a rank's engine."""
+        """Wake the thread of a rank's engine."""
         try:
             self._alarms[rank].send(b"!")
-        except OSError:  # it has been alarmed many times and has not looked, or it is gone
-            pass
+        except OSError:
+            pass  # the rank is gone, or has many alarms that it has not read yet
 
     def hear_alarms(self) -> bool:
-        """Whether alarms have come since the last call; by the engine's own thread."""
-        heard = False
+        """Take the alarms that have come; returns whether there were any. Called by the engine's own thread alone."""
+        has_alarms = False
         for fd, _ in self._alarm_poll.poll(0):
             try:
                 data = os.read(fd, 4096)
             except BlockingIOError:
                 continue
-            except OSError:  # its host is gone, and nothing more will come from there
-                self._channels[self._alarmers[fd]].hang_up()
+            except OSError:
+                # Its host is gone, and nothing more will come on the other connection either.
+                self._channels[self._alarm_peers[fd]].shut_down()
                 data = b""
-            heard = True
+            has_alarms = True
             if not data:
-                self._alarm_poll.unregister(fd)  # it is gone; its channel tells more
-        return heard
+                self._alarm_poll.unregister(fd)  # the rank is gone; its channel tells more
+        return has_alarms
 
-    def _hear(self, peer: int, message: bytes) -> None:
+    def _on_message(self, peer: int, message: bytes) -> None:
         letter = message[:1]
         if letter == _LEFT:
             (about,) = _RANK.unpack_from(message, 1)
@@ -129,7 +137,7 @@ class Network:
 
     # Trouble --------------------------------------------------------------------------------------------------------
 
-    def _end(self, peer: int, how: str) -> None:
+    def _on_close(self, peer: int, how: str) -> None:
         if peer not in self._left:
             self._fail(f"{self.describe(peer)} is gone: {how}")
 
@@ -144,46 +152,45 @@ class Network:
 
     @property
     def failure(self) -> str | None:
-        """Why the job cannot go on, once that is known for certain."""
+        """Why the job cannot go on, once that is known for certain; None before."""
         return self._failure
 
     def trouble(self) -> str | None:
-        """Why an operation that has begun cannot be carried out; None when nothing of the kind is known."""
+        """Return why an operation that has begun cannot complete; None when nothing of the kind is known."""
         if self._failure is not None:
             return self._failure
-        if self._suspicion is not None and time.monotonic() >= self._suspicion[0] + HEARSAY:
+        if self._suspicion is not None and time.monotonic() >= self._suspicion[0] + REASON_TIMEOUT:
             return self._suspicion[1]
         return None
 
     @property
     def departure(self) -> str | None:
-        """Who has left in an orderly way, if anybody has.
+        """A sentence about a rank that has left in an orderly way; None when none has.
 
-        That is no trouble for an operation that has begun: whoever has left has done its part of it, and what it sent is on its
-        way. Nothing new can begin.
+        Operations that have begun go on: the rank that has left has done its part, and what it sent is on its way.
+        Nothing new can begin.
         """
         return next(iter(self._left.values()), None)
 
     @property
     def next_look(self) -> float:
         """The monotonic time at which `trouble` may know more though nothing has come."""
-        return float("inf") if self._suspicion is None else self._suspicion[0] + HEARSAY
+        return float("inf") if self._suspicion is None else self._suspicion[0] + REASON_TIMEOUT
 
     def describe(self, rank: int) -> str:
-        """A rank for people: `rank 5 (process 4242 on host beta)`."""
-        member = self._members[rank]
-        return f"rank {rank} (process {member.pid} on host {member.hostname})"
+        """Return a rank for people: `rank 5 (process 4242 on host beta)`."""
+        return str(self._members[rank])
 
     def announce(self, state: int, reason: str = "") -> None:
-        """Tell those we have connections with that we leave or that the job has failed, and why."""
+        """Tell the ranks we have connections with that we leave, or that the job has failed, and why."""
         if not self._is_ours:
             return
         me = self.describe(self._rank)
         if state == LEFT:
-            message = _LEFT + _RANK.pack(self._rank) + f"{me} has left: {reason}".encode()[:_LONGEST_REASON]
+            message = _LEFT + _RANK.pack(self._rank) + f"{me} has left: {reason}".encode()[:_MAX_REASON]
         elif state == FAILED:
             text = self._failure or f"{me} failed: {reason}"
-            message = _FAILED + text.encode()[:_LONGEST_REASON]
+            message = _FAILED + text.encode()[:_MAX_REASON]
         else:
             return
         for peer, channel in self._channels.items():
@@ -192,29 +199,30 @@ class Network:
 
     @property
     def is_sending(self) -> bool:
-        """Whether there are messages that the other side has not taken."""
+        """Whether messages wait here because the kernel's buffers are full."""
         return any(channel.is_sending for channel in self._channels.values())
 
     def close(self) -> None:
-        """Close all connections, when what we had to say has left."""
+        """Close all connections when what was sent has left, or after `CLOSE_TIMEOUT`."""
         if self._is_closed:
             return
         self._is_closed = True
-        deadline = time.monotonic() + LAST_WORDS
-        with select.epoll() as waiting:  # of an epoll object: readable when one of its connections is ready
+        deadline = time.monotonic() + CLOSE_TIMEOUT
+        with select.epoll() as waiting:
+            # An epoll object is readable itself when one of its connections is ready.
             waiting.register(self.fd, select.EPOLLIN)
             while self.is_sending and (left := deadline - time.monotonic()) > 0:
                 waiting.poll(left)
                 self.progress()
-        self.wire.close()
+        self._connections.close()
         self._alarm_poll.close()
         for connection in self._alarms.values():
             connection.close()
 
     def disown(self) -> None:
-        """In a forked child: let go of our copies of the connections."""
+        """Close a forked child's copies of the connections."""
         self._is_ours, self._is_closed = False, True
-        self.wire.disown()
+        self._connections.disown()
         self._alarm_poll.close()
         for connection in self._alarms.values():
             os.close(connection.detach())

@@ -10,7 +10,7 @@ from distrun.runtime.negotiation import messages
 from distrun.runtime.transport import local_group
 from distrun.runtime.transport.network import Network
 
-local_group.HEARSAY = 30.0  # however busy this machine is
+local_group.REASON_TIMEOUT = 30.0  # however busy this machine is
 distrun.init()
 for _ in range(3):
     distrun.allreduce(np.ones(4), "again", distrun.Sum)

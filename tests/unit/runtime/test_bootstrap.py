@@ -8,7 +8,7 @@ from distrun.errors import UsageError
 from distrun.runtime import bootstrap
 from distrun.runtime.bootstrap import _of_generation, join
 from distrun.runtime.contract import LaunchContract
-from distrun.runtime.rendezvous.across_hosts import RendezvousEndpoint
+from distrun.runtime.rendezvous.protocol import RendezvousEndpoint
 
 CONTRACT = LaunchContract("0" * 32, "1" * 64, 0, 1, 0, 1, 0, 1, "alpha", "127.0.0.1", 4711).to_environ()
 SENTENCE = "DISTRUN_STALL_WARNNG is no setting of distrun and changes nothing: did you mean DISTRUN_STALL_WARNING?"

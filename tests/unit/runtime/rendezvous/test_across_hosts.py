@@ -1,4 +1,4 @@
-"""The ranks of all hosts gather at rank 0, whoever else calls; and say who is missing if they cannot."""
+"""The ranks of all hosts meet at rank 0, whoever else connects, and say who is missing if they cannot."""
 
 from __future__ import annotations
 
@@ -16,15 +16,10 @@ import pytest
 
 from distrun.errors import BootstrapError, UsageError
 from distrun.host.interfaces import Interface
-from distrun.runtime.rendezvous import across_hosts as module
-from distrun.runtime.rendezvous.across_hosts import (
-    Member,
-    Rendezvous,
-    RendezvousEndpoint,
-    parse,
-    rendezvous_across_hosts,
-)
-from distrun.runtime.rendezvous.dialer import call, dial
+from distrun.runtime.rendezvous import across_hosts, client, server
+from distrun.runtime.rendezvous.across_hosts import rendezvous_across_hosts
+from distrun.runtime.rendezvous.dialer import dial
+from distrun.runtime.rendezvous.protocol import Member, Rendezvous, RendezvousEndpoint, parse_endpoints
 
 pytestmark = pytest.mark.usefixtures("no_descriptors_left")
 KEY = bytes(range(32))
@@ -32,7 +27,7 @@ HERE = "127.0.0.1"
 
 
 class Rank(threading.Thread):
-    """One rank's call of `gather`."""
+    """One rank's part of the rendezvous."""
 
     def __init__(
         self,
@@ -41,30 +36,30 @@ class Rank(threading.Thread):
         endpoint: RendezvousEndpoint,
         host: str = "",
         timeout: float = 20.0,
-        network: str | None = None,
+        network: str = "",
     ) -> None:
         super().__init__()
         host = host or f"id-{rank}"
         self._arguments: tuple[Any, ...] = (
             rank, size, host, host.replace("id", "host"), endpoint, {"fusion": 64 + rank}, timeout, network,
         )  # fmt: skip
-        self._gathering: Rendezvous | None = None
+        self._rendezvous: Rendezvous | None = None
         self.error: Exception | None = None
         self.start()
 
     def run(self) -> None:
         try:
-            self._gathering = rendezvous_across_hosts(*self._arguments)
+            self._rendezvous = rendezvous_across_hosts(*self._arguments)
         except Exception as error:
             self.error = error
 
     def end(self) -> Rendezvous:
         self.join(40.0)
-        assert not self.is_alive(), "it is still gathering"
+        assert not self.is_alive(), "it still waits"
         if self.error is not None:
             raise self.error
-        assert self._gathering is not None
-        return self._gathering
+        assert self._rendezvous is not None
+        return self._rendezvous
 
 
 @pytest.fixture
@@ -76,8 +71,8 @@ def endpoint(no_descriptors_left) -> Iterator[RendezvousEndpoint]:
         yield RendezvousEndpoint(((HERE, keeper.getsockname()[1]),), KEY)
 
 
-def close(gatherings: list[Rendezvous]) -> None:
-    for rendezvous in gatherings:
+def close(meetings: list[Rendezvous]) -> None:
+    for rendezvous in meetings:
         rendezvous.close()
 
 
@@ -96,56 +91,56 @@ def errors(ranks: list[Rank]) -> list[str]:
 
 def test_everybody_knows_everybody_and_rank_0s_settings(endpoint):
     ranks = [Rank(rank, 6, endpoint, f"id-{rank // 2}") for rank in reversed(range(6))]
-    gatherings = [rank.end() for rank in reversed(ranks)]
-    members = gatherings[0].members
-    assert all(rendezvous.members == members for rendezvous in gatherings)
+    meetings = [rank.end() for rank in reversed(ranks)]
+    members = meetings[0].members
+    assert all(rendezvous.members == members for rendezvous in meetings)
     assert [(member.rank, member.host, member.hostname) for member in members] == [
         (rank, f"id-{rank // 2}", f"host-{rank // 2}") for rank in range(6)
     ]
     assert {member.pid for member in members} == {os.getpid()}
     assert (members[0].address, members[0].port) == endpoint.addresses[0]
-    assert all(rendezvous.agreed == {"fusion": 64} for rendezvous in gatherings)
-    assert all(rendezvous.key == KEY for rendezvous in gatherings)
-    close(gatherings)
+    assert all(rendezvous.agreed == {"fusion": 64} for rendezvous in meetings)
+    assert all(rendezvous.key == KEY for rendezvous in meetings)
+    close(meetings)
 
 
 def test_rank_0_keeps_connections_with_the_ranks_of_other_hosts_only(endpoint):
     ranks = [Rank(rank, 5, endpoint, "ab"[rank % 2]) for rank in range(5)]
-    gatherings = [rank.end() for rank in ranks]
+    meetings = [rank.end() for rank in ranks]
     for kind in ("control", "alarms"):
-        assert [sorted(getattr(rendezvous, kind)) for rendezvous in gatherings] == [[1, 3], [0], [], [0], []]
+        assert [sorted(getattr(rendezvous, kind)) for rendezvous in meetings] == [[1, 3], [0], [], [0], []]
         for rank in (1, 3):
-            ours, theirs = getattr(gatherings[0], kind)[rank], getattr(gatherings[rank], kind)[0]
+            ours, theirs = getattr(meetings[0], kind)[rank], getattr(meetings[rank], kind)[0]
             assert ours.gettimeout() is None
             assert theirs.gettimeout() is None
             ours.sendall(f"{kind} {rank}".encode())
             assert theirs.recv(100) == f"{kind} {rank}".encode()
-    close(gatherings)
+    close(meetings)
 
 
 def test_each_rank_can_be_called_where_the_table_says(endpoint):
     ranks = [Rank(rank, 4, endpoint) for rank in range(4)]
-    gatherings = [rank.end() for rank in ranks]
-    for rank, member in enumerate(gatherings[2].members):
+    meetings = [rank.end() for rank in ranks]
+    for rank, member in enumerate(meetings[2].members):
         introduction = {"rank": 2, "purpose": "data"}
         target, deadline = [(member.address, member.port)], time.monotonic() + 10.0
-        thread = threading.Thread(target=lambda t=target, i=introduction, d=deadline: call(t, KEY, i, d).close())
+        thread = threading.Thread(target=lambda t=target, i=introduction, d=deadline: dial(t, KEY, i, d).socket.close())
         thread.start()
-        answer = gatherings[rank].listener.receive(10.0)
+        answer = meetings[rank].listener.receive(10.0)
         thread.join(10.0)
         assert answer is not None
         answer[0].close()
         assert answer[1] == introduction
-    close(gatherings)
+    close(meetings)
 
 
 def test_two_hundred_ranks_gather_quickly(endpoint):
     start = time.monotonic()
     ranks = [Rank(rank, 200, endpoint, f"id-{rank // 8}") for rank in range(200)]
-    gatherings = [rank.end() for rank in ranks]
+    meetings = [rank.end() for rank in ranks]
     took = time.monotonic() - start
-    close(gatherings)
-    assert len(gatherings[0].control) == 192
+    close(meetings)
+    assert len(meetings[0].control) == 192
     assert took < 5.0
 
 
@@ -156,7 +151,7 @@ def test_rank_0_may_come_late(endpoint):
     close([Rank(0, 3, endpoint).end(), *[rank.end() for rank in others]])
 
 
-def test_gathering_again_at_the_same_place_works(endpoint):
+def test_rendezvous_again_at_the_same_place_works(endpoint):
     for _ in range(3):
         close([rank.end() for rank in [Rank(rank, 3, endpoint) for rank in range(3)]])
 
@@ -165,60 +160,60 @@ def test_a_greeting_brings_the_key(endpoint):
     key = secrets.token_bytes(32)
     at_rank_0 = RendezvousEndpoint(endpoint.addresses, greeting=lambda: (b"sealed" + key, key))
     elsewhere = RendezvousEndpoint(endpoint.addresses, opener=lambda greeting: greeting.removeprefix(b"sealed"))
-    gatherings = [rank.end() for rank in [Rank(0, 3, at_rank_0), Rank(1, 3, elsewhere), Rank(2, 3, elsewhere)]]
-    assert all(rendezvous.key == key for rendezvous in gatherings)
-    close(gatherings)
+    meetings = [rank.end() for rank in [Rank(0, 3, at_rank_0), Rank(1, 3, elsewhere), Rank(2, 3, elsewhere)]]
+    assert all(rendezvous.key == key for rendezvous in meetings)
+    close(meetings)
 
 
 def test_rank_0_listens_at_those_addresses_of_the_place_that_are_its_own(endpoint):
     port = endpoint.addresses[0][1]
     many = RendezvousEndpoint((("203.0.113.7", port), (HERE, port), ("127.0.0.2", port), (HERE, port)), KEY)
     ranks = [Rank(0, 3, many), Rank(1, 3, endpoint), Rank(2, 3, RendezvousEndpoint((("127.0.0.2", port),), KEY))]
-    gatherings = [rank.end() for rank in ranks]
-    assert gatherings[0].listener.places == [(HERE, port), ("127.0.0.2", port)]
-    assert [rendezvous.members[0].address for rendezvous in gatherings] == [HERE, HERE, "127.0.0.2"]
-    assert gatherings[0].members[1:] == gatherings[1].members[1:] == gatherings[2].members[1:]
-    close(gatherings)
+    meetings = [rank.end() for rank in ranks]
+    assert meetings[0].listener.endpoints == [(HERE, port), ("127.0.0.2", port)]
+    assert [rendezvous.members[0].address for rendezvous in meetings] == [HERE, HERE, "127.0.0.2"]
+    assert meetings[0].members[1:] == meetings[1].members[1:] == meetings[2].members[1:]
+    close(meetings)
 
 
 def test_the_network_decides_where_ranks_take_calls(endpoint):
     ranks = [Rank(rank, 3, endpoint, network="127.0.0.0/8") for rank in range(3)]
-    gatherings = [rank.end() for rank in ranks]
-    assert {member.address for member in gatherings[1].members} == {HERE}
-    close(gatherings)
+    meetings = [rank.end() for rank in ranks]
+    assert {member.address for member in meetings[1].members} == {HERE}
+    close(meetings)
 
 
 def test_a_name_that_means_the_loopback_to_rank_0_alone_means_all_its_addresses(monkeypatch):
     """As 127.0.1.1 for its own name in Debian's /etc/hosts."""
-    monkeypatch.setattr(module.socket, "getaddrinfo", lambda *_, **__: [(socket.AF_INET, 1, 6, "", ("127.0.1.1", 0))])
-    monkeypatch.setattr(module, "own_interfaces", lambda: [Interface("lo", HERE, 8), Interface("eth0", "10.0.0.5", 8)])
-    assert module._numeric("alpha") == [HERE, "10.0.0.5", "127.0.1.1"]
-    assert module._numeric("localhost") == ["127.0.1.1"]
-    assert module._numeric("127.0.1.1") == ["127.0.1.1"]
+    monkeypatch.setattr(server.socket, "getaddrinfo", lambda *_, **__: [(socket.AF_INET, 1, 6, "", ("127.0.1.1", 0))])
+    monkeypatch.setattr(server, "own_interfaces", lambda: [Interface("lo", HERE, 8), Interface("eth0", "10.0.0.5", 8)])
+    assert server._numeric("alpha") == [HERE, "10.0.0.5", "127.0.1.1"]
+    assert server._numeric("localhost") == ["127.0.1.1"]
+    assert server._numeric("127.0.1.1") == ["127.0.1.1"]
 
 
-# Strangers ----------------------------------------------------------------------------------------------------------
+# Intruders ----------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("kind", ["hang", "garbage", "http", "wrong key", "no key", "trickle"])
-def test_strangers_delay_nobody(endpoint, kind):
+def test_intruders_delay_nobody(endpoint, kind):
     done = threading.Event()
-    host = Rank(0, 4, endpoint)
-    strangers = [threading.Thread(target=intrude, args=(endpoint, kind, done)) for _ in range(5)]
+    leader = Rank(0, 4, endpoint)
+    intruders = [threading.Thread(target=intrude, args=(endpoint, kind, done)) for _ in range(5)]
     hanging = [connect_and_hang(endpoint) for _ in range(200 if kind == "hang" else 1)]
-    for stranger in strangers:
-        stranger.start()
+    for intruder in intruders:
+        intruder.start()
     start = time.monotonic()
-    ranks = [host, *[Rank(rank, 4, endpoint) for rank in (1, 2, 3)]]
-    gatherings = [rank.end() for rank in ranks]
+    ranks = [leader, *[Rank(rank, 4, endpoint) for rank in (1, 2, 3)]]
+    meetings = [rank.end() for rank in ranks]
     assert time.monotonic() - start < 5.0
     done.set()
-    close(gatherings)
+    close(meetings)
     for connection in hanging:
         connection.close()
-    for stranger in strangers:
-        stranger.join(20.0)
-        assert not stranger.is_alive()
+    for intruder in intruders:
+        intruder.join(20.0)
+        assert not intruder.is_alive()
 
 
 def connect_and_hang(endpoint: RendezvousEndpoint) -> socket.socket:
@@ -236,7 +231,7 @@ def intrude(endpoint: RendezvousEndpoint, kind: str, done: threading.Event) -> N
     if kind in ("wrong key", "no key"):
         while not done.is_set():
             with pytest.raises(BootstrapError):
-                call(endpoint.addresses, KEY[::-1] if kind == "wrong key" else b"", {}, time.monotonic() + 0.2)
+                dial(endpoint.addresses, KEY[::-1] if kind == "wrong key" else b"", {}, time.monotonic() + 0.2)
         return
     with connect_and_hang(endpoint) as connection:
         try:
@@ -248,14 +243,14 @@ def intrude(endpoint: RendezvousEndpoint, kind: str, done: threading.Event) -> N
                 if kind == "trickle":
                     connection.send(b"\0")
         except ConnectionError:
-            pass  # it was hung up on
+            pass  # the server has ended the connection
 
 
-def test_who_calls_without_the_key_is_mentioned_when_somebody_is_missing(endpoint):
-    host = Rank(0, 2, endpoint, timeout=1.0)
+def test_clients_without_the_key_are_mentioned_when_a_rank_is_missing(endpoint):
+    leader = Rank(0, 2, endpoint, timeout=1.0)
     with pytest.raises(BootstrapError, match="does not accept the job key"):
         Rank(1, 2, RendezvousEndpoint(endpoint.addresses, KEY[::-1]), timeout=0.7).end()
-    (text,) = errors([host])
+    (text,) = errors([leader])
     assert text.startswith("rank 1 of 2 did not call init() within 1 s at 127.0.0.1:")
     assert "did not know the job key" in text
 
@@ -273,29 +268,29 @@ def test_rank_0_names_the_missing_and_tells_those_who_came(endpoint):
 
 def test_a_rank_says_that_rank_0_does_not_answer(endpoint):
     (text,) = errors([Rank(3, 4, endpoint, timeout=0.4)])
-    assert text.startswith("rank 3 did not find rank 0 within 0.4 s: no call was answered within 0.4 s: 127.0.0.1:")
+    assert text.startswith("rank 3 did not find rank 0 within 0.4 s: no connection was made within 0.4 s: 127.0.0.1:")
     assert "(connection refused)" in text
 
 
 def test_a_rank_says_that_it_met_rank_0_but_others_are_missing(endpoint, monkeypatch):
-    monkeypatch.setattr(module, "_LAST_WORD", 0.2)
-    host = Rank(0, 3, endpoint, timeout=10.0)
+    monkeypatch.setattr(client, "ERROR_TIMEOUT", 0.2)
+    leader = Rank(0, 3, endpoint, timeout=10.0)
     with pytest.raises(BootstrapError, match=r"rank 1 met rank 0 at 127\.0\.0\.1:\d+, but some rank .* within 0\.5 s"):
         Rank(1, 3, endpoint, timeout=0.5).end()
-    (text,) = errors([host])
+    (text,) = errors([leader])
     assert text.startswith(f"rank 1 (process {os.getpid()} on host host-1) came and ended again")
 
 
 def test_a_rank_that_comes_and_dies_ends_the_waiting(endpoint):
-    host = Rank(0, 3, endpoint)
+    leader = Rank(0, 3, endpoint)
     other = Rank(2, 3, endpoint)
-    while not has_come(host, other):
+    while not has_come(leader, other):
         pass
     start = time.monotonic()
     member = ["id-1", "host-1", 4711, HERE, 1]
     with dial(endpoint.addresses, KEY, {"purpose": "control", "size": 3, "member": [1, *member]}, start + 10.0).socket:
         pass
-    texts = errors([host, other])
+    texts = errors([leader, other])
     assert texts[0].startswith("rank 1 (process 4711 on host host-1) came and ended again before all ranks had called")
     assert time.monotonic() - start < 5.0
 
@@ -304,47 +299,47 @@ def test_a_rank_that_comes_and_dies_ends_the_waiting(endpoint):
     ("rank", "size", "sentence"),
     [
         (1, 3, "rank 1 is there twice: process {pid} on host host-1 and process {pid} on host other"),
-        (3, 3, "rank 3 (process {pid} on host other) called rank 0 of 3: ranks from 1 to 2 are expected"),
+        (3, 3, "rank 3 (process {pid} on host other) connected with rank 0 of 3: ranks from 1 to 2 are expected"),
         (
             2,
             4,
-            "rank 2 (process {pid} on host other) believes in 4 ranks and rank 0 (process {pid} on host host-0) in 3",
+            "rank 2 (process {pid} on host other) was told of 4 ranks and rank 0 (process {pid} on host host-0) of 3",
         ),
     ],
     ids=["twice", "out of range", "another size"],
 )
 def test_numbers_that_contradict_each_other_are_an_error_on_both_sides(endpoint, rank, size, sentence):
     first = Rank(1, 3, endpoint)
-    host = Rank(0, 3, endpoint)
-    while not has_come(host, first):
+    leader = Rank(0, 3, endpoint)
+    while not has_come(leader, first):
         pass
-    texts = errors([Rank(rank, size, endpoint, "other"), host, first])
+    texts = errors([Rank(rank, size, endpoint, "other"), leader, first])
     assert texts[0].startswith(sentence.format(pid=os.getpid()))
     assert set(texts) == {texts[0]}
 
 
-def has_come(host: Rank, other: Rank) -> bool:
-    """Whether `other` waits for the table: it has been heard on both connections."""
-    assert host.is_alive()
+def has_come(leader: Rank, other: Rank) -> bool:
+    """Whether `other` waits for the table: both of its connections have been accepted."""
+    assert leader.is_alive()
     frame = sys._current_frames().get(other.ident or 0)
     while frame is not None:
-        if frame.f_code.co_name == "_hear":
+        if frame.f_code.co_name == "_receive_table":
             return True
         frame = frame.f_back
     return False
 
 
-def test_somebody_who_speaks_another_language_is_an_error(endpoint):
-    host = Rank(0, 2, endpoint)
-    call(endpoint.addresses, KEY, {"purpose": "tea"}, time.monotonic() + 10.0).close()
-    (text,) = errors([host])
-    assert text.startswith("somebody who knows the job key called rank 0 and said \"{'purpose': 'tea'}\"")
+def test_an_introduction_that_is_not_understood_is_an_error(endpoint):
+    leader = Rank(0, 2, endpoint)
+    dial(endpoint.addresses, KEY, {"purpose": "tea"}, time.monotonic() + 10.0).socket.close()
+    (text,) = errors([leader])
+    assert text.startswith("a process that knows the job key connected with rank 0 and said \"{'purpose': 'tea'}\"")
 
 
 def test_rank_0_may_be_elsewhere_than_the_place():
     (text,) = errors([Rank(0, 2, RendezvousEndpoint((("203.0.113.7", 4000), ("no.such.host.invalid", 4000)), KEY))])
     assert text.startswith(
-        "rank 0 on host host-0 can take calls at none of 203.0.113.7:4000 (cannot assign requested address), "
+        "rank 0 on host host-0 can listen at none of 203.0.113.7:4000 (cannot assign requested address), "
         "no.such.host.invalid:4000 ("
     )
     assert HERE in text
@@ -353,12 +348,12 @@ def test_rank_0_may_be_elsewhere_than_the_place():
 def test_a_rank_that_is_lost_while_all_are_told_ends_it_for_all(endpoint, monkeypatch):
     """Ranks that have the table already get no further message, which they would not understand."""
 
-    class Stubborn(module._Host):
-        def _tell_all(self, settings: dict[str, int]) -> None:
+    class Stubborn(server.Server):
+        def _send_table(self, agreed: dict[str, int]) -> None:
             self._connections["control"][2].shutdown(socket.SHUT_WR)
-            super()._tell_all(settings)
+            super()._send_table(agreed)
 
-    monkeypatch.setattr(module, "_Host", Stubborn)
+    monkeypatch.setattr(across_hosts, "Server", Stubborn)
     ranks = [Rank(rank, 4, endpoint) for rank in range(4)]
     for rank in ranks:
         rank.join(30.0)
@@ -409,8 +404,8 @@ def test_without_a_key_nobody_gathers(endpoint):
         ("alpha.local:65535", (("alpha.local", 65535),)),
     ],
 )
-def test_parse(text, addresses):
-    assert parse(text) == addresses
+def test_endpoints_are_parsed(text, addresses):
+    assert parse_endpoints(text) == addresses
 
 
 @pytest.mark.parametrize(
@@ -418,18 +413,18 @@ def test_parse(text, addresses):
 )
 def test_parse_refuses(text):
     with pytest.raises(UsageError, match=r"is not an address and a port from 1 to 65535"):
-        parse(text)
+        parse_endpoints(text)
 
 
 def test_the_limit_of_open_files_is_raised_as_far_as_it_may():
     before = resource.getrlimit(resource.RLIMIT_NOFILE)
     try:
         resource.setrlimit(resource.RLIMIT_NOFILE, (200, before[1]))
-        module._allow_files(150)
+        server._allow_files(150)
         assert resource.getrlimit(resource.RLIMIT_NOFILE)[0] == 200
-        module._allow_files(300)
+        server._allow_files(300)
         assert resource.getrlimit(resource.RLIMIT_NOFILE)[0] == 300
-        module._allow_files(1 << 40)
+        server._allow_files(1 << 40)
         assert resource.getrlimit(resource.RLIMIT_NOFILE)[0] == before[1]
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, before)

@@ -1,4 +1,4 @@
-"""Both sides of a conversation prove that they know the key, and believe nobody who does not."""
+"""Both sides of a handshake prove that they know the key, and believe nobody who does not."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from hypothesis import given, strategies as st
 
 from distrun.runtime.rendezvous.authentication import (
     SIZE,
-    Conversation,
-    Script,
-    StrangerError,
+    AuthenticationError,
+    Handshake,
+    NonblockingHandshake,
     client_side,
-    converse,
+    run_handshake,
     server_side,
 )
 
@@ -24,11 +24,11 @@ KEY = bytes(range(32))
 
 
 class Side(threading.Thread):
-    """Plays a script on its end of a connection, and hangs up."""
+    """Plays a handshake on its end of a connection, and hangs up."""
 
-    def __init__(self, connection: socket.socket, script: Script[Any]) -> None:
+    def __init__(self, connection: socket.socket, handshake: Handshake[Any]) -> None:
         super().__init__()
-        self._play: Callable[[], Any] = lambda: converse(connection, script)
+        self._play: Callable[[], Any] = lambda: run_handshake(connection, handshake)
         self._connection = connection
         self.error: Exception | None = None
         self.start()
@@ -56,103 +56,103 @@ def ends(request) -> Iterator[tuple[socket.socket, socket.socket]]:
 
 
 def test_who_knows_the_key_is_believed(ends):
-    host, guest = Side(ends[0], server_side(KEY, b"tea")), Side(ends[1], client_side(KEY, b"tea"))
-    assert (host.end(), guest.end()) == (None, None)
+    server, client = Side(ends[0], server_side(KEY, b"tea")), Side(ends[1], client_side(KEY, b"tea"))
+    assert (server.end(), client.end()) == (None, None)
 
 
 @pytest.mark.parametrize(
     ("key", "context"), [(KEY[::-1], b"tea"), (b"", b"tea"), (KEY, b"coffee")], ids=["another key", "no key", "context"]
 )
 def test_who_does_not_is_not_and_both_sides_learn_it(ends, key, context):
-    host, guest = Side(ends[0], server_side(KEY, b"tea")), Side(ends[1], client_side(key, context))
-    assert isinstance(host.end(), StrangerError)
-    assert isinstance(guest.end(), StrangerError)
+    server, client = Side(ends[0], server_side(KEY, b"tea")), Side(ends[1], client_side(key, context))
+    assert isinstance(server.end(), AuthenticationError)
+    assert isinstance(client.end(), AuthenticationError)
 
 
-def test_a_host_that_does_not_know_the_key_is_not_believed(ends):
-    def impostor() -> Script[None]:
+def test_a_server_that_does_not_know_the_key_is_not_believed(ends):
+    def impostor() -> Handshake[None]:
         yield bytes(SIZE)
         yield 2 * SIZE
         yield bytes(SIZE)
 
-    host, guest = Side(ends[0], impostor()), Side(ends[1], client_side(KEY, b""))
-    assert host.end() is None
-    assert isinstance(guest.end(), StrangerError)
+    server, client = Side(ends[0], impostor()), Side(ends[1], client_side(KEY, b""))
+    assert server.end() is None
+    assert isinstance(client.end(), AuthenticationError)
 
 
 def test_a_proof_sent_back_to_its_maker_proves_nothing(ends):
-    def mirror() -> Script[None]:
+    def mirror() -> Handshake[None]:
         yield bytes(SIZE)
         answer = yield 2 * SIZE
         yield answer[:SIZE]
 
-    host, guest = Side(ends[0], mirror()), Side(ends[1], client_side(KEY, b""))
-    assert host.end() is None
-    assert isinstance(guest.end(), StrangerError)
+    server, client = Side(ends[0], mirror()), Side(ends[1], client_side(KEY, b""))
+    assert server.end() is None
+    assert isinstance(client.end(), AuthenticationError)
 
 
 def test_what_was_overheard_serves_nobody():
     heard = [record(KEY) for _ in range(2)]
     assert heard[0] != heard[1]
-    script = server_side(KEY, b"")
-    next(script)
-    script.send(b"")
-    with pytest.raises(StrangerError):
-        script.send(heard[0][1])
+    handshake = server_side(KEY, b"")
+    next(handshake)
+    handshake.send(b"")
+    with pytest.raises(AuthenticationError):
+        handshake.send(heard[0][1])
 
 
 def record(key: bytes) -> list[bytes]:
-    """Everything that travels in one conversation."""
-    host, guest = server_side(key, b""), client_side(key, b"")
-    assert next(guest) == SIZE
-    challenge = next(host)
-    assert host.send(b"") == 2 * SIZE
-    answer = guest.send(challenge)
-    assert guest.send(b"") == SIZE
-    proof = host.send(answer)
+    """Everything that travels in one handshake."""
+    server, client = server_side(key, b""), client_side(key, b"")
+    assert next(client) == SIZE
+    challenge = next(server)
+    assert server.send(b"") == 2 * SIZE
+    answer = client.send(challenge)
+    assert client.send(b"") == SIZE
+    proof = server.send(answer)
     with pytest.raises(StopIteration):
-        guest.send(proof)
+        client.send(proof)
     with pytest.raises(StopIteration):
-        host.send(b"")
+        server.send(b"")
     return [challenge, answer, proof]
 
 
 def test_somebody_who_hangs_up_before_a_proof_is_no_stranger(ends):
-    guest = Side(ends[1], client_side(KEY, b""))
+    client = Side(ends[1], client_side(KEY, b""))
     ends[0].close()
-    error = guest.end()
+    error = client.end()
     assert isinstance(error, ConnectionError)
 
 
 @given(st.lists(st.integers(1, 2 * SIZE), min_size=1, max_size=8))
-def test_a_conversation_takes_bytes_as_they_come_and_not_one_too_many(sizes):
-    host_end, guest_end = socket.socketpair()
-    with host_end, guest_end:
-        host_end.setblocking(False)
-        guest_end.settimeout(10.0)
-        host = Conversation(host_end, server_side(KEY, b""))
-        assert not host.advance()
-        assert not host.wants_to_send
-        guest = client_side(KEY, b"")
-        next(guest)
-        answer = guest.send(guest_end.recv(SIZE)) + b"more"
+def test_a_handshake_takes_bytes_as_they_come_and_not_one_too_many(sizes):
+    server_end, client_end = socket.socketpair()
+    with server_end, client_end:
+        server_end.setblocking(False)
+        client_end.settimeout(10.0)
+        server = NonblockingHandshake(server_end, server_side(KEY, b""))
+        assert not server.advance()
+        assert not server.wants_to_send
+        client = client_side(KEY, b"")
+        next(client)
+        answer = client.send(client_end.recv(SIZE)) + b"more"
         assert isinstance(answer, bytes)
         done, turn = False, 0
         while not done:
             assert answer
             part = sizes[turn % len(sizes)]
-            guest_end.sendall(answer[:part])
+            client_end.sendall(answer[:part])
             answer, turn = answer[part:], turn + 1
-            done = host.advance()
-        guest_end.sendall(answer)
-        guest.send(b"")
+            done = server.advance()
+        client_end.sendall(answer)
+        client.send(b"")
         with pytest.raises(StopIteration):
-            guest.send(guest_end.recv(SIZE))
-        assert host_end.recv(100) == b"more"
+            client.send(client_end.recv(SIZE))
+        assert server_end.recv(100) == b"more"
 
 
-def test_a_conversation_sends_what_does_not_fit_when_it_does():
-    def speech() -> Script[int]:
+def test_a_handshake_sends_what_does_not_fit_when_it_does():
+    def speech() -> Handshake[int]:
         yield bytes(1 << 20)
         yield b"end"
         return 7
@@ -160,24 +160,24 @@ def test_a_conversation_sends_what_does_not_fit_when_it_does():
     ours, theirs = socket.socketpair()
     with ours, theirs:
         ours.setblocking(False)
-        conversation = Conversation(ours, speech())
+        handshake = NonblockingHandshake(ours, speech())
         received = b""
-        while not conversation.advance():
-            assert conversation.wants_to_send
+        while not handshake.advance():
+            assert handshake.wants_to_send
             received += theirs.recv(1 << 16)
         ours.close()
         while part := theirs.recv(1 << 16):
             received += part
-    assert conversation.result == 7
+    assert handshake.result == 7
     assert received == bytes(1 << 20) + b"end"
 
 
-def test_a_conversation_ends_with_the_connection():
+def test_a_handshake_ends_with_the_connection():
     ours, theirs = socket.socketpair()
     with ours:
         ours.setblocking(False)
-        conversation = Conversation(ours, server_side(KEY, b""))
-        assert not conversation.advance()
+        handshake = NonblockingHandshake(ours, server_side(KEY, b""))
+        assert not handshake.advance()
         theirs.close()
         with pytest.raises(ConnectionError):
-            conversation.advance()
+            handshake.advance()

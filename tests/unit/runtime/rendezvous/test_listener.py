@@ -1,4 +1,4 @@
-"""Callers who know the key come through, quickly, whatever strangers do meanwhile."""
+"""Clients that know the key come through, quickly, whatever intruders do meanwhile."""
 
 from __future__ import annotations
 
@@ -18,38 +18,38 @@ import pytest
 from distrun.errors import BootstrapError, UsageError
 from distrun.host.endpoints import format_endpoint
 from distrun.runtime.rendezvous import dialer, handshake, listener
-from distrun.runtime.rendezvous.dialer import Line, call, dial
-from distrun.runtime.rendezvous.handshake import tune
+from distrun.runtime.rendezvous.dialer import PeerConnection, dial
 from distrun.runtime.rendezvous.listener import Listener, listen
+from distrun.runtime.rendezvous.tcp_options import set_tcp_options
 
 pytestmark = pytest.mark.usefixtures("no_descriptors_left")
 KEY = bytes(range(32))
 HERE = "127.0.0.1"
 
 
-class Caller(threading.Thread):
+class Client(threading.Thread):
     """One call, in a thread."""
 
-    def __init__(self, places: list[tuple[str, int]], key: Any = KEY, timeouts: float = 20.0, **facts: Any) -> None:
+    def __init__(self, endpoints: list[tuple[str, int]], key: Any = KEY, timeouts: float = 20.0, **facts: Any) -> None:
         super().__init__()
-        self._call: Callable[[], Line] = lambda: dial(places, key, facts, time.monotonic() + timeouts)
-        self.line: Line | None = None
+        self._dial: Callable[[], PeerConnection] = lambda: dial(endpoints, key, facts, time.monotonic() + timeouts)
+        self.peer: PeerConnection | None = None
         self.error: Exception | None = None
         self.start()
 
     def run(self) -> None:
         try:
-            self.line = self._call()
+            self.peer = self._dial()
         except Exception as error:
             self.error = error
 
-    def end(self) -> Line:
+    def end(self) -> PeerConnection:
         self.join(30.0)
         assert not self.is_alive(), "it is still calling"
         if self.error is not None:
             raise self.error
-        assert self.line is not None
-        return self.line
+        assert self.peer is not None
+        return self.peer
 
 
 @pytest.fixture
@@ -59,44 +59,44 @@ def desk(no_descriptors_left) -> Iterator[Listener]:
     desk.close()
 
 
-def meet(desk: Listener, callers: list[Caller], timeout: float = 10.0) -> dict[Any, dict[str, Any]]:
-    """Receive as many calls as there are callers, hang up; the introductions by name."""
+def meet(desk: Listener, clients: list[Client], timeout: float = 10.0) -> dict[Any, dict[str, Any]]:
+    """Receive as many clients as there are, and end the connections; the introductions by name."""
     introductions = {}
     deadline = time.monotonic() + timeout
-    for _ in callers:
+    for _ in clients:
         answer = desk.receive(deadline - time.monotonic())
         assert answer is not None, "somebody did not come through"
         answer[0].close()
         introductions[answer[1]["name"]] = answer[1]
-    for caller in callers:
-        caller.end().socket.close()
+    for client in clients:
+        client.end().socket.close()
     return introductions
 
 
-def test_a_caller_comes_with_an_introduction_and_both_can_talk(desk):
-    caller = Caller(desk.places, name="a", nested={"list": [1, 2]})
+def test_a_client_comes_with_an_introduction_and_both_can_talk(desk):
+    client = Client(desk.endpoints, name="a", nested={"list": [1, 2]})
     answer = desk.receive(10.0)
     assert answer is not None
     ours, introduction = answer
-    line = caller.end()
+    peer = client.end()
     assert introduction == {"name": "a", "nested": {"list": [1, 2]}}
-    assert (line.endpoint, line.key) == (desk.places[0], KEY)
-    for connection in (ours, line.socket):
+    assert (peer.endpoint, peer.key) == (desk.endpoints[0], KEY)
+    for connection in (ours, peer.socket):
         assert connection.gettimeout() is None
         assert not connection.get_inheritable()
         assert connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
         assert connection.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
         assert connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT) == 15_000
         assert connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE) == 5
-    line.socket.sendall(b"first words")
+    peer.socket.sendall(b"first words")
     assert ours.recv(100) == b"first words"
-    for connection in (ours, line.socket):
+    for connection in (ours, peer.socket):
         connection.close()
 
 
 def test_what_follows_an_introduction_at_once_is_left_in_the_connection(desk):
     def call_and_talk() -> None:
-        with call(desk.places, KEY, {}, time.monotonic() + 10.0) as connection:
+        with dial(desk.endpoints, KEY, {}, time.monotonic() + 10.0).socket as connection:
             connection.sendall(b"by the way")
 
     thread = threading.Thread(target=call_and_talk)
@@ -109,7 +109,7 @@ def test_what_follows_an_introduction_at_once_is_left_in_the_connection(desk):
 
 
 def test_an_introduction_may_depend_on_the_connection(desk):
-    thread = threading.Thread(target=lambda: call(desk.places, KEY, facts, time.monotonic() + 10.0).close())
+    thread = threading.Thread(target=lambda: dial(desk.endpoints, KEY, facts, time.monotonic() + 10.0).socket.close())
 
     def facts(connection: socket.socket) -> dict[str, Any]:
         return {"from": list(connection.getsockname())}
@@ -133,7 +133,7 @@ def test_receive_gives_up_in_time_and_at_once(desk):
 
 def test_the_descriptor_is_readable_while_there_is_something_to_do(desk):
     assert not select.select([desk], [], [], 0)[0]
-    callers = [Caller(desk.places, name=index) for index in range(5)]
+    clients = [Client(desk.endpoints, name=index) for index in range(5)]
     came = 0
     while came < 5:
         assert select.select([desk], [], [], 10.0)[0], "somebody waits and nobody says so"
@@ -141,17 +141,17 @@ def test_the_descriptor_is_readable_while_there_is_something_to_do(desk):
         if answer is not None:
             answer[0].close()
             came += 1
-    for caller in callers:
-        caller.end().socket.close()
+    for client in clients:
+        client.end().socket.close()
     assert desk.receive(0) is None
     assert not select.select([desk], [], [], 0)[0]
 
 
-# Strangers ----------------------------------------------------------------------------------------------------------
+# Intruders ----------------------------------------------------------------------------------------------------------
 
 
 def knock(desk: Listener) -> socket.socket:
-    return socket.create_connection(desk.places[0], 10.0)
+    return socket.create_connection(desk.endpoints[0], 10.0)
 
 
 @pytest.mark.parametrize(
@@ -159,51 +159,51 @@ def knock(desk: Listener) -> socket.socket:
     [b"", b"x", b"GET / HTTP/1.1\r\n\r\n", bytes(64), b"\xff" * 60_000, b"\x80\x04K\x01." * 100],
     ids=["nothing", "a byte", "http", "zeros", "much", "pickle"],
 )
-def test_a_stranger_that_talks_nonsense_stops_nobody(desk, junk):
-    with knock(desk) as stranger:
-        stranger.sendall(junk)
-        assert meet(desk, [Caller(desk.places, name=index) for index in range(5)], 5.0).keys() == set(range(5))
+def test_a_intruder_that_talks_nonsense_stops_nobody(desk, junk):
+    with knock(desk) as intruder:
+        intruder.sendall(junk)
+        assert meet(desk, [Client(desk.endpoints, name=index) for index in range(5)], 5.0).keys() == set(range(5))
 
 
 def test_wrong_keys_are_counted_and_told_apart(desk):
-    assert desk.strangers() == ""
-    wrong = [Caller(desk.places, KEY[::-1], 0.4, name="w"), Caller(desk.places, b"", 0.4, name="e")]
-    meet(desk, [Caller(desk.places, name="right")])
-    while any(caller.is_alive() for caller in wrong):
+    assert desk.describe_refused() == ""
+    wrong = [Client(desk.endpoints, KEY[::-1], 0.4, name="w"), Client(desk.endpoints, b"", 0.4, name="e")]
+    meet(desk, [Client(desk.endpoints, name="right")])
+    while any(client.is_alive() for client in wrong):
         assert desk.receive(0.05) is None
-    for caller in wrong:
+    for client in wrong:
         with pytest.raises(
-            BootstrapError, match=r"no call was answered within 0\.4 s: 127\.0\.0\.1:\d+ \(it does not acc"
+            BootstrapError, match=r"no connection was made within 0\.4 s: 127\.0\.0\.1:\d+ \(it does not acc"
         ):
-            caller.end()
+            client.end()
     assert desk.refused >= 2
-    assert desk.strangers() == f"{desk.refused} calls did not know the job key, the last from 127.0.0.1"
+    assert desk.describe_refused() == f"{desk.refused} clients did not know the job key, the last from 127.0.0.1"
 
 
-def test_a_single_stranger_is_told_as_one(desk):
-    with knock(desk) as stranger:
-        stranger.sendall(bytes(64))
+def test_a_single_intruder_is_told_as_one(desk):
+    with knock(desk) as intruder:
+        intruder.sendall(bytes(64))
         while not desk.refused:
             assert desk.receive(0.05) is None
-    assert desk.strangers() == "1 call, from 127.0.0.1, did not know the job key"
+    assert desk.describe_refused() == "1 client, from 127.0.0.1, did not know the job key"
 
 
 def test_nothing_beyond_a_wrong_proof_is_read(desk):
-    with knock(desk) as stranger:
-        stranger.sendall(bytes(64) + b"secret payload")
+    with knock(desk) as intruder:
+        intruder.sendall(bytes(64) + b"secret payload")
         while not desk.refused:
             assert desk.receive(0.05) is None
         with pytest.raises(ConnectionResetError):  # not the orderly end of a connection whose data was read
-            list(iter(lambda: stranger.recv(1000), b""))
+            list(iter(lambda: intruder.recv(1000), b""))
 
 
 def test_two_hundred_that_connect_and_hang_delay_nobody(desk):
-    strangers = [knock(desk) for _ in range(200)]
+    intruders = [knock(desk) for _ in range(200)]
     start = time.monotonic()
-    meet(desk, [Caller(desk.places, name=index) for index in range(20)])
+    meet(desk, [Client(desk.endpoints, name=index) for index in range(20)])
     assert time.monotonic() - start < 5.0
-    for stranger in strangers:
-        stranger.close()
+    for intruder in intruders:
+        intruder.close()
 
 
 def test_those_who_hang_and_those_who_trickle_are_dropped_in_time(desk, monkeypatch):
@@ -216,13 +216,13 @@ def test_those_who_hang_and_those_who_trickle_are_dropped_in_time(desk, monkeypa
         while len(ended) < 2:
             assert time.monotonic() - start < 10.0
             assert desk.receive(0.05) is None
-            for stranger in (silent, slow):
-                if stranger not in ended and is_over(stranger):
-                    ended[stranger] = time.monotonic() - start
+            for intruder in (silent, slow):
+                if intruder not in ended and is_over(intruder):
+                    ended[intruder] = time.monotonic() - start
             if slow not in ended:
                 trickle(slow)
         assert min(ended.values()) > 0.2
-    assert not desk._callers
+    assert not desk._clients
 
 
 def is_over(connection: socket.socket) -> bool:
@@ -245,31 +245,31 @@ def trickle(connection: socket.socket) -> None:
 
 def test_the_oldest_make_room_when_there_are_too_many(desk, monkeypatch):
     desk._most = 10
-    strangers = [knock(desk) for _ in range(50)]
-    meet(desk, [Caller(desk.places, name=index) for index in range(3)])
-    assert len(desk._callers) <= 10
-    assert is_over(strangers[0])
-    for stranger in strangers:
-        stranger.close()
+    intruders = [knock(desk) for _ in range(50)]
+    meet(desk, [Client(desk.endpoints, name=index) for index in range(3)])
+    assert len(desk._clients) <= 10
+    assert is_over(intruders[0])
+    for intruder in intruders:
+        intruder.close()
 
 
-def test_strangers_are_dropped_when_no_files_are_left(desk):
-    strangers = [knock(desk) for _ in range(20)]
+def test_intruders_are_dropped_when_no_files_are_left(desk):
+    intruders = [knock(desk) for _ in range(20)]
     assert desk.receive(0) is None
-    with socket.socket() as caller, no_more_files():
-        caller.settimeout(10.0)
-        caller.connect(desk.places[0])
+    with socket.socket() as client, no_more_files():
+        client.settimeout(10.0)
+        client.connect(desk.endpoints[0])
         assert desk.receive(0.2) is None
-        assert caller.recv(8) == b"distrun1"
-        assert 15 < len(desk._callers) <= 20
-    for stranger in strangers:
-        stranger.close()
+        assert client.recv(8) == b"distrun1"
+        assert 15 < len(desk._clients) <= 20
+    for intruder in intruders:
+        intruder.close()
 
 
 def test_it_is_an_error_when_no_files_are_left_and_there_is_nobody_to_drop(desk):
-    with socket.socket() as caller, no_more_files():
-        caller.connect(desk.places[0])
-        with pytest.raises(BootstrapError, match=r"no call can be taken: Too many open files; .*ulimit -n"):
+    with socket.socket() as client, no_more_files():
+        client.connect(desk.endpoints[0])
+        with pytest.raises(BootstrapError, match=r"no connection can be accepted: Too many open files; .*ulimit -n"):
             desk.receive(10.0)
 
 
@@ -294,20 +294,20 @@ def no_more_files() -> Iterator[None]:
     "text", [b"[1]", b"nonsense", b"\xff\xfe", b"[" * 50_000], ids=["list", "text", "bytes", "deep"]
 )
 def test_an_introduction_that_is_no_object_is_dropped(desk, text, monkeypatch):
-    thread = threading.Thread(target=introduce_badly, args=(desk.places, text))
+    thread = threading.Thread(target=introduce_badly, args=(desk.endpoints, text))
     thread.start()
-    meet(desk, [Caller(desk.places, name="good")])
+    meet(desk, [Client(desk.endpoints, name="good")])
     while thread.is_alive():
         assert desk.receive(0.05) is None
     assert desk.refused == 0
 
 
-def introduce_badly(places: list[tuple[str, int]], text: bytes) -> None:
-    """Prove the key, then say `text`, and wait to be hung up on."""
-    from distrun.runtime.rendezvous.authentication import converse
+def introduce_badly(endpoints: list[tuple[str, int]], text: bytes) -> None:
+    """Prove the key, then say `text`, and wait for the end of the connection."""
+    from distrun.runtime.rendezvous.authentication import run_handshake
 
-    with socket.create_connection(places[0], 10.0) as connection:
-        converse(connection, handshake.client_handshake(KEY, handshake.context(connection.getpeername())))
+    with socket.create_connection(endpoints[0], 10.0) as connection:
+        run_handshake(connection, handshake.client_handshake(KEY, handshake.context(connection.getpeername())))
         connection.sendall(struct.pack("<I", len(text)) + text)
         try:
             assert connection.recv(1) == b""
@@ -316,10 +316,10 @@ def introduce_badly(places: list[tuple[str, int]], text: bytes) -> None:
 
 
 def test_an_introduction_that_is_too_long_is_refused_on_both_sides(desk):
-    caller = Caller(desk.places, name="x" * 70_000)
+    client = Client(desk.endpoints, name="x" * 70_000)
     assert desk.receive(1.0) is None
     with pytest.raises(ValueError, match="longer than 65536"):
-        caller.end()
+        client.end()
 
 
 # Calling ------------------------------------------------------------------------------------------------------------
@@ -330,45 +330,51 @@ def test_a_host_that_comes_late_is_found(no_descriptors_left):
         keeper.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
         keeper.bind((HERE, 0))
         place = (HERE, keeper.getsockname()[1])
-        caller = Caller([place], name="early")
-        caller.join(0.3)
-        assert caller.is_alive()
+        client = Client([place], name="early")
+        client.join(0.3)
+        assert client.is_alive()
         desk = Listener([listen(*place, shared=True)], KEY)
-        meet(desk, [caller], 2.0)
+        meet(desk, [client], 2.0)
         desk.close()
 
 
-def test_all_places_are_tried_and_those_that_do_not_answer_delay_nobody(desk):
+def test_all_endpoints_are_tried_and_those_that_do_not_answer_delay_nobody(desk):
     with socket.create_server((HERE, 0)) as mute, socket.socket() as closed:
         closed.bind((HERE, 0))
         other = Listener([listen(HERE)], KEY[::-1])
         serve = threading.Thread(target=lambda: other.receive(0.5))
         serve.start()
-        places = [mute.getsockname(), closed.getsockname(), *other.places, ("no.such.host.invalid", 1), *desk.places]
+        endpoints = [
+            mute.getsockname(),
+            closed.getsockname(),
+            *other.endpoints,
+            ("no.such.host.invalid", 1),
+            *desk.endpoints,
+        ]
         start = time.monotonic()
-        caller = Caller(places, name="a")
-        meet(desk, [caller])
+        client = Client(endpoints, name="a")
+        meet(desk, [client])
         assert time.monotonic() - start < 3.0
         serve.join()
         other.close()
 
 
-def test_nowhere_to_call_is_said():
-    with pytest.raises(BootstrapError, match="there is no place to call"):
-        call([], KEY, {}, time.monotonic() + 0.1)
+def test_nothing_to_dial_is_said():
+    with pytest.raises(BootstrapError, match="there is no endpoint to try"):
+        dial([], KEY, {}, time.monotonic() + 0.1)
 
 
 def test_why_nobody_was_reached_is_told_for_each_place():
     with socket.create_server((HERE, 0)) as mute, socket.socket() as closed, Talker(b"SSH-2.0-hello\r\n") as ssh:
         closed.bind((HERE, 0))
-        places = [mute.getsockname(), closed.getsockname(), ssh.endpoint, ("no.such.host.invalid", 1)]
+        endpoints = [mute.getsockname(), closed.getsockname(), ssh.endpoint, ("no.such.host.invalid", 1)]
         with pytest.raises(BootstrapError) as error:
-            call(places, KEY, {}, time.monotonic() + 0.5)
+            dial(endpoints, KEY, {}, time.monotonic() + 0.5)
     text = str(error.value)
-    assert text.startswith("no call was answered within 0.5 s: ")
-    assert f"{format_endpoint(*places[0])} (it takes calls and does not say a word)" in text
-    assert f"{format_endpoint(*places[1])} (connection refused)" in text
-    assert f"{format_endpoint(*places[2])} (another program answers there)" in text
+    assert text.startswith("no connection was made within 0.5 s: ")
+    assert f"{format_endpoint(*endpoints[0])} (it accepts connections and says nothing)" in text
+    assert f"{format_endpoint(*endpoints[1])} (connection refused)" in text
+    assert f"{format_endpoint(*endpoints[2])} (another program answers there)" in text
     assert "no.such.host.invalid:1 (the name is unknown: " in text
 
 
@@ -400,15 +406,15 @@ class Talker:
         self._listener.close()
 
 
-def test_the_first_of_several_places_wins_even_if_the_second_answers_before(monkeypatch):
-    monkeypatch.setattr(dialer, "_CHOICE", 10.0)
-    listener = listen(HERE)  # the caller's attempt waits here
+def test_the_first_of_several_endpoints_wins_even_if_the_second_answers_before(monkeypatch):
+    monkeypatch.setattr(dialer, "_PREFERENCE", 10.0)
+    listener = listen(HERE)  # the client's attempt waits here
     slow = Listener([listen(HERE)], KEY)
-    caller = Caller([listener.getsockname(), *slow.places], name="a")
+    client = Client([listener.getsockname(), *slow.endpoints], name="a")
     assert slow.receive(0.5) is None  # it has proved itself, and waits for the first before it introduces itself
     fast = Listener([listener], KEY)
-    meet(fast, [caller])
-    assert caller.end().endpoint == fast.places[0]
+    meet(fast, [client])
+    assert client.end().endpoint == fast.endpoints[0]
     for desk in (slow, fast):
         desk.close()
 
@@ -416,15 +422,15 @@ def test_the_first_of_several_places_wins_even_if_the_second_answers_before(monk
 def test_a_place_that_is_not_the_first_is_taken_soon_if_the_first_does_not_answer(desk):
     with socket.create_server((HERE, 0)) as mute:
         start = time.monotonic()
-        caller = Caller([mute.getsockname(), *desk.places], name="a")
-        meet(desk, [caller])
+        client = Client([mute.getsockname(), *desk.endpoints], name="a")
+        meet(desk, [client])
         assert time.monotonic() - start < 2.0
-        assert caller.end().endpoint == desk.places[0]
+        assert client.end().endpoint == desk.endpoints[0]
 
 
 def test_a_host_that_hangs_up_on_an_introduction_is_called_again(desk):
-    desk._most = 1  # each new caller puts out the one before
-    meet(desk, [Caller(desk.places, name=index) for index in range(4)])
+    desk._most = 1  # each new client puts out the one before
+    meet(desk, [Client(desk.endpoints, name=index) for index in range(4)])
 
 
 def test_a_socket_that_meets_itself_is_no_answer():
@@ -436,11 +442,11 @@ def test_a_socket_that_meets_itself_is_no_answer():
         itself.bind(place)
         itself.connect(place)
         assert itself.getsockname() == itself.getpeername()  # such things exist
-        dialling = dialer._Dialling([place], KEY, None, None, time.monotonic())
+        attempts = dialer._Dialer([place], KEY, None, None, time.monotonic())
         target = dialer._Target(place, socket.AF_INET, place, 0.0, connection=itself)
         with pytest.raises(ConnectionRefusedError):
-            dialling._begin(target, itself)
-        dialling.close()
+            attempts._begin(target, itself)
+        attempts.close()
 
 
 def test_calling_ends_when_something_comes_on_another_connection():
@@ -448,14 +454,16 @@ def test_calling_ends_when_something_comes_on_another_connection():
     with ours, socket.create_server((HERE, 0)) as mute:
         threading.Thread(target=theirs.close).start()
         start = time.monotonic()
-        with pytest.raises(BootstrapError, match="no call was answered"):
-            dial([mute.getsockname()], KEY, {}, start + 20.0, unless=ours)
+        with pytest.raises(BootstrapError, match="no connection was made"):
+            dial([mute.getsockname()], KEY, {}, start + 20.0, stop_on=ours)
         assert time.monotonic() - start < 5.0
 
 
 def test_a_call_can_come_from_a_chosen_address(desk):
-    places = desk.places
-    thread = threading.Thread(target=lambda: call(places, KEY, {}, time.monotonic() + 10.0, "127.0.0.9").close())
+    endpoints = desk.endpoints
+    thread = threading.Thread(
+        target=lambda: dial(endpoints, KEY, {}, time.monotonic() + 10.0, "127.0.0.9").socket.close()
+    )
     thread.start()
     answer = desk.receive(10.0)
     thread.join(10.0)
@@ -470,7 +478,7 @@ def test_a_conversation_passed_on_by_somebody_in_between_is_refused(desk):
 
     def pass_on() -> None:
         near, _ = relay.accept()
-        far = socket.create_connection(desk.places[0], 10.0)
+        far = socket.create_connection(desk.endpoints[0], 10.0)
         with near, far:
             for source, sink, size in ((far, near, 12 + 32), (near, far, 64)):
                 data = b""
@@ -481,14 +489,14 @@ def test_a_conversation_passed_on_by_somebody_in_between_is_refused(desk):
 
     thread = threading.Thread(target=pass_on)
     thread.start()
-    caller = Caller([relay.getsockname()], KEY, 0.5, name="a")
-    while caller.is_alive():
+    client = Client([relay.getsockname()], KEY, 0.5, name="a")
+    while client.is_alive():
         assert desk.receive(0.05) is None
     thread.join(10.0)
     relay.close()
     assert desk.refused == 1
     with pytest.raises(BootstrapError, match="does not accept the job key"):
-        caller.end()
+        client.end()
 
 
 # Greetings ----------------------------------------------------------------------------------------------------------
@@ -496,22 +504,22 @@ def test_a_conversation_passed_on_by_somebody_in_between_is_refused(desk):
 
 def test_a_greeting_may_hold_the_key():
     desk = Listener([listen(HERE)], KEY, b"sealed:" + KEY)
-    caller = Caller(desk.places, lambda greeting: greeting.removeprefix(b"sealed:"), name="a")
-    meet(desk, [caller, Caller(desk.places, KEY, name="b")])
-    assert caller.end().key == KEY
+    client = Client(desk.endpoints, lambda greeting: greeting.removeprefix(b"sealed:"), name="a")
+    meet(desk, [client, Client(desk.endpoints, KEY, name="b")])
+    assert client.end().key == KEY
     desk.close()
 
 
-def test_a_greeting_that_cannot_be_opened_is_a_stranger():
+def test_a_greeting_that_cannot_be_opened_is_a_intruder():
     def opener(greeting: bytes) -> bytes:
         raise UsageError(f"{greeting!r} was sealed by user id 7")
 
     desk = Listener([listen(HERE)], KEY, b"odd")
-    caller = Caller(desk.places, opener, 0.3)
-    while caller.is_alive():
+    client = Client(desk.endpoints, opener, 0.3)
+    while client.is_alive():
         assert desk.receive(0.05) is None
     with pytest.raises(BootstrapError, match=r"\(b'odd' was sealed by user id 7\)"):
-        caller.end()
+        client.end()
     desk.close()
 
 
@@ -529,14 +537,14 @@ def test_ipv6_works_and_several_listeners_too():
     except OSError:
         pytest.skip("no IPv6 here")
     desk = Listener([listener, listen(HERE)], KEY)
-    callers = [Caller([place], name=str(place)) for place in desk.places]
-    assert meet(desk, callers).keys() == {str(place) for place in desk.places}
-    assert callers[0].end().endpoint == desk.places[0]
+    clients = [Client([place], name=str(place)) for place in desk.endpoints]
+    assert meet(desk, clients).keys() == {str(place) for place in desk.endpoints}
+    assert clients[0].end().endpoint == desk.endpoints[0]
     desk.close()
 
 
 def test_names_are_resolved(desk):
-    meet(desk, [Caller([("localhost", desk.places[0][1])], name="a")])
+    meet(desk, [Client([("localhost", desk.endpoints[0][1])], name="a")])
 
 
 def test_a_port_is_shared_only_if_both_want_it():
@@ -552,7 +560,7 @@ def test_an_address_of_another_machine_cannot_be_listened_at():
         listen("203.0.113.7")
 
 
-def test_tune_can_leave_out_the_limit_on_data_that_is_not_taken():
+def test_tcp_options_can_leave_out_the_limit_on_data_that_is_not_taken():
     with socket.socket() as connection:
-        tune(connection, 0)
+        set_tcp_options(connection, 0)
         assert connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT) == 0

@@ -1,4 +1,4 @@
-"""Ranks of a host meet, exchange what they share, and let no stranger in or stop them."""
+"""Ranks of a host meet, exchange what they share, and let no intruder in or stop them."""
 
 from __future__ import annotations
 
@@ -71,8 +71,8 @@ def close(meetings: list[list[PeerInfo]]) -> None:
 @pytest.mark.parametrize("size", [2, 5])
 @pytest.mark.parametrize("key", [KEY, None])
 def test_everybody_gets_what_everybody_shows_whatever_the_order_of_arrival(name, size, key):
-    guests = [Client(name, key, rank, size) for rank in reversed(range(size))]
-    met = [guest.end() for guest in guests]
+    clients = [Client(name, key, rank, size) for rank in reversed(range(size))]
+    met = [client.end() for client in clients]
     for peers in met:
         assert [peer_info.pid for peer_info in peers] == [os.getpid()] * size
         assert all(os.fstat(peer_info.segment).st_size == segment_size(size) for peer_info in peers)
@@ -100,102 +100,102 @@ def test_descriptors_are_not_inherited(name):
 
 
 def test_who_has_another_key_is_not_let_in_and_the_meeting_goes_on(name):
-    host = Client(name, KEY, 0, 2)
+    server = Client(name, KEY, 0, 2)
     with pytest.raises(BootstrapError):
         Client(name, KEY[::-1], 1, 2, 5.0).end()
     with pytest.raises(BootstrapError):
         Client(name, None, 1, 2, 5.0).end()
-    guest = Client(name, KEY, 1, 2)
-    close([host.end(), guest.end()])
+    client = Client(name, KEY, 1, 2)
+    close([server.end(), client.end()])
 
 
 def test_a_host_that_does_not_know_the_key_is_not_believed(name):
-    host = Client(name, KEY[::-1], 0, 2, 0.5)
-    guest = Client(name, KEY, 1, 2, 0.5)
-    for one in (host, guest):
+    server = Client(name, KEY[::-1], 0, 2, 0.5)
+    client = Client(name, KEY, 1, 2, 0.5)
+    for one in (server, client):
         with pytest.raises(BootstrapError):
             one.end()
 
 
 @pytest.mark.parametrize("junk", [b"", b"x", b"GET / HTTP/1.1\r\n\r\n", bytes(64), bytes(32), b"\xff" * 60_000])
-def test_a_stranger_that_talks_nonsense_stops_nobody(name, junk):
-    host = Client(name, KEY, 0, 2)
-    stranger = knock(name)
+def test_a_intruder_that_talks_nonsense_stops_nobody(name, junk):
+    server = Client(name, KEY, 0, 2)
+    intruder = knock(name)
     if junk:
-        stranger.send(junk)
+        intruder.send(junk)
     else:
-        stranger.close()
-    guest = Client(name, KEY, 1, 2)
-    close([host.end(), guest.end()])
-    stranger.close()
+        intruder.close()
+    client = Client(name, KEY, 1, 2)
+    close([server.end(), client.end()])
+    intruder.close()
 
 
-def test_a_stranger_that_says_nothing_stops_nobody(name, monkeypatch):
-    monkeypatch.setattr(within_host, "_INTRODUCTION", 0.3)
-    host = Client(name, KEY, 0, 2)
-    stranger = knock(name)
-    guest = Client(name, KEY, 1, 2)
-    close([host.end(), guest.end()])
-    stranger.close()
+def test_a_intruder_that_says_nothing_stops_nobody(name, monkeypatch):
+    monkeypatch.setattr(within_host, "_HANDSHAKE_TIMEOUT", 0.3)
+    server = Client(name, KEY, 0, 2)
+    intruder = knock(name)
+    client = Client(name, KEY, 1, 2)
+    close([server.end(), client.end()])
+    intruder.close()
 
 
 def knock(name: str) -> socket.socket:
-    """Connect like a guest as soon as somebody listens."""
+    """Connect like a client as soon as somebody listens."""
     deadline = time.monotonic() + 20.0
-    stranger = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    while stranger.connect_ex(address_of(name)) != 0:
+    intruder = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    while intruder.connect_ex(address_of(name)) != 0:
         assert time.monotonic() < deadline, "nobody listens"
         select.select([], [], [], 0.001)
-    return stranger
+    return intruder
 
 
 def test_a_rank_that_dies_during_the_meeting_may_come_again(name):
     """As when a launcher restarts it: the first one's place is taken by the second."""
-    host = Client(name, KEY, 0, 3)
+    server = Client(name, KEY, 0, 3)
     knock(name).close()
-    guests = [Client(name, KEY, rank, 3) for rank in (2, 1)]
-    close([host.end(), *[guest.end() for guest in guests]])
+    clients = [Client(name, KEY, rank, 3) for rank in (2, 1)]
+    close([server.end(), *[client.end() for client in clients]])
 
 
 def test_the_host_tells_in_time_who_did_not_come(name):
-    host = Client(name, KEY, 0, 4, 0.5)
-    guest = Client(name, KEY, 2, 4)
+    server = Client(name, KEY, 0, 4, 0.5)
+    client = Client(name, KEY, 2, 4)
     with pytest.raises(
         BootstrapError, match=r"ranks \[1, 3\] of 4 did not call init\(\) within 0.5 s: .*--start-timeout"
     ):
-        host.end()
+        server.end()
     with pytest.raises(BootstrapError, match="ended while the ranks of this host were meeting"):
-        guest.end()
+        client.end()
     assert not is_open(name)
 
 
-def test_a_guest_tells_in_time_that_there_is_no_host(name):
+def test_a_client_tells_in_time_that_there_is_no_server(name):
     with pytest.raises(BootstrapError, match=r"rank 0 did not call init\(\) within 0.2 s"):
         rendezvous_within_host(name, KEY, 1, 2, 0.2)
 
 
-def test_a_guest_tells_in_time_that_others_are_missing(name):
-    host = Client(name, KEY, 0, 3, 0.6)
-    guest = Client(name, KEY, 1, 3, 0.3)
+def test_a_client_tells_in_time_that_others_are_missing(name):
+    server = Client(name, KEY, 0, 3, 0.6)
+    client = Client(name, KEY, 1, 3, 0.3)
     with pytest.raises(BootstrapError, match=r"met .*rank 0, but some rank of this host did not come within 0.3 s"):
-        guest.end()
+        client.end()
     with pytest.raises(BootstrapError):
-        host.end()
+        server.end()
 
 
 def test_two_hosts_of_one_name_are_one_too_many(name):
-    host = Client(name, KEY, 0, 2)
+    server = Client(name, KEY, 0, 2)
     knock(name).close()
     with pytest.raises(BootstrapError, match="cannot listen"):
         rendezvous_within_host(name, KEY, 0, 2, 5.0)
-    guest = Client(name, KEY, 1, 2)
-    close([host.end(), guest.end()])
+    client = Client(name, KEY, 1, 2)
+    close([server.end(), client.end()])
 
 
 def test_meetings_of_different_names_do_not_disturb_each_other(name):
-    guests = [Client(f"{name}{job}", KEY, rank, 2) for rank in range(2) for job in range(3)]
-    met = [guest.end() for guest in guests]
+    clients = [Client(f"{name}{job}", KEY, rank, 2) for rank in range(2) for job in range(3)]
+    met = [client.end() for client in clients]
     for job in range(3):
-        host, guest = met[job], met[3 + job]
-        assert [os.fstat(one.segment).st_ino for one in host] == [os.fstat(one.segment).st_ino for one in guest]
+        host, client = met[job], met[3 + job]
+        assert [os.fstat(one.segment).st_ino for one in host] == [os.fstat(one.segment).st_ino for one in client]
     close(met)

@@ -22,17 +22,17 @@ class End:
     """One end of a connection, with a wire of its own."""
 
     def __init__(self, kind: type[Channel | Stream], connection: socket.socket) -> None:
-        self.wire = ConnectionSet()
-        self.heard: list[bytes] = []
-        self.losses: list[str] = []
+        self.connections = ConnectionSet()
+        self.messages: list[bytes] = []
+        self.reasons: list[str] = []
         if kind is Channel:
-            self.it = Channel(self.wire, connection, self.heard.append, self.losses.append)
+            self.it = Channel(self.connections, connection, self.messages.append, self.reasons.append)
         else:
-            self.it = Stream(self.wire, connection, self.losses.append)
+            self.it = Stream(self.connections, connection, self.reasons.append)
 
     def sleep(self) -> None:
         """Until there is something to do."""
-        assert select.select([self.wire.fd], [], [], DEADLINE / 1000)[0], "nothing happened"
+        assert select.select([self.connections.fd], [], [], DEADLINE / 1000)[0], "nothing happened"
 
 
 def pair_of_sockets() -> tuple[socket.socket, socket.socket]:
@@ -55,11 +55,11 @@ def turn_until(condition, *ends: End) -> None:
     """Let all ends make progress until something is true."""
     poll = select.poll()
     for end in ends:
-        poll.register(end.wire.fd, select.POLLIN)
+        poll.register(end.connections.fd, select.POLLIN)
     while not condition():
         assert poll.poll(DEADLINE), "nothing happens any more"
         for end in ends:
-            end.wire.progress()
+            end.connections.progress()
 
 
 def array(count: int, seed: int) -> np.ndarray:
@@ -80,12 +80,12 @@ def test_messages_of_all_sizes_arrive_whole_and_in_order_in_both_directions(fort
     for end, messages in zip((one, other), sent, strict=True):
         for message in messages:
             end.it.send(message)
-    turn_until(lambda: len(other.heard) == len(forth) and len(one.heard) == len(back), one, other)
-    assert other.heard == sent[0]
-    assert one.heard == sent[1]
-    one.wire.close()
-    other.wire.close()
-    assert one.losses == other.losses == []
+    turn_until(lambda: len(other.messages) == len(forth) and len(one.messages) == len(back), one, other)
+    assert other.messages == sent[0]
+    assert one.messages == sent[1]
+    one.connections.close()
+    other.connections.close()
+    assert one.reasons == other.reasons == []
 
 
 @QUIET
@@ -98,10 +98,10 @@ def test_messages_may_be_torn_anywhere(messages, pieces):
         for piece in pieces:
             raw.sendall(data[:piece])
             data = data[piece:]
-            end.wire.progress()
-    assert end.heard == messages
+            end.connections.progress()
+    assert end.messages == messages
     raw.close()
-    end.wire.close()
+    end.connections.close()
 
 
 def test_sending_never_blocks_though_nobody_reads():
@@ -109,24 +109,24 @@ def test_sending_never_blocks_though_nobody_reads():
     messages = [array(LARGEST, seed).tobytes() for seed in range(5)]
     for message in messages:
         one.it.send(message)  # over 1 MB, of which the kernel takes a few kB
-        one.wire.progress()
-    turn_until(lambda: len(other.heard) == 5, one, other)
-    assert other.heard == messages
-    assert not select.select([one.wire.fd], [], [], 0)[0], "it still wants to write"
-    one.wire.close()
-    other.wire.close()
+        one.connections.progress()
+    turn_until(lambda: len(other.messages) == 5, one, other)
+    assert other.messages == messages
+    assert not select.select([one.connections.fd], [], [], 0)[0], "it still wants to write"
+    one.connections.close()
+    other.connections.close()
 
 
 def test_a_message_longer_than_any_is_a_loss_before_it_is_read():
     raw, connection = socket.socketpair()
     end = End(Channel, connection)
     raw.sendall(struct.pack("<I", 3) + b"one" + struct.pack("<I", LARGEST + 1))
-    end.wire.progress()
-    assert end.heard == [b"one"]
-    assert end.losses == [f"it sent a message of {LARGEST + 1} bytes, and none is larger than {LARGEST}"]
+    end.connections.progress()
+    assert end.messages == [b"one"]
+    assert end.reasons == [f"it sent a message of {LARGEST + 1} bytes, and none is larger than {LARGEST}"]
     end.it.send(b"nobody hears this")
     raw.close()
-    end.wire.close()
+    end.connections.close()
 
 
 @pytest.mark.parametrize("tail", [b"", b"\x03", b"\x03\0\0\0", b"\x03\0\0\0on"], ids=repr)
@@ -135,12 +135,12 @@ def test_the_end_of_a_connection_is_told_once_after_what_came_before(tail):
     end = End(Channel, connection)
     raw.sendall(struct.pack("<I", 3) + b"one" + tail)
     raw.close()
-    turn_until(lambda: end.losses, end)
-    end.wire.progress()
+    turn_until(lambda: end.reasons, end)
+    end.connections.progress()
     end.it.send(b"nobody hears this")
-    assert end.heard == [b"one"]
-    assert end.losses == ["its connection was closed"]
-    end.wire.close()
+    assert end.messages == [b"one"]
+    assert end.reasons == ["its connection was closed"]
+    end.connections.close()
 
 
 def test_a_broken_connection_is_told_with_its_reason():
@@ -148,12 +148,12 @@ def test_a_broken_connection_is_told_with_its_reason():
     end = End(Channel, connection)
     raw.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
     raw.close()  # a reset
-    turn_until(lambda: end.losses, end)
-    assert end.losses == ["its connection broke (Connection reset by peer)"]
-    end.wire.close()
+    turn_until(lambda: end.reasons, end)
+    assert end.reasons == ["its connection broke (Connection reset by peer)"]
+    end.connections.close()
 
 
-def test_last_words_are_heard_though_sending_has_failed_before():
+def test_last_words_are_messages_though_sending_has_failed_before():
     ours, theirs = both(Channel)
     theirs.it.send(b"why I leave")
     theirs.it.socket.close()
@@ -161,9 +161,9 @@ def test_last_words_are_heard_though_sending_has_failed_before():
         while True:
             ours.it.socket.send(b"x")
     ours.it.send(b"y")
-    assert ours.losses == []
-    turn_until(lambda: ours.losses, ours)
-    assert ours.heard == [b"why I leave"]
+    assert ours.reasons == []
+    turn_until(lambda: ours.reasons, ours)
+    assert ours.messages == [b"why I leave"]
 
 
 # Streams --------------------------------------------------------------------------------------------------------------
@@ -188,15 +188,15 @@ def test_arrays_arrive_in_order_in_both_directions_whoever_is_ahead(forth, back,
         else:
             receipts.append(ends[end].it.receive(item.data))
         if data.draw(st.booleans()):
-            ends[data.draw(st.integers(0, 1))].wire.progress()
+            ends[data.draw(st.integers(0, 1))].connections.progress()
     turn_until(lambda: not any(receipt.left for receipt in receipts), *ends)
     for sent, received in zip(arrays, reversed(rooms), strict=True):
         assert [item.tobytes() for item in sent] == [item.tobytes() for item in received]
     for end in ends:
         assert not end.it.is_receiving
         assert not end.it.is_sending
-        end.wire.close()
-        assert end.losses == []
+        end.connections.close()
+        assert end.reasons == []
 
 
 def test_what_is_sent_is_needed_until_the_kernel_has_it():
@@ -204,51 +204,51 @@ def test_what_is_sent_is_needed_until_the_kernel_has_it():
     sent, room = array(1_000_000, 1), np.zeros(1_000_000, np.uint8)
     one.it.send(sent.data)
     assert one.it.is_sending
-    one.wire.progress()
+    one.connections.progress()
     assert one.it.is_sending, "the peer does not read"
     other.it.receive(room.data)
     turn_until(lambda: not other.it.is_receiving, one, other)
     assert not one.it.is_sending
     assert room.tobytes() == sent.tobytes()
-    one.wire.close()
-    other.wire.close()
+    one.connections.close()
+    other.connections.close()
 
 
 def test_a_peer_that_is_ahead_does_not_keep_us_busy():
     one, other = both(Stream)
     one.it.send(array(1000, 1).data)
     other.sleep()
-    other.wire.progress()  # nobody has asked for it yet: from now on it is not looked at
-    assert not select.select([other.wire.fd], [], [], 0)[0], "it is looked at again and again"
+    other.connections.progress()  # nobody has asked for it yet: from now on it is not looked at
+    assert not select.select([other.connections.fd], [], [], 0)[0], "it is looked at again and again"
     room = np.zeros(1000, np.uint8)
     assert other.it.receive(room.data).left == 0
     assert room.tobytes() == array(1000, 1).tobytes()
-    one.wire.close()
-    other.wire.close()
+    one.connections.close()
+    other.connections.close()
 
 
 def test_the_end_of_an_idle_stream_is_no_loss():
     one, other = both(Stream)
-    one.wire.close()
+    one.connections.close()
     other.sleep()
-    other.wire.progress()
-    assert other.losses == []
-    assert not select.select([other.wire.fd], [], [], 0)[0]
-    other.wire.close()
+    other.connections.progress()
+    assert other.reasons == []
+    assert not select.select([other.connections.fd], [], [], 0)[0]
+    other.connections.close()
 
 
 def test_what_was_sent_before_the_end_still_arrives():
     one, other = both(Stream)
     one.it.send(array(5000, 1).data)
-    one.wire.close()
+    one.connections.close()
     room = np.zeros(5000, np.uint8)
-    other.wire.progress()
+    other.connections.progress()
     receipt = other.it.receive(room.data)
     turn_until(lambda: not receipt.left, other)
     assert room.tobytes() == array(5000, 1).tobytes()
-    other.wire.progress()
-    assert other.losses == []
-    other.wire.close()
+    other.connections.progress()
+    assert other.reasons == []
+    other.connections.close()
 
 
 def test_what_was_sent_before_a_hang_up_still_arrives():
@@ -263,13 +263,13 @@ def test_what_was_sent_before_a_hang_up_still_arrives():
     poll.modify(ours.it.socket, select.POLLHUP)
     assert poll.poll(DEADLINE)
     for _ in range(3):
-        ours.wire.progress()
-    assert ours.losses == []
+        ours.connections.progress()
+    assert ours.reasons == []
     received = np.empty_like(sent)
     assert ours.it.receive(received.data).left == 0
     assert np.array_equal(received, sent)
     ours.it.receive(np.empty(1, np.uint8).data)
-    assert len(ours.losses) == 1
+    assert len(ours.reasons) == 1
 
 
 @pytest.mark.parametrize("when", ["before", "after"])
@@ -279,17 +279,17 @@ def test_the_end_of_a_stream_is_a_loss_to_whoever_waits_for_more(when):
     room = np.zeros(11, np.uint8)
     if when == "before":
         receipt = other.it.receive(room.data)
-        one.wire.close()
-        turn_until(lambda: other.losses, other)
+        one.connections.close()
+        turn_until(lambda: other.reasons, other)
     else:
-        one.wire.close()
+        one.connections.close()
         other.sleep()
-        other.wire.progress()
+        other.connections.progress()
         receipt = other.it.receive(room.data)
-        turn_until(lambda: other.losses, other)
+        turn_until(lambda: other.reasons, other)
     assert receipt.left == 1
-    assert other.losses == ["its connection was closed"]
-    other.wire.close()
+    assert other.reasons == ["its connection was closed"]
+    other.connections.close()
 
 
 def test_sending_to_somebody_who_is_gone_is_a_loss():
@@ -297,8 +297,8 @@ def test_sending_to_somebody_who_is_gone_is_a_loss():
     end = End(Stream, connection)
     raw.close()
     end.it.send(array(8_000_000, 1).data)
-    turn_until(lambda: end.losses, end)
-    assert end.losses[0].startswith("its connection")
+    turn_until(lambda: end.reasons, end)
+    assert end.reasons[0].startswith("its connection")
     end.it.send(array(10, 1).data)
     end.it.receive(np.zeros(10, np.uint8).data)
-    end.wire.close()
+    end.connections.close()

@@ -9,7 +9,7 @@ import time
 import numpy as np
 import pytest
 
-from distrun.runtime.rendezvous.across_hosts import Member
+from distrun.runtime.rendezvous.protocol import Member
 from distrun.runtime.shared_memory.segment import FAILED, LEFT
 from distrun.runtime.transport import network
 from distrun.runtime.transport.network import Network
@@ -134,8 +134,8 @@ def test_a_broken_stream_is_a_suspicion_until_somebody_knows_more(three, monkeyp
         two.progress()
     assert two.trouble() is None
     assert two.failure is None
-    assert two.next_look == now + network.HEARSAY
-    now += network.HEARSAY
+    assert two.next_look == now + network.REASON_TIMEOUT
+    now += network.REASON_TIMEOUT
     assert two.trouble() == "rank 1 (process 101 on host host1) is gone: its connection was closed"
     one.announce(FAILED, "the reason")
     monkeypatch.undo()

@@ -1,0 +1,137 @@
+"""The client of the rendezvous: every rank but rank 0, which it connects with."""
+
+from __future__ import annotations
+
+import select
+import socket
+import time
+from collections.abc import Callable
+from contextlib import ExitStack
+from dataclasses import astuple, replace
+from typing import Any
+
+from distrun.errors import BootstrapError
+from distrun.host.endpoints import format_endpoint
+from distrun.host.interfaces import is_loopback
+from distrun.runtime.rendezvous.dialer import PeerConnection, dial
+from distrun.runtime.rendezvous.listener import Listener, listen
+from distrun.runtime.rendezvous.protocol import (
+    ALARM,
+    CONTROL,
+    ERROR_TIMEOUT,
+    Member,
+    Rendezvous,
+    RendezvousEndpoint,
+    receive_message,
+)
+
+
+class Client:
+    """The side of a rank other than rank 0."""
+
+    def __init__(self, size: int, mine: Member, endpoint: RendezvousEndpoint, timeout: float) -> None:
+        self._size = size
+        self._mine = mine
+        self._endpoint = endpoint
+        self._timeout = timeout
+        self._deadline = time.monotonic() + timeout
+
+    def run(self, allowed: list[str] | None) -> Rendezvous:
+        """Connect with rank 0 and wait for the table; `allowed` are the addresses that may be used, None: all."""
+        with ExitStack() as undo:
+            listeners: list[socket.socket] = []
+
+            def introduction(connection: socket.socket) -> dict[str, Any]:
+                """Return who we are and where we listen, which depends on the address that leads to rank 0."""
+                if listeners:  # an earlier connection broke
+                    listeners.pop().close()
+                address = _own_address(connection.getsockname()[0], allowed)
+                everywhere = "::" if ":" in address else "0.0.0.0"
+                listener = undo.enter_context(listen(everywhere if is_loopback(address) else address))
+                listeners.append(listener)
+                port = listener.getsockname()[1]
+                return self._introduction(CONTROL, replace(self._mine, address=address, port=port))
+
+            server = self._connect(introduction)
+            control = undo.enter_context(server.socket)
+            alarm = self._connect_alarm(server)
+            if alarm is not None:
+                undo.enter_context(alarm)
+            members, settings = self._receive_table(server)
+            assert alarm is not None  # rank 0 does not tell who is there before it has all alarms
+            control_by_rank, alarm_by_rank = {0: control}, {0: alarm}
+            if members[0].host == self._mine.host:
+                for connections in (control_by_rank, alarm_by_rank):
+                    connections.pop(0).close()
+            listener = Listener(listeners, server.key)
+            undo.pop_all()
+        return Rendezvous(members, settings, control_by_rank, alarm_by_rank, listener, server.key)
+
+    def _introduction(self, purpose: str, member: Member) -> dict[str, Any]:
+        return {"purpose": purpose, "size": self._size, "member": astuple(member)}
+
+    def _connect(self, introduction: Callable[[socket.socket], dict[str, Any]]) -> PeerConnection:
+        key = self._endpoint.opener or self._endpoint.known_key
+        try:
+            return dial(self._endpoint.addresses, key, introduction, self._deadline)
+        except BootstrapError as error:
+            raise BootstrapError(
+                f"rank {self._mine.rank} did not find rank 0 within {self._timeout:g} s: {error}; see whether rank 0 "
+                "is still starting (raise --start-timeout), has ended, or is to be reached at another address "
+                "(--network); if it does not know the job key, see that all ranks have the same DISTRUN_KEY"
+            ) from None
+
+    def _connect_alarm(self, server: PeerConnection) -> socket.socket | None:
+        """Return the alarm; None when rank 0 has sent something instead, which can only be why it gave up."""
+        try:
+            introduction = self._introduction(ALARM, self._mine)
+            return dial([server.endpoint], server.key, introduction, self._deadline, stop_on=server.socket).socket
+        except BootstrapError as error:
+            if _is_readable(server.socket):
+                return None
+            raise BootstrapError(f"rank {self._mine.rank} reached rank 0 once and not again: {error}") from None
+
+    def _receive_table(self, server: PeerConnection) -> tuple[tuple[Member, ...], dict[str, int]]:
+        """Return all members, and what holds for everybody."""
+        endpoint, rank = format_endpoint(*server.endpoint), self._mine.rank
+        try:
+            # Rank 0 began to wait before we found it, and can tell who is missing: let it give up first.
+            message = receive_message(server.socket, time.monotonic() + self._timeout + ERROR_TIMEOUT)
+        except TimeoutError:
+            raise BootstrapError(
+                f"rank {rank} met rank 0 at {endpoint}, but some rank of another host did not come within "
+                f"{self._timeout:g} s"
+            ) from None
+        except OSError as error:
+            raise BootstrapError(
+                f"rank 0 at {endpoint} ended before all ranks had come ({error}): see what it says"
+            ) from None
+        if "error" in message:
+            raise BootstrapError(str(message["error"]))
+        members = [Member(*row) for row in message["members"]]
+        if [member.rank for member in members] != list(range(self._size)):
+            raise BootstrapError(f"rank 0 told rank {rank} of {len(members)} ranks instead of {self._size}")
+        # Rank 0 can be reached at this address from here; of its others we know nothing. Ranks of its host may have
+        # connected over loopback, and then listen at all addresses.
+        members[0] = replace(members[0], address=server.endpoint[0], port=server.endpoint[1])
+        members = [
+            replace(member, address=server.endpoint[0])
+            if member.host == members[0].host and is_loopback(member.address)
+            else member
+            for member in members
+        ]
+        return tuple(members), {str(name): int(value) for name, value in message["agreed"].items()}
+
+
+def _own_address(address: str, allowed: list[str] | None) -> str:
+    """Return where to listen: at the address on the way to rank 0, or an allowed one, of the same family if
+    possible."""
+    if allowed is None or address in allowed:
+        return address
+    return min(allowed, key=lambda other: (":" in other) != (":" in address))
+
+
+def _is_readable(connection: socket.socket) -> bool:
+    poll = select.poll()  # select() cannot take descriptors above 1023
+    poll.register(connection, select.POLLIN)
+    return bool(poll.poll(0))

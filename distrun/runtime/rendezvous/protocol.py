@@ -1,0 +1,157 @@
+"""What both sides of the rendezvous across hosts know: where rank 0 is, who the members are, and the messages.
+
+Each rank but rank 0 makes two connections with rank 0: on the *control* connection it introduces itself and says where
+it listens itself; the *alarm* is for later. When all ranks have come, rank 0 sends the table of members over the
+control connections, or a sentence why the job cannot start.
+
+    rank 0 to the others    length, {"members": [[rank, host, hostname, pid, address, port], ...], "agreed": {...}}
+                            length, {"error": "..."}
+"""
+
+from __future__ import annotations
+
+import json
+import socket
+import struct
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from distrun.errors import BootstrapError, UsageError
+from distrun.host.endpoints import LAST_PORT, parse_endpoint
+from distrun.runtime.rendezvous.listener import Listener
+
+CONTROL, ALARM = "control", "alarm"
+"""The purposes of the two connections."""
+ERROR_TIMEOUT = 2.0
+"""Seconds within which a rank takes the sentence that the job cannot start."""
+
+_LENGTH = struct.Struct("<I")
+_MAX_MESSAGE = 1 << 26
+
+
+@dataclass(frozen=True)
+class RendezvousEndpoint:
+    """Where rank 0 listens for the other ranks, and how both sides come by the key."""
+
+    addresses: tuple[tuple[str, int], ...]
+    """Names or addresses, and ports, in order of preference. Rank 0 listens at all that are its own."""
+    key: bytes | None = None
+    """The job key; None where there are hooks."""
+    greeting: Callable[[], tuple[bytes, bytes]] | None = None
+    """On rank 0, where nobody gave the job a key: makes a key and the greeting that tells it to those who may know
+    it."""
+    opener: Callable[[bytes], bytes] | None = None
+    """On the others: finds the key in a greeting, which may come from anybody; raises a DistrunError when it cannot."""
+
+    @property
+    def known_key(self) -> bytes:
+        """The job key.
+
+        Raises:
+            BootstrapError: there is none.
+        """
+        if self.key is None:
+            raise BootstrapError(
+                "the ranks have no key by which they could know each other: start the script with `distrun`"
+            )
+        return self.key
+
+
+def parse_endpoints(text: str) -> tuple[tuple[str, int], ...]:
+    """Return the addresses of `10.0.0.1:40123,[fd00::1]:40123`; the name of a host may stand for an address.
+
+    Raises:
+        UsageError: it is something else.
+    """
+    return tuple(_parse_one(part.strip(), text) for part in text.split(","))
+
+
+def _parse_one(part: str, text: str) -> tuple[str, int]:
+    try:
+        return parse_endpoint(part)
+    except ValueError:
+        raise UsageError(
+            f"the rendezvous {text!r} has {part!r} in it, which is not an address and a port from 1 to {LAST_PORT} "
+            "such as 10.0.0.1:40123 or [fd00::1]:40123: start the script with `distrun`, which chooses them"
+        ) from None
+
+
+@dataclass(frozen=True)
+class Member:
+    """One rank as the others know it."""
+
+    rank: int
+    host: str
+    """Identifies the host: equal for ranks that share one."""
+    hostname: str
+    """The host's name for people."""
+    pid: int
+    address: str
+    """Where it listens for data links, in digits. Rank 0's is the one at which *this* rank reached it."""
+    port: int
+
+    def __str__(self) -> str:
+        return f"rank {self.rank} (process {self.pid} on host {self.hostname})"
+
+
+@dataclass
+class Rendezvous:
+    """The result of the rendezvous on one rank. All connections block, have no timeout, and have our TCP options."""
+
+    members: tuple[Member, ...]
+    """All ranks, in rank order."""
+    agreed: dict[str, int]
+    """The numbers that rank 0 has decided for all."""
+    control: dict[int, socket.socket]
+    """On rank 0: one connection per rank on another host. On another host: the one to rank 0. Elsewhere: none."""
+    alarms: dict[int, socket.socket]
+    """A second connection with the same ranks."""
+    listener: Listener
+    """Where this rank listens for data links; still open."""
+    key: bytes
+    """The job key."""
+
+    def close(self) -> None:
+        """Close all connections, and stop listening."""
+        for connection in [*self.control.values(), *self.alarms.values()]:
+            connection.close()
+        self.listener.close()
+
+
+def pack_message(message: dict[str, Any]) -> bytes:
+    """Return a message as it is sent."""
+    text = json.dumps(message, separators=(",", ":")).encode()
+    return _LENGTH.pack(len(text)) + text
+
+
+def send_message(connection: socket.socket, message: dict[str, Any], timeout: float) -> None:
+    """Send a message within so many seconds; raises `OSError`."""
+    connection.settimeout(timeout)
+    connection.sendall(pack_message(message))
+
+
+def receive_message(connection: socket.socket, deadline: float) -> dict[str, Any]:
+    """Receive a message until the monotonic time `deadline`; the connection blocks without a timeout afterwards.
+
+    Raises:
+        OSError: nothing came in time, or the connection ended.
+    """
+    (size,) = _LENGTH.unpack(_receive_exactly(connection, _LENGTH.size, deadline))
+    if size > _MAX_MESSAGE:
+        raise ConnectionError(f"a message of {size} bytes")
+    message = json.loads(_receive_exactly(connection, size, deadline))
+    connection.settimeout(None)
+    return dict(message)
+
+
+def _receive_exactly(connection: socket.socket, size: int, deadline: float) -> bytes:
+    data = bytearray()
+    while len(data) < size:
+        connection.settimeout(max(0.001, deadline - time.monotonic()))
+        part = connection.recv(min(size - len(data), 1 << 20))
+        if not part:
+            raise ConnectionError("it closed the connection")
+        data += part
+    return bytes(data)

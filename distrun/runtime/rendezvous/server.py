@@ -1,0 +1,250 @@
+"""The server of the rendezvous: rank 0, with which all other ranks connect."""
+
+from __future__ import annotations
+
+import resource
+import select
+import socket
+import time
+from collections.abc import Iterable
+from contextlib import ExitStack, suppress
+from dataclasses import astuple, replace
+from typing import Any
+
+from distrun.errors import BootstrapError
+from distrun.host.endpoints import format_endpoint
+from distrun.host.interfaces import is_loopback, is_numeric, own_interfaces
+from distrun.runtime.rendezvous.listener import Listener, listen
+from distrun.runtime.rendezvous.protocol import (
+    ALARM,
+    CONTROL,
+    ERROR_TIMEOUT,
+    Member,
+    Rendezvous,
+    RendezvousEndpoint,
+    pack_message,
+    send_message,
+)
+from distrun.runtime.topology import list_ranks
+
+# Rank 0 keeps two connections per rank, and a listener lets clients that are not known yet take a quarter of the limit.
+_FILES_PER_RANK = 8
+
+
+class Server:
+    """Rank 0's side of the rendezvous."""
+
+    def __init__(self, size: int, mine: Member, endpoint: RendezvousEndpoint, timeout: float) -> None:
+        self._size = size
+        self._mine = mine
+        self._endpoint = endpoint
+        self._timeout = timeout
+        self._deadline = time.monotonic() + timeout
+        self._members: dict[int, Member] = {}
+        self._connections: dict[str, dict[int, socket.socket]] = {CONTROL: {}, ALARM: {}}
+        self._told: set[int] = set()  # the ranks that were sent the table, or a part of it
+
+    def run(self, agreed: dict[str, int], allowed: list[str] | None) -> Rendezvous:
+        """Wait for all ranks, then tell them who is there.
+
+        Args:
+            agreed: what is to hold for everybody.
+            allowed: the addresses that may be used; None: all.
+        """
+        _allow_files(_FILES_PER_RANK * self._size)
+        with ExitStack() as undo:
+            undo.callback(self._close_connections)
+            sockets = _listen_at(self._endpoint.addresses, allowed, self._mine.hostname)
+            for opened in sockets:
+                undo.callback(opened.close)
+            greeting, key = self._credentials()
+            listener = Listener(sockets, key, greeting)
+            undo.callback(listener.close)
+            address, port = listener.endpoints[0]
+            self._members[0] = replace(self._mine, address=address, port=port)
+            try:
+                self._await_ranks(listener)
+                self._send_table(agreed)
+            except BootstrapError as error:
+                self._tell_failure(str(error))
+                raise
+            members = tuple(self._members[rank] for rank in range(self._size))
+            self._close_local_connections()
+            undo.pop_all()
+        return Rendezvous(members, dict(agreed), self._connections[CONTROL], self._connections[ALARM], listener, key)
+
+    def _credentials(self) -> tuple[bytes, bytes]:
+        """Return the greeting that clients are sent, and the key."""
+        if self._endpoint.greeting is not None:
+            return self._endpoint.greeting()
+        return b"", self._endpoint.known_key
+
+    def _await_ranks(self, listener: Listener) -> None:
+        with select.epoll() as epoll:
+            epoll.register(listener, select.EPOLLIN)
+            while not self._is_complete():
+                left = self._deadline - time.monotonic()
+                if left <= 0:
+                    raise BootstrapError(self._timeout_message(listener))
+                # A second at most: clients that take too long have to be dropped.
+                for fd, _ in epoll.poll(min(left, 1.0)):
+                    if fd != listener.fileno():
+                        raise BootstrapError(self._lost_message(fd))
+                while (client := listener.receive(0)) is not None:
+                    purpose, rank = self._register(*client)
+                    # Nothing is sent on these for now, so what can be read is the end of the connection.
+                    epoll.register(self._connections[purpose][rank], select.EPOLLIN)
+
+    def _is_complete(self) -> bool:
+        return all(len(connections) == self._size - 1 for connections in self._connections.values())
+
+    def _register(self, connection: socket.socket, introduction: dict[str, Any]) -> tuple[str, int]:
+        """Take in a rank that has connected; returns the purpose of the connection and the rank."""
+        with ExitStack() as undo:
+            undo.callback(connection.close)
+            try:
+                purpose, size = str(introduction["purpose"]), int(introduction["size"])
+                member = Member(*introduction["member"])
+                rank = int(member.rank)
+                connections = self._connections[purpose]
+            except (KeyError, TypeError, ValueError):
+                raise BootstrapError(
+                    f"a process that knows the job key connected with rank 0 and said {str(introduction)[:200]!r}, "
+                    "which rank 0 does not understand: use the same version of distrun everywhere"
+                ) from None
+            sentence = self._objection(member, size, connections)
+            if sentence:
+                with suppress(OSError):
+                    send_message(connection, {"error": sentence}, ERROR_TIMEOUT)
+                raise BootstrapError(sentence)
+            undo.pop_all()
+        connections[rank] = connection
+        if purpose == CONTROL:
+            self._members[rank] = member
+        return purpose, rank
+
+    def _objection(self, member: Member, size: int, connections: dict[int, socket.socket]) -> str:
+        """Return the reason why a rank cannot be taken in; empty when it can."""
+        if size != self._size:
+            return (
+                f"{member} was told of {size} ranks and {self._mine} of {self._size}: "
+                "give all of them the same number (WORLD_SIZE, -np)"
+            )
+        if not 0 < member.rank < self._size:
+            return f"{member} connected with rank 0 of {self._size}: ranks from 1 to {self._size - 1} are expected"
+        if member.rank in connections:
+            first = self._members.get(member.rank, member)
+            return (
+                f"rank {member.rank} is there twice: process {first.pid} on host {first.hostname} and process "
+                f"{member.pid} on host {member.hostname}; give each its own number, and see whether an earlier run "
+                "is still there"
+            )
+        return ""
+
+    def _lost_message(self, fd: int) -> str:
+        for connections in self._connections.values():
+            for rank, connection in connections.items():
+                if connection.fileno() == fd:
+                    who = self._members.get(rank, f"rank {rank}")
+                    return f"{who} came and ended again before all ranks had called init(): see what it says"
+        raise AssertionError(f"nobody has descriptor {fd}")
+
+    def _timeout_message(self, listener: Listener) -> str:
+        control, alarms = self._connections[CONTROL], self._connections[ALARM]
+        missing = [rank for rank in range(1, self._size) if rank not in control or rank not in alarms]
+        listening = ", ".join(format_endpoint(*endpoint) for endpoint in listener.endpoints)
+        refused = listener.describe_refused()
+        return (
+            f"{list_ranks(missing)} of {self._size} did not call init() within {self._timeout:g} s at {listening}"
+            f"{f' ({refused})' if refused else ''}: see whether they are still starting (raise --start-timeout), "
+            "have ended, or cannot reach these addresses (a firewall; choose others with --network)"
+        )
+
+    def _send_table(self, agreed: dict[str, int]) -> None:
+        table = [astuple(self._members[rank]) for rank in range(self._size)]
+        message = pack_message({"members": table, "agreed": agreed})
+        for rank, connection in self._connections[CONTROL].items():
+            try:
+                self._told.add(rank)
+                connection.settimeout(max(1.0, self._deadline - time.monotonic()))
+                connection.sendall(message)
+                connection.settimeout(None)
+            except OSError as error:
+                raise BootstrapError(f"{self._members[rank]} cannot be told who is there: {error}") from None
+
+    def _tell_failure(self, sentence: str) -> None:
+        """Tell the ranks that have come why the job cannot start.
+
+        A rank that was sent the table believes that the job starts; it learns from its connection, which ends.
+        """
+        for rank, connection in self._connections[CONTROL].items():
+            if rank not in self._told:
+                with suppress(OSError):
+                    send_message(connection, {"error": sentence}, ERROR_TIMEOUT)
+
+    def _close_local_connections(self) -> None:
+        """Close the connections with ranks on this host: they have shared memory for all that follows."""
+        for connections in self._connections.values():
+            for rank in [rank for rank in connections if self._members[rank].host == self._mine.host]:
+                connections.pop(rank).close()
+
+    def _close_connections(self) -> None:
+        for connections in self._connections.values():
+            for connection in connections.values():
+                connection.close()
+
+
+def _listen_at(addresses: Iterable[tuple[str, int]], allowed: list[str] | None, hostname: str) -> list[socket.socket]:
+    """Listen at those addresses of the rendezvous that are this host's and allowed.
+
+    Raises:
+        BootstrapError: there is none.
+    """
+    listeners: dict[tuple[str, int], socket.socket] = {}
+    reasons: dict[str, str] = {}
+    for name, port in addresses:
+        try:
+            found = _numeric(name)
+        except (OSError, UnicodeError) as error:
+            reasons[format_endpoint(name, port)] = getattr(error, "strerror", None) or str(error)
+            continue
+        for address in found:
+            if allowed is not None and address not in allowed:
+                reasons[format_endpoint(address, port)] = "not in the network that was chosen"
+            elif (address, port) not in listeners:
+                try:
+                    listeners[address, port] = listen(address, port, shared=True)
+                except OSError as error:
+                    reasons[format_endpoint(address, port)] = error.strerror or str(error)
+    if not listeners:
+        try:
+            there = ", ".join(interface.address for interface in own_interfaces())
+        except OSError as error:
+            there = str(error)
+        raise BootstrapError(
+            f"rank 0 on host {hostname} can listen at none of "
+            f"{', '.join(f'{endpoint} ({reason.lower()})' for endpoint, reason in reasons.items())}: "
+            f"the rendezvous has to be an address of rank 0's own host, which has {there}, and a port that is free"
+        )
+    return list(listeners.values())
+
+
+def _numeric(name: str) -> list[str]:
+    """Return the addresses that a name means on rank 0's own host.
+
+    Debian's /etc/hosts gives a host's own name as 127.0.1.1, which no other host can reach; all addresses are meant
+    then.
+    """
+    found = [str(entry[4][0]) for entry in socket.getaddrinfo(name, None, type=socket.SOCK_STREAM)]
+    is_name = name != "localhost" and not is_numeric(name)
+    if is_name and all(map(is_loopback, found)):
+        return list(dict.fromkeys([interface.address for interface in own_interfaces()] + found))
+    return found
+
+
+def _allow_files(count: int) -> None:
+    """Raise this process's limit of open files to `count` if it is lower, as far as it may."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = count if hard == resource.RLIM_INFINITY else min(count, hard)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
