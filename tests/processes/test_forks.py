@@ -13,7 +13,7 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 
-from distrun.runtime.rendezvous.across_hosts import Member
+from distrun.runtime.rendezvous.protocol import Member
 from distrun.runtime.shared_memory.segment import FAILED, LEFT
 from distrun.runtime.transport.connections import Channel, ConnectionSet, Stream
 from distrun.runtime.transport.network import Network
