@@ -205,6 +205,9 @@ class ProgressEngine:
             self._executor.complete(operations.take_finished())
         if operations.decided:
             for handles in operations.batches():
+                failure = self._state.failure
+                if failure is not None:  # meanwhile, by a signal handler, say: nothing new is begun
+                    raise JobAbortedError(failure)
                 self._executor.execute(handles)
 
     def _is_idle(self) -> bool:

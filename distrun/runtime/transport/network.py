@@ -222,6 +222,8 @@ class Network:
     def disown(self) -> None:
         """Close a forked child's copies of the connections."""
         self._is_ours, self._is_closed = False, True
+        # A signal handler may have forked: the wait that it has interrupted goes on here, until it sees why to end.
+        self.progress = lambda: None
         self._connections.disown()
         self._alarm_poll.close()
         for connection in self._alarms.values():

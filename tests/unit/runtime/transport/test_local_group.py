@@ -75,7 +75,7 @@ def what() -> str:
     return "allreduce 'a'"
 
 
-# The exchange -----------------------------------------------------------------------------------------------------------
+# The exchange ---------------------------------------------------------------------------------------------------------
 
 
 def arrive(group: Group, index: int, epoch: int, *words: int) -> None:
@@ -157,7 +157,7 @@ def test_a_dead_peer_is_described_by_its_end(group, monkeypatch):
         group.wait(never, what)
 
 
-# Waiting ----------------------------------------------------------------------------------------------------------------
+# Waiting --------------------------------------------------------------------------------------------------------------
 
 
 def test_what_is_published_between_the_last_look_and_the_sleep_rings(group, monkeypatch):
@@ -240,7 +240,7 @@ def test_a_shutdown_in_another_thread_ends_a_wait(group):
         group.wait(never, what)
 
 
-# Who leaves while a decision is waited for ------------------------------------------------------------------------------
+# Who leaves while a decision is waited for ----------------------------------------------------------------------------
 
 
 def test_a_peer_that_has_left_may_have_had_the_decision_that_is_under_way_to_us(group):
@@ -279,7 +279,7 @@ def test_a_peer_that_has_failed_ends_the_wait_at_once(group):
     assert group.slept == []
 
 
-# Telling ----------------------------------------------------------------------------------------------------------------
+# Telling --------------------------------------------------------------------------------------------------------------
 
 
 def test_what_is_announced_first_stays_and_wakes_everybody(group):
