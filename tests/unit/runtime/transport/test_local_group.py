@@ -14,7 +14,7 @@ from distrun.runtime.rendezvous.within_host import PeerInfo
 from distrun.runtime.shared_memory.doorbell import new_bell_fd
 from distrun.runtime.shared_memory.segment import EPOCH, FAILED, LEFT, RUNNING, SLEEPING, STATE, WANTED, new_segment_fd
 from distrun.runtime.transport.local_group import LocalGroup
-from distrun.runtime.transport.network import HEARSAY
+from distrun.runtime.transport.network import REASON_TIMEOUT
 
 ROOM = 1 << 26
 
@@ -248,14 +248,14 @@ def test_a_peer_that_has_left_may_have_had_the_decision_that_is_under_way_to_us(
     group.leave(2)
     group.history += [lambda: decided.append(1)]
     assert group.wait(lambda: bool(decided), what, is_undecided=True)
-    assert group.slept == [HEARSAY]
+    assert group.slept == [REASON_TIMEOUT]
 
 
 def test_a_peer_that_has_left_before_the_decision_ends_the_wait_after_a_moment(group):
     group.leave(2)
     with pytest.raises(JobAbortedError, match=r"rank 2 .* has left: its script ended"):
         group.wait(never, what, is_undecided=True)
-    assert sum(group.slept) == pytest.approx(HEARSAY)
+    assert sum(group.slept) == pytest.approx(REASON_TIMEOUT)
 
 
 def test_a_peer_that_has_left_and_ended_still_counts_as_one_that_has_left(group):
