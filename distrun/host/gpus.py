@@ -49,8 +49,8 @@ def _count_chosen(visible: str, present: int) -> int:
     """
     # 0,1,3
     # GPU-8932f937-d72c-4106-c12f-20bd9faed9f6,GPU-5b1c...     (the beginning of a UUID is enough)
-    # MIG-2f0e...,MIG-77aa...                                  (of several instances CUDA shows a process the first only)
-    # -1    NoDevFiles    ''                                   (none; the second is Slurm's)
+    # MIG-2f0e...,MIG-77aa...                    (of several instances CUDA shows a process the first only)
+    # -1    NoDevFiles    ''                     (none; the second is Slurm's)
     entries = [entry.strip() for entry in visible.split(",")]
     if entries[0].startswith("MIG-"):
         return 1

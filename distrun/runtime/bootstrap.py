@@ -87,7 +87,7 @@ def join(environ: Mapping[str, str], generation: int) -> World:
 
 @dataclass(frozen=True)
 class _Bootstrap:
-    """What is known before the ranks have met, and the steps from there."""
+    """The facts that are known before the ranks meet, and the steps from there."""
 
     environment: Environment
     topology: Topology

@@ -27,7 +27,7 @@ class LaunchContract:
     local_rank: int
     local_size: int
     cross_rank: int
-    """Index of this host among the hosts that have a rank with my local rank."""
+    """Index of this host among the hosts that have a rank with this local rank."""
     cross_size: int
     hostname: str
     """The host's name in the launch plan."""

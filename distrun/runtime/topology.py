@@ -1,4 +1,4 @@
-"""Where a rank stands in the job: the one answer that every environment gives."""
+"""The topology: a rank's place in the job, which every environment answers alike."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ class Topology:
     local_rank: int
     local_size: int
     cross_rank: int
-    """Index of this host among the hosts that have a rank with my local rank."""
+    """Index of this host among the hosts that have a rank with this local rank."""
     cross_size: int
-    """How many hosts have a rank with my local rank."""
+    """The number of hosts that have a rank with this local rank."""
     hostname: str
 
     def __post_init__(self) -> None:

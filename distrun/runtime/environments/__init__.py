@@ -1,4 +1,9 @@
-"""Who started this process: one file per environment, all giving the same `Topology`."""
+"""The environments: the launchers that may have started this process, one file each.
+
+`detect` chooses one by the variables that are there. Each gives the same answers, documented in `base`: this rank's
+`Topology`, a name for the job on this host, the job's key and where the ranks of several hosts meet. Only variables are
+read; `bootstrap` asks and acts.
+"""
 
 from __future__ import annotations
 
@@ -22,5 +27,5 @@ DETECTION_ORDER: tuple[type[Environment], ...] = (Distrun, Torchrun, OpenMpi, Hy
 
 
 def detect(environ: Mapping[str, str]) -> Environment:
-    """The environment that `environ` (usually `os.environ`) was made by; `Single` when nobody claims it."""
+    """Return the environment that made `environ` (usually `os.environ`); `Single` when no other is present."""
     return next(kind(environ) for kind in DETECTION_ORDER if kind.is_present(environ))

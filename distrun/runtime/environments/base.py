@@ -1,4 +1,4 @@
-"""The interface of an environment; what its methods mean is documented here and nowhere else."""
+"""The interface of an environment. Its methods are documented here and nowhere else."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from distrun.runtime.settings import KEY, Settings
 from distrun.runtime.topology import Topology
 
 PORTS = 4
-"""How many ports are tried where a port is only guessed to be free."""
+"""The number of ports that are tried where a port is only guessed to be free."""
 _LAST_PORT = 65535
 
 
@@ -23,7 +23,7 @@ class Environment(abc.ABC):
     """
 
     name: ClassVar[str]
-    """What messages call it."""
+    """The environment's name in messages."""
     is_mpi: ClassVar[bool] = False
     """Whether it starts ranks of an MPI job, which may therefore use MPI."""
 
@@ -37,7 +37,7 @@ class Environment(abc.ABC):
 
     @abc.abstractmethod
     def topology(self) -> Topology:
-        """This rank's place.
+        """Return this rank's place in the job.
 
         Raises:
             UsageError: a variable is missing, is not a whole number, or contradicts another one.
@@ -45,7 +45,8 @@ class Environment(abc.ABC):
 
     @abc.abstractmethod
     def job_name(self) -> str:
-        """A text that the ranks of this job on this host share, and no other job on this host has at the same time.
+        """Return a text that the ranks of this job on this host share, and no other job on this host has at the same
+        time.
 
         Local ranks meet under a name derived from it. It may differ between hosts, it is not a secret, and having it
         proves nothing. Where a launcher keeps one agent per host the agent is in it, so that two agents of a job
@@ -53,11 +54,11 @@ class Environment(abc.ABC):
         """
 
     def job_key(self) -> bytes | None:
-        """The secret that the ranks of the job share; None where the launcher gives none."""
+        """Return the secret that the ranks of the job share; None where the launcher gives none."""
         return None
 
     def endpoint(self) -> RendezvousEndpoint | None:
-        """Where the ranks of several hosts meet; asked only when there are several. None: MPI has to tell.
+        """Return where the ranks of several hosts meet; None: MPI has to tell. Asked only when there are several.
 
         Raises:
             UsageError: a variable that would say so is missing or wrong.
@@ -65,7 +66,7 @@ class Environment(abc.ABC):
         return None
 
     def _given_key(self) -> bytes | None:
-        """The key that the user has given all ranks; None when there is none.
+        """Return the key that the user has given all ranks; None when there is none.
 
         Raises:
             UsageError: it is so short that it might be guessed.
@@ -73,7 +74,7 @@ class Environment(abc.ABC):
         return Settings.of(self._environ).key
 
     def _endpoint_at_master(self) -> RendezvousEndpoint:
-        """A place of the ranks whose launcher says where rank 0 is and gives them no secret: near the master's port.
+        """Return an endpoint near the master's port, for ranks whose launcher says where rank 0 is and gives no secret.
 
         Raises:
             UsageError: the user has not given a secret either.
@@ -91,7 +92,7 @@ class Environment(abc.ABC):
         return RendezvousEndpoint(tuple((address, master + direction * step) for step in range(1, PORTS + 1)), key)
 
     def _text(self, variable: str) -> str:
-        """The value of `variable`, which this environment needs."""
+        """Return the value of `variable`, which this environment needs."""
         value = self._environ.get(variable)
         if not value:
             raise UsageError(
@@ -101,7 +102,7 @@ class Environment(abc.ABC):
         return value
 
     def _number(self, variable: str) -> int:
-        """The value of `variable` as a whole number >= 0."""
+        """Return the value of `variable` as a whole number >= 0."""
         value = self._text(variable)
         if not (value.isascii() and value.isdecimal()):
             raise UsageError(
@@ -112,12 +113,13 @@ class Environment(abc.ABC):
 
 
 def even_cross(rank: int, size: int, local_rank: int, local_size: int) -> tuple[int, int]:
-    """A provisional (cross_rank, cross_size) for a rank whose launcher does not say them, as if all hosts were like its own.
+    """Return a provisional (cross_rank, cross_size), for a launcher that does not tell, as if all hosts were like this
+    one.
 
-    Ranks go to hosts in blocks (`--map-by slot`: 0 1 | 2 3) or round robin (`--map-by node`: 0 2 | 1 3). A single rank cannot
-    always tell the two apart (rank 2, local rank 0, of three hosts with two ranks each fits both; blocks are the default of
-    every MPI), nor can it see that another host has a different number. With one host the answer is certain; with several,
-    `init` replaces it by the true one when the ranks have met.
+    Ranks go to hosts in blocks (`--map-by slot`: 0 1 | 2 3) or round robin (`--map-by node`: 0 2 | 1 3). A single rank
+    cannot always tell the two apart (rank 2, local rank 0, of three hosts with two ranks each fits both; blocks are the
+    default of every MPI), nor can it see that another host has a different number. With one host the answer is certain;
+    with several, `init` replaces it by the true one when the ranks have met.
     """
     local_size = max(local_size, 1)  # a Topology refuses less
     hosts = -(-size // local_size)

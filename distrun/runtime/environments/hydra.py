@@ -37,7 +37,7 @@ class Hydra(Environment):
         return Topology(rank, size, local_rank, local_size, cross_rank, cross_size, socket.gethostname())
 
     def job_name(self) -> str:
-        # No variable names the job. What its ranks on a host have in common, and nobody else has, is their proxy.
+        # No variable names the job. Its ranks on a host share their proxy, and no other process does.
         for pid, command, start in _ancestors(os.getpid()):
             if command in _PROXIES:
                 return f"hydra.{pid}.{start}"
@@ -48,7 +48,7 @@ class Hydra(Environment):
 
 
 def _ancestors(pid: int, proc: Path = _PROC) -> Iterator[tuple[int, str, str]]:
-    """(process id, command, start in clock ticks since boot) of each ancestor that can be seen, the parent first.
+    """Yield (process id, command, start in clock ticks since boot) of each visible ancestor, the parent first.
 
     The start time makes a process id unique until the next boot. psutil's `create_time` adds the boot time, which
     differs by a tick whenever the clock is adjusted, and two ranks might read it before and after.
@@ -61,7 +61,7 @@ def _ancestors(pid: int, proc: Path = _PROC) -> Iterator[tuple[int, str, str]]:
 
 
 def _stat(pid: int, proc: Path) -> tuple[int, str, str]:
-    """(parent, command, start) of a process; a parent of 0 when it is gone or hidden."""
+    """Return (parent, command, start) of a process; a parent of 0 when it is gone or hidden."""
     # 2769 (hydra_pmi_proxy) S 2767 2767 1523 0 -1 4194304 219 0 0 0 0 0 0 0 20 0 1 0 128334 6238208 ...
     # The command, 15 bytes at most, may hold blanks and parentheses.
     try:

@@ -35,7 +35,7 @@ class Slurm(Environment):
     @classmethod
     def is_present(cls, environ: Mapping[str, str]) -> bool:
         # A plain `python` in an sbatch script or a salloc shell has SLURM_JOB_ID, and even SLURM_PROCID=0 and the whole
-        # allocation's SLURM_NTASKS, but nobody starts the other tasks: it is a world of one. Only a step has them.
+        # allocation's SLURM_NTASKS, but the other tasks are never started: it is a world of one. Only a step has them.
         step = environ.get(_STEP, "")
         return _RANK in environ and step.isdecimal() and int(step) < _FIRST_SPECIAL_STEP
 
@@ -77,7 +77,8 @@ class Slurm(Environment):
 
 
 def first_host(text: str) -> str:
-    """The first name in a host list as Slurm writes it: node01 for `node[01-04,07],gpu[1-2]-[0-1]`, where rank 0 is.
+    """Return the first name in a host list as Slurm writes it, where rank 0 is: node01 for
+    `node[01-04,07],gpu[1-2]-[0-1]`.
 
     Raises:
         UsageError: `text` is not such a list.
@@ -89,7 +90,7 @@ def first_host(text: str) -> str:
 
 
 def likely_ports(step: str) -> list[int]:
-    """Ports that all ranks of a job step try, and those of another step hardly do."""
+    """Return the ports that all ranks of a job step try; those of another step are most likely others."""
     digest = hashlib.sha256(step.encode()).digest()
     return [
         _FIRST_PORT + int.from_bytes(digest[4 * index : 4 * index + 4], "big") % _PORT_RANGE for index in range(PORTS)
@@ -97,7 +98,7 @@ def likely_ports(step: str) -> list[int]:
 
 
 def ranks_per_host(text: str) -> list[int]:
-    """Expand Slurm's list of task counts, in the order of the step's hosts.
+    """Return Slurm's list of task counts expanded, in the order of the step's hosts.
 
     Raises:
         UsageError: `text` is not such a list.

@@ -34,7 +34,7 @@ class Torchrun(Environment):
 
     def topology(self) -> Topology:
         size, local_size, agents = self._number(_SIZE), self._number(_LOCAL_SIZE), self._number(_AGENTS)
-        # Who has a rank with my local rank is known only where every agent has as many ranks as mine.
+        # Which hosts have a rank with our local rank is known only if every agent has as many ranks as ours.
         if size != local_size * agents:
             raise UsageError(
                 f"torchrun started {size} ranks on {agents} hosts, {local_size} of them on this one: "

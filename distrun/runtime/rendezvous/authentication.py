@@ -123,7 +123,7 @@ class NonblockingHandshake(Generic[T]):
         """Bytes that the handshake waits for; -1 before it has begun."""
         self._over = False
         self.result: T
-        """What the handshake returned; set when `advance` has returned True."""
+        """The result of the handshake; set when `advance` has returned True."""
 
     @property
     def wants_to_send(self) -> bool:

@@ -110,7 +110,7 @@ class _Target:
     family: socket.AddressFamily
     address: tuple[Any, ...]
     due: float
-    """When to try next."""
+    """The time of the next attempt."""
     pause: float = _SHORTEST_PAUSE
     reason: str = ""
     """Why the last attempt failed. That of a failed authentication is kept, as it tells more than any other."""
@@ -120,7 +120,7 @@ class _Target:
     connection: socket.socket | None = None
     handshake: NonblockingHandshake[bytes] | None = None
     until: float = 0.0
-    """When the attempt under way is given up."""
+    """The time at which the attempt under way is given up."""
 
 
 @dataclass
@@ -142,15 +142,15 @@ class _Dialer:
     stop_on: socket.socket | None
     start: float
     _targets: list[_Target] = field(default_factory=list)
-    """The best first."""
+    """All addresses, the best first."""
     _unresolved: list[_Unresolved] = field(default_factory=list)
     _selector: selectors.BaseSelector = field(default_factory=selectors.DefaultSelector)
     _held: PeerConnection | None = None
     """A connection, while better endpoints get a last chance."""
     _better: list[_Target] = field(default_factory=list)
-    """Those endpoints."""
+    """The endpoints that are better than the one of `_held`."""
     _decision: float = float("inf")
-    """When that chance is over."""
+    """The time at which their last chance is over."""
 
     def __post_init__(self) -> None:
         self._unresolved = [_Unresolved(endpoint, self.start) for endpoint in self.endpoints]

@@ -30,7 +30,7 @@ KeySource = bytes | Callable[[bytes], bytes]
 """The key, or what finds it in a greeting. The greeting may come from anybody."""
 
 Introduction = Mapping[str, Any] | Callable[[socket.socket], Mapping[str, Any]]
-"""What the client says of itself, or what makes it up once the connection, and so our address, is known."""
+"""The client's facts about itself, or what makes them once the connection, and so our address, is known."""
 
 MAGIC = b"distrun1"
 ACKNOWLEDGEMENT = b"!"

@@ -68,7 +68,7 @@ class _Client:
     address: str
     until: float
     events: int = select.EPOLLOUT
-    """What we wait for: the first step is to send."""
+    """The events that are waited for: the first step is to send."""
 
 
 class Listener:

@@ -1,4 +1,4 @@
-"""What both sides of the rendezvous across hosts know: where rank 0 is, who the members are, and the messages.
+"""The protocol of the rendezvous across hosts: where rank 0 is, who the members are, and the messages.
 
 Each rank but rank 0 makes two connections with rank 0: on the *control* connection it introduces itself and says where
 it listens itself; the *alarm* is for later. When all ranks have come, rank 0 sends the table of members over the

@@ -29,7 +29,7 @@ _HANDSHAKE_TIMEOUT = 5.0  # seconds that rank 0 gives each client
 
 @dataclass(frozen=True)
 class PeerInfo:
-    """What one rank shows its local peers: file descriptors, and the process id for messages to people."""
+    """The file descriptors that a rank shows its local peers, and its process id for messages to people."""
 
     pid: int
     segment: int

@@ -1,9 +1,9 @@
-"""Doorbells: how a rank that sleeps is told that there is something to look at.
+"""Doorbells wake a rank that sleeps when there is something for it to look at.
 
-Shared memory is where ranks of a host write to each other, but memory cannot wake a sleeper. A doorbell is an eventfd,
-handed to the neighbours when they meet, next to a word in the owner's segment that says whether the owner sleeps. Ringing
-costs a system call only when it does. A rank waits in one `poll` for everything at once: its own bell, the death of a
-neighbour (a pidfd becomes readable) and the network (an epoll object). A futex could not be waited for together with those.
+Ranks of a host write to each other in shared memory, but memory cannot wake a sleeper. A doorbell is an eventfd, handed
+to the local peers at the rendezvous, next to a word in the owner's segment that says whether the owner sleeps. Ringing
+costs a system call only if it does. A rank waits in one `poll` for everything at once: its own bell, the death of a
+peer (a pidfd becomes readable) and the network (an epoll object). A futex could not be waited for together with those.
 """
 
 from __future__ import annotations
@@ -25,19 +25,17 @@ def fence() -> None:
     _fence_lock.acquire(blocking=False)
     try:
         _fence_lock.release()
-    except (
-        RuntimeError
-    ):  # another thread held it, and left it between our two lines: the fence has happened all the same
-        pass
+    except RuntimeError:
+        pass  # another thread held it, and released it between our two lines: the fence has happened all the same
 
 
 class Doorbell:
-    """One rank's bell, as the owner waits for it and as neighbours ring it.
+    """One rank's bell, as the owner waits for it and as its peers ring it.
 
-    `words` is the memory that holds the "owner sleeps" word, at `index`. The dance that loses no ring: the owner says that
-    it sleeps, then looks once more, then sleeps; a neighbour publishes, then reads the word. With the fences, either the
-    owner's last look sees what was published or the neighbour sees the sleeper. On machines that may reorder more than x86
-    does, the bell is simply always rung.
+    `words` is the memory that holds the "owner sleeps" word, at `index`. No ring is lost: the owner says that it
+    sleeps, then looks once more, then sleeps; a peer publishes, then reads the word. With the fences, either the
+    owner's last look sees what was published or the peer sees that the owner sleeps. On machines that may reorder more
+    than x86 does, the bell is always rung.
     """
 
     def __init__(self, fd: int, words: memoryview, index: int) -> None:
@@ -51,8 +49,8 @@ class Doorbell:
             fence()
             if not self._words[self._index]:
                 return
-            # Whoever comes next need not ring as well: they may rely on the ring that follows. (The other way round, a
-            # late 0 could hide that the owner has woken and dozed off again.)
+            # A peer that comes next need not ring as well, since our ring follows. (If we rang first, our late 0 could
+            # hide that the owner has woken and gone to sleep again.)
             self._words[self._index] = 0
         self.force()
 
@@ -88,7 +86,7 @@ class Doorbell:
 
 
 def new_bell_fd() -> int:
-    """A file descriptor for a new doorbell, closed on exec."""
+    """Return a file descriptor for a new doorbell, closed on exec."""
     return os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
 
 
@@ -96,7 +94,8 @@ class Sleeper:
     """Waits for a bell, for the end of processes and for the network in one call."""
 
     def __init__(self, bell: Doorbell, pidfds: dict[int, int], network: int | None = None) -> None:
-        """`pidfds` maps a rank's pidfd to the rank; `network` is a descriptor that is readable when something has come."""
+        """`pidfds` maps each rank's pidfd to the rank; `network` is a descriptor that is readable when something
+        came."""
         self._bell = bell
         self._pidfds = pidfds
         self._poll = select.poll()
@@ -106,8 +105,11 @@ class Sleeper:
             self._poll.register(fd, select.POLLIN)
 
     def sleep(self, timeout: float | None = None) -> list[int]:
-        """Sleep until the bell rings, a process ends, something has come over the network or `timeout` seconds are over; the
-        ranks that ended since last time."""
+        """Sleep until the bell rings, a process ends, something comes over the network or `timeout` seconds are over.
+
+        Returns:
+            The ranks that have ended since the last call.
+        """
         ended = []
         for fd, _ in self._poll.poll(None if timeout is None else max(0.0, timeout) * 1000):
             if fd == self._bell.fd:

@@ -10,7 +10,7 @@ from distrun.runtime.shared_memory.segment import LINE, PAGE, RING, Segment
 
 _HEAD, _TAIL = 0, LINE
 LARGEST = RING // 4
-"""Bytes of the largest message. What users can make long is checked where they submit it."""
+"""Bytes of the largest message. Names and shapes, which users can make long, are checked when they are submitted."""
 
 
 class Mailbox:
@@ -46,7 +46,7 @@ class Mailbox:
         return self._words[_HEAD] != self._tail
 
     def get(self) -> bytes | None:
-        """Reader: the oldest message, or None."""
+        """Reader: take the oldest message; None when there is none."""
         tail = self._tail
         if self._words[_HEAD] == tail:
             return None

@@ -1,4 +1,4 @@
-"""What can be told about a neighbour's process from its pidfd: whether it is stopped, and how it ended."""
+"""The process of a local peer, seen through its pidfd: whether it is stopped, and how it ended."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _STATES = {"T": "stopped by a signal", "t": "stopped by a debugger", "D": "in un
 
 
 def condition(pidfd: int) -> str | None:
-    """Why a process cannot answer ("stopped by a signal"), or None when it runs or sleeps as usual."""
+    """Return why a process cannot answer ("stopped by a signal"), or None when it runs or sleeps as usual."""
     try:
         fdinfo = Path(f"/proc/self/fdinfo/{pidfd}").read_text()
         pid = next(line.split()[1] for line in fdinfo.splitlines() if line.startswith("Pid:"))
@@ -29,7 +29,7 @@ def condition(pidfd: int) -> str | None:
 
 
 def ending(pidfd: int, timeout: float = 0.3) -> str:
-    """How a process that has ended did so: "was killed by SIGKILL", "exited with status 1", or just "is gone".
+    """Return how a process has ended: "was killed by SIGKILL", "exited with status 1", or just "is gone".
 
     Args:
         pidfd: of a process that has ended.
@@ -53,7 +53,7 @@ def ending(pidfd: int, timeout: float = 0.3) -> str:
 
 
 def _exit_status(pidfd: int) -> int | None:
-    """The wait status, or None when the kernel is too old or the parent has not collected the process yet."""
+    """Return the wait status, or None when the kernel is too old or the parent has not collected the process yet."""
     info = bytearray(_INFO.pack(_WANT_EXIT, *[0] * 13))
     try:
         fcntl.ioctl(pidfd, _GET_INFO, info)

@@ -1,8 +1,9 @@
-"""Segments: the memory each rank shows to the other ranks of its host.
+"""Segments: the memory that each rank shows to the other ranks of its host.
 
-A segment is one memfd: memory without a name in any file system, so that nothing is left behind however a rank ends and no
-/dev/shm limit applies. It is as large as the machine's memory but sparse: a page exists once it has been touched. All
-neighbours map it whole when they meet, and from then on anything the owner allocates in it is visible to them by offset.
+A segment is one memfd: memory without a name in any file system, so that nothing is left behind however a rank ends and
+no /dev/shm limit applies. It is as large as the machine's memory but sparse: a page exists once it has been touched.
+All local peers map it whole at the rendezvous, and from then on anything the owner allocates in it is visible to them
+by offset.
 """
 
 from __future__ import annotations
@@ -33,23 +34,23 @@ STATE = 0 * LINE
 SLEEPING = 1 * LINE
 SERVICE_SLEEPING = 2 * LINE
 EPOCH = 3 * LINE
-WANTED = 4 * LINE  # 1: a neighbour waits for something the owner may have submitted, or may submit yet
+WANTED = 4 * LINE  # 1: a peer waits for something the owner may have submitted, or may submit yet
 
 
 @dataclass(frozen=True)
 class Layout:
-    """Where things lie in a segment of a host with `local_size` ranks; offsets in bytes."""
+    """The places of things in a segment of a host with `local_size` ranks; offsets in bytes."""
 
     local_size: int
 
     @property
     def line_words(self) -> int:
-        """Words a rank may show to its neighbours in one exchange."""
+        """The number of words that a rank may show its peers in one exchange."""
         return 16 + 2 * self.local_size
 
     @property
     def lines(self) -> int:
-        """Two lines of words for exchanges, used in turn."""
+        """The offset of two lines of words for exchanges, used in turn."""
         return PAGE
 
     @property
@@ -61,7 +62,8 @@ class Layout:
         return self.reason + REASON
 
     def ring(self, index: int) -> int:
-        """The message rings: 0 goes from the owner to its coordinator; 1 + r, in the coordinator's segment, to rank r."""
+        """Return the offset of a message ring: 0 is from the owner to its coordinator; 1 + r, in the coordinator's
+        segment, to rank r."""
         return self.stage + 2 * STAGE + index * (RING + PAGE)
 
     @property
@@ -74,13 +76,13 @@ def _pages(nbytes: int) -> int:
 
 
 def segment_size(local_size: int) -> int:
-    """Bytes of every segment of this host: its whole memory, within what the address space can map of all ranks."""
+    """Return the bytes of each segment of this host: its whole memory, within what one address space can map of all."""
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     return max(1 << 30, _pages(min(memory, (32 << 40) // local_size)))
 
 
 class Segment:
-    """A segment as this process maps it: the owner's or a neighbour's."""
+    """A segment as this process maps it: its own or a peer's."""
 
     def __init__(self, fd: int, size: int, local_size: int) -> None:
         self.layout = Layout(local_size)
@@ -88,8 +90,8 @@ class Segment:
             self._map = mmap.mmap(fd, size)
         except OSError as error:
             raise BootstrapError(
-                f"cannot map {size} bytes of shared memory ({error}): each rank maps that much address space for every rank of "
-                "its host, of which it uses little; raise the limit on it (ulimit -v unlimited)"
+                f"cannot map {size} bytes of shared memory ({error}): each rank maps that much address space for "
+                "every rank of its host, of which it uses little; raise the limit on it (ulimit -v unlimited)"
             ) from None
         self.bytes: NDArray[np.uint8] = np.frombuffer(self._map, np.uint8)
         self.buffer = memoryview(self._map)
@@ -97,11 +99,11 @@ class Segment:
         self.address: int = self.bytes.__array_interface__["data"][0]
 
     def view(self, offset: int, count: int, dtype: np.dtype[Any]) -> NDArray[Any]:
-        """`count` elements of `dtype` at byte `offset`, flat, without a copy."""
+        """Return `count` elements of `dtype` at byte `offset`, flat, without a copy."""
         return self.bytes[offset : offset + count * dtype.itemsize].view(dtype)
 
     def offset_of(self, array: NDArray[Any]) -> int:
-        """The byte offset of a contiguous array that lies in this segment's heap, else -1."""
+        """Return the byte offset of a contiguous array that lies in this segment's heap, else -1."""
         offset: int = array.__array_interface__["data"][0] - self.address
         inside = self.layout.heap <= offset and offset + array.nbytes <= self.bytes.size
         return offset if inside else -1
@@ -119,7 +121,7 @@ class Segment:
 
 
 def new_segment_fd(size: int) -> int:
-    """A new sparse memfd of `size` bytes, closed on exec."""
+    """Return a new sparse memfd of `size` bytes, closed on exec."""
     fd = os.memfd_create("distrun", os.MFD_CLOEXEC)
     os.ftruncate(fd, size)
     return fd
@@ -140,7 +142,7 @@ class Heap:
         """False in a forked child: then arrays are ordinary memory, for the parent's must not be touched."""
 
     def empty(self, count: int, dtype: np.dtype[Any]) -> NDArray[Any]:
-        """A flat, uninitialised array of `count` elements that the neighbours can see.
+        """Return a flat, uninitialised array of `count` elements that the local peers can see.
 
         Raises:
             MemoryError: the segment has no extent as large.
@@ -151,7 +153,8 @@ class Heap:
         with self._lock:
             offset = self._take(size)
         owner = _Extent(self._segment.bytes[offset : offset + size])
-        # The garbage collector may run the finaliser in any thread and at any line, so it only appends; `_take` tidies up.
+        # The garbage collector may run the finaliser in any thread and at any line, so it only appends; `_take` tidies
+        # up.
         weakref.finalize(owner, self._returned.append, (offset, size)).atexit = False
         return np.asarray(owner)[: count * dtype.itemsize].view(dtype)
 

@@ -16,7 +16,7 @@ SENTENCE = "DISTRUN_STALL_WARNNG is no setting of distrun and changes nothing: d
 
 @pytest.fixture
 def warnings(monkeypatch):
-    """What was logged."""
+    """The warnings that were logged."""
     told = []
     monkeypatch.setattr(bootstrap.log, "warning", lambda text, *values: told.append(text % values))
     return told
