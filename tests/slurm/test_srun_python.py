@@ -97,8 +97,10 @@ def test_one_node_needs_no_munge(srun):
 def test_a_killed_rank_is_an_error_of_the_others(srun):
     code = INIT + (
         "import os, signal\n"
-        "if distrun.rank() == 3: os.kill(os.getpid(), signal.SIGKILL)\n"
-        "try: distrun.allreduce(numpy.ones(9))\n"
+        "try:\n"
+        "    distrun.barrier()\n"  # everybody has left init(), where a rank that is gone is another error
+        "    if distrun.rank() == 3: os.kill(os.getpid(), signal.SIGKILL)\n"
+        "    distrun.allreduce(numpy.ones(9))\n"
         "except distrun.JobAbortedError as error: print(distrun.rank(), error)"
     )
     done = srun(code, "--nodes=2", "--ntasks=4", "--kill-on-bad-exit=0", "--wait=0")
