@@ -21,7 +21,7 @@ from measuring import Rounds, Summary, summary
 
 import distrun.torch
 from distrun.tensor_fusion.device_packing import Piece
-from distrun.torch.reducer import GradientReducer, Settings
+from distrun.torch.gradients.reducer import GradientReducer, Settings
 
 SLOT = 16
 """The alignment of gradients in bytes."""

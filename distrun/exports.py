@@ -1,7 +1,8 @@
 """The runtime's view of what a package passes on; type checkers see it by `import x as x` and `import *`.
 
 Public names are written once, in these imports. A package derives its `__all__` from them, behind `if not
-TYPE_CHECKING`, because type checkers take a computed `__all__` for an empty one."""
+TYPE_CHECKING`, because type checkers take a computed `__all__` for an empty one.
+"""
 
 from collections.abc import Mapping
 from types import ModuleType

@@ -10,7 +10,8 @@ input.
 
 The room: `sharding` finds out what kind of data it has been given. `plan` is the arithmetic of who takes which samples;
 `shards` (Python's own data), `tf_data`, `torch_data` and `keras_data` apply it, and `structures` knows nested tuples
-and dicts. `waiting` is the policy of the warning, `watching` applies it to any iterable."""
+and dicts. `waiting` is the policy of the warning, `watching` applies it to any iterable.
+"""
 
 from typing import TYPE_CHECKING
 

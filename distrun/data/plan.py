@@ -2,7 +2,8 @@
 
 The ranks deal the samples out like cards: rank r takes every sample whose place in the common order is r modulo the
 number of ranks. So the ranks' k-th batches are together the k-th batch of one process whose batches are as large as all
-of theirs."""
+of theirs.
+"""
 
 from __future__ import annotations
 

@@ -2,7 +2,8 @@
 
 Only time in which the training loop stands still counts: it asked for the next batch and has not got it. Loading that
 goes on beside the computation (prefetching, worker processes) costs no such time. Work that a loop hands to a device
-without waiting for it does not count as work; a loop that looks at its loss waits for it."""
+without waiting for it does not count as work; a loop that looks at its loss waits for it.
+"""
 
 from __future__ import annotations
 

@@ -7,4 +7,5 @@ and shapes once and executes them on flat storage, `arrays` does the same for nu
 
 `gradients` fuses a list of gradients into few calls by the plan of `tensor_fusion.graph_calls`, `signatures` numbers
 lists of variables that all ranks have compared, and `compression` names the half-precision types in which tensors
-travel between hosts."""
+travel between hosts.
+"""

@@ -38,7 +38,8 @@ def reduce_gradients(
     """Return the allreduced `gradients`; `call` puts one collective on several dense tensors into the graph.
 
     Between hosts there are several calls, from the last gradient to the first, so that they may overlap with the
-    backward pass."""
+    backward pass.
+    """
     reduced = list(gradients)
     plan = plan_calls([toolkit.item(gradient) for gradient in gradients], _threshold())
     for number, part in enumerate(plan):

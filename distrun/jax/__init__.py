@@ -10,7 +10,8 @@
     def step(params, state, images, labels): ...  # as before
 
 Each rank is a process with devices of its own, and trains on its own part of the data. `jax.distributed` is not needed;
-to start it with these ranks, call `initialize()`."""
+to start it with these ranks, call `initialize()`.
+"""
 
 from typing import TYPE_CHECKING
 

@@ -6,7 +6,8 @@ None.
 
 In a jitted function all collectives run in the order of the program, which must be the same on all ranks; one that
 fails raises JAX's own error, when its result is needed, with the name and text of the `distrun.CollectiveError` that is
-raised outside. Names are needed nowhere: outside, collectives without one are matched in the order of the calls."""
+raised outside. Names are needed nowhere: outside, collectives without one are matched in the order of the calls.
+"""
 
 from __future__ import annotations
 

@@ -51,7 +51,8 @@ def value_and_grad(
 
     The value is reduced like the gradients, and along with them; what comes with it (`has_aux`) is this rank's. Use it
     with a plain optimizer, not with a `DistributedOptimizer`, which reduces itself. `options` go to
-    `jax.value_and_grad`."""
+    `jax.value_and_grad`.
+    """
     reduction = GradientReduction(op, gradient_predivide_factor, wire_type(compression), process_set=process_set)
     local = jax.value_and_grad(fun, argnums, has_aux, **options)
 

@@ -38,7 +38,8 @@ def bind() -> None:
     """Let JAX see this rank's GPU only, and take this rank's part of its memory if it is shared.
 
     JAX takes three quarters of a GPU's memory when it starts, unless variables say otherwise; those that are set stay.
-    If JAX has started already and has several GPUs, there is nothing left to choose, and a warning says what to do."""
+    If JAX has started already and has several GPUs, there is nothing left to choose, and a warning says what to do.
+    """
     device = world.device()
     if not isinstance(device, Cuda) or world.local_size() == 1:
         return
@@ -76,7 +77,8 @@ def initialize(**options: Any) -> None:
 
     Call it before JAX computes anything. `options` go to `jax.distributed.initialize`. Under distrun its coordinator
     listens at MASTER_PORT, so nothing else should; elsewhere at a port that rank 0 finds free. The collectives of this
-    package stay available, for arrays that lie in one process."""
+    package stay available, for arrays that lie in one process.
+    """
     init()
     if isinstance(world.device(), Cuda):
         options.setdefault("local_device_ids", [world.device().index])

@@ -45,7 +45,8 @@ class BroadcastGlobalVariablesCallback(Callback):
     """All ranks start with the weights and the optimizer's state of one: a fresh start, or what it has loaded.
 
     That happens before the first step or, if some rank's model is not built by then (on TensorFlow a model without
-    input shape is not), after it. States of random generators stay each rank's own."""
+    input shape is not), after it. States of random generators stay each rank's own.
+    """
 
     def __init__(self, root_rank: int = 0, device: str = "") -> None:
         """`device` is accepted for Horovod's sake."""

@@ -3,7 +3,8 @@
 Ranks that are not in the same step of `fit` would wait for one another for ever, or silently pair different steps. So
 all ranks compare their models when `fit` begins, and wait in a barrier at the end of each epoch, and of `fit`. It goes
 by the name of the gradients: a rank that is there while others still have steps to make clashes with their gradients,
-and all of them get an error at once."""
+and all of them get an error at once.
+"""
 
 from __future__ import annotations
 

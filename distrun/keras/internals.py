@@ -145,7 +145,8 @@ def around_training(prepare: Callable[[Any], type | None], train: Callable[[Any,
     """Take part in training from now on.
 
     `prepare(model)` is called before a train function is made or taken from the cache, and returns what it must have
-    been made for (None: anything). `train(fit, model, arguments)` is called instead of `fit(model, **arguments)`."""
+    been made for (None: anything). `train(fit, model, arguments)` is called instead of `fit(model, **arguments)`.
+    """
     trainer = _trainer()
     make_train_function, fit = trainer.make_train_function, trainer.fit
     signature = inspect.signature(fit)

@@ -2,7 +2,8 @@
 GPU.
 
 A variable may have a gradient on some ranks only, where the way through the model depends on the data. So flags travel
-along, which say who has one: the gradient of the others counts as zero, and a variable nobody used keeps None."""
+along, which say who has one: the gradient of the others counts as zero, and a variable nobody used keeps None.
+"""
 
 from __future__ import annotations
 

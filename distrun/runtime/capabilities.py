@@ -1,7 +1,8 @@
 """Facts about the job and this rank that scripts ask for.
 
 Most are Horovod's questions about how it was built. distrun is pure Python and nothing is built, so these answer what
-is installed and what carries the tensors."""
+is installed and what carries the tensors.
+"""
 
 from __future__ import annotations
 

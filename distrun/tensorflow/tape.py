@@ -18,7 +18,8 @@ class DistributedGradientTape(tf.GradientTape):
     """Wraps a tape, before or after it has recorded: `tape = DistributedGradientTape(tape)`.
 
     `gradient` reduces what the tape's own returns, over the ranks. All else is the wrapped tape's, which stays as it
-    was."""
+    was.
+    """
 
     def __init__(
         self,

@@ -8,10 +8,25 @@
 
 Each rank trains on its own part of the data; after every `loss.backward()` all have the same gradients.
 
-The room: `collectives` are the public functions, `autograd` makes them differentiable, `operations` turns a `Call` and
-tensors into handles, and `tensors` and `cuda` know the tensors' memory. `optimizer` wraps an optimizer; its `reducer`
-hears of every gradient (`parameters`, `backward`), plans buckets with the other ranks (`planning`), and sends them
-(`bucket`, `dense_bucket`, `device_bucket`, `odd_buckets`). `state` and `objects` give all ranks the same start."""
+The collectives have Horovod's names, arguments and order of arguments, and follow the rules of
+`distrun.runtime.collectives`. Tensors are on the CPU or on this rank's GPU, of any torch dtype but the 8-bit floats, of
+any shape, contiguous or not (one that is not is copied). In place (the forms ending in `_`) a contiguous tensor is
+worked on in its own memory, leaf parameters included. The `_async` forms return a handle for `synchronize` and `poll`.
+The synchronous forms that are not in place are differentiable: see `distrun.torch.autograd` for what flows back.
+
+On the GPU an operation begins when the work is done that the submitting thread has queued on its current stream. To
+wait for it makes the current stream of the waiting thread wait, while the host goes on as soon as the operation is
+queued: results can be used like those of torch's own computations. Splits and numbers of rows are for the host, and
+stay there.
+
+Differences from Horovod: bfloat16, bool, complex and unsigned tensors travel too, as do 0-dimensional and
+non-contiguous ones; a handle is an object, not a number; failures are `distrun.CollectiveError`, wrong arguments
+`distrun.UsageError` (which is a ValueError).
+
+The room: `reductions` and `copies` are the public functions, `autograd` makes them differentiable, `operations` turns a
+`Call` and tensors into handles, and `tensors` and `cuda` know the tensors' memory. `optimizer` wraps an optimizer, and
+`gradients` reduces what its parameters get. `state` and `objects` give all ranks the same start.
+"""
 
 from typing import TYPE_CHECKING
 
@@ -20,12 +35,13 @@ from distrun.runtime.capabilities import *
 from distrun.runtime.collectives.synchronisation import *
 from distrun.runtime.shared_names import *
 from distrun.runtime.world import shutdown as shutdown
-from distrun.torch.collectives import *
 from distrun.torch.compression import Compression as Compression
+from distrun.torch.copies import *
 from distrun.torch.data import distributed_sampler as distributed_sampler
 from distrun.torch.objects import *
 from distrun.torch.optimizer import DistributedOptimizer as DistributedOptimizer
 from distrun.torch.ranks import init as init
+from distrun.torch.reductions import *
 from distrun.torch.state import (
     broadcast_optimizer_state as broadcast_optimizer_state,
     broadcast_parameters as broadcast_parameters,

@@ -4,7 +4,8 @@ Within a host tensors travel through its memory, or from GPU to GPU, where halvi
 `Compression.fp16` and `Compression.bf16` leave them as they are there. Between hosts float32 and float64 then travel in
 half precision; tensors on the CPU are added up within each host before that, and the hosts after it, in full. So
 results are at least as exact as Horovod's. A compressor of your own - a class with the static methods `compress(tensor)
--> (tensor, context)` and `decompress(tensor, context) -> tensor` - is called always."""
+-> (tensor, context)` and `decompress(tensor, context) -> tensor` - is called always.
+"""
 
 from __future__ import annotations
 

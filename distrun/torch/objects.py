@@ -1,7 +1,8 @@
 """Python objects from rank to rank, with tensors in them: those on a rank's own GPU arrive on the receiver's own GPU.
 
 A pickle says by its number on which GPU a tensor lay. To the receiver that is the GPU of another rank, on which it
-would make a context of its own, some hundred MB, and put the tensor there."""
+would make a context of its own, some hundred MB, and put the tensor there.
+"""
 
 from __future__ import annotations
 

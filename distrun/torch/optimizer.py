@@ -20,9 +20,9 @@ from distrun.runtime.operations.reduction import Average, ReduceOp
 from distrun.runtime.process_set import ProcessSet, global_process_set
 from distrun.runtime.settings import current
 from distrun.torch.compression import Compression, Compressor, wire_type
-from distrun.torch.parameters import numbered
-from distrun.torch.planning import Settings
-from distrun.torch.reducer import GradientReducer
+from distrun.torch.gradients.parameters import numbered
+from distrun.torch.gradients.planning import Settings
+from distrun.torch.gradients.reducer import GradientReducer
 from distrun.torch.tensors import dtype_name
 
 _numbers = itertools.count()  # optimizers are told apart by the order in which they were wrapped, the same on all ranks

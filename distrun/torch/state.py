@@ -14,7 +14,7 @@ from distrun.errors import UsageError
 from distrun.runtime import world
 from distrun.runtime.collectives import consistency, objects
 from distrun.torch import cuda
-from distrun.torch.collectives import broadcast_async_
+from distrun.torch.copies import broadcast_async_
 from distrun.torch.tensors import empty
 
 Parameters = Mapping[str, Any] | Iterable[Tensor] | Iterable[tuple[str, Tensor]]

@@ -1,7 +1,8 @@
 """Tensors as the flat arrays and buffers the runtime moves, and back: the two share their memory.
 
 A tensor on the CPU is a numpy array to the runtime, one on the GPU a `DeviceBuffer` whose owner is a tensor. numpy has
-no bfloat16, so those elements travel as uint16 under the name "bfloat16"; the runtime knows how to add them."""
+no bfloat16, so those elements travel as uint16 under the name "bfloat16"; the runtime knows how to add them.
+"""
 
 from __future__ import annotations
 

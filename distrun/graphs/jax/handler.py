@@ -1,7 +1,8 @@
 """The handler that XLA calls where a compiled program has a collective: it works on XLA's own memory, in place.
 
 What is to be done stands in the program as a text (so a program from a compilation cache means the same in every
-process); it is read once."""
+process); it is read once.
+"""
 
 from __future__ import annotations
 

@@ -4,7 +4,8 @@ There are two mechanisms for programs, `primitive` and `callback`. The first is 
 does not work, with a JAX to come, the second takes over. `DISTRUN_JAX_CALL` (auto, ffi, io_callback) chooses.
 
 Collectives run on the CPU. Where JAX computes on a GPU, programs take `callback`, for which JAX copies the arrays to
-host memory and the results back; so it does for those on the spot."""
+host memory and the results back; so it does for those on the spot.
+"""
 
 from __future__ import annotations
 

@@ -6,7 +6,8 @@ one dispatched before it, and hands it on from collective to collective, through
 dispatches programs with effects in Python, at some 10 us per argument and result, which a training step would pay for
 each parameter. So where a collective stands in the main function of a program, as in a jitted training step, it has no
 effect that JAX knows of; it takes its token from whatever made one last in that function. And programs dispatched by
-one thread run one after the other: the CPU client of XLA sees to that."""
+one thread run one after the other: the CPU client of XLA sees to that.
+"""
 
 from __future__ import annotations
 
@@ -62,7 +63,8 @@ def _are_in_main(arrays: Sequence[Any]) -> bool:
     """Whether what is done with traced arrays now will stand in the main function of a program.
 
     So it does if, going outwards from derivatives and batches, we come to the tracing of a function outside of which
-    nothing is traced."""
+    nothing is traced.
+    """
     traces = {array._trace for array in arrays if isinstance(array, jax.core.Tracer)}
     for trace in traces:
         while not isinstance(trace, partial_eval.DynamicJaxprTrace):

@@ -6,7 +6,8 @@ interface of TensorFlow, which works on TensorFlow's own memory; and tf.numpy_fu
 stay where the ranks have formed them, and should a future TensorFlow refuse the operation.
 
 Both run on the CPU. Tensors on a GPU go through host memory: TensorFlow copies them to the CPU for the node, and its
-results back where they are used."""
+results back where they are used.
+"""
 
 from distrun.graphs.tensorflow.calls import call, call_rows, placed
 from distrun.graphs.tensorflow.gradients import gather_slices, reduce_gradients

@@ -14,7 +14,8 @@ def bind() -> None:
     """Let TensorFlow see this rank's GPU only, as GPU:0; if that is shared, take no more of its memory than it needs.
 
     A choice of GPUs that the script has made already stays; so does one that it makes afterwards, as scripts for
-    Horovod do. If TensorFlow uses all GPUs already, there is nothing left to choose, and a warning says what to do."""
+    Horovod do. If TensorFlow uses all GPUs already, there is nothing left to choose, and a warning says what to do.
+    """
     device = world.device()
     if not isinstance(device, Cuda):
         return

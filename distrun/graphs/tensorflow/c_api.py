@@ -2,7 +2,8 @@
 
 What its headers `tensorflow/c/{ops,kernels,tf_tensor,tf_status}.h` declare, as far as it is used. All of it is as old
 as TensorFlow 2.5. The functions return at once, so they keep the interpreter's lock: letting go of it around each of
-them could cost a hand-over to another thread every time."""
+them could cost a hand-over to another thread every time.
+"""
 
 from __future__ import annotations
 

@@ -5,7 +5,8 @@ formed them, in memory they share, and whose end TensorFlow tells it about; a ke
 
 The kernel is registered when this module is imported, so that stored graphs with it can be loaded. That it runs is
 tried before the first use, not at once: it would settle TensorFlow's devices and threads, which are the script's to
-choose."""
+choose.
+"""
 
 from __future__ import annotations
 

@@ -17,7 +17,8 @@ A function of `reductions`, `copies` or `synchronisation` makes a `Call` of its 
 flat storage (`tensors` for numpy, `on_gpu` for cupy). `Call.request` checks both and gives the `Request`; with it comes
 a `Handle`, which is handed down to the engine. The framework faces and `distrun.graphs` begin at `Call`. `objects`
 sends pickles as arrays, `consistency` compares lists among the ranks, and `gradient_settings` checks how a face is told
-to reduce gradients."""
+to reduce gradients.
+"""
 
 from distrun.runtime.collectives.copies import *
 from distrun.runtime.collectives.reductions import *

@@ -3,7 +3,8 @@
 A `Call` holds what the caller said, all but the tensors. `Call.request` adds what the tensors are (dtype, shapes,
 device) and gives the `Request` that the ranks must agree on. What the tensors' memory is, and what results are made of,
 is for the modules of each library: `tensors` (numpy), `on_gpu` (cupy), `distrun.torch.operations`,
-`distrun.graphs.prepared`."""
+`distrun.graphs.prepared`.
+"""
 
 from __future__ import annotations
 

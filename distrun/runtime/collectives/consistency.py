@@ -1,7 +1,8 @@
 """The comparison of lists among the ranks: of parameters, of gradients, of tensors to broadcast.
 
 Operations with different names on different ranks would wait for one another; comparing the lists first makes an error
-of it."""
+of it.
+"""
 
 from __future__ import annotations
 

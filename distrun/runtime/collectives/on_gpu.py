@@ -1,7 +1,8 @@
 """The collectives on arrays of this rank's GPU: `GpuArray`s as buffers for the engine, and results as cupy arrays.
 
 Handles made here are started by `reductions` and `copies`. Results are cupy arrays that cupy's current stream may use
-when the handle has been waited for; what was worked on in place is given back as it came, ready for its owner."""
+when the handle has been waited for; what was worked on in place is given back as it came, ready for its owner.
+"""
 
 from __future__ import annotations
 

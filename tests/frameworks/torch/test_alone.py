@@ -14,8 +14,8 @@ import distrun.torch as hvd
 from distrun.errors import NotInitializedError, UsageError
 from distrun.runtime import world
 from distrun.runtime.collectives.consistency import _first_difference
-from distrun.torch.collectives import reduce_op
 from distrun.torch.compression import Compression, wire_type
+from distrun.torch.reductions import reduce_op
 from distrun.torch.tensors import flat, is_flat, tensor_of
 
 

@@ -12,8 +12,9 @@ import torch
 from distrun.errors import UsageError
 from distrun.runtime.devices.cpu import Cpu
 from distrun.runtime.devices.cuda import Cuda
-from distrun.torch import cuda, device_bucket, ranks
-from distrun.torch.arrivals import Arrivals
+from distrun.torch import cuda, ranks
+from distrun.torch.gradients import device_bucket
+from distrun.torch.gradients.arrivals import Arrivals
 
 PROGRAMS = Path(__file__).parent / "programs"
 HERE = ("collectives", "gradients", "state", "training", "passes", "parameters")

@@ -12,10 +12,10 @@ import torch
 
 from distrun.errors import UsageError
 from distrun.runtime.collectives.call import Call
-from distrun.torch import backward, reducer
-from distrun.torch.bucket import Bucket
-from distrun.torch.planning import Settings
-from distrun.torch.reducer import GradientReducer
+from distrun.torch.gradients import backward, reducer
+from distrun.torch.gradients.bucket import Bucket
+from distrun.torch.gradients.planning import Settings
+from distrun.torch.gradients.reducer import GradientReducer
 
 
 def elsewhere(function: Callable[[], object]) -> object:

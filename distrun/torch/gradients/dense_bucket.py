@@ -10,7 +10,7 @@ from torch import Tensor
 from distrun.runtime import world
 from distrun.runtime.collectives.call import Call
 from distrun.runtime.operations.handle import Handle
-from distrun.torch.bucket import BufferBucket, GradientBuffer, Start, failed_elsewhere
+from distrun.torch.gradients.bucket import BufferBucket, GradientBuffer, Start, failed_elsewhere
 from distrun.torch.operations import request_of
 from distrun.torch.tensors import empty_array, tensor_of
 
@@ -25,7 +25,8 @@ class DenseBucket(BufferBucket):
     still in cache when it is read, and serves again for the next gradient instead of being fetched anew from the
     system. Small ones are copied together, with one call, when the bucket is sent. After the reduction the gradients
     are views of the buffer. One that still is when the next is added to it (`zero_grad` with `set_to_none=False`, or
-    accumulation) lies in its place already and is not copied at all."""
+    accumulation) lies in its place already and is not copied at all.
+    """
 
     def __init__(
         self,

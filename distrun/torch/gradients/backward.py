@@ -17,7 +17,8 @@ Where that call is depends on the thread. What is relied on (torch's engine.cpp,
 - What is to happen at the end of a task happens in the thread that runs the task's last node, when all its nodes have
   run, and on the streams that were current where `backward()` was called; these then wait for the gradients.
 - If a node fails, `backward()` raises in the caller's thread at once. The GPU's thread may still be in a hook of that
-  pass."""
+  pass.
+"""
 
 from __future__ import annotations
 

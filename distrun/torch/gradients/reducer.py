@@ -31,11 +31,13 @@ from torch import Tensor
 
 from distrun.errors import CollectiveError, UsageError
 from distrun.runtime.operations.reduction import Average
-from distrun.torch import backward, collectives, cuda
-from distrun.torch.bucket import Bucket
+from distrun.torch import cuda
+from distrun.torch.gradients import backward
+from distrun.torch.gradients.bucket import Bucket
+from distrun.torch.gradients.parameters import TrackedParameters
+from distrun.torch.gradients.planning import Settings, agree_on_buckets
 from distrun.torch.operations import run, submit
-from distrun.torch.parameters import TrackedParameters
-from distrun.torch.planning import Settings, agree_on_buckets
+from distrun.torch.reductions import allreduce_
 
 
 class GradientReducer:
@@ -173,7 +175,8 @@ class GradientReducer:
         """End a backward pass that failed half-way: what it has computed is dropped.
 
         Other ranks may have been through theirs. So that every pass that reduces is one reduction of every bucket on
-        every rank, we take part in what is left of it, with gradients marked as not valid."""
+        every rank, we take part in what is left of it, with gradients marked as not valid.
+        """
         if not self._is_open:
             return
         with self._lock:
@@ -306,7 +309,5 @@ class GradientReducer:
             else torch.tensor(loss, dtype=torch.float64, device=cuda.CPU)
         )
         settings = self._settings
-        reduced = collectives.allreduce_(
-            value, None, f"{self._name}.loss", settings.op, process_set=settings.process_set
-        )
+        reduced = allreduce_(value, None, f"{self._name}.loss", settings.op, process_set=settings.process_set)
         return reduced if isinstance(loss, Tensor) else reduced.item()

@@ -118,7 +118,8 @@ class BufferBucket(Bucket):
     """A bucket of dense gradients of one dtype in one buffer, which is reduced in place.
 
     Invariant: what is being reduced is never what `parameter.grad` points at. It is None from the moment the bucket
-    takes the gradient to `receive`."""
+    takes the gradient to `receive`.
+    """
 
     _buffer: GradientBuffer
 

@@ -1,7 +1,8 @@
 """The bucket for dense gradients on the GPU: packed by one kernel, reduced in place, and never waited for by the host.
 
 The slots of the gradients begin at multiples of 16 bytes, so that all is moved in wide steps. Behind them lies one flag
-per parameter, as in `DenseBucket`."""
+per parameter, as in `DenseBucket`.
+"""
 
 from __future__ import annotations
 
@@ -17,8 +18,8 @@ from distrun.runtime.gpu.buffers import GRADIENT_BUCKETS, DeviceBuffer, note_hel
 from distrun.runtime.operations.request import describe_field
 from distrun.tensor_fusion.device_packing import Piece
 from distrun.torch import cuda
-from distrun.torch.arrivals import Arrivals
-from distrun.torch.bucket import BufferBucket, GradientBuffer, Start, failed_elsewhere
+from distrun.torch.gradients.arrivals import Arrivals
+from distrun.torch.gradients.bucket import BufferBucket, GradientBuffer, Start, failed_elsewhere
 from distrun.torch.operations import prepare, request_of
 from distrun.torch.tensors import STORAGE, empty
 

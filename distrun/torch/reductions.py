@@ -1,29 +1,13 @@
-"""The collectives on torch tensors, with Horovod's names, arguments and order of arguments.
-
-What the texts of `distrun.runtime.collectives` say of numpy arrays holds here: names, order, errors. Tensors are on the
-CPU or on this rank's GPU, of any torch dtype but the 8-bit floats, of any shape, contiguous or not (one that is not is
-copied). In place (the forms ending in `_`) a contiguous tensor is worked on in its own memory, leaf parameters
-included. The `_async` forms return a handle for `synchronize` and `poll`. The synchronous forms that are not in place
-are differentiable: see `distrun.torch.autograd` for what flows back.
-
-On the GPU an operation begins when the work is done that the submitting thread has queued on its current stream.
-Waiting for it lets the current stream of the waiting thread wait, and the host goes on as soon as the operation is
-queued: results can be used like those of torch's own computations. What splits or rows say is for the host, and stays
-there.
-
-Differences from Horovod: bfloat16, bool, complex and unsigned tensors travel too; 0-dimensional and non-contiguous ones
-as well; a handle is an object, not a number; failures are `distrun.CollectiveError`, wrong arguments
-`distrun.UsageError` (which is a ValueError)."""
+"""Allreduce and reducescatter of torch tensors, with Horovod's names, arguments and order of arguments."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import torch
 from torch import Tensor
 
-from distrun.runtime.collectives.call import Call, broadcast_call, moving_call, received_rows, reduction_call
+from distrun.runtime.collectives.call import Call, reduction_call
 from distrun.runtime.operations.handle import AnyHandle, Handle
 from distrun.runtime.operations.reduction import Average, ReduceOp, reduce_op
 from distrun.runtime.process_set import ProcessSet, global_process_set
@@ -32,20 +16,10 @@ from distrun.torch.compression import Compression, Compressor, wire_type
 from distrun.torch.operations import grouped, run, single, submit
 
 __all__ = [
-    "allgather",
-    "allgather_async",
     "allreduce",
     "allreduce_",
     "allreduce_async",
     "allreduce_async_",
-    "alltoall",
-    "alltoall_async",
-    "broadcast",
-    "broadcast_",
-    "broadcast_async",
-    "broadcast_async_",
-    "grouped_allgather",
-    "grouped_allgather_async",
     "grouped_allreduce",
     "grouped_allreduce_",
     "grouped_allreduce_async",
@@ -252,167 +226,6 @@ def grouped_allreduce_async_(
     """
     call = reduction_call("allreduce", name, reduce_op(average, op), prescale_factor, postscale_factor, process_set)
     return grouped(tensors, call, operations.allreduce_in_place, submit)
-
-
-# Allgather ------------------------------------------------------------------------------------------------------------
-
-
-def allgather(tensor: Tensor, name: str | None = None, process_set: ProcessSet = _World) -> Tensor:
-    """Concatenate the ranks' tensors along dimension 0, in rank order. Differentiable.
-
-    Args:
-        tensor: of one dtype on all ranks, and of one shape but for the extent of dimension 0.
-        name: how the ranks match the operation. Unnamed calls are matched by their order.
-        process_set: the ranks that take part.
-
-    Returns:
-        A new tensor, the same on all ranks.
-
-    Raises:
-        UsageError: a 0-dimensional tensor.
-        CollectiveError: the ranks disagree, a rank does not come, or one is gone; see `distrun.allreduce`.
-    """
-    return grouped_allgather([tensor], name, process_set)[0]
-
-
-def allgather_async(tensor: Tensor, name: str | None = None, process_set: ProcessSet = _World) -> Handle:
-    """Start `allgather` without waiting for it; takes its arguments.
-
-    Returns:
-        A handle whose result is the gathered tensor.
-    """
-    return submit(single(operations.move_rows([tensor], moving_call("allgather", name, process_set))))
-
-
-def grouped_allgather(
-    tensors: Sequence[Tensor], name: str | None = None, process_set: ProcessSet = _World
-) -> list[Tensor]:
-    """Gather several tensors as one operation per dtype and device, each for itself as `allgather` does.
-
-    Args:
-        tensors: at least one.
-        name: how the ranks match the operation. Unnamed calls are matched by their order.
-        process_set: the ranks that take part.
-
-    Returns:
-        The gathered tensors, in the order of `tensors`.
-
-    Raises:
-        UsageError: an argument is impossible.
-        CollectiveError: the ranks disagree, a rank does not come, or one is gone; see `distrun.allreduce`.
-    """
-    return list(autograd.apply(autograd.Allgather, moving_call("allgather", name, process_set), *tensors))
-
-
-def grouped_allgather_async(
-    tensors: Sequence[Tensor], name: str | None = None, process_set: ProcessSet = _World
-) -> AnyHandle:
-    """Start `grouped_allgather` without waiting for it; takes its arguments.
-
-    Returns:
-        A handle whose result is the list of gathered tensors.
-    """
-    return grouped(tensors, moving_call("allgather", name, process_set), operations.move_rows, submit)
-
-
-# Broadcast ------------------------------------------------------------------------------------------------------------
-
-
-def broadcast(tensor: Tensor, root_rank: int, name: str | None = None, process_set: ProcessSet = _World) -> Tensor:
-    """Copy the root's tensor to all ranks. Differentiable.
-
-    Args:
-        tensor: on the root what is copied; elsewhere one of the same shape and dtype.
-        root_rank: the rank, in the world, whose tensor it is.
-        name: how the ranks match the operation. Unnamed calls are matched by their order.
-        process_set: the ranks that take part.
-
-    Returns:
-        A new tensor, on the root as well.
-
-    Raises:
-        UsageError: `root_rank` is no rank of the process set.
-        CollectiveError: the ranks disagree, a rank does not come, or one is gone; see `distrun.allreduce`.
-    """
-    return autograd.apply(  # type: ignore[no-any-return]
-        autograd.Broadcast, broadcast_call(name, root_rank, process_set), tensor
-    )
-
-
-def broadcast_async(
-    tensor: Tensor, root_rank: int, name: str | None = None, process_set: ProcessSet = _World
-) -> Handle:
-    """Start `broadcast` without waiting for it; takes its arguments.
-
-    Returns:
-        A handle whose result is the copy.
-    """
-    return submit(single(operations.broadcast(tensor, broadcast_call(name, root_rank, process_set))))
-
-
-def broadcast_(tensor: Tensor, root_rank: int, name: str | None = None, process_set: ProcessSet = _World) -> Tensor:
-    """Overwrite a tensor with the root's; takes the arguments of `broadcast`, and raises what it raises.
-
-    Returns:
-        `tensor`.
-    """
-    handle = operations.broadcast(tensor, broadcast_call(name, root_rank, process_set), in_place=True)
-    return run(single(handle)).wait()  # type: ignore[no-any-return]
-
-
-def broadcast_async_(
-    tensor: Tensor, root_rank: int, name: str | None = None, process_set: ProcessSet = _World
-) -> Handle:
-    """Start `broadcast_` without waiting for it; takes its arguments.
-
-    Returns:
-        A handle whose result is `tensor`, which must be neither read nor changed until then.
-    """
-    return submit(single(operations.broadcast(tensor, broadcast_call(name, root_rank, process_set), in_place=True)))
-
-
-# Alltoall -------------------------------------------------------------------------------------------------------------
-
-
-def alltoall(
-    tensor: Tensor, splits: Any = None, name: str | None = None, process_set: ProcessSet = _World
-) -> Tensor | tuple[Tensor, Tensor]:
-    """Send rows of a tensor to each rank, and receive those that the others send here. Differentiable.
-
-    Args:
-        tensor: its rows are sent in order, the first ones to rank 0.
-        splits: the rows to send to each rank, a list or an integer tensor. None: as many to each rank.
-        name: how the ranks match the operation. Unnamed calls are matched by their order.
-        process_set: the ranks that take part.
-
-    Returns:
-        The received rows, in the order of the ranks that sent them; with `splits`, a pair of them and of the int32
-        tensor of the rows received from each rank.
-
-    Raises:
-        UsageError: the splits do not fit the rows or the ranks, or a 0-dimensional tensor.
-        CollectiveError: the ranks disagree, a rank does not come, or one is gone; see `distrun.allreduce`.
-    """
-    received, rows = autograd.apply(autograd.Alltoall, moving_call("alltoall", name, process_set), splits, tensor)
-    return received if splits is None else (received, rows)
-
-
-def alltoall_async(
-    tensor: Tensor, splits: Any = None, name: str | None = None, process_set: ProcessSet = _World
-) -> Handle:
-    """Start `alltoall` without waiting for it; takes its arguments.
-
-    Returns:
-        A handle whose result is what `alltoall` returns.
-    """
-    handle = single(operations.alltoall(tensor, splits, moving_call("alltoall", name, process_set)))
-    if splits is not None:
-        only = handle.collect
-        handle.collect = lambda handle: (
-            only(handle),
-            torch.tensor(received_rows(handle), dtype=torch.int32, device="cpu"),
-        )
-    return submit(handle)
 
 
 # Reducescatter --------------------------------------------------------------------------------------------------------

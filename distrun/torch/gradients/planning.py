@@ -23,12 +23,12 @@ from distrun.tensor_fusion.buckets import (
     plan_grouped_buckets,
 )
 from distrun.torch import cuda
-from distrun.torch.bucket import Bucket
 from distrun.torch.compression import Compressor
-from distrun.torch.dense_bucket import DenseBucket
-from distrun.torch.device_bucket import DeviceBucket
-from distrun.torch.odd_buckets import CompressedBucket, SparseBucket
-from distrun.torch.parameters import TrackedParameters
+from distrun.torch.gradients.bucket import Bucket
+from distrun.torch.gradients.dense_bucket import DenseBucket
+from distrun.torch.gradients.device_bucket import DeviceBucket
+from distrun.torch.gradients.odd_buckets import CompressedBucket, SparseBucket
+from distrun.torch.gradients.parameters import TrackedParameters
 
 _NONE, _DENSE, _SPARSE = 0, 1, 2  # what a gradient is; a sparse one's number of sparse dimensions is added to the last
 

@@ -15,9 +15,9 @@ from distrun.runtime.collectives.call import Call
 from distrun.runtime.operations.handle import AnyHandle, Handle
 from distrun.runtime.operations.reduction import Average, Sum
 from distrun.torch import cuda, operations
-from distrun.torch.arrivals import Arrivals
-from distrun.torch.bucket import Bucket, Start, flags_of
 from distrun.torch.compression import Compressor
+from distrun.torch.gradients.arrivals import Arrivals
+from distrun.torch.gradients.bucket import Bucket, Start, flags_of
 
 
 class SparseBucket(Bucket):
@@ -75,7 +75,8 @@ class CompressedBucket(Bucket):
     """Gradients that travel as a user's compressor makes them, each for itself but in one operation per dtype.
 
     The flags (see `DenseBucket`) are in host memory wherever the gradients are, so that the host need not wait for the
-    GPU."""
+    GPU.
+    """
 
     def __init__(self, call: Call, places: Sequence[int], parameters: Sequence[Tensor], compressor: Compressor) -> None:
         super().__init__(call, places, parameters)

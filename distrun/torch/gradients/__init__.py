@@ -1,0 +1,8 @@
+"""From hooks to reduced gradients: what a wrapped optimizer does during `backward()`.
+
+`parameters` puts a hook on each parameter. The `reducer` hears of every gradient, finds out with `backward` which pass
+it belongs to, and sends a bucket when all of its gradients are there. The first time it lets `planning` compare the
+parameters with those of the other ranks and plan the buckets: `dense_bucket` on the CPU, `device_bucket` on the GPU
+(where `arrivals` keeps account of streams), `odd_buckets` for sparse gradients and for compressors of the user's own.
+All are a `bucket`.
+"""
