@@ -28,9 +28,8 @@ __version__ = "0.1.0"
 
 
 def __getattr__(name: str) -> object:
-    if (
-        name.startswith("__") and name != "__all__"
-    ):  # the import system asks for some of these, and must not wait for numpy
+    # The import system asks for names such as __path__, and must not wait for numpy.
+    if name.startswith("__") and name != "__all__":
         raise AttributeError(f"module 'distrun' has no attribute {name!r}")
     from importlib import import_module
 

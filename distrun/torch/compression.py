@@ -41,11 +41,11 @@ class NoneCompressor:
         return tensor
 
 
-def _narrow(tensor: Tensor, dtype: torch.dtype) -> tuple[Tensor, Any]:
+def _encode(tensor: Tensor, dtype: torch.dtype) -> tuple[Tensor, Any]:
     return (tensor.to(dtype), tensor.dtype) if tensor.is_floating_point() else (tensor, None)
 
 
-def _widen(tensor: Tensor, ctx: Any) -> Tensor:
+def _decode(tensor: Tensor, ctx: Any) -> Tensor:
     return tensor if ctx is None else tensor.to(ctx)
 
 
@@ -55,12 +55,12 @@ class FP16Compressor:
     @staticmethod
     def compress(tensor: Tensor) -> tuple[Tensor, Any]:
         """The tensor in float16."""
-        return _narrow(tensor, torch.float16)
+        return _encode(tensor, torch.float16)
 
     @staticmethod
     def decompress(tensor: Tensor, ctx: Any) -> Tensor:
         """The tensor in its own dtype."""
-        return _widen(tensor, ctx)
+        return _decode(tensor, ctx)
 
 
 class BF16Compressor:
@@ -69,12 +69,12 @@ class BF16Compressor:
     @staticmethod
     def compress(tensor: Tensor) -> tuple[Tensor, Any]:
         """The tensor in bfloat16."""
-        return _narrow(tensor, torch.bfloat16)
+        return _encode(tensor, torch.bfloat16)
 
     @staticmethod
     def decompress(tensor: Tensor, ctx: Any) -> Tensor:
         """The tensor in its own dtype."""
-        return _widen(tensor, ctx)
+        return _decode(tensor, ctx)
 
 
 class Compression:

@@ -116,9 +116,8 @@ def _tried_primitive() -> Perform:
     """The primitive, if it works with this JAX. Tried in a thread, where no transformation is under way."""
     from distrun.graphs.jax import primitive  # may not even be importable with another JAX
 
-    device = jax.local_devices(backend="cpu")[
-        0
-    ]  # before installing: what JAX refuses then does not keep it from starting
+    # Before installing: what JAX refuses then does not keep it from starting.
+    device = jax.local_devices(backend="cpu")[0]
     primitive.install(lambda arrays, collective: on_the_spot(perform_evenly, arrays, collective))
     with ThreadPoolExecutor(1) as thread:
         outcome = thread.submit(_try, primitive.call, device).result()

@@ -77,7 +77,7 @@ def _are_in_main(arrays: Sequence[Any]) -> bool:
 
 
 def install(eager: Callable[[Sequence[Any], Call], Sequence[Any]]) -> None:
-    """Make the primitive known to JAX. `eager` carries out a collective that has come out of all transformations."""
+    """Make the primitive known to JAX. `eager` executes a collective that has come out of all transformations."""
     handler.register()
     for allowed in (
         effects.lowerable_effects,

@@ -16,7 +16,7 @@ from typing import Any
 CREATE = CFUNCTYPE(c_void_p, c_void_p)
 """Makes a kernel from its construction context; returns what stands for it."""
 COMPUTE = CFUNCTYPE(None, c_void_p, c_void_p)
-"""Carries out a kernel: what stands for it, and the context with inputs and outputs."""
+"""Runs a kernel: what stands for it, and the context with inputs and outputs."""
 DELETE = CFUNCTYPE(None, c_void_p)
 INFER_SHAPES = CFUNCTYPE(None, c_void_p, c_void_p)
 """Gets a shape inference context and a status."""

@@ -108,7 +108,8 @@ def _other_than_kernel(error: Exception) -> Mechanism:
     told = f"{type(error).__name__}: {error}"
     if _choice() == "kernel":
         raise UsageError(
-            f"{TENSORFLOW_OP}=kernel does not work with TensorFlow {tf.__version__} ({told}): use auto or numpy_function"
+            f"{TENSORFLOW_OP}=kernel does not work with TensorFlow {tf.__version__} ({told}): "
+            "use auto or numpy_function"
         ) from error
     logging.getLogger("distrun").warning(
         "TensorFlow %s does not take distrun's operation (%s), so collectives in graphs go through "

@@ -15,23 +15,23 @@ from distrun.runtime.collectives.call import Call
 def reduce(tensors: Sequence[tf.Tensor], collective: Call) -> list[tf.Tensor]:
     """A node for an allreduce or a broadcast."""
 
-    def carry_out(*given: Any) -> list[Any]:
+    def execute(*given: Any) -> list[Any]:
         return arrays.reduce([np.asarray(each) for each in given], collective)
 
-    results = tf.numpy_function(carry_out, tensors, [tensor.dtype for tensor in tensors], name=collective.kind)
+    results = tf.numpy_function(execute, tensors, [tensor.dtype for tensor in tensors], name=collective.kind)
     return [tf.ensure_shape(result, tensor.shape) for result, tensor in zip(results, tensors, strict=True)]
 
 
 def move_rows(tensors: Sequence[tf.Tensor], splits: tf.Tensor, collective: Call) -> tuple[list[tf.Tensor], tf.Tensor]:
     """A node for an allgather, an alltoall or a reducescatter."""
 
-    def carry_out(splits: Any, *given: Any) -> list[Any]:
+    def execute(splits: Any, *given: Any) -> list[Any]:
         results, received = arrays.move_rows(
             [np.asarray(each) for each in given], splits if splits.size else None, collective
         )
         return [*results, received]
 
     types = [*[tensor.dtype for tensor in tensors], tf.int32]
-    *results, received = tf.numpy_function(carry_out, [splits, *tensors], types, name=collective.kind)
+    *results, received = tf.numpy_function(execute, [splits, *tensors], types, name=collective.kind)
     received.set_shape([len(tensors), None])
     return results, received

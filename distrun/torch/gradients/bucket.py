@@ -100,9 +100,8 @@ class GradientBuffer:
         self.whole = whole
         self.start, self.stop = whole.data_ptr(), whole.data_ptr() + whole.nbytes
         starts = accumulate(slots, initial=0)
-        self.addresses = [
-            self.start + start * whole.element_size() for start in starts
-        ]  # of the slots, and of the flags
+        # Of the slots, and of the flags.
+        self.addresses = [self.start + start * whole.element_size() for start in starts]
 
 
 def _laid_out(part: Tensor, parameter: Tensor) -> Tensor:
