@@ -22,7 +22,7 @@ from distrun.errors import UsageError
 from distrun.graphs import arrays
 from distrun.graphs.compression import Compression, Compressor, wire_type
 from distrun.graphs.jax import mechanism, reduce_gradients
-from distrun.jax.site import call_site
+from distrun.jax.call_site import call_site
 from distrun.jax.trees import map_arrays
 from distrun.runtime.collectives.call import Call, broadcast_call
 from distrun.runtime.operations.reduction import Average, ReduceOp

@@ -11,7 +11,7 @@ import jax
 from distrun.graphs import signatures
 from distrun.graphs.compression import Compression, Compressor, wire_type
 from distrun.graphs.jax import reduce_gradients
-from distrun.jax.site import call_site
+from distrun.jax.call_site import call_site
 from distrun.jax.trees import entries
 from distrun.runtime.collectives.gradient_settings import GradientSettings
 from distrun.runtime.operations.reduction import Average, ReduceOp

@@ -18,7 +18,7 @@ from tensorflow.python.util import tf_stack
 
 from distrun.errors import UsageError
 from distrun.runtime.collectives.call import Call
-from distrun.runtime.operations.callsite import call_site
+from distrun.runtime.operations.call_site import call_site
 
 _PACKAGE = f"{Path(__file__).parents[2]}/"
 _FRAMEWORKS = (f"{Path(tf.__file__).parent}/", f"{Path(tf.__file__).parents[1]}/keras/")

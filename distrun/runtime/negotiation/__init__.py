@@ -1,10 +1,11 @@
 """The negotiation: one order of operations for all ranks, decided by rank 0, the coordinator.
 
-`pending` holds a rank's operations from submission to completion, and the cache ids of requests. `negotiator` moves
-them on: submissions go up, decisions come down, as `messages` through the control plane (`transport`); `piggyback`
-lets small arrays travel along between hosts. Two modules are pure policy, without clock or messages of their own:
-`controller` says what is ready, in which order, and what the ranks disagree about; `stalls` says which rank is
-missing, whom to ask, when to give up. `decisions` is what the coordinator says.
+`pending` holds a rank's operations from submission to completion; `response_cache` the requests that are known by
+their cache ids, so that they need not be sent again. `negotiator` moves the operations on: submissions go up,
+decisions come down, as `messages` through the control plane (`transport`); `piggyback` lets small arrays travel along
+between hosts. Two modules are pure policy, without clock or messages of their own: `controller` says what is ready,
+in which order, and what the ranks disagree about; `stalls` says which rank is missing, whom to ask, when to give up.
+`decisions` is what the coordinator says.
 
 The engine calls the negotiator, one thread at a time; the negotiator calls everything else here, and never the engine.
 """

@@ -21,7 +21,7 @@ from distrun.runtime.negotiation.decisions import LONGEST_LIST, Decision, Execut
 from distrun.runtime.negotiation.pending import PendingOperations
 from distrun.runtime.negotiation.piggyback import Piggyback, cache_id_of
 from distrun.runtime.negotiation.stalls import CoordinatorStallMonitor, FollowerStallMonitor
-from distrun.runtime.operations.callsite import main_stack
+from distrun.runtime.operations.call_site import main_stack
 from distrun.runtime.operations.handle import Handle
 from distrun.runtime.operations.request import Request
 from distrun.runtime.operations.timeouts import Timeouts

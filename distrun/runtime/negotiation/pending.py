@@ -1,4 +1,4 @@
-"""The pending operations of a rank, from submission to completion, and its side of the response cache."""
+"""The pending operations of a rank, from submission to completion."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ from collections.abc import Iterator
 from distrun.errors import UsageError
 from distrun.runtime.negotiation.decisions import Key
 from distrun.runtime.negotiation.messages import LARGEST_REQUEST, unpack_ids
-from distrun.runtime.operations.callsite import call_site
+from distrun.runtime.negotiation.response_cache import ResponseCache
+from distrun.runtime.operations.call_site import call_site
 from distrun.runtime.operations.handle import Handle
 from distrun.runtime.operations.request import Request, fusion_key, title
 from distrun.tensor_fusion.batching import FUSED_BELOW, fuse
@@ -40,10 +41,7 @@ class PendingOperations:
         self._pending: dict[Key, Handle] = {}
         self._unnamed: dict[int, deque[Key]] = {}  # process set -> unnamed operations that are pending, oldest first
         self._places: dict[int, int] = {}  # process set -> unnamed operations so far
-        self._requests: dict[int, Request] = {}  # by cache id
-        self._cache_ids: dict[Request, int] = {}
-        self._named: dict[Key, tuple[Request, int]] = {}  # what a name last stood for
-        self._keys: dict[int, Key] = {}  # of named requests, by cache id
+        self._cache = ResponseCache()
         self._threshold = fusion_threshold
         self._plans: dict[bytes, list[list[int]]] = {}
 
@@ -57,18 +55,13 @@ class PendingOperations:
         """
         request = handle.request
         if request.name is None:  # its place in the order is its place in the outbox
-            handle.cache_id = self._cache_ids.get(request, -1)
+            handle.cache_id = self._cache.id_of(request)
             if handle.cache_id < 0:
                 _write_full_request(handle)
             self.outbox.append(handle)
             return
         handle.key = key = (request.process_set, request.name)
-        known = self._named.get(key)
-        if known is None or known[0] != request:  # two requests may take turns under one name
-            known = request, self._cache_ids.get(request, -1)
-            if known[1] >= 0:
-                self._named[key] = known
-        handle.cache_id = known[1]
+        handle.cache_id = self._cache.id_under(key, request)
         if handle.cache_id < 0:
             _write_full_request(handle)
         if self._pending.setdefault(key, handle) is not handle:
@@ -119,9 +112,9 @@ class PendingOperations:
         """Have the operations executed whose cache ids are in an "execute" message, in its order."""
         plan, handles = self._plan(message), []
         for cache_id in unpack_ids(message):
-            key = self._keys.get(cache_id)
+            key = self._cache.key(cache_id)
             if key is None:
-                key = self._unnamed[self._requests[cache_id].process_set].popleft()
+                key = self._unnamed[self._cache.request(cache_id).process_set].popleft()
             handles.append(self._pending.pop(key))
         self.decided.extend([handles[place] for place in places] for places in plan)
 
@@ -129,11 +122,7 @@ class PendingOperations:
         """Have the operation executed that asked for `request`, which has `cache_id` (unless -1) from now on."""
         key: Key | None = None if request.name is None else (request.process_set, request.name)
         if cache_id >= 0:
-            self._requests[cache_id] = request
-            self._cache_ids[request] = cache_id
-            if key is not None:
-                self._keys[cache_id] = key
-                self._named[key] = request, cache_id
+            self._cache.add(request, cache_id, key)
         self.decided.append([self._pending.pop(key or self._unnamed[request.process_set].popleft())])
 
     def batches(self) -> Iterator[list[Handle]]:
@@ -144,7 +133,9 @@ class PendingOperations:
 
     def named(self, cache_id: int) -> Handle:
         """The pending operation that asked for a named request."""
-        return self._pending[self._keys[cache_id]]
+        key = self._cache.key(cache_id)
+        assert key is not None, cache_id
+        return self._pending[key]
 
     def pending_under(self, key: Key) -> Handle | None:
         """The pending operation under a key, if there is one."""
@@ -176,7 +167,7 @@ class PendingOperations:
 
     def cache_ids_of(self, key: Key) -> list[int]:
         """The cache ids of all requests that a name has stood for."""
-        return [cache_id for cache_id, name in self._keys.items() if name == key]
+        return self._cache.ids_under(key)
 
     def _plan(self, message: bytes) -> list[list[int]]:
         """Which operations of an "execute" message travel together, by their places in it.
@@ -185,7 +176,7 @@ class PendingOperations:
         """
         plan = self._plans.get(message)
         if plan is None:
-            requests = [self._requests[cache_id] for cache_id in unpack_ids(message)]
+            requests = [self._cache.request(cache_id) for cache_id in unpack_ids(message)]
             plan = fuse(
                 range(len(requests)),
                 key=lambda place: fusion_key(requests[place]) if requests[place].nbytes < FUSED_BELOW else None,

@@ -9,7 +9,7 @@ import threading
 from pathlib import Path
 
 import distrun
-from distrun.runtime.operations.callsite import call_site, main_stack
+from distrun.runtime.operations.call_site import call_site, main_stack
 
 PACKAGE = Path(distrun.__file__).parent
 
