@@ -7,7 +7,7 @@ from pathlib import Path
 
 import jax
 
-from distrun.runtime.operations import call_site
+from distrun.runtime.operations.call_site import call_site as call_site_outside
 
 _JAX = Path(jax.__file__).parent
 _FRAMEWORKS = tuple(f"{_JAX.with_name(name)}{os.sep}" for name in (_JAX.name, "optax"))
@@ -15,4 +15,4 @@ _FRAMEWORKS = tuple(f"{_JAX.with_name(name)}{os.sep}" for name in (_JAX.name, "o
 
 def call_site() -> str:
     """The innermost line that is neither ours nor of one of them: `train.py:12 in step`."""
-    return call_site.call_site(*_FRAMEWORKS)
+    return call_site_outside(*_FRAMEWORKS)

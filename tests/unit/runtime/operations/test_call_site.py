@@ -30,7 +30,7 @@ def test_it_is_the_innermost_line_that_is_not_ours():
 
 def test_directly_from_here_it_is_this_line():
     site, line = call_site(), sys._getframe().f_lineno
-    assert site == f"test_callsite.py:{line} in test_directly_from_here_it_is_this_line"
+    assert site == f"test_call_site.py:{line} in test_directly_from_here_it_is_this_line"
 
 
 def test_a_package_whose_name_begins_with_ours_is_not_ours():
