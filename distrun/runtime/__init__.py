@@ -1,1 +1,1 @@
-"""What runs inside a rank: bootstrap, topology, engine, negotiation, backends, devices."""
+"""The runtime inside a rank: bootstrap, topology, engine, negotiation, backends, devices."""
