@@ -121,7 +121,7 @@ def _check_settings(request: LaunchRequest) -> None:
 
 
 def _warnings(plan: LaunchPlan) -> tuple[str, ...]:
-    """Return a warning for each variable that looks like a setting of distrun and is none. Under mpirun, rank 0 warns."""
+    """Return a warning for each variable that looks like a setting of distrun but is none; mpirun's rank 0 warns."""
     return () if plan.by_mpirun else tuple(unknown(name for agent in plan.agents for name in agent.environ))
 
 

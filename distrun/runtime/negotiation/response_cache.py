@@ -1,8 +1,8 @@
-"""The response cache of a rank: requests that have been decided before, by cache id, so that they need not be sent again.
+"""The response cache of a rank: requests decided before, by cache id, so that they need not be sent again.
 
-The coordinator gives a request its cache id when it is decided for the first time (see `Controller`); from then on the
-ranks submit the id alone. Ids are never reused or redefined, so nothing is ever invalidated: a rank that submits another
-shape under an old name sends the new request in full.
+The coordinator gives a request its cache id when it is decided for the first time (see `Controller`); from then on
+the ranks submit the id alone. Ids are never reused or redefined, so nothing is ever invalidated: a rank that submits
+another shape under an old name sends the new request in full.
 """
 
 from __future__ import annotations
