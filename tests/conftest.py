@@ -23,6 +23,7 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
+from warm_ranks import WarmJobs
 
 from distrun.host.gpus import visible_gpus
 from distrun.runtime.contract import LaunchContract
@@ -62,7 +63,7 @@ def _default_signals() -> Iterator[None]:
 # Ranks of several hosts, all of them this machine ---------------------------------------------------------------------
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def contracts() -> Iterator[Callable[[Sequence[int]], list[LaunchContract]]]:
     """Return a function that makes the launch contracts of a job with that many ranks on each host."""
     with contextlib.ExitStack() as ports:
@@ -71,6 +72,14 @@ def contracts() -> Iterator[Callable[[Sequence[int]], list[LaunchContract]]]:
             return _contracts(counts, ports.enter_context(_kept_port()))
 
         yield make
+
+
+@pytest.fixture(scope="session")
+def warm_jobs() -> Iterator[WarmJobs]:
+    """Jobs of ranks that stay up between tests."""
+    jobs = WarmJobs()
+    yield jobs
+    jobs.close()
 
 
 @pytest.fixture

@@ -16,6 +16,7 @@ from typing import IO, Any
 
 import psutil
 import pytest
+from warm_ranks import Command, WarmJobs, WarmRanks
 
 DEADLINE = 60.0  # seconds; far more than anything takes, so that a busy machine fails no test
 PROGRAMS = Path(__file__).parent / "programs"
@@ -28,21 +29,18 @@ MARK = "TEST_OF_DISTRUN"  # an environment variable by which the processes of a 
 class Job:
     """Runs rank programs to their end, under a launcher."""
 
-    def __init__(self, launcher: str, size: int, environ: dict[str, str]) -> None:
+    def __init__(self, name: str, command: list[str], size: int, marker: str, warm_jobs: WarmJobs) -> None:
         self.size = size
-        self._launcher = launcher
-        self._environ = environ
-
-    def _command(self) -> list[str]:
-        if self._launcher == "distrun":
-            return [sys.executable, "-m", "distrun.runner", "-np", str(self.size)]
-        return [mpirun(), "-np", str(self.size), "--oversubscribe", "--bind-to", "none"]
+        self._name = name
+        self._command = command
+        self._marker = marker
+        self._warm_jobs = warm_jobs
 
     def start(self, program: str, *arguments: str, **environ: str) -> subprocess.CompletedProcess[str]:
-        """Run `programs/<program>.py` on all ranks, to the end."""
+        """Run `programs/<program>.py` on all ranks of a job of its own, to the end."""
         return subprocess.run(
-            [*self._command(), sys.executable, str(PROGRAMS / f"{program}.py"), *arguments],
-            env={**os.environ, "OMP_NUM_THREADS": "1", "DISTRUN_STALL_TIMEOUT": "30", **self._environ, **environ},
+            [*self._command, sys.executable, str(PROGRAMS / f"{program}.py"), *arguments],
+            env=self._environ(DISTRUN_TEST=self._marker, **environ),
             capture_output=True,
             text=True,
             timeout=2 * DEADLINE,
@@ -50,25 +48,56 @@ class Job:
         )
 
     def run(self, program: str, *arguments: str, **environ: str) -> str:
-        """Run a program that checks everything itself, and succeeds; return its output."""
+        """Run a program that checks everything itself and succeeds, on ranks that stay up; return its output."""
+        job = self._warm_jobs.get(self._name, lambda: WarmRanks(self._commands(), self.size))
+        return job.run(PROGRAMS / f"{program}.py", *arguments, **environ)
+
+    def run_alone(self, program: str, *arguments: str, **environ: str) -> str:
+        """Run such a program in a job of its own, since it forks, fills the memory or ends in a way of its own."""
         done = self.start(program, *arguments, **environ)
         assert done.returncode == 0, f"exit status {done.returncode}\n{done.stdout[-5000:]}\n{done.stderr[-10000:]}"
         return done.stdout
+
+    def _environ(self, **more: str) -> dict[str, str]:
+        return {**os.environ, "OMP_NUM_THREADS": "1", "DISTRUN_STALL_TIMEOUT": "30", **more}
+
+    def _commands(self) -> list[Command]:
+        """The commands that start ranks which stay up."""
+        return [(self._command, self._environ())]
+
+
+class MpiJob(Job):
+    """Runs rank programs under mpirun, with or without MPI as the way of the data."""
+
+    def __init__(self, name: str, size: int, backend: str, folder: Path, marker: str, warm_jobs: WarmJobs) -> None:
+        """Args: `folder` is where Open MPI may leave its files of shared memory when its ranks are killed."""
+        command = [mpirun(), "-np", str(size), "--oversubscribe", "--bind-to", "none"]
+        super().__init__(name, command, size, marker, warm_jobs)
+        self._own = {"OMPI_MCA_btl_sm_backing_directory": str(folder), "OMPI_ALLOW_RUN_AS_ROOT": "1"}
+        self._own |= {"OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1", **({"DISTRUN_BACKEND": backend} if backend else {})}
+
+    def _environ(self, **more: str) -> dict[str, str]:
+        return super()._environ(**{**self._own, **more})
 
 
 class HostsJob(Job):
     """Runs rank programs whose ranks believe that they are on several hosts; the test is their launcher."""
 
-    def __init__(self, counts: Sequence[int], environ: dict[str, str], run_on_hosts: Callable[..., Any]) -> None:
+    def __init__(
+        self, name: str, counts: Sequence[int], marker: str, warm_jobs: WarmJobs, run_on_hosts: Any, contracts: Any
+    ) -> None:
         """`counts`: the ranks of each host."""
-        super().__init__("", sum(counts), environ)
+        super().__init__(name, [], sum(counts), marker, warm_jobs)
         self._counts = counts
         self._run_on_hosts = run_on_hosts
+        self._contracts = contracts
 
     def start(self, program: str, *arguments: str, **environ: str) -> subprocess.CompletedProcess[str]:
         command = [sys.executable, str(PROGRAMS / f"{program}.py"), *arguments]
-        environ = {**os.environ, "OMP_NUM_THREADS": "1", "DISTRUN_STALL_TIMEOUT": "30", **self._environ, **environ}
-        return self._run_on_hosts(command, self._counts, environ)
+        return self._run_on_hosts(command, self._counts, self._environ(DISTRUN_TEST=self._marker, **environ))
+
+    def _commands(self) -> list[Command]:
+        return [([], self._environ(**contract.to_environ())) for contract in self._contracts(self._counts)]
 
 
 def mpirun() -> str:
@@ -79,28 +108,24 @@ def mpirun() -> str:
     return found
 
 
-_MPI = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
 _HOSTS = {"hosts-1+1": (1, 1), "hosts-2+2": (2, 2), "hosts-1+2": (1, 2), "hosts-1+1+1": (1, 1, 1)}
 _BY_DEFAULT = ("hosts-2+2", "hosts-1+2", "hosts-1+1+1")
-_JOBS = {
-    "distrun-2": ("distrun", 2, {}),
-    "distrun-4": ("distrun", 4, {}),
-    "mpirun-2": ("mpirun", 2, _MPI),
-    "mpi-backend-2": ("mpirun", 2, {**_MPI, "DISTRUN_BACKEND": "mpi"}),
-}
+_MPI = {"mpirun-2": "", "mpi-backend-2": "mpi"}
 
 
 @pytest.fixture
-def make_job(marker: str, tmp_path: Path, run_on_hosts: Callable[..., Any]) -> Callable[[str], Job]:
-    """Makes one of `_JOBS` and `_HOSTS`."""
-    # Open MPI leaves its own files of shared memory behind when its ranks are killed: not in /dev/shm, then.
-    own = {"OMPI_MCA_btl_sm_backing_directory": str(tmp_path)}
+def make_job(
+    marker: str, tmp_path: Path, warm_jobs: WarmJobs, run_on_hosts: Callable[..., Any], contracts: Callable[..., Any]
+) -> Callable[[str], Job]:
+    """Makes a job: distrun-2 for two ranks under distrun, or one of `_MPI` and `_HOSTS`."""
 
     def make(name: str) -> Job:
         if name in _HOSTS:
-            return HostsJob(_HOSTS[name], {MARK: marker}, run_on_hosts)
-        launcher, size, environ = _JOBS[name]
-        return Job(launcher, size, {**own, **environ, MARK: marker})
+            return HostsJob(name, _HOSTS[name], marker, warm_jobs, run_on_hosts, contracts)
+        if name in _MPI:
+            return MpiJob(name, 2, _MPI[name], tmp_path, marker, warm_jobs)
+        size = name.rpartition("-")[2]
+        return Job(name, [sys.executable, "-m", "distrun.runner", "-np", size], int(size), marker, warm_jobs)
 
     return make
 
@@ -111,7 +136,7 @@ def make_job(marker: str, tmp_path: Path, run_on_hosts: Callable[..., Any]) -> C
 def job(request: pytest.FixtureRequest, make_job: Callable[[str], Job]) -> Job:
     """Two ranks and four, two that communicate through MPI, and ranks of several hosts.
 
-    `indirect` parametrisation picks others of `_JOBS`.
+    `indirect` parametrisation picks others that `make_job` knows.
     """
     return make_job(request.param)
 

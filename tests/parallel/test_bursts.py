@@ -7,4 +7,4 @@ import pytest
 
 @pytest.mark.parametrize("job", ["distrun-2", "distrun-4", "hosts-1+1", "hosts-2+2", "hosts-1+2"], indirect=True)
 def test_bursts_mixed_groups_and_forked_children_are_right(job):
-    job.run("bursts")
+    job.run_alone("bursts")

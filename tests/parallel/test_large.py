@@ -14,4 +14,4 @@ def test_more_than_two_to_the_31_elements(job):
     available = psutil.virtual_memory().available / 2**30
     if available < 8:
         pytest.skip(f"needs 8 GiB of memory, and {available:.1f} GiB are available")
-    job.run("large")
+    job.run_alone("large")

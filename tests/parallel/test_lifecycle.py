@@ -13,7 +13,7 @@ import pytest
     "job", ["distrun-2", "distrun-4", "hosts-1+1", "hosts-2+2", "hosts-1+2", "hosts-1+1+1"], indirect=True
 )
 def test_init_and_shutdown_twenty_times_with_forks_and_threads(job):
-    job.run("lifecycle")
+    job.run_alone("lifecycle")
 
 
 def test_a_plain_script_is_a_world_of_one():

@@ -21,7 +21,7 @@ def mpi(make_job):
 
 
 def test_joining_and_leaving_several_times_beside_a_script_that_uses_mpi(mpi):
-    mpi.run("mpi_life", "well")
+    mpi.run_alone("mpi_life", "well")
 
 
 def test_a_script_that_fails_tells_its_story(mpi):

@@ -19,7 +19,7 @@ def test_requests_that_take_turns_under_one_name(job, timeout):
 
 @pytest.mark.parametrize("job", ["hosts-1+2"], indirect=True)
 def test_a_neighbour_that_leaves_with_its_result_does_not_fail_those_whose_result_is_under_way(job):
-    job.run("departing")
+    job.run_alone("departing")
 
 
 @pytest.mark.parametrize("job", ["hosts-1+1", "hosts-1+2"], indirect=True)
