@@ -23,12 +23,15 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
+from hypothesis import HealthCheck, settings
 from warm_ranks import WarmJobs
 
 from distrun.host.gpus import visible_gpus
 from distrun.runtime.contract import LaunchContract
 
 DEADLINE = 240.0  # seconds; far more than anything takes, so that a busy machine fails no test
+settings.register_profile("distrun", deadline=None, suppress_health_check=[HealthCheck.too_slow])  # for the same reason
+settings.load_profile("distrun")
 SIMULATOR = Path(__file__).parent / "simulator"
 JITTER = 500  # microseconds by which a simulated GPU is late
 DOCUMENT = Path(__file__).parents[1] / "docs" / "features.md"

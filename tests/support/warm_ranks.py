@@ -1,7 +1,7 @@
 """Jobs of ranks that stay up: starting ranks and importing their libraries takes longer than most rank programs do.
 
-A job is started when the first test asks for it, runs one program after another, and ends with the session. When a program
-fails on any rank the job is ended, and the next test that asks gets a new one.
+A job is started when the first test asks for it, runs one program after another, and ends with the session. When a
+program fails on any rank the job is ended, and the next test that asks gets a new one.
 """
 
 from __future__ import annotations
@@ -19,9 +19,8 @@ from typing import IO
 RANK = Path(__file__).with_name("warm_rank.py")
 DEADLINE = 240.0  # seconds; far more than anything takes, so that a busy machine fails no test
 
-Command = tuple[
-    Sequence[str], Mapping[str, str]
-]  # what to execute, to which Python's own arguments come, and variables
+Command = tuple[Sequence[str], Mapping[str, str]]
+"""A launcher's command line, which ends where Python's arguments follow, and its environment."""
 
 
 class WarmRanks:
