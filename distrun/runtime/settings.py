@@ -156,7 +156,7 @@ class Settings:
 def current() -> Settings:
     """Return the settings in this process's environment as it is now.
 
-    Reading takes some tens of microseconds: whoever needs a setting often asks once and keeps it.
+    Reading takes some tens of microseconds: code that needs a setting often asks once and keeps it.
 
     Raises:
         UsageError: a variable has an impossible value.
@@ -175,8 +175,8 @@ def unknown(names: Iterable[str]) -> list[str]:
     Variables of the launch contract are known, though users should not set them.
     """
     known = {*VARIABLES, *(PREFIX + entry.name.upper() for entry in fields(LaunchContract))}
-    strangers = sorted({name for name in names if name.startswith(PREFIX)} - known)
-    return [f"{name} is no setting of distrun and changes nothing: {_remedy(name)}" for name in strangers]
+    unclaimed = sorted({name for name in names if name.startswith(PREFIX)} - known)
+    return [f"{name} is no setting of distrun and changes nothing: {_remedy(name)}" for name in unclaimed]
 
 
 def _remedy(name: str) -> str:

@@ -60,7 +60,7 @@ def dial(
 
     Args:
         endpoints: names or addresses, and ports; in order of preference.
-        key: the key, or what finds it in the greeting of whoever answers.
+        key: the key, or what finds it in the greeting of the process that answers.
         introduction: what the other side gets to know of us, a JSON object of at most 64 KiB.
         deadline: when to give up, as a `time.monotonic()`.
         source: the address of our own to connect from, in digits; endpoints of the other family (IPv4, IPv6) are
@@ -68,7 +68,7 @@ def dial(
         stop_on: a connection; gives up once it is readable, be it because it has ended.
 
     Raises:
-        BootstrapError: nobody who knows the key answered in time; the text tells what happened at each endpoint.
+        BootstrapError: no process that knows the key answered in time; the text tells what happened at each endpoint.
     """
     start = time.monotonic()
     with contextlib.closing(_Dialer(endpoints, key, source, stop_on, start)) as dialer:
@@ -297,7 +297,7 @@ class _Dialer:
             raise OSError(code, os.strerror(code))
         address = connection.getpeername()
         if address == connection.getsockname():
-            # Where nobody listens TCP may connect a socket with itself.
+            # Where no process listens, TCP may connect a socket with itself.
             raise ConnectionRefusedError(errno.ECONNREFUSED, os.strerror(errno.ECONNREFUSED))
         target.handshake = NonblockingHandshake(connection, client_handshake(self.key, context(address)))
 

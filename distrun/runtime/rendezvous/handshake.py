@@ -5,7 +5,7 @@
     client   length, introduction            a JSON object: who the client is, and what the connection is for
     server   "!"                             the acknowledgement: without it the client connects again
 
-The proofs are bound to the address that the client connects with. So a program that somebody else runs at an address
+The proofs are bound to the address that the client connects with. So a program of another user at an address
 that the client tries in vain cannot pass the handshake on to the real server. It also means that no address translation
 may stand between the two; the addresses that ranks tell each other are their own, so there is none.
 """

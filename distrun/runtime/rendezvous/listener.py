@@ -83,7 +83,7 @@ class Listener:
         Args:
             listeners: sockets that listen; `close` closes them.
             key: the job key.
-            greeting: what every client is sent first, whoever it is; at most 16 KiB.
+            greeting: what every client is sent first, before it has proved anything; at most 16 KiB.
         """
         if len(greeting) > MAX_GREETING:
             raise ValueError(f"a greeting of {len(greeting)} bytes is longer than {MAX_GREETING}")

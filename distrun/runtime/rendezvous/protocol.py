@@ -40,7 +40,7 @@ class RendezvousEndpoint:
     key: bytes | None = None
     """The job key; None where there are hooks."""
     greeting: Callable[[], tuple[bytes, bytes]] | None = None
-    """On rank 0, where nobody gave the job a key: makes a key and the greeting that tells it to those who may know
+    """On rank 0 of a job that was given no key: makes a key and the greeting that tells it to those who may know
     it."""
     opener: Callable[[bytes], bytes] | None = None
     """On the others: finds the key in a greeting, which may come from anybody; raises a DistrunError when it cannot."""

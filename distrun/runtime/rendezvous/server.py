@@ -147,7 +147,7 @@ class Server:
                 if connection.fileno() == fd:
                     who = self._members.get(rank, f"rank {rank}")
                     return f"{who} came and ended again before all ranks had called init(): see what it says"
-        raise AssertionError(f"nobody has descriptor {fd}")
+        raise AssertionError(f"no connection has descriptor {fd}")
 
     def _timeout_message(self, listener: Listener) -> str:
         control, alarms = self._connections[CONTROL], self._connections[ALARM]

@@ -63,7 +63,7 @@ def rendezvous_within_host(name: str, key: bytes | None, position: int, size: in
         timeout: seconds to wait for the slowest rank.
 
     Raises:
-        BootstrapError: somebody did not come in time, or was not who they should be.
+        BootstrapError: a rank did not come in time, or another process took its place.
     """
     mine = own_peer_info(size)
     if size == 1:

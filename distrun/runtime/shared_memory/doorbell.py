@@ -58,8 +58,8 @@ class Doorbell:
         """Ring whether or not the owner says that it sleeps."""
         try:
             os.eventfd_write(self.fd, 1)
-        except (BlockingIOError, OSError):  # full (it will wake) or closed by our own shutdown (nobody to wake)
-            pass
+        except OSError:
+            pass  # it is full, and the owner will wake; or our own shutdown has closed it
 
     def arm(self) -> None:
         """Owner: announce that it is about to sleep. Look once more at what you wait for, then `sleep`."""

@@ -118,7 +118,7 @@ def test_rank_0_keeps_connections_with_the_ranks_of_other_hosts_only(endpoint):
     close(meetings)
 
 
-def test_each_rank_can_be_called_where_the_table_says(endpoint):
+def test_each_rank_can_be_reached_where_the_table_says(endpoint):
     ranks = [Rank(rank, 4, endpoint) for rank in range(4)]
     meetings = [rank.end() for rank in ranks]
     for rank, member in enumerate(meetings[2].members):
@@ -176,7 +176,7 @@ def test_rank_0_listens_at_those_addresses_of_the_place_that_are_its_own(endpoin
     close(meetings)
 
 
-def test_the_network_decides_where_ranks_take_calls(endpoint):
+def test_the_network_decides_where_ranks_listen(endpoint):
     ranks = [Rank(rank, 3, endpoint, network="127.0.0.0/8") for rank in range(3)]
     meetings = [rank.end() for rank in ranks]
     assert {member.address for member in meetings[1].members} == {HERE}
@@ -196,7 +196,7 @@ def test_a_name_that_means_the_loopback_to_rank_0_alone_means_all_its_addresses(
 
 
 @pytest.mark.parametrize("kind", ["hang", "garbage", "http", "wrong key", "no key", "trickle"])
-def test_intruders_delay_nobody(endpoint, kind):
+def test_intruders_delay_no_rank(endpoint, kind):
     done = threading.Event()
     leader = Rank(0, 4, endpoint)
     intruders = [threading.Thread(target=intrude, args=(endpoint, kind, done)) for _ in range(5)]
@@ -258,7 +258,7 @@ def test_clients_without_the_key_are_mentioned_when_a_rank_is_missing(endpoint):
 # Somebody does not come ---------------------------------------------------------------------------------------------
 
 
-def test_rank_0_names_the_missing_and_tells_those_who_came(endpoint):
+def test_rank_0_names_the_missing_ranks_to_those_that_came(endpoint):
     ranks = [Rank(rank, 8, endpoint, timeout=1.0 if rank == 0 else 20.0) for rank in (0, 1, 2, 4)]
     texts = errors(ranks)
     assert texts[0].startswith("ranks 3, 5-7 of 8 did not call init() within 1 s at 127.0.0.1:")

@@ -55,7 +55,7 @@ def ends(request) -> Iterator[tuple[socket.socket, socket.socket]]:
         yield pair
 
 
-def test_who_knows_the_key_is_believed(ends):
+def test_a_side_that_knows_the_key_is_believed(ends):
     server, client = Side(ends[0], server_side(KEY, b"tea")), Side(ends[1], client_side(KEY, b"tea"))
     assert (server.end(), client.end()) == (None, None)
 
@@ -63,7 +63,7 @@ def test_who_knows_the_key_is_believed(ends):
 @pytest.mark.parametrize(
     ("key", "context"), [(KEY[::-1], b"tea"), (b"", b"tea"), (KEY, b"coffee")], ids=["another key", "no key", "context"]
 )
-def test_who_does_not_is_not_and_both_sides_learn_it(ends, key, context):
+def test_a_side_that_does_not_is_not_and_both_learn_it(ends, key, context):
     server, client = Side(ends[0], server_side(KEY, b"tea")), Side(ends[1], client_side(key, context))
     assert isinstance(server.end(), AuthenticationError)
     assert isinstance(client.end(), AuthenticationError)
@@ -117,7 +117,7 @@ def record(key: bytes) -> list[bytes]:
     return [challenge, answer, proof]
 
 
-def test_somebody_who_hangs_up_before_a_proof_is_no_stranger(ends):
+def test_a_connection_that_ends_before_a_proof_is_no_failed_authentication(ends):
     client = Side(ends[1], client_side(KEY, b""))
     ends[0].close()
     error = client.end()

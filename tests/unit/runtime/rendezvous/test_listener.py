@@ -159,7 +159,7 @@ def knock(desk: Listener) -> socket.socket:
     [b"", b"x", b"GET / HTTP/1.1\r\n\r\n", bytes(64), b"\xff" * 60_000, b"\x80\x04K\x01." * 100],
     ids=["nothing", "a byte", "http", "zeros", "much", "pickle"],
 )
-def test_a_intruder_that_talks_nonsense_stops_nobody(desk, junk):
+def test_an_intruder_that_talks_nonsense_delays_no_rank(desk, junk):
     with knock(desk) as intruder:
         intruder.sendall(junk)
         assert meet(desk, [Client(desk.endpoints, name=index) for index in range(5)], 5.0).keys() == set(range(5))
@@ -206,7 +206,7 @@ def test_two_hundred_that_connect_and_hang_delay_nobody(desk):
         intruder.close()
 
 
-def test_those_who_hang_and_those_who_trickle_are_dropped_in_time(desk, monkeypatch):
+def test_clients_that_hang_and_clients_that_trickle_are_dropped_in_time(desk, monkeypatch):
     monkeypatch.setattr(listener, "HANDSHAKE_TIMEOUT", 0.3)
     with knock(desk) as silent, knock(desk) as slow:
         start = time.monotonic()
@@ -428,7 +428,7 @@ def test_a_place_that_is_not_the_first_is_taken_soon_if_the_first_does_not_answe
         assert client.end().endpoint == desk.endpoints[0]
 
 
-def test_a_host_that_hangs_up_on_an_introduction_is_called_again(desk):
+def test_a_server_that_closes_after_an_introduction_is_dialed_again(desk):
     desk._most = 1  # each new client puts out the one before
     meet(desk, [Client(desk.endpoints, name=index) for index in range(4)])
 
@@ -449,7 +449,7 @@ def test_a_socket_that_meets_itself_is_no_answer():
         attempts.close()
 
 
-def test_calling_ends_when_something_comes_on_another_connection():
+def test_dialing_ends_when_something_comes_on_another_connection():
     ours, theirs = socket.socketpair()
     with ours, socket.create_server((HERE, 0)) as mute:
         threading.Thread(target=theirs.close).start()
@@ -459,7 +459,7 @@ def test_calling_ends_when_something_comes_on_another_connection():
         assert time.monotonic() - start < 5.0
 
 
-def test_a_call_can_come_from_a_chosen_address(desk):
+def test_a_connection_can_come_from_a_chosen_address(desk):
     endpoints = desk.endpoints
     thread = threading.Thread(
         target=lambda: dial(endpoints, KEY, {}, time.monotonic() + 10.0, "127.0.0.9").socket.close()
@@ -472,7 +472,7 @@ def test_a_call_can_come_from_a_chosen_address(desk):
         assert connection.getpeername()[0] == "127.0.0.9"
 
 
-def test_a_conversation_passed_on_by_somebody_in_between_is_refused(desk):
+def test_a_handshake_passed_on_by_a_process_in_between_is_refused(desk):
     """A relay that knows no key brings both together, and neither believes the other."""
     relay = socket.create_server((HERE, 0))
 
@@ -510,7 +510,7 @@ def test_a_greeting_may_hold_the_key():
     desk.close()
 
 
-def test_a_greeting_that_cannot_be_opened_is_a_intruder():
+def test_a_server_whose_greeting_cannot_be_opened_is_refused():
     def opener(greeting: bytes) -> bytes:
         raise UsageError(f"{greeting!r} was sealed by user id 7")
 

@@ -70,7 +70,7 @@ def close(meetings: list[list[PeerInfo]]) -> None:
 
 @pytest.mark.parametrize("size", [2, 5])
 @pytest.mark.parametrize("key", [KEY, None])
-def test_everybody_gets_what_everybody_shows_whatever_the_order_of_arrival(name, size, key):
+def test_all_ranks_get_the_descriptors_of_all_whatever_the_order_of_arrival(name, size, key):
     clients = [Client(name, key, rank, size) for rank in reversed(range(size))]
     met = [client.end() for client in clients]
     for peers in met:
@@ -87,7 +87,7 @@ def test_everybody_gets_what_everybody_shows_whatever_the_order_of_arrival(name,
     close(met)
 
 
-def test_alone_there_is_nobody_to_meet(name):
+def test_a_single_rank_has_no_peers_to_meet(name):
     (mine,) = rendezvous_within_host(name, KEY, 0, 1, 20.0)
     assert mine.pid == os.getpid()
     mine.close()
@@ -99,7 +99,7 @@ def test_descriptors_are_not_inherited(name):
     mine.close()
 
 
-def test_who_has_another_key_is_not_let_in_and_the_meeting_goes_on(name):
+def test_a_process_with_another_key_is_not_let_in_and_the_rendezvous_goes_on(name):
     server = Client(name, KEY, 0, 2)
     with pytest.raises(BootstrapError):
         Client(name, KEY[::-1], 1, 2, 5.0).end()
@@ -109,7 +109,7 @@ def test_who_has_another_key_is_not_let_in_and_the_meeting_goes_on(name):
     close([server.end(), client.end()])
 
 
-def test_a_host_that_does_not_know_the_key_is_not_believed(name):
+def test_a_server_that_does_not_know_the_key_is_not_believed(name):
     server = Client(name, KEY[::-1], 0, 2, 0.5)
     client = Client(name, KEY, 1, 2, 0.5)
     for one in (server, client):
@@ -118,7 +118,7 @@ def test_a_host_that_does_not_know_the_key_is_not_believed(name):
 
 
 @pytest.mark.parametrize("junk", [b"", b"x", b"GET / HTTP/1.1\r\n\r\n", bytes(64), bytes(32), b"\xff" * 60_000])
-def test_a_intruder_that_talks_nonsense_stops_nobody(name, junk):
+def test_an_intruder_that_talks_nonsense_delays_no_rank(name, junk):
     server = Client(name, KEY, 0, 2)
     intruder = knock(name)
     if junk:
@@ -130,7 +130,7 @@ def test_a_intruder_that_talks_nonsense_stops_nobody(name, junk):
     intruder.close()
 
 
-def test_a_intruder_that_says_nothing_stops_nobody(name, monkeypatch):
+def test_an_intruder_that_says_nothing_delays_no_rank(name, monkeypatch):
     monkeypatch.setattr(within_host, "_HANDSHAKE_TIMEOUT", 0.3)
     server = Client(name, KEY, 0, 2)
     intruder = knock(name)
@@ -149,7 +149,7 @@ def knock(name: str) -> socket.socket:
     return intruder
 
 
-def test_a_rank_that_dies_during_the_meeting_may_come_again(name):
+def test_a_rank_that_dies_during_the_rendezvous_may_come_again(name):
     """As when a launcher restarts it: the first one's place is taken by the second."""
     server = Client(name, KEY, 0, 3)
     knock(name).close()
@@ -157,7 +157,7 @@ def test_a_rank_that_dies_during_the_meeting_may_come_again(name):
     close([server.end(), *[client.end() for client in clients]])
 
 
-def test_the_host_tells_in_time_who_did_not_come(name):
+def test_the_server_tells_in_time_which_ranks_did_not_come(name):
     server = Client(name, KEY, 0, 4, 0.5)
     client = Client(name, KEY, 2, 4)
     with pytest.raises(
@@ -183,7 +183,7 @@ def test_a_client_tells_in_time_that_others_are_missing(name):
         server.end()
 
 
-def test_two_hosts_of_one_name_are_one_too_many(name):
+def test_two_servers_of_one_name_are_one_too_many(name):
     server = Client(name, KEY, 0, 2)
     knock(name).close()
     with pytest.raises(BootstrapError, match="cannot listen"):
@@ -192,7 +192,7 @@ def test_two_hosts_of_one_name_are_one_too_many(name):
     close([server.end(), client.end()])
 
 
-def test_meetings_of_different_names_do_not_disturb_each_other(name):
+def test_rendezvous_of_different_names_do_not_disturb_each_other(name):
     clients = [Client(f"{name}{job}", KEY, rank, 2) for rank in range(2) for job in range(3)]
     met = [client.end() for client in clients]
     for job in range(3):
