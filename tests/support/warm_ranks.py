@@ -20,7 +20,7 @@ RANK = Path(__file__).with_name("warm_rank.py")
 DEADLINE = 240.0  # seconds; far more than anything takes, so that a busy machine fails no test
 
 Command = tuple[Sequence[str], Mapping[str, str]]
-"""A launcher's command line, which ends where Python's arguments follow, and its environment."""
+"""A command line, after which Python's own follows, and its environment."""
 
 
 class WarmRanks:

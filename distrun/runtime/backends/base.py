@@ -22,7 +22,7 @@ Flat = NDArray[Any]
 
 
 class Backend(ABC):
-    """A group of ranks that can carry out collectives. `rank` and `size` are positions in the group."""
+    """A group of ranks that can execute collectives. `rank` and `size` are positions in the group."""
 
     name: ClassVar[str]
     rank: int

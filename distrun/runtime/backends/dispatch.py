@@ -1,4 +1,4 @@
-"""Performing: from operations that are ready to calls of a backend."""
+"""Dispatch: operations that are ready become calls of a backend."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from distrun.runtime.operations.request import Request, counts_of
 
 
 def execute(backend: Backend, handles: Sequence[Handle]) -> None:
-    """Carry out `handles`, all of one kind and, if there are several, of one `fusion_key`; fills in their outputs."""
+    """Execute `handles`, all of one kind and, if there are several, of one `fusion_key`; fills in their outputs."""
     request, what = handles[0].request, describe(handles)
     if request.kind == "allreduce":
         _allreduce(backend, handles, reduction_of(backend, request), what)
