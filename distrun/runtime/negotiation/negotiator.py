@@ -9,6 +9,7 @@ messages (see `Piggyback`).
 from __future__ import annotations
 
 import time
+from collections import deque
 from collections.abc import Callable, Iterable
 
 import numpy as np
@@ -68,6 +69,8 @@ class Negotiator:
         self._controller = controller
         self._piggyback = piggyback
         self._clock = clock
+        self._untold: deque[Decision] = deque()
+        """Decisions that have to wait until there is room for them in the mailboxes, in order."""
         self._stall_monitor: CoordinatorStallMonitor | FollowerStallMonitor
         if controller is not None:
             self._stall_monitor = CoordinatorStallMonitor(controller, timeouts, describe_rank, self._ask)
@@ -98,16 +101,19 @@ class Negotiator:
 
     @property
     def is_sending(self) -> bool:
-        """Whether there are messages that another host has not taken."""
-        return self.is_across_hosts and self._control_plane.is_sending
+        """Whether there are messages that have not left."""
+        control_plane = self._control_plane
+        return control_plane.is_stuck or bool(self._untold) or (self.is_across_hosts and control_plane.is_sending)
 
     def next_look(self, now: float) -> float:
         """The monotonic time by which to go on though nothing has come."""
         until = self._stall_monitor.next_look(now)
+        if not self.is_sending:
+            return until
         if self._control_plane.is_stuck:
             self._control_plane.push()
-            until = min(until, now + RETRY)
-        return min(until, now + PUSH_INTERVAL) if self.is_sending else until
+            return min(until, now + RETRY)
+        return min(until, now + (RETRY if self._untold else PUSH_INTERVAL))
 
     def hear_alarms(self) -> bool:
         """Whether another host has called since the last time; by the progress thread, whoever has the turn."""
@@ -209,8 +215,11 @@ class Negotiator:
                 self._stall_monitor.reminded(rank, messages.unpack_reminder(message), now)
             else:
                 self._stall_monitor.answered(rank, message[1:].decode(errors="replace"), now)
-        for decision in controller.decisions():
-            self._carry_down(decision)
+        untold = self._untold
+        untold.extend(controller.decisions())
+        # A decision that is taken in here is executed next, where we wait for the others: they must have it by then.
+        while untold and self._control_plane.has_room():
+            self._carry_down(untold.popleft())
 
     def _carry_down(self, decision: Decision) -> None:
         """Tell the ranks that a decision concerns, ourselves among them."""

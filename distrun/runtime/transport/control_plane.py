@@ -27,6 +27,8 @@ class ControlPlane:
         self._inboxes: dict[int, Mailbox] = {}
         self._outboxes: dict[int, Mailbox] = {}
         self._unsent: dict[int, deque[bytes]] = {}
+        self.is_stuck = False
+        """Whether a mailbox was full; nothing tells when there is room again, so try `push` now and then."""
         if local_group.ranks[0] == 0:
             self._open_mailboxes()
         self._incoming = list(self._inboxes.values())
@@ -77,6 +79,16 @@ class ControlPlane:
             self._local_group.bells[self._places[rank]].ring()
         else:
             self._unsent.setdefault(rank, deque()).append(message)
+            self.is_stuck = True
+
+    def has_room(self) -> bool:
+        """Whether a message to any rank would be on its way at once."""
+        if self.is_stuck:
+            self.push()
+        for box in self._outboxes.values():  # all() takes twice the time
+            if not box.has_room():
+                return False
+        return True
 
     def alarm(self, rank: int) -> None:
         """Wake a rank's engine even when nobody there waits for anything, so that it takes its messages."""
@@ -85,17 +97,13 @@ class ControlPlane:
         elif self._network is not None:
             self._network.alarm(rank)
 
-    @property
-    def is_stuck(self) -> bool:
-        """Whether a mailbox was full; nothing tells when there is room again, so try `push` now and then."""
-        return any(self._unsent.values())
-
     def push(self) -> None:
         """Send what did not fit before."""
         for rank, unsent in self._unsent.items():
             while unsent and self._outboxes[rank].put(unsent[0]):
                 unsent.popleft()
                 self._local_group.bells[self._places[rank]].ring()
+        self.is_stuck = any(self._unsent.values())
 
     # Several hosts ----------------------------------------------------------------------------------------------------
 

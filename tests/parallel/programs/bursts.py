@@ -1,4 +1,5 @@
-"""More operations at once than fit a message, a group in place on one rank only, and a forked child's arrays."""
+"""More operations at once than fit a message, more new requests than fit a mailbox, a group in place on one rank only,
+and a forked child's arrays."""
 
 import os
 
@@ -12,6 +13,10 @@ me, size = distrun.rank(), distrun.size()
 one = np.ones(1)
 distrun.allreduce(one)
 handles = [distrun.allreduce_async(one) for _ in range(70_000)]
+assert all(handle.wait()[0] == 1 for handle in handles)
+
+long_names = [f"{number} {'x' * 10_000}" for number in range(300)]
+handles = [distrun.allreduce_async(one, name=name) for name in long_names]
 assert all(handle.wait()[0] == 1 for handle in handles)
 
 for count in (20, 20_000, 200_000):

@@ -28,6 +28,7 @@ class FakeControlPlane:
     is_sending = False
     lost: str | None = None
     pushes = 0
+    room = float("inf")  # messages
 
     def __init__(self, is_across_hosts: bool) -> None:
         self.is_across_hosts = is_across_hosts
@@ -44,6 +45,10 @@ class FakeControlPlane:
 
     def send(self, rank: int, message: bytes) -> None:
         self.sent.append((rank, message))
+        self.room -= 1
+
+    def has_room(self) -> bool:
+        return self.room > 0
 
     def alarm(self, rank: int) -> None:
         self.alarmed.append(rank)
@@ -219,6 +224,7 @@ def test_a_full_mailbox_is_tried_again_soon():
     rank = Rank(1)
     assert rank.negotiator.next_look(rank.now) == float("inf")
     rank.control.is_stuck = True
+    assert not rank.negotiator.is_idle
     assert rank.negotiator.next_look(rank.now) == rank.now + RETRY
     assert rank.control.pushes == 1
 
@@ -256,6 +262,24 @@ def test_a_decision_goes_to_all_before_any_is_executed_here():
     rank.hear(1, pack_ids(messages.CACHE_IDS, [1]))
     assert [message for _, message in rank.sent()] == [pack_decision(Execute([0])), pack_decision(Execute([1]))]
     assert len(rank.operations.decided) == 2
+
+
+def test_a_decision_for_which_the_mailboxes_have_no_room_is_neither_told_nor_executed_yet():
+    """A rank that executes it would wait for one that never hears of it."""
+    rank = Rank(0)
+    handles = [rank.submit(name) for name in ("a", "b", "c")]
+    rank.negotiator.progress()
+    rank.control.room = 1
+    rank.hear(1, *(messages.FULL_REQUEST + handle.request.encode("a.py:1") for handle in handles))
+    assert rank.sent() == [(1, pack_decision(Define(0, handles[0].request)))]
+    assert rank.decided() == [[handles[0]]]
+    assert not rank.negotiator.is_idle
+    assert rank.negotiator.next_look(rank.now) == rank.now + RETRY
+    rank.control.room = 2
+    rank.negotiator.progress()
+    assert rank.sent() == [(1, pack_decision(Define(place, handles[place].request))) for place in (1, 2)]
+    assert rank.decided() == [[handles[1]], [handles[2]]]
+    assert rank.negotiator.is_idle
 
 
 def test_a_disagreement_is_told_to_the_ranks_that_have_submitted():
