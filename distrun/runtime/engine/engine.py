@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING
 from distrun.errors import CollectiveError, JobAbortedError, UsageError
 from distrun.runtime.backends.base import Backend
 from distrun.runtime.engine.execute import Executor
-from distrun.runtime.engine.state import ProgressState, Turn
+from distrun.runtime.engine.state import CALLER, IDLE, PROGRESS_THREAD, ProgressState
 from distrun.runtime.gpu.monitor import CHECK_INTERVAL, DRAIN_TIMEOUT, GpuMonitor
 from distrun.runtime.negotiation.negotiator import Negotiator
 from distrun.runtime.negotiation.pending import PendingOperations
@@ -105,7 +105,7 @@ class ProgressEngine:
             JobAbortedError: the job has failed or this rank has shut down.
         """
         self._enter(handle)
-        if self._state.turn is not Turn.IDLE:
+        if self._state.turn is not IDLE:
             self._local_group.bell.ring()
         elif self._wakes_on_submit or self._local_group.is_nudged:
             self._service_bell.ring()
@@ -114,7 +114,7 @@ class ProgressEngine:
     def run(self, handle: Handle) -> Handle:
         """Start an operation that the caller will wait for at once. Raises as `submit` does."""
         self._enter(handle)
-        if self._state.turn is not Turn.IDLE:
+        if self._state.turn is not IDLE:
             self._local_group.bell.ring()
         return handle
 
@@ -130,7 +130,7 @@ class ProgressEngine:
 
     def ensure_progress(self) -> None:
         """See to it that the operations under way will be done although nobody waits for them."""
-        if self._state.turn is Turn.IDLE:
+        if self._state.turn is IDLE:
             self._service_bell.ring()
 
     def wait(self, handle: Handle) -> None:
@@ -141,14 +141,14 @@ class ProgressEngine:
         """
         state = self._state
         while not handle.done:
-            if state.take(Turn.CALLER):
+            if state.take(CALLER):
                 self._run_turn(handle)
             elif state.is_ours():
                 raise UsageError(
                     f"{handle.title} cannot be waited for here: a signal handler has interrupted this thread while it "
                     "communicates; let the handler submit, and wait when it has returned"
                 )
-            elif not state.wait_for(handle) and state.turn is Turn.PROGRESS_THREAD and self._gpu_monitor.is_busy:
+            elif not state.wait_for(handle) and state.turn is PROGRESS_THREAD and self._gpu_monitor.is_busy:
                 self._gpu_monitor.check_from_waiter()
 
     def error_reported(self) -> None:
@@ -159,8 +159,9 @@ class ProgressEngine:
 
     def _run_turn(self, handle: Handle | None) -> None:
         """Make progress until `handle` is done or, given None, until nothing is under way; we have taken the turn."""
+        state = self._state
         try:
-            self._state.is_turn_due = False
+            state.is_turn_due = False
             self._local_group.may_spin = handle is not None
             self._make_progress(handle)
         except CollectiveError as error:
@@ -173,19 +174,29 @@ class ProgressEngine:
                 self._abort(f"rank {rank} was interrupted while communicating: {kind}: {error}")
                 raise
         finally:
-            self._end_turn()
+            if state.failure is not None:
+                self._fail_operations(state.failure)
+            state.give_back()
+            # After our look, and before we gave the turn back, others may have failed the job, or entered an operation
+            # into one that has failed: they did not get the turn, and rely on us.
+            if state.failure is not None:
+                self._fail_what_is_left()
             if handle is not None and self._has_work():
                 self._service_bell.ring()
 
     def _make_progress(self, handle: Handle | None) -> None:
+        state, operations, negotiator, gpu_monitor = self._state, self._operations, self._negotiator, self._gpu_monitor
         while True:
-            self._raise_failure()
-            self._negotiator.progress()
-            self._act()
-            self._negotiator.check_hosts()
+            if state.failure is not None or gpu_monitor.trouble is not None:
+                raise JobAbortedError(state.failure or gpu_monitor.trouble)
+            negotiator.progress()
+            if operations.finished or operations.decided:
+                self._act()
+            if negotiator.is_across_hosts:
+                negotiator.check_hosts()
             if handle is None:
-                self._negotiator.check_stalls()
-                self._gpu_monitor.check()
+                negotiator.check_stalls()
+                gpu_monitor.check()
                 if self._is_idle():
                     return
             elif handle.done:
@@ -193,22 +204,17 @@ class ProgressEngine:
             if not self._has_news():
                 self._sleep()
 
-    def _raise_failure(self) -> None:
-        reason = self._state.failure or self._gpu_monitor.trouble
-        if reason is not None:
-            raise JobAbortedError(reason)
-
     def _act(self) -> None:
-        """Execute what has been decided."""
+        """Complete what is finished, and execute what has been decided."""
         operations = self._operations
         if operations.finished:
             self._executor.complete(operations.take_finished())
-        if operations.decided:
-            for handles in operations.batches():
-                failure = self._state.failure
-                if failure is not None:  # meanwhile, by a signal handler, say: nothing new is begun
-                    raise JobAbortedError(failure)
-                self._executor.execute(handles)
+        while operations.decided:
+            failure = self._state.failure
+            if failure is not None:  # meanwhile, by a signal handler, say: nothing new is begun
+                raise JobAbortedError(failure)
+            self._executor.execute(operations.decided[0])
+            operations.decided.popleft()  # only now: if we are interrupted, whoever fails the rest finds it
 
     def _is_idle(self) -> bool:
         return self._state.is_leaving or (self._operations.is_empty and self._negotiator.is_idle)
@@ -252,19 +258,18 @@ class ProgressEngine:
             state.is_turn_due = True  # whoever has the turn may have looked at the messages already
         if self._wakes_on_submit:
             self._linger()
-        if state.failure is None and state.take(Turn.PROGRESS_THREAD):
+        if state.failure is None and state.take(PROGRESS_THREAD):
             self._run_turn(None)
 
     def _has_work(self) -> bool:
         """Whether the progress thread should take a turn, though nobody has rung for it."""
-        state = self._state
-        if state.turn is not Turn.IDLE or state.failure is not None:
+        state, operations = self._state, self._operations
+        is_waiting = bool(operations.outbox or operations.pending)
+        if not (is_waiting or state.is_turn_due or self._negotiator.is_sending):
             return False
-        if state.is_turn_due:
-            return True
-        if self._operations.is_empty:
-            return self._negotiator.is_sending
-        return self._wakes_on_submit or self._local_group.is_nudged
+        if state.turn is not IDLE or state.failure is not None:
+            return False
+        return state.is_turn_due or not is_waiting or self._wakes_on_submit or self._local_group.is_nudged
 
     def _linger(self) -> None:
         """Let a burst of operations come together before anything is done about them.
@@ -275,7 +280,7 @@ class ProgressEngine:
         """
         seen = -1
         outbox = self._operations.outbox
-        while self._state.turn is Turn.IDLE and seen != len(outbox):
+        while self._state.turn is IDLE and seen != len(outbox):
             seen = len(outbox)
             if any(array.nbytes >= LARGE for handle in tuple(outbox) for array in handle.inputs):
                 return
@@ -309,19 +314,9 @@ class ProgressEngine:
 
     def _fail_what_is_left(self) -> None:
         """The job has failed: fail what is under way, unless the thread that has the turn will."""
-        if self._state.take(Turn.CALLER):
-            self._end_turn()
-
-    def _end_turn(self) -> None:
-        state = self._state
-        while True:
-            if state.failure is not None:
-                self._fail_operations(state.failure)
-            state.give_back()
-            # After our look, and before we gave the turn back, others may have failed the job, or entered an operation
-            # into one that has failed: they did not get the turn, and rely on us.
-            if state.failure is None or self._operations.is_empty or not state.take(Turn.CALLER):
-                return
+        while not self._operations.is_empty and self._state.take(CALLER):
+            self._fail_operations(self._state.failure or "")
+            self._state.give_back()
 
     def _die(self, error: BaseException) -> None:
         """The progress thread has met an error: the job fails, though the script may never ask."""

@@ -55,4 +55,5 @@ class Executor:
         for handle in handles:
             handle.done = True
         self._local_group.clear_nudge()
-        self._state.notify()
+        if self._state.waiters:
+            self._state.notify()

@@ -21,6 +21,10 @@ class Turn(enum.Enum):
     PROGRESS_THREAD = "progress thread"
 
 
+# In Python 3.11 an attribute of an Enum costs as much as a call, and these are looked at several times per operation.
+IDLE, CALLER, PROGRESS_THREAD = Turn.IDLE, Turn.CALLER, Turn.PROGRESS_THREAD
+
+
 class ProgressState:
     """The turn, which one thread has at a time, and the failure, which comes once and stays.
 
@@ -51,7 +55,7 @@ class ProgressState:
     """
 
     def __init__(self) -> None:
-        self.turn = Turn.IDLE
+        self.turn = IDLE
         self.failure: str | None = None
         """Why nothing can complete any more."""
         self.is_leaving = False
@@ -61,13 +65,14 @@ class ProgressState:
         # Re-entrant, so that a signal handler finds out in one step, without a window, whether its thread has the turn.
         self._lock = threading.RLock()
         self._changed = threading.Condition()
-        self._waiters = 0
+        self.waiters = 0
+        """Threads in `wait_for`; `notify` while there are any."""
 
     def take(self, turn: Turn) -> bool:
         """Take the turn unless another thread, or the one we have interrupted, has it; never waits."""
-        if not self._lock.acquire(blocking=False):
+        if not self._lock.acquire(False):
             return False
-        if self.turn is not Turn.IDLE:
+        if self.turn is not IDLE:
             self._lock.release()
             return False
         self.turn = turn
@@ -76,41 +81,41 @@ class ProgressState:
     def take_at_last(self) -> None:
         """Take the turn, waiting for the thread that has it, which must not be the calling one."""
         self._lock.acquire()
-        self.turn = Turn.CALLER
+        self.turn = CALLER
 
     def give_back(self) -> None:
         """Give the turn back, and let those know who wait for it."""
-        self.turn = Turn.IDLE
+        self.turn = IDLE
         self._lock.release()
-        self.notify()
+        if self.waiters:
+            self.notify()
 
     def is_ours(self) -> bool:
         """Whether the calling thread has the turn, in which case it is in a signal handler."""
-        if not self._lock.acquire(blocking=False):
+        if not self._lock.acquire(False):
             return False
-        is_ours = self.turn is not Turn.IDLE
+        is_ours = self.turn is not IDLE
         self._lock.release()
         return is_ours
 
     def wait_for(self, handle: Handle) -> bool:
         """Sleep until an operation is done or the turn is free; False when that takes longer than `RECHECK`."""
         with self._changed:
-            self._waiters += 1
+            self.waiters += 1
             try:
                 # Whoever has the turn sets `done`, or gives the turn back, before it looks whether anybody waits. So
                 # either we see that here, or it sees us, and cannot notify before we sleep: that takes `_changed`,
                 # which we hold.
-                if handle.done or self.turn is Turn.IDLE:
+                if handle.done or self.turn is IDLE:
                     return True
                 return self._changed.wait(RECHECK)
             finally:
-                self._waiters -= 1
+                self.waiters -= 1
 
     def notify(self) -> None:
         """Wake the threads in `wait_for`: an operation is done or the turn is free."""
-        if self._waiters:
-            with self._changed:
-                self._changed.notify_all()
+        with self._changed:
+            self._changed.notify_all()
 
     def fail(self, reason: str) -> None:
         """Set the failure; the first reason stays."""
@@ -121,9 +126,9 @@ class ProgressState:
         """In a forked child: fail, with locks that no thread of the parent holds."""
         is_ours = self.is_ours()
         self.fail(reason)
-        self._lock, self._changed, self._waiters = threading.RLock(), threading.Condition(), 0
+        self._lock, self._changed, self.waiters = threading.RLock(), threading.Condition(), 0
         if is_ours:
             # A signal handler has forked: the code that it has interrupted goes on here as well, and ends its turn.
             self._lock.acquire()
         else:
-            self.turn = Turn.IDLE
+            self.turn = IDLE

@@ -92,7 +92,7 @@ class Negotiator:
         """Whether `progress` or `check_hosts` has something to do."""
         if self._operations.outbox or self._control_plane.waiting():
             return True
-        return self.is_across_hosts and self._control_plane.trouble(self._operations.is_undecided) is not None
+        return self.is_across_hosts and self._control_plane.trouble(bool(self._operations.pending)) is not None
 
     @property
     def is_idle(self) -> bool:
@@ -126,7 +126,7 @@ class Negotiator:
             JobAbortedError: a rank of another host has failed, or has left while something is still to be decided.
         """
         if self.is_across_hosts:
-            is_undecided = self._operations.is_undecided
+            is_undecided = bool(self._operations.pending)
             trouble = self._control_plane.trouble(is_undecided)
             if trouble is not None:
                 raise JobAbortedError(f"{self._operations.describe()}: {trouble}" if is_undecided else trouble)
@@ -143,14 +143,18 @@ class Negotiator:
 
     def _tell_submitted(self) -> None:
         """Tell the coordinator (perhaps ourselves) about newly submitted operations, in order."""
-        operations = self._operations
-        if self._piggyback is not None and len(operations.outbox) == 1:
-            handle = operations.outbox[0]
+        outbox = self._operations.outbox
+        if self._piggyback is not None and len(outbox) == 1:
+            handle = outbox[0]
             if self._piggyback.is_eligible(handle) and self._send_along(self._piggyback, handle):
-                operations.outbox.popleft()
+                outbox.popleft()
                 return
         cache_ids: list[int] = []
-        for handle in operations.take_submitted():
+        while outbox:
+            handle = outbox[0]
+            if handle.request.name is None:
+                self._operations.place(handle)
+            outbox.popleft()  # only now: if we are interrupted, it is in a queue all the same
             if handle.cache_id >= 0:
                 cache_ids.append(handle.cache_id)
             else:

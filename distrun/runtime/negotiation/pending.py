@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator
 
 from distrun.errors import UsageError
 from distrun.runtime.negotiation.decisions import Key
@@ -22,9 +21,9 @@ class PendingOperations:
 
     ::
 
-        enter -> outbox -> take_submitted -> pending -> decide -> decided -> batches -> (done)
-                                                |
-                                                '-----> finish -> finished -> take_finished -> (done)
+        enter -> outbox -> pending -> decide -> decided -> (executed)
+                              |
+                              '-----> finish -> finished -> take_finished
 
     Any thread enters an operation; named ones are pending at once, since a name is under way once at a time.
     Everything else is called by the thread that has the turn to make progress. An operation that it does not complete
@@ -33,12 +32,14 @@ class PendingOperations:
 
     def __init__(self, fusion_threshold: int) -> None:
         self.outbox: deque[Handle] = deque()
-        """Operations that the coordinator has not been told about yet."""
+        """Operations that the coordinator has not been told about yet, in order."""
         self.decided: deque[list[Handle]] = deque()
-        """Batches to execute, in the order in which the coordinator decided them; each is fused into one operation."""
+        """Batches to execute, in the order in which the coordinator decided them; each is fused into one operation.
+        One is taken out when it is done."""
         self.finished: list[Handle] = []
         """Operations whose results or errors came with a message."""
-        self._pending: dict[Key, Handle] = {}
+        self.pending: dict[Key, Handle] = {}
+        """Operations that wait for the coordinator's decision; named ones from the moment they are entered."""
         self._unnamed: dict[int, deque[Key]] = {}  # process set -> unnamed operations that are pending, oldest first
         self._places: dict[int, int] = {}  # process set -> unnamed operations so far
         self._cache = ResponseCache()
@@ -61,10 +62,14 @@ class PendingOperations:
             self.outbox.append(handle)
             return
         handle.key = key = (request.process_set, request.name)
-        handle.cache_id = self._cache.id_under(key, request)
+        known = self._cache.latest.get(key)
+        if known is not None and known[0] == request:
+            handle.cache_id = known[1]
+        else:
+            handle.cache_id = self._cache.id_under(key, request)
         if handle.cache_id < 0:
             _write_full_request(handle)
-        if self._pending.setdefault(key, handle) is not handle:
+        if self.pending.setdefault(key, handle) is not handle:
             raise UsageError(
                 f"{title(request.kind, request.name)} is under way already: "
                 "wait for it, or give this operation another name"
@@ -74,77 +79,58 @@ class PendingOperations:
     @property
     def is_empty(self) -> bool:
         """Whether nothing is under way."""
-        return not (self._pending or self.outbox or self.decided or self.finished)
-
-    @property
-    def is_undecided(self) -> bool:
-        """Whether anything waits for a decision."""
-        return bool(self._pending)
+        return not (self.pending or self.outbox or self.decided or self.finished)
 
     def describe(self) -> str:
         """The operations that wait for a decision, as messages call them."""
-        handles = list(self._pending.values())
+        handles = list(self.pending.values())
         if not handles:
             return "the engine"
         return handles[0].title + (f" and {len(handles) - 1} more" if len(handles) > 1 else "")
 
     # By the thread that has the turn ----------------------------------------------------------------------------------
 
-    def take_submitted(self) -> Iterator[Handle]:
-        """Take the operations out of the outbox, in order; each is pending from now on."""
-        outbox = self.outbox
-        while outbox:
-            handle = outbox[0]
-            if handle.request.name is None:
-                self._place(handle)
-            outbox.popleft()  # only now: if we are interrupted, it is in a queue all the same
-            yield handle
-
-    def _place(self, handle: Handle) -> None:
+    def place(self, handle: Handle) -> None:
+        """Give the first operation in the outbox, which has no name, its place in the order; it is pending now."""
         process_set = handle.request.process_set
         place = self._places.get(process_set, 0)
         self._places[process_set] = place + 1
         handle.key = (process_set, place)
-        self._pending[handle.key] = handle
+        self.pending[handle.key] = handle
         self._unnamed.setdefault(process_set, deque()).append(handle.key)
 
     def decide(self, message: bytes) -> None:
         """Have the operations executed whose cache ids are in an "execute" message, in its order."""
-        plan, handles = self._plan(message), []
+        plan, keys, handles = self._plan(message), self._cache.keys, []
         for cache_id in unpack_ids(message):
-            key = self._cache.key(cache_id)
+            key = keys.get(cache_id)
             if key is None:
                 key = self._unnamed[self._cache.request(cache_id).process_set].popleft()
-            handles.append(self._pending.pop(key))
-        self.decided.extend([handles[place] for place in places] for places in plan)
+            handles.append(self.pending.pop(key))
+        if len(handles) == 1:
+            self.decided.append(handles)
+        else:
+            self.decided.extend([handles[place] for place in places] for places in plan)
 
     def decide_new(self, request: Request, cache_id: int) -> None:
         """Have the operation executed that asked for `request`, which has `cache_id` (unless -1) from now on."""
         key: Key | None = None if request.name is None else (request.process_set, request.name)
         if cache_id >= 0:
             self._cache.add(request, cache_id, key)
-        self.decided.append([self._pending.pop(key or self._unnamed[request.process_set].popleft())])
-
-    def batches(self) -> Iterator[list[Handle]]:
-        """The batches to execute now. One leaves its queue when the next is asked for, that is, when it is done."""
-        while self.decided:
-            yield self.decided[0]
-            self.decided.popleft()
+        self.decided.append([self.pending.pop(key or self._unnamed[request.process_set].popleft())])
 
     def named(self, cache_id: int) -> Handle:
         """The pending operation that asked for a named request."""
-        key = self._cache.key(cache_id)
-        assert key is not None, cache_id
-        return self._pending[key]
+        return self.pending[self._cache.keys[cache_id]]
 
     def pending_under(self, key: Key) -> Handle | None:
         """The pending operation under a key, if there is one."""
-        return self._pending.get(key)
+        return self.pending.get(key)
 
     def finish(self, handle: Handle) -> None:
         """A pending operation has its results or its error."""
         self.finished.append(handle)
-        del self._pending[handle.key]
+        del self.pending[handle.key]
         if handle.request.name is None:
             self._unnamed[handle.request.process_set].remove(handle.key)
 
@@ -160,8 +146,8 @@ class PendingOperations:
         # One by one: what other threads enter meanwhile is taken as well, or stays, but is not lost.
         while self.outbox:
             handles.append(self.outbox.popleft())
-        while self._pending:
-            handles.append(self._pending.popitem()[1])
+        while self.pending:
+            handles.append(self.pending.popitem()[1])
         self._unnamed.clear()
         return [handle for handle in handles if not handle.done]
 

@@ -17,38 +17,34 @@ class ResponseCache:
     def __init__(self) -> None:
         self._requests: dict[int, Request] = {}
         self._cache_ids: dict[Request, int] = {}
-        self._named: dict[Key, tuple[Request, int]] = {}  # what a name last stood for: comparing is faster than hashing
-        self._keys: dict[int, Key] = {}
+        self.keys: dict[int, Key] = {}
+        """The keys under which named requests are pending, by cache id."""
+        self.latest: dict[Key, tuple[Request, int]] = {}
+        """The request that a name last stood for, and its cache id: comparing is faster than hashing."""
 
     def id_of(self, request: Request) -> int:
         """Return the cache id of an unnamed request; -1 if it has none yet."""
         return self._cache_ids.get(request, -1)
 
     def id_under(self, key: Key, request: Request) -> int:
-        """Return the cache id of a request with a name; -1 if it has none yet."""
-        known = self._named.get(key)
-        if known is None or known[0] != request:  # two requests may take turns under one name
-            known = request, self._cache_ids.get(request, -1)
-            if known[1] >= 0:
-                self._named[key] = known
-        return known[1]
+        """Return the cache id of a request that is not the latest under its name; -1 if it has none yet."""
+        cache_id = self._cache_ids.get(request, -1)
+        if cache_id >= 0:  # two requests may take turns under one name
+            self.latest[key] = request, cache_id
+        return cache_id
 
     def add(self, request: Request, cache_id: int, key: Key | None) -> None:
         """Note the cache id that a request has from now on; `key` is that of its name, None if it has no name."""
         self._requests[cache_id] = request
         self._cache_ids[request] = cache_id
         if key is not None:
-            self._keys[cache_id] = key
-            self._named[key] = request, cache_id
+            self.keys[cache_id] = key
+            self.latest[key] = request, cache_id
 
     def request(self, cache_id: int) -> Request:
         """Return the request that has a cache id."""
         return self._requests[cache_id]
 
-    def key(self, cache_id: int) -> Key | None:
-        """Return the key under which a request is pending; None if it has no name."""
-        return self._keys.get(cache_id)
-
     def ids_under(self, key: Key) -> list[int]:
         """Return the cache ids of all requests that a name has stood for."""
-        return [cache_id for cache_id, name in self._keys.items() if name == key]
+        return [cache_id for cache_id, name in self.keys.items() if name == key]

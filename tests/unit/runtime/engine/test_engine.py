@@ -254,7 +254,7 @@ def test_a_child_forked_while_another_thread_has_the_turn_does_not_wait_for_it(r
     assert rank.turn == "idle"
     vars(state).update(parent)  # the other thread's world, which a fork would have copied
     handle.done, handle.error = False, None
-    rank.operations._pending[handle.key] = handle
+    rank.operations.pending[handle.key] = handle
     may_end.set()
     parents.join(DEADLINE)
 
@@ -364,7 +364,7 @@ def test_an_operation_that_is_entered_between_a_failed_turn_and_its_end_fails_to
 
     def submit_first() -> None:  # the turn's last look is behind it
         monkeypatch.setattr(state, "give_back", give_back)
-        rank.operations._pending[handle.key] = handle
+        rank.operations.pending[handle.key] = handle
         handle.done, handle.error = False, None
         has_failed.set()
         submitter.join(DEADLINE)
@@ -438,7 +438,7 @@ def test_a_thread_that_sleeps_is_woken_when_its_operation_is_done_by_another_one
     def until_the_other_sleeps() -> None:
         has_turn.set()
         with state._changed:  # free only when the other sleeps
-            while not state._waiters:
+            while not state.waiters:
                 state._changed.wait(0.001)
 
     def decide_second() -> None:

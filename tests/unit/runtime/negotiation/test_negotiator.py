@@ -110,7 +110,9 @@ class Rank:
 
     def decided(self) -> list[list[Handle]]:
         """The batches that are to be executed now, as if they were."""
-        return list(self.operations.batches())
+        batches = list(self.operations.decided)
+        self.operations.decided.clear()
+        return batches
 
     def learn(self, *handles: Handle) -> None:
         """Have all ranks execute these for the first time: their cache ids are 0, 1, ..."""

@@ -25,10 +25,28 @@ def pending_operations() -> PendingOperations:
     return PendingOperations(1 << 20)
 
 
+def taken(operations: PendingOperations) -> list[Handle]:
+    """The operations of which the coordinator is told now."""
+    handles = []
+    while operations.outbox:
+        handles.append(operations.outbox[0])
+        if handles[-1].request.name is None:
+            operations.place(handles[-1])
+        operations.outbox.popleft()
+    return handles
+
+
 def submit(operations: PendingOperations, made: Handle) -> Handle:
     operations.enter(made)
-    assert list(operations.take_submitted()) == [made]
+    assert taken(operations) == [made]
     return made
+
+
+def executed(operations: PendingOperations) -> list[list[Handle]]:
+    """The batches that have been decided, which are executed now."""
+    batches = list(operations.decided)
+    operations.decided.clear()
+    return batches
 
 
 def learn(operations: PendingOperations, made: Handle, cache_id: int) -> None:
@@ -36,7 +54,7 @@ def learn(operations: PendingOperations, made: Handle, cache_id: int) -> None:
     submit(operations, made)
     assert made.full_request
     operations.decide_new(made.request, cache_id)
-    assert list(operations.batches()) == [[made]]
+    assert executed(operations) == [[made]]
 
 
 def test_two_requests_that_take_turns_under_one_name_are_sent_in_full_once_each(pending_operations):
@@ -46,7 +64,7 @@ def test_two_requests_that_take_turns_under_one_name_are_sent_in_full_once_each(
         again = submit(pending_operations, handle(shape))
         assert (again.cache_id, again.full_request) == (cache_id, b"")
         pending_operations.decide(pack_ids(EXECUTE, [cache_id]))
-        assert list(pending_operations.batches()) == [[again]]
+        assert executed(pending_operations) == [[again]]
     assert pending_operations.is_empty
 
 
@@ -69,10 +87,10 @@ def test_unnamed_operations_are_decided_in_their_order(pending_operations):
     pending_operations.enter(first)
     pending_operations.enter(second)
     assert (first.cache_id, second.cache_id) == (0, 0)
-    assert list(pending_operations.take_submitted()) == [first, second]
+    assert taken(pending_operations) == [first, second]
     assert (first.title, second.title) == ("unnamed allreduce (number 1)", "unnamed allreduce (number 2)")
     pending_operations.decide(pack_ids(EXECUTE, [0, 0]))
-    assert list(pending_operations.batches()) == [[first, second]]  # fused
+    assert executed(pending_operations) == [[first, second]]  # fused
 
 
 def test_an_unnamed_operation_has_the_place_in_the_order_in_which_the_coordinator_hears_of_it(pending_operations):
@@ -80,17 +98,17 @@ def test_an_unnamed_operation_has_the_place_in_the_order_in_which_the_coordinato
     interrupted, by_the_handler = handle(3, name=None), handle(4, name=None)
     pending_operations.enter(by_the_handler)
     pending_operations.enter(interrupted)
-    assert [made.key for made in pending_operations.take_submitted()] == [(0, 0), (0, 1)]
+    assert [made.key for made in taken(pending_operations)] == [(0, 0), (0, 1)]
     pending_operations.decide_new(by_the_handler.request, 0)
     pending_operations.decide_new(interrupted.request, 1)
-    assert list(pending_operations.batches()) == [[by_the_handler], [interrupted]]
+    assert executed(pending_operations) == [[by_the_handler], [interrupted]]
 
 
 def test_what_is_finished_by_a_message_frees_its_name_before_it_is_done(pending_operations):
     learn(pending_operations, handle(3), 0)
     made = submit(pending_operations, handle(3))
     pending_operations.finish(pending_operations.named(0))
-    assert not pending_operations.is_undecided
+    assert not pending_operations.pending
     assert not pending_operations.is_empty
     pending_operations.enter(handle(3))
     assert pending_operations.take_finished() == [made]
@@ -105,7 +123,7 @@ def test_a_batch_that_fails_stays_for_whoever_fails_the_rest(pending_operations)
     pending_operations.enter(unnamed)
     pending_operations.decide(pack_ids(EXECUTE, [0]))
     pending_operations.decide(pack_ids(EXECUTE, [1]))
-    assert next(pending_operations.batches()) == [executing]
+    assert pending_operations.decided[0] == [executing]
     assert {id(made) for made in pending_operations.take_all()} == set(map(id, (executing, decided, pending, unnamed)))
     assert pending_operations.is_empty
 
@@ -114,9 +132,7 @@ def test_what_is_done_when_its_batch_is_interrupted_is_not_failed(pending_operat
     learn(pending_operations, handle(3), 0)
     made = submit(pending_operations, handle(3))
     pending_operations.decide(pack_ids(EXECUTE, [0]))
-    for batch in pending_operations.batches():
-        batch[0].done = True
-        break
+    pending_operations.decided[0][0].done = True
     assert pending_operations.take_all() == []
     assert made.error is None
 

@@ -21,7 +21,7 @@ def test_a_named_request_is_known_by_its_id_and_its_key():
     cache = ResponseCache()
     cache.add(request("loss"), 7, (0, "loss"))
     assert cache.id_under((0, "loss"), request("loss")) == 7
-    assert cache.key(7) == (0, "loss")
+    assert cache.keys[7] == (0, "loss")
     assert cache.request(7) == request("loss")
 
 
@@ -29,7 +29,7 @@ def test_an_unnamed_request_has_no_key():
     cache = ResponseCache()
     cache.add(request(None), 4, None)
     assert cache.id_of(request(None)) == 4
-    assert cache.key(4) is None
+    assert 4 not in cache.keys
 
 
 def test_two_requests_that_take_turns_under_one_name_keep_their_ids():
