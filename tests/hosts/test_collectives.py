@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from hosts_conftest import call
+from warm_ranks import WarmRanks
 
 PROGRAMS = Path(__file__).parents[1] / "parallel" / "programs"
 ADDRESSES = """
@@ -36,19 +37,42 @@ def run(distrun, alpha, beta):
     return finish
 
 
-@pytest.mark.parametrize("program", ["allreduce", "errors", "objects", "lifecycle", "bursts"])
+@pytest.fixture
+def run_each(distrun, alpha, beta):
+    """Runs rank programs one after another on the same ranks, to their successful end, after which nothing is left."""
+
+    def finish(hosts, *programs):
+        size = sum(int(entry.partition(":")[2]) for entry in hosts.split(","))
+        with WarmRanks() as ranks:
+            job = distrun("-H", hosts, *ranks.command, OMP_NUM_THREADS="1")
+            ranks.accept(size)
+            for program in programs:
+                ranks.run(PROGRAMS / f"{program}.py")
+            ranks.hang_up()
+            assert job.wait() == 0, job.stderr.data[-5000:].decode()
+        alpha.assert_gone()
+        beta.assert_gone()
+        job.assert_gone()
+
+    return finish
+
+
+@pytest.mark.parametrize("program", ["lifecycle", "bursts"])
 def test_two_hosts(run, program):
     run("alpha:1,beta:1", str(PROGRAMS / f"{program}.py"))
 
 
-@pytest.mark.parametrize("program", ["allreduce", "order", "alltoall"])
-def test_two_hosts_with_two_ranks_each(run, program):
-    run("alpha:2,beta:2", str(PROGRAMS / f"{program}.py"))
-
-
-@pytest.mark.parametrize("program", ["allreduce", "broadcast", "allgather"])
-def test_three_hosts_of_which_one_has_the_launcher(run, program):
-    run("localhost:1,beta:1,alpha:2", str(PROGRAMS / f"{program}.py"))
+@pytest.mark.parametrize(
+    ("hosts", "programs"),
+    [
+        ("alpha:1,beta:1", ["allreduce", "errors", "objects"]),
+        ("alpha:2,beta:2", ["allreduce", "order", "alltoall"]),
+        ("localhost:1,beta:1,alpha:2", ["allreduce", "broadcast", "allgather"]),  # one of them has the launcher
+    ],
+    ids=lambda value: value if isinstance(value, str) else "-".join(value),
+)
+def test_collectives_of_several_hosts(run_each, hosts, programs):
+    run_each(hosts, *programs)
 
 
 def test_a_link_that_drops_packets_makes_nothing_wrong(run, alpha, beta):

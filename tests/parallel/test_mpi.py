@@ -25,7 +25,7 @@ def test_joining_and_leaving_several_times_beside_a_script_that_uses_mpi(mpi):
 
 
 def test_a_script_that_fails_tells_its_story(mpi):
-    assert "ValueError: the story of rank 1" in run(mpi, "script fails").stderr
+    assert "ValueError: the error of rank 1" in run(mpi, "script fails").stderr
 
 
 @pytest.mark.parametrize("ending", ["job fails", "mpi4py first"])

@@ -1,7 +1,7 @@
 """A rank that runs one rank program after another, in the interpreter and with the libraries that it already has.
 
 The test that started it asks for programs over a Unix socket, whose path is the first argument. Each program finds what
-it would find as a script: no world yet, its own arguments and variables, and its folder on the path.
+a script of its own would find: no world yet, its own arguments and variables, and its folder on the path.
 """
 
 from __future__ import annotations

@@ -23,7 +23,7 @@ for turn in range(5):
     if turn < 4:
         distrun.shutdown()
 if ending == "script fails" and me == 1:
-    raise ValueError("the story of rank 1")
+    raise ValueError("the error of rank 1")
 if ending in ("job fails", "mpi4py first"):
     # Rank 0 waits for a rank that leaves, and ends with the error.
     if me == 0:
