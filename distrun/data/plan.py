@@ -48,7 +48,7 @@ class Division:
         """
         if self.shuffle is True:
             raise UsageError(
-                "shuffle=True is no answer for data of unknown length, which is shuffled a part at a time: give the "
+                "shuffle=True does not work for data of unknown length, which is shuffled a part at a time: give the "
                 "number of samples to choose from, as in shuffle=10_000"
             )
         return int(self.shuffle)

@@ -72,8 +72,8 @@ def matching(interfaces: Sequence[Interface], network: str, owner: str) -> list[
 
     Args:
         interfaces: the interfaces there are; where there are none at all, nothing is wrong with `network`.
-        network: names of interfaces, subnets and addresses, by commas: `eth1`, `10.0.0.0/8`, `eth1,fd00::/8`; empty
-            allows all.
+        network: names of interfaces, subnets and addresses, separated by commas: `eth1`, `10.0.0.0/8`,
+            `eth1,fd00::/8`; empty allows all.
         owner: whose they are, for the error: `host 'alpha'`.
 
     Raises:
@@ -93,8 +93,12 @@ def matching(interfaces: Sequence[Interface], network: str, owner: str) -> list[
     return chosen
 
 
-def parse_network(network: str) -> list[str | Subnet]:
+def parse_network(network: str, source: str = "--network ") -> list[str | Subnet]:
     """Return the entries of a value of `--network`: names of interfaces, and subnets.
+
+    Args:
+        network: the value.
+        source: how an error introduces it: the option, or the variable that it is the value of.
 
     Raises:
         UsageError: an entry is neither.
@@ -107,8 +111,8 @@ def parse_network(network: str) -> list[str | Subnet]:
         except ValueError:
             if not text or "/" in text or ":" in text:
                 raise UsageError(
-                    f"--network {network!r}: {text!r} is neither an interface nor a subnet; allowed are names and "
-                    "subnets by commas, as in eth1,10.0.0.0/8"
+                    f"{source}{network!r}: {text!r} is neither an interface nor a subnet; allowed are names and "
+                    "subnets, separated by commas, as in eth1,10.0.0.0/8"
                 ) from None
             entries.append(text)
     return entries

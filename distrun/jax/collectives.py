@@ -115,7 +115,7 @@ def broadcast(tree: Any, root_rank: int = 0, *, name: str | None = None, process
         The tree with the root's arrays.
 
     Raises:
-        UsageError: `root_rank` is no rank of the process set.
+        UsageError: `root_rank` is not a rank of the process set.
         CollectiveError: the ranks disagree, a rank does not come, or one is gone; see `distrun.allreduce`.
     """
     collective = broadcast_call(_own(name), root_rank, process_set, call_site())

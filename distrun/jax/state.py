@@ -51,8 +51,8 @@ def _check(path: str, leaf: Any) -> None:
         )
     if not isinstance(leaf, (jax.Array, np.ndarray, np.generic, *_NUMBERS)):
         raise UsageError(
-            f"the leaf {path} is a {type(leaf).__name__}, which is no array: use broadcast_object for it, or leave it "
-            "out"
+            f"the leaf {path} is a {type(leaf).__name__}, which is not an array: use broadcast_object for it, or leave "
+            "it out"
         )
 
 

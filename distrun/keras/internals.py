@@ -65,7 +65,7 @@ def switch_class(optimizer: Any, kind: type) -> None:
 
 
 def attach(optimizer: Any, name: str, value: Any) -> None:
-    """Set an attribute that is no part of the optimizer's state."""
+    """Set an attribute that is not part of the optimizer's state."""
     object.__setattr__(optimizer, name, value)
 
 

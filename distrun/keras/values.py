@@ -100,7 +100,7 @@ def broadcast(
         A numpy array.
 
     Raises:
-        UsageError: `root_rank` is no rank of the process set.
+        UsageError: `root_rank` is not a rank of the process set.
         CollectiveError: the ranks disagree, a rank does not come, or one is gone; see `distrun.allreduce`.
     """
     return collectives.broadcast(array_of(value), root_rank, name, process_set)

@@ -163,7 +163,7 @@ def _status(arguments: list[str] | None) -> int:
         else:
             status = distrun.main(args=arguments, prog_name="distrun", standalone_mode=False)
     except click.ClickException as error:
-        return _complain(error.format_message().rstrip("."), 2, "; see distrun --help")
+        return _complain(_sentence(error), 2)
     except (click.Abort, KeyboardInterrupt):
         return 130
     except DistrunError as error:
@@ -177,8 +177,18 @@ def _doctor(arguments: list[str]) -> int:
     return int(doctor.main(args=arguments, prog_name="distrun doctor", standalone_mode=False) or 0)
 
 
-def _complain(sentence: str, status: int, remedy: str = "") -> int:
-    click.echo(f"distrun: error: {sentence}{remedy}", err=True)
+def _sentence(error: click.ClickException) -> str:
+    """Return what is wrong with the command line, and where to read on or what was probably meant."""
+    context = getattr(error, "ctx", None)
+    remedy = f"see {context.command_path if context else 'distrun'} --help"
+    if isinstance(error, click.NoSuchOption):
+        meant = " or ".join(sorted(error.possibilities or ()))
+        return f"there is no option {error.option_name}: {f'did you mean {meant}?' if meant else remedy}"
+    return f"{error.format_message().rstrip('.')}; {remedy}"
+
+
+def _complain(sentence: str, status: int) -> int:
+    click.echo(f"distrun: error: {sentence}", err=True)
     return status
 
 

@@ -127,10 +127,10 @@ def _check_arguments(function: object, args: object, np: object) -> None:
         raise UsageError(f"{function!r} cannot be called: give a function, and its arguments as args=(...)")
     if not isinstance(args, Sequence) or isinstance(args, str):
         raise UsageError(
-            f"args={args!r} is no sequence: give the function's arguments as a tuple, as in run(f, (1, 2), np=2)"
+            f"args={args!r} is not a sequence: give the function's arguments as a tuple, as in run(f, (1, 2), np=2)"
         )
     if not (np is None or isinstance(np, int)):
-        raise UsageError(f"np={np!r} is no whole number: give the number of ranks, or None for all slots")
+        raise UsageError(f"np={np!r} is not a whole number: give the number of ranks, or None for all slots")
 
 
 def _pickled(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> bytes:

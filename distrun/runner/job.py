@@ -27,7 +27,7 @@ _PRINT_TIMEOUT = 2.0  # seconds for which a blocked terminal may delay the end o
 
 @dataclass(frozen=True)
 class JobOptions:
-    """The options that are no part of the plan, as they concern this process only."""
+    """The options that are not part of the plan, as they concern this process only."""
 
     grace: float = 5.0
     """Seconds between SIGTERM and SIGKILL."""

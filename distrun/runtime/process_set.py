@@ -59,12 +59,12 @@ class ProcessSet:
         """Return `root_rank` as an int.
 
         Raises:
-            UsageError: it is no rank of this set.
+            UsageError: it is not a rank of this set.
         """
         size = self.size()
         root = operator.index(root_rank) if isinstance(root_rank, SupportsIndex) else -1
         if not 0 <= root < size:
-            raise UsageError(f"root_rank={root_rank!r} is no rank of this process set: it has ranks 0 to {size - 1}")
+            raise UsageError(f"root_rank={root_rank!r} is not a rank of this process set: it has ranks 0 to {size - 1}")
         return root
 
 

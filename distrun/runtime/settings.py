@@ -42,7 +42,14 @@ def _float(text: str) -> float:
 def _number(variable: str, text: str) -> float:
     value = _float(text)
     if not 0 <= value < math.inf:
-        raise UsageError(f"{variable}={text!r} is not a number >= 0: unset it or correct it")
+        raise UsageError(f"{variable}={text!r} is not a number >= 0: correct or unset it")
+    return value
+
+
+def _duration(variable: str, text: str) -> float:
+    value = _float(text)
+    if not 0 < value < math.inf:
+        raise UsageError(f"{variable}={text!r} is not a number of seconds > 0: correct or unset it")
     return value
 
 
@@ -52,14 +59,14 @@ def _rounded(variable: str, text: str) -> int:
 
 def _bytes(variable: str, text: str) -> int:
     if not (text.isascii() and text.isdecimal()):
-        raise UsageError(f"{variable}={text!r} is no number of bytes: unset it or correct it")
+        raise UsageError(f"{variable}={text!r} is not a number of bytes: correct or unset it")
     return int(text)
 
 
 def _share(variable: str, text: str) -> float:
     value = _float(text)
     if not 0 <= value < 1:
-        raise UsageError(f"{variable}={text!r} is not a share from 0 (off) to below 1: unset it or correct it")
+        raise UsageError(f"{variable}={text!r} is not a share from 0 (off) to below 1: correct or unset it")
     return value
 
 
@@ -74,12 +81,12 @@ def _one_of(*allowed: str) -> Callable[[str, str], str]:
 
 def _switch(variable: str, text: str) -> bool:
     if text not in ("0", "1"):
-        raise UsageError(f"{variable}={text!r} is neither 1 (ranks may share a GPU) nor 0: correct it, or unset it")
+        raise UsageError(f"{variable}={text!r} is neither 1 (ranks may share a GPU) nor 0: correct or unset it")
     return text == "1"
 
 
 def _network(variable: str, text: str) -> str:
-    parse_network(text)
+    parse_network(text, f"{variable}=")
     return text
 
 
@@ -89,10 +96,6 @@ def _key(variable: str, text: str) -> bytes:
             f"{variable} has {len(text)} characters: set it to at least {_SHORTEST_KEY}, as from `openssl rand -hex 32`"
         )
     return text.encode("utf-8", "surrogateescape")
-
-
-def _any(variable: str, text: str) -> str:
-    return text
 
 
 def _setting(default: object, parse: Callable[[str, str], object], secret: bool = False) -> Any:
@@ -108,7 +111,7 @@ class Settings:
     """Seconds after which a waiting operation is reported; 0: never."""
     stall_timeout: float = _setting(0.0, _number)
     """Seconds after which a waiting operation fails; 0: never."""
-    start_timeout: float = _setting(60.0, _number)
+    start_timeout: float = _setting(60.0, _duration)
     """Seconds that the ranks wait for one another in `init`."""
     fusion_threshold: int = _setting(64 << 20, _rounded)
     """Bytes that operations submitted together may be fused to; 0 fuses nothing."""
@@ -121,7 +124,7 @@ class Settings:
     backend: str = _setting("auto", _one_of("auto", "shared_memory", "tcp", "mpi"))
     """How arrays travel: tcp is for several hosts, shared_memory for one."""
     network: str = _setting("", _network)
-    """The interfaces and subnets that ranks of other hosts may use, by commas; empty: all."""
+    """The interfaces and subnets that ranks of other hosts may use, separated by commas; empty: all."""
     wire_dtype: str = _setting("", _one_of("float16", "bfloat16"))
     """The type in which float32 and float64 travel between hosts; empty: their own."""
     key: bytes | None = _setting(None, _key, secret=True)
@@ -134,9 +137,8 @@ class Settings:
     """The share of its time that a rank may wait for its input before it says so; 0: never."""
     share_gpus: bool = _setting(False, _switch)
     """Whether the ranks of a host may share GPUs where there are fewer GPUs than ranks."""
-    gpu_backend: str = _setting("auto", _any)
-    """How tensors travel between GPUs: auto, nccl or staged. Rank 0's counts, which is checked where all have heard of
-    it."""
+    gpu_backend: str = _setting("auto", _one_of("auto", "nccl", "staged"))
+    """How tensors travel between GPUs; rank 0's counts."""
 
     @classmethod
     def of(cls, environ: Mapping[str, str]) -> Settings:
@@ -176,7 +178,7 @@ def unknown(names: Iterable[str]) -> list[str]:
     """
     known = {*VARIABLES, *(PREFIX + entry.name.upper() for entry in fields(LaunchContract))}
     unclaimed = sorted({name for name in names if name.startswith(PREFIX)} - known)
-    return [f"{name} is no setting of distrun and changes nothing: {_remedy(name)}" for name in unclaimed]
+    return [f"{name} is not a setting of distrun and changes nothing: {_remedy(name)}" for name in unclaimed]
 
 
 def _remedy(name: str) -> str:
@@ -184,4 +186,4 @@ def _remedy(name: str) -> str:
 
     own = [variable.removeprefix(PREFIX) for variable in VARIABLES]
     near = difflib.get_close_matches(name.removeprefix(PREFIX).upper(), own, n=1)
-    return f"did you mean {PREFIX}{near[0]}?" if near else "docs/settings.md lists those there are"
+    return f"did you mean {PREFIX}{near[0]}?" if near else "docs/settings.md lists those that exist"

@@ -230,7 +230,7 @@ def broadcast(
         The root's tensor.
 
     Raises:
-        UsageError: `root_rank` is no rank of the process set.
+        UsageError: `root_rank` is not a rank of the process set.
         CollectiveError: the ranks disagree, a rank does not come, or one is gone; see `distrun.allreduce`.
     """
     return autograd.broadcast([tensor], broadcast_call(name or None, root_rank, process_set))[0]
@@ -252,7 +252,7 @@ def broadcast_(
         The variables.
 
     Raises:
-        UsageError: `root_rank` is no rank of the process set.
+        UsageError: `root_rank` is not a rank of the process set.
         CollectiveError: the ranks disagree, a rank does not come, or one is gone; see `distrun.allreduce`.
     """
     variables = list(variables)

@@ -42,7 +42,7 @@ def DistributedOptimizer(  # noqa: N802 - Horovod's name
     sake.
 
     Raises:
-        UsageError: this is no optimizer of TensorFlow or Keras, it is wrapped already, or arguments do not fit it.
+        UsageError: this is not an optimizer of TensorFlow or Keras, it is wrapped already, or arguments do not fit it.
     """
     world.current()
     if isinstance(optimizer, _DistributedOptimizer):

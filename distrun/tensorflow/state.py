@@ -38,7 +38,7 @@ def broadcast_variables(
     Returns, in a graph, the operation that does it. `inplace` is accepted for Horovod's sake.
 
     Raises:
-        UsageError: something among them is no variable.
+        UsageError: something among them is not a variable.
         MismatchError: the ranks do not have the same names, shapes and dtypes.
     """
     variables = list(variables)

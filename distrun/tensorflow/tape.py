@@ -42,7 +42,7 @@ class DistributedGradientTape(tf.GradientTape):
         `scale_local_gradients` change nothing: gradients travel together in any case.
 
         Raises:
-            UsageError: this is no tape, or one that is wrapped already.
+            UsageError: this is not a tape, or one that is wrapped already.
         """
         if isinstance(gradtape, DistributedGradientTape):
             raise UsageError(

@@ -107,7 +107,7 @@ def broadcast(tensor: Tensor, root_rank: int, name: str | None = None, process_s
         A new tensor, on the root as well.
 
     Raises:
-        UsageError: `root_rank` is no rank of the process set.
+        UsageError: `root_rank` is not a rank of the process set.
         CollectiveError: the ranks disagree, a rank does not come, or one is gone; see `distrun.allreduce`.
     """
     return autograd.apply(  # type: ignore[no-any-return]

@@ -40,7 +40,7 @@ def broadcast_object(
         The unpickled copy; on the root, `obj` itself.
 
     Raises:
-        UsageError: `root_rank` is no rank of the process set.
+        UsageError: `root_rank` is not a rank of the process set.
         CollectiveError: the ranks disagree, a rank does not come, or one is gone; see `distrun.allreduce`.
     """
     received = objects.broadcast_object(_Parcel(obj), root_rank, name, process_set)

@@ -31,7 +31,7 @@ def request_of(call: Call, tensors: Sequence[Tensor]) -> Request:
     """Return the request for tensors of one dtype on one device.
 
     Raises:
-        UsageError: something is no tensor, or cannot travel; or as `Call.request` raises.
+        UsageError: something is not a tensor, or cannot travel; or as `Call.request` raises.
     """
     dtypes = [storage.dtype_name(tensor) for tensor in tensors]
     return call.request(dtypes[0], tuple([tuple(tensor.shape) for tensor in tensors]), cuda.kind(tensors[0]))

@@ -113,7 +113,7 @@ def _check_optimizer(optimizer: object) -> None:
         raise UsageError(f"this {type(optimizer).__name__} is a DistributedOptimizer already: wrap an optimizer once")
     if not isinstance(optimizer, torch.optim.Optimizer):
         raise UsageError(
-            f"DistributedOptimizer wraps a torch.optim.Optimizer, not a {type(optimizer).__name__}: give it the "
+            f"DistributedOptimizer wraps a torch.optim.Optimizer, not {type(optimizer).__name__}: give it the "
             "optimizer, such as torch.optim.SGD(model.parameters(), lr=0.1)"
         )
 

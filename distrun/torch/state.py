@@ -24,7 +24,7 @@ def broadcast_parameters(params: Parameters, root_rank: int) -> None:
     """Overwrite tensors with the root's, in place: `broadcast_parameters(model.state_dict(), root_rank=0)`.
 
     Args:
-        params: a state_dict, or an iterable of tensors or of pairs of a name and a tensor. What is no tensor is left
+        params: a state_dict, or an iterable of tensors or of pairs of a name and a tensor. What is not a tensor is left
             alone.
         root_rank: the rank, in the world, whose tensors they are.
 

@@ -49,8 +49,8 @@ def dtype_name(tensor: Tensor) -> str:
     """The runtime's name of a tensor's element type.
 
     Raises:
-        UsageError: this is no tensor, or one that cannot travel: another dtype, another layout, not on the CPU or this
-            rank's own GPU.
+        UsageError: this is not a tensor, or one that cannot travel: another dtype, another layout, not on the CPU or
+            this rank's own GPU.
     """
     if not isinstance(tensor, Tensor):
         raise UsageError(f"a torch.Tensor is needed, not {type(tensor).__name__}: make one with torch.as_tensor(...)")

@@ -27,6 +27,7 @@ def complaint(job):
     [
         (["-np", "0", "true"], "-np 0"),
         (["-np", "x", "true"], "'x'"),
+        (["-np", "2", "-H", "localhost:1", "true"], "-np 2 asks for more ranks than the 1 slot of localhost:1:"),
         (["-np", "3", "-H", "localhost:2", "true"], "-np 3 asks for more ranks than the 2 slots of localhost:2"),
         (["-H", "a_%b", "true"], "'a_%b'"),
         (["-H", "localhost:0", "true"], "'localhost:0'"),
@@ -60,6 +61,27 @@ def test_a_command_that_does_not_exist_ends_with_127(distrun):
     job = distrun("-np", "2", "no-such-command")
     assert job.wait() == 127
     assert "'no-such-command' not found" in complaint(job)
+
+
+def test_a_directory_is_no_command(distrun, tmp_path):
+    job = distrun("-np", "2", str(tmp_path))
+    assert job.wait() == 126
+    assert f"command '{tmp_path}' is a directory" in complaint(job)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (["--stal-warning", "2", "true"], "there is no option --stal-warning: did you mean --stall-warning?"),
+        (["--qqq"], "there is no option --qqq: see distrun --help"),
+        (["doctor", "--hots", "a"], "there is no option --hots: did you mean --hostfile or --hosts?"),
+        (["doctor", "more"], "Got unexpected extra argument (more); see distrun doctor --help"),
+    ],
+)
+def test_a_misspelt_command_line_is_told_what_was_probably_meant(distrun, arguments, sentence):
+    job = distrun(*arguments)
+    assert job.wait() == 2
+    assert complaint(job) == f"distrun: error: {sentence}\n"
 
 
 def test_a_script_that_is_no_program_is_recognised(distrun, tmp_path):

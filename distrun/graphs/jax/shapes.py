@@ -8,7 +8,7 @@ from distrun.runtime import world
 from distrun.runtime.collectives.call import Call, check_rows, rows_per_rank
 
 PROBE = "probe"
-"""A kind that is no collective: it doubles its arrays, without other ranks, to see whether collectives would work."""
+"""A kind that is not a collective: it doubles its arrays without other ranks, to see whether collectives would work."""
 
 REDUCING = ("allreduce", "broadcast", PROBE)
 """The kinds whose results have the shapes of their inputs, and may be formed in their memory."""

@@ -63,7 +63,7 @@ class LauncherConnection:
             self._flush()
 
     def send_raw(self, data: bytes) -> None:
-        """Write bytes that are no frame, before the next frame."""
+        """Write bytes that are not a frame, before the next frame."""
         self._outgoing += data
 
     def acknowledge(self, count: int) -> None:

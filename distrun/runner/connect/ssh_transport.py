@@ -277,7 +277,7 @@ def _explain_socket(error: OSError, route: Route) -> str:
     if isinstance(error, socket.gaierror):
         return f"the name {route.hostname!r} is not found; correct it, or give its HostName in ~/.ssh/config"
     if isinstance(error, TimeoutError) or error.errno == errno.ETIMEDOUT:
-        return f"{place} did not answer within {route.timeout:g} s; is it up, and is no firewall in between?"
+        return f"{place} did not answer within {route.timeout:g} s; is it up, and is there a firewall in between?"
     if error.errno == errno.ECONNREFUSED:
         return f"the connection to {place} was refused; does sshd run there, on that port (-p)?"
     return f"{place} cannot be reached: {error.strerror or error}"

@@ -38,7 +38,7 @@ def run(
         hosts: as in `-H`; none = those of the scheduler's allocation, else this machine.
         ssh: how to reach those that are not this machine.
         wdir: the working directory of the ranks; None = the present one.
-        network: the interfaces and subnets that may be used, by commas; None = DISTRUN_NETWORK, else all.
+        network: the interfaces and subnets that may be used, separated by commas; None = DISTRUN_NETWORK, else all.
         timeout: seconds for each host to be reached and to answer.
         launcher: ssh or srun; None = as for a job.
         on_progress: is given a text about what is going on, now and then.

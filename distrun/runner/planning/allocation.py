@@ -117,7 +117,8 @@ def _counts(variable: str, text: str, hosts: int) -> list[int]:
         if len(counts) == hosts:
             return counts
     raise UsageError(
-        f"{variable}={text!r} is no list of counts like 2(x3),1 for {hosts} hosts: {_REMEDY.format(scheduler='Slurm')}"
+        f"{variable}={text!r} is not a list of counts like 2(x3),1 for {hosts} hosts: "
+        f"{_REMEDY.format(scheduler='Slurm')}"
     )
 
 
@@ -125,7 +126,7 @@ def expand(text: str) -> list[str]:
     """Return the names in a host list of Slurm: n1, n2, n07, gpu1-0, gpu1-1, ... for `n[1-2,07],gpu[1-2]-[0-1]`.
 
     Raises:
-        UsageError: the text is no such list.
+        UsageError: the text is not such a list.
     """
     elements = _ELEMENT.findall(text)
     if not elements or ",".join(elements) != text:
@@ -157,7 +158,8 @@ def _numbers(text: str, whole: str) -> list[str]:
 
 def _bad_list(text: str) -> UsageError:
     return UsageError(
-        f"{text!r} is no host list like node[01-04,07],login1: {_REMEDY.format(scheduler='Slurm (SLURM_JOB_NODELIST)')}"
+        f"{text!r} is not a host list like node[01-04,07],login1: "
+        f"{_REMEDY.format(scheduler='Slurm (SLURM_JOB_NODELIST)')}"
     )
 
 
@@ -182,7 +184,7 @@ def _lsf(environ: Mapping[str, str]) -> Allocation | None:
         words = text.split()
         if len(words) % 2 or not all(word.isdecimal() and int(word) for word in words[1::2]):
             raise UsageError(
-                f"LSB_MCPU_HOSTS={text!r} is no list of hosts and slots like 'a 4 b 4': "
+                f"LSB_MCPU_HOSTS={text!r} is not a list of hosts and slots like 'a 4 b 4': "
                 f"{_REMEDY.format(scheduler='LSF')}"
             )
         hosts = [Host(name, int(slots)) for name, slots in zip(words[::2], words[1::2], strict=True)]

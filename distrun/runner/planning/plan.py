@@ -49,7 +49,7 @@ class LaunchRequest:
     stall_timeout: float | None = None
     start_timeout: float | None = None
     network: str | None = None
-    """The interfaces and subnets that ranks of different hosts may use, by commas."""
+    """The interfaces and subnets that ranks of different hosts may use, separated by commas."""
     wire_dtype: str | None = None
     """The half-precision type in which float32 and float64 travel between hosts; None = they travel as they are."""
     launcher: str | None = None
@@ -140,7 +140,7 @@ class LaunchPlan:
     warnings: tuple[str, ...] = ()
     """Likely mistakes of the user, a sentence each."""
     network: str = ""
-    """The interfaces and subnets that ranks of different hosts may use, by commas; empty = all."""
+    """The interfaces and subnets that ranks of different hosts may use, separated by commas; empty = all."""
     servers: frozenset[int] = frozenset()
     """The ranks that never end by themselves: the job is over when all others are."""
     ps: int | None = None
@@ -172,7 +172,7 @@ def place(
         UsageError: `np` is not positive, or is more than the slots that the user stated.
     """
     if np is not None and np < 1:
-        raise UsageError(f"-np {np} asks for no rank at all: give a number >= 1")
+        raise UsageError(f"-np {np} is not a number of ranks: give 1 or more")
     defaults = [1 if host.name in remote else default_slots for host in hosts]
     slots = [default if host.slots is None else host.slots for host, default in zip(hosts, defaults, strict=True)]
     elastic = [index for index, host in enumerate(hosts) if host.slots is None]
@@ -180,7 +180,8 @@ def place(
     if missing > 0 and not elastic:
         stated = ",".join(map(str, hosts))
         raise UsageError(
-            f"-np {np} asks for more ranks than the {sum(slots)} slots of {stated}: lower -np or give hosts more slots"
+            f"-np {np} asks for more ranks than the {_count(sum(slots), 'slot')} of {stated}: lower -np or give "
+            "hosts more slots"
         )
     for position in range(max(0, missing)):
         slots[elastic[position % len(elastic)]] += 1

@@ -149,6 +149,8 @@ def check_command(agent: AgentPlan) -> None:
     if shutil.which(path, path=agent.environ.get("PATH")) is not None:
         return
     remedy = "give a program on PATH, or the path of one"
+    if os.sep in command and Path(path).is_dir():
+        raise CommandError(f"command {command!r} is a directory: {remedy}", NOT_EXECUTABLE)
     if Path(agent.wdir, command).is_file():
         remedy = f"did you mean 'python {command}'?" if command.endswith(".py") else f"try 'chmod +x {command}'"
         if os.sep in command:

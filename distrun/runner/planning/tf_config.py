@@ -44,7 +44,7 @@ def check(size: int, ps: int) -> None:
     """
     if ps and size < ps + 2:
         raise UsageError(
-            f"--ps {ps} of {size} ranks leaves no chief and worker: give at least {ps + 2} ranks, or fewer "
+            f"--ps {ps} of {size} ranks does not leave a chief and a worker: give at least {ps + 2} ranks, or fewer "
             "parameter servers"
         )
 

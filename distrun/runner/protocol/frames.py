@@ -99,7 +99,9 @@ class FrameDecoder:
         while len(self._pending) >= HEADER.size:
             kind, rank, length = HEADER.unpack_from(self._pending)
             if length > MAX_PAYLOAD or kind not in _KINDS:
-                raise LaunchError(f"the agent's stream is damaged: {bytes(self._pending[:60])!r} is no frame of ours")
+                raise LaunchError(
+                    f"the agent's stream is damaged: {bytes(self._pending[:60])!r} is not a frame of ours"
+                )
             end = HEADER.size + length
             if len(self._pending) < end:
                 return

@@ -57,7 +57,7 @@ class Call(NamedTuple):
         """Refuse an operator that the elements or the kind do not have.
 
         Raises:
-            UsageError: `op` is no reduce op, has no meaning for `dtype`, or is not offered by a reducescatter.
+            UsageError: `op` is not a reduce op, has no meaning for `dtype`, or is not offered by a reducescatter.
         """
         op = self.op
         if op is Average or op is Sum or self.kind not in ("allreduce", "reducescatter"):
@@ -113,7 +113,7 @@ def broadcast_call(name: str | None, root_rank: int, process_set: ProcessSet, si
     """Return the call of a broadcast.
 
     Raises:
-        UsageError: `root_rank` is no rank of the process set.
+        UsageError: `root_rank` is not a rank of the process set.
     """
     return _new(Call, ("broadcast", name, Average, process_set.check_root(root_rank), 1.0, 1.0, process_set, "", site))
 

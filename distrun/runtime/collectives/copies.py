@@ -170,7 +170,7 @@ def broadcast(
         A new array, on the root as well.
 
     Raises:
-        UsageError: `root_rank` is no rank of the process set; or as `allreduce` raises.
+        UsageError: `root_rank` is not a rank of the process set; or as `allreduce` raises.
         CollectiveError: as `allreduce` raises.
     """
     handle = _broadcast(tensor, broadcast_call(name, root_rank, process_set), in_place=False)

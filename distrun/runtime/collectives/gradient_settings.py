@@ -18,7 +18,7 @@ class GradientSettings:
     """The way gradients are reduced; see the `DistributedOptimizer` of each face for the meaning.
 
     Raises:
-        UsageError: `op` is no reduce op, or `predivide` does not fit it.
+        UsageError: `op` is not a reduce op, or `predivide` does not fit it.
     """
 
     op: ReduceOp = Average
@@ -49,7 +49,7 @@ def check_passes(passes: object) -> int:
     """Return `backward_passes_per_step`.
 
     Raises:
-        UsageError: it is no whole number greater than 0.
+        UsageError: it is not a whole number greater than 0.
     """
     if not (isinstance(passes, int) and passes > 0):
         raise UsageError(f"backward_passes_per_step={passes!r} must be a whole number greater than 0")

@@ -38,7 +38,7 @@ def broadcast_object(
         The unpickled copy; on the root, `obj` itself.
 
     Raises:
-        UsageError: `root_rank` is no rank of the process set.
+        UsageError: `root_rank` is not a rank of the process set.
         CollectiveError: as `allreduce` raises.
     """
     is_root = world.rank() == root_rank

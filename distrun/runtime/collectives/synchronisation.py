@@ -35,7 +35,7 @@ def poll(handle: AnyHandle) -> bool:
         handle: what a function ending in `_async` or `_async_` returned.
 
     Raises:
-        UsageError: `handle` is no handle.
+        UsageError: `handle` is not a handle.
     """
     _check(handle)
     return handle.poll()
@@ -50,7 +50,7 @@ def synchronize(handle: AnyHandle) -> Any:
         handle: what a function ending in `_async` or `_async_` returned.
 
     Raises:
-        UsageError: `handle` is no handle.
+        UsageError: `handle` is not a handle.
         MismatchError: the ranks disagreed about the operation.
         StallError: a rank did not submit it within the stall timeout.
         JobAbortedError: a rank is gone.
@@ -61,4 +61,4 @@ def synchronize(handle: AnyHandle) -> Any:
 
 def _check(handle: Any) -> None:
     if not isinstance(handle, (Handle, HandleGroup)):
-        raise UsageError(f"{handle!r} is no handle: give what an operation ending in _async returned")
+        raise UsageError(f"{handle!r} is not a handle: give what an operation ending in _async returned")

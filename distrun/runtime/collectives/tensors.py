@@ -89,7 +89,7 @@ def check_in_place(tensor: Any) -> None:
     """Refuse a tensor that an operation in place cannot write to.
 
     Raises:
-        UsageError: it is no numpy array, or a read-only one.
+        UsageError: it is not a numpy array, or a read-only one.
     """
     if not isinstance(tensor, np.ndarray):
         raise UsageError(

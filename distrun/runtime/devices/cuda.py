@@ -41,7 +41,7 @@ class Cuda(Device):
             index = rank % gpus
             return cls(index, sharers=len(range(index, ranks, gpus)))
         raise UsageError(
-            f"{ranks} ranks on {topology.hostname} but only {gpus} visible GPUs: start at most {gpus} there, give "
-            f"distrun --share-gpus (or set {SHARE_GPUS}=1) to let ranks share them, or set {VISIBLE}='' to train on "
-            "the CPU"
+            f"{ranks} ranks on {topology.hostname} but only {gpus} visible GPU{'' if gpus == 1 else 's'}: "
+            f"start at most {gpus} there, give distrun --share-gpus (or set {SHARE_GPUS}=1) to let ranks share them, "
+            f"or set {VISIBLE}='' to train on the CPU"
         )

@@ -86,12 +86,10 @@ def choose(infos: Sequence[GpuInfo]) -> TransportChoice:
     """Choose the transport from the descriptions of all GPUs, in rank order.
 
     Raises:
-        UsageError: rank 0 asks for a transport that is unknown or impossible, ranks share a GPU without permission, or
+        UsageError: rank 0 asks for a transport that is impossible, ranks share a GPU without permission, or
             their versions of NCCL differ.
     """
     wanted = infos[0].wanted
-    if wanted not in (AUTO, NCCL, STAGED):
-        raise UsageError(f"{GPU_BACKEND}={wanted!r} on rank 0: use {AUTO}, {NCCL} or {STAGED}")
     shared = _shared(infos)
     for ranks in shared:
         if not all(infos[rank].may_share for rank in ranks):

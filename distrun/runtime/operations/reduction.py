@@ -76,11 +76,11 @@ def check_op(op: ReduceOp, dtype: str) -> None:
     """Refuse an operator that has no meaning for the elements.
 
     Raises:
-        UsageError: `op` is no reduce op, or has no meaning for `dtype`.
+        UsageError: `op` is not a reduce op, or has no meaning for `dtype`.
     """
     if type(op) is not ReduceOp:
         known = ", ".join(f"distrun.{member.name.capitalize()}" for member in ReduceOp)
-        raise UsageError(f"op={op!r} is no reduce op: use one of {known}")
+        raise UsageError(f"op={op!r} is not a reduce op: use one of {known}")
     if (op, dtype) not in _MEANINGFUL:
         raise UsageError(f"op={op} has no meaning for {dtype}, which is not ordered: reduce the real or imaginary part")
 

@@ -44,7 +44,7 @@ def key_of(credential: bytes) -> bytes:
     """Return the key in a credential, which may come from anybody.
 
     Raises:
-        BootstrapError: it is no credential, was made by another user, or munge does not work.
+        BootstrapError: it is not a credential, was made by another user, or munge does not work.
     """
     status, opened = _run(["unmunge", "--keys=STATUS,UID", "--numeric"], credential)
     metadata, _, key = opened.partition(b"\n\n")

@@ -121,8 +121,8 @@ for value in (
 ):
     refuse(distrun.UsageError, "dtype", lambda: distrun.allreduce(value))
     refuse(distrun.UsageError, "dtype", lambda: distrun.allgather(value))
-refuse(distrun.UsageError, "is no reduce op", lambda: distrun.allreduce(ones, op="sum"))
-refuse(distrun.UsageError, "is no reduce op", lambda: distrun.allreduce(ones, op=1))
+refuse(distrun.UsageError, "is not a reduce op", lambda: distrun.allreduce(ones, op="sum"))
+refuse(distrun.UsageError, "is not a reduce op", lambda: distrun.allreduce(ones, op=1))
 refuse(distrun.UsageError, "which is not ordered", lambda: distrun.allreduce(np.ones(2, np.complex64), op=distrun.Max))
 refuse(distrun.UsageError, "name", lambda: distrun.allreduce(ones, name=3))
 refuse(distrun.UsageError, "too large to negotiate", lambda: distrun.allreduce(ones, name="x" * 300_000))

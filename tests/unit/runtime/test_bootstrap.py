@@ -11,7 +11,7 @@ from distrun.runtime.contract import LaunchContract
 from distrun.runtime.rendezvous.protocol import RendezvousEndpoint
 
 CONTRACT = LaunchContract("0" * 32, "1" * 64, 0, 1, 0, 1, 0, 1, "alpha", "127.0.0.1", 4711).to_environ()
-SENTENCE = "DISTRUN_STALL_WARNNG is no setting of distrun and changes nothing: did you mean DISTRUN_STALL_WARNING?"
+SENTENCE = "DISTRUN_STALL_WARNNG is not a setting of distrun and changes nothing: did you mean DISTRUN_STALL_WARNING?"
 
 
 @pytest.fixture

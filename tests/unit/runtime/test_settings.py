@@ -76,12 +76,13 @@ def test_each_variable_sets_its_field_and_no_other(variable, text, value):
 @pytest.mark.parametrize(
     ("variable", "text", "sentence"),
     [
-        ("STALL_WARNING", "soon", "DISTRUN_STALL_WARNING='soon' is not a number >= 0: unset it or correct it"),
-        ("STALL_TIMEOUT", "-1", "DISTRUN_STALL_TIMEOUT='-1' is not a number >= 0: unset it or correct it"),
-        ("START_TIMEOUT", "inf", "DISTRUN_START_TIMEOUT='inf' is not a number >= 0: unset it or correct it"),
-        ("CACHE_CAPACITY", "nan", "DISTRUN_CACHE_CAPACITY='nan' is not a number >= 0: unset it or correct it"),
-        ("BUCKET_BYTES", "1M", "DISTRUN_BUCKET_BYTES='1M' is no number of bytes: unset it or correct it"),
-        ("FIRST_BUCKET_BYTES", "-5", "DISTRUN_FIRST_BUCKET_BYTES='-5' is no number of bytes: unset it or correct it"),
+        ("STALL_WARNING", "soon", "DISTRUN_STALL_WARNING='soon' is not a number >= 0: correct or unset it"),
+        ("STALL_TIMEOUT", "-1", "DISTRUN_STALL_TIMEOUT='-1' is not a number >= 0: correct or unset it"),
+        ("START_TIMEOUT", "inf", "DISTRUN_START_TIMEOUT='inf' is not a number of seconds > 0: correct or unset it"),
+        ("START_TIMEOUT", "0", "DISTRUN_START_TIMEOUT='0' is not a number of seconds > 0: correct or unset it"),
+        ("CACHE_CAPACITY", "nan", "DISTRUN_CACHE_CAPACITY='nan' is not a number >= 0: correct or unset it"),
+        ("BUCKET_BYTES", "1M", "DISTRUN_BUCKET_BYTES='1M' is not a number of bytes: correct or unset it"),
+        ("FIRST_BUCKET_BYTES", "-5", "DISTRUN_FIRST_BUCKET_BYTES='-5' is not a number of bytes: correct or unset it"),
         ("BACKEND", "gloo", "DISTRUN_BACKEND='gloo' is not one of auto, shared_memory, tcp, mpi: correct or unset it"),
         ("WIRE_DTYPE", "int8", "DISTRUN_WIRE_DTYPE='int8' is not one of float16, bfloat16: correct or unset it"),
         ("JAX_CALL", "pigeon", "DISTRUN_JAX_CALL='pigeon' is not one of auto, ffi, io_callback: correct or unset it"),
@@ -90,11 +91,12 @@ def test_each_variable_sets_its_field_and_no_other(variable, text, value):
             "xla",
             "DISTRUN_TENSORFLOW_OP='xla' is not one of auto, kernel, numpy_function: correct or unset it",
         ),
-        ("INPUT_WAIT", "1", "DISTRUN_INPUT_WAIT='1' is not a share from 0 (off) to below 1: unset it or correct it"),
+        ("GPU_BACKEND", "gloo", "DISTRUN_GPU_BACKEND='gloo' is not one of auto, nccl, staged: correct or unset it"),
+        ("INPUT_WAIT", "1", "DISTRUN_INPUT_WAIT='1' is not a share from 0 (off) to below 1: correct or unset it"),
         (
             "SHARE_GPUS",
             "yes",
-            "DISTRUN_SHARE_GPUS='yes' is neither 1 (ranks may share a GPU) nor 0: correct it, or unset it",
+            "DISTRUN_SHARE_GPUS='yes' is neither 1 (ranks may share a GPU) nor 0: correct or unset it",
         ),
     ],
 )
@@ -105,7 +107,9 @@ def test_an_impossible_value_is_one_sentence(variable, text, sentence):
 
 
 def test_a_network_that_cannot_be_is_refused():
-    with pytest.raises(UsageError, match=r"'10\.0\.0\.0/99' is neither an interface nor a subnet"):
+    with pytest.raises(
+        UsageError, match=r"^DISTRUN_NETWORK='10\.0\.0\.0/99': '10\.0\.0\.0/99' is neither an interface nor a subnet"
+    ):
         Settings.of({"DISTRUN_NETWORK": "10.0.0.0/99"})
 
 
@@ -138,11 +142,11 @@ def test_the_current_settings_are_those_of_the_environment_as_it_is_now(monkeypa
         ("DISTRUN_NETWORKS", "did you mean DISTRUN_NETWORK?"),
         ("DISTRUN_bucket_bytes", "did you mean DISTRUN_BUCKET_BYTES?"),
         ("DISTRUN_TIMEOUT", "did you mean DISTRUN_START_TIMEOUT?"),
-        ("DISTRUN_XYZ", "docs/settings.md lists those there are"),
+        ("DISTRUN_XYZ", "docs/settings.md lists those that exist"),
     ],
 )
 def test_a_name_that_is_no_setting_is_told_with_the_nearest_one(name, remedy):
-    assert unknown([name]) == [f"{name} is no setting of distrun and changes nothing: {remedy}"]
+    assert unknown([name]) == [f"{name} is not a setting of distrun and changes nothing: {remedy}"]
 
 
 def test_only_names_that_begin_like_ours_are_looked_at_and_each_is_told_once():

@@ -132,8 +132,8 @@ def test_a_setting_that_every_rank_would_refuse_is_refused_before_any_starts(mon
 def test_misspelt_settings_are_warned_of_once_whether_inherited_or_exported(monkeypatch):
     monkeypatch.setenv("DISTRUN_NETWROK", "eth1")
     assert prepared("localhost:1,worker:1", exports=("DISTRUN_FOO=1",)).warnings == (
-        "DISTRUN_FOO is no setting of distrun and changes nothing: docs/settings.md lists those there are",
-        "DISTRUN_NETWROK is no setting of distrun and changes nothing: did you mean DISTRUN_NETWORK?",
+        "DISTRUN_FOO is not a setting of distrun and changes nothing: docs/settings.md lists those that exist",
+        "DISTRUN_NETWROK is not a setting of distrun and changes nothing: did you mean DISTRUN_NETWORK?",
     )
 
 

@@ -34,5 +34,7 @@ def test_parameter_servers_come_first_then_the_chief_then_workers():
 def test_a_chief_and_a_worker_must_be_left():
     check(4, 2)
     check(1, 0)
-    with pytest.raises(UsageError, match=r"--ps 3 of 4 ranks leaves no chief and worker: give at least 5 ranks"):
+    with pytest.raises(
+        UsageError, match=r"--ps 3 of 4 ranks does not leave a chief and a worker: give at least 5 ranks"
+    ):
         check(4, 3)

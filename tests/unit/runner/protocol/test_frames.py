@@ -30,7 +30,7 @@ def test_numbers_come_back_as_they_were(whole, real):
 
 @pytest.mark.parametrize("data", [b"Welcome to host worker-1!\n", HEADER.pack(FrameKind.STDOUT, 0, MAX_PAYLOAD + 1)])
 def test_what_is_no_frame_is_an_error_that_shows_it(data):
-    with pytest.raises(LaunchError, match="is no frame of ours"):
+    with pytest.raises(LaunchError, match="is not a frame of ours"):
         list(FrameDecoder().feed(data))
 
 

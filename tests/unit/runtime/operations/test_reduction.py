@@ -281,7 +281,7 @@ def test_all_operators_have_a_meaning_but_an_order_of_complex_numbers(op, name):
 
 @pytest.mark.parametrize("op", ["sum", None, 1, True, np.add])
 def test_what_is_no_operator_is_refused_with_the_ones_there_are(op):
-    with pytest.raises(UsageError, match=r"is no reduce op: use one of distrun.Average, distrun.Sum, distrun.Min, "):
+    with pytest.raises(UsageError, match=r"is not a reduce op: use one of distrun.Average, distrun.Sum, distrun.Min, "):
         check_op(op, "float32")
 
 
