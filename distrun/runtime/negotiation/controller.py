@@ -105,10 +105,11 @@ class Controller:
         self._match_streams()
 
     def _match_streams(self) -> None:
+        for stream in self._streams.values():
+            if not stream:
+                return
         first, *others = self._streams.values()
         length = min(len(first), *[len(stream) for stream in others]) if others else len(first)
-        if not length:
-            return
         prefix = first[:length]
         for stream in others:
             if stream[:length] != prefix:

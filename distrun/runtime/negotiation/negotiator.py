@@ -69,8 +69,8 @@ class Negotiator:
         self._controller = controller
         self._piggyback = piggyback
         self._clock = clock
-        self._untold: deque[Decision] = deque()
-        """Decisions that have to wait until there is room for them in the mailboxes, in order."""
+        self._untold: deque[bytes] = deque()
+        """The coordinator's decisions that some rank has not been sent yet, in order; a mailbox was full."""
         self._stall_monitor: CoordinatorStallMonitor | FollowerStallMonitor
         if controller is not None:
             self._stall_monitor = CoordinatorStallMonitor(controller, timeouts, describe_rank, self._ask)
@@ -219,11 +219,12 @@ class Negotiator:
                 self._stall_monitor.reminded(rank, messages.unpack_reminder(message), now)
             else:
                 self._stall_monitor.answered(rank, message[1:].decode(errors="replace"), now)
-        untold = self._untold
-        untold.extend(controller.decisions())
-        # A decision that is taken in here is executed next, where we wait for the others: they must have it by then.
-        while untold and self._control_plane.has_room():
-            self._carry_down(untold.popleft())
+        if self._untold:
+            self._control_plane.push()
+            while self._untold and not self._control_plane.is_stuck:
+                self._take_in(self._untold.popleft())
+        for decision in controller.decisions():
+            self._carry_down(decision)
 
     def _carry_down(self, decision: Decision) -> None:
         """Tell the ranks that a decision concerns, ourselves among them."""
@@ -235,7 +236,11 @@ class Negotiator:
         message = messages.pack_decision(decision)
         self._send_to(ranks, message)
         if self.rank in ranks:
-            self._take_in(message)
+            if self._control_plane.is_stuck or self._untold:
+                # What is taken in is executed next, where we wait for the others: they must have heard of it by then.
+                self._untold.append(message)
+            else:
+                self._take_in(message)
 
     def _send_to(self, ranks: Iterable[int], message: bytes) -> None:
         for rank in ranks:

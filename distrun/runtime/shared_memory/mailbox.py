@@ -41,10 +41,6 @@ class Mailbox:
         self._head = self._words[_HEAD] = head + 8 + padded
         return True
 
-    def has_room(self) -> bool:
-        """Writer: whether the next message fits now, however large it is."""
-        return self._head - self._words[_TAIL] <= RING - LARGEST - 8
-
     def __bool__(self) -> bool:
         """Reader: whether a message waits."""
         return self._words[_HEAD] != self._tail

@@ -81,15 +81,6 @@ class ControlPlane:
             self._unsent.setdefault(rank, deque()).append(message)
             self.is_stuck = True
 
-    def has_room(self) -> bool:
-        """Whether a message to any rank would be on its way at once."""
-        if self.is_stuck:
-            self.push()
-        for box in self._outboxes.values():  # noqa: SIM110  (all() takes twice the time)
-            if not box.has_room():
-                return False
-        return True
-
     def alarm(self, rank: int) -> None:
         """Wake a rank's engine even when nobody there waits for anything, so that it takes its messages."""
         if rank in self._places:

@@ -133,9 +133,6 @@ class FakeControlPlane:
     def send(self, rank: int, message: bytes) -> None:
         self.sent.append((rank, message))
 
-    def has_room(self) -> bool:
-        return True
-
     def hear_alarms(self) -> bool:
         return bool(self.alarms) and self.alarms.popleft()
 

@@ -34,6 +34,7 @@ class FakeControlPlane:
         self.is_across_hosts = is_across_hosts
         self.inbox: deque[tuple[int, bytes]] = deque()
         self.sent: list[tuple[int, bytes]] = []
+        self.unsent: deque[tuple[int, bytes]] = deque()
         self.alarmed: list[int] = []
 
     def waiting(self) -> bool:
@@ -44,17 +45,21 @@ class FakeControlPlane:
             yield self.inbox.popleft()
 
     def send(self, rank: int, message: bytes) -> None:
-        self.sent.append((rank, message))
-        self.room -= 1
+        self.unsent.append((rank, message))
+        self._fill()
 
-    def has_room(self) -> bool:
-        return self.room > 0
+    def _fill(self) -> None:
+        while self.unsent and self.room > 0:
+            self.sent.append(self.unsent.popleft())
+            self.room -= 1
+        self.is_stuck = bool(self.unsent)
 
     def alarm(self, rank: int) -> None:
         self.alarmed.append(rank)
 
     def push(self) -> None:
         self.pushes += 1
+        self._fill()
 
     def trouble(self, is_undecided: bool) -> str | None:
         return self.lost if is_undecided else None
@@ -266,7 +271,7 @@ def test_a_decision_goes_to_all_before_any_is_executed_here():
     assert len(rank.operations.decided) == 2
 
 
-def test_a_decision_for_which_the_mailboxes_have_no_room_is_neither_told_nor_executed_yet():
+def test_a_decision_for_which_the_mailboxes_have_no_room_is_executed_when_it_has_been_told():
     """A rank that executes it would wait for one that never hears of it."""
     rank = Rank(0)
     handles = [rank.submit(name) for name in ("a", "b", "c")]

@@ -52,15 +52,6 @@ def test_a_message_that_would_never_fit_is_not_taken(segment):
     assert writer.put(bytes(LARGEST))
 
 
-def test_a_box_has_room_while_the_largest_message_fits(segment):
-    writer, reader = ends(segment)
-    while writer.has_room():
-        assert writer.put(bytes(LARGEST))
-    assert not writer.put(bytes(LARGEST))
-    assert reader.get() is not None
-    assert writer.has_room()
-
-
 def test_a_full_ring_takes_nothing_until_something_is_read(segment):
     writer, reader = ends(segment)
     large = bytes(LARGEST - 8)  # with its length, exactly a quarter of the ring
