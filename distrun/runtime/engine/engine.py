@@ -174,11 +174,13 @@ class ProgressEngine:
                 self._abort(f"rank {rank} was interrupted while communicating: {kind}: {error}")
                 raise
         finally:
-            if state.failure is not None:
-                self._fail_operations(state.failure)
-            state.give_back()
-            # After our look, and before we gave the turn back, others may have failed the job, or entered an operation
-            # into one that has failed: they did not get the turn, and rely on us.
+            # The turn is given back without a call, at which an interrupt could come and leave it taken for ever.
+            state.turn = IDLE
+            state.lock.release()
+            if state.waiters:
+                state.notify()
+            # Meanwhile others may have failed the job, or entered an operation into one that has failed: they did not
+            # get the turn, and rely on us.
             if state.failure is not None:
                 self._fail_what_is_left()
             if handle is not None and self._has_work():
@@ -208,13 +210,14 @@ class ProgressEngine:
         """Complete what is finished, and execute what has been decided."""
         operations = self._operations
         if operations.finished:
-            self._executor.complete(operations.take_finished())
+            self._executor.complete(operations.finished)
+            operations.finished.clear()  # only now: if we are interrupted, whoever fails the rest finds them
         while operations.decided:
             failure = self._state.failure
             if failure is not None:  # meanwhile, by a signal handler, say: nothing new is begun
                 raise JobAbortedError(failure)
             self._executor.execute(operations.decided[0])
-            operations.decided.popleft()  # only now: if we are interrupted, whoever fails the rest finds it
+            operations.decided.popleft()  # only now, likewise
 
     def _is_idle(self) -> bool:
         return self._state.is_leaving or (self._operations.is_empty and self._negotiator.is_idle)
@@ -306,8 +309,10 @@ class ProgressEngine:
             self._local_group.announce(FAILED, reason)
 
     def _fail_operations(self, reason: str) -> None:
-        self._executor.complete(self._operations.take_finished())
-        handles = self._operations.take_all()
+        operations = self._operations
+        self._executor.complete(operations.finished)
+        operations.finished.clear()
+        handles = operations.take_all()
         for handle in handles:
             handle.error = JobAbortedError(reason)
         self._executor.complete(handles)

@@ -48,7 +48,7 @@ class ProgressState:
 
     1. Any thread, and any signal handler, may enter an operation. Only the thread that has the turn takes one out.
     2. Whoever sets the failure, or enters an operation and then sees one, takes the turn to fail what is under way. If
-       it is another thread's, that one does so as it gives the turn back, and looks once more after it has.
+       it is another thread's, that one does so once it has given the turn back.
     3. A signal handler that has interrupted the thread that has the turn does not get it, and must not wait for it: it
        may submit, and it may shut down, which the interrupted thread completes. A child that is forked there keeps the
        turn, and ends it by the failure.
@@ -63,39 +63,40 @@ class ProgressState:
         self.is_turn_due = False
         """Whether the progress thread has to take a turn though nothing is under way here: another host has called."""
         # Re-entrant, so that a signal handler finds out in one step, without a window, whether its thread has the turn.
-        self._lock = threading.RLock()
+        self.lock = threading.RLock()
+        """Held by the thread that has the turn."""
         self._changed = threading.Condition()
         self.waiters = 0
         """Threads in `wait_for`; `notify` while there are any."""
 
     def take(self, turn: Turn) -> bool:
         """Take the turn unless another thread, or the one we have interrupted, has it; never waits."""
-        if not self._lock.acquire(False):
+        if not self.lock.acquire(False):
             return False
         if self.turn is not IDLE:
-            self._lock.release()
+            self.lock.release()
             return False
         self.turn = turn
         return True
 
     def take_at_last(self) -> None:
         """Take the turn, waiting for the thread that has it, which must not be the calling one."""
-        self._lock.acquire()
+        self.lock.acquire()
         self.turn = CALLER
 
     def give_back(self) -> None:
         """Give the turn back, and let those know who wait for it."""
         self.turn = IDLE
-        self._lock.release()
+        self.lock.release()
         if self.waiters:
             self.notify()
 
     def is_ours(self) -> bool:
         """Whether the calling thread has the turn, in which case it is in a signal handler."""
-        if not self._lock.acquire(False):
+        if not self.lock.acquire(False):
             return False
         is_ours = self.turn is not IDLE
-        self._lock.release()
+        self.lock.release()
         return is_ours
 
     def wait_for(self, handle: Handle) -> bool:
@@ -126,9 +127,9 @@ class ProgressState:
         """In a forked child: fail, with locks that no thread of the parent holds."""
         is_ours = self.is_ours()
         self.fail(reason)
-        self._lock, self._changed, self.waiters = threading.RLock(), threading.Condition(), 0
+        self.lock, self._changed, self.waiters = threading.RLock(), threading.Condition(), 0
         if is_ours:
             # A signal handler has forked: the code that it has interrupted goes on here as well, and ends its turn.
-            self._lock.acquire()
+            self.lock.acquire()
         else:
             self.turn = IDLE

@@ -23,7 +23,7 @@ class PendingOperations:
 
         enter -> outbox -> pending -> decide -> decided -> (executed)
                               |
-                              '-----> finish -> finished -> take_finished
+                              '-----> finish -> finished -> (done)
 
     Any thread enters an operation; named ones are pending at once, since a name is under way once at a time.
     Everything else is called by the thread that has the turn to make progress. An operation that it does not complete
@@ -37,7 +37,7 @@ class PendingOperations:
         """Batches to execute, in the order in which the coordinator decided them; each is fused into one operation.
         One is taken out when it is done."""
         self.finished: list[Handle] = []
-        """Operations whose results or errors came with a message."""
+        """Operations whose results or errors came with a message, to be cleared when they are done."""
         self.pending: dict[Key, Handle] = {}
         """Operations that wait for the coordinator's decision; named ones from the moment they are entered."""
         self._unnamed: dict[int, deque[Key]] = {}  # process set -> unnamed operations that are pending, oldest first
@@ -106,18 +106,22 @@ class PendingOperations:
             key = keys.get(cache_id)
             if key is None:
                 key = self._unnamed[self._cache.request(cache_id).process_set].popleft()
-            handles.append(self.pending.pop(key))
+            handles.append(self.pending[key])
         if len(handles) == 1:
             self.decided.append(handles)
         else:
             self.decided.extend([handles[place] for place in places] for places in plan)
+        for handle in handles:
+            del self.pending[handle.key]  # only now: if we are interrupted, it is in a queue all the same
 
     def decide_new(self, request: Request, cache_id: int) -> None:
         """Have the operation executed that asked for `request`, which has `cache_id` (unless -1) from now on."""
         key: Key | None = None if request.name is None else (request.process_set, request.name)
         if cache_id >= 0:
             self._cache.add(request, cache_id, key)
-        self.decided.append([self.pending.pop(key or self._unnamed[request.process_set].popleft())])
+        key = key or self._unnamed[request.process_set].popleft()
+        self.decided.append([self.pending[key]])
+        del self.pending[key]
 
     def named(self, cache_id: int) -> Handle:
         """The pending operation that asked for a named request."""
@@ -133,11 +137,6 @@ class PendingOperations:
         del self.pending[handle.key]
         if handle.request.name is None:
             self._unnamed[handle.request.process_set].remove(handle.key)
-
-    def take_finished(self) -> list[Handle]:
-        """Take out the operations whose results or errors came with a message."""
-        finished, self.finished = self.finished, []
-        return finished
 
     def take_all(self) -> list[Handle]:
         """Take out everything that is not done: nothing can complete any more."""

@@ -349,7 +349,7 @@ def test_an_operation_that_is_entered_between_a_failed_turn_and_its_end_fails_to
     """Its submitter sees the failure, does not get the turn, and relies on whoever has it."""
     handle = rank.handle("a")
     state = rank.engine._state
-    give_back = state.give_back
+    abort = rank.engine._abort
     enter = rank.operations.enter
     entered, has_failed = threading.Event(), threading.Event()
 
@@ -362,16 +362,15 @@ def test_an_operation_that_is_entered_between_a_failed_turn_and_its_end_fails_to
     submitter = in_thread(lambda: rank.engine.submit(handle))
     assert entered.wait(DEADLINE)
 
-    def submit_first() -> None:  # the turn's last look is behind it
-        monkeypatch.setattr(state, "give_back", give_back)
+    def abort_and_submit(reason) -> None:  # all that was under way has failed, and the turn is not given back yet
+        abort(reason)
         rank.operations.pending[handle.key] = handle
         handle.done, handle.error = False, None
         has_failed.set()
         submitter.join(DEADLINE)
         assert not handle.done
-        give_back()
 
-    monkeypatch.setattr(state, "give_back", submit_first)
+    monkeypatch.setattr(rank.engine, "_abort", abort_and_submit)
     assert state.take(type(state.turn).CALLER)
     rank.control.is_across_hosts = rank.engine._negotiator.is_across_hosts = True
     rank.control.lost = "rank 0 is gone"

@@ -119,6 +119,12 @@ class Rank:
         self.operations.decided.clear()
         return batches
 
+    def finished(self) -> list[Handle]:
+        """The operations whose results or errors have come since the last time."""
+        finished = [*self.operations.finished]
+        self.operations.finished.clear()
+        return finished
+
     def learn(self, *handles: Handle) -> None:
         """Have all ranks execute these for the first time: their cache ids are 0, 1, ..."""
         self.negotiator.progress()
@@ -186,10 +192,10 @@ def test_a_failure_comes_to_the_operation_it_is_about_and_to_no_other():
     rank = Rank(1)
     a, b = rank.submit("a"), rank.submit("b")
     rank.hear(0, pack_decision(Fail((0, "a"), "the ranks disagree", (0, 1))))
-    assert rank.operations.take_finished() == [a]
+    assert rank.finished() == [a]
     assert isinstance(a.error, MismatchError)
     rank.hear(0, pack_decision(Fail((0, "b"), "rank 2 did not come", (0, 1), is_stall=True)))
-    assert rank.operations.take_finished() == [b]
+    assert rank.finished() == [b]
     assert isinstance(b.error, StallError)
 
 
@@ -198,7 +204,7 @@ def test_a_late_failure_of_an_unnamed_operation_leaves_the_others_their_places()
     one, two, three = rank.submit(None), rank.submit(None, count=3), rank.submit(None, count=4)
     rank.negotiator.progress()
     rank.hear(0, pack_decision(Fail((0, 1), "the ranks disagree", (0, 1))))
-    assert rank.operations.take_finished() == [two]
+    assert rank.finished() == [two]
     rank.hear(0, *[pack_decision(Define(-1, handle.request)) for handle in (one, three)])
     assert rank.decided() == [[one], [three]]
 
@@ -297,7 +303,7 @@ def test_a_disagreement_is_told_to_the_ranks_that_have_submitted():
     ((to, message),) = rank.sent()
     assert to == 1
     assert "the ranks disagree about shapes" in messages.unpack_fail(message).text
-    assert rank.operations.take_finished() == [handle]
+    assert rank.finished() == [handle]
     assert isinstance(handle.error, MismatchError)
 
 
@@ -352,7 +358,7 @@ def test_a_small_array_goes_up_with_its_message_and_the_result_comes_with_the_de
     rank.negotiator.progress()
     assert rank.sent() == [(0, payload(messages.PIGGYBACK, 0, 2.0, 2.0))]
     rank.hear(0, payload(messages.RESULT, 0, 7.0, 8.0))
-    assert rank.operations.take_finished() == [handle]
+    assert rank.finished() == [handle]
     assert handle.outputs[0].tolist() == [7.0, 8.0]
 
 
@@ -364,7 +370,7 @@ def test_the_coordinator_combines_the_payloads_when_all_have_come():
     assert rank.sent() == []
     rank.hear(2, payload(messages.PIGGYBACK, 0, 4.0, 4.0))
     assert rank.sent() == [(to, payload(messages.RESULT, 0, 7.0, 7.0)) for to in (1, 2)]
-    assert rank.operations.take_finished() == [handle]
+    assert rank.finished() == [handle]
     assert rank.operations.is_empty
 
 
@@ -391,7 +397,7 @@ def test_two_payloads_that_cross_need_no_decision():
     other.hear(0, down)
     for rank, handle in zip((coordinator, other), handles, strict=True):
         assert rank.sent() == []
-        assert rank.operations.take_finished() == [handle]
+        assert rank.finished() == [handle]
         assert handle.outputs[0].tolist() == [3.0, 3.0]
 
 
@@ -401,12 +407,12 @@ def test_a_rank_that_is_ahead_may_send_the_next_payload_before_the_first_was_loo
     first = rank.submit("a", 1.0)
     rank.negotiator.progress()
     rank.hear(0, payload(messages.PIGGYBACK, 0, 2.0, 2.0), payload(messages.PIGGYBACK, 0, 5.0, 5.0))
-    assert rank.operations.take_finished() == [first]
+    assert rank.finished() == [first]
     assert first.outputs[0].tolist() == [3.0, 3.0]
     first.done = True
     second = rank.submit("a", 1.0)
     rank.negotiator.progress()
-    assert rank.operations.take_finished() == [second]
+    assert rank.finished() == [second]
     assert second.outputs[0].tolist() == [6.0, 6.0]
 
 
@@ -416,5 +422,5 @@ def test_a_failed_operation_takes_its_payloads_along():
     failed = rank.submit("a", 1.0)
     rank.negotiator.progress()
     rank.hear(0, pack_decision(Fail((0, "a"), "rank 2 did not come", (0, 1), is_stall=True)))
-    assert rank.operations.take_finished() == [failed]
+    assert rank.finished() == [failed]
     assert rank.negotiator._piggyback._sent == set()

@@ -111,7 +111,7 @@ def test_what_is_finished_by_a_message_frees_its_name_before_it_is_done(pending_
     assert not pending_operations.pending
     assert not pending_operations.is_empty
     pending_operations.enter(handle(3))
-    assert pending_operations.take_finished() == [made]
+    assert pending_operations.finished == [made]
 
 
 def test_a_batch_that_fails_stays_for_whoever_fails_the_rest(pending_operations):
