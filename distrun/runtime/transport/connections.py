@@ -103,7 +103,7 @@ class Connection:
             if mask & ~_WRITE:
                 self._read()
         except OSError as error:
-            self._close(_reason(error))
+            self._close(reason_of(error))
 
     def _write(self) -> None:
         """Send what has waited."""
@@ -259,7 +259,7 @@ class Stream(Connection):
             try:
                 self._write()
             except OSError as error:
-                self._close(_reason(error))
+                self._close(reason_of(error))
         return transfer
 
     def receive(self, into: memoryview) -> Transfer:
@@ -274,7 +274,7 @@ class Stream(Connection):
             try:
                 self._read()
             except OSError as error:
-                self._close(_reason(error))
+                self._close(reason_of(error))
         return transfer
 
     def _notify_closed(self) -> None:
@@ -337,10 +337,11 @@ class Stream(Connection):
         except BlockingIOError:
             pass
         except OSError as error:
-            self._close(_reason(error))
+            self._close(reason_of(error))
 
 
-def _reason(error: OSError) -> str:
+def reason_of(error: OSError) -> str:
+    """Return how a connection ended, for people."""
     if isinstance(error, TimeoutError):
         return "nothing was heard from its host any more"
     return f"its connection broke ({error.strerror or error})"

@@ -23,7 +23,7 @@ from functools import partial
 from distrun.runtime.rendezvous.protocol import Member
 from distrun.runtime.rendezvous.tcp_options import set_tcp_options
 from distrun.runtime.shared_memory.segment import FAILED, LEFT
-from distrun.runtime.transport.connections import Channel, ConnectionSet, Stream
+from distrun.runtime.transport.connections import Channel, ConnectionSet, Stream, reason_of
 
 _LEFT, _FAILED = b"\x01", b"\x02"  # first bytes of the messages that are for the network itself
 _MAX_REASON = 4000
@@ -74,6 +74,8 @@ class Network:
             connection.setblocking(False)
             self._alarm_poll.register(connection.fileno(), select.EPOLLIN)
         self._alarm_peers = {connection.fileno(): peer for peer, connection in alarms.items()}
+        self._alarm_ends: dict[int, str] = {}
+        """How alarms ended in an error, by peer: their keepalives are the first to notice that a host is gone."""
         self.is_over = False
         """Whether there is a `failure` or a `departure`."""
         self._left: dict[int, str] = {}
@@ -108,9 +110,12 @@ class Network:
                 data = os.read(fd, 4096)
             except BlockingIOError:
                 continue
-            except OSError:
-                # Its host is gone, and nothing more will come on the other connection either.
-                self._channels[self._alarm_peers[fd]].shut_down()
+            except OSError as error:
+                # Its host is gone, and nothing more will come on the other connection either. That one then ends
+                # without an error of its own, so the reason is kept for it first.
+                peer = self._alarm_peers[fd]
+                self._alarm_ends[peer] = reason_of(error)
+                self._channels[peer].shut_down()
                 data = b""
             has_alarms = True
             if not data:
@@ -139,7 +144,7 @@ class Network:
 
     def _on_close(self, peer: int, how: str) -> None:
         if peer not in self._left:
-            self._fail(f"{self.describe(peer)} is gone: {how}")
+            self._fail(f"{self.describe(peer)} is gone: {self._alarm_ends.get(peer, how)}")
 
     def _fail(self, why: str) -> None:
         self._failure = self._failure or why

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import select
 import socket
+import struct
 import time
 
 import numpy as np
@@ -107,6 +108,25 @@ def test_a_rank_that_is_gone_without_a_word_is_a_failure(three):
     turn_until(lambda: zero.failure, zero)
     assert zero.failure == zero.trouble() == "rank 1 (process 101 on host host1) is gone: its connection was closed"
     assert zero.departure is None
+
+
+def test_an_alarm_that_breaks_says_why_the_rank_is_gone():
+    control, control_end = pair_of_sockets()
+    alarm, alarm_end = pair_of_sockets()
+    zero = Network(0, MEMBERS, {1: control}, {1: alarm})
+    try:
+        alarm_end.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        alarm_end.close()  # by a reset
+        poll = select.poll()
+        poll.register(zero.alarm_fd, select.POLLIN)
+        assert poll.poll(DEADLINE * 1000)
+        assert zero.hear_alarms()
+        turn_until(lambda: zero.failure, zero)
+        assert zero.failure is not None
+        assert zero.failure.endswith("is gone: its connection broke (Connection reset by peer)")
+    finally:
+        zero.close()
+        control_end.close()
 
 
 def test_a_failure_is_told_with_its_first_reason(three):
