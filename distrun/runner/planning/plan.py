@@ -208,7 +208,7 @@ def make_plan(request: LaunchRequest, context: LaunchContext, grace: float = 5.0
     if request.stdin is not None and request.stdin not in range(size):
         raise UsageError(f"--stdin {request.stdin} is not a rank of this job: allowed are none and 0 to {size - 1}")
     if request.ps and not request.tf_config:
-        raise UsageError(f"--ps {request.ps} says who is what in TF_CONFIG: give --tf-config too, or leave it out")
+        raise UsageError(f"--ps {request.ps} has no effect without --tf-config: give both, or neither")
     tf_config.check(size, request.ps)
     contracts = iter(_contracts([(host.name, count) for host, count in placed], context))
     inherited = inherited_variables(context.environ)
@@ -330,7 +330,7 @@ def parse_ranks(text: str, size: int) -> frozenset[int]:
         first, last = (int(match[1]), int(match[2] or match[1])) if match else (1, 0)
         if not first <= last < size:
             raise UsageError(
-                f"--rank-filter {text!r}: {entry!r} is wrong; allowed are ranks 0 to {size - 1} as in 0,2-3"
+                f"--rank-filter {text!r}: {entry!r} does not fit; allowed are ranks 0 to {size - 1}, as in 0,2-3"
             )
         ranks.update(range(first, last + 1))
     return frozenset(ranks)

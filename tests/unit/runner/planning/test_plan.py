@@ -229,7 +229,7 @@ def test_tf_config_is_a_variable_whose_value_comes_when_hosts_have_answered():
 
 
 def test_parameter_servers_need_tf_config_and_company():
-    with pytest.raises(UsageError, match="--ps 1 says who is what in TF_CONFIG: give --tf-config too"):
+    with pytest.raises(UsageError, match="--ps 1 has no effect without --tf-config: give both, or neither"):
         plan(hosts=(Host("here", 3),), ps=1)
     with pytest.raises(UsageError, match="--ps 2 of 3 ranks does not leave a chief and a worker"):
         plan(hosts=(Host("here", 3),), ps=2, tf_config=True)
