@@ -34,7 +34,7 @@ class WarmRanks(contextlib.ExitStack):
 
     @property
     def command(self) -> list[str]:
-        """What each rank executes."""
+        """The command of each rank."""
         return [sys.executable, str(Path(__file__).with_name("warm_rank.py")), str(self.folder / "ranks")]
 
     def accept(self, size: int) -> None:
