@@ -69,8 +69,9 @@ class Negotiator:
         self._controller = controller
         self._piggyback = piggyback
         self._clock = clock
-        self._untold: deque[bytes] = deque()
-        """The coordinator's decisions that some rank has not been sent yet, in order; a mailbox was full."""
+        self._untold: deque[Decision | bytes] = deque()
+        """The coordinator's decisions that wait for room in a mailbox, in order. The first may be a message: it is
+        sent, apart from what a mailbox did not take, and not taken in here yet."""
         self._stall_monitor: CoordinatorStallMonitor | FollowerStallMonitor
         if controller is not None:
             self._stall_monitor = CoordinatorStallMonitor(controller, timeouts, describe_rank, self._ask)
@@ -220,11 +221,27 @@ class Negotiator:
             else:
                 self._stall_monitor.answered(rank, message[1:].decode(errors="replace"), now)
         if self._untold:
-            self._control_plane.push()
-            while self._untold and not self._control_plane.is_stuck:
-                self._take_in(self._untold.popleft())
+            self._carry_down_untold()
         for decision in controller.decisions():
-            self._carry_down(decision)
+            if self._untold or self._control_plane.is_stuck:
+                self._untold.append(decision)
+            else:
+                self._carry_down(decision)
+
+    def _carry_down_untold(self) -> None:
+        """Go on with the decisions for which there was no room.
+
+        Each is executed here before those behind it have to fit: a rank that waits for us in an operation does not
+        empty its mailbox, so we must never wait for room while it has heard of one that we have not executed.
+        """
+        untold, control_plane = self._untold, self._control_plane
+        control_plane.push()
+        while untold and not control_plane.is_stuck:
+            first = untold.popleft()
+            if isinstance(first, bytes):
+                self._take_in(first)
+            else:
+                self._carry_down(first)
 
     def _carry_down(self, decision: Decision) -> None:
         """Tell the ranks that a decision concerns, ourselves among them."""
@@ -236,9 +253,9 @@ class Negotiator:
         message = messages.pack_decision(decision)
         self._send_to(ranks, message)
         if self.rank in ranks:
-            if self._control_plane.is_stuck or self._untold:
+            if self._control_plane.is_stuck:
                 # What is taken in is executed next, where we wait for the others: they must have heard of it by then.
-                self._untold.append(message)
+                self._untold.appendleft(message)
             else:
                 self._take_in(message)
 

@@ -15,7 +15,7 @@ distrun.allreduce(one)
 handles = [distrun.allreduce_async(one) for _ in range(70_000)]
 assert all(handle.wait()[0] == 1 for handle in handles)
 
-long_names = [f"{number} {'x' * 10_000}" for number in range(300)]
+long_names = [f"{number} {'x' * 30_000}" for number in range(300)]
 handles = [distrun.allreduce_async(one, name=name) for name in long_names]
 assert all(handle.wait()[0] == 1 for handle in handles)
 
