@@ -1,1 +1,24 @@
-"""The runtime inside a rank: bootstrap, topology, engine, negotiation, backends, devices."""
+"""The runtime: what runs inside a rank, from `init()` to the last collective.
+
+An operation in seven steps, when rank 1 of 2 calls `distrun.allreduce_(x, name="loss")`:
+
+1. `collectives` checks the arguments and makes a `Handle` with a `Request`: kind, name, dtype, shapes, operator and
+   factors, everything the ranks must agree on (`operations`).
+2. `negotiation` enters it among the pending operations of this rank. A request that was decided before is known by its
+   cache id, which is all that is sent from then on.
+3. The caller waits, so it takes the turn and runs the progress loop itself; otherwise the progress thread does
+   (`engine`).
+4. The submission goes up to rank 0, the coordinator: through a mailbox in `shared_memory` on its own host, over TCP
+   from another one (`transport`).
+5. Rank 0's controller sees that all ranks have submitted the operation, and decides; the decision goes down to all
+   ranks, in one order.
+6. Each rank hands what was decided together to one of its `backends`, or to `gpu` where the tensors are on a device.
+   There the data moves: in memory that the ranks of a host share, by rails to other hosts, through MPI or NCCL.
+7. The handle is done, its result is collected, and the caller gives the turn back.
+
+`world` is what a process knows of its job, and `bootstrap` the way there: `environments` says who started this rank,
+`devices` which GPU it is bound to, `rendezvous` brings the ranks together, `transport` and `mpi` keep the connections.
+`contract` holds the variables that the launcher sets and `settings` those that users set; `topology` is ranks and
+sizes. Imports point down only, in the order of the contract `runtime-rooms` in setup.cfg; docs/design.md tells the
+rest.
+"""
