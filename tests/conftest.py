@@ -1,11 +1,4 @@
-"""Ranks that believe that they are on several hosts, or that they have GPUs; and the feature matrix.
-
-The matrix, docs/features.md, tells what the tests have seen working, and is written by `pytest --write-features`.
-
-A test that proves a feature says so: `@pytest.mark.feature("gradient accumulation")`. Its column is its parameter
-`backend` or the marker's keyword of that name; its table is the keyword `group`, or the module's `feature_group`. A run
-of all tests fails if the document is not what they have shown.
-"""
+"""Fixtures for ranks that believe that they are on several hosts, or have GPUs; and what holds for all tests."""
 
 from __future__ import annotations
 
@@ -18,12 +11,13 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from types import ModuleType
 
 import pytest
+from feature_matrix import FeaturePlugin
 from hypothesis import HealthCheck, settings
+from leftovers import Leftovers
 from warm_ranks import WarmJobs
 
 from distrun.host.gpus import visible_gpus
@@ -34,14 +28,6 @@ settings.register_profile("distrun", deadline=None, suppress_health_check=[Healt
 settings.load_profile("distrun")
 SIMULATOR = Path(__file__).parent / "simulator"
 JITTER = 500  # microseconds by which a simulated GPU is late
-DOCUMENT = Path(__file__).parents[1] / "docs" / "features.md"
-PREFACE = """\
-# What works with which framework
-
-Written by the tests (`scripts/features`), each on two or more real ranks unless the feature does not concern ranks.
-"yes": every test of the feature has passed there; "-": no test covers it there.
-"""
-COLUMNS = ("tensorflow", "jax", "torch")
 
 if visible_gpus(os.environ):  # most tests have more ranks than a machine has GPUs
     os.environ.setdefault("DISTRUN_SHARE_GPUS", "1")
@@ -226,90 +212,15 @@ def simulated(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPath
     assert simulator.violations(clear=True) == []
 
 
-# The feature matrix ---------------------------------------------------------------------------------------------------
+# The whole session ----------------------------------------------------------------------------------------------------
 
 
-@dataclass
-class Matrix:
-    """Outcomes by table, row and column, in the order in which the tests stand."""
-
-    cells: dict[str, dict[str, dict[str, bool]]] = field(default_factory=dict)
-
-    def add(self, group: str, row: str, column: str, passed: bool) -> None:
-        cell = self.cells.setdefault(group, {}).setdefault(row, {})
-        cell[column] = cell.get(column, True) and passed
-
-    def document(self) -> str:
-        parts = [PREFACE]
-        for group in sorted(self.cells):
-            rows = self.cells[group]
-            columns = [name for name in COLUMNS if any(name in cells for cells in rows.values())]
-            lines = [f"| {group} | {' | '.join(columns)} |", "| --- |" + " --- |" * len(columns)]
-            for row in sorted(rows, key=str.lower):
-                shown = [{True: "yes", False: "no"}.get(rows[row].get(name), "-") for name in columns]
-                lines.append(f"| {row} | {' | '.join(shown)} |")
-            parts.append("\n".join(lines) + "\n")
-        return "\n".join(parts)
-
-
-class FeaturePlugin:
-    """Fills the matrix as tests end, and compares or writes the document at the end."""
-
-    def __init__(self, writes: bool) -> None:
-        self.matrix = Matrix()
-        self.writes = writes
-        self.is_skipped = False
-        self.complaint = ""
-
-    @pytest.hookimpl(wrapper=True)
-    def pytest_runtest_makereport(self, item, call) -> Iterator[None]:
-        report = yield
-        for marker in item.iter_markers("feature"):
-            self.is_skipped |= report.skipped and not hasattr(report, "wasxfail")
-            if report.when == "call" or report.failed:
-                self.matrix.add(*_place(item, marker), report.passed and not hasattr(report, "wasxfail"))
-        return report
-
-    def pytest_sessionfinish(self, session, exitstatus) -> None:
-        if self.writes:
-            DOCUMENT.write_text(self.matrix.document())
-            return
-        told = DOCUMENT.read_text() if DOCUMENT.exists() else ""
-        is_known = exitstatus == 0 and not self.is_skipped and _is_everything(session.config)
-        if is_known and told != self.matrix.document():
-            self.complaint = "docs/features.md is not what the tests have shown: run scripts/features and commit it"
-            session.exitstatus = pytest.ExitCode.TESTS_FAILED
-
-    def pytest_terminal_summary(self, terminalreporter) -> None:
-        if self.complaint:
-            terminalreporter.write_line(self.complaint, red=True, bold=True)
-
-
-def _place(item, marker) -> tuple[str, str, str]:
-    """Table, row and column of a feature that a test proves."""
-    named = item.get_closest_marker("feature_group")
-    group = marker.kwargs.get("group") or (named.args[0] if named else "Others")
-    parameters = item.callspec.params if hasattr(item, "callspec") else {}
-    return group, marker.args[0], marker.kwargs.get("backend") or parameters.get("backend", COLUMNS[0])
-
-
-def _is_everything(config) -> bool:
-    options = config.option
-    narrowed = (
-        options.keyword
-        or options.markexpr
-        or getattr(options, "lf", None)
-        or getattr(options, "deselect", None)
-        or options.collectonly
-    )
-    return config.args == config.getini("testpaths") and not narrowed and not os.environ.get("PYTEST_XDIST_WORKER")
-
-
-def pytest_addoption(parser) -> None:
+def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--write-features", action="store_true", help="write docs/features.md from what the tests have shown"
     )
 
 
-def pytest_configure(config) -> None:
+def pytest_configure(config: pytest.Config) -> None:
     config.pluginmanager.register(FeaturePlugin(config.getoption("--write-features")), "distrun-features")
+    config.pluginmanager.register(Leftovers(), "distrun-leftovers")

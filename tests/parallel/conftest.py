@@ -70,11 +70,12 @@ class MpiJob(Job):
     """Runs rank programs under mpirun, with or without MPI as the way of the data."""
 
     def __init__(self, name: str, size: int, backend: str, folder: Path, marker: str, warm_jobs: WarmJobs) -> None:
-        """Args: `folder` is where Open MPI may leave its files of shared memory when its ranks are killed."""
+        """Args: `folder` is where Open MPI may leave its files when its ranks are killed."""
         command = [mpirun(), "-np", str(size), "--oversubscribe", "--bind-to", "none"]
         super().__init__(name, command, size, marker, warm_jobs)
-        self._own = {"OMPI_MCA_btl_sm_backing_directory": str(folder), "OMPI_ALLOW_RUN_AS_ROOT": "1"}
-        self._own |= {"OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1", **({"DISTRUN_BACKEND": backend} if backend else {})}
+        self._own = {"OMPI_MCA_btl_sm_backing_directory": str(folder), "TMPDIR": str(folder)}
+        self._own |= {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
+        self._own |= {"DISTRUN_BACKEND": backend} if backend else {}
 
     def _environ(self, **more: str) -> dict[str, str]:
         return super()._environ(**{**self._own, **more})
@@ -115,7 +116,11 @@ _MPI = {"mpirun-2": "", "mpi-backend-2": "mpi"}
 
 @pytest.fixture
 def make_job(
-    marker: str, tmp_path: Path, warm_jobs: WarmJobs, run_on_hosts: Callable[..., Any], contracts: Callable[..., Any]
+    marker: str,
+    tmp_path_factory: pytest.TempPathFactory,
+    warm_jobs: WarmJobs,
+    run_on_hosts: Callable[..., Any],
+    contracts: Callable[..., Any],
 ) -> Callable[[str], Job]:
     """Makes a job: distrun-2 for two ranks under distrun, or one of `_MPI` and `_HOSTS`."""
 
@@ -123,7 +128,7 @@ def make_job(
         if name in _HOSTS:
             return HostsJob(name, _HOSTS[name], marker, warm_jobs, run_on_hosts, contracts)
         if name in _MPI:
-            return MpiJob(name, 2, _MPI[name], tmp_path, marker, warm_jobs)
+            return MpiJob(name, 2, _MPI[name], tmp_path_factory.mktemp("mpi"), marker, warm_jobs)
         size = name.rpartition("-")[2]
         return Job(name, [sys.executable, "-m", "distrun.runner", "-np", size], int(size), marker, warm_jobs)
 

@@ -41,8 +41,9 @@ def test_shutdown_in_one_thread_ends_the_wait_of_another(mpi):
     assert "JobAbortedError: " in mpi.start("mpi_life", "shutdown elsewhere").stdout
 
 
-def test_without_an_mpi_launcher_it_says_so(make_job):
-    done = make_job("distrun-2").start("mpi_life", "well", DISTRUN_BACKEND="mpi")
+def test_without_an_mpi_launcher_it_says_so(make_job, tmp_path):
+    own = {"TMPDIR": str(tmp_path), "OMPI_MCA_btl_sm_backing_directory": str(tmp_path)}  # one of the ranks is killed
+    done = make_job("distrun-2").start("mpi_life", "well", DISTRUN_BACKEND="mpi", **own)
     assert done.returncode == 1
     assert "UsageError: DISTRUN_BACKEND=mpi: to MPI this process is rank 0 of 1, to the job it is rank " in done.stderr
     assert "start the script with mpirun or srun" in done.stderr

@@ -57,14 +57,19 @@ _outcomes: dict[str, dict[str, list[Any]]] = {}
 
 
 @pytest.fixture
-def outcome(launch: Callable[..., subprocess.CompletedProcess[str]]) -> Callable[[str, str], list[Any]]:
-    """Return a function for each rank's report of a feature on a backend; its first call runs the program."""
+def outcome(
+    launch: Callable[..., subprocess.CompletedProcess[str]], tmp_path_factory: pytest.TempPathFactory
+) -> Callable[[str, str], list[Any]]:
+    """Return a function for each rank's report of a feature on a backend.
+
+    Its first call runs all features and faults of the backend, which takes most of a minute.
+    """
 
     def ask(backend: str, feature: str) -> list[Any]:
         if backend not in _outcomes:
             pytest.importorskip(backend)
             _outcomes[backend] = {}  # if the job fails, it is not run again for every test
-            done = launch(backend, PROGRAMS / "behaviours.py")
+            done = launch(backend, PROGRAMS / "behaviours.py", TEST_FOLDER=str(tmp_path_factory.mktemp("keras")))
             _outcomes[backend] = _reported(done.stdout)
             assert done.returncode == 0, f"{done.stdout[-3000:]}\n{done.stderr[-5000:]}"
         assert feature in _outcomes[backend], f"the job on {backend} did not come to {feature!r}"

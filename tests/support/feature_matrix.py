@@ -1,0 +1,101 @@
+"""The feature matrix, docs/features.md: what the tests have seen working. `pytest --write-features` writes it.
+
+A test that proves a feature says so: `@pytest.mark.feature("gradient accumulation")`. Its column is its parameter
+`backend` or the marker's keyword of that name; its table is the keyword `group`, or the module's `feature_group`. A run
+of all these tests fails if the document is not what they have shown.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+FEATURES = Path(__file__).parents[1] / "frameworks"  # where the tests are that prove features
+DOCUMENT = Path(__file__).parents[2] / "docs" / "features.md"
+PREFACE = """\
+# What works with which framework
+
+Written by the tests (`scripts/features`), each on two or more real ranks unless the feature does not concern ranks.
+"yes": every test of the feature has passed there; "-": no test covers it there.
+"""
+COLUMNS = ("tensorflow", "jax", "torch")
+
+
+@dataclass
+class Matrix:
+    """Outcomes by table, row and column, in the order in which the tests stand."""
+
+    cells: dict[str, dict[str, dict[str, bool]]] = field(default_factory=dict)
+
+    def add(self, group: str, row: str, column: str, passed: bool) -> None:
+        cell = self.cells.setdefault(group, {}).setdefault(row, {})
+        cell[column] = cell.get(column, True) and passed
+
+    def document(self) -> str:
+        parts = [PREFACE]
+        for group in sorted(self.cells):
+            rows = self.cells[group]
+            columns = [name for name in COLUMNS if any(name in cells for cells in rows.values())]
+            lines = [f"| {group} | {' | '.join(columns)} |", "| --- |" + " --- |" * len(columns)]
+            for row in sorted(rows, key=str.lower):
+                shown = [{True: "yes", False: "no"}.get(rows[row].get(name), "-") for name in columns]
+                lines.append(f"| {row} | {' | '.join(shown)} |")
+            parts.append("\n".join(lines) + "\n")
+        return "\n".join(parts)
+
+
+class FeaturePlugin:
+    """Fills the matrix as tests end, and compares or writes the document at the end."""
+
+    def __init__(self, writes: bool) -> None:
+        self.matrix = Matrix()
+        self.writes = writes
+        self.is_skipped = False
+        self.complaint = ""
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_makereport(self, item, call) -> Iterator[None]:
+        report = yield
+        for marker in item.iter_markers("feature"):
+            self.is_skipped |= report.skipped and not hasattr(report, "wasxfail")
+            if report.when == "call" or report.failed:
+                self.matrix.add(*_place(item, marker), report.passed and not hasattr(report, "wasxfail"))
+        return report
+
+    def pytest_sessionfinish(self, session, exitstatus) -> None:
+        if self.writes:
+            DOCUMENT.write_text(self.matrix.document())
+            return
+        told = DOCUMENT.read_text() if DOCUMENT.exists() else ""
+        is_known = exitstatus == 0 and not self.is_skipped and _is_everything(session.config)
+        if is_known and told != self.matrix.document():
+            self.complaint = "docs/features.md is not what the tests have shown: run scripts/features and commit it"
+            session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+    def pytest_terminal_summary(self, terminalreporter) -> None:
+        if self.complaint:
+            terminalreporter.write_line(self.complaint, red=True, bold=True)
+
+
+def _place(item, marker) -> tuple[str, str, str]:
+    """Table, row and column of a feature that a test proves."""
+    named = item.get_closest_marker("feature_group")
+    group = marker.kwargs.get("group") or (named.args[0] if named else "Others")
+    parameters = item.callspec.params if hasattr(item, "callspec") else {}
+    return group, marker.args[0], marker.kwargs.get("backend") or parameters.get("backend", COLUMNS[0])
+
+
+def _is_everything(config) -> bool:
+    """Whether all tests that prove features are among those of this session."""
+    options = config.option
+    narrowed = (
+        options.keyword
+        or options.markexpr
+        or getattr(options, "lf", None)
+        or getattr(options, "deselect", None)
+        or options.collectonly
+    )
+    return not narrowed and any(Path(argument).resolve() in (FEATURES, *FEATURES.parents) for argument in config.args)
