@@ -4,22 +4,34 @@ from __future__ import annotations
 
 import pytest
 
+REASON = "the progress thread of rank {} failed: ZeroDivisionError: the test wants it so"
 
-@pytest.mark.parametrize("job", ["distrun-2", "hosts-1+1", "hosts-1+2"], indirect=True)
+
+@pytest.mark.parametrize("hosts", [(2,), (1, 1), (1, 2)], ids=["one host", "two hosts", "three ranks"])
 @pytest.mark.parametrize("where", ["between turns", "executing"])
 @pytest.mark.parametrize("then", ["waits", "ends"])
-def test_the_job_fails_with_the_reason_and_an_exit_status(job, where, then):
-    done = job.start("progress_thread", where, then)
-    reason = f"the progress thread of rank {job.size - 1} failed: ZeroDivisionError: the test wants it so"
-    assert done.returncode != 0
-    assert "rank 0 heard: " in done.stdout
-    assert all(reason in line for line in done.stdout.splitlines() if " heard: " in line), done.stdout
-    assert reason in done.stderr
+def test_all_ranks_hear_the_reason_and_the_rank_has_an_exit_status(ranks, where, then, hosts):
+    *others, last = ranks("progress_thread", where, then, hosts=hosts)
+    reason = REASON.format(len(others))
+    assert last.end() == 1
+    assert reason in last.stderr.text
     if then == "waits":
-        assert f"JobAbortedError: {reason}" in done.stderr
+        assert f"JobAbortedError: {reason}" in last.stderr.text
+    for rank in others:
+        assert rank.end() == 0, rank.stderr.text
+        assert "heard: " in rank.stdout.text
+        assert reason in rank.stdout.text
 
 
-def test_a_script_that_handles_the_error_may_end_well(make_job):
-    done = make_job("distrun-2").start("progress_thread", "between turns", "handles it")
-    assert done.returncode == 0, done.stderr
-    assert "rank 1 handled: the progress thread of rank 1 failed: ZeroDivisionError" in done.stdout
+@pytest.mark.parametrize("where", ["between turns", "executing"])
+def test_the_launcher_has_an_exit_status_though_the_script_merely_ends(make_job, where):
+    done = make_job("distrun-2").start("progress_thread", where, "ends")
+    assert done.returncode == 1
+    assert REASON.format(1) in done.stderr
+
+
+def test_a_script_that_handles_the_error_may_end_well(ranks):
+    both = ranks("progress_thread", "between turns", "handles it")
+    for rank in both:
+        assert rank.end() == 0, rank.stderr.text
+    assert f"rank 1 handled: {REASON.format(1)}" in both[1].stdout.text
