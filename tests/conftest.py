@@ -18,7 +18,7 @@ import pytest
 from feature_matrix import FeaturePlugin
 from hypothesis import HealthCheck, settings
 from leftovers import Leftovers
-from warm_ranks import WarmJobs
+from warm_ranks import Command, WarmJobs
 
 from distrun.host.gpus import visible_gpus
 from distrun.runtime.contract import LaunchContract
@@ -144,6 +144,27 @@ def run_ranks(
             timeout=DEADLINE,
             check=False,
         )
+
+    return run
+
+
+@pytest.fixture
+def run_warm(warm_jobs: WarmJobs, contracts: Callable[[Sequence[int]], list[LaunchContract]]) -> Callable[..., str]:
+    """Runs a program on ranks that stay up, a job for each `kind` of program and `size`; returns what they printed.
+
+    `size` is as for `run_ranks`. The ranks check everything themselves.
+    """
+
+    def run(kind: str, size: int | tuple[int, ...], program: Path, *arguments: str, **environ: str) -> str:
+        usual = {**os.environ, "OMP_NUM_THREADS": "1"}
+
+        def commands() -> list[Command]:
+            if isinstance(size, tuple):
+                return [([], {**usual, **contract.to_environ()}) for contract in contracts(size)]
+            return [([sys.executable, "-m", "distrun.runner", "-np", str(size)], usual)]
+
+        ranks = size if isinstance(size, int) else sum(size)
+        return warm_jobs.get(f"{kind} {size}", commands, ranks).run(program, *arguments, **environ)
 
     return run
 

@@ -16,7 +16,7 @@ from typing import IO, Any
 
 import psutil
 import pytest
-from warm_ranks import Command, WarmJob, WarmJobs
+from warm_ranks import Command, WarmJobs
 
 DEADLINE = 60.0  # seconds; far more than anything takes, so that a busy machine fails no test
 PROGRAMS = Path(__file__).parent / "programs"
@@ -49,7 +49,7 @@ class Job:
 
     def run(self, program: str, *arguments: str, **environ: str) -> str:
         """Run a program that checks everything itself and succeeds, on ranks that stay up; return its output."""
-        job = self._warm_jobs.get(self._name, lambda: WarmJob(self._commands(), self.size))
+        job = self._warm_jobs.get(self._name, self._commands, self.size)
         return job.run(PROGRAMS / f"{program}.py", *arguments, **environ)
 
     def run_alone(self, program: str, *arguments: str, **environ: str) -> str:

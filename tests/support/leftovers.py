@@ -25,11 +25,11 @@ class Leftovers:
         self._folder = Path(tempfile.mkdtemp(prefix="distrun-tests-"))  # this process itself keeps to its own
         self._before = self._shared_memory()
         self._complaint = ""
-        os.environ.update([self._mark.split("=")], TMPDIR=str(self._folder))
-        os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", f"{tempfile.gettempdir()}/torchinductor_{getpass.getuser()}")
-        os.environ["OMPI_MCA_btl_sm_backing_directory"] = str(
-            self._folder
-        )  # rather than /dev/shm, which all jobs share
+        kept = f"{tempfile.gettempdir()}/torchinductor_{getpass.getuser()}"  # a cache that is meant to stay
+        os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", kept)
+        # Not /dev/shm, where nobody could tell this session's files of Open MPI from those of others.
+        shared = {"OMPI_MCA_btl_sm_backing_directory": str(self._folder)}
+        os.environ.update([self._mark.split("=")], TMPDIR=str(self._folder), **shared)
 
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
         deadline = time.monotonic() + PATIENCE

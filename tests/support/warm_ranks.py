@@ -16,6 +16,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 DEADLINE = 240.0  # seconds; far more than anything takes, so that a busy machine fails no test
+MOST_RANKS = 24  # at a time, of which each takes up to 300 MB
 
 Command = tuple[Sequence[str], Mapping[str, str]]  # a launcher's arguments before those of Python, and the variables
 
@@ -67,6 +68,7 @@ class WarmJob:
 
     def __init__(self, commands: Sequence[Command], size: int) -> None:
         """Start a job of `size` ranks, by one command for a launcher or one for each rank."""
+        self.size = size
         self.is_alive = True
         self._ranks = WarmRanks()
         self._log = self._ranks.enter_context((self._ranks.folder / "log").open("w+"))
@@ -112,16 +114,20 @@ class WarmJob:
 
 
 class WarmJobs:
-    """All the jobs of a session that stay up, by name."""
+    """All the jobs of a session that stay up, by name, unless they have too many ranks: then the oldest ones end."""
 
     def __init__(self) -> None:
-        self._jobs: dict[str, WarmJob] = {}
+        self._jobs: dict[str, WarmJob] = {}  # those used last come last
 
-    def get(self, name: str, start: Callable[[], WarmJob]) -> WarmJob:
-        """Return the job of that name; `start` starts it if it is not running."""
-        if name not in self._jobs or not self._jobs[name].is_alive:
-            self._jobs[name] = start()
-        return self._jobs[name]
+    def get(self, name: str, commands: Callable[[], Sequence[Command]], size: int) -> WarmJob:
+        """Return the job of that name and size; it is started by those commands if it is not running."""
+        job = self._jobs.pop(name, None)
+        if job is None or not job.is_alive:
+            while self._jobs and size + sum(other.size for other in self._jobs.values()) > MOST_RANKS:
+                self._jobs.pop(next(iter(self._jobs))).close()
+            job = WarmJob(commands(), size)
+        self._jobs[name] = job
+        return job
 
     def close(self) -> None:
         """End them all; a complaint is raised when all have ended."""
