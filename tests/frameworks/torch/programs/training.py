@@ -346,7 +346,7 @@ def arguments_that_cannot_be_are_refused_in_a_sentence():
     wrap = hvd.DistributedOptimizer
     model = network()
     optimizer = SGD(model.parameters(), 0.1)
-    with raises(ValueError, "not a Sequential"):
+    with raises(ValueError, "not Sequential"):
         wrap(model)
     with raises(ValueError, "'x' twice"):
         wrap(optimizer, [("x", p) for p in model.parameters()])
