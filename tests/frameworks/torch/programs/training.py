@@ -362,7 +362,7 @@ def arguments_that_cannot_be_are_refused_in_a_sentence():
         wrap(optimizer, groups=-1)
     with raises(ValueError, "at most once"):
         wrap(optimizer, groups=[[model[0].bias], [model[0].bias]])
-    with raises(ValueError, "no reduce op"):
+    with raises(ValueError, "is not a reduce op"):
         wrap(optimizer, op="sum")
     assert type(optimizer) is SGD
     wrap(optimizer)
