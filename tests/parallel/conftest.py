@@ -40,7 +40,7 @@ class Job:
         """Run `programs/<program>.py` on all ranks of a job of its own, to the end."""
         return subprocess.run(
             [*self._command, sys.executable, str(PROGRAMS / f"{program}.py"), *arguments],
-            env=self._environ(DISTRUN_TEST=self._marker, **environ),
+            env=self._environ(**{MARK: self._marker}, **environ),
             capture_output=True,
             text=True,
             timeout=2 * DEADLINE,
@@ -95,7 +95,7 @@ class HostsJob(Job):
 
     def start(self, program: str, *arguments: str, **environ: str) -> subprocess.CompletedProcess[str]:
         command = [sys.executable, str(PROGRAMS / f"{program}.py"), *arguments]
-        return self._run_on_hosts(command, self._counts, self._environ(DISTRUN_TEST=self._marker, **environ))
+        return self._run_on_hosts(command, self._counts, self._environ(**{MARK: self._marker}, **environ))
 
     def _commands(self) -> list[Command]:
         return [([], self._environ(**contract.to_environ())) for contract in self._contracts(self._counts)]

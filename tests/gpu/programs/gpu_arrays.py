@@ -160,7 +160,7 @@ same(source, base + rank)
 assert distrun.broadcast_(source, 0, name="b") is source
 same(source, base)
 same(distrun.broadcast_async(up(rank, np.uint8), last).wait(), np.uint8(last))
-refused("root_rank=99 is no rank", distrun.broadcast, source, 99)
+refused("root_rank=99 is not a rank", distrun.broadcast, source, 99)
 
 # Other streams than the default one: what is queued there is waited for
 stream = cupy.cuda.Stream(non_blocking=True)

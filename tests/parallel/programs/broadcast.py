@@ -55,4 +55,4 @@ for number, case in enumerate(collect(cases, 150)):
     except AssertionError as error:
         raise AssertionError(f"{case}: {error}") from error
 for root in (-1, distrun.size(), 0.5, None):
-    refuse(distrun.UsageError, f"root_rank={root!r} is no rank", lambda: distrun.broadcast(np.ones(2), root))
+    refuse(distrun.UsageError, f"root_rank={root!r} is not a rank", lambda: distrun.broadcast(np.ones(2), root))
