@@ -5,57 +5,16 @@ from __future__ import annotations
 import os
 
 import pytest
+from gpu_machine import PLACES, Driver, missing, two_gpus, write
 
 from distrun.host.gpus import visible_gpus
 from distrun.runner.doctor import gpus
-
-DRIVER = "NVRM version: NVIDIA UNIX x86_64 Kernel Module  550.54.15  Tue Mar  5 22:23:56 UTC 2024\nGCC version: 12\n"
-PLACES = ["0000:18:00.0", "0000:3b:00.0"]
-
-
-class Driver:
-    """libcuda with two GPUs, the first of which can access the second."""
-
-    def cuInit(self, flags):  # noqa: N802 # the library's name
-        return 0
-
-    def cuDriverGetVersion(self, version):  # noqa: N802
-        version._obj.value = 12040
-        return 0
-
-    def cuDeviceGetCount(self, count):  # noqa: N802
-        count._obj.value = 2
-        return 0
-
-    def cuDeviceGet(self, device, ordinal):  # noqa: N802
-        device._obj.value = ordinal
-        return 0
-
-    def cuDeviceCanAccessPeer(self, answer, one, other):  # noqa: N802
-        answer._obj.value = (one, other) == (0, 1)
-        return 0
-
-
-def missing():
-    raise OSError("libcuda.so.1: cannot open shared object file")
 
 
 @pytest.fixture
 def root(tmp_path):
     """A machine with two GPUs."""
-    write(tmp_path, "proc/driver/nvidia/version", DRIVER)
-    write(tmp_path, "proc/cpuinfo", "flags\t\t: fpu vme\n")
-    for place in PLACES:
-        write(tmp_path, f"proc/driver/nvidia/gpus/{place}/information", "Model: \t\t NVIDIA H100 80GB HBM3\nIRQ: 1\n")
-        write(tmp_path, f"sys/bus/pci/devices/{place}/vendor", "0x10de\n")
-        write(tmp_path, f"sys/bus/pci/devices/{place}/class", "0x030200\n")
-        write(tmp_path, f"sys/bus/pci/devices/{place}/iommu_group/type", "identity\n")
-    return tmp_path
-
-
-def write(root, path, text):
-    (root / path).parent.mkdir(parents=True, exist_ok=True)
-    (root / path).write_text(text)
+    return two_gpus(tmp_path)
 
 
 def smi(root, script):
@@ -67,7 +26,7 @@ def smi(root, script):
 
 def test_names_and_memory_come_from_nvidia_smi_and_the_rest_from_the_kernel(root):
     tool = smi(root, "printf 'NVIDIA H100 80GB HBM3, 81559\\nNVIDIA H100 80GB HBM3, 81559\\n'")
-    found = gpus.gather(root, Driver, tool)
+    found = gpus.gather(root, lambda: Driver(2, [(0, 1)]), tool)
     assert found.names == ["NVIDIA H100 80GB HBM3"] * 2
     assert found.memory == [81559 << 20] * 2
     assert found.driver == "550.54.15"

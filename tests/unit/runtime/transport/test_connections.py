@@ -9,39 +9,14 @@ import struct
 
 import numpy as np
 import pytest
+from connected_ranks import End, pair_of_sockets, turn_until
 from hypothesis import HealthCheck, given, settings, strategies as st
 
 from distrun.runtime.shared_memory.mailbox import LARGEST
-from distrun.runtime.transport.connections import Channel, ConnectionSet, Stream
+from distrun.runtime.transport.connections import Channel, Stream
 
 DEADLINE = 30_000  # milliseconds
 QUIET = settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
-
-
-class End:
-    """One end of a connection, with a wire of its own."""
-
-    def __init__(self, kind: type[Channel | Stream], connection: socket.socket) -> None:
-        self.connections = ConnectionSet()
-        self.messages: list[bytes] = []
-        self.reasons: list[str] = []
-        if kind is Channel:
-            self.it = Channel(self.connections, connection, self.messages.append, self.reasons.append)
-        else:
-            self.it = Stream(self.connections, connection, self.reasons.append)
-
-    def sleep(self) -> None:
-        """Until there is something to do."""
-        assert select.select([self.connections.fd], [], [], DEADLINE / 1000)[0], "nothing happened"
-
-
-def pair_of_sockets() -> tuple[socket.socket, socket.socket]:
-    """Connected over TCP, where the end of a connection looks different from that of a `socket.socketpair`."""
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        pair = socket.create_connection(server.getsockname()), server.accept()[0]
-    for connection in pair:
-        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    return pair
 
 
 def both(kind: type[Channel | Stream], buffer: int = 0) -> tuple[End, End]:
@@ -49,17 +24,6 @@ def both(kind: type[Channel | Stream], buffer: int = 0) -> tuple[End, End]:
     for connection in pair if buffer else ():
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, buffer)
     return End(kind, pair[0]), End(kind, pair[1])
-
-
-def turn_until(condition, *ends: End) -> None:
-    """Let all ends make progress until something is true."""
-    poll = select.poll()
-    for end in ends:
-        poll.register(end.connections.fd, select.POLLIN)
-    while not condition():
-        assert poll.poll(DEADLINE), "nothing happens any more"
-        for end in ends:
-            end.connections.progress()
 
 
 def array(count: int, seed: int) -> np.ndarray:

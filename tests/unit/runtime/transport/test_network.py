@@ -9,45 +9,17 @@ import time
 
 import numpy as np
 import pytest
+from connected_ranks import DEADLINE, MEMBERS, pair_of_sockets, three_networks, turn_until
 
-from distrun.runtime.rendezvous.protocol import Member
 from distrun.runtime.shared_memory.segment import FAILED, LEFT
 from distrun.runtime.transport import network
 from distrun.runtime.transport.network import Network
-
-DEADLINE = 30.0
-MEMBERS = [Member(rank, f"h{rank}", f"host{rank}", 100 + rank, "127.0.0.1", 1) for rank in range(3)]
-
-
-def pair_of_sockets() -> tuple[socket.socket, socket.socket]:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        return socket.create_connection(server.getsockname()), server.accept()[0]
 
 
 @pytest.fixture
 def three():
     """Ranks 0, 1 and 2 of three hosts, connected as after the rendezvous."""
-    pairs = {(rank, kind): pair_of_sockets() for rank in (1, 2) for kind in ("control", "alarm")}
-    made = [
-        Network(0, MEMBERS, *({rank: pairs[rank, kind][0] for rank in (1, 2)} for kind in ("control", "alarm"))),
-        *(Network(r, MEMBERS, *({0: pairs[r, kind][1]} for kind in ("control", "alarm"))) for r in (1, 2)),
-    ]
-    yield made
-    for each in made:
-        each.close()
-
-
-def turn_until(condition, *networks: Network) -> None:
-    """Let networks make progress until something is true."""
-    poll = select.poll()
-    for each in networks:
-        poll.register(each.fd, select.POLLIN)
-    until = time.monotonic() + DEADLINE
-    while not condition():
-        assert time.monotonic() < until, "nothing happens any more"
-        poll.poll(10)
-        for each in networks:
-            each.progress()
+    yield from three_networks()
 
 
 def test_messages_come_with_their_senders(three):

@@ -8,7 +8,7 @@ import pytest
 @pytest.mark.parametrize("job", ["hosts-1+1", "hosts-2+2", "hosts-1+2", "hosts-1+1+1"], indirect=True)
 @pytest.mark.parametrize("timeout", ["30", "0"])  # without one, two ranks need no decision at all
 def test_operations_that_are_repeated(job, timeout):
-    job.run("riding", DISTRUN_STALL_TIMEOUT=timeout)
+    job.run("piggyback", DISTRUN_STALL_TIMEOUT=timeout)
 
 
 @pytest.mark.parametrize("job", ["hosts-1+1", "hosts-1+1+1"], indirect=True)
@@ -18,7 +18,7 @@ def test_requests_that_take_turns_under_one_name(job, timeout):
 
 
 @pytest.mark.parametrize("job", ["hosts-1+2"], indirect=True)
-def test_a_neighbour_that_leaves_with_its_result_does_not_fail_those_whose_result_is_under_way(job):
+def test_a_local_peer_that_leaves_with_its_result_does_not_fail_those_whose_result_is_under_way(job):
     job.run_alone("departing")
 
 

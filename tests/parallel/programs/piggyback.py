@@ -14,13 +14,13 @@ from examples import DTYPES, SameEverywhere, collect, dtype_of, lay_out
 
 distrun.init()
 me, size = distrun.rank(), distrun.size()
-rides = 0
+piggybacked = 0
 combine = piggyback.Piggyback.combine
 
 
 def counted(*arguments):
-    global rides
-    rides += 1
+    global piggybacked
+    piggybacked += 1
     return combine(*arguments)
 
 
@@ -92,7 +92,7 @@ for number, case in enumerate(collect(cases(), 80)):
 same.check()
 piggyback.Piggyback.combine = combine  # this process may run other programs afterwards
 makes_offers = size == 2 and os.environ["DISTRUN_STALL_TIMEOUT"] == "0"
-assert (rides > 0) == (me == 0 or makes_offers), "nothing travelled with its message"
+assert (piggybacked > 0) == (me == 0 or makes_offers), "nothing travelled with its message"
 
 # A name may change what it stands for while some ranks have sent something along for what it was.
 for turn in range(30):
