@@ -28,6 +28,7 @@ JAX_CALL = "DISTRUN_JAX_CALL"
 INPUT_WAIT = "DISTRUN_INPUT_WAIT"
 SHARE_GPUS = "DISTRUN_SHARE_GPUS"
 GPU_BACKEND = "DISTRUN_GPU_BACKEND"
+HOROVOD = "DISTRUN_HOROVOD"
 
 _SHORTEST_KEY = 32
 
@@ -79,10 +80,13 @@ def _one_of(*allowed: str) -> Callable[[str, str], str]:
     return parse
 
 
-def _switch(variable: str, text: str) -> bool:
-    if text not in ("0", "1"):
-        raise UsageError(f"{variable}={text!r} is neither 1 (ranks may share a GPU) nor 0: correct or unset it")
-    return text == "1"
+def _switch(meaning: str) -> Callable[[str, str], bool]:
+    def parse(variable: str, text: str) -> bool:
+        if text not in ("0", "1"):
+            raise UsageError(f"{variable}={text!r} is neither 1 ({meaning}) nor 0: correct or unset it")
+        return text == "1"
+
+    return parse
 
 
 def _network(variable: str, text: str) -> str:
@@ -135,10 +139,12 @@ class Settings:
     """How collectives get into programs of JAX."""
     input_wait: float = _setting(0.2, _share)
     """The share of its time that a rank may wait for its input before it says so; 0: never."""
-    share_gpus: bool = _setting(False, _switch)
+    share_gpus: bool = _setting(False, _switch("ranks may share a GPU"))
     """Whether the ranks of a host may share GPUs where there are fewer GPUs than ranks."""
     gpu_backend: str = _setting("auto", _one_of("auto", "nccl", "staged"))
     """How tensors travel between GPUs; rank 0's counts."""
+    horovod: bool = _setting(False, _switch("this rank runs in Horovod's mode"))
+    """Whether this rank runs a script of Horovod's: where we differ from it on purpose, its numbers hold."""
 
     @classmethod
     def of(cls, environ: Mapping[str, str]) -> Settings:

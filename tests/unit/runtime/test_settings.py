@@ -37,6 +37,7 @@ def test_without_variables_everything_has_its_default():
         input_wait=0.2,
         share_gpus=False,
         gpu_backend="auto",
+        horovod=False,
     )
 
 
@@ -67,6 +68,7 @@ def test_the_sizes_are_those_that_fusion_itself_goes_by():
         ("SHARE_GPUS", "1", True),
         ("SHARE_GPUS", "0", False),
         ("GPU_BACKEND", "staged", "staged"),
+        ("HOROVOD", "1", True),
     ],
 )
 def test_each_variable_sets_its_field_and_no_other(variable, text, value):
@@ -97,6 +99,11 @@ def test_each_variable_sets_its_field_and_no_other(variable, text, value):
             "SHARE_GPUS",
             "yes",
             "DISTRUN_SHARE_GPUS='yes' is neither 1 (ranks may share a GPU) nor 0: correct or unset it",
+        ),
+        (
+            "HOROVOD",
+            "true",
+            "DISTRUN_HOROVOD='true' is neither 1 (this rank runs in Horovod's mode) nor 0: correct or unset it",
         ),
     ],
 )
