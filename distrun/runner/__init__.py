@@ -16,8 +16,8 @@ A launch, step by step:
 7. When all ranks are gone, the agents end the processes that these have left behind, and leave. The first failure is
    reported (`supervision.failure_report`), and its status becomes that of `distrun`.
 
-`doctor` examines hosts and the network between them before there is a job. Calls go down: cli -> doctor, function ->
-job -> connect, output -> planning, supervision -> protocol -> system; an agent, on its host, uses the data of planning,
-protocol and system. Of the runtime, the launcher knows `distrun.runtime.contract` only: the environment variables that
-a rank is born with.
+`doctor` examines hosts and the network between them before there is a job. `compat` starts the job of a command line of
+another launcher, which `command_lines` translates. Calls go down: cli -> doctor, function -> job -> connect, output ->
+planning, supervision -> protocol -> system; an agent, on its host, uses the data of planning, protocol and system. Of
+the runtime, the launcher knows `distrun.runtime.contract` only: the environment variables that a rank is born with.
 """

@@ -163,11 +163,11 @@ def _status(arguments: list[str] | None) -> int:
         else:
             status = distrun.main(args=arguments, prog_name="distrun", standalone_mode=False)
     except click.ClickException as error:
-        return _complain(_sentence(error), 2)
+        return complain(_sentence(error), 2)
     except (click.Abort, KeyboardInterrupt):
         return 130
     except DistrunError as error:
-        return _complain(str(error), getattr(error, "status", 2 if isinstance(error, UsageError) else 1))
+        return complain(str(error), getattr(error, "status", 2 if isinstance(error, UsageError) else 1))
     return int(status or 0)
 
 
@@ -187,7 +187,8 @@ def _sentence(error: click.ClickException) -> str:
     return f"{error.format_message().rstrip('.')}; {remedy}"
 
 
-def _complain(sentence: str, status: int) -> int:
+def complain(sentence: str, status: int) -> int:
+    """Print an error on one line, and return the status."""
     click.echo(f"distrun: error: {sentence}", err=True)
     return status
 

@@ -1,0 +1,24 @@
+"""The programs whose command lines are understood, by their names."""
+
+from __future__ import annotations
+
+from importlib import import_module
+
+from distrun.errors import UsageError
+from distrun.runner.command_lines.table import Program
+
+_MODULES = {"horovodrun": "horovodrun", "mpirun": "mpirun", "mpiexec": "mpirun", "torchrun": "torchrun"}
+
+NAMES = tuple(_MODULES)
+
+
+def program(name: str) -> Program:
+    """Return the table of a program, and import no other.
+
+    Raises:
+        UsageError: there is none of that name.
+    """
+    if name not in _MODULES:
+        raise UsageError(f"the command line of {name!r} is not understood: allowed are {', '.join(NAMES)}")
+    table: Program = import_module(f"distrun.runner.command_lines.{_MODULES[name]}").PROGRAM
+    return table

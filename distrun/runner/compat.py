@@ -1,0 +1,46 @@
+"""`distrun-compat PROGRAM ...`: a command line of horovodrun, mpirun, mpiexec or torchrun starts its job with distrun.
+
+Called through a link with the name of such a program, it is that program.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import NoReturn
+
+import click
+
+from distrun.errors import UsageError
+from distrun.runner import cli
+from distrun.runner.command_lines.programs import NAMES, program
+from distrun.runner.command_lines.translate import told, translate
+
+_USAGE = f"""\
+Usage: distrun-compat {"|".join(NAMES)} ARGUMENTS...
+
+Start the job of another launcher's command line with distrun: distrun-compat mpirun -n 2 python train.py
+
+A link to distrun-compat with the name of such a program is enough: called through it, the name is left out.
+'distrun-compat PROGRAM --help' lists the flags that are understood, and what each becomes."""
+
+
+def main() -> NoReturn:
+    """Be the `distrun-compat` command; the exit status is that of the job."""
+    name, *words = [os.path.basename(sys.argv[0]), *sys.argv[1:]]
+    if name not in NAMES:
+        if not words or words[0] in ("-h", "--help"):
+            click.echo(_USAGE)
+            sys.exit(0 if words else 2)
+        name, *words = words
+    try:
+        translation = translate(program(name), words)
+    except UsageError as error:
+        sys.exit(cli.complain(str(error), 2))
+    if translation.ignored:
+        click.echo(f"distrun: {told(translation.ignored)}", err=True)
+    cli.main(translation.arguments)
+
+
+if __name__ == "__main__":
+    main()
