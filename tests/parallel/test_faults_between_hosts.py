@@ -14,7 +14,7 @@ import psutil
 import pytest
 
 from distrun.errors import BootstrapError
-from distrun.runtime.rendezvous.dialer import dial
+from distrun.host.connections.dialer import dial
 
 DEADLINE = 60.0  # seconds; far more than anything takes
 DEAD = 1.0  # seconds within which everybody knows of a death

@@ -1,10 +1,8 @@
 """The rendezvous: the ranks of a job find each other, prove that they belong together, and connect.
 
 `within_host` is for the ranks of one host, which meet on a Unix socket and exchange file descriptors. `across_hosts` is
-for several hosts: rank 0 is the `server`, every other rank a `client`, and `protocol` is what both know. Below these,
-`dialer` makes a TCP connection and `listener` accepts them; both run the `handshake`, whose proofs are those of
-`authentication`. Nothing that an unauthenticated process sends is used. `munge` hands the ranks of a Slurm job their
-key, and `tcp_options` are set on every connection.
+for several hosts: rank 0 is the `server`, every other rank a `client`, and `protocol` is what both know. They connect
+as `distrun.host.connections` has it: only with who knows the job key. `munge` hands the ranks of a Slurm job their key.
 
 Calls go from `bootstrap` to the two kinds of rendezvous, and from `transport.links`, which dials and listens for the
 connections of rails.

@@ -11,10 +11,10 @@ from dataclasses import astuple, replace
 from typing import Any
 
 from distrun.errors import BootstrapError
+from distrun.host.connections.dialer import PeerConnection, dial
+from distrun.host.connections.listener import Listener, listen
 from distrun.host.endpoints import format_endpoint
 from distrun.host.interfaces import is_loopback
-from distrun.runtime.rendezvous.dialer import PeerConnection, dial
-from distrun.runtime.rendezvous.listener import Listener, listen
 from distrun.runtime.rendezvous.protocol import (
     ALARM,
     CONTROL,

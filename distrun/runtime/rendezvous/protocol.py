@@ -19,8 +19,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from distrun.errors import BootstrapError, UsageError
+from distrun.host.connections.listener import Listener
 from distrun.host.endpoints import LAST_PORT, parse_endpoint
-from distrun.runtime.rendezvous.listener import Listener
 
 CONTROL, ALARM = "control", "alarm"
 """The purposes of the two connections."""

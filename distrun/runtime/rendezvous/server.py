@@ -12,9 +12,9 @@ from dataclasses import astuple, replace
 from typing import Any
 
 from distrun.errors import BootstrapError
+from distrun.host.connections.listener import Listener, listen
 from distrun.host.endpoints import format_endpoint
 from distrun.host.interfaces import is_loopback, is_numeric, own_interfaces
-from distrun.runtime.rendezvous.listener import Listener, listen
 from distrun.runtime.rendezvous.protocol import (
     ALARM,
     CONTROL,

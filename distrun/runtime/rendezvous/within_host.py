@@ -17,7 +17,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 
 from distrun.errors import BootstrapError
-from distrun.runtime.rendezvous.authentication import AuthenticationError, client_side, run_handshake, server_side
+from distrun.host.connections.authentication import AuthenticationError, client_side, run_handshake, server_side
 from distrun.runtime.shared_memory.doorbell import new_bell_fd
 from distrun.runtime.shared_memory.segment import new_segment_fd, segment_size
 

@@ -16,10 +16,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from distrun.errors import BootstrapError
+from distrun.host.connections.dialer import dial
+from distrun.host.connections.tcp_options import set_tcp_options
 from distrun.host.interfaces import is_loopback
-from distrun.runtime.rendezvous.dialer import dial
 from distrun.runtime.rendezvous.protocol import Rendezvous
-from distrun.runtime.rendezvous.tcp_options import set_tcp_options
 from distrun.runtime.transport.connections import Stream
 from distrun.runtime.transport.host_layout import HostLayout
 from distrun.runtime.transport.local_group import LocalGroup

@@ -20,8 +20,8 @@ from collections import deque
 from collections.abc import Mapping, Sequence
 from functools import partial
 
+from distrun.host.connections.tcp_options import set_tcp_options
 from distrun.runtime.rendezvous.protocol import Member
-from distrun.runtime.rendezvous.tcp_options import set_tcp_options
 from distrun.runtime.shared_memory.segment import FAILED, LEFT
 from distrun.runtime.transport.connections import Channel, ConnectionSet, Stream, reason_of
 

@@ -15,10 +15,10 @@ from typing import Any
 import pytest
 
 from distrun.errors import BootstrapError, UsageError
+from distrun.host.connections.dialer import dial
 from distrun.host.interfaces import Interface
 from distrun.runtime.rendezvous import across_hosts, client, server
 from distrun.runtime.rendezvous.across_hosts import rendezvous_across_hosts
-from distrun.runtime.rendezvous.dialer import dial
 from distrun.runtime.rendezvous.protocol import Member, Rendezvous, RendezvousEndpoint, parse_endpoints
 
 pytestmark = pytest.mark.usefixtures("no_descriptors_left")

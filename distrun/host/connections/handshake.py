@@ -1,4 +1,4 @@
-"""The handshake: what two ranks say to each other over a new TCP connection before they use it.
+"""The handshake: what two processes say to each other over a new TCP connection before they use it.
 
     server   "distrun1", length, greeting    the greeting is public and mostly empty; munge puts the sealed key into it
     both     the proofs of `authentication`
@@ -20,8 +20,8 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from distrun.errors import BootstrapError
+from distrun.host.connections.authentication import AuthenticationError, Handshake, client_side, server_side
 from distrun.host.interfaces import without_zone
-from distrun.runtime.rendezvous.authentication import AuthenticationError, Handshake, client_side, server_side
 
 HANDSHAKE_TIMEOUT = 10.0
 """Seconds that a handshake may take in all."""

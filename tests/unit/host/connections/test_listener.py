@@ -16,11 +16,11 @@ from typing import Any
 import pytest
 
 from distrun.errors import BootstrapError, UsageError
+from distrun.host.connections import dialer, handshake, listener
+from distrun.host.connections.dialer import PeerConnection, dial
+from distrun.host.connections.listener import Listener, listen
+from distrun.host.connections.tcp_options import set_tcp_options
 from distrun.host.endpoints import format_endpoint
-from distrun.runtime.rendezvous import dialer, handshake, listener
-from distrun.runtime.rendezvous.dialer import PeerConnection, dial
-from distrun.runtime.rendezvous.listener import Listener, listen
-from distrun.runtime.rendezvous.tcp_options import set_tcp_options
 
 pytestmark = pytest.mark.usefixtures("no_descriptors_left")
 KEY = bytes(range(32))
@@ -304,7 +304,7 @@ def test_an_introduction_that_is_no_object_is_dropped(desk, text, monkeypatch):
 
 def introduce_badly(endpoints: list[tuple[str, int]], text: bytes) -> None:
     """Prove the key, then say `text`, and wait for the end of the connection."""
-    from distrun.runtime.rendezvous.authentication import run_handshake
+    from distrun.host.connections.authentication import run_handshake
 
     with socket.create_connection(endpoints[0], 10.0) as connection:
         run_handshake(connection, handshake.client_handshake(KEY, handshake.context(connection.getpeername())))

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from hypothesis import given, strategies as st
 
-from distrun.runtime.rendezvous.authentication import (
+from distrun.host.connections.authentication import (
     SIZE,
     AuthenticationError,
     Handshake,

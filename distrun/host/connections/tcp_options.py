@@ -1,4 +1,4 @@
-"""The TCP options of every connection between ranks."""
+"""The TCP options of every connection between processes of a job."""
 
 from __future__ import annotations
 

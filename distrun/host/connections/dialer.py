@@ -1,4 +1,4 @@
-"""Dialing: a rank connects with another one that knows the job key, at whichever of its addresses answers."""
+"""Dialing: connecting with a process that knows the key, at whichever of its addresses answers."""
 
 from __future__ import annotations
 
@@ -14,9 +14,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from distrun.errors import BootstrapError, DistrunError
-from distrun.host.endpoints import format_endpoint
-from distrun.runtime.rendezvous.authentication import NonblockingHandshake
-from distrun.runtime.rendezvous.handshake import (
+from distrun.host.connections.authentication import NonblockingHandshake
+from distrun.host.connections.handshake import (
     ACKNOWLEDGEMENT,
     HANDSHAKE_TIMEOUT,
     LENGTH,
@@ -26,7 +25,8 @@ from distrun.runtime.rendezvous.handshake import (
     client_handshake,
     context,
 )
-from distrun.runtime.rendezvous.tcp_options import set_tcp_options
+from distrun.host.connections.tcp_options import set_tcp_options
+from distrun.host.endpoints import format_endpoint
 
 _STAGGER = 0.05  # seconds between the first attempts at one endpoint and the next
 _PREFERENCE = 0.25  # seconds in which a better endpoint may still answer once another has
@@ -36,7 +36,7 @@ _SHORTEST_PAUSE, _LONGEST_PAUSE, _REFUSED_PAUSE = 0.01, 0.25, 0.5
 
 @dataclass(frozen=True)
 class PeerConnection:
-    """A connection with another rank, after the handshake. It blocks, has no timeout and has our TCP options."""
+    """A connection with another process, after the handshake. It blocks, has no timeout and has our TCP options."""
 
     socket: socket.socket
     endpoint: tuple[str, int]

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from distrun.errors import BootstrapError
-from distrun.runtime.rendezvous.authentication import AuthenticationError, NonblockingHandshake
-from distrun.runtime.rendezvous.handshake import (
+from distrun.host.connections.authentication import AuthenticationError, NonblockingHandshake
+from distrun.host.connections.handshake import (
     HANDSHAKE_TIMEOUT,
     LENGTH,
     MAGIC,
@@ -21,7 +21,7 @@ from distrun.runtime.rendezvous.handshake import (
     context,
     server_handshake,
 )
-from distrun.runtime.rendezvous.tcp_options import set_tcp_options
+from distrun.host.connections.tcp_options import set_tcp_options
 
 MAX_HANDSHAKES = 1024
 """Handshakes that may be under way at once, or a quarter of the files this process may open, if that is less; the
