@@ -11,7 +11,8 @@ import click
 
 from distrun.errors import DistrunError, UsageError
 from distrun.runner.options import connection_options, host_list, ssh_options
-from distrun.runner.planning.plan import LaunchRequest, describe, parse_ranks
+from distrun.runner.planning.placement import parse_ranks
+from distrun.runner.planning.plan import LaunchRequest, describe
 
 
 def _seconds(value: str) -> float:
@@ -52,6 +53,19 @@ _SETTINGS = {"allow_interspersed_args": False, "help_option_names": ["-h", "--he
     metavar="N",
     help="Slots of hosts listed without a number. Default: one per GPU, or else per core, on this "
     "machine; 1 on others.",
+)
+@click.option(
+    "--ranks-per-host",
+    type=click.IntRange(1),
+    metavar="N",
+    help="Ranks on each host, whatever its slots. Default: its slots.",
+)
+@click.option("--oversubscribe", is_flag=True, help="Let -np N be more than the slots of the hosts.")
+@click.option(
+    "--map-by",
+    type=click.Choice(["slot", "node"]),
+    default="slot",
+    help="slot: fill all slots of a host before the next one's; node: hosts take turns. Default: slot.",
 )
 @click.option(
     "--launcher",
@@ -233,6 +247,9 @@ def _request(options: dict[str, Any]) -> LaunchRequest:
         wdir=options["wdir"],
         openmpi_env=options["openmpi_env"],
         slots=options["slots"],
+        ranks_per_host=options["ranks_per_host"],
+        oversubscribe=options["oversubscribe"],
+        map_by=options["map_by"],
         share_gpus=options["share_gpus"],
         stdin=_stdin_rank(options["stdin"]),
         stall_warning=options["stall_warning"],

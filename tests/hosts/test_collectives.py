@@ -41,10 +41,10 @@ def run(distrun, alpha, beta):
 def run_each(distrun, alpha, beta):
     """Runs rank programs one after another on the same ranks, to their successful end, after which nothing is left."""
 
-    def finish(hosts, *programs):
+    def finish(hosts, *programs, options=()):
         size = sum(int(entry.partition(":")[2]) for entry in hosts.split(","))
         with WarmRanks() as ranks:
-            job = distrun("-H", hosts, *ranks.command, OMP_NUM_THREADS="1")
+            job = distrun("-H", hosts, *options, *ranks.command, OMP_NUM_THREADS="1")
             ranks.accept(size)
             for program in programs:
                 ranks.run(PROGRAMS / f"{program}.py")
@@ -73,6 +73,10 @@ def test_two_hosts(run, program):
 )
 def test_collectives_of_several_hosts(run_each, hosts, programs):
     run_each(hosts, *programs)
+
+
+def test_hosts_take_turns_in_getting_ranks(run_each):
+    run_each("alpha:2,beta:2", "allreduce", "allgather", "alltoall", "broadcast", options=("--map-by", "node"))
 
 
 def test_a_link_that_drops_packets_makes_nothing_wrong(run, alpha, beta):

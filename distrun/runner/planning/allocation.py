@@ -2,23 +2,18 @@
 
 from __future__ import annotations
 
-import itertools
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from distrun.errors import UsageError
+from distrun.runner.planning.host_ranges import expand
 from distrun.runner.planning.hosts import Host, merge
 
 _REMEDY = "let {scheduler} set it, or give the hosts with -H"
 # From here on, Slurm's numbers of steps stand for the batch script and the like, which are no steps.
 _FIRST_SPECIAL_STEP = 0xFFFFFFF0
-_MAX_HOSTS = 1 << 16  # so that a typing error does not fill the memory
-# gpu[01-04,07]-[0-1]x: names with lists of numbers in brackets
-_ELEMENT = re.compile(r"(?:[^,\[\]]|\[[^\[\]]*\])+")
-_PART = re.compile(r"([^\[\]]+)|\[([^\[\]]*)\]")
-_RANGE = re.compile(r"(\d+)(?:-(\d+))?", re.ASCII)
 
 
 @dataclass(frozen=True)
@@ -76,7 +71,7 @@ def _slurm(environ: Mapping[str, str]) -> Allocation:
             "times: "
             "start distrun once, without srun, or the script by srun, without distrun"
         )
-    names = expand(environ["SLURM_JOB_NODELIST"])
+    names = expand(environ["SLURM_JOB_NODELIST"], _REMEDY.format(scheduler="Slurm (SLURM_JOB_NODELIST)"))
     slots = _slurm_slots(environ, len(names))
     hosts = tuple(Host(name, count) for name, count in zip(names, slots, strict=True))
     return Allocation("Slurm", hosts, environ["SLURM_JOB_ID"])
@@ -119,47 +114,6 @@ def _counts(variable: str, text: str, hosts: int) -> list[int]:
     raise UsageError(
         f"{variable}={text!r} is not a list of counts like 2(x3),1 for {hosts} hosts: "
         f"{_REMEDY.format(scheduler='Slurm')}"
-    )
-
-
-def expand(text: str) -> list[str]:
-    """Return the names in a host list of Slurm: n1, n2, n07, gpu1-0, gpu1-1, ... for `n[1-2,07],gpu[1-2]-[0-1]`.
-
-    Raises:
-        UsageError: the text is not such a list.
-    """
-    elements = _ELEMENT.findall(text)
-    if not elements or ",".join(elements) != text:
-        raise _bad_list(text)
-    names: list[str] = []
-    for element in elements:
-        choices = [
-            [literal] if literal else _numbers(numbers, text) for literal, numbers in _PART.findall(element.strip())
-        ]
-        names += itertools.islice(map("".join, itertools.product(*choices)), _MAX_HOSTS + 1 - len(names))
-        if len(names) > _MAX_HOSTS:
-            raise UsageError(f"the host list {text!r} has more than {_MAX_HOSTS} hosts: give a shorter one with -H")
-    return names
-
-
-def _numbers(text: str, whole: str) -> list[str]:
-    """Return the numbers in brackets, such as `01-04,07`, as text. Leading zeros set the width."""
-    numbers: list[str] = []
-    for word in text.split(","):
-        match = _RANGE.fullmatch(word)
-        first, last = (int(match[1]), int(match[2] or match[1])) if match else (1, 0)
-        if not first <= last:
-            raise _bad_list(whole)
-        width = len(match[1]) if match and match[1].startswith("0") else 0
-        last = min(last, first + _MAX_HOSTS)
-        numbers += [str(number).zfill(width) for number in range(first, last + 1)]
-    return numbers
-
-
-def _bad_list(text: str) -> UsageError:
-    return UsageError(
-        f"{text!r} is not a host list like node[01-04,07],login1: "
-        f"{_REMEDY.format(scheduler='Slurm (SLURM_JOB_NODELIST)')}"
     )
 
 

@@ -53,8 +53,12 @@ def _tf_configs(plan: LaunchPlan, infos: Mapping[str, HostInfo], addresses: Mapp
     """Return TF_CONFIG for each rank, if it was asked for; hosts without an address go by their names."""
     if plan.ps is None:
         return []
-    places = [format_endpoint(addresses.get(host, host), port) for host, said in infos.items() for port in said.ports]
-    return tf_config.values(places, plan.ps)
+    places = {
+        rank.rank: format_endpoint(addresses.get(part.host, part.host), port)
+        for part in plan.agents
+        for rank, port in zip(part.ranks, infos[part.host].ports, strict=True)
+    }
+    return tf_config.values([places[rank] for rank in range(plan.size)], plan.ps)
 
 
 def _interfaces(part: AgentPlan, networks: Networks, network: str) -> dict[str, str]:

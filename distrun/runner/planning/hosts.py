@@ -8,10 +8,11 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from distrun.errors import UsageError
+from distrun.runner.planning.host_ranges import expand
 
 _ALLOWED = (
     "allowed are NAME, NAME:SLOTS, USER@NAME:SLOTS and [IPV6]:SLOTS with SLOTS >= 1; "
-    "NAME:[0,2] and NAME:4[0,2] also choose GPUs"
+    "NAME:[0,2] and NAME:4[0,2] also choose GPUs, and node[01-04,07] is five hosts"
 )
 # worker-1.cluster   worker-1:4   me@10.0.0.7:2   [fe80::1]:8   ::1   worker-1:[0,2]   worker-1:4[0,2]
 _HOST = re.compile(
@@ -19,7 +20,13 @@ _HOST = re.compile(
     r"(?:\[(?P<bracketed>[0-9A-Fa-f:.]+(?:%[\w.-]+)?)\]|(?P<name>[A-Za-z0-9_][\w.-]*)|(?P<bare>[0-9A-Fa-f]*:[0-9A-Fa-f.]*:[0-9A-Fa-f:.]*))"
     r"(?::(?P<slots>[^:\[\]]*)(?:\[(?P<gpus>[^\[\]]*)\])?)?"
 )
+# me@node[01-04,07]-ib:4   but not c:[0,2], whose brackets hold GPUs, nor [fe80::1]:8
+_RANGED = re.compile(r"(?P<user>[^@\[\]:]*@)?(?P<names>[^@\[\]:]+\[[^:]*)(?P<rest>:.*)?")
 _COMMA = re.compile(r",(?![^\[]*\])")  # one that is not within brackets
+_EQUALS = re.compile(r"\s*=\s*")  # Open MPI allows 'slots = 4'
+_SLOTS = ("slots", "cpu", "count")
+_LIMITS = ("max_slots", "max-slots", "slots_max")  # on oversubscription in Open MPI; they mean nothing here
+_BOM = "\ufeff"  # the byte order mark with which some editors begin a file; nobody sees it
 _GPU = re.compile(r"[A-Za-z0-9][\w/-]*", re.ASCII)  # 0   GPU-8a1b7c   MIG-77
 
 
@@ -61,12 +68,24 @@ def parse_host(text: str) -> Host:
 
 
 def parse_host_list(text: str) -> list[Host]:
-    """Parse the value of `-H`, such as `localhost:2,worker-1:4,worker-2:[0,2]`.
+    """Parse the value of `-H`, such as `localhost:2,worker-1:4,worker-2:[0,2],node[01-04]:8`.
 
     Raises:
         UsageError: an entry names no host.
     """
-    return merge(parse_host(entry.strip()) for entry in _COMMA.split(text))
+    entries = [entry.strip() for entry in _COMMA.split(text.removeprefix(_BOM))]
+    if "" in entries:
+        what = "has a comma too many" if any(entries) else "names no host"
+        raise UsageError(f"the host list {text!r} {what}: give hosts with one comma between them, as in a:4,b:4")
+    return merge(host for entry in entries for host in _parse_entry(entry))
+
+
+def _parse_entry(text: str) -> list[Host]:
+    """Parse one entry, which may be many hosts: `node[01-04,07]:4`."""
+    match = _RANGED.fullmatch(text)
+    if match is None:
+        return [parse_host(text)]
+    return [parse_host(f"{match['user'] or ''}{name}{match['rest'] or ''}") for name in expand(match["names"])]
 
 
 def parse_hostfile(text: str, file: str = "hostfile") -> list[Host]:
@@ -80,12 +99,12 @@ def parse_hostfile(text: str, file: str = "hostfile") -> list[Host]:
         UsageError: a line cannot be understood, or there is no host at all.
     """
     hosts = []
-    for number, line in enumerate(text.splitlines(), start=1):
-        words = line.partition("#")[0].split()
+    for number, line in enumerate(text.removeprefix(_BOM).splitlines(), start=1):
+        words = _EQUALS.sub("=", line.partition("#")[0]).split()
         if not words:
             continue
         try:
-            hosts.append(_parse_line(words))
+            hosts += _parse_line(words)
         except UsageError as error:
             raise UsageError(f"{file}, line {number}: {error}") from None
     if not hosts:
@@ -105,21 +124,22 @@ def merge(hosts: Iterable[Host]) -> list[Host]:
     return list(merged.values())
 
 
-def _parse_line(words: list[str]) -> Host:
-    host = parse_host(words[0])
+def _parse_line(words: list[str]) -> list[Host]:
+    if words[0].endswith(","):
+        raise UsageError(f"{words[0]!r} ends with a comma: give one host per line, as in 'a slots=4'")
+    hosts = _parse_entry(words[0])
     for word in words[1:]:
         key, equals, value = word.partition("=")
-        if key in ("slots", "cpu") and equals:
-            host = replace(host, slots=_slots(value, word))
+        if key in _SLOTS and equals:
+            hosts = [replace(host, slots=_slots(value, word)) for host in hosts]
         elif key == "gpus" and equals:
             gpus = _gpus(value, word)
-            host = replace(host, gpus=gpus, slots=len(gpus) if host.slots is None else host.slots)
-        # max_slots, Open MPI's limit on oversubscription, means nothing here.
-        elif key not in ("max_slots", "max-slots") or not equals:
+            hosts = [replace(host, gpus=gpus, slots=host.slots or len(gpus)) for host in hosts]
+        elif key not in _LIMITS or not equals:
             raise UsageError(
                 f"{word!r} is not understood: after the host's name allowed are slots=N, gpus=0,2 and max_slots=N"
             )
-    return host
+    return hosts
 
 
 def _is_ipv6(text: str) -> bool:

@@ -12,7 +12,7 @@ import shlex
 import shutil
 import subprocess
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from enum import Enum
 
 from distrun.errors import UsageError
@@ -24,16 +24,15 @@ from distrun.runner.planning.environ import (
     search_path,
     thread_variables,
 )
-from distrun.runner.planning.hosts import Host
+from distrun.runner.planning.placement import spread
 from distrun.runner.planning.plan import (
     AgentPlan,
     LaunchContext,
     LaunchPlan,
     LaunchRequest,
     RankPlan,
-    place,
+    placed_ranks,
     settings,
-    spread,
 )
 from distrun.runner.planning.ssh_config import SshOptions
 
@@ -146,9 +145,7 @@ def make_plan(request: LaunchRequest, context: LaunchContext, grace: float, ssh:
         UsageError: there is no mpirun, or it cannot do what is requested.
     """
     _refuse(request, ssh)
-    hosts = [host if host.slots else replace(host, slots=request.slots) for host in request.hosts]
-    default_slots = request.slots or context.slots
-    placed = place(hosts or [Host("localhost", request.slots)], request.np, default_slots, context.routes)
+    placed = placed_ranks(request, context)
     environ, exports, notes = _environment(request, context, max(count for _, count in placed))
     program, mpi = find(environ["PATH"])
     options = MpirunOptions(
@@ -307,6 +304,7 @@ def _refuse(request: LaunchRequest, ssh: SshOptions) -> None:
         "--openmpi-env": request.openmpi_env,
         "--tf-config": request.tf_config,
         "--ps": request.ps,
+        "--map-by node": request.map_by == "node",
         "--python": ssh.python,
         "a list of GPUs": any(host.gpus for host in request.hosts),
         f"--stdin {request.stdin} (0 is possible)": request.stdin,

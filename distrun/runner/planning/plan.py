@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import json
-import re
 import shlex
-from collections.abc import Container, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
 
 from distrun.errors import UsageError
 from distrun.host.endpoints import format_endpoint
@@ -19,6 +18,7 @@ from distrun.runner.planning.environ import (
     thread_variables,
 )
 from distrun.runner.planning.hosts import Host
+from distrun.runner.planning.placement import count, host_of_each_rank, place, spread, with_slots
 from distrun.runner.planning.ssh_config import Route
 from distrun.runtime.contract import LaunchContract
 from distrun.runtime.settings import NETWORK, STALL_TIMEOUT, STALL_WARNING, START_TIMEOUT, WIRE_DTYPE
@@ -41,6 +41,12 @@ class LaunchRequest:
     openmpi_env: bool = False
     slots: int | None = None
     """Slots of each host that is listed without; None = this machine's default, and 1 on every other host."""
+    ranks_per_host: int | None = None
+    """The number of ranks of every host; None = its slots."""
+    oversubscribe: bool = False
+    """Whether hosts take more ranks than they have slots when `np` asks for more."""
+    map_by: str = "slot"
+    """`slot`: all slots of a host are filled before the next one's; `node`: hosts take turns."""
     share_gpus: bool = False
     """Whether a host may have more ranks than GPUs were listed for it."""
     stdin: int | None = None
@@ -160,76 +166,41 @@ class LaunchPlan:
         return next(agent.host for agent in self.agents for item in agent.ranks if item.rank == rank)
 
 
-def place(
-    hosts: Sequence[Host], np: int | None, default_slots: int, remote: Container[str] = ()
-) -> list[tuple[Host, int]]:
-    """Return the hosts that get ranks, with the number of ranks of each: all slots of one are filled before the next.
-
-    Hosts that are listed without slots have `default_slots`, remote ones 1, and they take more when `np` asks for more
-    than all hosts have together.
-
-    Raises:
-        UsageError: `np` is not positive, or is more than the slots that the user stated.
-    """
-    if np is not None and np < 1:
-        raise UsageError(f"-np {np} is not a number of ranks: give 1 or more")
-    defaults = [1 if host.name in remote else default_slots for host in hosts]
-    slots = [default if host.slots is None else host.slots for host, default in zip(hosts, defaults, strict=True)]
-    elastic = [index for index, host in enumerate(hosts) if host.slots is None]
-    missing = (sum(slots) if np is None else np) - sum(slots)
-    if missing > 0 and not elastic:
-        stated = ",".join(map(str, hosts))
-        raise UsageError(
-            f"-np {np} asks for more ranks than the {_count(sum(slots), 'slot')} of {stated}: lower -np or give "
-            "hosts more slots"
-        )
-    for position in range(max(0, missing)):
-        slots[elastic[position % len(elastic)]] += 1
-    remaining = sum(slots) if np is None else np
-    placed = []
-    for host, capacity in zip(hosts, slots, strict=True):
-        count = min(capacity, remaining)
-        remaining -= count
-        if count:
-            placed.append((host, count))
-    return placed
-
-
 def make_plan(request: LaunchRequest, context: LaunchContext, grace: float = 5.0) -> LaunchPlan:
     """Return the plan of the whole job.
 
     Raises:
         UsageError: the request cannot be met as it stands.
     """
-    hosts = [host if host.slots else replace(host, slots=request.slots) for host in request.hosts]
-    default_slots = request.slots or context.slots
-    placed = place(hosts or [Host("localhost", request.slots)], request.np, default_slots, context.routes)
-    size = sum(count for _, count in placed)
+    placed = placed_ranks(request, context)
+    size = sum(ranks for _, ranks in placed)
     if request.stdin is not None and request.stdin not in range(size):
         raise UsageError(f"--stdin {request.stdin} is not a rank of this job: allowed are none and 0 to {size - 1}")
     if request.ps and not request.tf_config:
         raise UsageError(f"--ps {request.ps} has no effect without --tf-config: give both, or neither")
     tf_config.check(size, request.ps)
-    contracts = iter(_contracts([(host.name, count) for host, count in placed], context))
+    contracts: dict[str, list[LaunchContract]] = {host.name: [] for host, _ in placed}
+    for contract in _contracts([(host.name, ranks) for host, ranks in placed], context, request.map_by == "node"):
+        contracts[contract.hostname].append(contract)
     inherited = inherited_variables(context.environ)
     exports, notes = requested_variables(request.exports, inherited)
     agents = []
-    for host, count in placed:
+    for host, local_size in placed:
         remote = host.name in context.routes
         common = {
             **(forwarded_variables(inherited) if remote else inherited),
             **settings(request),
-            **_gpus(host, count, request.share_gpus),
+            **_gpus(host, local_size, request.share_gpus),
             **exports,
         }
-        chosen = {"OMP_NUM_THREADS": AUTO} if remote else thread_variables(common, context.cores, count)
+        chosen = {"OMP_NUM_THREADS": AUTO} if remote else thread_variables(common, context.cores, local_size)
         shared = {"PYTHONUNBUFFERED": "1", **chosen, **common}
-        ranks = [_rank_plan(next(contracts), request, exports) for _ in range(count)]
+        ranks = [_rank_plan(contract, request, exports) for contract in contracts[host.name]]
         wdir = request.wdir or context.cwd
-        ports = count if request.tf_config else 0
+        ports = local_size if request.tf_config else 0
         agents.append(AgentPlan(host.name, list(request.command), wdir, grace, shared, ranks, remote, ports))
         if "OMP_NUM_THREADS" not in common and not remote:
-            why = f"{_count(context.cores, 'core')}, {_count(count, 'rank')}"
+            why = f"{count(context.cores, 'core')}, {count(local_size, 'rank')}"
             notes.append(f"OMP_NUM_THREADS={shared['OMP_NUM_THREADS']} on {host.name} ({why}); set it to override")
     routes = {agent.host: context.routes[agent.host] for agent in agents if agent.remote}
     network = request.network or exports.get(NETWORK) or inherited.get(NETWORK, "")
@@ -238,11 +209,27 @@ def make_plan(request: LaunchRequest, context: LaunchContext, grace: float = 5.0
     return LaunchPlan(context.job, size, tuple(agents), routes, tuple(notes), network=network, servers=servers, ps=ps)
 
 
+def placed_ranks(request: LaunchRequest, context: LaunchContext) -> list[tuple[Host, int]]:
+    """Return the hosts that get ranks, with the number of ranks of each.
+
+    Raises:
+        UsageError: the hosts have too few slots.
+    """
+    return place(
+        with_slots(request.hosts, request.slots, request.ranks_per_host, request.oversubscribe),
+        request.np,
+        request.slots or context.slots,
+        context.routes,
+        oversubscribe=request.oversubscribe,
+        by_node=request.map_by == "node",
+    )
+
+
 def _gpus(host: Host, ranks: int, share: bool) -> dict[str, str]:
     """Return the variables by which ranks find the GPUs that are listed for their host."""
     if host.gpus and ranks > len(host.gpus) and not share:
         raise UsageError(
-            f"{ranks} ranks on {host.name} are more than its {_count(len(host.gpus), 'GPU')} {','.join(host.gpus)}: "
+            f"{ranks} ranks on {host.name} are more than its {count(len(host.gpus), 'GPU')} {','.join(host.gpus)}: "
             "list more, lower its slots, or give --share-gpus"
         )
     listed = {"CUDA_VISIBLE_DEVICES": ",".join(host.gpus)} if host.gpus else {}
@@ -257,34 +244,37 @@ def _master_addr(placed: list[tuple[str, int]], context: LaunchContext) -> str:
     return context.routes[first].hostname if first in context.routes else context.address
 
 
-def _contracts(placed: list[tuple[str, int]], context: LaunchContext) -> list[LaunchContract]:
+def _contracts(placed: list[tuple[str, int]], context: LaunchContext, by_node: bool) -> list[LaunchContract]:
     """Return the contracts of all ranks, in rank order.
 
     With hosts of 2, 1 and 2 ranks, local rank 1 exists on the first and third host only: rank 4 has cross rank 1(2).
     """
-    size = sum(count for _, count in placed)
-    cross_sizes = [sum(count > local_rank for _, count in placed) for local_rank in range(max(c for _, c in placed))]
-    cross_ranks = [0] * len(cross_sizes)
+    sizes = [ranks for _, ranks in placed]
+    order = host_of_each_rank(sizes, by_node)
     master_addr = _master_addr(placed, context)
+    cross_sizes = [sum(more > local_rank for more in sizes) for local_rank in range(max(sizes))]
+    cross_ranks = [0] * len(cross_sizes)
+    local_ranks = [0] * len(sizes)
     contracts: list[LaunchContract] = []
-    for host, local_size in placed:
-        for local_rank in range(local_size):
-            contracts.append(
-                LaunchContract(
-                    job=context.job,
-                    key=context.key,
-                    rank=len(contracts),
-                    size=size,
-                    local_rank=local_rank,
-                    local_size=local_size,
-                    cross_rank=cross_ranks[local_rank],
-                    cross_size=cross_sizes[local_rank],
-                    hostname=host,
-                    master_addr=master_addr,
-                    master_port=context.master_port,
-                )
+    for rank, host in enumerate(order):
+        local_rank = local_ranks[host]
+        contracts.append(
+            LaunchContract(
+                job=context.job,
+                key=context.key,
+                rank=rank,
+                size=len(order),
+                local_rank=local_rank,
+                local_size=sizes[host],
+                cross_rank=cross_ranks[local_rank],
+                cross_size=cross_sizes[local_rank],
+                hostname=placed[host][0],
+                master_addr=master_addr,
+                master_port=context.master_port,
             )
-            cross_ranks[local_rank] += 1
+        )
+        local_ranks[host] += 1
+        cross_ranks[local_rank] += 1
     return contracts
 
 
@@ -318,24 +308,6 @@ def settings(request: LaunchRequest) -> dict[str, str]:
     return {**given, **{name: f"{value:g}" for name, value in times.items() if value is not None}}
 
 
-def parse_ranks(text: str, size: int) -> frozenset[int]:
-    """Parse the value of `--rank-filter`, such as `0,2-3`.
-
-    Raises:
-        UsageError: the text is not a list of ranks of a job of this size.
-    """
-    ranks: set[int] = set()
-    for entry in text.split(","):
-        match = re.fullmatch(r"\s*(\d+)(?:-(\d+))?\s*", entry, re.ASCII)
-        first, last = (int(match[1]), int(match[2] or match[1])) if match else (1, 0)
-        if not first <= last < size:
-            raise UsageError(
-                f"--rank-filter {text!r}: {entry!r} does not fit; allowed are ranks 0 to {size - 1}, as in 0,2-3"
-            )
-        ranks.update(range(first, last + 1))
-    return frozenset(ranks)
-
-
 def describe(plan: LaunchPlan, inherited: Mapping[str, str]) -> str:
     """Return the plan as text, without secrets. Variables that are as in `inherited` are left out."""
     lines = [f"job {plan.job}: {plan.by_mpirun or spread(plan.size, len(plan.agents))}"]
@@ -344,7 +316,7 @@ def describe(plan: LaunchPlan, inherited: Mapping[str, str]) -> str:
     for agent in plan.agents:
         name = plan.routes.get(agent.host, agent.host)
         lines += [
-            "mpirun:" if plan.by_mpirun else f"host {name}: {_count(len(agent.ranks), 'rank')}",
+            "mpirun:" if plan.by_mpirun else f"host {name}: {count(len(agent.ranks), 'rank')}",
             f"  directory: {agent.wdir}",
             f"  command:   {shlex.join(agent.command)}",
             *(f"  {text}" for text in _assignments(agent.environ, {} if agent.remote else inherited)),
@@ -354,15 +326,6 @@ def describe(plan: LaunchPlan, inherited: Mapping[str, str]) -> str:
             lines.append(f"  rank {rank.rank}({plan.size}): {place_text}")
             lines += [f"    {text}" for text in _assignments(rank.environ, {})]
     return "\n".join(lines)
-
-
-def spread(ranks: int, hosts: int) -> str:
-    """Return a text such as `4 ranks on 2 hosts`."""
-    return f"{_count(ranks, 'rank')} on {_count(hosts, 'host')}"
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number} {noun}{'s' * (number != 1)}"
 
 
 def _assignments(variables: Mapping[str, str], known: Mapping[str, str]) -> list[str]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 from hypothesis import given, strategies as st
 
@@ -67,3 +69,40 @@ def test_an_error_in_a_host_file_names_the_line(line):
 def test_a_host_listed_twice_has_the_slots_of_both():
     assert parse_host_list("a:1,b:2,a:3") == [Host("a", 4), Host("b", 2)]
     assert merge([Host("a", 1), Host("a")]) == [Host("a")]
+
+
+@pytest.mark.parametrize(
+    ("text", "hosts"),
+    [
+        ("h[1-3]", [Host("h1"), Host("h2"), Host("h3")]),
+        ("node[01-02,07]:4", [Host("node01", 4), Host("node02", 4), Host("node07", 4)]),
+        ("me@n[1-2]-ib:[0,2]", [Host("n1-ib", 2, "me", ("0", "2")), Host("n2-ib", 2, "me", ("0", "2"))]),
+        ("a:1,r[1-2]n[1-2]", [Host("a", 1), Host("r1n1"), Host("r1n2"), Host("r2n1"), Host("r2n2")]),
+        ("n[1-2]:1,n[2-3]:1", [Host("n1", 1), Host("n2", 2), Host("n3", 1)]),
+    ],
+)
+def test_a_range_of_numbers_is_many_hosts(text, hosts):
+    assert parse_host_list(text) == hosts
+    assert parse_hostfile(re.sub(r",(?![^\[]*\])", "\n", text)) == hosts
+
+
+@pytest.mark.parametrize("text", ["n[2-1]", "n[x]:2", "n[1", "n[]", "n[1-2]:0", "n[1-2]n:x"])
+def test_what_is_no_range_is_quoted(text):
+    with pytest.raises(UsageError, match=r"is not a host|gives"):
+        parse_host_list(text)
+
+
+@pytest.mark.parametrize("text", ["a,b,", "a,,b", ",a", "", ","])
+def test_a_comma_too_many_is_told(text):
+    with pytest.raises(UsageError, match=r"has a comma too many|names no host"):
+        parse_host_list(text)
+
+
+def test_the_mark_with_which_some_editors_begin_a_file_is_no_part_of_a_name():
+    assert parse_hostfile("\ufeffa slots=2\nb\n") == [Host("a", 2), Host("b")]
+    assert parse_host_list("\ufeffa:2") == [Host("a", 2)]
+
+
+def test_open_mpi_and_mpich_write_slots_in_several_ways():
+    text = "a slots = 2 max_slots = 4\nb count=2\nc:2\nd slots=2 slots_max=3"
+    assert parse_hostfile(text) == [Host(name, 2) for name in "abcd"]

@@ -16,8 +16,6 @@ from distrun.runner.planning.plan import (
     RankPlan,
     describe,
     make_plan,
-    parse_ranks,
-    place,
 )
 from distrun.runner.planning.ssh_config import Route
 from distrun.runtime.contract import LaunchContract
@@ -36,28 +34,6 @@ TEXT = st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"])
 
 def plan(**request):
     return make_plan(LaunchRequest(**{"command": ("train",), **request}), LAUNCHER)
-
-
-@pytest.mark.parametrize(
-    ("hosts", "np", "counts"),
-    [
-        ([Host("a", 4)], None, [4]),
-        ([Host("a", 4)], 2, [2]),
-        ([Host("a", 2), Host("b", 2)], 3, [2, 1]),
-        ([Host("a", 2), Host("b", 2)], 2, [2]),
-        ([Host("a")], None, [2]),
-        ([Host("a")], 32, [32]),
-        ([Host("a"), Host("b", 1), Host("c")], 9, [4, 1, 4]),
-    ],
-)
-def test_hosts_are_filled_in_order_and_np_caps_the_ranks(hosts, np, counts):
-    assert [count for _, count in place(hosts, np, 2)] == counts
-
-
-def test_a_remote_host_without_slots_takes_one_rank_or_its_share():
-    hosts = [Host("here"), Host("a"), Host("b")]
-    assert [count for _, count in place(hosts, None, 4, {"a", "b"})] == [4, 1, 1]
-    assert [count for _, count in place(hosts, 9, 4, {"a", "b"})] == [5, 2, 2]
 
 
 def remote_plan(*hosts, remote=("a", "b"), **request):
@@ -125,12 +101,6 @@ def test_the_description_shows_how_hosts_are_reached():
     assert "host a (a.net through gate): 1 rank" in describe(remote_plan(Host("a", 1)), {})
 
 
-@pytest.mark.parametrize(("np", "value"), [(0, "-np 0"), (-3, "-np -3"), (3, "-np 3")])
-def test_an_impossible_number_of_ranks_is_refused(np, value):
-    with pytest.raises(UsageError, match=value):
-        place([Host("localhost", 2)], np, 8)
-
-
 def test_every_rank_knows_its_place():
     made = plan(hosts=(Host("a", 2), Host("b", 1), Host("c", 2)))
     contracts = [LaunchContract.from_environ(rank.environ) for agent in made.agents for rank in agent.ranks]
@@ -143,6 +113,18 @@ def test_every_rank_knows_its_place():
     ]
     assert {c.size for c in contracts} == {5}
     assert made.host_of(2) == "b"
+
+
+def test_by_node_the_hosts_take_turns():
+    made = plan(hosts=(Host("a", 2), Host("b", 1), Host("c", 2)), map_by="node")
+    contracts = [LaunchContract.from_environ(rank.environ) for agent in made.agents for rank in agent.ranks]
+    assert [(c.rank, c.local_rank, c.local_size, c.cross_rank, c.cross_size, c.hostname) for c in contracts] == [
+        (0, 0, 2, 0, 3, "a"),
+        (3, 1, 2, 0, 2, "a"),
+        (1, 0, 1, 1, 3, "b"),
+        (2, 0, 2, 2, 3, "c"),
+        (4, 1, 2, 1, 2, "c"),
+    ]
 
 
 def test_the_environment_is_the_launchers_then_ours_then_the_users():
@@ -205,17 +187,6 @@ def test_the_description_shows_everything_but_the_key():
 )
 def test_an_agents_plan_survives_the_journey_whatever_bytes_are_in_it(agent):
     assert AgentPlan.from_json(agent.to_json()) == agent
-
-
-@pytest.mark.parametrize(("text", "ranks"), [("0", {0}), ("0,2-3", {0, 2, 3}), ("1-1, 0", {0, 1})])
-def test_a_rank_filter_is_a_list_of_ranks_and_ranges(text, ranks):
-    assert parse_ranks(text, 4) == ranks
-
-
-@pytest.mark.parametrize("text", ["", "4", "2-1", "a", "0,,1", "-1", "0-9", "²"])
-def test_a_rank_filter_outside_the_job_is_refused(text):
-    with pytest.raises(UsageError, match="allowed are ranks 0 to 3"):
-        parse_ranks(text, 4)
 
 
 def test_tf_config_is_a_variable_whose_value_comes_when_hosts_have_answered():

@@ -1,0 +1,114 @@
+"""Placing ranks: how many each host gets, and which. Pure."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Container, Sequence
+from dataclasses import replace
+
+from distrun.errors import UsageError
+from distrun.runner.planning.hosts import Host
+
+
+def with_slots(
+    hosts: Sequence[Host], slots: int | None, ranks_per_host: int | None, oversubscribe: bool = False
+) -> list[Host]:
+    """Return the hosts, or this machine if there are none, with the slots that the user gives to all of them.
+
+    Args:
+        hosts: the hosts as they are listed.
+        slots: the slots of those that are listed without; None = they stay as they are.
+        ranks_per_host: the slots of every host; None = what is listed counts.
+        oversubscribe: whether `ranks_per_host` may be more than what is listed.
+
+    Raises:
+        UsageError: a host has fewer slots.
+    """
+    chosen = [host if host.slots else replace(host, slots=slots) for host in hosts or [Host("localhost")]]
+    if ranks_per_host is None:
+        return chosen
+    for host in chosen:
+        if host.slots is not None and host.slots < ranks_per_host and not oversubscribe:
+            raise UsageError(
+                f"--ranks-per-host {ranks_per_host} is more than the {count(host.slots, 'slot')} of {host.name}: lower "
+                "it, give the host more slots, or give --oversubscribe"
+            )
+    return [replace(host, slots=ranks_per_host) for host in chosen]
+
+
+def place(
+    hosts: Sequence[Host],
+    np: int | None,
+    default_slots: int,
+    remote: Container[str] = (),
+    *,
+    oversubscribe: bool = False,
+    by_node: bool = False,
+) -> list[tuple[Host, int]]:
+    """Return the hosts that get ranks, with the number of ranks of each.
+
+    Hosts that are listed without slots have `default_slots`, remote ones 1, and they take more when `np` asks for more
+    than all hosts have together; with `oversubscribe`, so do the others. All slots of a host are filled before the
+    next one's; with `by_node`, hosts take turns.
+
+    Raises:
+        UsageError: `np` is not positive, or is more than the slots that the user stated.
+    """
+    if np is not None and np < 1:
+        raise UsageError(f"-np {np} is not a number of ranks: give 1 or more")
+    defaults = [1 if host.name in remote else default_slots for host in hosts]
+    slots = [default if host.slots is None else host.slots for host, default in zip(hosts, defaults, strict=True)]
+    elastic = [index for index, host in enumerate(hosts) if host.slots is None or oversubscribe]
+    size = sum(slots) if np is None else np
+    if size > sum(slots) and not elastic:
+        stated = ",".join(map(str, hosts))
+        raise UsageError(
+            f"-np {np} asks for more ranks than the {count(sum(slots), 'slot')} of {stated}: lower -np, give "
+            "hosts more slots, or give --oversubscribe"
+        )
+    for position in range(size - sum(slots)):
+        slots[elastic[position % len(elastic)]] += 1
+    counts = Counter(host_of_each_rank(slots, by_node)[:size])
+    return [(host, counts[index]) for index, host in enumerate(hosts) if counts[index]]
+
+
+def host_of_each_rank(counts: Sequence[int], by_node: bool = False) -> list[int]:
+    """Return the number of each rank's host, in the order of the ranks.
+
+    Args:
+        counts: the number of ranks of each host.
+        by_node: whether hosts take turns; else the ranks of a host follow each other.
+    """
+    hosts = range(len(counts))
+    if not by_node:
+        return [host for host in hosts for _ in range(counts[host])]
+    return [host for turn in range(max(counts)) for host in hosts if counts[host] > turn]
+
+
+def parse_ranks(text: str, size: int) -> frozenset[int]:
+    """Parse the value of `--rank-filter`, such as `0,2-3`.
+
+    Raises:
+        UsageError: the text is not a list of ranks of a job of this size.
+    """
+    ranks: set[int] = set()
+    for entry in text.split(","):
+        match = re.fullmatch(r"\s*(\d+)(?:-(\d+))?\s*", entry, re.ASCII)
+        first, last = (int(match[1]), int(match[2] or match[1])) if match else (1, 0)
+        if not first <= last < size:
+            raise UsageError(
+                f"--rank-filter {text!r}: {entry!r} does not fit; allowed are ranks 0 to {size - 1}, as in 0,2-3"
+            )
+        ranks.update(range(first, last + 1))
+    return frozenset(ranks)
+
+
+def spread(ranks: int, hosts: int) -> str:
+    """Return a text such as `4 ranks on 2 hosts`."""
+    return f"{count(ranks, 'rank')} on {count(hosts, 'host')}"
+
+
+def count(number: int, noun: str) -> str:
+    """Return a text such as `1 slot` or `2 slots`."""
+    return f"{number} {noun}{'s' * (number != 1)}"

@@ -1,0 +1,83 @@
+"""Every host gets the ranks that the user's words give it."""
+
+from __future__ import annotations
+
+import pytest
+
+from distrun.errors import UsageError
+from distrun.runner.planning.hosts import Host
+from distrun.runner.planning.placement import host_of_each_rank, parse_ranks, place, with_slots
+
+
+@pytest.mark.parametrize(
+    ("hosts", "np", "counts"),
+    [
+        ([Host("a", 4)], None, [4]),
+        ([Host("a", 4)], 2, [2]),
+        ([Host("a", 2), Host("b", 2)], 3, [2, 1]),
+        ([Host("a", 2), Host("b", 2)], 2, [2]),
+        ([Host("a")], None, [2]),
+        ([Host("a")], 32, [32]),
+        ([Host("a"), Host("b", 1), Host("c")], 9, [4, 1, 4]),
+    ],
+)
+def test_hosts_are_filled_in_order_and_np_caps_the_ranks(hosts, np, counts):
+    assert [count for _, count in place(hosts, np, 2)] == counts
+
+
+def test_a_remote_host_without_slots_takes_one_rank_or_its_share():
+    hosts = [Host("here"), Host("a"), Host("b")]
+    assert [count for _, count in place(hosts, None, 4, {"a", "b"})] == [4, 1, 1]
+    assert [count for _, count in place(hosts, 9, 4, {"a", "b"})] == [5, 2, 2]
+
+
+@pytest.mark.parametrize(("np", "value"), [(0, "-np 0"), (-3, "-np -3"), (3, "-np 3")])
+def test_an_impossible_number_of_ranks_is_refused(np, value):
+    with pytest.raises(UsageError, match=value):
+        place([Host("localhost", 2)], np, 8)
+
+
+@pytest.mark.parametrize(("text", "ranks"), [("0", {0}), ("0,2-3", {0, 2, 3}), ("1-1, 0", {0, 1})])
+def test_a_rank_filter_is_a_list_of_ranks_and_ranges(text, ranks):
+    assert parse_ranks(text, 4) == ranks
+
+
+@pytest.mark.parametrize("text", ["", "4", "2-1", "a", "0,,1", "-1", "0-9", "²"])
+def test_a_rank_filter_outside_the_job_is_refused(text):
+    with pytest.raises(UsageError, match="allowed are ranks 0 to 3"):
+        parse_ranks(text, 4)
+
+
+@pytest.mark.parametrize(
+    ("hosts", "np", "counts"),
+    [
+        ([Host("a", 2), Host("b", 2)], 2, [1, 1]),
+        ([Host("a", 3), Host("b", 1)], 3, [2, 1]),
+        ([Host("a", 1), Host("b", 4), Host("c", 2)], None, [1, 4, 2]),
+    ],
+)
+def test_by_node_each_host_gets_a_rank_in_turn(hosts, np, counts):
+    assert [ranks for _, ranks in place(hosts, np, 1, by_node=True)] == counts
+
+
+def test_hosts_take_turns_until_their_slots_are_full():
+    assert host_of_each_rank([1, 3, 2], by_node=True) == [0, 1, 2, 1, 2, 1]
+    assert host_of_each_rank([1, 3, 2]) == [0, 1, 1, 1, 2, 2]
+
+
+def test_oversubscribed_hosts_share_what_is_too_many():
+    hosts = [Host("a", 2), Host("b", 1)]
+    with pytest.raises(UsageError, match=r"-np 6 .* 3 slots .* --oversubscribe"):
+        place(hosts, 6, 1)
+    assert [ranks for _, ranks in place(hosts, 6, 1, oversubscribe=True)] == [4, 2]
+    assert [ranks for _, ranks in place(hosts, 2, 1, oversubscribe=True)] == [2]
+
+
+def test_ranks_per_host_is_the_slots_of_every_host():
+    hosts = [Host("a", 8), Host("b")]
+    assert with_slots(hosts, None, 2) == [Host("a", 2), Host("b", 2)]
+    assert with_slots([], None, 2) == [Host("localhost", 2)]
+    assert with_slots(hosts, 4, None) == [Host("a", 8), Host("b", 4)]
+    with pytest.raises(UsageError, match="--ranks-per-host 9 is more than the 8 slots of a"):
+        with_slots(hosts, None, 9)
+    assert with_slots(hosts, None, 9, oversubscribe=True) == [Host("a", 9), Host("b", 9)]
