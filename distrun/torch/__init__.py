@@ -25,7 +25,8 @@ non-contiguous ones; a handle is an object, not a number; failures are `distrun.
 
 The room: `reductions` and `copies` are the public functions, `autograd` makes them differentiable, `operations` turns a
 `Call` and tensors into handles, and `tensors` and `cuda` know the tensors' memory. `optimizer` wraps an optimizer, and
-`gradients` reduces what its parameters get. `state` and `objects` give all ranks the same start.
+`gradients` reduces what its parameters get. `state` and `objects` give all ranks the same start; `normalization`
+normalises their batches as one.
 """
 
 from typing import TYPE_CHECKING
@@ -38,6 +39,7 @@ from distrun.runtime.world import shutdown as shutdown
 from distrun.torch.compression import Compression as Compression
 from distrun.torch.copies import *
 from distrun.torch.data import distributed_sampler as distributed_sampler
+from distrun.torch.normalization import SyncBatchNorm as SyncBatchNorm
 from distrun.torch.objects import *
 from distrun.torch.optimizer import DistributedOptimizer as DistributedOptimizer
 from distrun.torch.ranks import init as init

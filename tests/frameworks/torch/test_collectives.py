@@ -13,3 +13,8 @@ def test_every_collective_does_what_plain_torch_does_on_everybodys_tensors(job, 
 @pytest.mark.parametrize("size", [3, (1, 1)], ids=str)
 def test_gradients_flow_back_through_the_collectives(job, size):
     job("gradients", size)
+
+
+@pytest.mark.parametrize("size", [2, 3], ids=str)
+def test_batches_are_normalised_together(job, size):
+    job("normalization", size)

@@ -50,7 +50,7 @@ def raises(kind: type[Exception], *parts: str) -> Iterator[None]:
 
 def same_on_all_ranks(tensors: Iterator[torch.Tensor] | list[torch.Tensor]) -> bool:
     """Whether all ranks hold the same bits."""
-    bits = [tensor.detach().cpu().contiguous().view(torch.uint8).numpy().tobytes() for tensor in tensors]
+    bits = [tensor.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().tobytes() for tensor in tensors]
     return all(others == bits for others in hvd.allgather_object(bits, "bits"))
 
 

@@ -1,5 +1,6 @@
 """Compiled models train as others do."""
 
+import copy
 import sys
 
 import torch
@@ -26,6 +27,19 @@ def a_compiled_model_gets_the_result_of_one_process():
         optimizer.step()
     assert close(parameters(model), parameters(alone))
     assert same_on_all_ranks(parameters(model))
+
+
+@check
+def a_compiled_model_with_synchronised_layers_does_what_it_does_uncompiled():
+    torch.manual_seed(3)
+    model = torch.nn.Sequential(torch.nn.Linear(6, 4), hvd.SyncBatchNorm(4), torch.nn.Linear(4, 2)).double()
+    twin = copy.deepcopy(model)
+    compiled = torch.compile(model, backend="aot_eager")
+    for batch in batches(2):
+        loss_of(compiled, mine(batch)).backward()
+        loss_of(twin, mine(batch)).backward()
+    assert close(gradients(model), gradients(twin))
+    assert close(list(model.buffers()), list(twin.buffers()))
 
 
 run_checks()
