@@ -34,6 +34,10 @@ class CollectiveError(DistrunError, RuntimeError):
     """A collective operation failed. Unless it is a `JobAbortedError`, the job can go on."""
 
 
+HorovodInternalError = CollectiveError
+"""Horovod's name for a collective that failed, so that its `except` clauses catch ours."""
+
+
 class MismatchError(CollectiveError):
     """Ranks disagreed about an operation; every rank of the process set gets the same text."""
 

@@ -138,6 +138,7 @@ _SETTINGS = {"allow_interspersed_args": False, "help_option_names": ["-h", "--he
     is_flag=True,
     help="Also set OMPI_COMM_WORLD_RANK and its like, which jax.distributed.initialize() reads.",
 )
+@click.option("--horovod", is_flag=True, help="Let 'import horovod' give distrun: for scripts of Horovod, unchanged.")
 @click.option("--dry-run", is_flag=True, help="Print the plan and start nothing.")
 @click.option("-v", "--verbose", is_flag=True, help="Print what the launcher does.")
 @click.option("--version", is_flag=True, help="Print the version.")
@@ -208,7 +209,7 @@ def complain(sentence: str, status: int) -> int:
 
 
 def _run(options: dict[str, Any]) -> int:
-    from distrun.runner.planning.prepare import prepare
+    from distrun.runner.planning.prepare import chosen_settings, prepare
 
     request = _request(options)
     ssh = ssh_options(options, keepalive=options["keepalive"])
@@ -224,7 +225,7 @@ def _run(options: dict[str, Any]) -> int:
 
     job_options = JobOptions(
         grace=options["grace"],
-        start_timeout=60.0 if request.start_timeout is None else request.start_timeout,
+        start_timeout=chosen_settings(request).start_timeout,
         style=Style(request.tag_output and not plan.by_mpirun, ranks, prompts=request.stdin is not None),
         output_dir=None if plan.by_mpirun else request.output_dir,  # mpirun itself writes tags and files
         stdin=request.stdin,
@@ -264,6 +265,7 @@ def _request(options: dict[str, Any]) -> LaunchRequest:
         tag_output=options["tag_output"],
         output_dir=options["output_dir"],
         rank_filter=options["rank_filter"],
+        horovod=options["horovod"],
     )
 
 

@@ -58,6 +58,7 @@ def run(
     stall_warning: float | None = None,
     stall_timeout: float | None = None,
     openmpi_env: bool = False,
+    horovod: bool = False,
     verbose: bool = False,
 ) -> list[Result]:
     """Call `function(*args, **kwargs)` once per rank, each in a process of its own, and return the results by rank.
@@ -70,6 +71,7 @@ def run(
         np: the number of ranks; None = all slots of the hosts.
         env: variables for the ranks besides those of this process.
         ssh: how to reach other hosts, and the Python that calls the function there.
+        horovod: whether `import horovod` gives distrun in the ranks.
         hosts and the rest: like the options of `distrun` of the same name.
 
     Raises:
@@ -88,6 +90,7 @@ def run(
         slots=slots,
         share_gpus=share_gpus,
         openmpi_env=openmpi_env,
+        horovod=horovod,
         stall_warning=stall_warning,
         stall_timeout=stall_timeout,
         start_timeout=start_timeout,

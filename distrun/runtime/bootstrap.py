@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from distrun.errors import BootstrapError, UsageError
-from distrun.runtime import devices, environments
+from distrun.runtime import devices, environments, horovod
 from distrun.runtime.backends.base import Backend
 from distrun.runtime.backends.hierarchical import HierarchicalBackend
 from distrun.runtime.backends.shared_memory import SharedMemoryBackend
@@ -74,7 +74,7 @@ def join(environ: Mapping[str, str], generation: int) -> World:
     environment = environments.detect(environ)
     topology = environment.topology()
     if topology.rank == 0 and generation == 1 and not LaunchContract.is_present(environ):  # else the launcher has told
-        for sentence in unknown(environ):
+        for sentence in [*unknown(environ), *horovod.without_effect(environ)]:
             log.warning("%s", sentence)
     device = devices.bind(topology, environ, settings.share_gpus)
     bootstrap = _Bootstrap(environment, topology, device, settings, generation)

@@ -9,6 +9,7 @@ from __future__ import annotations
 from functools import cache
 from importlib.util import find_spec
 
+from distrun.errors import UsageError
 from distrun.runtime import world
 from distrun.runtime.gpu.buffers import held_bytes
 
@@ -24,6 +25,8 @@ __all__ = [
     "mpi_threads_supported",
     "nccl_built",
     "rocm_built",
+    "start_timeline",
+    "stop_timeline",
 ]
 """Horovod's questions, which the faces of torch, TensorFlow and Keras pass on."""
 
@@ -106,3 +109,26 @@ def ccl_built() -> bool:
 def ddl_built() -> bool:
     """Return False: distrun has no DDL backend."""
     return False
+
+
+def start_timeline(file_path: str, mark_cycles: bool = False) -> None:
+    """Refuse: the recording of a timeline, which Horovod writes to `file_path`, comes in a later release.
+
+    Raises:
+        UsageError: always.
+    """
+    raise UsageError(
+        f"start_timeline({file_path!r}): recording a timeline is not there yet, and comes in a later release: leave "
+        "the call out, or use the framework's profiler"
+    )
+
+
+def stop_timeline() -> None:
+    """Refuse, as `start_timeline` does.
+
+    Raises:
+        UsageError: always.
+    """
+    raise UsageError(
+        "stop_timeline(): recording a timeline is not there yet, and comes in a later release: leave the call out"
+    )

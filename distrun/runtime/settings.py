@@ -2,6 +2,7 @@
 
 Every field of `Settings` is a variable, DISTRUN_ and the field's name in capitals. docs/settings.md explains them to
 users. The launcher reads the same object, to refuse before it starts anything what every rank would refuse one by one.
+In Horovod's mode its variables count where ours are not set: see `distrun.runtime.horovod`.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from typing import Any
 
 from distrun.errors import UsageError
 from distrun.host.interfaces import parse_network
+from distrun.runtime import horovod
 from distrun.runtime.contract import PREFIX, LaunchContract
 
 STALL_WARNING = "DISTRUN_STALL_WARNING"
@@ -28,7 +30,8 @@ JAX_CALL = "DISTRUN_JAX_CALL"
 INPUT_WAIT = "DISTRUN_INPUT_WAIT"
 SHARE_GPUS = "DISTRUN_SHARE_GPUS"
 GPU_BACKEND = "DISTRUN_GPU_BACKEND"
-HOROVOD = "DISTRUN_HOROVOD"
+
+LOG_LEVELS = ("trace", "debug", "info", "warning", "error", "fatal")
 
 _SHORTEST_KEY = 32
 
@@ -143,6 +146,10 @@ class Settings:
     """Whether the ranks of a host may share GPUs where there are fewer GPUs than ranks."""
     gpu_backend: str = _setting("auto", _one_of("auto", "nccl", "staged"))
     """How tensors travel between GPUs; rank 0's counts."""
+    log_level: str = _setting("", _one_of(*LOG_LEVELS))
+    """The least important messages that are printed; empty: warnings, or what the program has chosen itself."""
+    log_time: bool = _setting(False, _switch("messages begin with the time"))
+    """Whether messages begin with the time."""
     horovod: bool = _setting(False, _switch("this rank runs in Horovod's mode"))
     """Whether this rank runs a script of Horovod's: where we differ from it on purpose, its numbers hold."""
 
@@ -154,10 +161,13 @@ class Settings:
             UsageError: a variable has an impossible value.
         """
         given: dict[str, Any] = {}
+        horovods = horovod.settings_of(environ)
         for entry in fields(cls):
             variable = PREFIX + entry.name.upper()
             if text := environ.get(variable):
                 given[entry.name] = entry.metadata["parse"](variable, text)
+            elif entry.name in horovods:
+                given[entry.name] = entry.metadata["parse"](*horovods[entry.name])
         return cls(**given)
 
 

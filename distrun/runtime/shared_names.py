@@ -1,5 +1,9 @@
-"""The names that `distrun` and every framework face pass on: who this rank is, operators, process sets, the barrier."""
+"""The names that `distrun` and every framework face pass on.
 
+Who this rank is, operators, process sets, the barrier, and the error of Horovod's scripts.
+"""
+
+from distrun.errors import HorovodInternalError as HorovodInternalError
 from distrun.runtime.collectives.synchronisation import barrier as barrier
 from distrun.runtime.operations.reduction import (
     Average as Average,

@@ -9,6 +9,7 @@ import sys
 import threading
 
 from distrun.errors import JobAbortedError, NotInitializedError, UsageError
+from distrun.runtime import settings
 from distrun.runtime.bootstrap import AnyEngine, World, join
 from distrun.runtime.devices import Device
 from distrun.runtime.engine.engine import FAREWELL
@@ -42,6 +43,7 @@ def init() -> None:
         if _world is not None:
             return
         _generation += 1
+        _adjust_log(settings.current())
         _world = join(os.environ, _generation)
 
 
@@ -171,12 +173,20 @@ def cross_size() -> int:
 
 def _prepare_log() -> None:
     """Send warnings to stderr, marked as ours, unless the application has set up the `distrun` logger itself."""
-    log = logging.getLogger("distrun")
     if not log.handlers:
         handler = logging.StreamHandler()
         handler.setFormatter(logging.Formatter("distrun: %(message)s"))
         log.addHandler(handler)
         log.propagate = False
+
+
+def _adjust_log(chosen: settings.Settings) -> None:
+    """Follow the settings of the log, if there are any."""
+    if chosen.log_level:
+        names = {"trace": "DEBUG", "fatal": "CRITICAL"}
+        log.setLevel(names.get(chosen.log_level, chosen.log_level.upper()))
+    for handler in log.handlers if chosen.log_time else ():
+        handler.setFormatter(logging.Formatter("%(asctime)s distrun: %(message)s"))
 
 
 _prepare_log()

@@ -23,6 +23,7 @@ def main(call: int, result: int) -> None:
     with open(f"/proc/self/fd/{call}", "rb") as memory:  # opened anew: the ranks share the descriptor's position
         sys.path[:] = pickle.load(memory)
         pickled = memory.read()
+    _follow_mode()
     import cloudpickle
 
     try:
@@ -33,6 +34,14 @@ def main(call: int, result: int) -> None:
         _send(result, False, _pickled(error), traceback.format_exc())
         raise
     _send(result, True, value, "")
+
+
+def _follow_mode() -> None:
+    """Find `horovod` where Horovod's mode is on: the caller's search path does not have it."""
+    from distrun.runtime.horovod import install_as_horovod, is_on
+
+    if is_on(os.environ):
+        install_as_horovod()
 
 
 def _pickled(error: Exception) -> bytes:

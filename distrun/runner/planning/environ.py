@@ -10,12 +10,14 @@ from dataclasses import fields
 from fnmatch import fnmatchcase
 
 from distrun.errors import UsageError
+from distrun.runtime import horovod
 from distrun.runtime.contract import PREFIX, LaunchContract
 
 # Variables by which an outer launcher told *us* who we are. Our ranks would take them for their own identity.
 _STALE = re.compile(
     r"RANK|WORLD_SIZE|LOCAL_RANK|LOCAL_WORLD_SIZE|GROUP_RANK|GROUP_WORLD_SIZE|ROLE_(NAME|RANK|WORLD_SIZE)"
-    r"|MASTER_ADDR|MASTER_PORT|TORCHELASTIC_.*|OMPI_COMM_WORLD_.*|OMPI_UNIVERSE_SIZE|PMIX_.*|PMI_.*|HOROVOD_RANK"
+    r"|MASTER_ADDR|MASTER_PORT|TORCHELASTIC_.*|OMPI_COMM_WORLD_.*|OMPI_UNIVERSE_SIZE|PMIX_.*|PMI_.*"
+    r"|HOROVOD_(HOSTNAME|(LOCAL_|CROSS_)?(RANK|SIZE))"
     r"|SLURM_(PROCID|LOCALID|NODEID|GTIDS|TASK_PID|NTASKS|NPROCS|STEP.*|SRUN_.*|CPU_BIND.*)"
     r"|" + "|".join(PREFIX + field.name.upper() for field in fields(LaunchContract))
 )
@@ -64,9 +66,10 @@ def forwarded_variables(environ: Mapping[str, str]) -> dict[str, str]:
     """Return the variables of the launcher's environment that ranks on other hosts get in any case.
 
     They are PYTHONPATH, as these ranks have the same directory and Python, and the settings of distrun, which must be
-    the same on all ranks.
+    the same on all ranks; in Horovod's mode its variables as well.
     """
-    return {name: value for name, value in environ.items() if name == "PYTHONPATH" or name.startswith(PREFIX)}
+    prefixes = (PREFIX, horovod.PREFIX) if horovod.is_on(environ) else PREFIX
+    return {name: value for name, value in environ.items() if name == "PYTHONPATH" or name.startswith(prefixes)}
 
 
 def complete_on_host(planned: Mapping[str, str], login: Mapping[str, str], cores: int, ranks: int) -> dict[str, str]:
@@ -86,7 +89,7 @@ def complete_on_host(planned: Mapping[str, str], login: Mapping[str, str], cores
         del environ["OMP_NUM_THREADS"]
         environ |= {name: own[name] for name in ("OMP_NUM_THREADS",) if name in own}
         environ |= thread_variables(environ, cores, ranks)
-    return environ
+    return environ | horovod.search_path(environ)
 
 
 def search_path(path: str) -> str:

@@ -35,6 +35,7 @@ from distrun.runner.planning.plan import (
     settings,
 )
 from distrun.runner.planning.ssh_config import SshOptions
+from distrun.runtime import horovod
 
 _VERSION_TIMEOUT = 20.0  # seconds for `mpirun --version`
 _AS_ROOT = ("OMPI_ALLOW_RUN_AS_ROOT", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM")
@@ -185,6 +186,7 @@ def _environment(
         **_interfaces(request, inherited),
     }
     environ = {"PYTHONUNBUFFERED": "1", **inherited, **ours, **exports}
+    environ |= horovod.search_path(environ)
     threads = thread_variables(environ, context.cores, most_ranks)
     notes += [f"{name}={value} on every host; set it to override" for name, value in threads.items()]
     environ |= threads

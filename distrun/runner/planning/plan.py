@@ -20,6 +20,7 @@ from distrun.runner.planning.environ import (
 from distrun.runner.planning.hosts import Host
 from distrun.runner.planning.placement import count, host_of_each_rank, place, spread, with_slots
 from distrun.runner.planning.ssh_config import Route
+from distrun.runtime import horovod
 from distrun.runtime.contract import LaunchContract
 from distrun.runtime.settings import NETWORK, STALL_TIMEOUT, STALL_WARNING, START_TIMEOUT, WIRE_DTYPE
 
@@ -69,6 +70,8 @@ class LaunchRequest:
     tag_output: bool = True
     output_dir: str | None = None
     rank_filter: str | None = None
+    horovod: bool = False
+    """Whether the command is a script of Horovod's, which finds distrun as `horovod`."""
 
 
 @dataclass(frozen=True)
@@ -182,17 +185,17 @@ def make_plan(request: LaunchRequest, context: LaunchContext, grace: float = 5.0
     contracts: dict[str, list[LaunchContract]] = {host.name: [] for host, _ in placed}
     for contract in _contracts([(host.name, ranks) for host, ranks in placed], context, request.map_by == "node"):
         contracts[contract.hostname].append(contract)
-    inherited = inherited_variables(context.environ)
+    inherited = {**inherited_variables(context.environ), **settings(request)}
     exports, notes = requested_variables(request.exports, inherited)
     agents = []
     for host, local_size in placed:
         remote = host.name in context.routes
         common = {
             **(forwarded_variables(inherited) if remote else inherited),
-            **settings(request),
             **_gpus(host, local_size, request.share_gpus),
             **exports,
         }
+        common |= {} if remote else horovod.search_path(common)
         chosen = {"OMP_NUM_THREADS": AUTO} if remote else thread_variables(common, context.cores, local_size)
         shared = {"PYTHONUNBUFFERED": "1", **chosen, **common}
         ranks = [_rank_plan(contract, request, exports) for contract in contracts[host.name]]
@@ -285,6 +288,8 @@ def _rank_plan(contract: LaunchContract, request: LaunchRequest, exports: Mappin
         variables["TF_CONFIG"] = ""  # known only when all hosts have found their ports
     if request.openmpi_env:
         variables |= contract.openmpi_environ()
+    if request.horovod:
+        variables |= horovod.rank_variables(contract)
     return RankPlan(
         contract.rank,
         contract.local_rank,
@@ -303,7 +308,7 @@ def settings(request: LaunchRequest) -> dict[str, str]:
         STALL_TIMEOUT: request.stall_timeout,
         START_TIMEOUT: request.start_timeout,
     }
-    chosen = {NETWORK: request.network, WIRE_DTYPE: request.wire_dtype}
+    chosen = {NETWORK: request.network, WIRE_DTYPE: request.wire_dtype, horovod.MODE: "1" if request.horovod else None}
     given = {name: value for name, value in chosen.items() if value}
     return {**given, **{name: f"{value:g}" for name, value in times.items() if value is not None}}
 

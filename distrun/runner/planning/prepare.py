@@ -23,6 +23,7 @@ from distrun.runner.planning.plan import AgentPlan, LaunchContext, LaunchPlan, L
 from distrun.runner.planning.ssh_config import Route, SshOptions, SshSettings, read_config
 from distrun.runner.protocol.exits import NOT_EXECUTABLE, NOT_FOUND
 from distrun.runner.system import machine
+from distrun.runtime.horovod import without_effect
 from distrun.runtime.settings import Settings, unknown
 
 _DEFAULTS = SshOptions()
@@ -49,7 +50,8 @@ def prepare(request: LaunchRequest, grace: float, ssh: SshOptions = _DEFAULTS) -
     """
     if request.network:
         parse_network(request.network)
-    _check_settings(request)
+    if chosen_settings(request).horovod:
+        request = replace(request, horovod=True)
     allocated = None if request.hosts and "SLURM_JOB_ID" not in os.environ else allocation.current(os.environ)
     launcher = _choose_launcher(request, allocated)
     if request.wdir is not None:
@@ -110,19 +112,22 @@ def _resolve_nodes(hosts: Sequence[Host]) -> tuple[list[Host], dict[str, Route]]
     return list(hosts), {name: Route(name, name) for name in others}
 
 
-def _check_settings(request: LaunchRequest) -> None:
-    """Refuse settings that every rank would refuse by itself.
+def chosen_settings(request: LaunchRequest) -> Settings:
+    """Return the settings that a rank here will find.
 
     Raises:
-        UsageError: a setting of distrun has an impossible value.
+        UsageError: a setting has an impossible value, which every rank would refuse by itself.
     """
     exported = dict(spec.split("=", 1) for spec in request.exports if "=" in spec)
-    Settings.of({**inherited_variables(os.environ), **settings(request), **exported})
+    return Settings.of({**inherited_variables(os.environ), **settings(request), **exported})
 
 
 def _warnings(plan: LaunchPlan) -> tuple[str, ...]:
     """Return a warning for each variable that looks like a setting of distrun but is none; mpirun's rank 0 warns."""
-    return () if plan.by_mpirun else tuple(unknown(name for agent in plan.agents for name in agent.environ))
+    if plan.by_mpirun:
+        return ()
+    environ = {name: value for agent in plan.agents for name, value in agent.environ.items()}
+    return (*unknown(environ), *without_effect(environ))
 
 
 def read_hostfile(path: str) -> list[Host]:

@@ -16,6 +16,7 @@ from distrun.runner.planning.environ import (
     search_path,
     thread_variables,
 )
+from distrun.runtime import horovod
 
 
 def test_the_identity_of_an_outer_launch_is_not_inherited():
@@ -47,6 +48,19 @@ def test_what_names_no_variable_is_quoted_with_what_is_allowed(spec):
 def test_what_goes_to_other_hosts_unasked():
     environ = {"PYTHONPATH": "/src", "PATH": "/bin", "DISTRUN_STALL_WARNING": "5", "TOKEN": "x"}
     assert forwarded_variables(environ) == {"PYTHONPATH": "/src", "DISTRUN_STALL_WARNING": "5"}
+
+
+def test_in_horovods_mode_its_variables_go_to_other_hosts_too():
+    environ = {"DISTRUN_HOROVOD": "1", "HOROVOD_LOG_LEVEL": "info", "TOKEN": "x"}
+    assert forwarded_variables(environ) == {"DISTRUN_HOROVOD": "1", "HOROVOD_LOG_LEVEL": "info"}
+    assert forwarded_variables({"HOROVOD_LOG_LEVEL": "info"}) == {}
+
+
+def test_in_horovods_mode_a_host_finds_its_own_copy_of_the_package():
+    planned = {"DISTRUN_HOROVOD": "1", "PYTHONPATH": "/src", "OMP_NUM_THREADS": "3"}
+    assert complete_on_host(planned, {}, cores=8, ranks=2)["PYTHONPATH"] == f"{horovod.FOLDER}:/src"
+    del planned["DISTRUN_HOROVOD"]
+    assert complete_on_host(planned, {}, cores=8, ranks=2)["PYTHONPATH"] == "/src"
 
 
 def test_a_host_completes_the_plan_with_its_own_login():

@@ -18,6 +18,7 @@ from distrun.runner.planning.plan import (
     make_plan,
 )
 from distrun.runner.planning.ssh_config import Route
+from distrun.runtime import horovod
 from distrun.runtime.contract import LaunchContract
 
 LAUNCHER = LaunchContext(
@@ -145,6 +146,23 @@ def test_settings_and_open_mpi_names_are_set_on_request():
     assert agent.environ["DISTRUN_STALL_WARNING"] == "0.5"
     assert agent.environ["DISTRUN_STALL_TIMEOUT"] == "30"
     assert agent.environ["DISTRUN_START_TIMEOUT"] == "5"
+
+
+def test_in_horovods_mode_ranks_find_its_package_and_its_variables():
+    agent = plan(np=2, horovod=True).agents[0]
+    assert agent.environ["DISTRUN_HOROVOD"] == "1"
+    assert agent.environ["PYTHONPATH"] == horovod.FOLDER
+    assert [rank.environ["HOROVOD_RANK"] for rank in agent.ranks] == ["0", "1"]
+    plain = plan(np=2).agents[0]
+    assert not {"DISTRUN_HOROVOD", "PYTHONPATH"} & plain.environ.keys()
+    assert not any(name.startswith("HOROVOD_") for name in plain.ranks[0].environ)
+
+
+def test_in_horovods_mode_a_remote_host_looks_for_the_package_itself():
+    remote = replace(LAUNCHER, routes={"a": Route("a", "a")})
+    agent = make_plan(LaunchRequest(("train",), hosts=(Host("a", 1),), horovod=True), remote).agents[0]
+    assert agent.environ["DISTRUN_HOROVOD"] == "1"
+    assert "PYTHONPATH" not in agent.environ
 
 
 def test_the_thread_count_is_announced_only_when_we_choose_it():

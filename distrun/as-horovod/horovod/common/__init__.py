@@ -1,0 +1,1 @@
+"""The names that the modules of all frameworks have in common."""

@@ -1,0 +1,3 @@
+"""Callbacks for `fit`."""
+
+from distrun.keras.callbacks import *

@@ -1,0 +1,3 @@
+"""Compression."""
+
+from distrun.tensorflow import Compression as Compression

@@ -1,0 +1,6 @@
+"""distrun for PyTorch under Horovod's names: see `distrun.torch`."""
+
+from distrun.torch import *
+from horovod import __version__ as __version__
+from horovod.common.exceptions import HorovodInternalError as HorovodInternalError
+from horovod.torch import elastic as elastic, mpi_ops as mpi_ops

@@ -1,0 +1,8 @@
+"""Compression."""
+
+from distrun.torch.compression import (
+    Compression as Compression,
+    Compressor as Compressor,
+    FP16Compressor as FP16Compressor,
+    NoneCompressor as NoneCompressor,
+)

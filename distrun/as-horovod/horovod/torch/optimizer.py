@@ -1,0 +1,3 @@
+"""DistributedOptimizer."""
+
+from distrun.torch import DistributedOptimizer as DistributedOptimizer
