@@ -28,7 +28,7 @@ def _seconds(value: str) -> float:
 def _some_seconds(value: str) -> float:
     seconds = _seconds(value)
     if not seconds:
-        raise click.BadParameter("0 seconds are too few for anything to start: give more, or leave it out")
+        raise click.BadParameter("0 seconds are too few: give more, or leave it out")
     return seconds
 
 
@@ -68,6 +68,13 @@ _SETTINGS = {"allow_interspersed_args": False, "help_option_names": ["-h", "--he
     help="slot: fill all slots of a host before the next one's; node: hosts take turns. Default: slot.",
 )
 @click.option(
+    "--bind-to",
+    type=click.Choice(["none", "core", "socket", "numa"]),
+    default="none",
+    help="Divide the CPUs of a host among its ranks, by whole cores, sockets or NUMA nodes. Default: none.",
+)
+@click.option("--report-bindings", is_flag=True, help="Print the CPUs that each rank is bound to.")
+@click.option(
     "--launcher",
     type=click.Choice(["ssh", "srun", "mpirun"]),
     help="The program that starts ranks on other hosts; mpirun starts all ranks. Default: srun within a Slurm "
@@ -106,10 +113,24 @@ _SETTINGS = {"allow_interspersed_args": False, "help_option_names": ["-h", "--he
 )
 @click.option("--output-dir", metavar="DIR", help="Also write what rank N prints to DIR/rank.N/stdout and stderr.")
 @click.option("--tag-output/--no-tag-output", default=True, help="Begin each line with the rank that wrote it.")
+@click.option(
+    "-prefix-timestamp",
+    "--prefix-output-with-timestamp",
+    "--timestamp-output",
+    "timestamps",
+    is_flag=True,
+    help="Begin each line, also in files, with the local time: 2030-01-31 09:00:00.000 [0] epoch 1.",
+)
 @click.option("--rank-filter", metavar="RANKS", help="Show the output of these ranks only: 0,2-3.")
 @click.option("--stdin", default="none", metavar="none|RANK", help="The rank that gets standard input. Default: none.")
 @click.option(
     "--start-timeout", type=_some_seconds, metavar="S", help="Seconds the ranks may take to start. Default: 60."
+)
+@click.option(
+    "--timeout",
+    type=_some_seconds,
+    metavar="S",
+    help="End the job after S seconds, with exit status 124. Default: never.",
 )
 @click.option("--grace", type=_seconds, default=5.0, metavar="S", help="Seconds from SIGTERM to SIGKILL. Default: 5.")
 @click.option(
@@ -140,6 +161,7 @@ _SETTINGS = {"allow_interspersed_args": False, "help_option_names": ["-h", "--he
 )
 @click.option("--horovod", is_flag=True, help="Let 'import horovod' give distrun: for scripts of Horovod, unchanged.")
 @click.option("--dry-run", is_flag=True, help="Print the plan and start nothing.")
+@click.option("-q", "--quiet", is_flag=True, help="Leave out the launcher's notes; errors and warnings stay.")
 @click.option("-v", "--verbose", is_flag=True, help="Print what the launcher does.")
 @click.option("--version", is_flag=True, help="Print the version.")
 @click.argument("command", nargs=-1, type=click.UNPROCESSED)
@@ -226,10 +248,18 @@ def _run(options: dict[str, Any]) -> int:
     job_options = JobOptions(
         grace=options["grace"],
         start_timeout=chosen_settings(request).start_timeout,
-        style=Style(request.tag_output and not plan.by_mpirun, ranks, prompts=request.stdin is not None),
+        style=Style(
+            request.tag_output and not plan.by_mpirun,
+            ranks,
+            timestamps=options["timestamps"],
+            prompts=request.stdin is not None,
+        ),
         output_dir=None if plan.by_mpirun else request.output_dir,  # mpirun itself writes tags and files
         stdin=request.stdin,
         verbose=options["verbose"],
+        timeout=options["timeout"],
+        notes=not options["quiet"],
+        bindings=request.report_bindings and not plan.by_mpirun,
         ssh=ssh,
     )
     return Job(plan, job_options, DescriptorSink(1), DescriptorSink(2)).run().status
@@ -251,6 +281,8 @@ def _request(options: dict[str, Any]) -> LaunchRequest:
         ranks_per_host=options["ranks_per_host"],
         oversubscribe=options["oversubscribe"],
         map_by=options["map_by"],
+        bind_to=options["bind_to"],
+        report_bindings=options["report_bindings"],
         share_gpus=options["share_gpus"],
         stdin=_stdin_rank(options["stdin"]),
         stall_warning=options["stall_warning"],

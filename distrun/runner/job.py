@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import threading
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from queue import Empty, SimpleQueue
@@ -36,6 +39,10 @@ class JobOptions:
     output_dir: str | None = None
     stdin: int | None = None
     verbose: bool = False
+    timeout: float | None = None
+    """Seconds after which the job is ended; None = never."""
+    bindings: bool = False
+    """Whether the CPUs that ranks are bound to are printed."""
     notes: bool = True
     """Whether the plan's notes are printed."""
     ssh: SshOptions = field(default_factory=SshOptions)
@@ -126,14 +133,29 @@ class Job:
         try:
             with signals.posted(self.post):
                 try:
-                    self._start()
-                    self._decide()
+                    with self._limited_time():
+                        self._start()
+                        self._decide()
                 finally:
                     self._release_agents()
                 return self._conclude()
         finally:
             if self._is_embedded:
                 descendants.set_subreaper(False)
+
+    @contextmanager
+    def _limited_time(self) -> Iterator[None]:
+        seconds = self._options.timeout
+        if seconds is None:
+            yield
+            return
+        timer = threading.Timer(seconds, self.post, [events.TimeUp(seconds)])
+        timer.start()
+        try:
+            yield
+        finally:
+            timer.cancel()
+            timer.join()
 
     def _start(self) -> None:
         self._printer.start()
@@ -248,9 +270,12 @@ class Job:
                 self._adopt(self._parts[host], self._connector.take(host))
                 if note:
                     self._printer.say(f"distrun: host {host} {note}")
-            case events.RankStarted(rank, pid):
+            case events.RankStarted(rank, pid, cpus):
                 self._pids[rank] = pid
                 self._log(f"{self._names[rank]} started (pid {pid})")
+                if self._options.bindings or (cpus and self._options.verbose):
+                    bound = f"is bound to CPUs {cpus}" if cpus else "is not bound"
+                    self._printer.say(f"distrun: {self._names[rank]} {bound}")
             case events.RankExited(rank, end):
                 self._log(f"{self._names[rank]} {end}")
             case events.AgentGone(host, ended, unkillable):

@@ -9,6 +9,8 @@ import sys
 
 import pytest
 
+from distrun.runner.system.cpus import divided, format_cpus, groups
+
 SHOW = "import json, os, sys; print(json.dumps([dict(os.environ), sys.argv[1:], os.getcwd()]))"
 
 
@@ -248,3 +250,24 @@ def test_the_launcher_and_the_agent_load_nothing_heavy():
     )
     shown = subprocess.run([sys.executable, "-c", code], stdout=subprocess.PIPE, check=True).stdout
     assert shown == b"[]\n"
+
+
+def test_bound_ranks_have_their_share_of_the_cpus_that_the_launcher_may_use(distrun, python):
+    cpus = sorted(os.sched_getaffinity(0))[:2]
+    show = python("import os; print(sorted(os.sched_getaffinity(0)))")
+    options = ("-np", str(len(cpus)), "--bind-to", "core", "--report-bindings")
+    job = distrun(*options, *show, before_exec=lambda: os.sched_setaffinity(0, cpus))
+    assert job.wait() == 0
+    cores = groups("core", cpus)
+    for rank in range(len(cpus)):
+        own = divided(cores, rank, len(cpus))
+        assert f"[{rank}] {sorted(own)}\n".encode() in job.stdout.data
+        assert f"distrun: rank {rank} on localhost is bound to CPUs {format_cpus(own)}\n".encode() in job.stderr.data
+    job.assert_gone()
+
+
+def test_a_job_that_takes_too_long_ends_with_124(distrun):
+    job = distrun("-np", "2", "--quiet", "--timeout", "0.5", "sleep", "1000")
+    assert job.wait() == 124
+    assert job.stderr.data == b"distrun: the job took longer than the 0.5 s of --timeout\n"
+    job.assert_gone()

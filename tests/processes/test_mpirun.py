@@ -83,6 +83,16 @@ def test_intel_mpi():
     ]
 
 
+def test_each_mpirun_binds_ranks_in_its_own_words():
+    def said(mpi):
+        return " ".join(text(mpi, HERE, bind_to="socket"))
+
+    assert "--bind-to socket" in said(MpiImplementation.OPENMPI_5)
+    assert "-bind-to socket" in said(MpiImplementation.MPICH)
+    assert "-genv I_MPI_PIN_DOMAIN socket" in said(MpiImplementation.INTEL)
+    assert "--report-bindings" in text(MpiImplementation.OPENMPI_4, report_bindings=True)
+
+
 @pytest.mark.parametrize(
     ("mpi", "changes", "words"),
     [
@@ -91,6 +101,7 @@ def test_intel_mpi():
             {"ssh": ["-p", "22"]},
             "MPICH's mpirun passes no options to ssh (-p 22): write them into ~/.ssh/config",
         ),
+        (MpiImplementation.MPICH, {"report_bindings": True}, "--report-bindings is more than MPICH's mpirun can do"),
         (MpiImplementation.MPICH, {"output_dir": "/out"}, "--output-dir '/out' is more than MPICH's mpirun can do"),
         (MpiImplementation.INTEL, {"output_dir": "/out"}, "--output-dir '/out' is more than Intel MPI's mpirun can do"),
     ],

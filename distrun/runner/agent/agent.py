@@ -21,6 +21,7 @@ from distrun.runner.protocol import handshake
 from distrun.runner.protocol.exits import RankExit
 from distrun.runner.protocol.frames import Frame, FrameKind
 from distrun.runner.system import descendants, machine
+from distrun.runner.system.cpus import format_cpus
 from distrun.runner.system.oom import OomCounter
 
 _ORPHAN_GRACE = 2.0  # seconds between SIGTERM and SIGKILL when the launcher has vanished
@@ -126,7 +127,8 @@ class Agent:
             return
         self._ranks[rank.rank] = self._by_pid[rank.pid] = rank
         self._relay.add(rank)
-        self._launcher.send(Frame.number(FrameKind.STARTED, rank.pid, rank.rank))
+        started = f"{rank.pid} {format_cpus(rank.cpus)}".rstrip()
+        self._launcher.send(Frame(FrameKind.STARTED, rank.rank, started.encode()))
 
     # --- the end
 

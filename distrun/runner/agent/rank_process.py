@@ -14,7 +14,7 @@ from functools import partial
 from distrun.runner.planning.plan import AgentPlan, RankPlan
 from distrun.runner.protocol.exits import NOT_EXECUTABLE, NOT_FOUND
 from distrun.runner.protocol.frames import FrameKind
-from distrun.runner.system import descendants
+from distrun.runner.system import cpus, descendants
 
 
 class StartError(Exception):
@@ -40,6 +40,8 @@ class RankProcess:
             StartError: the command or the directory does not exist or may not be used.
         """
         self.rank = rank.rank
+        self.cpus = cpus.share(plan.bind_to, rank.local_rank, rank.local_size) if plan.bind_to != "none" else set()
+        """The CPUs that it is bound to; none = it is not."""
         self.alive = True
         self.sources: dict[int, FrameKind] = {}
         """The open descriptors to read from, and the kind of frame for what is read there."""
@@ -74,7 +76,7 @@ class RankProcess:
             env={**plan.environ, **rank.environ},
             pass_fds=inherit,
             start_new_session=True,
-            preexec_fn=partial(_before_exec, os.getpid()),  # the agent has one thread, so this is safe
+            preexec_fn=partial(_before_exec, os.getpid(), self.cpus),  # the agent has one thread, so this is safe
         )
 
     def _source(self, kind: FrameKind, theirs: list[int]) -> int:
@@ -123,8 +125,10 @@ def waiting_bytes(descriptor: int) -> int:
     return int(count)
 
 
-def _before_exec(agent: int) -> None:
+def _before_exec(agent: int, bound_to: set[int]) -> None:
     descendants.die_with_parent(agent)
+    if bound_to:
+        os.sched_setaffinity(0, bound_to)
     # Signals that are ignored, as by nohup or by a shell in the background, stay ignored; but these must end a rank.
     for signum in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(signum, signal.SIG_DFL)

@@ -183,8 +183,9 @@ class AgentClient:
             case FrameKind.ACK:
                 self._stdin_taken.release()
             case FrameKind.STARTED:
-                self.pids.add(frame.as_int())
-                self._observer.post(events.RankStarted(frame.rank, frame.as_int()))
+                pid, _, cpus = frame.payload.decode().partition(" ")
+                self.pids.add(int(pid))
+                self._observer.post(events.RankStarted(frame.rank, int(pid), cpus))
             case FrameKind.NOT_STARTED:
                 status, _, reason = frame.payload.decode(errors="replace").partition(" ")
                 self._observer.post(events.RankNotStarted(frame.rank, int(status), reason))

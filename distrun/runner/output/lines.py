@@ -44,6 +44,21 @@ class LineSplitter:
         return partial
 
 
+class LineStamper:
+    """Writes the time in front of every line of one stream that is kept as it comes."""
+
+    def __init__(self) -> None:
+        self._begins_line = True
+
+    def feed(self, data: bytes, stamp: bytes) -> bytes:
+        """Return the data with the stamp at the beginning of each line that begins in it."""
+        if not data:
+            return data
+        head = stamp if self._begins_line else b""
+        self._begins_line = data.endswith(b"\n")
+        return head + data[:-1].replace(b"\n", b"\n" + stamp) + data[-1:]
+
+
 class Console:
     """One place where output appears, perhaps that of several streams, and whose line its cursor is on."""
 

@@ -8,11 +8,13 @@ from __future__ import annotations
 import os
 import threading
 import time
+from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass
+from datetime import datetime
 from queue import Empty, SimpleQueue
 
-from distrun.runner.output.lines import Console, LineSplitter
+from distrun.runner.output.lines import Console, LineSplitter, LineStamper
 from distrun.runner.output.sinks import RankFiles, Sink
 from distrun.runner.supervision import events
 
@@ -30,6 +32,8 @@ class Style:
     """Whether each line begins with the rank that wrote it."""
     ranks: frozenset[int] | None = None
     """The ranks whose output is shown; None = all."""
+    timestamps: bool = False
+    """Whether each line, also in files, begins with the time at which it arrived."""
     prompts: bool = False
     """Whether unfinished lines are shown after a moment even where no terminal shows them."""
 
@@ -72,6 +76,7 @@ class Printer:
         self._queue: SimpleQueue[_Output | bytes | _Last] = SimpleQueue()
         self._splitters: dict[tuple[int, str], LineSplitter] = {}
         self._held_since: dict[tuple[int, str], float] = {}
+        self._stampers: defaultdict[tuple[int, str], LineStamper] = defaultdict(LineStamper)
         self._closed: set[str] = set()
         consoles = {sink.identity: Console(sink.is_terminal) for sink in (stdout, stderr)}
         self._consoles = {stream: consoles[sink.identity] for stream, sink in self._sinks.items()}
@@ -87,7 +92,7 @@ class Printer:
 
     def say(self, text: str) -> None:
         """Print a dim line of the launcher's own on stderr; never blocks."""
-        self._queue.put(self._coloured("stderr", b"2", text.encode(errors="surrogateescape")))
+        self._queue.put(self._stamp() + self._coloured("stderr", b"2", text.encode(errors="surrogateescape")))
 
     def close(self, failure_report: str | None = None) -> None:
         """Print what is left, unfinished lines too, and the failure report last; then post `Printed` and end; never
@@ -134,8 +139,11 @@ class Printer:
         item.acknowledge(len(item.data))
 
     def _keep(self, files: RankFiles, item: _Output) -> None:
+        data = item.data
+        if self._style.timestamps:
+            data = self._stampers[item.rank, item.stream].feed(data, self._stamp())
         try:
-            files.write(item.rank, item.stream, item.data)
+            files.write(item.rank, item.stream, data)
         except OSError as error:  # the disk is full, say: the training matters more than a copy of its output
             self._files = None
             self._write("stderr", f"distrun: --output-dir is no longer written: {error.strerror}\n".encode())
@@ -149,19 +157,25 @@ class Printer:
         self._write("stderr", self._consoles["stderr"].end_line() + line + b"\n")
 
     def _finish_lines(self) -> None:
-        """Show every unfinished line; with tags, which stand for whole lines, end it too."""
+        """Show every unfinished line; with tags or times, which stand for whole lines, end it too."""
         for key, splitter in self._splitters.items():
             if splitter.has_partial:
                 self._show(key, [splitter.flush()])
         self._held_since.clear()
         for stream, console in self._consoles.items():
-            if self._style.tags:
+            if self._style.tags or self._style.timestamps:
                 self._write(stream, console.end_line())
 
     def _show(self, key: tuple[int, str], pieces: list[bytes]) -> None:
         rank, stream = key
         tag = self._coloured(stream, _COLOURS[stream], b"[%d]" % rank) + b" " if self._style.tags else b""
-        self._write(stream, self._consoles[stream].compose(key, tag, pieces))
+        self._write(stream, self._consoles[stream].compose(key, self._stamp() + tag, pieces))
+
+    def _stamp(self) -> bytes:
+        """Return the column with the time, such as `2030-01-31 09:00:00.000 `, in local time; empty if not wanted."""
+        if not self._style.timestamps:
+            return b""
+        return datetime.now().isoformat(" ", "milliseconds").encode() + b" "
 
     def _coloured(self, stream: str, colour: bytes, text: bytes) -> bytes:
         if self._sinks[stream].is_terminal and not os.environ.get("NO_COLOR"):

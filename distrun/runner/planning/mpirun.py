@@ -76,6 +76,9 @@ class MpirunOptions:
     ssh: Sequence[str] = ()
     """Options for ssh."""
     as_root: bool = False
+    bind_to: str = "none"
+    """The kind of CPUs that ranks are bound to: core, socket, numa or none."""
+    report_bindings: bool = False
     extra: Sequence[str] = field(default=())
     """The user's own arguments, which come last so that they win."""
 
@@ -161,6 +164,8 @@ def make_plan(request: LaunchRequest, context: LaunchContext, grace: float, ssh:
         request.network or "",
         _ssh_arguments(ssh),
         os.geteuid() == 0,
+        request.bind_to,
+        request.report_bindings,
         _split(request.mpi_args or ""),
     )
     if options.output_dir is not None and mpi is MpiImplementation.OPENMPI_5:
@@ -206,7 +211,7 @@ def _openmpi(mpi: MpiImplementation, options: MpirunOptions, program: str) -> li
     is_4 = mpi is MpiImplementation.OPENMPI_4
     words = [program, "-np", str(sum(count for _, count in options.hosts))]
     words += ["--host", ",".join(f"{name}:{count}" for name, count in options.hosts)]
-    words += ["--map-by", "slot", "--bind-to", "none", "--wdir", options.wdir]
+    words += ["--map-by", "slot", "--bind-to", options.bind_to, "--wdir", options.wdir]
     if is_4:
         words += ["--tag-output"] * options.tags
         words += [] if options.output_dir is None else ["--output-filename", options.output_dir]
@@ -215,6 +220,7 @@ def _openmpi(mpi: MpiImplementation, options: MpirunOptions, program: str) -> li
     else:
         words += ["--output", "tag"] * options.tags
     words += ["--allow-run-as-root"] * options.as_root
+    words += ["--report-bindings"] * options.report_bindings
     if options.network:
         words += ["--mca", "btl_tcp_if_include", options.network]
     if options.ssh:
@@ -232,12 +238,20 @@ def _mpich(options: MpirunOptions, program: str) -> list[str]:
     words = [program, "-n", str(sum(count for _, count in options.hosts))]
     if not options.is_local:
         words += ["-hosts", ",".join(f"{name}:{count}" for name, count in options.hosts), "-localhost", options.address]
-    return [*words, *_hydra(MpiImplementation.MPICH, options), "-bind-to", "none", *options.extra, *options.command]
+    return [
+        *words,
+        *_hydra(MpiImplementation.MPICH, options),
+        "-bind-to",
+        options.bind_to,
+        *options.extra,
+        *options.command,
+    ]
 
 
 def _intel(options: MpirunOptions, program: str) -> list[str]:
     """Return Intel MPI's command line: hosts cannot have a number of ranks, so each gets an argument set of its own."""
-    words = [program, *_hydra(MpiImplementation.INTEL, options), "-genv", "I_MPI_PIN", "off"]
+    pin = ("I_MPI_PIN", "off") if options.bind_to == "none" else ("I_MPI_PIN_DOMAIN", options.bind_to)
+    words = [program, *_hydra(MpiImplementation.INTEL, options), "-genv", *pin]
     if not options.is_local:
         words += ["-localhost", options.address]
     if options.ssh:
@@ -252,11 +266,9 @@ def _intel(options: MpirunOptions, program: str) -> list[str]:
 
 def _hydra(mpi: MpiImplementation, options: MpirunOptions) -> list[str]:
     """Return the options that MPICH and Intel MPI have in common."""
-    if options.output_dir is not None:
-        raise UsageError(
-            f"--output-dir {options.output_dir!r} is more than {mpi.value}'s mpirun can do: leave it out, or use "
-            "Open MPI"
-        )
+    output_dir = None if options.output_dir is None else f"--output-dir {options.output_dir!r}"
+    if asked := output_dir or ("--report-bindings" if options.report_bindings else None):
+        raise UsageError(f"{asked} is more than {mpi.value}'s mpirun can do: leave it out, or use Open MPI")
     words = ["-wdir", options.wdir]
     words += ["-prepend-rank"] * options.tags
     # Hydra's own -iface is about the interface of mpiexec itself, which may have another name than that of the hosts.

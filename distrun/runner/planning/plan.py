@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import shlex
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 
 from distrun.errors import UsageError
 from distrun.host.endpoints import format_endpoint
@@ -46,6 +46,9 @@ class LaunchRequest:
     """The number of ranks of every host; None = its slots."""
     oversubscribe: bool = False
     """Whether hosts take more ranks than they have slots when `np` asks for more."""
+    bind_to: str = "none"
+    """The kind of CPUs that ranks are bound to: core, socket, numa or none."""
+    report_bindings: bool = False
     map_by: str = "slot"
     """`slot`: all slots of a host are filled before the next one's; `node`: hosts take turns."""
     share_gpus: bool = False
@@ -123,6 +126,8 @@ class AgentPlan:
     """The number of free ports that the ranks need on their host."""
     defaults: dict[str, str] = field(default_factory=dict)
     """Variables for ranks whose environment does not have them."""
+    bind_to: str = "none"
+    """The kind of CPUs that each rank gets its share of: core, socket, numa, or none: ranks use them all."""
 
     def to_json(self) -> bytes:
         """Return the payload of a PLAN frame; bytes that are not UTF-8 (surrogates in Python) survive as escapes."""
@@ -201,7 +206,8 @@ def make_plan(request: LaunchRequest, context: LaunchContext, grace: float = 5.0
         ranks = [_rank_plan(contract, request, exports) for contract in contracts[host.name]]
         wdir = request.wdir or context.cwd
         ports = local_size if request.tf_config else 0
-        agents.append(AgentPlan(host.name, list(request.command), wdir, grace, shared, ranks, remote, ports))
+        part = AgentPlan(host.name, list(request.command), wdir, grace, shared, ranks, remote, ports)
+        agents.append(replace(part, bind_to=request.bind_to))
         if "OMP_NUM_THREADS" not in common and not remote:
             why = f"{count(context.cores, 'core')}, {count(local_size, 'rank')}"
             notes.append(f"OMP_NUM_THREADS={shared['OMP_NUM_THREADS']} on {host.name} ({why}); set it to override")

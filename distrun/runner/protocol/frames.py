@@ -39,7 +39,7 @@ class FrameKind(IntEnum):
     """The job is over: end what the ranks left behind, and leave; payload: seconds of grace."""
 
     STARTED = 16
-    """A rank runs; payload: its process id."""
+    """A rank runs; payload: its process id, and the CPUs that it is bound to, if it is: `4711 0-3,8`."""
     NOT_STARTED = 17
     """A rank could not be started; payload: exit status and the reason."""
     STDOUT = 18

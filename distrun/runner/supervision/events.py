@@ -13,6 +13,8 @@ class RankStarted:
 
     rank: int
     pid: int
+    cpus: str = ""
+    """The CPUs that it is bound to, such as `0-3,8`; empty = it is not."""
 
 
 @dataclass(frozen=True)
@@ -90,6 +92,13 @@ class Printed:
     """The printer has printed everything, or failed, and is gone."""
 
 
+@dataclass(frozen=True)
+class TimeUp:
+    """The job has had all the time that the user gives it."""
+
+    seconds: float
+
+
 Event = (
     HostReady
     | HostRefused
@@ -101,4 +110,5 @@ Event = (
     | SignalReceived
     | OutputClosed
     | Printed
+    | TimeUp
 )

@@ -28,6 +28,7 @@ from distrun.runner.supervision import events
 # shutting down, has exited too.
 ROOT_CAUSE_TIMEOUT = 1.0
 KILL_TIMEOUT = 10.0  # seconds after SIGKILL until we stop waiting for a rank that the kernel does not end
+TIMED_OUT = 124  # the exit status of a job that took too long; `timeout` has the same
 LEAVE_TIMEOUT = 10.0  # seconds beyond the grace in which an agent may leave
 
 _ENDING_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
@@ -160,7 +161,11 @@ class Policy:
             case events.OutputClosed():
                 return self._signalled(signal.SIGPIPE, now)
             case events.Printed():
-                return self._printer_lost(now)
+                # The printer is asked to end only after the job, so it has ended by an error: nothing is printed now.
+                return self._failed_as_a_whole(Failure(None, 1, "the launcher cannot print any more"), now)
+            case events.TimeUp():
+                text = f"the job took longer than the {event.seconds:g} s of --timeout"
+                return self._failed_as_a_whole(Failure(None, TIMED_OUT, text), now)
 
     def tick(self, now: float) -> list[Action]:
         """Take note of the time; return what is to be done if the deadline has passed."""
@@ -212,10 +217,8 @@ class Policy:
         self._agents.difference_update(self._connecting)
         return self._finish(0.0, now)
 
-    def _printer_lost(self, now: float) -> list[Action]:
-        """Fail: the printer is asked to end only after the job, so it has ended by an error, and nothing is printed any
-        more."""
-        failure = Failure(None, 1, "the launcher cannot print any more")
+    def _failed_as_a_whole(self, failure: Failure, now: float) -> list[Action]:
+        """Fail because of something that is no rank's doing."""
         if self.state is State.CONNECTING:
             return self._give_up(failure, now)
         if self.state in (State.RUNNING, State.SETTLING):

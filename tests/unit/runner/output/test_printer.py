@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import queue
+import re
 import threading
 
 import pytest
@@ -55,6 +56,23 @@ def test_lines_have_tags_and_streams_stay_apart():
 
 def test_without_tags_bytes_pass_as_they_are():
     assert printed((0, "stdout", b"\xff\x00\nx"), style=Style(tags=False))[0] == b"\xff\x00\nx"
+
+
+def test_each_line_begins_with_the_time_then_the_tag_also_in_files(tmp_path):
+    files = RankFiles(tmp_path, 1)
+    outputs = [(0, "stdout", b"a\nb"), (0, "stdout", b"c\n\nd"), (0, "stderr", b"\xff")]
+    out, err, count = printed(*outputs, style=Style(timestamps=True), files=files)
+    time = rb"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d{3} "
+    lines = [re.fullmatch(time + rb"(.*)\n", line)[1] for line in out.splitlines(keepends=True)]
+    assert lines == [b"[0] a", b"[0] bc", b"[0] ", b"[0] d"]
+    assert re.fullmatch(time + rb"\[0\] \xff\n", err)
+    assert re.fullmatch(rb"%sa\n%sbc\n%s\n%sd" % ((time,) * 4), files.path(0, "stdout").read_bytes())
+    assert re.fullmatch(time + rb"\xff", files.path(0, "stderr").read_bytes())
+    assert count == 8
+
+
+def test_without_tags_lines_have_their_time_alone():
+    assert re.fullmatch(rb"[\d-]+ [\d:.]+ x\n", printed((0, "stdout", b"x"), style=Style(False, timestamps=True))[0])
 
 
 def test_an_unfinished_last_line_is_printed_and_ended_before_the_failure_report():

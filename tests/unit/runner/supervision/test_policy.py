@@ -18,6 +18,7 @@ from distrun.runner.supervision.events import (
     RankNotStarted,
     RankStarted,
     SignalReceived,
+    TimeUp,
 )
 from distrun.runner.supervision.policy import (
     KILL_TIMEOUT,
@@ -299,6 +300,21 @@ def test_a_printer_that_dies_while_connecting_ends_the_launch():
     policy = connecting("a")
     assert policy.handle(Printed(), 1) == [FinishAgents(0.0)]
     assert policy.status == 1
+
+
+def test_a_job_that_takes_too_long_is_ended_with_the_status_of_timeout():
+    policy = Policy({0: "here"}, GRACE, 60.0, 0)
+    policy.handle(RankStarted(0, 100), 1)
+    assert policy.handle(TimeUp(30), 30) == [TERM]
+    assert policy.status == 124
+    assert "longer than the 30 s of --timeout" in policy.failure.what
+
+
+def test_time_that_is_up_changes_nothing_about_a_job_that_ends_anyway():
+    policy = Policy({0: "here"}, GRACE, 60.0, 0)
+    policy.handle(ended(0, 0), 1)
+    assert policy.handle(TimeUp(30), 30) == []
+    assert policy.status == 0
 
 
 def serving(*servers):
