@@ -102,7 +102,7 @@ def DistributedOptimizer(  # noqa: N802 - Horovod's name
     reducer = None
     if process_set.size() > 1:
         reducer = GradientReducer(f"optimizer.{number}", optimizer, names, settings, backward_passes_per_step)
-    return _wrap(optimizer, reducer, process_set)
+    return _wrap(optimizer, reducer, process_set, chosen.horovod)
 
 
 # The arguments --------------------------------------------------------------------------------------------------------
@@ -162,11 +162,13 @@ def _names(
 # The wrapping ---------------------------------------------------------------------------------------------------------
 
 
-def _wrap(optimizer: torch.optim.Optimizer, reducer: GradientReducer | None, process_set: ProcessSet) -> Distributed:
+def _wrap(
+    optimizer: torch.optim.Optimizer, reducer: GradientReducer | None, process_set: ProcessSet, fills: bool
+) -> Distributed:
     plain = type(optimizer)
     wrapped = types.new_class(plain.__name__, (Distributed, plain))
     wrapped.__qualname__, wrapped.__module__, wrapped.__doc__ = plain.__qualname__, plain.__module__, plain.__doc__
-    vars(optimizer).update(_reducer=reducer, _skips=False, process_set=process_set)
+    vars(optimizer).update(_reducer=reducer, _skips=False, _fills=fills, process_set=process_set)
     step = vars(optimizer).get("step")  # a scheduler made before has put its own in front of the class's
     optimizer.__class__ = wrapped
     assert isinstance(optimizer, Distributed)
@@ -192,6 +194,8 @@ class Distributed(torch.optim.Optimizer):
 
     _reducer: GradientReducer | None  # None in a world of one
     _skips: bool
+    _fills: bool
+    """Whether a parameter without a gradient gets one of zeros, as with Horovod: momentum and decay go on then."""
     process_set: ProcessSet
 
     def step(self, closure: Callable[[], Any] | None = None, **options: Any) -> Any:
@@ -207,8 +211,8 @@ class Distributed(torch.optim.Optimizer):
         if closure is not None:
             result = plain_step(_reducing(closure, reducer), **options)
         else:
-            if reducer.is_due and not self._skips:
-                reducer.complete()
+            if not self._skips:
+                self.synchronize()
             result = plain_step(**options)
         reducer.forget()
         return result
@@ -224,8 +228,17 @@ class Distributed(torch.optim.Optimizer):
     def synchronize(self) -> None:
         """Make sure that the gradients are reduced. They are after `backward()`, unless it was one of several to
         accumulate."""
-        if self._reducer is not None and self._reducer.is_due:
+        if self._reducer is None:
+            return
+        if self._reducer.is_due:
             self._reducer.complete()
+        if self._fills:
+            self._fill()
+
+    def _fill(self) -> None:
+        for parameter in itertools.chain.from_iterable(group["params"] for group in self.param_groups):
+            if parameter.grad is None and parameter.requires_grad:
+                parameter.grad = torch.zeros_like(parameter)
 
     @contextmanager
     def skip_synchronize(self) -> Iterator[None]:

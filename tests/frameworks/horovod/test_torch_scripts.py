@@ -41,6 +41,10 @@ def test_handles_errors_pickles_and_objects_are_as_scripts_expect(run_script):
     run_script("torch", "torch_odds")
 
 
+def test_a_parameter_without_a_gradient_has_one_of_zeros(run_script):
+    run_script("torch", "torch_unused")
+
+
 def test_the_command_alone_makes_a_script_find_us(tmp_path):
     script = tmp_path / "script.py"
     script.write_text("import horovod.torch as hvd\nhvd.init()\nprint(hvd.rank(), 'of', hvd.size(), hvd.__file__)\n")
