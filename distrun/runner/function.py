@@ -132,8 +132,8 @@ def _check_arguments(function: object, args: object, np: object) -> None:
         raise UsageError(
             f"args={args!r} is not a sequence: give the function's arguments as a tuple, as in run(f, (1, 2), np=2)"
         )
-    if not (np is None or isinstance(np, int)):
-        raise UsageError(f"np={np!r} is not a whole number: give the number of ranks, or None for all slots")
+    if not (np is None or (isinstance(np, int) and np >= 1)):
+        raise UsageError(f"np={np!r} is not a number of ranks: give 1 or more, or None for all slots")
 
 
 def _pickled(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> bytes:

@@ -16,7 +16,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from functools import partial
 
-from distrun.errors import BootstrapError, UsageError
+from distrun.errors import BootstrapError
 from distrun.runtime import devices, environments, horovod
 from distrun.runtime.backends.base import Backend
 from distrun.runtime.backends.hierarchical import HierarchicalBackend
@@ -35,7 +35,7 @@ from distrun.runtime.operations.timeouts import Timeouts
 from distrun.runtime.rendezvous.across_hosts import rendezvous_across_hosts
 from distrun.runtime.rendezvous.protocol import Rendezvous, RendezvousEndpoint
 from distrun.runtime.rendezvous.within_host import rendezvous_within_host
-from distrun.runtime.settings import BACKEND, Settings, unknown
+from distrun.runtime.settings import Settings, unknown
 from distrun.runtime.shared_memory.segment import FAILED
 from distrun.runtime.topology import Topology
 from distrun.runtime.transport.host_layout import HostLayout
@@ -150,9 +150,8 @@ class _Bootstrap:
         }
 
     def _prefers_mpi(self) -> bool:
+        self.settings.check_backend(hosts=2)
         choice = self.settings.backend
-        if choice not in ("auto", "tcp", "mpi"):
-            raise UsageError(f"{BACKEND}={choice!r} does not connect several hosts: use auto, tcp or mpi")
         return choice == "mpi" or (choice == "auto" and self.environment.is_mpi)
 
     def _endpoint(self) -> RendezvousEndpoint:
@@ -191,14 +190,12 @@ class _Bootstrap:
         return LocalGroup(own, ranks, peers, self._timeouts(), network)
 
     def _backend(self, local_group: LocalGroup) -> Backend:
-        choice = self.settings.backend
-        if choice in ("auto", "shared_memory"):
+        self.settings.check_backend(hosts=1)
+        if self.settings.backend != "mpi":
             return SharedMemoryBackend(local_group)
-        if choice == "mpi":
-            from distrun.runtime.backends.mpi import MPIBackend
+        from distrun.runtime.backends.mpi import MPIBackend
 
-            return MPIBackend(local_group)
-        raise UsageError(f"{BACKEND}={choice!r} does not connect the ranks of one host: use auto, shared_memory or mpi")
+        return MPIBackend(local_group)
 
     def _engine(
         self, local_group: LocalGroup, backend: Backend, threshold: int, hosts: int, may_offer: bool = False

@@ -170,6 +170,17 @@ class Settings:
                 given[entry.name] = entry.metadata["parse"](*horovods[entry.name])
         return cls(**given)
 
+    def check_backend(self, hosts: int) -> None:
+        """Refuse a backend that cannot connect ranks on so many hosts.
+
+        Raises:
+            UsageError: tcp on one host, or shared_memory on several.
+        """
+        if self.backend == "tcp" and hosts == 1:
+            raise UsageError(f"{BACKEND}='tcp' does not connect the ranks of one host: use auto, shared_memory or mpi")
+        if self.backend == "shared_memory" and hosts > 1:
+            raise UsageError(f"{BACKEND}='shared_memory' does not connect several hosts: use auto, tcp or mpi")
+
 
 def current() -> Settings:
     """Return the settings in this process's environment as it is now.

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import os
 import shlex
+import socket
 import subprocess
 import sys
+import threading
 import time
 
 import pytest
@@ -100,6 +102,16 @@ def test_all_hosts_that_cannot_be_used_are_named_at_once(distrun, network, home,
     assert "    alpha: " not in text
 
 
+def test_the_command_to_try_has_the_flags_of_this_launch(distrun, home, alpha, tmp_path):
+    """A server that is no sshd closes the connection at once."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        threading.Thread(target=lambda: server.accept()[0].close(), daemon=True).start()
+        port = str(server.getsockname()[1])
+        home.config.write_text("Host bare\n  HostName 127.0.0.1\n  User me\n")
+        text = complaint(distrun("-H", "bare:1", "-p", port, "-i", "/k", "true"))
+    assert f"try 'ssh -p {port} -i /k me@bare'" in text
+
+
 def test_a_host_that_drops_packets_is_given_up_in_time(distrun, alpha, beta):
     alpha.cut()
     try:
@@ -108,6 +120,7 @@ def test_a_host_that_drops_packets_is_given_up_in_time(distrun, alpha, beta):
     finally:
         alpha.mend()
     assert "host alpha cannot be used" in text
+    assert f"connecting to {alpha.address} port 22 took longer than the 2 s of --start-timeout: allow more" in text
     assert "beta" not in text
     assert job.seconds < 10
 
@@ -136,7 +149,8 @@ def test_a_python_without_distrun_is_named(distrun, alpha, tmp_path):
     bare.chmod(0o755)
     text = complaint(distrun("-H", "alpha:1", "--python", str(bare), "true"), alpha)
     assert f"distrun is not installed for {bare}" in text
-    assert "pip install distrun==" in text
+    assert f"run there '{bare} -m pip install " in text
+    assert "install distrun==" not in text  # on an index, that name may be anybody's
 
 
 def test_another_version_of_distrun_is_refused(distrun, alpha, tmp_path):

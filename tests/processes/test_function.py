@@ -90,7 +90,7 @@ def test_a_function_that_cannot_be_pickled_starts_nothing():
 
 
 def test_bad_requests_are_usage_errors():
-    with pytest.raises(UsageError, match="-np 0"):
+    with pytest.raises(UsageError, match="np=0 is not a number of ranks: give 1 or more, or None for all slots"):
         run(print, np=0)
     with pytest.raises(UsageError, match="2 slots"):
         run(print, np=3, hosts="localhost:2")

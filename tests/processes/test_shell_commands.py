@@ -5,7 +5,7 @@ from __future__ import annotations
 import subprocess
 
 from distrun.runner.doctor.shell_commands import ShellCommands
-from distrun.runner.planning.ssh_config import Route, SshOptions
+from distrun.runner.planning.ssh_config import Route
 
 ROUTE = Route("b", "10.0.0.7", 2222, "me", timeout=3)
 
@@ -13,7 +13,7 @@ ROUTE = Route("b", "10.0.0.7", 2222, "me", timeout=3)
 def test_the_words_of_a_command_by_hand_survive_both_shells(tmp_path):
     there = tmp_path / "it's here"
     there.mkdir()
-    command = ShellCommands(ROUTE, SshOptions(), "python", str(there)).step("directory")
+    command = ShellCommands(ROUTE, "python", str(there)).step("directory")
     fake = tmp_path / "ssh"
     fake.write_text('#!/bin/sh\nshift 3\nexec sh -c "$*"\n')
     fake.chmod(0o755)

@@ -16,8 +16,12 @@ from distrun.runner.system.fan_out import start_for_each
 class Starter(Protocol):
     """A way to start agents on other hosts. Its methods are called by many threads."""
 
-    def start(self, plan: AgentPlan) -> tuple[AgentProcess, str]:
+    def start(self, plan: AgentPlan, on_step: Callable[[str], None]) -> tuple[AgentProcess, str]:
         """Start the agent of a host; return it and a remark for the user, perhaps empty.
+
+        Args:
+            plan: the host's part of the plan.
+            on_step: is told what begins, such as `logging in as me`.
 
         Raises:
             HostError: the host cannot be used.
@@ -67,7 +71,7 @@ class Connector:
         if self._cancelled.is_set():
             return
         try:
-            process, note = self._starter.start(plan)
+            process, note = self._starter.start(plan, lambda step: self._post(events.HostStep(plan.host, step)))
         except HostError as error:
             self._post(events.HostRefused(plan.host, str(error)))
             return

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import time
+from collections.abc import Callable
 
 from distrun.runner.connect.job_steps import JobStep, JobSteps
 from distrun.runner.connect.program import AGENT
@@ -79,8 +80,9 @@ class SrunStarter:
         self._keepalive = options.keepalive
         self._deadline = time.monotonic() + start_timeout
 
-    def start(self, plan: AgentPlan) -> tuple[SrunAgentProcess, str]:
+    def start(self, plan: AgentPlan, on_step: Callable[[str], None]) -> tuple[SrunAgentProcess, str]:
         """Start the agent of a node."""
+        on_step(f"starting {self._python} by srun")
         process = SrunAgentProcess(plan, self._job, self._steps, self._python, self._keepalive, self._deadline)
         return process, process.note
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from paramiko import Transport
 
@@ -95,10 +95,17 @@ class SshStarter:
         self._deadline = time.monotonic() + start_timeout
         self._connections = SshConnections()
 
-    def start(self, plan: AgentPlan) -> tuple[SshAgentProcess, str]:
+    def start(self, plan: AgentPlan, on_step: Callable[[str], None]) -> tuple[SshAgentProcess, str]:
         """Connect to a host and start its agent."""
         route = self._routes[plan.host]
-        transport = self._connections.connect(route)
+        through = f" through {route.jump.name}" if route.jump is not None else ""
+        steps = {
+            "tcp": f"connecting to {route.hostname} port {route.port}{through}",
+            "host key": f"the SSH handshake with {route.hostname} port {route.port}",
+            "login": f"logging in as {route.user}",
+        }
+        transport = self._connections.connect(route, lambda step: on_step(steps[step]))
+        on_step(f"starting {self._python}")
         process = SshAgentProcess(
             plan, self._job, transport, self._python, route.timeout, self._keepalive, self._deadline
         )

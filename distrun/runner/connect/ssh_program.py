@@ -40,7 +40,7 @@ class SshProgram:
             self._channel.settimeout(timeout)
             self._channel.exec_command(shell_command(python, module))
         except (SSHException, EOFError, OSError) as error:
-            raise HostError(f"no program can be started there: {error or type(error).__name__}") from None
+            raise HostError(f"no program can be started there: {str(error) or type(error).__name__}") from None
 
     def write(self, data: bytes) -> None:
         """Send all of the data to its stdin."""

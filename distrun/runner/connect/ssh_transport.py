@@ -14,7 +14,7 @@ import socket
 import subprocess
 import threading
 import warnings
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 
 from distrun.runner.connect import known_hosts
@@ -42,18 +42,26 @@ class SshConnections:
         self._lock = threading.Lock()
         self._keys: dict[str, paramiko.PKey] = {}
 
-    def connect(self, route: Route) -> paramiko.Transport:
+    def connect(self, route: Route, on_step: Callable[[str], None] = lambda step: None) -> paramiko.Transport:
         """Return a new authenticated connection.
+
+        Args:
+            route: the way there.
+            on_step: is told the step that begins: "tcp", "host key" or "login".
 
         Raises:
             HostError: the host cannot be reached, its key is refused, or it does not let us log in.
         """
+        on_step("tcp")
         sock = self._socket(route)
         try:
             transport = paramiko.Transport(sock)
             transport.banner_timeout = transport.auth_timeout = transport.channel_timeout = route.timeout
             try:
+                on_step("host key")
                 self._shake_hands(transport, route)
+                on_step("login")
+                self._log_in(transport, route)
             except BaseException:
                 transport.close()
                 raise
@@ -79,7 +87,6 @@ class SshConnections:
             raise SSHException(f"it was not done within {route.timeout:g} s")
         key = transport.get_remote_server_key()
         check_host_key(route, key.get_name(), key.asbytes(), known)
-        self._log_in(transport, route)
 
     # --- the way there
 
@@ -107,7 +114,7 @@ class SshConnections:
         except (SSHException, EOFError, OSError) as error:
             raise HostError(
                 f"the jump host {jump} cannot connect to {route.hostname} port {route.port}: {error}; "
-                f"try 'ssh {shlex.quote(route.name)}'"
+                f"try '{route.ssh()}'"
             ) from None
 
     def _jump(self, jump: Route) -> paramiko.Transport:
@@ -280,16 +287,16 @@ def _explain_socket(error: OSError, route: Route) -> str:
         return f"{place} did not answer within {route.timeout:g} s; is it up, and is there a firewall in between?"
     if error.errno == errno.ECONNREFUSED:
         return f"the connection to {place} was refused; does sshd run there, on that port (-p)?"
-    return f"{place} cannot be reached: {error.strerror or error}"
+    return f"{place} cannot be reached: {error.strerror or error}; is it up, and is that its address?"
 
 
 def _explain_handshake(error: Exception, route: Route) -> str:
     place = f"{route.hostname} port {route.port}"
     if isinstance(error, EOFError) or not str(error):
-        return f"{place} closed the connection during the SSH handshake; try 'ssh {shlex.quote(route.name)}'"
+        return f"{place} closed the connection during the SSH handshake; try '{route.ssh()}'"
     if "banner" in str(error):
-        return f"what answers on {place} is no SSH server, or it is too busy: {error}"
-    return f"the SSH handshake with {place} failed: {error}; try 'ssh {shlex.quote(route.name)}'"
+        return f"what answers on {place} is no SSH server, or it is too busy: {error}; try '{route.ssh()}'"
+    return f"the SSH handshake with {place} failed: {error}; try '{route.ssh()}'"
 
 
 def _explain_login(route: Route, tried: list[str], allowed: list[str]) -> str:

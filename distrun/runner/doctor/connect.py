@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import socket
 import subprocess
-import threading
 from typing import Protocol
 
 import paramiko
@@ -61,44 +60,18 @@ class LocalAccess:
         """See `Access`."""
 
 
-class TracedConnections(SshConnections):
-    """Makes SSH connections, and remembers how far it came with each host."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._reached: dict[Route, str] = {}
-        self._reached_lock = threading.Lock()
-
-    def reached(self, route: Route) -> str:
-        """Return the last step to a host that went well; empty when none did."""
-        with self._reached_lock:
-            return self._reached.get(route, "")
-
-    def _note(self, route: Route, step: str) -> None:
-        with self._reached_lock:
-            self._reached[route] = step
-
-    def _socket(self, route: Route) -> socket.socket | paramiko.Channel:
-        sock = super()._socket(route)
-        self._note(route, "tcp")
-        return sock
-
-    def _log_in(self, transport: paramiko.Transport, route: Route) -> None:
-        self._note(route, "host key")
-        super()._log_in(transport, route)
-
-
 class SshAccess:
     """Access by SSH. The connection is made in the second step; the later ones report on what became of it."""
 
     steps: tuple[str, ...] = ("name", "tcp", "host key", "login")
 
-    def __init__(self, route: Route, connections: TracedConnections) -> None:
+    def __init__(self, route: Route, connections: SshConnections) -> None:
         """Args: the route to the host; what makes the connection."""
         self._route = route
         self._connections = connections
         self._transport: paramiko.Transport | None = None
         self._refusal: HostError | None = None
+        self._begun = ""
 
     def check(self, step: str) -> Step:
         """See `Access`."""
@@ -140,16 +113,19 @@ class SshAccess:
     def _connect(self) -> str:
         route = self._route
         try:
-            self._transport = self._connections.connect(route)
+            self._transport = self._connections.connect(route, self._begin)
         except HostError as error:
             self._refusal = error
-            if not self._connections.reached(route):
+            if self._begun == "tcp":
                 raise
         place = f"{route.hostname} port {route.port}"
         return f"{place} through {route.jump.name}" if route.jump is not None else place
 
+    def _begin(self, step: str) -> None:
+        self._begun = step
+
     def _host_key(self) -> str:
-        if self._refusal is not None and self._connections.reached(self._route) == "tcp":
+        if self._refusal is not None and self._begun == "host key":
             raise self._refusal
         if self._transport is None:
             return "as it should be"

@@ -19,6 +19,7 @@ from distrun.runner.doctor.probe_client import ProbeClient
 from distrun.runner.doctor.report import HostReport, Status, Step
 from distrun.runner.doctor.shell_commands import ShellCommands
 from distrun.runner.protocol.handshake import HostError, HostInfo, check_compatibility
+from distrun.runner.system.installation import install_command
 
 _STARTING = ("python", "distrun", "directory", "clock")
 _EXAMINING = ("machine", "gpus", "network", "software")  # these do not depend on one another
@@ -117,7 +118,7 @@ class HostChecks:
             if _OLDER.search(str(error)):
                 self._refusal = HostError(
                     "an older distrun is installed there, which has no doctor; "
-                    f"run there '{self._python} -m pip install --upgrade distrun'"
+                    f"run there {install_command(self._python)}"
                 )
                 return Step("python", Status.OK, self._python)
             raise

@@ -9,9 +9,9 @@ from contextlib import closing
 
 from distrun.host.interfaces import parse_network
 from distrun.runner.connect.job_steps import JobSteps
-from distrun.runner.connect.ssh_transport import with_timeout
+from distrun.runner.connect.ssh_transport import SshConnections, with_timeout
 from distrun.runner.doctor import network_checks, verdicts
-from distrun.runner.doctor.connect import Access, LocalAccess, SrunAccess, SshAccess, TracedConnections
+from distrun.runner.doctor.connect import Access, LocalAccess, SrunAccess, SshAccess
 from distrun.runner.doctor.host_checks import CheckOptions, HostChecks
 from distrun.runner.doctor.report import Report
 from distrun.runner.doctor.shell_commands import ShellCommands
@@ -20,7 +20,7 @@ from distrun.runner.planning.plan import AgentPlan, LaunchPlan, LaunchRequest
 from distrun.runner.planning.prepare import prepare
 from distrun.runner.planning.ssh_config import SshOptions
 from distrun.runner.system.fan_out import call_for_each
-from distrun.runtime.settings import current
+from distrun.runtime.settings import BACKEND, current
 
 
 def run(
@@ -51,7 +51,10 @@ def run(
         parse_network(network)
     wdir = os.path.abspath(wdir or os.getcwd())
     # The same planning as for a job decides which hosts are this machine, and how to reach the others.
-    request = LaunchRequest((sys.executable,), hosts=tuple(hosts), share_gpus=True, launcher=launcher)
+    any_backend = (f"{BACKEND}=auto",)  # no rank starts, so one that does not fit the number of hosts does no harm
+    request = LaunchRequest(
+        (sys.executable,), hosts=tuple(hosts), exports=any_backend, share_gpus=True, launcher=launcher
+    )
     plan = prepare(request, 0.0, ssh)
     options = CheckOptions(ssh.python or sys.executable, wdir, network, timeout)
     with closing(_Accesses(plan, ssh, options)) as accesses:
@@ -84,19 +87,19 @@ class _Accesses:
         self._plan = plan
         self._ssh = ssh
         self._options = options
-        self._connections = TracedConnections()
+        self._connections = SshConnections()
         self._steps = JobSteps(os.environ) if plan.launcher == "srun" else None
 
     def to(self, part: AgentPlan) -> tuple[Access, ShellCommands]:
         """Return the access to a host, and the commands for a person."""
         options = self._options
         if not part.remote:
-            return LocalAccess(), ShellCommands(None, self._ssh, sys.executable, options.wdir)
+            return LocalAccess(), ShellCommands(None, sys.executable, options.wdir)
         if self._steps is not None:
             access = SrunAccess(part.host, self._steps, options.python, options.timeout)
-            return access, ShellCommands(None, self._ssh, options.python, options.wdir, part.host)
+            return access, ShellCommands(None, options.python, options.wdir, part.host)
         route = with_timeout(self._plan.routes[part.host], max(0.1, options.timeout))
-        return SshAccess(route, self._connections), ShellCommands(route, self._ssh, options.python, options.wdir)
+        return SshAccess(route, self._connections), ShellCommands(route, options.python, options.wdir)
 
     def close(self) -> None:
         """ProbedHost all job steps and the connections to jump hosts."""

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from shlex import join, quote
+from shlex import quote
 
 from distrun.host.endpoints import format_endpoint
-from distrun.runner.planning.ssh_config import Route, SshOptions
+from distrun.runner.planning.ssh_config import Route
 
 _GPUS = "nvidia-smi; nvidia-smi topo -p2p r"
 
@@ -14,17 +14,15 @@ _GPUS = "nvidia-smi; nvidia-smi topo -p2p r"
 class ShellCommands:
     """Commands for one host, to be typed on this machine."""
 
-    def __init__(self, route: Route | None, options: SshOptions, python: str, wdir: str, node: str = "") -> None:
+    def __init__(self, route: Route | None, python: str, wdir: str, node: str = "") -> None:
         """
         Args:
             route: the way there by SSH, None for this machine or by srun.
-            options: the flags of SSH.
             python: the host's Python.
             wdir: the working directory of the ranks.
             node: Slurm's name of the host if srun reaches it, else empty.
         """
         self._route = route
-        self._options = options
         home, rest = ("~/", python[2:]) if python.startswith("~/") else ("", python)
         self._python = home + quote(rest)
         self._wdir = wdir
@@ -57,16 +55,8 @@ class ShellCommands:
         return f"{self._ssh()} {quote(command) if command != 'true' else command}"
 
     def _ssh(self) -> str:
-        """Return ssh with the user's flags; the rest is in the configuration, which ssh reads too."""
         assert self._route is not None
-        words = ["ssh", "-o", "BatchMode=yes"]
-        for option in self._options.options:
-            words += ["-o", option]
-        if self._options.port is not None:
-            words += ["-p", str(self._options.port)]
-        if self._options.identity is not None:
-            words += ["-i", self._options.identity]
-        return join([*words, f"{self._route.user}@{self._route.name}" if self._route.user else self._route.name])
+        return self._route.ssh("-o", "BatchMode=yes")
 
     def _name(self) -> str:
         return "" if self._route is None else f"getent ahosts {quote(self._route.hostname)}"

@@ -162,7 +162,7 @@ def make_plan(request: LaunchRequest, context: LaunchContext, grace: float, ssh:
         request.tag_output,
         None if request.output_dir is None else os.path.abspath(request.output_dir),
         request.network or "",
-        _ssh_arguments(ssh),
+        ssh.arguments,
         os.geteuid() == 0,
         request.bind_to,
         request.report_bindings,
@@ -296,15 +296,6 @@ def _split(arguments: str) -> list[str]:
         raise UsageError(f"--mpi-args {arguments!r} cannot be split: {error}; quote as in a shell") from None
 
 
-def _ssh_arguments(ssh: SshOptions) -> list[str]:
-    options = [*ssh.options, *(["StrictHostKeyChecking=accept-new"] if ssh.accept_new else [])]
-    return [
-        *([] if ssh.port is None else ["-p", str(ssh.port)]),
-        *([] if ssh.identity is None else ["-i", os.path.abspath(ssh.identity)]),
-        *(word for option in options for word in ("-o", option)),
-    ]
-
-
 def _refuse(request: LaunchRequest, ssh: SshOptions) -> None:
     """Refuse what we can do for our own ranks only.
 
@@ -328,8 +319,8 @@ def _refuse(request: LaunchRequest, ssh: SshOptions) -> None:
     for option, value in asked.items():
         if value:
             raise UsageError(f"--launcher mpirun cannot be combined with {option}: leave it out, or use --launcher ssh")
-    if any(re.search(r"\s", option) for option in _ssh_arguments(ssh)):
+    if any(re.search(r"\s", option) for option in ssh.arguments):
         raise UsageError(
-            f"the SSH options {_ssh_arguments(ssh)} have a space, at which mpirun would split them: write them into "
+            f"the SSH options {ssh.arguments} have a space, at which mpirun would split them: write them into "
             "~/.ssh/config"
         )

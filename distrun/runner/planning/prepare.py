@@ -50,7 +50,8 @@ def prepare(request: LaunchRequest, grace: float, ssh: SshOptions = _DEFAULTS) -
     """
     if request.network:
         parse_network(request.network)
-    if chosen_settings(request).horovod:
+    chosen = chosen_settings(request)
+    if chosen.horovod:
         request = replace(request, horovod=True)
     allocated = None if request.hosts and "SLURM_JOB_ID" not in os.environ else allocation.current(os.environ)
     launcher = _choose_launcher(request, allocated)
@@ -71,6 +72,8 @@ def prepare(request: LaunchRequest, grace: float, ssh: SshOptions = _DEFAULTS) -
             check_command(replace(plan.agents[0], command=list(request.command)))
     else:
         plan = replace(make_plan(request, _launch_context(routes), grace), launcher=launcher)
+        if plan.size > 1:
+            chosen.check_backend(len(plan.agents))
     plan = replace(plan, notes=(*notes, *plan.notes), warnings=_warnings(plan))
     for agent in plan.agents:
         if not agent.remote:

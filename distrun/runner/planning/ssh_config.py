@@ -43,6 +43,16 @@ class SshOptions:
     """Seconds of silence after which a connection counts as dead; 0 = never."""
     connect_timeout: float = 10.0
 
+    @property
+    def arguments(self) -> list[str]:
+        """These flags as the program ssh takes them."""
+        options = [*self.options, *(["StrictHostKeyChecking=accept-new"] if self.accept_new else [])]
+        return [
+            *([] if self.port is None else ["-p", str(self.port)]),
+            *([] if self.identity is None else ["-i", os.path.abspath(self.identity)]),
+            *(word for option in options for word in ("-o", option)),
+        ]
+
 
 @dataclass(frozen=True)
 class Route:
@@ -68,6 +78,13 @@ class Route:
     family: str = "any"
     jump: Route | None = None
     proxy_command: str | None = None
+    arguments: tuple[str, ...] = ()
+    """The flags of this launch, for the program ssh; it reads the configuration itself."""
+
+    def ssh(self, *options: str) -> str:
+        """Return the command by which a person gets to the host, with further options of ssh."""
+        target = f"{self.user}@{self.name}" if self.user else self.name
+        return shlex.join(["ssh", *options, *self.arguments, target])
 
     def __str__(self) -> str:
         """`b`, or `b (me@10.0.0.7 port 2222 through a)` when that is not all there is to say."""
@@ -119,6 +136,7 @@ class SshSettings:
             self._timeout(found),
             str(found.get("addressfamily", "any")),
             proxy_command=_proxy_command(found),
+            arguments=tuple(self._options.arguments) if is_target else (),
         )
         return replace(route, jump=self._jump(str(found.get("proxyjump", "none")), seen | {name}))
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import os
 import platform
+import re
 import socket
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
@@ -20,9 +21,11 @@ from distrun.errors import LaunchError
 from distrun.host.endpoints import free_ports
 from distrun.host.interfaces import Interface, own_interfaces, reachable
 from distrun.runner.protocol.frames import HEADER, MAX_PAYLOAD
+from distrun.runner.system.installation import install_command
 
 MAGIC = b"\0distrun agent\0"
 _MAX_NOISE = 1 << 20  # bytes a login may print
+_MISSING = re.compile(r"No module named '(?!distrun\b)(\w+)'")
 
 
 class HostError(LaunchError):
@@ -152,8 +155,7 @@ def check_compatibility(
     """
     if info.distrun != version:
         raise HostError(
-            f"distrun {info.distrun} is installed there and {version} here; "
-            f"run there '{python} -m pip install distrun=={version}'"
+            f"distrun {info.distrun} is installed there and {version} here; run there {install_command(python)}"
         )
     if info.problem:
         raise HostError(info.problem)
@@ -174,7 +176,13 @@ def explain_failed_start(status: int, output: str, python: str) -> str:
     if status in (126, 127):
         return f"its Python {python!r} cannot be started ({last}); give the path of one with --python"
     if "No module named 'distrun'" in output:
-        return f"distrun is not installed for {python}; run there '{python} -m pip install distrun=={__version__}'"
+        return f"distrun is not installed for {python}; run there {install_command(python)}"
+    # ModuleNotFoundError: No module named 'psutil'
+    if (missing := _MISSING.search(output)) is not None:
+        return (
+            f"{missing[1]}, which distrun needs, is not installed for {python}; "
+            f"run there '{python} -m pip install {missing[1]}'"
+        )
     if "distrun needs Python" in output:
         return f"{last} ({python}); give the path of a newer one with --python"
     code = f"exit code {status}" if status >= 0 else "no exit code"

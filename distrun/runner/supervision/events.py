@@ -38,6 +38,15 @@ class RankExited:
 
 
 @dataclass(frozen=True)
+class HostStep:
+    """A step on the way to a remote host has begun."""
+
+    host: str
+    step: str
+    """`logging in as me`."""
+
+
+@dataclass(frozen=True)
 class HostReady:
     """A remote host's agent waits for its part of the plan."""
 
@@ -100,7 +109,8 @@ class TimeUp:
 
 
 Event = (
-    HostReady
+    HostStep
+    | HostReady
     | HostRefused
     | RankStarted
     | RankNotStarted

@@ -124,7 +124,7 @@ class Policy:
         self._servers = frozenset(servers)
         self._starting = set(hosts)
         self._agents = set(hosts.values())
-        self._connecting = dict.fromkeys(remote)  # a set that keeps the order
+        self._connecting = dict.fromkeys(remote, "")  # host -> the step that it has come to
         self._refusals: dict[str, str] = {}
         self._grace = grace
         self._start_timeout = start_timeout
@@ -141,6 +141,10 @@ class Policy:
     def handle(self, event: events.Event, now: float) -> list[Action]:
         """Take note of an event; return what is to be done."""
         match event:
+            case events.HostStep():
+                if event.host in self._connecting:
+                    self._connecting[event.host] = event.step
+                return []
             case events.HostReady():
                 return self._host_settled(event.host, None, now)
             case events.HostRefused():
@@ -205,8 +209,10 @@ class Policy:
         return [StartRanks()]
 
     def _connecting_took_too_long(self, now: float) -> list[Action]:
-        for host in self._connecting:
-            self._refusals[host] = f"there was no answer within the {self._start_timeout:g} s of --start-timeout"
+        limit = f"the {self._start_timeout:g} s of --start-timeout"
+        for host, step in self._connecting.items():
+            late = f"{step} took longer than {limit}" if step else f"its turn did not come within {limit}"
+            self._refusals[host] = f"{late}: allow more, or see what 'distrun doctor -H {host}' says"
         return self._give_up(_refused(self._refusals), now)
 
     def _give_up(self, failure: Failure | None, now: float) -> list[Action]:
@@ -295,7 +301,7 @@ class Policy:
         self._agents.discard(event.host)
         actions: list[Action] = [CleanUpAfter(event.host)]
         if self.state is State.CONNECTING:
-            self._connecting.setdefault(event.host)
+            self._connecting.setdefault(event.host, "")
             actions += self._host_settled(event.host, event.reason, now)
         elif self.state in (State.RUNNING, State.SETTLING):
             actions += self._fail(Failure(None, event.status, event.reason), now)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import threading
 import time
+from collections.abc import Callable
 
 import pytest
 
@@ -75,7 +76,7 @@ class Simulation:
         self.most = self._now = 0
         self._lock = threading.Lock()
 
-    def start(self, plan: AgentPlan) -> tuple[SimulatedAgent, str]:
+    def start(self, plan: AgentPlan, on_step: Callable[[str], None]) -> tuple[SimulatedAgent, str]:
         with self._lock:
             self._now += 1
             self.most = max(self.most, self._now)
@@ -146,10 +147,10 @@ def test_an_agent_that_comes_after_the_end_is_let_go():
     closed = threading.Event()
 
     class Slow(Simulation):
-        def start(self, plan):
+        def start(self, plan, on_step):
             reached.set()
             assert released.wait(DEADLINE)
-            agent, note = super().start(plan)
+            agent, note = super().start(plan, on_step)
             agent.close = closed.set
             return agent, note
 
@@ -169,7 +170,7 @@ def test_an_error_nobody_expected_is_a_refusal():
     posted = []
 
     class Broken(Simulation):
-        def start(self, plan):
+        def start(self, plan, on_step):
             raise ZeroDivisionError("oops")
 
     def post(event):
@@ -186,10 +187,10 @@ def test_a_host_that_is_ready_too_late_does_not_keep_the_launch():
     released = threading.Event()
 
     class Late(Simulation):
-        def start(self, plan):
+        def start(self, plan, on_step):
             if plan.host == "host1":
                 assert released.wait(DEADLINE)
-            return super().start(plan)
+            return super().start(plan, on_step)
 
     class Releasing(Collected):
         """The report is printed when the decider has decided; the agent is ready in the middle of that."""

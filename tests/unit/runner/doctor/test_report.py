@@ -132,30 +132,28 @@ ROUTE = Route("b", "10.0.0.7", 2222, "me", timeout=3)
 
 
 @pytest.mark.parametrize(
-    ("route", "options", "step", "command"),
+    ("route", "step", "command"),
     [
-        (ROUTE, SshOptions(), "name", "getent ahosts 10.0.0.7"),
-        (ROUTE, SshOptions(), "tcp", "timeout 3 bash -c 'exec 3<>/dev/tcp/10.0.0.7/2222'"),
-        (ROUTE, SshOptions(), "host key", "ssh-keyscan -p 2222 10.0.0.7 | ssh-keygen -lf -"),
+        (ROUTE, "name", "getent ahosts 10.0.0.7"),
+        (ROUTE, "tcp", "timeout 3 bash -c 'exec 3<>/dev/tcp/10.0.0.7/2222'"),
+        (ROUTE, "host key", "ssh-keyscan -p 2222 10.0.0.7 | ssh-keygen -lf -"),
         (
-            ROUTE,
-            SshOptions(port=2222, identity="/my key", options=("User=me",)),
+            replace(ROUTE, arguments=tuple(SshOptions(2222, "/my key", ("User=me",)).arguments)),
             "login",
-            "ssh -o BatchMode=yes -o User=me -p 2222 -i '/my key' me@b true",
+            "ssh -o BatchMode=yes -p 2222 -i '/my key' -o User=me me@b true",
         ),
-        (ROUTE, SshOptions(), "python", "ssh -o BatchMode=yes me@b 'python3 --version'"),
-        (None, SshOptions(), "directory", "ls -ld /some/place"),
-        (None, SshOptions(), "login", "true"),
-        (replace(ROUTE, jump=Route("j", "j")), SshOptions(), "tcp", "ssh -W 10.0.0.7:2222 j"),
+        (ROUTE, "python", "ssh -o BatchMode=yes me@b 'python3 --version'"),
+        (None, "directory", "ls -ld /some/place"),
+        (None, "login", "true"),
+        (replace(ROUTE, jump=Route("j", "j")), "tcp", "ssh -W 10.0.0.7:2222 j"),
         (
             replace(ROUTE, jump=Route("j", "j")),
-            SshOptions(),
             "host key",
             "ssh j ssh-keyscan -p 2222 10.0.0.7 | ssh-keygen -lf -",
         ),
-        (replace(ROUTE, proxy_command="nc a 1"), SshOptions(), "tcp", "nc a 1"),
-        (ROUTE, SshOptions(), "no such step", ""),
+        (replace(ROUTE, proxy_command="nc a 1"), "tcp", "nc a 1"),
+        (ROUTE, "no such step", ""),
     ],
 )
-def test_commands_by_hand(route, options, step, command):
-    assert ShellCommands(route, options, "python3", "/some/place").step(step) == command
+def test_commands_by_hand(route, step, command):
+    assert ShellCommands(route, "python3", "/some/place").step(step) == command

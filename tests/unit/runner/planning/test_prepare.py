@@ -129,6 +129,16 @@ def test_a_setting_that_every_rank_would_refuse_is_refused_before_any_starts(mon
         prepared("localhost:1", stall_timeout=5.0, exports=("DISTRUN_BACKEND=gloo",))
 
 
+def test_a_backend_that_does_not_fit_the_number_of_hosts_is_refused_before_any_rank_starts(monkeypatch):
+    monkeypatch.setenv("DISTRUN_BACKEND", "tcp")
+    with pytest.raises(UsageError, match="DISTRUN_BACKEND='tcp' does not connect the ranks of one host: use auto"):
+        prepared("localhost:2")
+    assert prepared("localhost:1").size == 1  # a single rank needs none
+    assert prepared("localhost:1,worker:1").size == 2
+    with pytest.raises(UsageError, match="DISTRUN_BACKEND='shared_memory' does not connect several hosts: use auto"):
+        prepared("localhost:1,worker:1", exports=("DISTRUN_BACKEND=shared_memory",))
+
+
 def test_misspelt_settings_are_warned_of_once_whether_inherited_or_exported(monkeypatch):
     monkeypatch.setenv("DISTRUN_NETWROK", "eth1")
     assert prepared("localhost:1,worker:1", exports=("DISTRUN_FOO=1",)).warnings == (

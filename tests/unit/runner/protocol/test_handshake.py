@@ -74,7 +74,11 @@ def test_an_answer_of_another_version_is_understood_so_far():
     [
         (127, "bash: /py: No such file or directory\n", "Python '/py' cannot be started (bash: /py: No such file"),
         (126, "sh: /py: Permission denied", "--python"),
-        (1, "Traceback...\nModuleNotFoundError: No module named 'distrun'\n", "'/py -m pip install distrun=="),
+        (1, "Traceback...\nModuleNotFoundError: No module named 'distrun'\n", "run there '/py -m pip install "),
+        (
+            *(1, "Traceback...\nModuleNotFoundError: No module named 'psutil'\n"),
+            "psutil, which distrun needs, is not installed for /py; run there '/py -m pip install psutil'",
+        ),
         (1, "distrun needs Python 3.10 or newer, and this is 3.6.8\n", "this is 3.6.8 (/py); give the path of a newer"),
         (1, "This account is currently not available.\n", "(exit code 1): This account is currently not available."),
         (-1, "", "(no exit code): it wrote nothing"),

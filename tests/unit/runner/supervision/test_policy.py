@@ -12,6 +12,7 @@ from distrun.runner.supervision.events import (
     AgentLost,
     HostReady,
     HostRefused,
+    HostStep,
     OutputClosed,
     Printed,
     RankExited,
@@ -268,12 +269,20 @@ def test_all_hosts_that_refuse_are_reported_and_the_others_are_released():
     assert policy.state is State.OVER
 
 
-def test_hosts_that_do_not_answer_in_time_are_named():
-    policy = connecting("a", "b")
+def test_hosts_that_do_not_answer_in_time_are_named_with_the_step_that_they_have_come_to():
+    policy = connecting("a", "b", "c")
+    policy.handle(HostStep("b", "logging in as me"), 1)
     policy.handle(HostReady("b"), 1)
+    policy.handle(HostStep("a", "connecting to 10.0.0.1 port 22"), 1)
+    policy.handle(HostStep("a", "logging in as me"), 2)
     assert policy.tick(60) == [FinishAgents(0.0)]
-    assert policy.failure.what.startswith("host a cannot be used")
-    assert "60 s of --start-timeout" in policy.failure.what
+    assert policy.failure.what.splitlines() == [
+        "2 hosts cannot be used, so no rank was started:",
+        "    a: logging in as me took longer than the 60 s of --start-timeout: allow more, or see what "
+        "'distrun doctor -H a' says",
+        "    c: its turn did not come within the 60 s of --start-timeout: allow more, or see what "
+        "'distrun doctor -H c' says",
+    ]
     assert policy.handle(HostReady("a"), 61) == []  # too late
 
 
