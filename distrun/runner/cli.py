@@ -51,8 +51,8 @@ _SETTINGS = {"allow_interspersed_args": False, "help_option_names": ["-h", "--he
     "--slots",
     type=click.IntRange(1),
     metavar="N",
-    help="Slots of hosts listed without a number. Default: one per GPU, or else per core, on this "
-    "machine; 1 on others.",
+    help="Slots of hosts listed without a number, 1 by default; or of this machine when none is listed, one per GPU or "
+    "else per core by default.",
 )
 @click.option(
     "--ranks-per-host",

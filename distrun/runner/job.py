@@ -159,6 +159,8 @@ class Job:
 
     def _start(self) -> None:
         self._printer.start()
+        if self._plan.by_mpirun:
+            self._log(self._plan.by_mpirun)
         for text in (*self._plan.warnings, *(self._plan.notes if self._options.notes else ())):
             self._printer.say(f"distrun: {text}")
         # Children of this process that are not below its local agent must not be ended with the job.

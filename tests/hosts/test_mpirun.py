@@ -21,7 +21,8 @@ from mpi4py import MPI
 world = MPI.COMM_WORLD
 x = numpy.ones(100_000)
 world.Allreduce(MPI.IN_PLACE, x)
-told = [name for name in os.environ if name in ("RANK", "DISTRUN_JOB", "DISTRUN_KEY")]
+names = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK", "MASTER_ADDR", "DISTRUN_KEY")
+told = [os.environ.get(name) for name in names]
 print(json.dumps([world.rank, world.size, socket.gethostname(), x[0], os.environ.get("TOKEN"), told]), flush=True)
 """
 WAIT = "import signal; from mpi4py import MPI; print('up', flush=True); signal.pause()"
@@ -67,7 +68,10 @@ def test_two_hosts_with_two_ranks_each(mpirun, python, alpha, beta):
     job = mpirun("-H", "alpha:2,beta:2", "-x", "TOKEN=a b", "--no-tag-output", *python(REPORT))
     assert job.wait() == 0, job.stderr.data
     reports = sorted(map(json.loads, job.stdout.data.splitlines()))
-    assert reports == [[rank, 4, host, 4.0, "a b", []] for rank, host in enumerate(("alpha", "alpha", "beta", "beta"))]
+    assert reports == [
+        [rank, 4, host, 4.0, "a b", [*map(str, (rank, 4, rank % 2, 2, rank // 2)), alpha.address, None]]
+        for rank, host in enumerate(("alpha", "alpha", "beta", "beta"))
+    ]
     alpha.assert_gone()
     beta.assert_gone()
     job.assert_gone()

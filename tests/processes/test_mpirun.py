@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -15,7 +16,15 @@ import pytest
 
 from distrun.errors import UsageError
 from distrun.runner.planning.hosts import Host, parse_host_list
-from distrun.runner.planning.mpirun import MpiImplementation, MpirunOptions, command_line, find, identify, make_plan
+from distrun.runner.planning.mpirun import (
+    MpiImplementation,
+    MpirunOptions,
+    as_rank,
+    command_line,
+    find,
+    identify,
+    make_plan,
+)
 from distrun.runner.planning.plan import LaunchContext, LaunchRequest, describe
 from distrun.runner.planning.ssh_config import Route, SshOptions
 
@@ -143,22 +152,24 @@ def test_without_mpirun_there_is_a_remedy(tmp_path):
 
 
 @pytest.fixture
-def fake_mpirun(tmp_path, monkeypatch):
-    """An Open MPI first on the path that can only tell its version."""
-    program = tmp_path / "mpirun"
-    program.write_text("#!/bin/sh\necho 'mpirun (Open MPI) 5.0.1'\n")
-    program.chmod(0o755)
-    monkeypatch.setattr("distrun.runner.planning.environ.search_path", lambda path: f"{tmp_path}:{path}")
+def prepared(tmp_path):
+    """Makes plans where an Open MPI that can only tell its version is first on PATH."""
+    (tmp_path / "mpirun").write_text("#!/bin/sh\necho 'mpirun (Open MPI) 5.0.1'\n")
+    (tmp_path / "mpirun").chmod(0o755)
+    routes = {name: Route(name, f"{name}.net") for name in ("a", "b", "fd00::1")}
+
+    def make(*, ssh=None, environ=None, **request):
+        environ = {"PATH": str(tmp_path), **(environ or {})}
+        launcher = LaunchContext(
+            environ, "/work", "0" * 32, "5ec4e7", 4711, cores=8, slots=2, routes=routes, address="10.0.0.1"
+        )
+        request = LaunchRequest(**{"command": ("train",), "launcher": "mpirun", **request})
+        return make_plan(request, launcher, 5.0, ssh or SshOptions())
+
+    return make
 
 
-def prepared(*, ssh=None, environ=None, **request):
-    routes = {name: Route(name, name) for name in ("a", "b", "fd00::1")}
-    launcher = LaunchContext(environ or {}, "/work", "0" * 32, "5ec4e7", 4711, cores=8, slots=2, routes=routes)
-    request = LaunchRequest(**{"command": ("train",), "launcher": "mpirun", **request})
-    return make_plan(request, launcher, 5.0, ssh or SshOptions())
-
-
-def test_no_value_and_nothing_of_our_contract_is_on_the_command_line_or_in_the_environment(fake_mpirun):
+def test_no_value_and_nothing_of_our_contract_is_on_the_command_line_or_in_the_environment(prepared):
     environ = {"DISTRUN_KEY": "5ec4e7", "RANK": "3", "DISTRUN_CACHE_CAPACITY": "1", "PYTHONPATH": "/p"}
     made = prepared(
         environ=environ, hosts=(Host("a", 2),), exports=("TOKEN=hidden",), stall_timeout=7.0, share_gpus=True
@@ -178,17 +189,18 @@ def test_no_value_and_nothing_of_our_contract_is_on_the_command_line_or_in_the_e
     assert {"DISTRUN_KEY", "RANK", "DISTRUN_JOB"}.isdisjoint({*agent.environ, *agent.ranks[0].environ, *exported})
 
 
-def test_hosts_are_filled_as_by_our_own_launchers(fake_mpirun):
+def test_hosts_are_filled_as_by_our_own_launchers(prepared):
     made = prepared(hosts=tuple(parse_host_list("a:2,b:4")), np=3, mpi_args="--mca pml 'ob 1'")
     command = made.agents[0].command
     assert command[command.index("--host") + 1] == "a:2,b:1"
-    assert command[-4:] == ["--mca", "pml", "ob 1", "train"]
-    assert "3 ranks on 2 hosts by the mpirun of Open MPI 5" in describe(made, os.environ)
+    assert command[command.index("--mca") :][:4] == ["--mca", "pml", "ob 1", "sh"]
+    assert command[-2:] == ["sh", "train"]
+    assert re.search("3 ranks on 2 hosts by /.*/mpirun of Open MPI 5", describe(made, os.environ))
     with pytest.raises(UsageError, match="-np 7 asks for more ranks than the 6 slots"):
         prepared(hosts=tuple(parse_host_list("a:2,b:4")), np=7)
 
 
-def test_a_chosen_interface_is_told_to_others_too(fake_mpirun):
+def test_a_chosen_interface_is_told_to_others_too(prepared):
     environ = prepared(network="eth7").agents[0].environ
     assert (environ["GLOO_SOCKET_IFNAME"], environ["NCCL_SOCKET_IFNAME"], environ["DISTRUN_NETWORK"]) == (
         *("eth7", "=eth7"),
@@ -197,12 +209,57 @@ def test_a_chosen_interface_is_told_to_others_too(fake_mpirun):
     assert "GLOO_SOCKET_IFNAME" not in prepared(network="10.0.0.0/8").agents[0].environ
 
 
-def test_arguments_that_cannot_be_split_are_an_error(fake_mpirun):
+def test_the_mpirun_first_on_path_is_taken_and_the_one_beside_this_python_last(prepared, tmp_path):
+    (agent,) = prepared().agents
+    assert agent.command[0] == str(tmp_path / "mpirun")
+    assert agent.environ["PATH"].split(":")[0] == os.path.dirname(sys.executable)  # for the ranks' own programs
+    (tmp_path / "mpirun").unlink()
+    if shutil.which("mpirun", path=os.path.dirname(sys.executable)):
+        assert prepared().agents[0].command[0] == os.path.join(os.path.dirname(sys.executable), "mpirun")
+
+
+@pytest.mark.parametrize(
+    ("hosts", "address"),
+    [("a:1,b:1", "a.net"), ("localhost:1,a:1", "10.0.0.1"), ("localhost:2", "127.0.0.1")],
+)
+def test_the_master_is_where_the_other_hosts_reach_rank_0(prepared, hosts, address):
+    environ = prepared(hosts=tuple(parse_host_list(hosts))).agents[0].environ
+    assert (environ["MASTER_ADDR"], environ["MASTER_PORT"]) == (address, "4711")
+    assert prepared(exports=("MASTER_PORT=29500",)).agents[0].environ["MASTER_PORT"] == "29500"
+
+
+@pytest.mark.parametrize("mpi", [MpiImplementation.OPENMPI_5, MpiImplementation.MPICH])
+@pytest.mark.parametrize("counts", [[4], [2, 1, 2], [1, 3], [2, 2]])
+def test_ranks_have_the_variables_of_our_own_launchers(mpi, counts):
+    """The host of each local rank is counted as in the launch contract."""
+    names = ["PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS"]
+    if mpi is MpiImplementation.OPENMPI_5:
+        names = [f"OMPI_COMM_WORLD_{name}" for name in ("RANK", "SIZE", "LOCAL_RANK", "LOCAL_SIZE")]
+    script = "echo $RANK $WORLD_SIZE $LOCAL_RANK $LOCAL_WORLD_SIZE $GROUP_RANK"
+    rank = 0
+    for host, count in enumerate(counts):
+        for local in range(count):
+            place = [rank, sum(counts), local, count]
+            environ = dict(zip(names, map(str, place), strict=True))
+            shown = subprocess.run(as_rank(mpi, ["sh", "-c", script], counts), env=environ, capture_output=True)
+            group = sum(other > local for other in counts[:host])
+            assert shown.stdout.split() == [str(word).encode() for word in (*place, group)]
+            rank += 1
+
+
+def test_the_group_rank_is_left_out_where_ranks_are_placed_otherwise():
+    names = [f"OMPI_COMM_WORLD_{name}" for name in ("RANK", "SIZE", "LOCAL_RANK", "LOCAL_SIZE")]
+    command = as_rank(MpiImplementation.OPENMPI_5, ["sh", "-c", "echo $RANK${GROUP_RANK-x}"], [2, 2])
+    environ = dict(zip(names, ("1", "4", "0", "2"), strict=True))  # --map-by node
+    assert subprocess.run(command, env=environ, capture_output=True).stdout == b"1x\n"
+
+
+def test_arguments_that_cannot_be_split_are_an_error(prepared):
     with pytest.raises(UsageError, match=r"--mpi-args .* cannot be split: No closing quotation; quote as in a shell"):
         prepared(mpi_args="--x 'y")
 
 
-def test_options_for_ssh_are_passed_on(fake_mpirun):
+def test_options_for_ssh_are_passed_on(prepared):
     ssh = SshOptions(port=2222, identity="/k", options=("User=me",), accept_new=True)
     command = prepared(ssh=ssh).agents[0].command
     assert command[command.index("plm_ssh_args") + 1] == (
@@ -224,7 +281,7 @@ def test_options_for_ssh_are_passed_on(fake_mpirun):
         ({"ssh": SshOptions(python="/py")}, "--python"),
     ],
 )
-def test_what_mpirun_cannot_do_is_refused(fake_mpirun, request_, option):
+def test_what_mpirun_cannot_do_is_refused(prepared, request_, option):
     with pytest.raises(UsageError) as caught:
         prepared(**request_)
     assert f"--launcher mpirun cannot be combined with {option}: " in str(caught.value)
@@ -246,7 +303,9 @@ def mpirun(distrun, tmp_path):
 
 REPORT = (
     "import os, sys; from mpi4py import MPI; c = MPI.COMM_WORLD; "
-    "print(c.rank, c.size, sorted(n for n in os.environ if n.startswith('DISTRUN_')), os.getcwd(), flush=True)"
+    "print(c.rank, c.size, sorted(n for n in os.environ if n.startswith('DISTRUN_')), os.getcwd(), "
+    "*(os.environ[n] for n in ('RANK', 'WORLD_SIZE', 'LOCAL_RANK', 'LOCAL_WORLD_SIZE', 'GROUP_RANK', 'MASTER_ADDR')), "
+    "flush=True)"
 )
 
 
@@ -254,7 +313,9 @@ REPORT = (
 def test_ranks_are_mpiruns(mpirun, python, tmp_path):
     job = mpirun("-np", "2", "--wdir", str(tmp_path), "--no-tag-output", *python(REPORT))
     assert job.wait() == 0, job.stderr.data
-    assert sorted(job.stdout.data.decode().splitlines()) == [f"{rank} 2 [] {tmp_path}" for rank in (0, 1)]
+    assert sorted(job.stdout.data.decode().splitlines()) == [
+        f"{rank} 2 [] {tmp_path} {rank} 2 {rank} 2 0 127.0.0.1" for rank in (0, 1)
+    ]
     job.assert_gone()
 
 

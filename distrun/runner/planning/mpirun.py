@@ -1,7 +1,8 @@
 """mpirun as the launcher: its command line, which depends on the MPI, and a plan in which we start nothing else.
 
 mpirun starts the ranks itself, on all hosts, and tells them who they are; nothing of our launch contract is in their
-environment. Our agent looks after mpirun: signals, exit status and cleaning up are as with ranks of our own.
+environment but what scripts of other frameworks read, RANK and its like. Our agent looks after mpirun: signals, exit
+status and cleaning up are as with ranks of our own.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from distrun.runner.planning.environ import (
     search_path,
     thread_variables,
 )
+from distrun.runner.planning.hosts import Host
 from distrun.runner.planning.placement import spread
 from distrun.runner.planning.plan import (
     AgentPlan,
@@ -31,6 +33,7 @@ from distrun.runner.planning.plan import (
     LaunchPlan,
     LaunchRequest,
     RankPlan,
+    master_address,
     placed_ranks,
     settings,
 )
@@ -38,6 +41,21 @@ from distrun.runner.planning.ssh_config import SshOptions
 from distrun.runtime import horovod
 
 _VERSION_TIMEOUT = 20.0  # seconds for `mpirun --version`
+# What MPIs call RANK, WORLD_SIZE, LOCAL_RANK and LOCAL_WORLD_SIZE.
+_OPENMPI_NAMES = ("COMM_WORLD_RANK", "COMM_WORLD_SIZE", "COMM_WORLD_LOCAL_RANK", "COMM_WORLD_LOCAL_SIZE")
+_HYDRA_NAMES = ("PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS")
+# What `sh -c` runs as each rank before the rank's own command. GROUP_RANK is the index of the host among those that
+# have a rank with this local rank; where --mpi-args have ranks placed otherwise than host by host, it is not known.
+_RANK_SCRIPT = """\
+export RANK="${rank}" WORLD_SIZE="${size}" LOCAL_RANK="${local_rank}" LOCAL_WORLD_SIZE="${local_size}" GROUP_RANK=0; \
+first=0; \
+for count in {counts}; do \
+[ $RANK -lt $((first + count)) ] && break; \
+[ $LOCAL_RANK -lt $count ] && GROUP_RANK=$((GROUP_RANK + 1)); \
+first=$((first + count)); \
+done; \
+[ $LOCAL_RANK -eq $((RANK - first)) ] || unset GROUP_RANK; \
+exec "$@\""""
 _AS_ROOT = ("OMPI_ALLOW_RUN_AS_ROOT", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM")
 
 
@@ -149,11 +167,13 @@ def make_plan(request: LaunchRequest, context: LaunchContext, grace: float, ssh:
         UsageError: there is no mpirun, or it cannot do what is requested.
     """
     _refuse(request, ssh)
-    placed = placed_ranks(request, context)
-    environ, exports, notes = _environment(request, context, max(count for _, count in placed))
-    program, mpi = find(environ["PATH"])
+    placed, notes = placed_ranks(request, context)
+    environ, exports, more = _environment(request, context, placed)
+    notes += more
+    path = context.environ.get("PATH", os.defpath)
+    program, mpi = find(f"{path}:{search_path(path)}")  # the user's own first, the one beside this Python last
     options = MpirunOptions(
-        request.command,
+        as_rank(mpi, request.command, [count for _, count in placed]),
         [(host.name, count) for host, count in placed],
         request.wdir or context.cwd,
         exports,
@@ -174,25 +194,40 @@ def make_plan(request: LaunchRequest, context: LaunchContext, grace: float, ssh:
         environ |= dict.fromkeys(_AS_ROOT, "1")
     rank = RankPlan(0, 0, 1, 0, 1, {}, request.stdin == 0)
     agent = AgentPlan("localhost", command_line(mpi, options, program), options.wdir, grace, environ, [rank])
-    what = f"{spread(sum(count for _, count in placed), len(placed))} by the mpirun of {mpi.value}"
+    what = f"{spread(sum(count for _, count in placed), len(placed))} by {program} of {mpi.value}"
     return LaunchPlan(context.job, 1, (agent,), notes=tuple(notes), launcher="mpirun", by_mpirun=what)
 
 
+def as_rank(mpi: MpiImplementation, command: Sequence[str], counts: Sequence[int]) -> list[str]:
+    """Return the command of a rank with the variables that ranks of our own have, for scripts of other frameworks.
+
+    Args:
+        mpi: the MPI whose mpirun runs it.
+        command: the user's command.
+        counts: the number of ranks of each host.
+    """
+    names = _HYDRA_NAMES if mpi.is_hydra else [f"OMPI_{name}" for name in _OPENMPI_NAMES]
+    told = dict(zip(("rank", "size", "local_rank", "local_size"), (f"{{{name}}}" for name in names), strict=True))
+    return ["sh", "-c", _RANK_SCRIPT.format(counts=" ".join(map(str, counts)), **told), "sh", *command]
+
+
 def _environment(
-    request: LaunchRequest, context: LaunchContext, most_ranks: int
+    request: LaunchRequest, context: LaunchContext, placed: Sequence[tuple[Host, int]]
 ) -> tuple[dict[str, str], list[str], list[str]]:
     """Return the environment of mpirun, the names of what ranks on other hosts get of it, and notes for the user."""
     inherited = inherited_variables(context.environ)
     exports, notes = requested_variables(request.exports, inherited)
     ours = {
         "PATH": search_path(inherited.get("PATH", os.defpath)),
+        "MASTER_ADDR": master_address([(host.name, count) for host, count in placed], context),
+        "MASTER_PORT": str(context.master_port),
         **settings(request),
         **({"DISTRUN_SHARE_GPUS": "1"} if request.share_gpus else {}),
         **_interfaces(request, inherited),
     }
     environ = {"PYTHONUNBUFFERED": "1", **inherited, **ours, **exports}
     environ |= horovod.search_path(environ)
-    threads = thread_variables(environ, context.cores, most_ranks)
+    threads = thread_variables(environ, context.cores, max(count for _, count in placed))
     notes += [f"{name}={value} on every host; set it to override" for name, value in threads.items()]
     environ |= threads
     names = {

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Container, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
 from distrun.errors import UsageError
@@ -41,24 +41,22 @@ def place(
     hosts: Sequence[Host],
     np: int | None,
     default_slots: int,
-    remote: Container[str] = (),
     *,
     oversubscribe: bool = False,
     by_node: bool = False,
 ) -> list[tuple[Host, int]]:
     """Return the hosts that get ranks, with the number of ranks of each.
 
-    Hosts that are listed without slots have `default_slots`, remote ones 1, and they take more when `np` asks for more
-    than all hosts have together; with `oversubscribe`, so do the others. All slots of a host are filled before the
-    next one's; with `by_node`, hosts take turns.
+    Hosts without slots have `default_slots`, and they take more when `np` asks for more than all hosts have together;
+    with `oversubscribe`, so do the others. All slots of a host are filled before the next one's; with `by_node`, hosts
+    take turns.
 
     Raises:
         UsageError: `np` is not positive, or is more than the slots that the user stated.
     """
     if np is not None and np < 1:
         raise UsageError(f"-np {np} is not a number of ranks: give 1 or more")
-    defaults = [1 if host.name in remote else default_slots for host in hosts]
-    slots = [default if host.slots is None else host.slots for host, default in zip(hosts, defaults, strict=True)]
+    slots = [default_slots if host.slots is None else host.slots for host in hosts]
     elastic = [index for index, host in enumerate(hosts) if host.slots is None or oversubscribe]
     size = sum(slots) if np is None else np
     if size > sum(slots) and not elastic:

@@ -41,7 +41,7 @@ class LaunchRequest:
     wdir: str | None = None
     openmpi_env: bool = False
     slots: int | None = None
-    """Slots of each host that is listed without; None = this machine's default, and 1 on every other host."""
+    """Slots of each host that is listed without, 1 by default, or of this machine if none is listed."""
     ranks_per_host: int | None = None
     """The number of ranks of every host; None = its slots."""
     oversubscribe: bool = False
@@ -88,7 +88,7 @@ class LaunchContext:
     master_port: int
     cores: int
     slots: int
-    """Slots of this machine when the user gives none."""
+    """Slots of this machine when the user lists no hosts."""
     routes: Mapping[str, Route] = field(default_factory=dict)
     """The routes to the hosts that are not this machine."""
     address: str = "127.0.0.1"
@@ -180,7 +180,7 @@ def make_plan(request: LaunchRequest, context: LaunchContext, grace: float = 5.0
     Raises:
         UsageError: the request cannot be met as it stands.
     """
-    placed = placed_ranks(request, context)
+    placed, notes = placed_ranks(request, context)
     size = sum(ranks for _, ranks in placed)
     if request.stdin is not None and request.stdin not in range(size):
         raise UsageError(f"--stdin {request.stdin} is not a rank of this job: allowed are none and 0 to {size - 1}")
@@ -191,7 +191,8 @@ def make_plan(request: LaunchRequest, context: LaunchContext, grace: float = 5.0
     for contract in _contracts([(host.name, ranks) for host, ranks in placed], context, request.map_by == "node"):
         contracts[contract.hostname].append(contract)
     inherited = {**inherited_variables(context.environ), **settings(request)}
-    exports, notes = requested_variables(request.exports, inherited)
+    exports, more = requested_variables(request.exports, inherited)
+    notes += more
     agents = []
     for host, local_size in placed:
         remote = host.name in context.routes
@@ -218,20 +219,23 @@ def make_plan(request: LaunchRequest, context: LaunchContext, grace: float = 5.0
     return LaunchPlan(context.job, size, tuple(agents), routes, tuple(notes), network=network, servers=servers, ps=ps)
 
 
-def placed_ranks(request: LaunchRequest, context: LaunchContext) -> list[tuple[Host, int]]:
-    """Return the hosts that get ranks, with the number of ranks of each.
+def placed_ranks(request: LaunchRequest, context: LaunchContext) -> tuple[list[tuple[Host, int]], list[str]]:
+    """Return the hosts that get ranks, with the number of ranks of each, and notes for the user.
+
+    A host that is listed without slots has one, be it this machine or another, so that the size of a job does not
+    depend on where it is started.
 
     Raises:
         UsageError: the hosts have too few slots.
     """
-    return place(
-        with_slots(request.hosts, request.slots, request.ranks_per_host, request.oversubscribe),
-        request.np,
-        request.slots or context.slots,
-        context.routes,
-        oversubscribe=request.oversubscribe,
-        by_node=request.map_by == "node",
-    )
+    hosts = with_slots(request.hosts, request.slots, request.ranks_per_host, request.oversubscribe)
+    default = 1 if request.hosts else context.slots
+    bare = [host.name for host in hosts if host.slots is None]
+    notes = []
+    if bare and request.hosts and request.np is None:
+        notes.append(f"1 slot on {', '.join(bare)}, as no number is given; NAME:SLOTS or --slots give more")
+    by_node = request.map_by == "node"
+    return place(hosts, request.np, default, oversubscribe=request.oversubscribe, by_node=by_node), notes
 
 
 def _gpus(host: Host, ranks: int, share: bool) -> dict[str, str]:
@@ -245,7 +249,7 @@ def _gpus(host: Host, ranks: int, share: bool) -> dict[str, str]:
     return {**listed, **({"DISTRUN_SHARE_GPUS": "1"} if share else {})}
 
 
-def _master_addr(placed: list[tuple[str, int]], context: LaunchContext) -> str:
+def master_address(placed: list[tuple[str, int]], context: LaunchContext) -> str:
     """Return rank 0's address as the other hosts reach it; a job on one host needs no network."""
     first = placed[0][0]
     if len(placed) == 1:
@@ -260,7 +264,7 @@ def _contracts(placed: list[tuple[str, int]], context: LaunchContext, by_node: b
     """
     sizes = [ranks for _, ranks in placed]
     order = host_of_each_rank(sizes, by_node)
-    master_addr = _master_addr(placed, context)
+    master_addr = master_address(placed, context)
     cross_sizes = [sum(more > local_rank for more in sizes) for local_rank in range(max(sizes))]
     cross_ranks = [0] * len(cross_sizes)
     local_ranks = [0] * len(sizes)

@@ -25,12 +25,6 @@ def test_hosts_are_filled_in_order_and_np_caps_the_ranks(hosts, np, counts):
     assert [count for _, count in place(hosts, np, 2)] == counts
 
 
-def test_a_remote_host_without_slots_takes_one_rank_or_its_share():
-    hosts = [Host("here"), Host("a"), Host("b")]
-    assert [count for _, count in place(hosts, None, 4, {"a", "b"})] == [4, 1, 1]
-    assert [count for _, count in place(hosts, 9, 4, {"a", "b"})] == [5, 2, 2]
-
-
 @pytest.mark.parametrize(("np", "value"), [(0, "-np 0"), (-3, "-np -3"), (3, "-np 3")])
 def test_an_impossible_number_of_ranks_is_refused(np, value):
     with pytest.raises(UsageError, match=value):

@@ -44,6 +44,16 @@ def remote_plan(*hosts, remote=("a", "b"), **request):
     return make_plan(LaunchRequest(**{"command": ("train",), "hosts": hosts, **request}), launcher)
 
 
+def test_a_host_listed_without_slots_takes_one_rank_or_its_share_wherever_the_command_is_typed():
+    hosts = Host("here"), Host("a"), Host("b", 2)
+    for remote in (("a", "b"), ("here", "b"), ("here", "a", "b")):
+        made = remote_plan(*hosts, remote=remote)
+        assert [len(agent.ranks) for agent in made.agents] == [1, 1, 2]
+        assert made.notes[0] == "1 slot on here, a, as no number is given; NAME:SLOTS or --slots give more"
+        assert [len(agent.ranks) for agent in remote_plan(*hosts, remote=remote, np=8).agents] == [3, 3, 2]
+    assert [len(agent.ranks) for agent in plan().agents] == [LAUNCHER.slots]
+
+
 def contracts_of(made):
     return [LaunchContract.from_environ(rank.environ) for agent in made.agents for rank in agent.ranks]
 
