@@ -1,7 +1,7 @@
 """The package `horovod` by distrun: Horovod's names, parameters and defaults, for scripts written for it.
 
 `distrun --horovod` and `distrun.install_as_horovod()` put this package's folder on the search path of modules. What
-works, differs or is missing is in distrun's docs/coming-from-horovod.md.
+works, differs or is refused is in distrun's docs/parity.md.
 """
 
 from horovod.runner import run as run

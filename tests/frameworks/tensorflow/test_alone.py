@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import logging
 import subprocess
 import sys
@@ -63,34 +62,6 @@ def test_before_init_the_face_says_so():
         hvd.DistributedGradientTape(tf.GradientTape())
     with pytest.raises(NotInitializedError):
         hvd.DistributedOptimizer(tf.compat.v1.train.AdamOptimizer())
-
-
-def test_signatures_are_horovods():
-    devices = "device_dense device_sparse"
-    expected = {
-        "allreduce": f"tensor average {devices} compression op prescale_factor postscale_factor name",
-        "grouped_allreduce": f"tensors average {devices} compression op prescale_factor postscale_factor process_set",
-        "allgather": "tensor name ignore_name_scope process_set",
-        "grouped_allgather": "tensors name ignore_name_scope process_set",
-        "broadcast": "tensor root_rank name ignore_name_scope process_set",
-        "broadcast_": "variables root_rank name process_set",
-        "alltoall": "tensor splits name ignore_name_scope process_set",
-        "reducescatter": "tensor device_dense compression op name process_set prescale_factor postscale_factor",
-        "grouped_reducescatter": "tensors device_dense compression op process_set prescale_factor postscale_factor",
-        "broadcast_variables": "variables root_rank process_set inplace",
-        "broadcast_object": "obj root_rank session name process_set",
-        "allgather_object": "obj session name process_set",
-        "DistributedGradientTape": (
-            f"gradtape {devices} compression sparse_as_dense op gradient_predivide_factor num_groups groups process_set"
-        ),
-        "DistributedOptimizer": (
-            f"optimizer name use_locking {devices} compression sparse_as_dense backward_passes_per_step op "
-            "gradient_predivide_factor average_aggregated_gradients num_groups groups process_set"
-        ),
-    }
-    for name, parameters in expected.items():
-        given = list(inspect.signature(getattr(hvd, name)).parameters)
-        assert given[: len(parameters.split())] == parameters.split(), name
 
 
 def test_everything_that_is_offered_is_there():

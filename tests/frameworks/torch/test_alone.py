@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import inspect
 import subprocess
 import sys
 
@@ -40,37 +39,6 @@ def test_before_init_the_face_says_so():
         hvd.rank()
     with pytest.raises(NotInitializedError):
         hvd.DistributedOptimizer(torch.optim.SGD([torch.nn.Parameter(torch.ones(1))], 0.1))
-
-
-def test_signatures_are_horovods():
-    reduction = "average name op prescale_factor postscale_factor process_set"
-    expected = {
-        "allreduce": "tensor average name compression op prescale_factor postscale_factor process_set",
-        "allreduce_": f"tensor {reduction}",
-        "allreduce_async": f"tensor {reduction}",
-        "allreduce_async_": f"tensor {reduction}",
-        "grouped_allreduce": "tensors average name compression op prescale_factor postscale_factor process_set",
-        "grouped_allreduce_": f"tensors {reduction}",
-        "grouped_allreduce_async": f"tensors {reduction}",
-        "grouped_allreduce_async_": f"tensors {reduction}",
-        "allgather": "tensor name process_set",
-        "grouped_allgather": "tensors name process_set",
-        "broadcast": "tensor root_rank name process_set",
-        "broadcast_async_": "tensor root_rank name process_set",
-        "alltoall": "tensor splits name process_set",
-        "reducescatter": "tensor name compression op process_set prescale_factor postscale_factor",
-        "broadcast_parameters": "params root_rank",
-        "broadcast_optimizer_state": "optimizer root_rank model",
-        "broadcast_object": "obj root_rank name process_set",
-        "allgather_object": "obj name",
-        "DistributedOptimizer": (
-            "optimizer named_parameters compression backward_passes_per_step op gradient_predivide_factor num_groups "
-            "groups sparse_as_dense process_set"
-        ),
-    }
-    for name, parameters in expected.items():
-        given = list(inspect.signature(getattr(hvd, name)).parameters)
-        assert given[: len(parameters.split())] == parameters.split(), name
 
 
 def test_collectives_of_one_rank_are_copies(alone):

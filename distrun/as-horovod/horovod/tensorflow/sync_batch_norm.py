@@ -1,0 +1,3 @@
+"""SyncBatchNormalization."""
+
+from distrun.tensorflow import SyncBatchNormalization as SyncBatchNormalization

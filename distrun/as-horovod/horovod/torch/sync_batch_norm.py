@@ -1,0 +1,3 @@
+"""SyncBatchNorm."""
+
+from distrun.torch import SyncBatchNorm as SyncBatchNorm
