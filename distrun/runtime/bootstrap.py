@@ -18,7 +18,8 @@ from functools import partial
 
 from distrun.errors import BootstrapError
 from distrun.runtime import devices, environments, horovod
-from distrun.runtime.backends.base import Backend
+from distrun.runtime.backends.group_factories import AcrossHostsFactory, OneHostFactory
+from distrun.runtime.backends.groups import Groups
 from distrun.runtime.backends.hierarchical import HierarchicalBackend
 from distrun.runtime.backends.shared_memory import SharedMemoryBackend
 from distrun.runtime.contract import LaunchContract
@@ -38,8 +39,9 @@ from distrun.runtime.rendezvous.within_host import rendezvous_within_host
 from distrun.runtime.settings import Settings, unknown
 from distrun.runtime.shared_memory.segment import FAILED
 from distrun.runtime.topology import Topology
+from distrun.runtime.transport.data_connections import DataConnections
 from distrun.runtime.transport.host_layout import HostLayout
-from distrun.runtime.transport.links import Links, connect
+from distrun.runtime.transport.links import LinkMaker, Links
 from distrun.runtime.transport.local_group import LocalGroup
 from distrun.runtime.transport.network import Network
 
@@ -79,7 +81,7 @@ def join(environ: Mapping[str, str], generation: int) -> World:
     device = devices.bind(topology, environ, settings.share_gpus)
     bootstrap = _Bootstrap(environment, topology, device, settings, generation)
     if topology.size == 1:
-        return World(topology, device, SingleProcessEngine(bootstrap.gpu_config(hosts=1)))
+        return World(topology, device, SingleProcessEngine(bootstrap.gpu_config()))
     if topology.local_size == topology.size:
         return World(topology, device, bootstrap.on_one_host())
     return bootstrap.across_hosts()
@@ -99,7 +101,7 @@ class _Bootstrap:
         """Connect with ranks that are all on this host."""
         # Positions in the local group are ranks here, not local ranks: MPI libraries number the two independently.
         local_group = self._local_group(self.topology.rank, range(self.topology.size), None)
-        return self._engine(local_group, self._backend(local_group), self.settings.fusion_threshold, hosts=1)
+        return self._engine(local_group, self._groups(local_group), self.settings.fusion_threshold)
 
     def across_hosts(self) -> World:
         """Connect with ranks on several hosts."""
@@ -114,12 +116,14 @@ class _Bootstrap:
             undo.callback(network.close)
             local_group = self._local_group(layout.position, layout.local_ranks, network)
             undo.push(partial(_withdraw, local_group))
-            links = self._links(rendezvous, layout, network, local_group, deadline)
+            links, link_maker = self._links(rendezvous, layout, network, local_group, deadline)
             rendezvous.listener.close()
             agreed = rendezvous.agreed
-            backend = HierarchicalBackend(local_group, layout, links, _WIRE_DTYPES[agreed["wire_dtype"]])
+            wire = _WIRE_DTYPES[agreed["wire_dtype"]]
+            backend = HierarchicalBackend(local_group, layout, links, wire)
+            groups = Groups(backend, AcrossHostsFactory(local_group, layout, backend, link_maker, wire))
             may_offer = bool(agreed["may_offer"])
-            engine = self._engine(local_group, backend, agreed["fusion_threshold"], layout.count, may_offer)
+            engine = self._engine(local_group, groups, agreed["fusion_threshold"], may_offer)
             undo.pop_all()
         cross_rank, cross_size = layout.cross()
         return World(replace(self.topology, cross_rank=cross_rank, cross_size=cross_size), self.device, engine)
@@ -176,12 +180,17 @@ class _Bootstrap:
         network: Network,
         local_group: LocalGroup,
         deadline: float,
-    ) -> Links:
+    ) -> tuple[Links, LinkMaker]:
+        """Return the links of the whole job, and what makes those of sets of ranks."""
         if rendezvous.agreed["mpi"]:  # rank 0's word: a launcher may not have passed the variable on to all hosts
-            from distrun.runtime.mpi.links import MpiLinks
+            from distrun.runtime.mpi.links import MpiLinkMaker
 
-            return MpiLinks(local_group, network, layout)
-        return connect(rendezvous, layout, network, local_group, deadline)
+            mpi = MpiLinkMaker(local_group, network, layout.rank, len(rendezvous.members))
+            return mpi.links(layout.peers), mpi
+        connections = DataConnections(rendezvous, layout, network, local_group, self.settings.start_timeout)
+        ports = [member.port for member in rendezvous.members]
+        connections.connect(layout.peers.values(), ports, rendezvous.listener, deadline)
+        return connections.links(local_group, layout.peers), connections
 
     def _local_group(self, own: int, ranks: Sequence[int], network: Network | None) -> LocalGroup:
         name = f"{self.environment.job_name()}:{self.generation}"
@@ -189,30 +198,33 @@ class _Bootstrap:
         peers = rendezvous_within_host(name, self.environment.job_key(), own, len(ranks), timeout)
         return LocalGroup(own, ranks, peers, self._timeouts(), network)
 
-    def _backend(self, local_group: LocalGroup) -> Backend:
+    def _groups(self, local_group: LocalGroup) -> Groups:
         self.settings.check_backend(hosts=1)
         if self.settings.backend != "mpi":
-            return SharedMemoryBackend(local_group)
+            backend = SharedMemoryBackend(local_group)
+            return Groups(backend, OneHostFactory(local_group, backend))
         from distrun.runtime.backends.mpi import MPIBackend
+        from distrun.runtime.mpi.requests import Requests
 
-        return MPIBackend(local_group)
+        requests = Requests(local_group, local_group.own, local_group.size, "shared_memory")
+        mpi = MPIBackend(local_group, requests)
+        return Groups(mpi, OneHostFactory(local_group, mpi, requests))
 
     def _engine(
-        self, local_group: LocalGroup, backend: Backend, threshold: int, hosts: int, may_offer: bool = False
+        self, local_group: LocalGroup, groups: Groups, threshold: int, may_offer: bool = False
     ) -> ProgressEngine:
         controller = None
         if self.topology.rank == 0:
             controller = Controller({0: range(self.topology.size)}, self.settings.cache_capacity)
-        return start_engine(local_group, backend, controller, threshold, may_offer, self.gpu_config(hosts))
+        return start_engine(local_group, groups, controller, threshold, may_offer, self.gpu_config())
 
-    def gpu_config(self, hosts: int) -> GpuConfig | None:
-        """Return what this rank's GPU has to know of the job, of so many hosts; None for a rank on the CPU."""
+    def gpu_config(self) -> GpuConfig | None:
+        """Return what this rank's GPU has to know of the job; None for a rank on the CPU."""
         if not isinstance(self.device, Cuda):
             return None
         return GpuConfig(
             self.device.index,
             self.topology.hostname,
-            hosts,
             self.settings.share_gpus,
             self._timeouts(),
             self.settings.gpu_backend,

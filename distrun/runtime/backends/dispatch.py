@@ -5,14 +5,19 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from distrun.runtime.backends.base import Backend
+from distrun.runtime.backends.groups import Groups
 from distrun.runtime.operations.handle import Handle, describe
 from distrun.runtime.operations.reduction import Reduction, reduction
 from distrun.runtime.operations.request import Request, counts_of
 
 
-def execute(backend: Backend, handles: Sequence[Handle]) -> None:
-    """Execute `handles`, all of one kind and, if there are several, of one `fusion_key`; fills in their outputs."""
+def execute(groups: Groups, handles: Sequence[Handle]) -> None:
+    """Execute `handles`, all of one kind and, if there are several, of one `fusion_key`; fills in their outputs.
+
+    We belong to their process set.
+    """
     request, what = handles[0].request, describe(handles)
+    backend = groups.backends[request.process_set]
     if request.kind == "allreduce":
         _allreduce(backend, handles, reduction_of(backend, request), what)
         return
@@ -21,7 +26,7 @@ def execute(backend: Backend, handles: Sequence[Handle]) -> None:
             backend.barrier(what)
         elif request.kind == "broadcast":
             for array in handle.outputs:
-                backend.broadcast(array, request.root, what)
+                backend.broadcast(array, groups.root_of(request), what)
         elif request.kind == "allgather":
             gathered = [backend.allgather(array, what) for array in handle.inputs]
             handle.outputs = [output for output, _ in gathered]

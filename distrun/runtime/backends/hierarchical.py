@@ -28,7 +28,7 @@ from distrun.runtime.operations.request import Request
 from distrun.runtime.shared_memory.segment import STAGE
 from distrun.runtime.transport.host_layout import HostLayout
 from distrun.runtime.transport.links import Links
-from distrun.runtime.transport.local_group import LocalGroup
+from distrun.runtime.transport.local_ranks import LocalRanks
 from distrun.tensor_fusion.packing import pack, unpack
 
 ONE_STEP_LIMIT = 64 << 10
@@ -42,26 +42,26 @@ class HierarchicalBackend(Backend):
 
     name = "hierarchical"
 
-    def __init__(self, local_group: LocalGroup, hosts: HostLayout, links: Links, wire: str = "") -> None:
+    def __init__(self, local_ranks: LocalRanks, hosts: HostLayout, links: Links, wire: str = "") -> None:
         """`wire`: the half-precision type in which float32 and float64 are reduced between hosts, unless a request asks
         for another; empty for none."""
         self._wire = wire
-        self._local_group = local_group
-        self._local = LocalArrays(local_group)
+        self._local_ranks = local_ranks
+        self._local = LocalArrays(local_ranks)
         self._hosts = hosts
         self._links = links
-        self._is_alone = local_group.size == 1
+        self._is_alone = local_ranks.size == 1
         self.rank = hosts.rank
         self.size = sum(len(ranks) for ranks in hosts.ranks)
         self._order = [rank for ranks in hosts.ranks for rank in ranks]
         self._rail = Rail(links, hosts)
 
     def empty(self, count: int, dtype: np.dtype[Any]) -> Flat:
-        return self._local_group.heap.empty(count, dtype)
+        return self._local_ranks.heap.empty(count, dtype)
 
     @property
     def shared_bytes(self) -> int:
-        return self._local_group.heap.used
+        return self._local_ranks.shared_bytes
 
     def close(self) -> None:
         self._links.close()
@@ -108,11 +108,10 @@ class HierarchicalBackend(Backend):
             source, target = _source_and_target(inputs, outputs)
             sources, targets = [source], [target]
         else:
-            mine = self._local_group.mine
-            offset = mine.layout.stage + self._local_group.parity * STAGE
-            target = mine.view(offset, count, dtype)
+            offset = self._local_ranks.stage + self._local_ranks.parity * STAGE
+            target = self._local_ranks.mine.view(offset, count, dtype)
             pack(inputs, target)
-            sources = targets = [segment.view(offset, count, dtype) for segment in self._local_group.segments]
+            sources = targets = [segment.view(offset, count, dtype) for segment in self._local_ranks.segments]
             self._local.exchange((), what)
         if self._hosts.position == 0:
             self._rail.reduce_whole(sources, targets, self._stages(reduction), what)

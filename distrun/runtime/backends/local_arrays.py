@@ -8,23 +8,23 @@ from typing import Any
 import numpy as np
 
 from distrun.runtime.backends.base import Flat
-from distrun.runtime.transport.local_group import LocalGroup
+from distrun.runtime.transport.local_ranks import LocalRanks
 
 
 class LocalArrays:
     """The arrays that one rank shows its local peers, and theirs. A rank that is alone on its host uses ordinary
     memory."""
 
-    def __init__(self, local_group: LocalGroup) -> None:
-        self._local_group = local_group
-        self._segments = local_group.segments
-        self._own_segment = local_group.mine
-        self.is_alone = local_group.size == 1
+    def __init__(self, local_ranks: LocalRanks) -> None:
+        self._local_ranks = local_ranks
+        self._segments = local_ranks.segments
+        self._own_segment = local_ranks.mine
+        self.is_alone = local_ranks.size == 1
 
     def exchange(self, words: Sequence[int], what: str) -> list[Sequence[int]]:
         """Wait for the local peers, and return the words that each of them has given, in order. A barrier of the
         host."""
-        return [words] if self.is_alone else self._local_group.exchange(words, what)
+        return [words] if self.is_alone else self._local_ranks.exchange(words, what)
 
     def offset_of(self, array: Flat) -> int:
         """Return where an array begins in this rank's segment; negative if it does not lie there."""
@@ -32,7 +32,7 @@ class LocalArrays:
 
     def empty(self, count: int, dtype: np.dtype[Any]) -> Flat:
         """Return a new array that the local peers can see."""
-        return np.empty(count, dtype) if self.is_alone else self._local_group.heap.empty(count, dtype)
+        return np.empty(count, dtype) if self.is_alone else self._local_ranks.heap.empty(count, dtype)
 
     def shown(self, array: Flat) -> Flat:
         """Return the array if the local peers can see it, else a copy that they can."""
@@ -49,8 +49,8 @@ class LocalArrays:
         """
         if self.is_alone:
             return np.empty(count, dtype)
-        array = self.empty(count, dtype) if self._local_group.own == 0 else None
-        words = self._local_group.exchange((-1 if array is None else self.offset_of(array),), what)
+        array = self.empty(count, dtype) if self._local_ranks.own == 0 else None
+        words = self._local_ranks.exchange((-1 if array is None else self.offset_of(array),), what)
         return self._segments[0].view(words[0][0], count, dtype) if array is None else array
 
     def views(self, own: Flat, offsets: Iterable[int], counts: Iterable[int]) -> list[Flat]:

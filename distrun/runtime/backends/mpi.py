@@ -20,7 +20,7 @@ import numpy as np
 from distrun.runtime.backends.base import Backend, Flat
 from distrun.runtime.mpi.requests import Requests
 from distrun.runtime.operations.reduction import Reduction
-from distrun.runtime.transport.local_group import LocalGroup
+from distrun.runtime.transport.local_ranks import LocalRanks
 from distrun.tensor_fusion.packing import pack, unpack
 
 if TYPE_CHECKING:
@@ -34,25 +34,21 @@ PIECE = 16 << 20
 
 
 class MPIBackend(Backend):
-    """The ranks of one host, which are also the ranks of MPI_COMM_WORLD."""
+    """The ranks of a job's only host, or some of them."""
 
     name = "MPI"
 
-    def __init__(self, local_group: LocalGroup) -> None:
-        """Collective: all ranks construct it together.
-
-        Raises:
-            UsageError: these ranks were not started by an MPI launcher, or MPI does not support threads.
-        """
+    def __init__(self, local_ranks: LocalRanks, requests: Requests) -> None:
+        """`requests` are on a communicator in which a rank's number is its position among `local_ranks`."""
         from mpi4py import MPI
 
-        self._local_group = local_group
-        self.rank = local_group.own
-        self.size = local_group.size
+        self._local_ranks = local_ranks
+        self.rank = local_ranks.own
+        self.size = local_ranks.size
         self._byte = MPI.BYTE
         self._long = MPI.INT64_T
-        self._requests = Requests(local_group, self.rank, self.size, "shared_memory")
-        self._comm = self._requests.comm
+        self._requests = requests
+        self._comm = requests.comm
 
     # Reductions -----------------------------------------------------------------------------------------------------
 
@@ -167,11 +163,11 @@ class MPIBackend(Backend):
 
     def _wake_others(self) -> None:
         """Wake the local peers that sleep: MPI tells nobody that a message has come, so our doorbells do."""
-        for index in self._local_group.others:
-            self._local_group.bells[index].ring()
+        for index in self._local_ranks.others:
+            self._local_ranks.bells[index].ring()
 
     def _waiting_for(self, what: str) -> str:
-        others = self._local_group.describe(self._local_group.others)
+        others = self._local_ranks.describe(self._local_ranks.others)
         return f"{what}, which has begun and waits in MPI for one of {others}"
 
     def close(self) -> None:

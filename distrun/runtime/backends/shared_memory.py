@@ -20,7 +20,7 @@ import numpy as np
 from distrun.runtime.backends.base import Backend, Flat
 from distrun.runtime.operations.reduction import Reduction
 from distrun.runtime.shared_memory.segment import STAGE
-from distrun.runtime.transport.local_group import LocalGroup
+from distrun.runtime.transport.local_ranks import LocalRanks
 from distrun.tensor_fusion.packing import pack, unpack
 
 ONE_STEP_LIMIT = 128 << 10
@@ -33,20 +33,20 @@ class SharedMemoryBackend(Backend):
 
     name = "shared memory"
 
-    def __init__(self, local_group: LocalGroup) -> None:
-        self._local_group = local_group
-        self._segments = local_group.segments
-        self._mine = local_group.mine
-        self._stage = local_group.mine.layout.stage
-        self.rank = local_group.own
-        self.size = local_group.size
+    def __init__(self, local_ranks: LocalRanks) -> None:
+        self._local_ranks = local_ranks
+        self._segments = local_ranks.segments
+        self._mine = local_ranks.mine
+        self._stage = local_ranks.stage
+        self.rank = local_ranks.own
+        self.size = local_ranks.size
 
     def empty(self, count: int, dtype: np.dtype[Any]) -> Flat:
-        return self._local_group.heap.empty(count, dtype)
+        return self._local_ranks.heap.empty(count, dtype)
 
     @property
     def shared_bytes(self) -> int:
-        return self._local_group.heap.used
+        return self._local_ranks.shared_bytes
 
     # Reductions -----------------------------------------------------------------------------------------------------
 
@@ -66,10 +66,10 @@ class SharedMemoryBackend(Backend):
         if offset >= 0 and source is not target:
             target[:] = source
             source = target
-        offsets = [words[0] for words in self._local_group.exchange((offset,), what)]
+        offsets = [words[0] for words in self._local_ranks.exchange((offset,), what)]
         if min(offsets) >= 0:
             self._reduce_slices(offsets, count, dtype, reduction)
-            self._local_group.exchange((), what)
+            self._local_ranks.exchange((), what)
         else:
             self._allreduce_piecewise(source, target, reduction, what)
 
@@ -78,9 +78,9 @@ class SharedMemoryBackend(Backend):
     ) -> None:
         """With one exchange: every rank stages its input, then combines all inputs for itself."""
         dtype = inputs[0].dtype
-        offset = self._stage + self._local_group.parity * STAGE
+        offset = self._stage + self._local_ranks.parity * STAGE
         pack(inputs, self._mine.view(offset, count, dtype))
-        self._local_group.exchange((), what)
+        self._local_ranks.exchange((), what)
         sources = [segment.view(offset, count, dtype) for segment in self._segments]
         if len(outputs) == 1:
             reduction.combine(sources, outputs)
@@ -94,12 +94,12 @@ class SharedMemoryBackend(Backend):
     ) -> None:
         """Reduce in the staging buffers: what is copied in is still in cache when it is combined."""
         dtype = inputs[0].dtype
-        offset = self._stage + self._local_group.parity * STAGE
+        offset = self._stage + self._local_ranks.parity * STAGE
         staged = self._mine.view(offset, count, dtype)
         pack(inputs, staged)
-        self._local_group.exchange((), what)
+        self._local_ranks.exchange((), what)
         self._reduce_slices([offset] * self.size, count, dtype, reduction)
-        self._local_group.exchange((), what)
+        self._local_ranks.exchange((), what)
         unpack(staged, outputs)
 
     def _allreduce_piecewise(self, source: Flat, target: Flat, reduction: Reduction, what: str) -> None:
@@ -119,9 +119,9 @@ class SharedMemoryBackend(Backend):
         is_direct = len(outputs) == 1 and self._mine.offset_of(outputs[0]) >= 0
         buffer = outputs[0] if is_direct else self.empty(count, inputs[0].dtype)
         pack(inputs, buffer)
-        offsets = [words[0] for words in self._local_group.exchange((self._mine.offset_of(buffer),), what)]
+        offsets = [words[0] for words in self._local_ranks.exchange((self._mine.offset_of(buffer),), what)]
         self._reduce_slices(offsets, count, buffer.dtype, reduction)
-        self._local_group.exchange((), what)
+        self._local_ranks.exchange((), what)
         if not is_direct:
             unpack(buffer, outputs)
 
@@ -138,7 +138,7 @@ class SharedMemoryBackend(Backend):
 
     def reducescatter(self, array: Flat, counts: Sequence[int], reduction: Reduction, what: str) -> Flat:
         offset, keep = self._show(array)
-        offsets = [words[0] for words in self._local_group.exchange((offset,), what)]
+        offsets = [words[0] for words in self._local_ranks.exchange((offset,), what)]
         output = np.empty(counts[self.rank], array.dtype)
         start = sum(counts[: self.rank]) * array.itemsize
         sources = [
@@ -155,7 +155,7 @@ class SharedMemoryBackend(Backend):
 
     def allgather(self, array: Flat, what: str) -> tuple[Flat, list[int]]:
         offset, keep = self._show(array)
-        shown = self._local_group.exchange((offset, array.size), what)
+        shown = self._local_ranks.exchange((offset, array.size), what)
         counts = [words[1] for words in shown]
         output = np.empty(sum(counts), array.dtype)
         start = 0
@@ -169,7 +169,7 @@ class SharedMemoryBackend(Backend):
     def broadcast(self, array: Flat, root: int, what: str) -> None:
         is_root = self.rank == root
         offset, keep = self._show(array) if is_root else (self._stage, None)
-        offsets = [words[0] for words in self._local_group.exchange((offset,), what)]
+        offsets = [words[0] for words in self._local_ranks.exchange((offset,), what)]
         if not is_root:
             array[:] = self._segments[root].view(offsets[root], array.size, array.dtype)
         self._finish(offsets, what)
@@ -177,7 +177,7 @@ class SharedMemoryBackend(Backend):
 
     def alltoall(self, array: Flat, splits: Sequence[int], what: str) -> tuple[Flat, list[int]]:
         offset, keep = self._show(array)
-        shown = self._local_group.exchange((offset, *splits), what)
+        shown = self._local_ranks.exchange((offset, *splits), what)
         counts = [words[1 + self.rank] for words in shown]
         output = np.empty(sum(counts), array.dtype)
         start = 0
@@ -190,7 +190,7 @@ class SharedMemoryBackend(Backend):
         return output, counts
 
     def barrier(self, what: str) -> None:
-        self._local_group.exchange((), what)
+        self._local_ranks.exchange((), what)
 
     def _show(self, array: Flat) -> tuple[int, Flat | None]:
         """Put `array` where the local peers see it.
@@ -202,7 +202,7 @@ class SharedMemoryBackend(Backend):
         if offset >= 0:
             return offset, array
         if array.nbytes <= STAGE:
-            offset = self._stage + self._local_group.parity * STAGE
+            offset = self._stage + self._local_ranks.parity * STAGE
             self._mine.view(offset, array.size, array.dtype)[:] = array
             return offset, None
         copy = self.empty(array.size, array.dtype)
@@ -216,4 +216,4 @@ class SharedMemoryBackend(Backend):
         written again only after the next exchange, to which a rank comes when it has finished reading.
         """
         if any(offset >= self._mine.layout.heap for offset in offsets):
-            self._local_group.exchange((), what)
+            self._local_ranks.exchange((), what)

@@ -10,6 +10,7 @@ import numpy as np
 from distrun.errors import CollectiveError, JobAbortedError, UsageError
 from distrun.runtime.backends import dispatch
 from distrun.runtime.backends.base import Backend
+from distrun.runtime.backends.groups import Groups
 from distrun.runtime.engine.state import ProgressState
 from distrun.runtime.gpu.monitor import GpuMonitor
 from distrun.runtime.operations.handle import Handle
@@ -24,9 +25,14 @@ class Executor:
     """Hands operations to the host's backend or the GPU, and tells those who wait that they are done."""
 
     def __init__(
-        self, backend: Backend, gpu_monitor: GpuMonitor, local_group: LocalGroup, state: ProgressState
+        self,
+        backend: Backend,
+        gpu_monitor: GpuMonitor,
+        local_group: LocalGroup,
+        state: ProgressState,
+        groups: Groups | None = None,
     ) -> None:
-        self._backend = backend
+        self._groups = groups or Groups(backend)
         self._gpu_monitor = gpu_monitor
         self._local_group = local_group
         self._state = state
@@ -40,7 +46,7 @@ class Executor:
         try:
             if handles[0].request.device == CPU:
                 with np.errstate(all="ignore"):  # overflow and NaN are results, as on any device
-                    dispatch.execute(self._backend, handles)
+                    dispatch.execute(self._groups, handles)
             else:
                 self._gpu_monitor.gpu().execute(cast("Sequence[DeviceHandle]", handles))
         except UsageError as error:  # what the GPUs were asked for cannot be; all ranks have found that out together

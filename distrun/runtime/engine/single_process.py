@@ -6,6 +6,7 @@ import threading
 from typing import TYPE_CHECKING, cast
 
 from distrun.runtime.backends.dispatch import execute
+from distrun.runtime.backends.groups import Groups
 from distrun.runtime.backends.single_process import SingleProcessBackend
 from distrun.runtime.gpu.config import GpuConfig
 from distrun.runtime.gpu.monitor import GpuMonitor
@@ -23,7 +24,8 @@ class SingleProcessEngine:
     def __init__(self, gpu_config: GpuConfig | None = None) -> None:
         """`gpu_config` is given if this rank is bound to a GPU."""
         self.backend = SingleProcessBackend()
-        self._gpu_monitor = GpuMonitor(gpu_config, self.backend)
+        self.groups = Groups(self.backend)
+        self._gpu_monitor = GpuMonitor(gpu_config, self.groups)
         self._lock = threading.Lock()  # held by the thread that uses the GPU
 
     def gpu(self) -> Gpu:
@@ -33,7 +35,7 @@ class SingleProcessEngine:
     def submit(self, handle: Handle) -> Handle:
         """Execute the operation."""
         if handle.request.device == CPU:
-            execute(self.backend, [handle])
+            execute(self.groups, [handle])
         else:
             gpu = self.gpu()
             with self._lock:

@@ -3,7 +3,7 @@ settings."""
 
 from __future__ import annotations
 
-from distrun.runtime.backends.base import Backend
+from distrun.runtime.backends.groups import WORLD, Groups
 from distrun.runtime.backends.hierarchical import HierarchicalBackend
 from distrun.runtime.engine.engine import ProgressEngine
 from distrun.runtime.gpu.config import GpuConfig
@@ -20,7 +20,7 @@ from distrun.tensor_fusion.batching import DEFAULT_THRESHOLD
 
 def start_engine(
     local_group: LocalGroup,
-    backend: Backend,
+    groups: Groups,
     controller: Controller | None,
     fusion_threshold: int = DEFAULT_THRESHOLD,
     may_offer: bool = False,
@@ -30,12 +30,13 @@ def start_engine(
 
     Args:
         local_group: the ranks of this host, all of which call this.
-        backend: moves arrays in host memory.
+        groups: move arrays in host memory.
         controller: on the coordinator, and on no other rank.
         fusion_threshold: bytes that may be fused; rank 0's counts within a host.
         may_offer: see `Piggyback`; the same on all ranks.
         gpu_config: on ranks that are bound to a GPU.
     """
+    backend = groups.backends[WORLD]
     # Whether there are spare cores decides who wakes whom: ranks that saw different affinities could each rely on the
     # other. And every rank plans the fusion by itself, so all must go by the same threshold: rank 0's.
     shown = local_group.exchange((fusion_threshold, local_group.spare_cores), "init")
@@ -53,7 +54,7 @@ def start_engine(
     )
     unreported_error = UnreportedError()
     alert = local_group.service_bells[local_group.own].ring
-    gpu_monitor = GpuMonitor(gpu_config, backend, local_group.lost_rank, alert, unreported_error)
+    gpu_monitor = GpuMonitor(gpu_config, groups, local_group.lost_rank, alert, unreported_error)
     engine = ProgressEngine(local_group, backend, operations, negotiator, gpu_monitor, unreported_error)
     engine.start()
     return engine

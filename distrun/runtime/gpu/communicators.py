@@ -6,7 +6,7 @@ import os
 import queue
 import threading
 import time
-from collections.abc import Callable, MutableMapping
+from collections.abc import Callable, Mapping, MutableMapping, Sequence
 from contextlib import suppress
 from typing import TypeVar
 
@@ -44,6 +44,20 @@ def set_environment(environ: MutableMapping[str, str] = os.environ) -> None:
         environ.setdefault(name, value)
 
 
+_is_sharing_refused = False
+"""Whether NCCL has read, and keeps, an environment in which ranks may not share a GPU."""
+
+
+def can_share_gpus() -> bool:
+    """Return whether NCCL, if it is new enough, accepts ranks that share a GPU: it reads its environment once."""
+    return not _is_sharing_refused
+
+
+def _note_environment(environ: Mapping[str, str] = os.environ) -> None:
+    global _is_sharing_refused
+    _is_sharing_refused |= environ.get("NCCL_MULTI_RANK_GPU_ENABLE") != "1"
+
+
 class Communicators:
     """The communicators of one rank. One thread gets them; another may `check` and `abort`, also while the first is
     waiting."""
@@ -51,31 +65,29 @@ class Communicators:
     def __init__(
         self,
         driver: Driver,
-        host_backend: Backend,
+        host_backends: Mapping[int, Backend],
         timeouts: Timeouts = FOREVER,
         peer_failure: Callable[[], str | None] = lambda: None,
-        shares_gpus: bool = False,
     ) -> None:
         """
         Args:
-            host_backend: broadcasts the unique id of a group.
+            host_backends: broadcast the unique ids, by process set.
             timeouts: how long to wait for other ranks.
             peer_failure: returns why a rank will not come any more, or None.
-            shares_gpus: whether some ranks share a GPU.
         """
         self._driver = driver
-        self._host_backend = host_backend
+        self._host_backends = host_backends
         self._timeouts = timeouts
         self._peer_failure = peer_failure
         self._communicators: dict[int, AnyCommunicator] = {}
         self._lock = threading.Lock()
         self._aborted: str | None = None
         self._helper: _HelperThread | None = None
-        if shares_gpus and host_backend.size > 1:
-            set_environment()
 
-    def get(self, process_set: int = 0) -> AnyCommunicator:
+    def get(self, process_set: int = 0, shares_gpus: bool = False) -> AnyCommunicator:
         """Return the communicator of a process set. Its ranks call this at the same place in their order of operations.
+
+        `shares_gpus`: whether some of them share a GPU.
 
         Raises:
             NcclError: NCCL failed. The other ranks may be waiting in NCCL, and must be told.
@@ -88,7 +100,10 @@ class Communicators:
         reason = self._why_aborted()
         if reason is not None:
             raise JobAbortedError(reason)
-        made = SingleRankCommunicator(self._driver) if self._host_backend.size == 1 else self._make()
+        host_backend = self._host_backends[process_set]
+        if shares_gpus and host_backend.size > 1:
+            set_environment()
+        made = SingleRankCommunicator(self._driver) if host_backend.size == 1 else self._make(host_backend)
         with self._lock:
             reason = self._why_aborted()
             if reason is None:
@@ -97,9 +112,10 @@ class Communicators:
         made.abort(reason)
         raise JobAbortedError(reason)
 
-    def _make(self) -> Communicator:
-        nccl, size, rank = self._driver.cupy.cuda.nccl, self._host_backend.size, self._host_backend.rank
-        group_id = self._shared_unique_id()
+    def _make(self, host_backend: Backend) -> Communicator:
+        nccl, size, rank = self._driver.cupy.cuda.nccl, host_backend.size, host_backend.rank
+        group_id = self._shared_unique_id(host_backend)
+        _note_environment()
 
         def make() -> Communicator:
             with self._driver.use():
@@ -116,11 +132,13 @@ class Communicators:
         what = f"NCCL on rank {rank} connects the GPUs of {size} ranks (NCCL_DEBUG=INFO shows how far it is)"
         return _run_watched(helper, make, dispose, what, self._timeouts, failure)
 
-    def _shared_unique_id(self) -> bytes:
-        """Return the group's unique id, which rank 0 makes and broadcasts; its error, if it cannot, is raised on all
-        ranks."""
+    def _shared_unique_id(self, host_backend: Backend) -> bytes:
+        """Return the group's unique id, which its first rank makes and broadcasts.
+
+        Its error, if it cannot, is raised on all ranks.
+        """
         error, text = False, b""
-        if self._host_backend.rank == 0:
+        if host_backend.rank == 0:
             try:
                 text = unique_id(self._driver.cupy.cuda.nccl)
             except NcclError as reason:
@@ -128,7 +146,7 @@ class Communicators:
         head, body = np.array([error, len(text)], np.int64), np.zeros(_MESSAGE_BYTES, np.uint8)
         body[: len(text)] = np.frombuffer(text, np.uint8)
         message = np.concatenate([head.view(np.uint8), body])
-        self._host_backend.broadcast(message, 0, "the exchange of NCCL's unique id")
+        host_backend.broadcast(message, 0, "the exchange of NCCL's unique id")
         error, length = message[: head.nbytes].view(np.int64).tolist()
         text = message[head.nbytes : head.nbytes + length].tobytes()
         if error:
@@ -142,7 +160,7 @@ class Communicators:
 
     def check(self) -> None:
         """Check all communicators for errors of what was queued; raises `NcclError`."""
-        for communicator in list(self._communicators.values()):
+        for communicator in self._all():
             communicator.check()
 
     def abort(self, reason: str = "the communicators were aborted") -> None:
@@ -150,7 +168,14 @@ class Communicators:
         with self._lock:
             if self._aborted is None:
                 self._aborted = reason
-        self._end(lambda communicator: communicator.abort(reason), CLOSE_TIMEOUTS, lambda: None)
+        self._end(self._all(), lambda communicator: communicator.abort(reason), CLOSE_TIMEOUTS, lambda: None)
+
+    def remove(self, process_set: int, timeouts: Timeouts | None = None) -> None:
+        """Close the communicator of a process set, whose ranks call this together; waits as `close` does."""
+        with self._lock:
+            communicator = self._communicators.pop(process_set, None)
+        if communicator is not None:
+            self._close([communicator], timeouts)
 
     def close(self, timeouts: Timeouts | None = None) -> None:
         """Close all communicators, unless they have been aborted.
@@ -160,16 +185,25 @@ class Communicators:
         """
         if self._aborted is None:
             self._aborted = "the communicators were closed"
-            self._end(lambda communicator: communicator.close(), timeouts or CLOSE_TIMEOUTS, self._peer_failure)
+            self._close(self._all(), timeouts)
         self._communicators.clear()
         if self._helper is not None:
             self._helper.end()
 
+    def _all(self) -> list[AnyCommunicator]:
+        return list(self._communicators.values())
+
+    def _close(self, communicators: Sequence[AnyCommunicator], timeouts: Timeouts | None) -> None:
+        self._end(communicators, lambda each: each.close(), timeouts or CLOSE_TIMEOUTS, self._peer_failure)
+
     def _end(
-        self, end: Callable[[AnyCommunicator], None], timeouts: Timeouts, failure: Callable[[], str | None]
+        self,
+        communicators: Sequence[AnyCommunicator],
+        end: Callable[[AnyCommunicator], None],
+        timeouts: Timeouts,
+        failure: Callable[[], str | None],
     ) -> None:
-        """End all communicators. NCCL waits until all CUDA graphs are gone that contain its calls."""
-        communicators = list(self._communicators.values())
+        """End communicators. NCCL waits until all CUDA graphs are gone that contain its calls."""
 
         def work() -> None:
             # NCCL restores the thread's current GPU afterwards: without this, the default one, where it would create a

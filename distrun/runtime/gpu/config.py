@@ -14,10 +14,8 @@ class GpuConfig:
     index: int
     """The GPU's number, as this process counts them."""
     hostname: str
-    host_count: int = 1
-    """The number of hosts in the job."""
     may_share: bool = False
     """Whether ranks may share a GPU."""
     timeouts: Timeouts = FOREVER
     transport: str = "auto"
-    """How tensors are to travel between GPUs: auto, nccl or staged; rank 0's counts."""
+    """How tensors are to travel between GPUs: auto, nccl or staged; that of a group's first rank counts."""

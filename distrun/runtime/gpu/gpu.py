@@ -16,12 +16,13 @@ from typing import Any
 import numpy as np
 
 from distrun.errors import CollectiveError, JobAbortedError, UsageError
-from distrun.runtime.backends.base import Backend
+from distrun.runtime.backends.groups import WORLD, Groups
 from distrun.runtime.gpu import transport_choice
 from distrun.runtime.gpu.buffers import DeviceBuffer
-from distrun.runtime.gpu.communicators import Communicators
+from distrun.runtime.gpu.communicators import Communicators, can_share_gpus
 from distrun.runtime.gpu.config import GpuConfig
 from distrun.runtime.gpu.driver import Driver, Event
+from distrun.runtime.gpu.fusion_memory import FusionMemory
 from distrun.runtime.gpu.handles import DeviceHandle
 from distrun.runtime.gpu.in_flight import InFlight, InFlightOperation
 from distrun.runtime.gpu.nccl_backend import NcclBackend
@@ -47,14 +48,13 @@ class Gpu:
     def __init__(
         self,
         config: GpuConfig,
-        host_backend: Backend,
+        groups: Groups,
         peer_failure: Callable[[], str | None],
         alert: Callable[[], None],
     ) -> None:
         """
         Args:
-            host_backend: moves arrays between the ranks' host memories; used in the agreed order, from within
-                `execute`.
+            groups: move arrays between the ranks' host memories; used in the agreed order, from within `execute`.
             peer_failure: returns why a rank will not come any more, or None.
             alert: called when something is in flight and nothing was before.
 
@@ -64,14 +64,18 @@ class Gpu:
         self.driver = Driver(config.index)
         self.packer = Packer(self.driver)
         self._config = config
-        self._host_backend = host_backend
+        self._groups = groups
+        self._host_backend = groups.backends[WORLD]
         self._peer_failure = peer_failure
         self._alert = alert
-        self._own_stream = self.driver.new_stream() if host_backend.size > 1 else None
+        self._own_stream = self.driver.new_stream() if self._host_backend.size > 1 else None
         self._in_flight = InFlight(self.driver.is_done, config.timeouts)
-        self._communicators: Communicators | None = None
-        self._nccl: NcclBackend | None = None
-        self._staged: StagedBackend | None = None
+        self._communicators = Communicators(self.driver, groups.backends, config.timeouts, peer_failure)
+        self._fusion = FusionMemory(self.driver)
+        # By process set; None where NCCL cannot be used.
+        self._nccl: dict[int, NcclBackend | None] = {}
+        self._staged = StagedBackend(self.driver, 0, groups)
+        groups.before_removal.append(self._remove)
         # Set while NCCL queues an operation, in which it may wait for other ranks.
         self._wait_timer: WaitTimer | None = None
         # A CUDA graph that contains operations executes them, when it is replayed, without our knowledge.
@@ -120,7 +124,7 @@ class Gpu:
         """Have the monitor watch the queueing: NCCL connects GPUs when they are first needed, and waits for all ranks
         there."""
         is_first = not self.is_busy
-        if backend is self._nccl:
+        if backend is not self._staged:
             self._wait_timer = WaitTimer(
                 self._config.timeouts, lambda: f"{what}: NCCL does not come to an end of queueing it", None
             )
@@ -131,7 +135,7 @@ class Gpu:
         finally:
             self._wait_timer = None
         # Staging has waited for the device. What was in flight before may have ended meanwhile, and with it the checks.
-        if backend is not self._nccl:
+        if backend is self._staged:
             self._alert()
 
     def _note_in_flight(self, what: str, handles: Sequence[DeviceHandle], finished: Event) -> None:
@@ -142,29 +146,35 @@ class Gpu:
             handle.operation = operation
 
     def _backend_for(self, handle: DeviceHandle, stream: int) -> NcclBackend | StagedBackend:
-        if self._staged is None:
-            self._make_backends(stream)
-        backend = self._nccl if self._nccl is not None and is_supported(handle.request) else self._staged
-        assert backend is not None
+        request = handle.request
+        if request.process_set not in self._nccl:
+            self._nccl[request.process_set] = self._make_backend(request.process_set, stream)
+        nccl = self._nccl[request.process_set]
+        backend = nccl if nccl is not None and is_supported(request) else self._staged
         backend.stream = stream
         return backend
 
-    def _make_backends(self, stream: int) -> None:
-        """Choose the transport together with the other ranks, which all come here with their first operation."""
-        config = self._config
-        info = transport_choice.gpu_info(config.hostname, self.driver.bus_id, config.may_share, config.transport)
-        choice = transport_choice.agree(info, self._host_backend)
+    def _make_backend(self, process_set: int, stream: int) -> NcclBackend | None:
+        """Choose the transport together with the set's other ranks, which all come here with their first operation."""
+        config, host_backend, ranks = self._config, self._groups.backends[process_set], self._groups.ranks[process_set]
+        info = transport_choice.gpu_info(
+            *(config.hostname, self.driver.bus_id, config.may_share, can_share_gpus(), config.transport)
+        )
+        choice = transport_choice.agree(info, host_backend, ranks)
         if choice.kind == transport_choice.NCCL:
-            self._communicators = Communicators(
-                self.driver, self._host_backend, config.timeouts, self._peer_failure, choice.shares_gpus
-            )
-            communicator = self._communicators.get(0)
-            self._nccl = NcclBackend(
-                self.driver, communicator, self.packer, stream, self._host_backend, config.host_count
-            )
-        elif self._host_backend.rank == 0:
+            communicator = self._communicators.get(process_set, choice.shares_gpus)
+            return NcclBackend(self._fusion, communicator, self.packer, stream, host_backend, ranks)
+        if host_backend.rank == 0:
             log.warning("tensors on GPUs travel through the hosts' memory: %s", choice.reason)
-        self._staged = StagedBackend(self.driver, stream, self._host_backend)
+        return None
+
+    def _remove(self, process_set: int) -> None:
+        """Release what a process set has used; all its ranks come here together."""
+        if self._nccl.pop(process_set, None) is not None:
+            reason = self._drain(float("inf"))
+            if reason is not None:
+                raise JobAbortedError(reason)
+            self._communicators.remove(process_set, CAPTURED_CLOSE_TIMEOUTS if self._is_captured else None)
 
     def _allocate(self, handle: DeviceHandle, count: int, dtype: np.dtype[Any]) -> DeviceBuffer:
         """Allocate a result from the submitter's arena and for its stream; the communication stream may write it at
@@ -189,8 +199,7 @@ class Gpu:
         Raises:
             CollectiveError: it does not; everything should be aborted.
         """
-        if self._communicators is not None:
-            self._communicators.check()
+        self._communicators.check()
         wait_timer = self._wait_timer
         if wait_timer is not None:
             wait_timer.look(now)
@@ -202,8 +211,7 @@ class Gpu:
         Returns:
             Whether anything was in flight, whose results are lost.
         """
-        if self._communicators is not None:
-            self._communicators.abort(reason)
+        self._communicators.abort(reason)
         lost = self._in_flight.take_all()
         for operation in lost:
             for handle in operation.handles:
@@ -223,12 +231,11 @@ class Gpu:
         reason = self._drain(drain_timeout)
         if reason is not None:
             self.abort(reason)
-        elif self._staged is not None:
+        else:
             with suppress(CollectiveError):  # the device has failed, which has been reported
                 self._staged.close()
-        if self._communicators is not None:
-            self._communicators.close(CAPTURED_CLOSE_TIMEOUTS if self._is_captured else None)
-        self._communicators, self._nccl, self._staged = None, None, None
+        self._communicators.close(CAPTURED_CLOSE_TIMEOUTS if self._is_captured else None)
+        self._nccl.clear()
         return reason
 
     def _drain(self, drain_timeout: float) -> str | None:

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from distrun.errors import CollectiveError, UsageError
-from distrun.runtime.backends.base import Backend
+from distrun.runtime.backends.groups import Groups
 from distrun.runtime.gpu.config import GpuConfig
 from distrun.runtime.operations.unreported import UnreportedError
 
@@ -31,7 +31,7 @@ class GpuMonitor:
     def __init__(
         self,
         config: GpuConfig | None,
-        host_backend: Backend,
+        groups: Groups,
         peer_failure: Callable[[], str | None] = lambda: None,
         alert: Callable[[], None] = lambda: None,
         unreported_error: UnreportedError | None = None,
@@ -39,13 +39,13 @@ class GpuMonitor:
         """
         Args:
             config: None on a rank that is bound to no GPU.
-            host_backend: moves arrays between the ranks' host memories.
+            groups: move arrays between the ranks' host memories.
             peer_failure: returns which rank is gone, or None; called by any thread.
             alert: called when there is something to check and nothing was before.
             unreported_error: where lost results are noted until a call has raised that.
         """
         self._config = config
-        self._host_backend = host_backend
+        self._groups = groups
         self._peer_failure = peer_failure
         self._alert = alert
         self._lock = threading.Lock()
@@ -74,7 +74,7 @@ class GpuMonitor:
     def _make(self, config: GpuConfig) -> Gpu:
         from distrun.runtime.gpu.gpu import Gpu  # only here: ranks without GPU tensors need none of it
 
-        return Gpu(config, self._host_backend, self._peer_failure, self._alert)
+        return Gpu(config, self._groups, self._peer_failure, self._alert)
 
     @property
     def is_busy(self) -> bool:

@@ -15,7 +15,6 @@ import numpy as np
 
 from distrun.runtime.backends.base import Backend
 from distrun.runtime.gpu.buffers import DeviceBuffer
-from distrun.runtime.gpu.driver import Driver
 from distrun.runtime.gpu.fusion_memory import FusionMemory
 from distrun.runtime.gpu.handles import Allocate, DeviceHandle
 from distrun.runtime.gpu.nccl import ITEMSIZES, AnyCommunicator, NcclError
@@ -33,30 +32,26 @@ class NcclBackend:
 
     def __init__(
         self,
-        driver: Driver,
+        fusion: FusionMemory,
         communicator: AnyCommunicator,
         packer: Packer,
         stream: int,
         host_backend: Backend,
-        host_count: int,
+        ranks: Sequence[int],
     ) -> None:
         """
         Args:
+            fusion: where tensors are packed; may serve several groups, whose operations are queued one by one.
             host_backend: exchanges the sizes in which ranks may differ.
-            host_count: the number of hosts on which the ranks run.
+            ranks: the ranks of the group, as the job counts them.
         """
         self._communicator = communicator
         self._packer = packer
         self._host_backend = host_backend
-        self._host_count = host_count
-        self._fusion = FusionMemory(driver)
+        self._ranks = ranks
+        self._fusion = fusion
         self.stream = stream
         """The stream on which operations are queued; may be changed between operations."""
-
-    @property
-    def fusion_bytes(self) -> int:
-        """The bytes of GPU memory held for packing."""
-        return self._fusion.nbytes
 
     def execute(self, handles: Sequence[DeviceHandle], allocate: Allocate, what: str) -> None:
         """Queue `handles`, all of one kind and, if there are several, of one fusion key, and set their outputs.
@@ -90,7 +85,7 @@ class NcclBackend:
     # Reductions -----------------------------------------------------------------------------------------------------
 
     def _reduction(self, request: Request) -> NcclReduction:
-        reduction = nccl_reduction(request, self._host_backend.wire_of(request) if self._host_count > 1 else "")
+        reduction = nccl_reduction(request, self._host_backend.wire_of(request))
         assert reduction is not None, "is_supported() has said so"
         return reduction
 
@@ -202,7 +197,7 @@ class NcclBackend:
     # Copies ---------------------------------------------------------------------------------------------------------
 
     def _broadcast(self, handles: Sequence[DeviceHandle]) -> None:
-        root = handles[0].request.root
+        root = self._ranks.index(handles[0].request.root)
         buffers = [buffer for handle in handles for buffer in handle.outputs if buffer.size]
         with self._group(len(buffers)):
             for buffer in buffers:

@@ -14,8 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from distrun.errors import UsageError
-from distrun.runtime.backends.base import Backend
 from distrun.runtime.backends.dispatch import execute
+from distrun.runtime.backends.groups import Groups
 from distrun.runtime.gpu.buffers import PINNED_STAGING, DeviceBuffer, note_held
 from distrun.runtime.gpu.driver import Driver, Event
 from distrun.runtime.gpu.handles import Allocate, DeviceHandle
@@ -28,16 +28,16 @@ _GROWTH = 1 << 20  # bytes; the page-locked memory's size is a multiple of it
 
 
 class StagedBackend:
-    """One rank's part in the collectives of a group. One thread at a time executes, with the driver's GPU current.
+    """One rank's part in the collectives of all groups. One thread at a time executes, with the driver's GPU current.
 
     One allocation of page-locked memory serves all operations, and grows. Page-locked, because only then does the
     device copy by itself while the host goes on. Invariant: before the host writes to this memory, or replaces it by a
     larger one, the device has finished the copies from and to it.
     """
 
-    def __init__(self, driver: Driver, stream: int, host_backend: Backend) -> None:
+    def __init__(self, driver: Driver, stream: int, groups: Groups) -> None:
         self._driver = driver
-        self._host_backend = host_backend
+        self._groups = groups
         self._pinned: Flat = np.empty(0, np.uint8)
         self._last: Event | None = None  # behind the last copies out of it
         self.stream = stream
@@ -71,7 +71,7 @@ class StagedBackend:
             host_handle.key, host_handle.splits = handle.key, handle.splits
             host_handles.append(host_handle)
         with np.errstate(all="ignore"):  # overflow and NaN are results, as on any device
-            execute(self._host_backend, host_handles)
+            execute(self._groups, host_handles)
         if in_place:
             for handle, mine in zip(handles, arrays, strict=True):
                 for array, buffers in zip(mine, _sets(handle), strict=True):
@@ -100,7 +100,7 @@ class StagedBackend:
         for handle, those, mine in zip(handles, sets, arrays, strict=True):
             request = handle.request
             if request.kind == "broadcast":
-                if request.root != self._host_backend.rank:
+                if self._groups.root_of(request) != self._groups.backends[request.process_set].rank:
                     continue
             else:
                 those = _input_sets(handle)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 
 import numpy as np
@@ -36,13 +36,15 @@ class GpuInfo:
     """NCCL's version code, such as 23203; 0 if NCCL cannot be used."""
     missing: str
     """Why NCCL cannot be used; empty if it can."""
+    can_share: bool
+    """Whether the NCCL of this process would accept ranks that share a GPU, if it is new enough."""
     wanted: str
-    """The value of DISTRUN_GPU_BACKEND; rank 0's counts."""
+    """The value of DISTRUN_GPU_BACKEND; that of the first rank counts."""
 
 
 @dataclass(frozen=True)
 class TransportChoice:
-    """The transport that all ranks use."""
+    """The transport that all ranks of a group use."""
 
     kind: str
     """`NCCL` or `STAGED`."""
@@ -52,10 +54,10 @@ class TransportChoice:
     """Why data is staged; empty for NCCL."""
 
 
-def gpu_info(hostname: str, bus_id: str, may_share: bool, wanted: str = AUTO) -> GpuInfo:
+def gpu_info(hostname: str, bus_id: str, may_share: bool, can_share: bool = True, wanted: str = AUTO) -> GpuInfo:
     """Describe this rank's GPU, whose PCI address is `bus_id`, and its NCCL."""
     version, missing = nccl_version()
-    return GpuInfo(hostname, bus_id, may_share, version, missing, wanted)
+    return GpuInfo(hostname, bus_id, may_share, version, missing, can_share, wanted)
 
 
 def nccl_version() -> tuple[int, str]:
@@ -70,8 +72,10 @@ def nccl_version() -> tuple[int, str]:
     return int(nccl.get_version()), ""
 
 
-def agree(own_info: GpuInfo, host_backend: Backend) -> TransportChoice:
-    """Choose the transport together with the other ranks. Collective.
+def agree(own_info: GpuInfo, host_backend: Backend, ranks: Sequence[int]) -> TransportChoice:
+    """Choose the transport together with the other ranks of a group. Collective.
+
+    `ranks` are those of the group, as the job counts them.
 
     Raises:
         UsageError: as in `choose`, on all ranks.
@@ -79,17 +83,17 @@ def agree(own_info: GpuInfo, host_backend: Backend) -> TransportChoice:
     message = np.frombuffer(json.dumps(asdict(own_info)).encode(), np.uint8)
     flat, counts = host_backend.allgather(message, "the choice of how data travels between GPUs")
     parts = np.split(flat, np.cumsum(counts)[:-1])
-    return choose([GpuInfo(**json.loads(part.tobytes())) for part in parts])
+    return choose({rank: GpuInfo(**json.loads(part.tobytes())) for rank, part in zip(ranks, parts, strict=True)})
 
 
-def choose(infos: Sequence[GpuInfo]) -> TransportChoice:
-    """Choose the transport from the descriptions of all GPUs, in rank order.
+def choose(infos: Mapping[int, GpuInfo]) -> TransportChoice:
+    """Choose the transport from the descriptions of all ranks' GPUs, in rank order.
 
     Raises:
-        UsageError: rank 0 asks for a transport that is impossible, ranks share a GPU without permission, or
+        UsageError: the first rank asks for a transport that is impossible, ranks share a GPU without permission, or
             their versions of NCCL differ.
     """
-    wanted = infos[0].wanted
+    wanted = _first(infos).wanted
     shared = _shared(infos)
     for ranks in shared:
         if not all(infos[rank].may_share for rank in ranks):
@@ -108,18 +112,22 @@ def choose(infos: Sequence[GpuInfo]) -> TransportChoice:
     return TransportChoice(STAGED, bool(shared), obstacle)
 
 
-def _obstacle(infos: Sequence[GpuInfo], shared: Sequence[Sequence[int]]) -> str:
+def _first(infos: Mapping[int, GpuInfo]) -> GpuInfo:
+    return next(iter(infos.values()))
+
+
+def _obstacle(infos: Mapping[int, GpuInfo], shared: Sequence[Sequence[int]]) -> str:
     """Return why NCCL cannot be used, or "" if it can."""
     if len(infos) == 1:
         return ""  # nothing is transferred
-    for rank, info in enumerate(infos):
+    for rank, info in infos.items():
         if not info.version:
             return f"rank {rank} (on {info.hostname}) has no NCCL, as {info.missing}"
         if info.version < _MINIMUM_VERSION:
             found, needed = _format_version(info.version), _format_version(_MINIMUM_VERSION)
             return f"rank {rank} (on {info.hostname}) has NCCL {found}: update it to {needed} or newer"
     versions = defaultdict(list)
-    for rank, info in enumerate(infos):
+    for rank, info in infos.items():
         versions[info.version].append(rank)
     if len(versions) > 1:  # NCCL connects only equal versions, patch level included
         those = ", ".join(
@@ -129,18 +137,25 @@ def _obstacle(infos: Sequence[GpuInfo], shared: Sequence[Sequence[int]]) -> str:
             f"the ranks have different versions of NCCL ({those}): install the same everywhere, or set "
             f"{GPU_BACKEND}={STAGED}"
         )
-    if shared and infos[0].version < _SHARING_VERSION:
+    version = _first(infos).version
+    if shared and version < _SHARING_VERSION:
         return (
-            f"{_format_ranks(shared[0])} share a GPU, which NCCL {_format_version(infos[0].version)} refuses: update "
+            f"{_format_ranks(shared[0])} share a GPU, which NCCL {_format_version(version)} refuses: update "
             f"it to {_format_version(_SHARING_VERSION)} or newer"
         )
+    for ranks in shared:
+        if not all(infos[rank].can_share for rank in ranks):
+            return (
+                f"{_format_ranks(ranks)} share a GPU, and NCCL was used there before by ranks with a GPU each, after "
+                "which it refuses to share: set NCCL_MULTI_RANK_GPU_ENABLE=1 before the job starts"
+            )
     return ""
 
 
-def _shared(infos: Sequence[GpuInfo]) -> list[list[int]]:
+def _shared(infos: Mapping[int, GpuInfo]) -> list[list[int]]:
     """Return the ranks of each GPU that several ranks use."""
     users = defaultdict(list)
-    for rank, info in enumerate(infos):
+    for rank, info in infos.items():
         users[info.hostname, info.bus_id].append(rank)
     return [ranks for ranks in users.values() if len(ranks) > 1]
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from distrun.runtime.mpi.requests import Requests
-from distrun.runtime.transport.host_layout import HostLayout
-from distrun.runtime.transport.links import Flat, Links, Ticket
+from distrun.runtime.transport.links import Flat, LinkMaker, Links, Peers, Ticket
 from distrun.runtime.transport.local_group import LocalGroup
+from distrun.runtime.transport.local_ranks import LocalRanks
 from distrun.runtime.transport.network import Network
 
 if TYPE_CHECKING:
@@ -37,25 +37,20 @@ class MpiLinks(Links):
     sent.
     """
 
-    def __init__(self, local_group: LocalGroup, network: Network, layout: HostLayout) -> None:
-        """Collective: all ranks of the job construct it together.
-
-        Raises:
-            UsageError: these ranks were not started by an MPI launcher, or MPI does not support threads.
-            JobAbortedError: a rank was gone before all had constructed it.
-        """
+    def __init__(self, requests: Requests, network: Network, peers: Peers) -> None:
+        """`peers` are the ranks at the other ends, numbered as in MPI."""
+        self._requests = requests
         self._network = network
-        self._layout = layout
-        self._requests = Requests(local_group, layout.rank, sum(len(ranks) for ranks in layout.ranks), "tcp")
+        self._peers = peers
         self._sent: list[_Transfer] = []
 
     def send(self, host: int, array: Flat) -> Ticket:
-        requests = self._requests.post(self._requests.send(array, self._layout.peer(host)))
+        requests = self._requests.post(self._requests.send(array, self._peers[host]))
         self._sent.append(_Transfer(host, requests))
         return self._sent[-1]
 
     def receive(self, host: int, into: Flat) -> Ticket:
-        return _Transfer(host, self._requests.post(self._requests.receive(into, self._layout.peer(host))))
+        return _Transfer(host, self._requests.post(self._requests.receive(into, self._peers[host])))
 
     def wait(self, tickets: Sequence[Ticket], what: str) -> None:
         self._complete([ticket for ticket in tickets if isinstance(ticket, _Transfer)], what)
@@ -70,8 +65,30 @@ class MpiLinks(Links):
 
     def _waiting_for(self, transfers: Sequence[_Transfer], what: str) -> str:
         late = dict.fromkeys(transfer.host for transfer in transfers if transfer.left)
-        ranks = ", ".join(self._network.describe(self._layout.peer(host)) for host in late)
+        ranks = ", ".join(self._network.describe(self._peers[host]) for host in late)
         return f"{what}, which has begun and waits in MPI for {ranks or 'other hosts'}"
 
     def close(self) -> None:
         self._requests.close()
+
+
+class MpiLinkMaker(LinkMaker):
+    """Makes links on one communicator of all ranks of the job."""
+
+    def __init__(self, local_group: LocalGroup, network: Network, rank: int, size: int) -> None:
+        """Collective: all ranks of the job construct it together.
+
+        Raises:
+            UsageError: these ranks were not started by an MPI launcher, or MPI does not support threads.
+            JobAbortedError: a rank was gone before all had constructed it.
+        """
+        self._network = network
+        self._requests = Requests(local_group, rank, size, "tcp")
+
+    def make(self, local_ranks: LocalRanks, peers: Peers, tell: Callable[[int], Sequence[int]]) -> Links:
+        tell(0)
+        return MpiLinks(self._requests.of_set(local_ranks), self._network, peers)
+
+    def links(self, peers: Peers) -> MpiLinks:
+        """Return the links of the whole job, whose end is the communicator's."""
+        return MpiLinks(self._requests, self._network, peers)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from copy import copy
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -18,6 +19,7 @@ from distrun.errors import JobAbortedError, StallError, UsageError
 from distrun.runtime.operations.timeouts import FOREVER
 from distrun.runtime.shared_memory.segment import FAILED, STATE
 from distrun.runtime.transport.local_group import LocalGroup
+from distrun.runtime.transport.local_ranks import LocalRanks
 
 if TYPE_CHECKING:
     from mpi4py import MPI
@@ -69,7 +71,10 @@ def comm_world(rank: int, size: int, remedy: str) -> MPI.Intracomm:
 
 
 class Requests:
-    """The requests that one rank has posted on its duplicate of MPI_COMM_WORLD, and the waiting for them."""
+    """The requests that one rank has posted on a communicator of its own, and the waiting for them.
+
+    It is a duplicate of MPI_COMM_WORLD.
+    """
 
     def __init__(self, local_group: LocalGroup, rank: int, size: int, instead: str) -> None:
         """Collective: all ranks construct it together.
@@ -102,6 +107,7 @@ class Requests:
                 f"leave mpi4py.rc.thread_level as it is, or set DISTRUN_BACKEND={instead}"
             )
         self._local_group = local_group
+        self._local_ranks: LocalRanks = local_group
         self._is_rung = local_group.network is None
         self._largest = LARGEST_MESSAGE if self._is_rung else LARGEST_BETWEEN_HOSTS
         self._byte = MPI.BYTE
@@ -109,7 +115,38 @@ class Requests:
         self._error = MPI.Exception
         self._posted: list[MPI.Request] = []
         self.comm, request = world.Idup()  # a duplicate, because the script may use MPI as well
+        self._owns_comm = True
         self.complete(self.post([request]), lambda: "init(), which waits in MPI for all ranks")
+
+    def of_set(self, local_ranks: LocalRanks) -> Requests:
+        """Return the requests of a set of ranks on the same communicator, where a rank has its number in the job.
+
+        `local_ranks` are those of this host, for waiting.
+        """
+        requests = copy(self)
+        requests._local_ranks, requests._posted, requests._owns_comm = local_ranks, [], False
+        return requests
+
+    def of_subgroup(self, local_ranks: LocalRanks) -> Requests:
+        """Return the requests of some of the ranks of the job's only host, on a communicator of their own.
+
+        There a rank's number is its position among them. Collective: they call this at the same time, for it does block
+        in MPI.
+
+        Raises:
+            JobAbortedError: MPI reports an error.
+        """
+        requests = self.of_set(local_ranks)
+        members = self.comm.Get_group().Incl(local_ranks.ranks)
+        try:
+            requests.comm = self.comm.Create_group(members)
+        except self._error as error:
+            abort_at_exit()
+            raise JobAbortedError(f"MPI cannot connect ranks {local_ranks.ranks} with each other: {error}") from None
+        finally:
+            members.Free()
+        requests._owns_comm = True
+        return requests
 
     def post(self, posting: Iterable[MPI.Request]) -> list[MPI.Request]:
         """Post requests: iterating over `posting` posts them.
@@ -246,7 +283,7 @@ class Requests:
             return self._has_come(left) or len(left) < count
 
         try:
-            self._local_group.wait(ready, waiting_for, time.monotonic() + seconds, FOREVER)
+            self._local_ranks.wait(ready, waiting_for, time.monotonic() + seconds, FOREVER)
         except JobAbortedError:
             self._check_other_hosts(waiting_for)
             # A rank is gone, but may have sent everything before.
@@ -261,7 +298,7 @@ class Requests:
         abort_at_exit()
 
     def close(self) -> None:
-        """Free the communicator, or, if the job has failed, make sure that this process can end.
+        """Free the communicator if it is ours, or, if the job has failed, make sure that this process can end.
 
         A rank that left before others failed does wait for them in MPI_Finalize, so that it does not cut off their
         reports.
@@ -270,7 +307,7 @@ class Requests:
         network = self._local_group.network
         if states[self._local_group.own] == FAILED or _abandoned:
             abort_at_exit()
-        elif FAILED not in states and (network is None or network.failure is None):
+        elif self._owns_comm and FAILED not in states and (network is None or network.failure is None):
             self.comm.Free()
 
 

@@ -26,6 +26,7 @@ LINE = 8  # 64-bit words in a cache line
 RING = 1 << 20  # bytes of a message ring
 STAGE = 1 << 20  # bytes of one staging buffer; there are two
 REASON = PAGE  # bytes for the text that says why the owner failed
+AREAS = 1024  # places for groups of some of the host's ranks; an area takes no memory before it is used
 
 RUNNING, LEFT, FAILED = 0, 1, 2
 
@@ -66,9 +67,25 @@ class Layout:
         segment, to rank r."""
         return self.stage + 2 * STAGE + index * (RING + PAGE)
 
+    def area(self, index: int) -> int:
+        """Return the offset of an area: what some of the ranks need to exchange words and small arrays by themselves.
+
+        It begins with a word for the owner's epoch, on a cache line of its own, and two lines of words.
+        """
+        return self.ring(1 + self.local_size) + index * self.area_size
+
+    @property
+    def area_words(self) -> int:
+        """The bytes of an area's words, after which come its two staging buffers."""
+        return _pages(8 * (LINE + 2 * self.line_words))
+
+    @property
+    def area_size(self) -> int:
+        return self.area_words + 2 * STAGE
+
     @property
     def heap(self) -> int:
-        return self.ring(1 + self.local_size)
+        return self.area(AREAS)
 
 
 def _pages(nbytes: int) -> int:
@@ -78,7 +95,7 @@ def _pages(nbytes: int) -> int:
 def segment_size(local_size: int) -> int:
     """Return the bytes of each segment of this host: its whole memory, within what one address space can map of all."""
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    return max(1 << 30, _pages(min(memory, (32 << 40) // local_size)))
+    return Layout(local_size).heap + max(1 << 30, _pages(min(memory, (32 << 40) // local_size)))
 
 
 class Segment:
@@ -107,6 +124,10 @@ class Segment:
         offset: int = array.__array_interface__["data"][0] - self.address
         inside = self.layout.heap <= offset and offset + array.nbytes <= self.bytes.size
         return offset if inside else -1
+
+    def free(self, offset: int, nbytes: int) -> None:
+        """Give whole pages back to the system; they read as zeros from now on."""
+        self._map.madvise(mmap.MADV_REMOVE, offset, nbytes)
 
     @property
     def reason(self) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -22,12 +22,17 @@ class HostLayout:
     """The number of this rank."""
 
     @classmethod
-    def of(cls, names: Sequence[str], rank: int) -> HostLayout:
+    def of(cls, names: Sequence[Hashable], rank: int) -> HostLayout:
         """Return the layout that follows from the name of each rank's host."""
-        by_name: dict[str, list[int]] = {}
+        by_name: dict[Hashable, list[int]] = {}
         for index, name in enumerate(names):
             by_name.setdefault(name, []).append(index)
         return cls(tuple(tuple(ranks) for ranks in by_name.values()), rank)
+
+    def of_set(self, ranks: Sequence[int]) -> HostLayout:
+        """Return the layout of some of the ranks, ours among them, which is in terms of their positions in `ranks`."""
+        host_of = {rank: host for host, those in enumerate(self.ranks) for rank in those}
+        return HostLayout.of([host_of[rank] for rank in ranks], ranks.index(self.rank))
 
     @property
     def count(self) -> int:
@@ -72,6 +77,11 @@ class HostLayout:
     def peer(self, host: int) -> int:
         """Return the rank of our rail on a host."""
         return self.ranks[host][self.position]
+
+    @property
+    def peers(self) -> dict[int, int]:
+        """The ranks of our rail by host, without ourselves; empty if we have no rail."""
+        return {host: self.peer(host) for host in self.others} if self.has_rail else {}
 
     def cross(self) -> tuple[int, int]:
         """Return our (cross_rank, cross_size): the place of our host among those that have a rank at our position."""

@@ -1,4 +1,4 @@
-"""The local group: the ranks of one host, the words that each shows the others, and waiting for one another."""
+"""The local group: all ranks of one host, and waiting for one another."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import os
 import select
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 
 from distrun.errors import JobAbortedError
 from distrun.runtime.operations.timeouts import Timeouts, WaitTimer
@@ -25,6 +26,7 @@ from distrun.runtime.shared_memory.segment import (
     Heap,
     Segment,
 )
+from distrun.runtime.transport.local_ranks import LocalRanks
 from distrun.runtime.transport.network import REASON_TIMEOUT, Network
 
 SPINS = 1000
@@ -43,12 +45,12 @@ def _usable_cores(peers: Sequence[PeerInfo]) -> int:
     return len(cores)
 
 
-class LocalGroup:
-    """The ranks of one host as one of them sees them.
+def _bells(fds: Sequence[int], segments: Sequence[Segment], word: int) -> list[Doorbell]:
+    return [Doorbell(fd, segment.words, word) for fd, segment in zip(fds, segments, strict=True)]
 
-    The local peers are numbered by position: `ranks[i]` is the world rank of peer i, in rising order; `own` is our
-    number.
-    """
+
+class LocalGroup(LocalRanks):
+    """The ranks of one host as one of them sees them: its local peers."""
 
     def __init__(
         self,
@@ -64,83 +66,34 @@ class LocalGroup:
             network: given where the job has more hosts than this one.
             clock: the time in seconds, by which waits are timed.
         """
-        self.network = network
-        self._clock = clock
-        self.own = own
-        self.size = len(peers)
-        self.ranks = tuple(ranks)
-        self.timeouts = timeouts
-        self._peers = peers
         size = os.fstat(peers[0].segment).st_size
-        self.segments = [Segment(peer_info.segment, size, self.size) for peer_info in peers]
-        self.mine = self.segments[own]
-        self.heap = Heap(self.mine)
-        self.bells = self._bells([p.bell for p in peers], SLEEPING)
-        self.service_bells = self._bells([p.service_bell for p in peers], SERVICE_SLEEPING)
+        segments = [Segment(peer_info.segment, size, len(peers)) for peer_info in peers]
+        bells = _bells([p.bell for p in peers], segments, SLEEPING)
+        super().__init__(own, ranks, segments, Heap(segments[own]), bells, timeouts, network)
+        layout = self.mine.layout
+        self._open([segment.words for segment in segments], EPOCH, layout.lines // 8, layout.stage)
+        self._clock = clock
+        self._peers = peers
+        self.service_bells = _bells([p.service_bell for p in peers], segments, SERVICE_SLEEPING)
         self.bell = self.bells[own]
-        self.others = [index for index in range(self.size) if index != own]
         self._pidfds = {peers[index].pidfd: index for index in self.others}
         self._sleeper = Sleeper(self.bell, self._pidfds, None if network is None else network.fd)
         self._ended: dict[int, str] = {}
         self._left_at: dict[int, float] = {}  # when we saw that a peer had left
         self.leaving = False
         """Set by a thread that shuts us down, before it rings our own bell: whoever waits for a peer stops waiting."""
-        self._epoch = 0
-        self._words = self.mine.words
-        self._line_start = self.mine.layout.lines // 8
-        self._line_words = self.mine.layout.line_words
-        self._their_words = [self.segments[index].words for index in self.others]
-        self._their_bells = [self.bells[index] for index in self.others]
+        self.area_bytes = 0
+        """Bytes of our areas, through which we exchange with some of the peers only."""
         self.spare_cores = _usable_cores(peers) - self.size
         """Cores left when every rank keeps one busy; negative when ranks share cores."""
         self.may_spin = True
         """Off while the progress thread has the turn: looking holds the interpreter's lock, which the rank's work
         needs."""
 
-    def _bells(self, fds: Sequence[int], word: int) -> list[Doorbell]:
-        return [Doorbell(fd, segment.words, word) for fd, segment in zip(fds, self.segments, strict=True)]
-
-    # The exchange ---------------------------------------------------------------------------------------------------
-    #
-    # A barrier at which every rank shows the others a line of words. Everybody writes a line, then the number of the
-    # exchange; and goes on when all numbers have come as far. There are two lines, used in turn: a line is written
-    # again two exchanges later, which its owner reaches only after everybody arrived at the one between, that is, has
-    # read it. The same holds for the two staging buffers, which are used in step with the lines.
-
     @property
-    def parity(self) -> int:
-        """Which line and which staging buffer the *next* exchange uses."""
-        return (self._epoch + 1) & 1
-
-    def exchange(self, words: Sequence[int], what: str) -> list[Sequence[int]]:
-        """Show `words` (64-bit integers, at most `Layout.line_words`) to all; everybody's, by local rank.
-
-        `what` names the operation for whoever has to be told that it waits.
-
-        Raises:
-            JobAbortedError: a peer ended, left or failed before it arrived.
-            StallError: it did not arrive within the stall timeout.
-        """
-        self._epoch = epoch = self._epoch + 1
-        start = self._line_start + (epoch & 1) * self._line_words
-        count = len(words)
-        mine = self._words
-        for index in range(count):
-            mine[start + index] = words[index]
-        mine[EPOCH] = epoch
-        for bell in self._their_bells:
-            bell.ring()
-        theirs = self._their_words
-        for words_of_peer in theirs:
-            if words_of_peer[EPOCH] < epoch:
-                self.wait(lambda: all(their[EPOCH] >= epoch for their in theirs), lambda: self._lagging(epoch, what))
-                break
-        stop = start + count
-        return [segment.words[start:stop] for segment in self.segments]
-
-    def _lagging(self, epoch: int, what: str) -> str:
-        late = [index for index in self.others if self.segments[index].words[EPOCH] < epoch]
-        return f"{what}, which has begun and waits for {self.describe(late)}"
+    def shared_bytes(self) -> int:
+        """Bytes that we use of the memory that we show the peers, beyond what every rank needs."""
+        return self.heap.used + self.area_bytes
 
     # Waiting --------------------------------------------------------------------------------------------------------
 
@@ -151,6 +104,7 @@ class LocalGroup:
         until: float | None = None,
         timeouts: Timeouts | None = None,
         is_undecided: bool = False,
+        needed: Sequence[int] | None = None,
     ) -> bool:
         """Wait until `ready()`; False when the monotonic time `until` came first.
 
@@ -159,6 +113,7 @@ class LocalGroup:
             what: says, for messages, what is waited for.
             until: a time of our clock.
             timeouts: other ones than the job's.
+            needed: the peers that are waited for, if not all: the leaving of others is nothing to us.
             is_undecided: rank 0's decision is waited for. A peer that has left may have had it already, while ours is
                 under way; so for a moment only rank 0's own leaving counts.
 
@@ -170,12 +125,12 @@ class LocalGroup:
         for _ in range(spins if self.may_spin and self.spare_cores >= 0 else 2):
             if ready():
                 return True
-        nudge = self._nudge if self.spare_cores <= 0 else None
+        nudge = partial(self._nudge, self.others if needed is None else needed) if self.spare_cores <= 0 else None
         wait_timer = WaitTimer(timeouts or self.timeouts, what, nudge, self._clock)
         while True:
             self.bell.arm()
             try:
-                trouble = self._trouble(REASON_TIMEOUT if is_undecided else 0.0)
+                trouble = self._trouble(REASON_TIMEOUT if is_undecided else 0.0, needed)
                 if self.network is not None:
                     self.network.progress()  # whatever we wait for, others may wait for what we have yet to send
                 if ready():
@@ -202,9 +157,9 @@ class LocalGroup:
             times += [left_at + REASON_TIMEOUT for left_at in self._left_at.values()]
         return min(times)
 
-    def _nudge(self) -> None:
+    def _nudge(self, needed: Sequence[int]) -> None:
         """Wake the progress threads of peers that have submitted something, or will, and are busy with other things."""
-        for index in self.others:
+        for index in needed:
             self.segments[index].words[WANTED] = 1
             self.service_bells[index].ring()
 
@@ -226,26 +181,33 @@ class LocalGroup:
         """A peer's process is known to have ended."""
         self._ended.setdefault(index, peer_process.ending(self._peers[index].pidfd))
 
-    def _trouble(self, grace: float = 0.0) -> str | None:
+    def _trouble(self, grace: float = 0.0, needed: Sequence[int] | None = None) -> str | None:
         """Why a peer will not come any more, if that is known.
 
         To be read before the last look at what is waited for, never after it: a peer may do its part and then end.
-        `grace`: seconds for which the leaving of other ranks than rank 0 does not count.
+        `grace`: seconds for which the leaving of other ranks than rank 0 does not count. `needed`: whose leaving
+        counts at all; None: everybody's.
         """
         for index in self.others:
             state = self.segments[index].words[STATE]
             if state == FAILED:
                 return f"{self.describe([index])} failed: {self.segments[index].reason}"
             if state == LEFT:
-                left_at = self._left_at.setdefault(index, self._clock())
-                if self.ranks[index] != 0 and self._clock() < left_at + grace:
+                self._left_at.setdefault(index, self._clock())
+                if self._may_leave(index, grace, needed):
                     continue
                 return f"{self.describe([index])} has left: {self.segments[index].reason}"
         for index, how in self._ended.items():
-            if index in self._left_at and self._clock() < self._left_at[index] + grace:
+            if index in self._left_at and self._may_leave(index, grace, needed):
                 continue
             return f"{self.describe([index])} {how}"
         return None if self.network is None else self.network.trouble()
+
+    def _may_leave(self, index: int, grace: float, needed: Sequence[int] | None) -> bool:
+        """Whether a peer that has left is not missed, or not yet."""
+        if needed is not None and index not in needed:
+            return True
+        return self.ranks[index] != 0 and self._clock() < self._left_at[index] + grace
 
     def lost_rank(self) -> str | None:
         """The rank that has failed, or ended without leaving, if one is known; any thread may ask, at any time."""
@@ -270,7 +232,6 @@ class LocalGroup:
         return self.network.describe(rank)
 
     def describe(self, indices: Sequence[int]) -> str:
-        """Name peers for people: `rank 1 (process 4242, stopped by a signal)`."""
         return ", ".join(self._describe_one(index) for index in indices)
 
     def _describe_one(self, index: int) -> str:

@@ -24,12 +24,12 @@ from distrun.runtime.backends.hierarchical import HierarchicalBackend
 from distrun.runtime.operations import reduction
 from distrun.runtime.operations.dtypes import name_of
 from distrun.runtime.operations.reduction import Average, Max, Min, Product, ReduceOp, Sum, check_op
-from distrun.runtime.shared_memory.segment import Heap, Segment, new_segment_fd
+from distrun.runtime.shared_memory.segment import Heap, Layout, Segment, new_segment_fd
 from distrun.runtime.transport.host_layout import HostLayout
 from distrun.runtime.transport.links import Links
 
 DEADLINE = 60.0
-ROOM = 64 << 20  # bytes of a segment
+ROOM = 64 << 20  # bytes of a heap
 DTYPES = [
     *("bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64"),
     *("float16", "bfloat16", "float32", "float64", "longdouble", "complex64", "complex128", "clongdouble"),
@@ -129,6 +129,7 @@ class ThreadGroup:
         self.size = len(segments)
         self.segments, self.mine, self.heap = segments, segments[own], Heap(segments[own])
         self.parity = 1
+        self.stage = self.mine.layout.stage
         self.own, self._barrier, self._lines = own, barrier, lines
 
     def exchange(self, words, what):
@@ -162,8 +163,9 @@ class Job:
         self.backends = [self._backend(rank) for rank in range(self.size)]
 
     def _segment(self, local_size: int) -> Segment:
-        self._fds.append(new_segment_fd(ROOM))
-        return Segment(self._fds[-1], ROOM, local_size)
+        size = Layout(local_size).heap + ROOM
+        self._fds.append(new_segment_fd(size))
+        return Segment(self._fds[-1], size, local_size)
 
     def _backend(self, rank: int) -> HierarchicalBackend:
         hosts = HostLayout.of(self._names, rank)

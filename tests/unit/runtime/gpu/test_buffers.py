@@ -11,7 +11,7 @@ import distrun
 from distrun.runtime.capabilities import communication_memory
 from distrun.runtime.gpu import buffers
 from distrun.runtime.gpu.buffers import FUSION_BUFFERS, GRADIENT_BUCKETS, note_held
-from distrun.runtime.shared_memory.segment import Heap, Segment, new_segment_fd
+from distrun.runtime.shared_memory.segment import Heap, Layout, Segment, new_segment_fd
 
 
 class Owner:
@@ -62,7 +62,8 @@ def test_the_end_of_an_owner_does_not_concern_the_next_one_at_its_place():
 
 
 def test_the_memory_that_ranks_share_counts_while_arrays_in_it_live():
-    heap = Heap(Segment(new_segment_fd(1 << 26), 1 << 26, 1))
+    size = Layout(1).heap + (1 << 26)
+    heap = Heap(Segment(new_segment_fd(size), size, 1))
     assert heap.used == 0
     array = heap.empty(5000, np.dtype(np.uint8))
     kept = array[10:]

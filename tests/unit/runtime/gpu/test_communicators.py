@@ -90,7 +90,7 @@ def test_ranks_connect_under_one_unique_id(stand_ins: SimpleNamespace, nccl: Ncc
     drivers = [driver_of(stand_ins, nccl) for _ in range(3)]
 
     def make(rank: int) -> None:
-        made = Communicators(drivers[rank], stand_ins.HostBackend(hosts, rank))
+        made = Communicators(drivers[rank], {0: stand_ins.HostBackend(hosts, rank)})
         first = made.get(0)
         assert (first.size, first.rank) == (3, rank)
         assert made.get(0) is first, "made once"
@@ -109,7 +109,7 @@ def test_ranks_connect_under_one_unique_id(stand_ins: SimpleNamespace, nccl: Ncc
 
 def test_alone(stand_ins: SimpleNamespace, nccl: Nccl) -> None:
     hosts = stand_ins.ThreadRanks(1)
-    made = Communicators(driver_of(stand_ins, nccl), stand_ins.HostBackend(hosts, 0))
+    made = Communicators(driver_of(stand_ins, nccl), {0: stand_ins.HostBackend(hosts, 0)})
     assert isinstance(made.get(), SingleRankCommunicator)
     assert not nccl.made
     made.close()
@@ -122,7 +122,7 @@ def test_rank_0s_error_is_raised_on_all_ranks(stand_ins: SimpleNamespace, nccl: 
 
     def make(rank: int) -> None:
         with pytest.raises(NcclError) as caught:
-            Communicators(driver_of(stand_ins, nccl), stand_ins.HostBackend(hosts, rank)).get()
+            Communicators(driver_of(stand_ins, nccl), {0: stand_ins.HostBackend(hosts, rank)}).get()
         texts.append(str(caught.value))
 
     hosts.run(make)
@@ -135,7 +135,7 @@ def test_an_error_of_nccl_is_raised_here(stand_ins: SimpleNamespace, nccl: Nccl)
     with pytest.raises(
         NcclError, match=r"making a communicator failed in NCCL on rank 0: .*out of memory; .*leave it more"
     ):
-        Communicators(driver_of(stand_ins, nccl), FirstRank()).get()  # type: ignore[arg-type]
+        Communicators(driver_of(stand_ins, nccl), {0: FirstRank()}).get()  # type: ignore[dict-item]
 
 
 def test_a_rank_that_is_gone_is_not_waited_for(stand_ins: SimpleNamespace, nccl: Nccl) -> None:
@@ -147,7 +147,7 @@ def test_a_rank_that_is_gone_is_not_waited_for(stand_ins: SimpleNamespace, nccl:
             gone.append("rank 1 (process 4242) was killed by signal 9")
         return gone[0] if gone else None
 
-    made = Communicators(driver_of(stand_ins, nccl), FirstRank(), peer_failure=trouble)  # type: ignore[arg-type]
+    made = Communicators(driver_of(stand_ins, nccl), {0: FirstRank()}, peer_failure=trouble)  # type: ignore[dict-item]
     with pytest.raises(CollectiveError, match=r"NCCL on rank 0 connects the GPUs of 2 ranks .*: rank 1 .* was killed"):
         made.get()
     nccl.open.set()  # what comes too late is let go of
@@ -160,7 +160,7 @@ def test_a_rank_that_does_not_come_is_waited_for_until_the_stall_timeout(
 ) -> None:
     nccl.open.clear()
     timeouts = Timeouts(warning=0.002, timeout=0.02)
-    made = Communicators(driver_of(stand_ins, nccl), FirstRank(), timeouts)  # type: ignore[arg-type]
+    made = Communicators(driver_of(stand_ins, nccl), {0: FirstRank()}, timeouts)  # type: ignore[dict-item]
     with (
         caplog.at_level(logging.WARNING, "distrun"),
         pytest.raises(StallError, match="gave up after 0 s: NCCL on rank 0"),
@@ -172,7 +172,7 @@ def test_a_rank_that_does_not_come_is_waited_for_until_the_stall_timeout(
 
 def test_an_abort_ends_a_wait(stand_ins: SimpleNamespace, nccl: Nccl) -> None:
     nccl.open.clear()
-    made = Communicators(driver_of(stand_ins, nccl), FirstRank())  # type: ignore[arg-type]
+    made = Communicators(driver_of(stand_ins, nccl), {0: FirstRank()})  # type: ignore[dict-item]
 
     def abort() -> None:
         assert nccl.entered.wait(20)
@@ -187,7 +187,7 @@ def test_an_abort_ends_a_wait(stand_ins: SimpleNamespace, nccl: Nccl) -> None:
 
 
 def test_an_abort_ends_communicators(stand_ins: SimpleNamespace, nccl: Nccl) -> None:
-    made = Communicators(driver_of(stand_ins, nccl), FirstRank())  # type: ignore[arg-type]
+    made = Communicators(driver_of(stand_ins, nccl), {0: FirstRank()})  # type: ignore[dict-item]
     communicator = made.get()
     made.abort("rank 1 is gone")
     made.abort("again")
@@ -203,7 +203,7 @@ def test_closing_ends_though_another_rank_does_not_come(
     stand_ins: SimpleNamespace, nccl: Nccl, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(communicators, "CLOSE_TIMEOUTS", Timeouts(0.0, 0.01))
-    made = Communicators(driver_of(stand_ins, nccl), FirstRank())  # type: ignore[arg-type]
+    made = Communicators(driver_of(stand_ins, nccl), {0: FirstRank()})  # type: ignore[dict-item]
     made.get()
     nccl.open.clear()
     made.close()
@@ -212,7 +212,7 @@ def test_closing_ends_though_another_rank_does_not_come(
 
 
 def test_closing_makes_no_thread(stand_ins: SimpleNamespace, nccl: Nccl, monkeypatch: pytest.MonkeyPatch) -> None:
-    made = Communicators(driver_of(stand_ins, nccl), FirstRank())  # type: ignore[arg-type]
+    made = Communicators(driver_of(stand_ins, nccl), {0: FirstRank()})  # type: ignore[dict-item]
     made.get()
 
     def refuse(thread: threading.Thread) -> None:
@@ -226,7 +226,7 @@ def test_closing_makes_no_thread(stand_ins: SimpleNamespace, nccl: Nccl, monkeyp
 @pytest.mark.parametrize("end", [Communicators.abort, Communicators.close])
 def test_the_gpu_is_current_where_communicators_end(stand_ins: SimpleNamespace, nccl: Nccl, end: Any) -> None:
     driver = driver_of(stand_ins, nccl)
-    made = Communicators(driver, FirstRank())  # type: ignore[arg-type]
+    made = Communicators(driver, {0: FirstRank()})  # type: ignore[dict-item]
     made.get()
     driver.used_by.clear()
     end(made)
@@ -239,7 +239,7 @@ def test_an_abort_in_which_nccl_waits_is_left_to_itself(
     monkeypatch.setattr(communicators, "CLOSE_TIMEOUTS", Timeouts(0.0, 0.01))
     is_graph_gone = threading.Event()
     monkeypatch.setattr(nccl, "abort", lambda: is_graph_gone.wait(20))
-    made = Communicators(driver_of(stand_ins, nccl), FirstRank())  # type: ignore[arg-type]
+    made = Communicators(driver_of(stand_ins, nccl), {0: FirstRank()})  # type: ignore[dict-item]
     made.get()
     made.abort("rank 1 is gone")
     with pytest.raises(NcclError, match="rank 1 is gone"):
@@ -261,7 +261,9 @@ def test_the_environment_is_set_where_gpus_are_shared(
     calls: list[str] = []
     monkeypatch.setattr(communicators, "set_environment", lambda: calls.append("set"))
     driver = driver_of(stand_ins, nccl)
-    Communicators(driver, FirstRank(), shares_gpus=False)  # type: ignore[arg-type]
+    made = Communicators(driver, {0: FirstRank(), 1: FirstRank()})  # type: ignore[dict-item]
+    made.get(0, shares_gpus=False)
     assert not calls
-    Communicators(driver, FirstRank(), shares_gpus=True)  # type: ignore[arg-type]
+    made.get(1, shares_gpus=True)
     assert calls == ["set"]
+    made.close()

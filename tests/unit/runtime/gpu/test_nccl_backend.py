@@ -15,6 +15,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings, strategies as st
 
 from distrun.runtime.gpu import nccl_backend
+from distrun.runtime.gpu.fusion_memory import FusionMemory
 from distrun.runtime.gpu.nccl import NcclError, SingleRankCommunicator
 from distrun.runtime.gpu.nccl_backend import NcclBackend
 from distrun.runtime.gpu.nccl_reduction import is_supported
@@ -147,17 +148,18 @@ class Group:
 class Job:
     """Ranks with a backend each."""
 
-    def __init__(self, stand_ins: SimpleNamespace, size: int, hosts: int = 1, wire: str = "") -> None:
+    def __init__(self, stand_ins: SimpleNamespace, size: int, wire: str = "") -> None:
         self._tools = stand_ins
         self.size = size
         self.drivers = [stand_ins.Driver() for _ in range(size)]
         threads = stand_ins.ThreadRanks(size)
         self.groups = [Group(threads, rank, stand_ins.view) for rank in range(size)]
         self.packers = [Packer(stand_ins.view) for _ in range(size)]
+        self.fusion = [FusionMemory(driver) for driver in self.drivers]
         self.backends = [
             NcclBackend(
-                *(self.drivers[rank], self.groups[rank], self.packers[rank], STREAM),
-                *(stand_ins.HostBackend(threads, rank, wire), hosts),
+                *(self.fusion[rank], self.groups[rank], self.packers[rank], STREAM),
+                *(stand_ins.HostBackend(threads, rank, wire), range(size)),
             )
             for rank in range(size)
         ]
@@ -228,7 +230,7 @@ def test_allreduce(
     if dtype not in ("bool", "float16", "bfloat16", "float32", "float64", "complex64", "complex128"):
         factors = (1.0, 1.0)
     generator = np.random.default_rng(seed)
-    job = Job(stand_ins, size, hosts=2 if wire else 1, wire=wire)
+    job = Job(stand_ins, size, wire=wire)
     sizes = [[int(np.prod(shape)) for shape in group] for group in shapes]
     given_to = [[elements(generator, dtype, sum(group)) for group in sizes] for _ in range(size)]
     requests = [
@@ -268,7 +270,7 @@ def test_a_single_tensor_is_reduced_where_it_lies(stand_ins: SimpleNamespace) ->
         (arrays[1].ctypes.data, apart.ctypes.data),
     ]
     assert job.packers[0].pieces == job.packers[1].pieces == []
-    assert job.backends[0].fusion_bytes == 0
+    assert job.fusion[0].nbytes == 0
 
 
 def test_large_tensors_go_by_themselves_and_small_ones_are_packed_at_multiples_of_16_bytes(
@@ -289,13 +291,13 @@ def test_large_tensors_go_by_themselves_and_small_ones_are_packed_at_multiples_o
         Piece(arrays[place].ctypes.data, base + offset, arrays[place].size)
         for place, offset in ((0, 0), (2, 16), (4, 48))
     ]
-    assert job.backends[0].fusion_bytes == 2 << 20
+    assert job.fusion[0].nbytes == 2 << 20
 
 
 @pytest.mark.parametrize(("dtype", "wire"), [("complex64", ""), ("float64", "bfloat16")])
 def test_a_scattered_tensor_keeps_its_order(stand_ins: SimpleNamespace, dtype: str, wire: str) -> None:
     """Where an element has another size in the fusion memory than in its own, or is a pair."""
-    job = Job(stand_ins, 1, 2, wire)
+    job = Job(stand_ins, 1, wire)
     array = np.arange(6).astype(dtype)
     apart = [np.empty(1, dtype), np.empty(5, dtype)]
     request = Request("allreduce", "x", dtype, ((6,),), Sum)
@@ -305,8 +307,8 @@ def test_a_scattered_tensor_keeps_its_order(stand_ins: SimpleNamespace, dtype: s
 
 def test_on_the_wire_between_hosts_elements_are_narrow(stand_ins: SimpleNamespace) -> None:
     request = Request("allreduce", "x", "float32", ((5,),), Average)
-    for hosts, dtype in ((1, "float32"), (2, "bfloat16")):
-        job = Job(stand_ins, 2, hosts, "bfloat16")
+    for wire, dtype in (("", "float32"), ("bfloat16", "bfloat16")):
+        job = Job(stand_ins, 2, wire)
         arrays = [np.full(5, 24, np.float32) for _ in range(2)]
         job.execute([[stand_ins.handle_of(request, [array], [array])] for array in arrays])
         assert job.groups[0].made[0][4:6] == (dtype, "avg")
@@ -330,7 +332,7 @@ def test_reducescatter(
     if dtype.startswith(("int", "uint")):
         factors = (1.0, 1.0)
     generator = np.random.default_rng(seed)
-    job = Job(stand_ins, size, hosts=2 if wire else 1, wire=wire)
+    job = Job(stand_ins, size, wire=wire)
     request = Request("reducescatter", "x", dtype, tuple(shapes), op, -1, *factors)
     given_to = [[elements(generator, dtype, rows * (row or 1)) for rows, row in shapes] for _ in range(size)]
     before = [[array.copy() for array in arrays] for arrays in given_to]
@@ -413,7 +415,8 @@ def test_a_world_of_one_needs_no_nccl(stand_ins: SimpleNamespace) -> None:
     driver = stand_ins.Driver()
     hosts = stand_ins.ThreadRanks(1)
     backend = NcclBackend(
-        driver, SingleRankCommunicator(driver), Packer(stand_ins.view), STREAM, stand_ins.HostBackend(hosts, 0), 1
+        *(FusionMemory(driver), SingleRankCommunicator(driver), Packer(stand_ins.view), STREAM),
+        *(stand_ins.HostBackend(hosts, 0), [0]),
     )
     array = np.arange(1, 7, dtype=np.float32)
 
@@ -466,7 +469,9 @@ def test_an_error_of_nccl_names_the_operation(stand_ins: SimpleNamespace) -> Non
 
     driver, hosts = stand_ins.Driver(), stand_ins.ThreadRanks(1)
     broken = Broken(hosts, 0, stand_ins.view)
-    backend = NcclBackend(driver, broken, Packer(stand_ins.view), STREAM, stand_ins.HostBackend(hosts, 0), 1)
+    backend = NcclBackend(
+        *(FusionMemory(driver), broken, Packer(stand_ins.view), STREAM), *(stand_ins.HostBackend(hosts, 0), [0])
+    )
     array = np.ones(2, np.float32)
     handle = stand_ins.handle_of(Request("allreduce", "g", "float32", ((2,),), Sum), [array], [array])
     with pytest.raises(

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from distrun.errors import UsageError
+from distrun.runtime.backends.groups import Groups
 from distrun.runtime.gpu.staging import StagedBackend
 from distrun.runtime.operations.reduction import Average, Product, Sum
 from distrun.runtime.operations.request import Request
@@ -22,7 +23,7 @@ class Job:
         self._tools, self._threads = stand_ins, stand_ins.ThreadRanks(size)
         self.drivers = [stand_ins.Driver() for _ in range(size)]
         self.backends = [
-            StagedBackend(self.drivers[rank], STREAM, stand_ins.HostBackend(self._threads, rank))
+            StagedBackend(self.drivers[rank], STREAM, Groups(stand_ins.HostBackend(self._threads, rank)))
             for rank in range(size)
         ]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from types import ModuleType, SimpleNamespace
 
 import pytest
@@ -16,7 +17,6 @@ from distrun.runtime.gpu.transport_choice import (
     GpuInfo,
     TransportChoice,
     agree,
-    choose,
     gpu_info,
     nccl_version,
 )
@@ -28,9 +28,14 @@ def a_gpu(
     may_share: bool = False,
     version: int = 23203,
     missing: str = "",
+    can_share: bool = True,
     wanted: str = AUTO,
 ) -> GpuInfo:
-    return GpuInfo(host, bus_id, may_share, version, missing, wanted)
+    return GpuInfo(host, bus_id, may_share, version, missing, can_share, wanted)
+
+
+def choose(infos: Sequence[GpuInfo]) -> TransportChoice:
+    return transport_choice.choose(dict(enumerate(infos)))
 
 
 APART = [a_gpu("0000:01:00.0"), a_gpu("0000:02:00.0"), a_gpu("0000:01:00.0", "node2")]
@@ -48,6 +53,14 @@ def test_shared_gpus_are_staged_with_an_older_one() -> None:
     chosen = choose([a_gpu(may_share=True, version=22907)] * 2)
     assert (chosen.kind, chosen.shares_gpus) == (STAGED, True)
     assert chosen.reason == "ranks 0, 1 share a GPU, which NCCL 2.29.7 refuses: update it to 2.30.0 or newer"
+
+
+def test_shared_gpus_are_staged_where_nccl_has_been_told_of_gpus_of_their_own() -> None:
+    """One process set has ranks that share a GPU; the one before it had none."""
+    infos = {4: a_gpu(may_share=True, can_share=False), 7: a_gpu(may_share=True)}
+    chosen = transport_choice.choose(infos)
+    assert (chosen.kind, chosen.shares_gpus) == (STAGED, True)
+    assert chosen.reason.startswith("ranks 4, 7 share a GPU, and NCCL was used there before by ranks with a GPU each")
 
 
 def test_shared_gpus_need_permission() -> None:
@@ -89,15 +102,15 @@ def test_one_rank_needs_no_nccl() -> None:
 def test_ranks_agree(stand_ins: SimpleNamespace) -> None:
     hosts = stand_ins.ThreadRanks(3)
     infos = [*APART[:2], a_gpu(host="a host with a longer name", version=0, missing="it was eaten")]
-    chosen = hosts.run(lambda rank: agree(infos[rank], stand_ins.HostBackend(hosts, rank)))
+    chosen = hosts.run(lambda rank: agree(infos[rank], stand_ins.HostBackend(hosts, rank), range(3)))
     assert chosen == [choose(infos)] * 3
 
 
 def test_a_report_says_what_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(transport_choice, "nccl_version", lambda: (23203, ""))
-    wanted = GpuInfo("node1", "0000:01:00.0", True, 23203, "", AUTO)
+    wanted = GpuInfo("node1", "0000:01:00.0", True, 23203, "", True, AUTO)
     assert gpu_info("node1", "0000:01:00.0", True) == wanted
-    assert gpu_info("node1", "0000:01:00.0", True, STAGED).wanted == STAGED
+    assert gpu_info("node1", "0000:01:00.0", True, wanted=STAGED).wanted == STAGED
 
 
 class TestVersion:

@@ -13,6 +13,7 @@ from hypothesis import given, settings, strategies as st
 
 from distrun.errors import BootstrapError
 from distrun.runtime.shared_memory.segment import (
+    AREAS,
     LINE,
     PAGE,
     REASON,
@@ -46,6 +47,7 @@ def test_the_parts_of_a_segment_do_not_overlap_and_begin_on_pages(local_size):
         (layout.stage, 2 * STAGE),
     ]
     parts += [(layout.ring(index), PAGE + RING) for index in range(1 + local_size)]
+    parts += [(layout.area(index), layout.area_size) for index in range(AREAS)]
     parts.append((layout.heap, 1))
     for (start, length), (following, _) in itertools.pairwise(parts):
         assert start % PAGE == 0

@@ -12,11 +12,21 @@ from distrun.errors import JobAbortedError, StallError
 from distrun.runtime.operations.timeouts import FOREVER, NUDGE_AFTER, Timeouts
 from distrun.runtime.rendezvous.within_host import PeerInfo
 from distrun.runtime.shared_memory.doorbell import new_bell_fd
-from distrun.runtime.shared_memory.segment import EPOCH, FAILED, LEFT, RUNNING, SLEEPING, STATE, WANTED, new_segment_fd
+from distrun.runtime.shared_memory.segment import (
+    EPOCH,
+    FAILED,
+    LEFT,
+    RUNNING,
+    SLEEPING,
+    STATE,
+    WANTED,
+    Layout,
+    new_segment_fd,
+)
 from distrun.runtime.transport.local_group import LocalGroup
 from distrun.runtime.transport.network import REASON_TIMEOUT
 
-ROOM = 1 << 26
+ROOM = Layout(3).heap + (1 << 26)
 
 
 class Group(LocalGroup):
@@ -139,8 +149,8 @@ def test_a_peer_that_comes_and_leaves_between_the_look_at_its_state_and_the_last
     arrive(group, 0, 1, 10)
     trouble = group._trouble
 
-    def then_it_comes(grace: float) -> str | None:
-        found = trouble(grace)
+    def then_it_comes(*arguments: object) -> str | None:
+        found = trouble(*arguments)
         arrive(group, 2, 1, 30)
         group.leave(2)
         return found

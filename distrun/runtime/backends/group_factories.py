@@ -1,0 +1,85 @@
+"""Where the backends of process sets come from: shared memory or MPI on one host, links between several."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from distrun.runtime.backends.base import Backend
+from distrun.runtime.backends.groups import GroupFactory
+from distrun.runtime.backends.hierarchical import HierarchicalBackend
+from distrun.runtime.backends.shared_memory import SharedMemoryBackend
+from distrun.runtime.transport.host_layout import HostLayout
+from distrun.runtime.transport.links import LinkMaker
+from distrun.runtime.transport.local_group import LocalGroup
+from distrun.runtime.transport.local_subgroup import LocalSubgroups
+
+if TYPE_CHECKING:
+    from distrun.runtime.mpi.requests import Requests
+
+
+class OneHostFactory(GroupFactory):
+    """For a job on one host."""
+
+    def __init__(self, local_group: LocalGroup, world: Backend, requests: Requests | None = None) -> None:
+        """`requests` are given where MPI moves the bytes: those of all ranks."""
+        self._subgroups = LocalSubgroups(local_group)
+        self._world = world
+        self._requests = requests
+
+    def make(self, ranks: tuple[int, ...], what: str) -> Backend | None:
+        local_ranks = self._subgroups.add(ranks)
+        self._world.barrier(what)  # their areas are in order, and in MPI nobody waits for long
+        if local_ranks is None:
+            return None
+        if self._requests is None:
+            return SharedMemoryBackend(local_ranks)
+        from distrun.runtime.backends.mpi import MPIBackend
+
+        return MPIBackend(local_ranks, self._requests.of_subgroup(local_ranks))
+
+    def release(self, ranks: tuple[int, ...]) -> None:
+        self._subgroups.remove(ranks)
+
+
+class AcrossHostsFactory(GroupFactory):
+    """For a job on several hosts. The ranks of a set may be on one of them."""
+
+    def __init__(
+        self, local_group: LocalGroup, layout: HostLayout, world: Backend, link_maker: LinkMaker, wire: str
+    ) -> None:
+        """`wire`: see `HierarchicalBackend`."""
+        self._subgroups = LocalSubgroups(local_group)
+        self._layout = layout
+        self._world = world
+        self._link_maker = link_maker
+        self._wire = wire
+
+    def make(self, ranks: tuple[int, ...], what: str) -> Backend | None:
+        def tell(number: int) -> Sequence[int]:
+            """Tell all ranks of the job a number; return everybody's. Nobody comes back before all have come."""
+            numbers: list[int] = self._world.allgather(np.array([number]), what)[0].tolist()
+            return numbers
+
+        local = self._here(ranks)
+        local_ranks = self._subgroups.add(local) if local else None
+        if local_ranks is None:
+            tell(0)
+            return None
+        if len(local) == len(ranks):
+            tell(0)
+            return SharedMemoryBackend(local_ranks)
+        layout = self._layout.of_set(ranks)
+        peers = {host: ranks[position] for host, position in layout.peers.items()}
+        links = self._link_maker.make(local_ranks, peers, tell)
+        return HierarchicalBackend(local_ranks, layout, links, self._wire)
+
+    def release(self, ranks: tuple[int, ...]) -> None:
+        local = self._here(ranks)
+        if local:
+            self._subgroups.remove(local)
+
+    def _here(self, ranks: Sequence[int]) -> tuple[int, ...]:
+        return tuple(rank for rank in ranks if rank in self._layout.local_ranks)

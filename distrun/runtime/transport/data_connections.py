@@ -1,0 +1,189 @@
+"""Data connections: those of a rank with ranks of other hosts that carry arrays.
+
+There is one for each two ranks that have ever met on a rail. The sets of ranks whose rails join the same two share it:
+all ranks execute the operations that they have in common in the same order.
+"""
+
+from __future__ import annotations
+
+import errno
+import socket
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+
+from distrun.errors import BootstrapError
+from distrun.host.connections.dialer import dial
+from distrun.host.connections.listener import Listener, listen
+from distrun.host.connections.tcp_options import set_tcp_options
+from distrun.host.interfaces import is_loopback
+from distrun.runtime.rendezvous.protocol import Rendezvous
+from distrun.runtime.transport.connections import Stream
+from distrun.runtime.transport.host_layout import HostLayout
+from distrun.runtime.transport.links import LinkMaker, Links, Peers, TcpLinks
+from distrun.runtime.transport.local_group import LocalGroup
+from distrun.runtime.transport.local_ranks import LocalRanks
+from distrun.runtime.transport.network import Network
+
+CHECK_INTERVAL = 0.5
+"""Seconds after which a rank that waits for connections checks whether the job has failed meanwhile."""
+DIAL_INTERVAL = 5.0
+"""Seconds after which a rank that dials does: enough for a handshake over a slow network."""
+_PORT_TRIES = 20
+
+
+class DataConnections(LinkMaker):
+    """The data connections of one rank."""
+
+    def __init__(
+        self, rendezvous: Rendezvous, layout: HostLayout, network: Network, local_group: LocalGroup, timeout: float
+    ) -> None:
+        """
+        Args:
+            rendezvous: the members and the key.
+            layout: which ranks share a host.
+            network: what the connections become part of.
+            local_group: the ranks of this host.
+            timeout: seconds in which peers must have connected.
+        """
+        self._members = rendezvous.members
+        self._key = rendezvous.key
+        self._addresses = [address for address, _ in rendezvous.listener.endpoints]
+        self._ours = rendezvous.members[layout.rank]
+        self._host_of = {rank: host for host, ranks in enumerate(layout.ranks) for rank in ranks}
+        self._rank = layout.rank
+        self._network = network
+        self._local_group = local_group
+        self._timeout = timeout
+        self._streams: dict[int, Stream] = {}
+
+    def make(self, local_ranks: LocalRanks, peers: Peers, tell: Callable[[int], Sequence[int]]) -> Links:
+        missing = [rank for rank in peers.values() if rank not in self._streams]
+        is_dialed = any(not self._dials(rank) for rank in missing)
+        with self._listening() if is_dialed else _not_listening() as listener:
+            ports = tell(0 if listener is None else listener.endpoints[0][1])
+            self.connect(missing, ports, listener, time.monotonic() + self._timeout)
+        return self.links(local_ranks, peers)
+
+    def links(self, local_ranks: LocalRanks, peers: Peers) -> TcpLinks:
+        """Return links over connections that have been made."""
+        return TcpLinks(local_ranks, self._network, peers, self._streams)
+
+    # Connecting -----------------------------------------------------------------------------------------------------
+
+    def connect(self, peers: Iterable[int], ports: Sequence[int], listener: Listener | None, deadline: float) -> None:
+        """Connect with peers: those of hosts with lower numbers are dialed, the others dial us.
+
+        A rank accepts connections once it has made its own, and those of host 0 make none, so no rank waits for ever.
+
+        Args:
+            peers: ranks of other hosts, which do the same.
+            ports: at which each rank listens, if anybody dials it.
+            listener: ours; None if nobody dials us.
+            deadline: the monotonic time until which to try.
+
+        Raises:
+            BootstrapError: a peer cannot be reached, has not connected in time, or the job has failed meanwhile.
+        """
+        dialed = sorted(rank for rank in peers if self._dials(rank))
+        for rank in dialed:
+            self._take(rank, self._dial(rank, ports[rank], deadline))
+        missing = {rank for rank in peers if not self._dials(rank)}
+        if missing:
+            assert listener is not None
+            self._accept(missing, listener, deadline)
+
+    def _dials(self, rank: int) -> bool:
+        return self._host_of[rank] < self._host_of[self._rank]
+
+    def _dial(self, rank: int, port: int, deadline: float) -> socket.socket:
+        ours, member = self._ours, self._members[rank]
+        source = None if is_loopback(ours.address) else ours.address
+        introduction = {"rank": self._rank, "purpose": "data"}
+        while True:
+            until = min(deadline, time.monotonic() + DIAL_INTERVAL)
+            try:
+                return dial([(member.address, port)], self._key, introduction, until, source).socket
+            except BootstrapError as error:
+                self._check()
+                if time.monotonic() >= deadline:
+                    raise BootstrapError(
+                        f"rank {self._rank} on host {ours.hostname} ({ours.address}) cannot reach rank {rank} on host "
+                        f"{member.hostname}: {error}; if there is another network between them, name it with --network"
+                    ) from None
+
+    def _accept(self, missing: set[int], listener: Listener, deadline: float) -> None:
+        while missing:
+            client = listener.receive(max(0.001, min(CHECK_INTERVAL, deadline - time.monotonic())))
+            self._check()
+            if client is not None:
+                connection, introduction = client
+                rank = introduction.get("rank", -1)
+                if rank not in missing or introduction.get("purpose") != "data":
+                    connection.close()
+                else:
+                    missing.remove(rank)
+                    self._take(rank, connection)
+            elif time.monotonic() >= deadline:
+                who = ", ".join(self._network.describe(rank) for rank in sorted(missing))
+                refused = listener.describe_refused()
+                raise BootstrapError(
+                    f"rank {self._rank} waited in vain for a connection from {who}"
+                    f"{f' ({refused})' if refused else ''}: a firewall may be between them, or the wrong network was "
+                    "chosen (name another with --network)"
+                )
+
+    def _check(self) -> None:
+        """Raise if nobody may come any more."""
+        self._network.progress()
+        reason = self._local_group.lost_rank()
+        if reason is None and self._local_group.leaving:
+            reason = "distrun.shutdown() was called"
+        if reason is not None:
+            raise BootstrapError(f"the ranks of the hosts cannot connect with each other: {reason}")
+
+    def _take(self, rank: int, connection: socket.socket) -> None:
+        # A peer that is stopped, or computes for a minute, does not read and is alive: the kernel must not give up on
+        # what has waited for long. Dead hosts are noticed on the alarm connections.
+        set_tcp_options(connection, user_timeout=0)
+        self._streams[rank] = self._network.stream(rank, connection)
+
+    # Listening ------------------------------------------------------------------------------------------------------
+
+    @contextmanager
+    def _listening(self) -> Iterator[Listener]:
+        """Listen at the addresses where we were found at the start, all with one port."""
+        try:
+            sockets = _listen_at(self._addresses)
+        except OSError as error:
+            raise BootstrapError(
+                f"rank {self._rank} cannot listen at {', '.join(self._addresses)} for ranks of other hosts: "
+                f"{error.strerror or error}"
+            ) from None
+        listener = Listener(sockets, self._key)
+        try:
+            yield listener
+        finally:
+            listener.close()
+
+
+@contextmanager
+def _not_listening() -> Iterator[None]:
+    yield None
+
+
+def _listen_at(addresses: Sequence[str]) -> list[socket.socket]:
+    """Return sockets that listen at a port which is free at all addresses; raises `OSError`."""
+    for left in reversed(range(_PORT_TRIES)):
+        sockets: list[socket.socket] = []
+        try:
+            for address in addresses:
+                sockets.append(listen(address, sockets[0].getsockname()[1] if sockets else 0))
+        except OSError as error:
+            for each in sockets:
+                each.close()
+            if error.errno != errno.EADDRINUSE or not left:
+                raise
+        else:
+            return sockets
+    raise AssertionError("the last try returns or raises")
