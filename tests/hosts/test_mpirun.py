@@ -78,6 +78,14 @@ def test_two_hosts_with_two_ranks_each(mpirun, python, alpha, beta):
 
 
 @again_if_open_mpi_hangs
+def test_horovods_mode_reaches_all_hosts(mpirun, python, alpha, beta):
+    code = "import horovod, os; print(horovod.__version__, os.environ['DISTRUN_HOROVOD'])"
+    job = mpirun("--horovod", "-H", "alpha:1,beta:1", "--no-tag-output", *python(code))
+    assert job.wait() == 0, job.stderr.data
+    assert job.stdout.data.splitlines() == [b"0.28.1+distrun 1"] * 2
+
+
+@again_if_open_mpi_hangs
 def test_this_machine_and_another_over_a_chosen_network(mpirun, python, network, alpha, beta):
     subnet = network.address.rpartition(".")[0] + ".0/24"
     job = mpirun("-H", "localhost:1,alpha:1", "--network", subnet, "--no-tag-output", *python(REPORT))

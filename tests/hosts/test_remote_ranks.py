@@ -70,6 +70,14 @@ def test_a_remote_rank_has_the_logins_environment_and_what_it_was_promised(distr
         assert os.environ["PYTHONPATH"].split(":")[0] == environ["PYTHONPATH"].split(":")[0]
 
 
+def test_in_horovods_mode_a_remote_rank_finds_its_package_and_its_variables(distrun, python):
+    code = "import os, horovod; print(horovod.__version__, *map(os.getenv, ('HOROVOD_RANK', 'HOROVOD_LOG_LEVEL')))"
+    job = distrun("--horovod", "-H", "alpha:1,beta:1", "--no-tag-output", *python(code), HOROVOD_LOG_LEVEL="error")
+    assert job.wait() == 0, job.stderr.data
+    lines = sorted(job.stdout.data.decode().splitlines())
+    assert lines == ["0.28.1+distrun 0 error", "0.28.1+distrun 1 error"]
+
+
 def test_the_working_directory_is_given(distrun, tmp_path):
     job = distrun("-H", "alpha:1", "--wdir", str(tmp_path), "--no-tag-output", "pwd")
     assert job.wait() == 0, job.stderr.data

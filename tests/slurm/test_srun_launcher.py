@@ -56,6 +56,12 @@ def test_variables_of_the_shell_come_along(distrun, python):
     assert job.stdout.data.count(b"c b") == 4
 
 
+def test_horovods_mode_comes_along(distrun, python):
+    job = distrun("--horovod", *python("import os, horovod; print(horovod.__version__, os.environ['HOROVOD_SIZE'])"))
+    assert job.wait() == 0, job.stderr.data
+    assert job.stdout.data.count(b"0.28.1+distrun 4") == 4
+
+
 def test_hosts_may_be_chosen_among_those_of_the_allocation(distrun, python):
     job = distrun("-H", "beta:2", *python(WHO))
     assert job.wait() == 0, job.stderr.data
