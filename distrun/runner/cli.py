@@ -10,6 +10,9 @@ from typing import Any, NoReturn
 import click
 
 from distrun.errors import DistrunError, UsageError
+from distrun.runner.command_lines.own import translated
+from distrun.runner.command_lines.table import Translation
+from distrun.runner.command_lines.translate import told
 from distrun.runner.options import connection_options, host_list, ssh_options
 from distrun.runner.planning.placement import parse_ranks
 from distrun.runner.planning.plan import LaunchRequest, describe
@@ -163,6 +166,12 @@ _SETTINGS = {"allow_interspersed_args": False, "help_option_names": ["-h", "--he
 @click.option("--dry-run", is_flag=True, help="Print the plan and start nothing.")
 @click.option("-q", "--quiet", is_flag=True, help="Leave out the launcher's notes; errors and warnings stay.")
 @click.option("-v", "--verbose", is_flag=True, help="Print what the launcher does.")
+@click.option(
+    "-cb",
+    "--check-build",
+    is_flag=True,
+    help="Try which frameworks, launchers, controllers and operations work on this machine, and print them.",
+)
 @click.option("--version", is_flag=True, help="Print the version.")
 @click.argument("command", nargs=-1, type=click.UNPROCESSED)
 def distrun(**options: Any) -> int:
@@ -175,6 +184,11 @@ def distrun(**options: Any) -> int:
         from distrun import __version__
 
         click.echo(f"distrun {__version__}")
+        return 0
+    if options["check_build"]:
+        from distrun.runner.doctor.build import report
+
+        click.echo(report(verbose=options["verbose"]))
         return 0
     return _run(options)
 
@@ -198,7 +212,9 @@ def _status(arguments: list[str] | None) -> int:
         if arguments[:1] == ["doctor"]:
             status = _doctor(arguments[1:])
         else:
-            status = distrun.main(args=arguments, prog_name="distrun", standalone_mode=False)
+            translation = translated(distrun, arguments)
+            tell_ignored(translation)
+            status = distrun.main(args=translation.arguments, prog_name="distrun", standalone_mode=False)
     except click.ClickException as error:
         return complain(_sentence(error), 2)
     except (click.Abort, KeyboardInterrupt):
@@ -228,6 +244,12 @@ def complain(sentence: str, status: int) -> int:
     """Print an error on one line, and return the status."""
     click.echo(f"distrun: error: {sentence}", err=True)
     return status
+
+
+def tell_ignored(translation: Translation) -> None:
+    """Print which flags of another launcher were ignored, if any, and why."""
+    if translation.ignored and not {"-q", "--quiet"} & set(translation.options):
+        click.echo(f"distrun: {told(translation.ignored)}", err=True)
 
 
 def _run(options: dict[str, Any]) -> int:

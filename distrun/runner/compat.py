@@ -13,8 +13,9 @@ import click
 
 from distrun.errors import UsageError
 from distrun.runner import cli
+from distrun.runner.command_lines.describe import described
 from distrun.runner.command_lines.programs import NAMES, program
-from distrun.runner.command_lines.translate import told, translate
+from distrun.runner.command_lines.translate import translate
 
 _USAGE = f"""\
 Usage: distrun-compat {"|".join(NAMES)} ARGUMENTS...
@@ -34,11 +35,13 @@ def main() -> NoReturn:
             sys.exit(0 if words else 2)
         name, *words = words
     try:
+        if words[:1] in (["-h"], ["-help"], ["--help"]):
+            click.echo(described(program(name)), nl=False)
+            sys.exit(0)
         translation = translate(program(name), words)
     except UsageError as error:
         sys.exit(cli.complain(str(error), 2))
-    if translation.ignored:
-        click.echo(f"distrun: {told(translation.ignored)}", err=True)
+    cli.tell_ignored(translation)
     cli.main(translation.arguments)
 
 

@@ -2,28 +2,136 @@
 
 from __future__ import annotations
 
-from distrun.runner.command_lines.table import Becomes, Holds, Ignored, Program, Refused, flag
+import shlex
 
-_NO_CYCLE = "there is no cycle to wait for"
-_NO_ELASTIC = "the number of ranks is fixed, there is no elastic training yet: leave it out, and give -np N"
+from distrun.errors import UsageError
+from distrun.runner.command_lines import mpirun
+from distrun.runner.command_lines.config_file import words_of
+from distrun.runner.command_lines.table import Becomes, Flag, Holds, Ignored, Program, Refused, Translation, flag
+from distrun.runner.command_lines.translate import translate
+from distrun.runner.command_lines.values import number, one_of
+from distrun.runtime.settings import LOG_LEVELS
+
+_NO_CYCLE = Ignored("operations start when the last rank has submitted them, without a cycle to wait for")
+_HIERARCHICAL = "what crosses hosts does so once per host always"
+_NO_AUTOTUNE = Ignored("there is no autotuning yet")
+_NO_TIMELINE = Ignored("there is no timeline yet")
+_NO_ELASTIC = "elastic training is not there yet"
+_ELASTIC = Refused(f"{_NO_ELASTIC}: leave it out, and give -np and hosts that stay")
+
+
+def _fusion(megabytes: str) -> list[str]:
+    size = int(number(megabytes) * 2**20)
+    return ["-x", f"DISTRUN_FUSION_THRESHOLD={size}", "-x", f"DISTRUN_BUCKET_BYTES={size}"]
+
+
+def _level(name: str) -> list[str]:
+    return ["-x", f"DISTRUN_LOG_LEVEL={one_of(name, *LOG_LEVELS)}"]
+
+
+def _binding(arguments: str) -> Translation:
+    try:
+        words = shlex.split(arguments)
+    except ValueError as error:
+        raise UsageError(f"it cannot be split: {error}; quote as in a shell") from None
+    return translate(Program("mpirun", mpirun.PROGRAM.flags, any_dashes=True), words)
+
+
+def _config(file: str) -> Translation:
+    return translate(Program("horovodrun", PROGRAM.flags), words_of(file))
+
+
+def _finish(translation: Translation) -> Translation:
+    """Leave out arguments for mpirun where it does not start the ranks, as Horovod does with its Gloo."""
+    options, ignored = list(translation.options), list(translation.ignored)
+    while "--mpi-args" in options and "mpirun" not in options:
+        at = options.index("--mpi-args")
+        ignored.append((" ".join(options[at : at + 2]), "they are for mpirun, which --mpi uses"))
+        del options[at : at + 2]
+    return Translation(tuple(options), translation.command, tuple(ignored))
+
+
+def _tuning() -> tuple[Flag, ...]:
+    return (
+        flag("--fusion-threshold-mb M", Becomes("-x DISTRUN_FUSION_THRESHOLD={} -x DISTRUN_BUCKET_BYTES={}", _fusion)),
+        flag("--cycle-time-ms T", _NO_CYCLE),
+        flag("--cache-capacity N", Becomes("-x DISTRUN_CACHE_CAPACITY={}")),
+        flag("--hierarchical-allreduce", Holds(_HIERARCHICAL)),
+        flag("--no-hierarchical-allreduce", Ignored(_HIERARCHICAL)),
+        flag("--hierarchical-allgather", Holds(_HIERARCHICAL)),
+        flag("--no-hierarchical-allgather", Ignored(_HIERARCHICAL)),
+        flag("--torus-allreduce", Ignored(_HIERARCHICAL)),
+        flag("--no-torus-allreduce", Holds(_HIERARCHICAL)),
+        flag("--autotune", _NO_AUTOTUNE),
+        flag("--no-autotune", Holds(_NO_AUTOTUNE.why)),
+        flag("--autotune-log-file FILE", _NO_AUTOTUNE),
+        flag("--autotune-warmup-samples N", _NO_AUTOTUNE),
+        flag("--autotune-steps-per-sample N", _NO_AUTOTUNE),
+        flag("--autotune-bayes-opt-max-samples N", _NO_AUTOTUNE),
+        flag("--autotune-gaussian-process-noise X", _NO_AUTOTUNE),
+        flag("--num-nccl-streams N", Ignored("NCCL works on one stream here")),
+        flag("--thread-affinity CORE", Ignored("--bind-to core binds ranks, with all their threads")),
+        flag("--mpi-threads-disable", Ignored("mpi4py decides how MPI is started")),
+        flag("--no-mpi-threads-disable", Holds("mpi4py decides how MPI is started")),
+        flag("--gloo-timeout-seconds S", Becomes("--start-timeout {}", yields=True)),
+        flag("--tcp", Becomes("-x NCCL_IB_DISABLE=1")),
+    )
+
+
+def _elastic() -> tuple[Flag, ...]:
+    return (
+        flag("--host-discovery-script FILE", _ELASTIC),
+        flag("--min-np --min-num-proc N", _ELASTIC),
+        flag("--max-np --max-num-proc N", _ELASTIC),
+        flag("--slots-per-host N", Becomes("--slots {}")),
+        flag("--elastic-timeout S", Ignored(_NO_ELASTIC)),
+        flag("--reset-limit N", Ignored(_NO_ELASTIC)),
+        flag("--blacklist-cooldown-range MIN MAX", Ignored(_NO_ELASTIC)),
+    )
+
+
+def _messages() -> tuple[Flag, ...]:
+    return (
+        flag("--timeline-filename FILE", _NO_TIMELINE),
+        flag("--timeline-mark-cycles", _NO_TIMELINE),
+        flag("--no-timeline-mark-cycles", Holds(_NO_TIMELINE.why)),
+        flag("--no-stall-check", Becomes("--stall-warning 0 --stall-timeout 0")),
+        flag("--stall-check", Holds("it is on")),
+        flag("--stall-check-warning-time-seconds S", Becomes("--stall-warning {}")),
+        flag("--stall-check-shutdown-time-seconds S", Becomes("--stall-timeout {}")),
+        flag("--log-level LEVEL", Becomes("-x DISTRUN_LOG_LEVEL={}", _level)),
+        flag("--log-with-timestamp --no-log-hide-timestamp", Becomes("-x DISTRUN_LOG_TIME=1")),
+        flag("--log-without-timestamp --log-hide-timestamp", Becomes("-x DISTRUN_LOG_TIME=0")),
+        flag("--prefix-output-with-timestamp -prefix-timestamp", Becomes("--prefix-output-with-timestamp")),
+    )
+
 
 PROGRAM = Program(
     "horovodrun",
     (
         flag("-v --version", Becomes("--version")),
         flag("-np --num-proc N", Becomes("-np {}")),
-        flag("-H --hosts LIST", Becomes("--hosts {}", joined=True)),
-        flag("-hostfile --hostfile FILE", Becomes("--hostfile {}")),
-        flag("-p --ssh-port PORT", Becomes("--ssh-port {}")),
-        flag("-i --ssh-identity-file FILE", Becomes("--ssh-identity-file {}")),
+        flag("-cb --check-build", Becomes("--check-build")),
+        flag("--disable-cache", Holds("no checks are cached")),
         flag("--start-timeout S", Becomes("--start-timeout {}")),
         flag("--network-interfaces --network-interface LIST", Becomes("--network {}", joined=True)),
         flag("--output-filename DIR", Becomes("--output-dir {}")),
         flag("--verbose", Becomes("--verbose")),
+        flag("--config-file FILE", Becomes("the options that its keys mean", _config, yields=True)),
+        flag("-p --ssh-port PORT", Becomes("--ssh-port {}")),
+        flag("-i --ssh-identity-file FILE", Becomes("--ssh-identity-file {}")),
+        flag("-H --hosts LIST", Becomes("--hosts {}", joined=True)),
+        flag("-hostfile --hostfile FILE", Becomes("--hostfile {}")),
         flag("--gloo", Holds("no MPI is needed")),
         flag("--mpi", Becomes("--launcher mpirun")),
-        flag("--cycle-time-ms T", Ignored(_NO_CYCLE)),
-        flag("--min-np --min-num-proc N", Refused(_NO_ELASTIC)),
+        flag("--jsrun", Refused("jsrun is not used: leave it out; hosts of an LSF job are found")),
+        flag("--mpi-args ARGS", Becomes("--mpi-args {}")),
+        flag("--binding-args ARGS", Becomes("what mpirun's flags become", _binding)),
+        *_tuning(),
+        *_elastic(),
+        *_messages(),
     ),
+    defaults=("--horovod",),
     abbreviations=True,
+    finish=_finish,
 )

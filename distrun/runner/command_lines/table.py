@@ -34,10 +34,12 @@ class Becomes:
 
     words: str
     """The options, in which `{}` stands for each value: `--hosts {}`. With `convert` it is there for readers only."""
-    convert: Callable[..., list[str] | Ignored] | None = None
+    convert: Callable[..., list[str] | Ignored | Translation] | None = None
     """Makes the options from the values. It raises UsageError for a value that cannot be met."""
     joined: bool = False
     """Whether the values of repeated flags are one list, with commas. Otherwise the last one wins."""
+    yields: bool = False
+    """Whether options from other flags win over these wherever they stand."""
 
 
 Effect = Becomes | Holds | Ignored | Refused
@@ -52,6 +54,8 @@ class Flag:
     effect: Effect
     values: tuple[str, ...] = ()
     """A name for each value that it takes."""
+    one_word: bool = False
+    """Whether NAME=VALUE is two values."""
 
 
 def flag(names: str, effect: Effect) -> Flag:

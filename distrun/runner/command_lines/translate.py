@@ -2,12 +2,23 @@
 
 from __future__ import annotations
 
-import difflib
 import re
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 
 from distrun.errors import UsageError
 from distrun.runner.command_lines.table import Becomes, Flag, Holds, Ignored, Program, Refused, Translation
+
+
+@dataclass(frozen=True)
+class Taken:
+    """A flag with its values, translated."""
+
+    options: Sequence[str]
+    ignored: Sequence[tuple[str, str]] = ()
+    joined: bool = False
+    """See `Becomes`, also for the next."""
+    yields: bool = False
 
 
 def translate(program: Program, words: Sequence[str]) -> Translation:
@@ -18,48 +29,54 @@ def translate(program: Program, words: Sequence[str]) -> Translation:
     Raises:
         UsageError: a flag is unknown, lacks a value, or asks for what distrun has not.
     """
-    options = list(program.defaults)
-    ignored: list[tuple[str, str]] = []
-    joined: dict[str, int] = {}
     rest = list(words)
-    while rest and rest[0].startswith("-") and rest[0] != "-":
-        word = rest.pop(0)
-        if word == "--":
-            break
-        spelling, flag, values = _read(program, word, rest)
-        said = " ".join([spelling, *values])
-        made = _apply(f"{program.name} {said}", flag, values)
-        if isinstance(made, Ignored):
-            ignored.append((said, made.why))
-        elif isinstance(flag.effect, Becomes) and flag.effect.joined and made:
-            if made[0] in joined:
-                options[joined[made[0]]] += f",{made[1]}"
-            else:
-                joined[made[0]] = len(options) + 1
-                options += made
+    taken = [Taken(program.defaults, yields=True)]
+    while is_flag(rest):
+        taken.append(take(program, rest))
+    if rest[:1] == ["--"]:
+        del rest[0]
+    return program.finish(assembled(taken, rest))
+
+
+def is_flag(words: Sequence[str]) -> bool:
+    """Whether words go on with a flag."""
+    return bool(words) and words[0].startswith("-") and words[0] not in ("-", "--")
+
+
+def take(program: Program, rest: list[str]) -> Taken:
+    """Remove a flag and its values from the words, and return what becomes of it.
+
+    Raises:
+        UsageError: it is unknown, lacks a value, or asks for what distrun has not.
+    """
+    spelling, flag, values = _read(program, rest)
+    said = " ".join([spelling, *values])
+    made = _apply(f"{program.name} {said}", flag, values)
+    if isinstance(made, Ignored):
+        return Taken((), ((said, made.why),))
+    options, ignored = (made.options, made.ignored) if isinstance(made, Translation) else (made, ())
+    if isinstance(flag.effect, Becomes):
+        return Taken(options, ignored, flag.effect.joined, flag.effect.yields)
+    return Taken(options, ignored)
+
+
+def assembled(taken: Iterable[Taken], command: Sequence[str]) -> Translation:
+    """Return the command line of several flags and a command."""
+    yielding: list[str] = []
+    options: list[str] = []
+    ignored: list[tuple[str, str]] = []
+    joined: dict[str, int] = {}  # our option -> where its value stands
+    for item in taken:
+        ignored += item.ignored
+        if item.yields:
+            yielding += item.options
+        elif item.joined and item.options[0] in joined:
+            options[joined[item.options[0]]] += f",{item.options[1]}"
         else:
-            options += made
-    return program.finish(Translation(tuple(options), tuple(rest), tuple(ignored)))
-
-
-def _read(program: Program, word: str, rest: list[str]) -> tuple[str, Flag, list[str]]:
-    """Return a flag as it was spelt, its row and its values, which are taken from `rest`."""
-    spelling, equals, attached = word.partition("=")
-    flag = find(program, spelling)
-    if flag is None and not program.any_dashes and not word.startswith("--"):  # -p22
-        flag, spelling, equals, attached = find(program, word[:2]), word[:2], "=", word[2:]
-        flag = flag if flag is not None and flag.values else None
-    if flag is None:
-        raise UsageError(_unknown(program, word.partition("=")[0]))
-    values = [attached] if equals else []
-    if len(values) > len(flag.values):
-        raise UsageError(f"{program.name} {spelling} takes no value, and was given {attached!r}: leave it out")
-    missing = len(flag.values) - len(values)
-    if missing > len(rest):
-        raise UsageError(f"{program.name} {spelling} lacks a value: give {' '.join([spelling, *flag.values])}")
-    values += rest[:missing]
-    del rest[:missing]
-    return spelling, flag, values
+            if item.joined:
+                joined[item.options[0]] = len(options) + 1
+            options += item.options
+    return Translation((*yielding, *options), tuple(command), tuple(ignored))
 
 
 def find(program: Program, spelling: str) -> Flag | None:
@@ -77,13 +94,39 @@ def find(program: Program, spelling: str) -> Flag | None:
     return None
 
 
-def _apply(said: str, flag: Flag, values: Sequence[str]) -> list[str] | Ignored:
+def _read(program: Program, rest: list[str]) -> tuple[str, Flag, list[str]]:
+    """Return a flag as it was spelt, its row and its values, all of which are removed from the words."""
+    word = rest.pop(0)
+    spelling, equals, attached = word.partition("=")
+    flag = find(program, spelling)
+    if flag is None and not program.any_dashes and not word.startswith("--"):  # -p22
+        flag, spelling, equals, attached = find(program, word[:2]), word[:2], "=", word[2:]
+        flag = flag if flag is not None and flag.values else None
+    if flag is None:
+        raise UsageError(_unknown(program, word.partition("=")[0]))
+    values = [attached] if equals else []
+    if len(values) > len(flag.values):
+        raise UsageError(f"{program.name} {spelling} takes no value, and was given {attached!r}: leave it out")
+    if flag.one_word and not values and rest and "=" in rest[0]:
+        values = rest.pop(0).split("=", 1)
+    missing = len(flag.values) - len(values)
+    if missing > len(rest):
+        raise UsageError(f"{program.name} {spelling} lacks a value: give {' '.join([spelling, *flag.values])}")
+    values += rest[:missing]
+    del rest[:missing]
+    return spelling, flag, values
+
+
+def _apply(said: str, flag: Flag, values: Sequence[str]) -> list[str] | Ignored | Translation:
     match flag.effect:
         case Becomes(words, None):
             given = iter(values)
             return [re.sub(r"{}", lambda _: next(given), word) for word in words.split()]
         case Becomes(_, convert) if convert is not None:
-            return convert(*values)
+            try:
+                return convert(*values)
+            except UsageError as error:
+                raise UsageError(f"{said}: {error}") from None
         case Refused(remedy):
             raise UsageError(f"{said}: {remedy}")
         case Ignored() as ignored:
@@ -93,14 +136,15 @@ def _apply(said: str, flag: Flag, values: Sequence[str]) -> list[str] | Ignored:
 
 
 def _unknown(program: Program, spelling: str) -> str:
-    names = [name for flag in program.flags for name in flag.names]
-    near = nearest(spelling, names)
+    near = nearest(spelling, [name for flag in program.flags for name in flag.names])
     remedy = f"did you mean {near}?" if near else f"see distrun-compat {program.name} --help"
     return f"{program.name} {spelling} is not understood: {remedy}"
 
 
 def nearest(spelling: str, names: Iterable[str]) -> str | None:
     """Return the name that a spelling is likely to be meant for; a guess that may be wrong is worse than none."""
+    import difflib
+
     close = difflib.get_close_matches(spelling, list(names), n=1, cutoff=0.85)
     return close[0] if close else None
 

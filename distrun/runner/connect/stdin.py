@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import threading
 
 from distrun.runner.connect.agent_client import AgentClient
@@ -13,6 +14,8 @@ def forward(agent: AgentClient, rank: int, descriptor: int = 0) -> None:
     """Start a thread that passes what can be read from a descriptor, and its end, to a rank."""
 
     def pump() -> None:
+        # In the background of a terminal, reading it would stop the launcher; with the signal blocked it fails.
+        signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTTIN])
         while True:
             try:
                 data = os.read(descriptor, CHUNK)

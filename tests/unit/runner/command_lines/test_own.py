@@ -1,0 +1,61 @@
+"""Flags of other launchers are understood on our own command line, where only one is meant."""
+
+from __future__ import annotations
+
+import pytest
+
+from distrun.errors import UsageError
+from distrun.runner.cli import distrun
+from distrun.runner.command_lines import own
+from distrun.runner.command_lines.own import translated
+
+
+def ours(line):
+    return " ".join(translated(distrun, line.split()).arguments)
+
+
+@pytest.mark.parametrize(
+    "line",
+    ["-np 2 -H a:1,b:1 -x A=b -x 'N_*' --wdir d cmd -ppn 2", "--hosts=a -- -cmd", "--help", "cmd", "", "-np", "- x"],
+)
+def test_our_own_options_stay_as_they_are_and_no_table_is_read(line, monkeypatch):
+    monkeypatch.setattr(own, "program", None)
+    assert ours(line) == line
+
+
+@pytest.mark.parametrize("line", ["-p22 -i key -vq -np 2 cmd", "-vp 22 -Ha cmd", "-xA=1 cmd"])
+def test_short_options_may_share_a_word(line):
+    assert ours(line) == line
+
+
+@pytest.mark.parametrize(
+    ("line", "expected"),
+    [
+        ("-host h1:1 -ppn 2 cmd", "--hosts h1:1 --ranks-per-host 2 cmd"),
+        ("-n 2 -hosts a --host b cmd", "-np 2 --hosts a,b cmd"),
+        ("-v -f hosts -genv A 1 cmd", "-v --hostfile hosts -x A=1 cmd"),
+        ("--output-filename o --stall-check-warning-time-seconds 3 cmd", "--output-dir o --stall-warning 3 cmd"),
+        ("--mpi --map-by node cmd", "--launcher mpirun --map-by node cmd"),
+        ("-map-by ppr:2:node -wd d cmd", "--ranks-per-host 2 --wdir d cmd"),
+    ],
+)
+def test_flags_of_others_become_ours(line, expected):
+    assert ours(line) == expected
+
+
+@pytest.mark.parametrize(
+    ("line", "sentence"),
+    [
+        ("--min-np 2 cmd", "horovodrun --min-np 2: elastic training is not there yet"),
+        ("--nproc-per-node 2 cmd", "'distrun-compat torchrun ...' understands it as torchrun's"),
+        ("-port 22 cmd", "there is no option -port: see distrun --help"),
+        ("-identity key cmd", "there is no option -identity: see distrun --help"),
+        ("--autotun cmd", "there is no option --autotun: did you mean --autotune?"),
+        ("--stal-warning 3 cmd", "there is no option --stal-warning: did you mean --stall-warning?"),
+        ("--qqq", "there is no option --qqq: see distrun --help"),
+    ],
+)
+def test_what_is_nobodys_is_refused_without_a_wrong_guess(line, sentence):
+    with pytest.raises(UsageError) as error:
+        ours(line)
+    assert sentence in str(error.value)
