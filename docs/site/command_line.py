@@ -1,4 +1,4 @@
-"""The command line as a page: what `distrun --help` prints, in Markdown."""
+"""The command lines as pages: what `distrun --help` prints, and the tables of other launchers, in Markdown."""
 
 from __future__ import annotations
 
@@ -9,15 +9,24 @@ import re
 import click
 
 from distrun.runner.cli import distrun
+from distrun.runner.command_lines.describe import rows as flags_of
+from distrun.runner.command_lines.programs import program
 from distrun.runner.doctor.command import doctor
 
 COMMANDS = {"distrun": distrun, "distrun doctor": doctor}
 LINE = re.compile(r"^::: (?P<command>distrun[ \w]*) --help$", re.MULTILINE)
+TABLE = re.compile(r"^::: distrun-compat (?P<program>\w+)$", re.MULTILINE)
 
 
 def expanded(text: str) -> str:
-    """The text of a page with its lines `::: COMMAND --help` expanded."""
-    return LINE.sub(lambda line: described(line["command"]), text)
+    """The text of a page with its lines `::: COMMAND --help` and `::: distrun-compat PROGRAM` expanded."""
+    return TABLE.sub(lambda line: table(line["program"]), LINE.sub(lambda line: described(line["command"]), text))
+
+
+def table(name: str) -> str:
+    """The flags of another launcher, and what becomes of each."""
+    lines = [f"| `{flag}` | {plain(effect)} |" for flag, effect in flags_of(program(name))]
+    return "\n".join(["| flag | becomes |", "| --- | --- |", *lines])
 
 
 def described(name: str) -> str:

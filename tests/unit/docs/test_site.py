@@ -94,5 +94,14 @@ def test_the_command_line_page_has_every_option(name):
     assert [option for option in options if option.startswith("-") and option not in rows] == []
 
 
+@pytest.mark.parametrize("name", ["horovodrun", "mpirun", "torchrun"])
+def test_the_page_of_other_command_lines_has_every_flag_and_what_becomes_of_it(name):
+    source = (REPOSITORY / "docs" / "reference" / "other-command-lines.md").read_text()
+    page = command_line.expanded(source)
+    assert f"::: distrun-compat {name}" in source
+    for flag in command_line.program(name).flags:
+        assert f"| `{', '.join(flag.names)}" in page
+
+
 def test_nothing_in_a_help_text_is_markdown():
     assert command_line.plain("x_*[1] | <b>") == r"x\_\*\[1\] \| &lt;b&gt;"
