@@ -5,8 +5,6 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from distrun.errors import UsageError
-from distrun.runner import function
-from distrun.runner.planning.ssh_config import SshOptions
 
 
 def run(
@@ -46,6 +44,9 @@ def run(
         UsageError: elastic training or mpirun is asked for, or the request cannot be met.
         Exception: the exception of the first rank that failed.
     """
+    from distrun.runner import function  # not before: every rank imports this module
+    from distrun.runner.planning.ssh_config import SshOptions
+
     ranks = num_proc if np is None else np
     _refuse_elastic(
         ranks,
