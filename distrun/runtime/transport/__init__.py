@@ -1,9 +1,10 @@
 """The transport: words, messages and arrays travel between ranks, and every wait notices the death of a peer.
 
 `local_group` is this host: the ranks exchange words through shared memory, wait for each other, and learn who is gone.
+`local_subgroup` is some of them, and `local_ranks` what it has in common with all.
 `network` is the other hosts: control messages and alarms, over the TCP `connections` that never block. `control_plane`
 joins the two for the coordinator's messages. `links` move arrays between the ranks of a rail, one rank of each host,
-and `host_layout` says which ranks share a host and which make a rail.
+over `data_connections`, and `host_layout` says which ranks share a host and which make a rail.
 
 Backends call the local group and the links, the negotiation calls the control plane; nothing here calls upwards.
 """

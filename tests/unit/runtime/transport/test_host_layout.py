@@ -41,3 +41,22 @@ def test_everybody_turns_to_the_next_host_first():
 )
 def test_cross_rank_counts_the_hosts_that_have_a_rank_at_our_position(names, expected):
     assert [HostLayout.of(list(names), rank).cross() for rank in range(len(names))] == expected
+
+
+def test_the_layout_of_a_set_counts_its_ranks_by_their_positions():
+    job = HostLayout.of(["a", "b", "a", "b", "c", "a"], 3)
+    hosts = job.of_set((1, 2, 3, 5))
+    assert hosts.ranks == ((0, 2), (1, 3))  # host b comes first now: position 0 is rank 1
+    assert (hosts.rank, hosts.own, hosts.position) == (2, 0, 1)
+    assert hosts.peers == {1: 3}
+
+
+def test_a_rank_without_a_rail_has_no_peers():
+    names = ["a", "a", "b"]
+    assert [HostLayout.of(names, rank).peers for rank in range(3)] == [{1: 2}, {}, {0: 0}]
+
+
+def test_a_set_may_be_on_one_host():
+    hosts = HostLayout.of(["a", "b", "b"], 2).of_set((1, 2))
+    assert (hosts.count, hosts.ranks, hosts.position) == (1, ((0, 1),), 1)
+    assert hosts.peers == {}

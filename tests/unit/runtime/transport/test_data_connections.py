@@ -1,0 +1,167 @@
+"""Data connections: each two ranks of different hosts have one, whoever needs it first, and nobody waits in vain."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+from connected_ranks import MEMBERS, three_networks
+
+from distrun.errors import BootstrapError
+from distrun.host.connections.listener import Listener, listen
+from distrun.runtime.transport import data_connections
+from distrun.runtime.transport.data_connections import DataConnections
+from distrun.runtime.transport.host_layout import HostLayout
+from distrun.runtime.transport.network import Network
+
+KEY = bytes(32)
+DEADLINE = 30.0
+
+
+class LocalGroup:
+    """The only rank of its host."""
+
+    leaving = False
+    lost: str | None = None
+
+    def lost_rank(self) -> str | None:
+        return self.lost
+
+    def wait(self, ready: Callable[[], bool], what: Callable[[], str]) -> None:
+        while not ready():
+            pass
+
+
+class Job:
+    """Three ranks on three hosts, which are threads. None of them is connected with another by data yet."""
+
+    def __init__(self, networks: Sequence[Network], timeout: float = DEADLINE) -> None:
+        self.networks = networks
+        self.local_groups = [LocalGroup() for _ in range(3)]
+        self.connections = [self._connections(rank, timeout) for rank in range(3)]
+        self._ports: list[int] = [0] * 3
+        self._barrier = threading.Barrier(3)
+
+    def _connections(self, rank: int, timeout: float) -> DataConnections:
+        listener = Listener([listen("127.0.0.1")], KEY)
+        rendezvous: Any = SimpleNamespace(members=MEMBERS, key=KEY, listener=listener)
+        layout, local_group = HostLayout.of("abc", rank), self.local_groups[rank]
+        made = DataConnections(rendezvous, layout, self.networks[rank], local_group, timeout)  # type: ignore[arg-type]
+        listener.close()
+        return made
+
+    def tell(self, rank: int, port: int) -> list[int]:
+        self._ports[rank] = port
+        self._barrier.wait(DEADLINE)
+        ports = list(self._ports)
+        self._barrier.wait(DEADLINE)
+        return ports
+
+    def add(self, *ranks: int) -> dict[int, Any]:
+        """Make the links of a set; by rank."""
+
+        def make(rank: int) -> Any:
+            if rank not in ranks:
+                return self.tell(rank, 0)
+            peers = {host: peer for host, peer in enumerate(ranks) if peer != rank}
+            local: Any = self.local_groups[rank]
+            return self.connections[rank].make(local, peers, partial(self.tell, rank))
+
+        with ThreadPoolExecutor(3) as threads:
+            links = list(threads.map(make, range(3)))
+        return {rank: links[rank] for rank in ranks}
+
+    def streams(self) -> list[list[int]]:
+        return [sorted(connections._streams) for connections in self.connections]
+
+
+@pytest.fixture
+def networks() -> Iterator[list[Network]]:
+    yield from three_networks()
+
+
+def swap(links: dict[int, Any], ranks: Sequence[int]) -> None:
+    """Every rank of a set sends its number to every other."""
+
+    def work(rank: int) -> None:
+        tickets, got = [], {}
+        for host, peer in enumerate(ranks):
+            if peer != rank:
+                links[rank].send(host, np.full(1000, rank))
+                got[peer] = np.empty(1000, int)
+                tickets.append(links[rank].receive(host, got[peer]))
+        links[rank].wait(tickets, "x")
+        links[rank].flush("x")
+        assert all((array == peer).all() for peer, array in got.items())
+
+    with ThreadPoolExecutor(len(ranks)) as threads:
+        list(threads.map(work, ranks))
+
+
+def test_sets_share_the_connections_of_those_before_them(networks):
+    job = Job(networks)
+    first = job.add(0, 2)
+    assert job.streams() == [[2], [], [0]]
+    before = job.connections[0]._streams[2]
+    second = job.add(0, 1, 2)
+    assert job.streams() == [[1, 2], [0, 2], [0, 1]]
+    assert job.connections[0]._streams[2] is before
+    third = job.add(1, 2)
+    for links, ranks in ((first, (0, 2)), (second, (0, 1, 2)), (third, (1, 2)), (first, (0, 2))):
+        swap(links, ranks)
+
+
+def test_nobody_listens_where_all_connections_are_there(networks):
+    job = Job(networks)
+    job.add(0, 1)
+    job._ports = [-1] * 3
+    job.add(0, 1)
+    assert job._ports == [0, 0, 0]
+
+
+def test_a_rank_listens_at_all_its_addresses_with_one_port():
+    sockets = data_connections._listen_at(["127.0.0.1", "127.0.0.2", "127.0.0.3"])
+    assert len({each.getsockname()[1] for each in sockets}) == 1
+    assert [each.getsockname()[0] for each in sockets] == ["127.0.0.1", "127.0.0.2", "127.0.0.3"]
+    for each in sockets:
+        each.close()
+
+
+def test_an_address_that_is_not_ours_any_more_is_a_sentence(networks):
+    job = Job(networks)
+    job.connections[0]._addresses = ["192.0.2.1"]
+    with pytest.raises(BootstrapError, match=r"^rank 0 cannot listen at 192\.0\.2\.1 for ranks of other hosts: "):
+        job.connections[0].make(job.local_groups[0], {1: 1}, lambda port: [port])  # type: ignore[arg-type]
+
+
+def test_who_waits_for_a_connection_hears_that_the_job_has_failed(networks):
+    job = Job(networks)
+    job.local_groups[0].lost = "rank 2 was killed"
+    with pytest.raises(BootstrapError, match=r"^the ranks of the hosts cannot connect with each other: rank 2 was k"):
+        job.connections[0].make(job.local_groups[0], {1: 1}, lambda port: [port, 0, 0])  # type: ignore[arg-type]
+
+
+def test_who_dials_hears_that_the_job_has_failed(networks, monkeypatch):
+    monkeypatch.setattr(data_connections, "DIAL_INTERVAL", 0.01)
+    job = Job(networks)
+    job.local_groups[2].leaving = True
+    with pytest.raises(BootstrapError, match=r"cannot connect with each other: distrun\.shutdown\(\) was called$"):
+        job.connections[2].make(job.local_groups[2], {0: 0}, lambda port: [1, 0, 0])  # type: ignore[arg-type]
+
+
+def test_a_peer_that_does_not_come_is_named(networks):
+    job = Job(networks, timeout=0.05)
+    with pytest.raises(BootstrapError, match=r"^rank 0 waited in vain for a connection from rank 1 .*a firewall may"):
+        job.connections[0].make(job.local_groups[0], {1: 1}, lambda port: [port, 0, 0])  # type: ignore[arg-type]
+
+
+def test_a_peer_that_cannot_be_reached_is_named(networks):
+    job = Job(networks, timeout=0.05)
+    with pytest.raises(BootstrapError, match=r"^rank 2 on host host2 .* cannot reach rank 0 on host host0: "):
+        job.connections[2].make(job.local_groups[2], {0: 0}, lambda port: [1, 0, 0])  # type: ignore[arg-type]
