@@ -3,4 +3,11 @@
 from distrun.torch import *
 from horovod import __version__ as __version__
 from horovod.common.exceptions import HorovodInternalError as HorovodInternalError
-from horovod.torch import elastic as elastic, mpi_ops as mpi_ops
+from horovod.torch import (
+    compression as compression,
+    elastic as elastic,
+    functions as functions,
+    mpi_ops as mpi_ops,
+    optimizer as optimizer,
+    sync_batch_norm as sync_batch_norm,
+)
