@@ -5,17 +5,18 @@ from __future__ import annotations
 import math
 import os
 import sys
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
 
 from distrun.errors import DistrunError, UsageError
-from distrun.runner.command_lines.own import translated
-from distrun.runner.command_lines.table import Translation
-from distrun.runner.command_lines.translate import told
+from distrun.runner.command_lines.own_options import are_all_own, own_options
 from distrun.runner.options import connection_options, host_list, ssh_options
 from distrun.runner.planning.placement import parse_ranks
 from distrun.runner.planning.plan import LaunchRequest, describe
+
+if TYPE_CHECKING:
+    from distrun.runner.command_lines.table import Translation
 
 
 def _seconds(value: str) -> float:
@@ -212,9 +213,7 @@ def _status(arguments: list[str] | None) -> int:
         if arguments[:1] == ["doctor"]:
             status = _doctor(arguments[1:])
         else:
-            translation = translated(distrun, arguments)
-            tell_ignored(translation)
-            status = distrun.main(args=translation.arguments, prog_name="distrun", standalone_mode=False)
+            status = distrun.main(args=_with_own_options(arguments), prog_name="distrun", standalone_mode=False)
     except click.ClickException as error:
         return complain(_sentence(error), 2)
     except (click.Abort, KeyboardInterrupt):
@@ -246,10 +245,22 @@ def complain(sentence: str, status: int) -> int:
     return status
 
 
+def _with_own_options(arguments: list[str]) -> list[str]:
+    """Return the arguments with our options in the place of other launchers' flags."""
+    own = own_options(distrun)
+    if are_all_own(own, arguments):
+        return arguments
+    from distrun.runner.command_lines.borrowed import translated
+
+    translation = translated(own, arguments)
+    tell_ignored(translation)
+    return translation.arguments
+
+
 def tell_ignored(translation: Translation) -> None:
     """Print which flags of another launcher were ignored, if any, and why."""
-    if translation.ignored and not {"-q", "--quiet"} & set(translation.options):
-        click.echo(f"distrun: {told(translation.ignored)}", err=True)
+    if (told := translation.told()) and not {"-q", "--quiet"} & set(translation.options):
+        click.echo(f"distrun: {told}", err=True)
 
 
 def _run(options: dict[str, Any]) -> int:

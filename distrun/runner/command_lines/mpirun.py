@@ -197,7 +197,7 @@ def _finish(translation: Translation) -> Translation:
 PROGRAM = Program(
     "mpirun",
     (*_processes(), *_binding(), *_environment(), *_output_flags(), *_rest()),
-    defaults=("--no-tag-output", "--stdin", "0"),
+    defaults=("--no-tag-output", "--stdin", "0", "--openmpi-env"),
     any_dashes=True,
     finish=_finish,
 )

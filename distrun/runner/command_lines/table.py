@@ -79,6 +79,15 @@ class Translation:
         """The words of the command line."""
         return [*self.options, *self.command]
 
+    def told(self) -> str:
+        """Return one line about all flags that were ignored, `ignored: --mca pml ob1 (they tune ...)`; empty if none
+        was."""
+        reasons: dict[str, list[str]] = {}
+        for said, why in self.ignored:
+            reasons.setdefault(why, []).append(said)
+        listed = "; ".join(f"{', '.join(flags)} ({why})" for why, flags in reasons.items())
+        return f"ignored: {listed}" if listed else ""
+
 
 def unchanged(translation: Translation) -> Translation:
     """Return the translation as it is."""

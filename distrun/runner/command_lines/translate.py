@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from distrun.errors import UsageError
+from distrun.runner.command_lines.own_options import is_flag
 from distrun.runner.command_lines.table import Becomes, Flag, Holds, Ignored, Program, Refused, Translation
 
 
@@ -36,11 +37,6 @@ def translate(program: Program, words: Sequence[str]) -> Translation:
     if rest[:1] == ["--"]:
         del rest[0]
     return program.finish(assembled(taken, rest))
-
-
-def is_flag(words: Sequence[str]) -> bool:
-    """Whether words go on with a flag."""
-    return bool(words) and words[0].startswith("-") and words[0] not in ("-", "--")
 
 
 def take(program: Program, rest: list[str]) -> Taken:
@@ -147,11 +143,3 @@ def nearest(spelling: str, names: Iterable[str]) -> str | None:
 
     close = difflib.get_close_matches(spelling, list(names), n=1, cutoff=0.85)
     return close[0] if close else None
-
-
-def told(ignored: Sequence[tuple[str, str]]) -> str:
-    """Return one line about all flags that were ignored: `--mca pml ob1 (of Open MPI's libraries), -q (...)`."""
-    reasons: dict[str, list[str]] = {}
-    for said, why in ignored:
-        reasons.setdefault(why, []).append(said)
-    return "ignored: " + "; ".join(f"{', '.join(flags)} ({why})" for why, flags in reasons.items())

@@ -5,9 +5,11 @@ from __future__ import annotations
 import pytest
 
 from distrun.errors import UsageError
+from distrun.runner.cli import distrun
+from distrun.runner.command_lines.own_options import own_options
 from distrun.runner.command_lines.programs import NAMES, program
 from distrun.runner.command_lines.table import Becomes, Holds, Ignored, Program, Refused, flag
-from distrun.runner.command_lines.translate import told, translate
+from distrun.runner.command_lines.translate import translate
 
 LAUNCH = Program(
     "launch",
@@ -52,8 +54,9 @@ def test_programs_differ_in_how_flags_may_be_spelt(launcher, words):
 
 
 def test_ignored_flags_are_told_in_one_line_with_reasons():
-    ignored = translate(LAUNCH, ["--quick", "--queue", "a", "--queue", "b", "cmd"]).ignored
-    assert told(ignored) == "ignored: --quick (it is quick); --queue a, --queue b (there is no queue)"
+    told = translate(LAUNCH, ["--quick", "--queue", "a", "--queue", "b", "cmd"]).told()
+    assert told == "ignored: --quick (it is quick); --queue a, --queue b (there is no queue)"
+    assert translate(LAUNCH, ["cmd"]).told() == ""
 
 
 @pytest.mark.parametrize(
@@ -76,6 +79,15 @@ def test_what_cannot_be_met_costs_one_sentence(words, sentence):
 def test_an_abbreviation_of_two_flags_is_none():
     with pytest.raises(UsageError, match="short --qu is not understood"):
         translate(SHORT, ["--qu"])
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_what_flags_become_are_options_of_ours(name):
+    own = own_options(distrun)
+    table = program(name)
+    templates = [row.effect.words for row in table.flags if isinstance(row.effect, Becomes) and not row.effect.convert]
+    words = [*table.defaults, *(word for template in templates for word in template.split())]
+    assert [word for word in words if word.startswith("-") and word not in own] == []
 
 
 @pytest.mark.parametrize("name", NAMES)

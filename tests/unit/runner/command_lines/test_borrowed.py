@@ -6,20 +6,22 @@ import pytest
 
 from distrun.errors import UsageError
 from distrun.runner.cli import distrun
-from distrun.runner.command_lines import own
-from distrun.runner.command_lines.own import translated
+from distrun.runner.command_lines.borrowed import translated
+from distrun.runner.command_lines.own_options import are_all_own, own_options
+
+OWN = own_options(distrun)
 
 
 def ours(line):
-    return " ".join(translated(distrun, line.split()).arguments)
+    return " ".join(translated(OWN, line.split()).arguments)
 
 
 @pytest.mark.parametrize(
     "line",
     ["-np 2 -H a:1,b:1 -x A=b -x 'N_*' --wdir d cmd -ppn 2", "--hosts=a -- -cmd", "--help", "cmd", "", "-np", "- x"],
 )
-def test_our_own_options_stay_as_they_are_and_no_table_is_read(line, monkeypatch):
-    monkeypatch.setattr(own, "program", None)
+def test_our_own_options_stay_as_they_are(line):
+    assert are_all_own(OWN, line.split())  # no table is read then
     assert ours(line) == line
 
 
@@ -36,6 +38,8 @@ def test_short_options_may_share_a_word(line):
         ("-v -f hosts -genv A 1 cmd", "-v --hostfile hosts -x A=1 cmd"),
         ("--output-filename o --stall-check-warning-time-seconds 3 cmd", "--output-dir o --stall-warning 3 cmd"),
         ("--mpi --map-by node cmd", "--launcher mpirun --map-by node cmd"),
+        ("--map-by ppr:2:node --bind-to=core:overload-allowed cmd", "--ranks-per-host 2 --bind-to core cmd"),
+        ("-np 2 --wire-dtype=x cmd -host a", "-np 2 --wire-dtype=x cmd -host a"),
         ("-map-by ppr:2:node -wd d cmd", "--ranks-per-host 2 --wdir d cmd"),
     ],
 )
