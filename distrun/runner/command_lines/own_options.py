@@ -37,7 +37,7 @@ def is_flag(words: Sequence[str]) -> bool:
 
 
 def count_own(own: OwnOptions, words: Sequence[str]) -> int:
-    """Return the number of words of our option at the beginning, 0 if it is none of ours, or has a value that is not."""
+    """Return the number of words of our option at the beginning; 0: it is none of ours, or has a value that is not."""
     name, equals, value = words[0].partition("=")
     kind = own.get(name)
     if kind is None:
