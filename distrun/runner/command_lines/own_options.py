@@ -7,7 +7,7 @@ from collections.abc import Collection, Mapping, Sequence
 import click
 
 OwnOptions = Mapping[str, Collection[str] | bool]
-"""By name: whether an option takes a value, or the values that it may have."""
+"""The options by name: whether one takes a value, or the values that it may have."""
 
 
 def own_options(command: click.Command) -> OwnOptions:
