@@ -132,6 +132,19 @@ def is_numeric(name: str) -> bool:
     return True
 
 
+def addresses_on_own_host(name: str) -> list[str]:
+    """Return the addresses that a name means on the host that it is the name of. Raises OSError for an unknown name.
+
+    Debian's /etc/hosts gives a host's own name as 127.0.1.1, which no other host can reach; all addresses are meant
+    then.
+    """
+    found = [str(entry[4][0]) for entry in socket.getaddrinfo(name, None, type=socket.SOCK_STREAM)]
+    is_name = name != "localhost" and not is_numeric(name)
+    if is_name and all(map(is_loopback, found)):
+        return list(dict.fromkeys([interface.address for interface in own_interfaces()] + found))
+    return found
+
+
 def without_zone(address: str) -> str:
     """Return an address without the interface that IPv6 may name in it: `fe80::1` of `fe80::1%eth0`."""
     return address.partition("%")[0]

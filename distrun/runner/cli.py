@@ -5,18 +5,23 @@ from __future__ import annotations
 import math
 import os
 import sys
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
 
 from distrun.errors import DistrunError, UsageError
+from distrun.host.endpoints import format_endpoint
 from distrun.runner.command_lines.own_options import are_all_own, own_options
-from distrun.runner.options import connection_options, host_list, ssh_options
+from distrun.runner.options import connection_options, host_list, node_options, ssh_options
+from distrun.runner.planning.hosts import Host
 from distrun.runner.planning.placement import parse_ranks
-from distrun.runner.planning.plan import LaunchRequest, describe
+from distrun.runner.planning.plan import LaunchPlan, LaunchRequest, describe
 
 if TYPE_CHECKING:
     from distrun.runner.command_lines.table import Translation
+    from distrun.runner.nodes.peers import Peers
+    from distrun.runner.nodes.rendezvous import Place
 
 
 def _seconds(value: str) -> float:
@@ -84,6 +89,7 @@ _SETTINGS = {"allow_interspersed_args": False, "help_option_names": ["-h", "--he
     help="The program that starts ranks on other hosts; mpirun starts all ranks. Default: srun within a Slurm "
     "allocation, else ssh.",
 )
+@node_options
 @click.option("--mpi-args", metavar="ARGS", help="Further arguments for mpirun, as in --mpi-args '--mca pml ob1'.")
 @click.option("--share-gpus", is_flag=True, help="Allow ranks to share GPUs where there are more ranks than GPUs.")
 @click.option(
@@ -164,6 +170,11 @@ _SETTINGS = {"allow_interspersed_args": False, "help_option_names": ["-h", "--he
     help="Also set OMPI_COMM_WORLD_RANK and its like, which jax.distributed.initialize() reads.",
 )
 @click.option("--horovod", is_flag=True, help="Let 'import horovod' give distrun: for scripts of Horovod, unchanged.")
+@click.option(
+    "--torchrun-env",
+    is_flag=True,
+    help="Also set TORCHELASTIC_RUN_ID and the other variables that torchrun sets.",
+)
 @click.option("--dry-run", is_flag=True, help="Print the plan and start nothing.")
 @click.option("-q", "--quiet", is_flag=True, help="Leave out the launcher's notes; errors and warnings stay.")
 @click.option("-v", "--verbose", is_flag=True, help="Print what the launcher does.")
@@ -264,26 +275,54 @@ def tell_ignored(translation: Translation) -> None:
 
 
 def _run(options: dict[str, Any]) -> int:
-    from distrun.runner.planning.prepare import chosen_settings, prepare
+    from distrun.runner.nodes.options import node_options
+
+    nodes = node_options(options, os.environ)
+    if nodes is not None and nodes.place is not None:
+        return _run_node(options, nodes.ranks, nodes.place, nodes.number)
+
+    from distrun.runner.planning.prepare import prepare
 
     request = _request(options)
-    ssh = ssh_options(options, keepalive=options["keepalive"])
-    plan = prepare(request, options["grace"], ssh)
-    ranks = parse_ranks(request.rank_filter, plan.size) if request.rank_filter is not None else None
+    if nodes is not None:
+        request = replace(request, hosts=(Host("localhost", nodes.ranks),), nodes=1)
+    plan = prepare(request, options["grace"], ssh_options(options, keepalive=options["keepalive"]))
     if options["dry_run"]:
+        _shown_ranks(request, plan)
         click.echo(describe(plan, os.environ))
         return 0
+    return _execute(options, request, plan)
 
+
+def _run_node(options: dict[str, Any], ranks: int, place: Place, number: int | None) -> int:
+    """Run this node's part of a job that has a launcher on every node."""
+    from distrun.runner.nodes.launch import launch
+
+    request = _request(options)
+    if options["dry_run"]:
+        click.echo(f"{place.size} nodes meet at {format_endpoint(*place.endpoint)}; ranks on this one: {ranks}")
+        return 0
+    launched = launch(
+        request, options["grace"], place, ranks, number, lambda text: click.echo(f"distrun: {text}", err=True)
+    )
+    try:
+        return _execute(options, request, launched.plan, launched.peers)
+    finally:
+        launched.close()
+
+
+def _execute(options: dict[str, Any], request: LaunchRequest, plan: LaunchPlan, peers: Peers | None = None) -> int:
     from distrun.runner.job import Job, JobOptions
     from distrun.runner.output.printer import Style
     from distrun.runner.output.sinks import DescriptorSink
+    from distrun.runner.planning.prepare import chosen_settings
 
     job_options = JobOptions(
         grace=options["grace"],
         start_timeout=chosen_settings(request).start_timeout,
         style=Style(
             request.tag_output and not plan.by_mpirun,
-            ranks,
+            _shown_ranks(request, plan),
             timestamps=options["timestamps"],
             prompts=request.stdin is not None,
         ),
@@ -293,9 +332,13 @@ def _run(options: dict[str, Any]) -> int:
         timeout=options["timeout"],
         notes=not options["quiet"],
         bindings=request.report_bindings and not plan.by_mpirun,
-        ssh=ssh,
+        ssh=ssh_options(options, keepalive=options["keepalive"]),
     )
-    return Job(plan, job_options, DescriptorSink(1), DescriptorSink(2)).run().status
+    return Job(plan, job_options, DescriptorSink(1), DescriptorSink(2), peers=peers).run().status
+
+
+def _shown_ranks(request: LaunchRequest, plan: LaunchPlan) -> frozenset[int] | None:
+    return None if request.rank_filter is None else parse_ranks(request.rank_filter, plan.size)
 
 
 def _request(options: dict[str, Any]) -> LaunchRequest:
@@ -310,6 +353,8 @@ def _request(options: dict[str, Any]) -> LaunchRequest:
         exports=options["exports"],
         wdir=options["wdir"],
         openmpi_env=options["openmpi_env"],
+        torchrun_env=options["torchrun_env"],
+        name=options["rdzv_id"] or "none",
         slots=options["slots"],
         ranks_per_host=options["ranks_per_host"],
         oversubscribe=options["oversubscribe"],

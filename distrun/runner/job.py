@@ -14,11 +14,14 @@ from distrun.runner.connect import stdin
 from distrun.runner.connect.agent_client import AgentClient, AgentProcess
 from distrun.runner.connect.connector import Connector, Starter
 from distrun.runner.connect.local import LocalAgentProcess
+from distrun.runner.nodes.messages import News
+from distrun.runner.nodes.peers import Peers
 from distrun.runner.output.printer import Printer, Style
 from distrun.runner.output.sinks import RankFiles, Sink
 from distrun.runner.planning import endpoints
 from distrun.runner.planning.plan import AgentPlan, LaunchPlan
 from distrun.runner.planning.ssh_config import SshOptions
+from distrun.runner.protocol.exits import signal_name
 from distrun.runner.protocol.frames import Frame, FrameKind
 from distrun.runner.supervision import events, policy, signals
 from distrun.runner.supervision.failure_report import StderrTails, format_report
@@ -68,7 +71,13 @@ class Job:
     """Executes a plan. It also observes the agents, whose threads call the methods that say so."""
 
     def __init__(
-        self, plan: LaunchPlan, options: JobOptions, stdout: Sink, stderr: Sink, starter: Starter | None = None
+        self,
+        plan: LaunchPlan,
+        options: JobOptions,
+        stdout: Sink,
+        stderr: Sink,
+        starter: Starter | None = None,
+        peers: Peers | None = None,
     ) -> None:
         """
         Args:
@@ -76,6 +85,7 @@ class Job:
             options: how to do it.
             stdout, stderr: where to print.
             starter: starts agents on other hosts; None = by SSH, or by srun if the plan says so.
+            peers: the launchers of the other nodes, where each starts the ranks of its own host; `run` closes them.
 
         Raises:
             UsageError: the output directory cannot be written.
@@ -83,7 +93,11 @@ class Job:
         self._plan = plan
         self._options = options
         self._queue: SimpleQueue[events.Event] = SimpleQueue()
-        self._files = RankFiles(Path(options.output_dir), plan.size) if options.output_dir else None
+        self._peers = peers
+        # The parts of the plan that this launcher executes.
+        self._parts = {part.host: part for part in plan.agents if peers is None or part.host == peers.here}
+        ranks = [rank.rank for part in self._parts.values() for rank in part.ranks]
+        self._files = RankFiles(Path(options.output_dir), plan.size, ranks) if options.output_dir else None
         self._printer = Printer(stdout, stderr, options.style, self._files, self.post)
         self._stderr_tails = StderrTails()
         self._results: dict[int, bytearray] = {}
@@ -94,8 +108,7 @@ class Job:
             self._names = {0: "mpirun"}
         self._agents: dict[str, AgentClient] = {}
         self._is_embedded = options.function is not None
-        self._parts = {part.host: part for part in plan.agents}
-        remote = [part.host for part in plan.agents if part.remote]
+        remote = [part.host for part in self._parts.values() if part.remote]
         self._starter = starter
         self._connector: Connector | None = None
         self._policy = Policy(self._hosts, options.grace, options.start_timeout, time.monotonic(), remote, plan.servers)
@@ -118,8 +131,17 @@ class Job:
         return self._stderr_tails.reports_lost_peer(rank)
 
     def post(self, event: events.Event) -> None:
-        """Tell the decider (any thread, and signal handlers)."""
+        """Tell the decider, and those of the other nodes, what has happened here (any thread, and signal handlers)."""
+        if self._peers is not None:
+            failed = event.rank if isinstance(event, events.RankExited) and event.exit.failed else None
+            self._peers.tell(event, b"" if failed is None else b"\n".join(self._stderr_tails.lines(failed)))
         self._queue.put(event)
+
+    def hear(self, news: News) -> None:
+        """Tell the decider what has happened on another node (the thread of `peers`)."""
+        if isinstance(news.event, events.RankExited) and news.last_words:
+            self._stderr_tails.record(news.event.rank, news.last_words)
+        self._queue.put(news.event)
 
     # --- the decider
 
@@ -133,6 +155,8 @@ class Job:
         try:
             with signals.posted(self.post):
                 try:
+                    if self._peers is not None:
+                        self._peers.start(self.hear)
                     with self._limited_time():
                         self._start()
                         self._decide()
@@ -166,10 +190,10 @@ class Job:
         # Children of this process that are not below its local agent must not be ended with the job.
         has_others = self._is_embedded or self._plan.launcher == "srun"
         marker = f"DISTRUN_JOB={self._plan.job}" if has_others else None
-        for part in self._plan.agents:
+        for part in self._parts.values():
             if not part.remote:
                 self._adopt(part, LocalAgentProcess(part, marker))
-        remote = [part for part in self._plan.agents if part.remote]
+        remote = [part for part in self._parts.values() if part.remote]
         if not remote:
             self._start_ranks()
             return
@@ -191,7 +215,7 @@ class Job:
         self._log(f"agent on {part.host} started (pid {process.pid})")
 
     def _start_ranks(self) -> None:
-        if self._plan.needs_host_info:
+        if self._plan.needs_host_info and self._peers is None:  # nodes have told each other when they met
             self._parts = endpoints.completed(self._plan, lambda host: self._agents[host].process.host_info)
         for host, part in self._parts.items():
             self._agents[host].start_ranks(part, self._options.function)
@@ -223,7 +247,8 @@ class Job:
                 case policy.FinishAgents(grace):
                     self._broadcast(Frame.number(FrameKind.FINISH, grace))
                 case policy.CleanUpAfter(host):
-                    self._agents[host].clean_up()
+                    if host in self._agents:  # what is left on another node is the business of its launcher
+                        self._agents[host].clean_up()
                 case policy.KillAgents():
                     for agent in self._agents.values():
                         agent.kill()
@@ -241,6 +266,8 @@ class Job:
                 agent.clean_up()
         for agent in self._agents.values():
             agent.close()
+        if self._peers is not None:
+            self._peers.close()
         if self._connector is not None:
             self._connector.close()
 
@@ -287,8 +314,10 @@ class Job:
                     )
                 if ended:
                     self._log(f"the agent on {host} ended what ranks had left behind, processes: {ended}")
-            case events.SignalReceived(signum):
+            case events.SignalReceived(signum, ""):
                 self._log(f"received signal {signum}")
+            case events.SignalReceived(signum, host):
+                self._printer.say(f"distrun: the launcher on {host} received {signal_name(signum)}")
             case _:
                 pass
 

@@ -43,6 +43,51 @@ def connection_options(command: Command) -> Command:
     return command
 
 
+_NODE_OPTIONS = (
+    click.option(
+        "--nnodes",
+        metavar="N",
+        help="Number of nodes of a job whose launcher is started on each of them, as torchrun's is; MIN:MAX: at least "
+        "MIN, and as many more as come soon.",
+    ),
+    click.option(
+        "--nproc-per-node",
+        metavar="N",
+        help="Ranks on this machine; auto: one per GPU, or else per core; gpu; cpu. Default with --nnodes: 1.",
+    ),
+    click.option(
+        "--node-rank",
+        type=int,
+        metavar="K",
+        help="Place of this node among the nodes. Default: the node at the endpoint is the first, others as they come.",
+    ),
+    click.option(
+        "--rdzv-endpoint",
+        metavar="HOST[:PORT]",
+        help="Where the launchers of all nodes meet: an address of one of them and a port. Default port: 29400.",
+    ),
+    click.option(
+        "--rdzv-id",
+        metavar="ID",
+        help="Name of the job, the same on all nodes. They know each other by it, unless DISTRUN_KEY is set, which "
+        "unlike a name can be a secret.",
+    ),
+    click.option(
+        "--rdzv-conf",
+        metavar="K=V,...",
+        help="Settings of the rendezvous: timeout=600, seconds in which all nodes have to come; last_call_timeout=30, "
+        "seconds for more than MIN; is_host=1 or 0, whether this node hosts it.",
+    ),
+)
+
+
+def node_options(command: Command) -> Command:
+    """Give a command the options of `distrun.runner.nodes.options`."""
+    for option in reversed(_NODE_OPTIONS):
+        command = option(command)
+    return command
+
+
 def ssh_options(options: Mapping[str, Any], **more: Any) -> SshOptions:
     """Return what the options of `connection_options` say; `more` are further members."""
     return SshOptions(

@@ -68,6 +68,25 @@ class LaunchContract:
             "OMPI_MCA_orte_hnp_uri": f"0.0;tcp://{self.master_addr}:{self.master_port}",
         }
 
+    def torchrun_environ(self, name: str, node: int, nodes: int) -> dict[str, str]:
+        """Return the variables that ranks of torchrun have besides those of `to_environ`.
+
+        Args:
+            name: the job's name, `--rdzv-id`.
+            node, nodes: the index of this rank's host among so many hosts.
+        """
+        return {
+            "GROUP_RANK": str(node),
+            "GROUP_WORLD_SIZE": str(nodes),
+            "ROLE_NAME": "default",
+            "ROLE_RANK": str(self.rank),
+            "ROLE_WORLD_SIZE": str(self.size),
+            "TORCHELASTIC_RUN_ID": name,
+            "TORCHELASTIC_RESTART_COUNT": "0",
+            "TORCHELASTIC_MAX_RESTARTS": "0",
+            "TORCHELASTIC_USE_AGENT_STORE": "False",  # rank 0 serves the store of torch.distributed
+        }
+
     @classmethod
     def is_present(cls, environ: Mapping[str, str]) -> bool:
         """Whether this environment was made by distrun's launcher."""

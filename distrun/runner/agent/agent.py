@@ -12,7 +12,6 @@ from pathlib import Path
 from distrun.host.endpoints import reserve_port
 from distrun.runner.agent.ending import Ending
 from distrun.runner.agent.launcher_connection import LauncherConnection
-from distrun.runner.agent.loop import Loop
 from distrun.runner.agent.rank_process import RankProcess, StartError
 from distrun.runner.agent.relay import Relay
 from distrun.runner.planning.environ import complete_on_host
@@ -22,6 +21,7 @@ from distrun.runner.protocol.exits import RankExit
 from distrun.runner.protocol.frames import Frame, FrameKind
 from distrun.runner.system import descendants, machine
 from distrun.runner.system.cpus import format_cpus
+from distrun.runner.system.loop import Loop
 from distrun.runner.system.oom import OomCounter
 
 _ORPHAN_GRACE = 2.0  # seconds between SIGTERM and SIGKILL when the launcher has vanished

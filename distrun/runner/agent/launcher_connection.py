@@ -6,9 +6,9 @@ import os
 from collections.abc import Callable
 from contextlib import suppress
 
-from distrun.runner.agent.loop import WRITE, Loop
 from distrun.runner.protocol.frames import Frame, FrameDecoder, FrameKind
 from distrun.runner.protocol.keepalive import Keepalive
+from distrun.runner.system.loop import WRITE, Loop
 
 
 class LauncherConnection:

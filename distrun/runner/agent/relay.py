@@ -6,9 +6,9 @@ import os
 from functools import partial
 
 from distrun.runner.agent.launcher_connection import LauncherConnection
-from distrun.runner.agent.loop import WRITE, Loop
 from distrun.runner.agent.rank_process import RankProcess, waiting_bytes
 from distrun.runner.protocol.frames import CHUNK, WINDOW, Frame, FrameKind
+from distrun.runner.system.loop import WRITE, Loop
 
 
 class Relay:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import select
+from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
 from typing import BinaryIO, Protocol, TextIO
@@ -69,8 +70,13 @@ class RankFiles:
 
     _MAX_OPEN = 256
 
-    def __init__(self, directory: Path, size: int) -> None:
+    def __init__(self, directory: Path, size: int, ranks: Iterable[int]) -> None:
         """Create the directories and empty the files.
+
+        Args:
+            directory: where.
+            size: how many ranks the job has.
+            ranks: those whose files these are.
 
         Raises:
             UsageError: that is not possible.
@@ -79,7 +85,7 @@ class RankFiles:
         self._width = len(str(size - 1))
         self._open: dict[Path, BinaryIO] = {}
         try:
-            for rank in range(size):
+            for rank in ranks:
                 self.path(rank, "stdout").parent.mkdir(parents=True, exist_ok=True)
                 for stream in ("stdout", "stderr"):
                     self.path(rank, stream).write_bytes(b"")

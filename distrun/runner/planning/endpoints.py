@@ -12,7 +12,7 @@ from distrun.runner.planning.plan import AgentPlan, LaunchPlan
 from distrun.runner.protocol.handshake import HostInfo
 
 
-def completed(plan: LaunchPlan, host_info: Callable[[str], HostInfo]) -> dict[str, AgentPlan]:
+def completed(plan: LaunchPlan, host_info: Callable[[str], HostInfo], filtered: bool = False) -> dict[str, AgentPlan]:
     """Return the parts of a plan by host, with the endpoints at which the ranks meet.
 
     A variable that the user exports stays as it is: only variables that a rank's part of the plan has are changed.
@@ -20,6 +20,7 @@ def completed(plan: LaunchPlan, host_info: Callable[[str], HostInfo]) -> dict[st
     Args:
         plan: the plan.
         host_info: returns what the agent of a host says of it.
+        filtered: whether hosts have named only interfaces that the network that was asked for allows.
 
     Raises:
         UsageError: the network that was asked for is not there.
@@ -29,7 +30,7 @@ def completed(plan: LaunchPlan, host_info: Callable[[str], HostInfo]) -> dict[st
     if len(plan.agents) == 1:
         found = _master_endpoint("127.0.0.1", infos[first.host].port) if first.remote else {}
         return {first.host: _with(first, found, _tf_configs(plan, infos, {first.host: "127.0.0.1"}), {})}
-    networks = Networks({host: said.addresses for host, said in infos.items()}, plan.network)
+    networks = Networks({host: said.addresses for host, said in infos.items()}, "" if filtered else plan.network)
     interfaces = {host: networks.of(host) for host in infos}
     addresses = {host: items[0].address for host, items in interfaces.items() if items}
     guessed = first.ranks[0].environ.get("DISTRUN_MASTER_ADDR", first.host)

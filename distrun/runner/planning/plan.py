@@ -40,6 +40,12 @@ class LaunchRequest:
     """The values of `-x`."""
     wdir: str | None = None
     openmpi_env: bool = False
+    torchrun_env: bool = False
+    """Whether ranks get the variables that only torchrun sets."""
+    name: str = "none"
+    """The job's name, as torchrun calls it: TORCHELASTIC_RUN_ID."""
+    nodes: int | None = None
+    """The number of hosts that have a launcher each, ours included, whatever a scheduler says; None = not so."""
     slots: int | None = None
     """Slots of each host that is listed without, 1 by default, or of this machine if none is listed."""
     ranks_per_host: int | None = None
@@ -194,7 +200,7 @@ def make_plan(request: LaunchRequest, context: LaunchContext, grace: float = 5.0
     exports, more = requested_variables(request.exports, inherited)
     notes += more
     agents = []
-    for host, local_size in placed:
+    for node, (host, local_size) in enumerate(placed):
         remote = host.name in context.routes
         common = {
             **(forwarded_variables(inherited) if remote else inherited),
@@ -204,7 +210,7 @@ def make_plan(request: LaunchRequest, context: LaunchContext, grace: float = 5.0
         common |= {} if remote else horovod.search_path(common)
         chosen = {"OMP_NUM_THREADS": AUTO} if remote else thread_variables(common, context.cores, local_size)
         shared = {"PYTHONUNBUFFERED": "1", **chosen, **common}
-        ranks = [_rank_plan(contract, request, exports) for contract in contracts[host.name]]
+        ranks = [_rank_plan(contract, request, exports, node, len(placed)) for contract in contracts[host.name]]
         wdir = request.wdir or context.cwd
         ports = local_size if request.tf_config else 0
         part = AgentPlan(host.name, list(request.command), wdir, grace, shared, ranks, remote, ports)
@@ -291,7 +297,9 @@ def _contracts(placed: list[tuple[str, int]], context: LaunchContext, by_node: b
     return contracts
 
 
-def _rank_plan(contract: LaunchContract, request: LaunchRequest, exports: Mapping[str, str]) -> RankPlan:
+def _rank_plan(
+    contract: LaunchContract, request: LaunchRequest, exports: Mapping[str, str], node: int, nodes: int
+) -> RankPlan:
     variables = contract.to_environ()
     variables["JAX_COORDINATOR_ADDRESS"] = format_endpoint(contract.master_addr, contract.master_port)
     if request.tf_config:
@@ -300,6 +308,8 @@ def _rank_plan(contract: LaunchContract, request: LaunchRequest, exports: Mappin
         variables |= contract.openmpi_environ()
     if request.horovod:
         variables |= horovod.rank_variables(contract)
+    if request.torchrun_env:
+        variables |= contract.torchrun_environ(request.name, node, nodes)
     return RankPlan(
         contract.rank,
         contract.local_rank,

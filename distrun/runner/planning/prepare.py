@@ -48,15 +48,10 @@ def prepare(request: LaunchRequest, grace: float, ssh: SshOptions = _DEFAULTS) -
     Raises:
         UsageError: the request cannot be met; CommandError when that is because of the command.
     """
-    if request.network:
-        parse_network(request.network)
-    chosen = chosen_settings(request)
-    if chosen.horovod:
-        request = replace(request, horovod=True)
-    allocated = None if request.hosts and "SLURM_JOB_ID" not in os.environ else allocation.current(os.environ)
+    request = checked(request)
+    is_stated = bool(request.hosts) and "SLURM_JOB_ID" not in os.environ
+    allocated = None if request.nodes or is_stated else allocation.current(os.environ)
     launcher = _choose_launcher(request, allocated)
-    if request.wdir is not None:
-        request = replace(request, wdir=os.path.abspath(request.wdir))
     notes: tuple[str, ...] = ()
     if allocated is not None and not request.hosts:
         given = tuple(replace(host, slots=request.slots or host.slots) for host in allocated.hosts)
@@ -67,13 +62,13 @@ def prepare(request: LaunchRequest, grace: float, ssh: SshOptions = _DEFAULTS) -
     if launcher == "mpirun":
         from distrun.runner.planning import mpirun
 
-        plan = mpirun.make_plan(request, _launch_context(routes), grace, ssh)
+        plan = mpirun.make_plan(request, launch_context(routes), grace, ssh)
         if not routes:
             check_command(replace(plan.agents[0], command=list(request.command)))
     else:
-        plan = replace(make_plan(request, _launch_context(routes), grace), launcher=launcher)
+        plan = replace(make_plan(request, launch_context(routes), grace), launcher=launcher)
         if plan.size > 1:
-            chosen.check_backend(len(plan.agents))
+            chosen_settings(request).check_backend(request.nodes or len(plan.agents))
     plan = replace(plan, notes=(*notes, *plan.notes), warnings=_warnings(plan))
     for agent in plan.agents:
         if not agent.remote:
@@ -81,6 +76,19 @@ def prepare(request: LaunchRequest, grace: float, ssh: SshOptions = _DEFAULTS) -
                 raise UsageError(f"--wdir {request.wdir!r} is not a directory: give one that exists on every host")
             check_command(agent)
     return plan
+
+
+def checked(request: LaunchRequest) -> LaunchRequest:
+    """Return the request as this process means it: with what its directory and its variables say.
+
+    Raises:
+        UsageError: a setting or the network cannot be.
+    """
+    if request.network:
+        parse_network(request.network)
+    if chosen_settings(request).horovod:
+        request = replace(request, horovod=True)
+    return request if request.wdir is None else replace(request, wdir=os.path.abspath(request.wdir))
 
 
 def _choose_launcher(request: LaunchRequest, allocated: Allocation | None) -> str:
@@ -166,7 +174,7 @@ def check_command(agent: AgentPlan) -> None:
     raise CommandError(f"command {command!r} not found: {remedy}", NOT_FOUND)
 
 
-def _launch_context(routes: Mapping[str, Route]) -> LaunchContext:
+def launch_context(routes: Mapping[str, Route]) -> LaunchContext:
     direct = [route.hostname for route in routes.values() if route.jump is None and route.proxy_command is None]
     return LaunchContext(
         environ=dict(os.environ),

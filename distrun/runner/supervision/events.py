@@ -89,6 +89,8 @@ class SignalReceived:
     """The launcher has received a signal."""
 
     signum: int
+    host: str = ""
+    """The host whose launcher it was sent to; empty = ours."""
 
 
 @dataclass(frozen=True)

@@ -129,6 +129,8 @@ class Policy:
         self._grace = grace
         self._start_timeout = start_timeout
         self._killing = False
+        self._heard_of_signal = False
+        """Whether another launcher's signal has ended the job, and ours, which is likely to come too, has not come."""
         self._lost_peer_failure: Failure | None = None
 
     @property
@@ -161,7 +163,7 @@ class Policy:
             case events.AgentLost():
                 return self._agent_lost(event, now)
             case events.SignalReceived():
-                return self._signalled(event.signum, now)
+                return self._signalled(event.signum, now, event.host)
             case events.OutputClosed():
                 return self._signalled(signal.SIGPIPE, now)
             case events.Printed():
@@ -311,9 +313,17 @@ class Policy:
             actions += self._agents_gone(set())
         return actions
 
-    def _signalled(self, signum: int, now: float) -> list[Action]:
+    def _signalled(self, signum: int, now: float, host: str = "") -> list[Action]:
+        """Obey a signal, or end as the launcher on another host does that has received one."""
         if signum in (signal.SIGUSR1, signal.SIGUSR2):
             return [] if self.state is State.CONNECTING else [SignalRanks(signum)]
+        if host:
+            if self.state not in (State.RUNNING, State.SETTLING):
+                return []
+            self._heard_of_signal = True
+        elif self._heard_of_signal:  # who ends the launchers of all hosts at once does not ask us to hurry
+            self._heard_of_signal = False
+            return []
         match self.state:
             case State.CONNECTING:
                 self.interrupted_by = signum

@@ -14,7 +14,7 @@ from typing import Any
 from distrun.errors import BootstrapError
 from distrun.host.connections.listener import Listener, listen
 from distrun.host.endpoints import format_endpoint
-from distrun.host.interfaces import is_loopback, is_numeric, own_interfaces
+from distrun.host.interfaces import addresses_on_own_host, own_interfaces
 from distrun.runtime.rendezvous.protocol import (
     ALARM,
     CONTROL,
@@ -204,7 +204,7 @@ def _listen_at(addresses: Iterable[tuple[str, int]], allowed: list[str] | None, 
     reasons: dict[str, str] = {}
     for name, port in addresses:
         try:
-            found = _numeric(name)
+            found = addresses_on_own_host(name)
         except (OSError, UnicodeError) as error:
             reasons[format_endpoint(name, port)] = getattr(error, "strerror", None) or str(error)
             continue
@@ -227,19 +227,6 @@ def _listen_at(addresses: Iterable[tuple[str, int]], allowed: list[str] | None, 
             f"the rendezvous has to be an address of rank 0's own host, which has {there}, and a port that is free"
         )
     return list(listeners.values())
-
-
-def _numeric(name: str) -> list[str]:
-    """Return the addresses that a name means on rank 0's own host.
-
-    Debian's /etc/hosts gives a host's own name as 127.0.1.1, which no other host can reach; all addresses are meant
-    then.
-    """
-    found = [str(entry[4][0]) for entry in socket.getaddrinfo(name, None, type=socket.SOCK_STREAM)]
-    is_name = name != "localhost" and not is_numeric(name)
-    if is_name and all(map(is_loopback, found)):
-        return list(dict.fromkeys([interface.address for interface in own_interfaces()] + found))
-    return found
 
 
 def _allow_files(count: int) -> None:

@@ -12,9 +12,11 @@ import pytest
 from hypothesis import given, strategies as st
 
 from distrun.errors import UsageError
+from distrun.host import interfaces
 from distrun.host.interfaces import (
     Interface,
     _prefix,
+    addresses_on_own_host,
     is_loopback,
     is_numeric,
     matching,
@@ -152,3 +154,13 @@ def test_loopback_is_told_from_other_addresses(address, expected):
 @pytest.mark.parametrize("name", ["localhost", "node01", "10.0.0", ""])
 def test_names_are_not_addresses(name):
     assert not is_numeric(name)
+
+
+def test_a_name_that_means_the_loopback_to_its_own_host_alone_means_all_its_addresses(monkeypatch):
+    """As 127.0.1.1 for its own name in Debian's /etc/hosts."""
+    found = [(socket.AF_INET, 1, 6, "", ("127.0.1.1", 0))]
+    monkeypatch.setattr(interfaces.socket, "getaddrinfo", lambda *_, **__: found)
+    monkeypatch.setattr(interfaces, "own_interfaces", lambda: [LO, ETH0])
+    assert addresses_on_own_host("alpha") == ["127.0.0.1", "10.1.2.3", "127.0.1.1"]
+    assert addresses_on_own_host("localhost") == ["127.0.1.1"]
+    assert addresses_on_own_host("127.0.1.1") == ["127.0.1.1"]

@@ -51,7 +51,7 @@ def test_flags_of_others_become_ours(line, expected):
     ("line", "sentence"),
     [
         ("--min-np 2 cmd", "horovodrun --min-np 2: elastic training is not there yet"),
-        ("--nproc-per-node 2 cmd", "'distrun-compat torchrun ...' understands it as torchrun's"),
+        ("--standalone cmd", "'distrun-compat torchrun ...' understands it as torchrun's"),
         ("-port 22 cmd", "there is no option -port: see distrun --help"),
         ("-identity key cmd", "there is no option -identity: see distrun --help"),
         ("--autotun cmd", "there is no option --autotun: did you mean --autotune?"),

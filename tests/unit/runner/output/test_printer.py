@@ -59,7 +59,7 @@ def test_without_tags_bytes_pass_as_they_are():
 
 
 def test_each_line_begins_with_the_time_then_the_tag_also_in_files(tmp_path):
-    files = RankFiles(tmp_path, 1)
+    files = RankFiles(tmp_path, 1, [0])
     outputs = [(0, "stdout", b"a\nb"), (0, "stdout", b"c\n\nd"), (0, "stderr", b"\xff")]
     out, err, count = printed(*outputs, style=Style(timestamps=True), files=files)
     time = rb"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d{3} "
@@ -141,7 +141,7 @@ def test_a_reader_that_is_gone_is_reported_once_and_the_rest_acknowledged():
 
 
 def test_files_hold_every_byte_whatever_is_shown(tmp_path):
-    files = RankFiles(tmp_path / "logs", 11)
+    files = RankFiles(tmp_path / "logs", 11, range(11))
     printed(
         (3, "stdout", b"a\xff"), (3, "stderr", b"b"), (3, "stdout", b"c"), files=files, style=Style(ranks=frozenset())
     )
@@ -151,7 +151,7 @@ def test_files_hold_every_byte_whatever_is_shown(tmp_path):
 
 
 def test_a_full_disk_costs_the_copy_and_not_the_job(tmp_path):
-    files = RankFiles(tmp_path, 1)
+    files = RankFiles(tmp_path, 1, [0])
     files.path(0, "stdout").unlink()
     files.path(0, "stdout").symlink_to("/dev/full")
     out, err, _ = printed((0, "stdout", b"a\n"), (0, "stdout", b"b\n"), files=files)

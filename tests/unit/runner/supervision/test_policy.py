@@ -103,6 +103,30 @@ HISTORIES = {
         130,
         None,
     ),
+    "a scheduler signals all launchers, and another's signal is heard of first": (
+        [
+            (1, SignalReceived(signal.SIGTERM, "there"), [TERM]),
+            (1, SignalReceived(signal.SIGTERM), []),
+            (2, SignalReceived(signal.SIGINT, "there"), []),
+            (3, SignalReceived(signal.SIGTERM), [KILL]),
+            (3, ended(0, -9), []),
+            (3, ended(1, -9), [FinishAgents(0.0)]),
+            (3, BYE, []),
+        ],
+        143,
+        None,
+    ),
+    "a scheduler signals all launchers, and ours is first": (
+        [
+            (1, SignalReceived(signal.SIGTERM), [TERM]),
+            (1, SignalReceived(signal.SIGTERM, "there"), []),
+            (2, ended(0, -15), []),
+            (2, ended(1, -15), [FinishAgents(4.0)]),
+            (2, BYE, []),
+        ],
+        143,
+        None,
+    ),
     "SIGTERM, and ranks that end well": (
         [
             (1, SignalReceived(signal.SIGTERM), [TERM]),

@@ -16,7 +16,6 @@ import pytest
 
 from distrun.errors import BootstrapError, UsageError
 from distrun.host.connections.dialer import dial
-from distrun.host.interfaces import Interface
 from distrun.runtime.rendezvous import across_hosts, client, server
 from distrun.runtime.rendezvous.across_hosts import rendezvous_across_hosts
 from distrun.runtime.rendezvous.protocol import Member, Rendezvous, RendezvousEndpoint, parse_endpoints
@@ -181,15 +180,6 @@ def test_the_network_decides_where_ranks_listen(endpoint):
     meetings = [rank.end() for rank in ranks]
     assert {member.address for member in meetings[1].members} == {HERE}
     close(meetings)
-
-
-def test_a_name_that_means_the_loopback_to_rank_0_alone_means_all_its_addresses(monkeypatch):
-    """As 127.0.1.1 for its own name in Debian's /etc/hosts."""
-    monkeypatch.setattr(server.socket, "getaddrinfo", lambda *_, **__: [(socket.AF_INET, 1, 6, "", ("127.0.1.1", 0))])
-    monkeypatch.setattr(server, "own_interfaces", lambda: [Interface("lo", HERE, 8), Interface("eth0", "10.0.0.5", 8)])
-    assert server._numeric("alpha") == [HERE, "10.0.0.5", "127.0.1.1"]
-    assert server._numeric("localhost") == ["127.0.1.1"]
-    assert server._numeric("127.0.1.1") == ["127.0.1.1"]
 
 
 # Intruders ----------------------------------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""The event loop of an agent: one thread, which sleeps until a descriptor is ready, a signal arrives or time is up."""
+"""An event loop: one thread, which sleeps until a descriptor is ready, a signal arrives or time is up."""
 
 from __future__ import annotations
 
@@ -42,3 +42,7 @@ class Loop:
         for key, _ in self._selector.select(timeout):
             if key.fd in self._selector.get_map():  # an earlier callback may have closed it
                 key.data()
+
+    def close(self) -> None:
+        """Watch nothing any more; the descriptors stay open."""
+        self._selector.close()

@@ -1,0 +1,146 @@
+"""A launcher per node, as torchrun has it: two on this machine, which meet on its loopback interface."""
+
+from __future__ import annotations
+
+import signal
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import psutil
+import pytest
+
+from distrun.host.endpoints import free_port
+
+WAITS = "import time; print('up', flush=True); time.sleep(1000)"
+
+
+class Nodes:
+    """Starts launchers that meet."""
+
+    def __init__(self, distrun: Callable[..., Any]) -> None:
+        self.endpoint = f"127.0.0.1:{free_port()}"
+        self._distrun = distrun
+
+    def start(self, code: str, *options: str, ranks: int = 1, nnodes: str = "2", **environ: str) -> Any:
+        meeting = ("--nnodes", nnodes, "--nproc-per-node", str(ranks), "--rdzv-endpoint", self.endpoint)
+        return self._distrun(*meeting, *options, sys.executable, "-c", code, **environ)
+
+
+@pytest.fixture
+def nodes(distrun):
+    return Nodes(distrun)
+
+
+def failed_alike(*launches: Any) -> list[bytes]:
+    """Wait for all launchers and return what each reports; nothing is left of any."""
+    statuses = [launch.wait() for launch in launches]
+    assert len(set(statuses)) == 1, statuses
+    assert statuses[0] != 0
+    for launch in launches:
+        launch.assert_gone()
+    return [launch.stderr.data for launch in launches]
+
+
+def test_each_launcher_starts_and_shows_its_own_ranks(nodes, tmp_path):
+    code = "import os; print(*(os.environ[n] for n in ('RANK', 'WORLD_SIZE', 'LOCAL_RANK', 'GROUP_RANK', 'CALLED')))"
+    options = ("--torchrun-env", "--output-dir", str(tmp_path / "out"))
+    first = nodes.start(code, "--node-rank", "0", "--torchrun-env", CALLED="first")
+    second = nodes.start(code, "--node-rank", "1", *options, ranks=2, CALLED="second")
+    assert (first.wait(), second.wait()) == (0, 0)
+    assert first.stdout.data == b"[0] 0 3 0 0 first\n"
+    assert sorted(second.stdout.data.splitlines()) == [b"[1] 1 3 0 1 second", b"[2] 2 3 1 1 second"]
+    assert sorted(item.name for item in (tmp_path / "out").iterdir()) == ["rank.1", "rank.2"]
+    first.assert_gone()
+
+
+def test_a_rank_that_fails_ends_the_job_on_all_nodes_with_its_status_and_last_words(nodes):
+    fails = "import os, time; assert os.environ['RANK'] == '0', 'no such luck'; time.sleep(1000)"
+    reports = failed_alike(nodes.start(fails), nodes.start(fails))
+    for report in reports:
+        assert b"rank 1 on " in report
+        assert b"exited with code 1\n" in report
+        assert b"    AssertionError: no such luck\n" in report
+
+
+def test_a_killed_rank_is_named_on_all_nodes(nodes):
+    launches = [nodes.start(WAITS), nodes.start(WAITS)]
+    for launch in launches:
+        launch.stdout.wait_for(b"up")
+    (rank,) = (item for item in launches[1].family() if item.cmdline()[1:] == ["-c", WAITS])
+    rank.kill()
+    assert all(b"was killed by SIGKILL" in report for report in failed_alike(*launches))
+
+
+def test_a_launcher_that_is_killed_ends_the_job_everywhere(nodes):
+    launches = [nodes.start(WAITS), nodes.start(WAITS)]
+    for launch in launches:
+        launch.stdout.wait_for(b"up")
+    left = psutil.Process(launches[0].process.pid).children(recursive=True)
+    launches[0].process.kill()
+    assert launches[1].wait() == 1
+    assert b"distrun: the launcher on " in launches[1].stderr.data
+    assert b" is gone\n" in launches[1].stderr.data
+    launches[0].wait()
+    assert psutil.wait_procs(left, 30.0)[1] == []
+    launches[1].assert_gone()
+
+
+@pytest.mark.parametrize(("signum", "name"), [(signal.SIGINT, b"SIGINT"), (signal.SIGTERM, b"SIGTERM")])
+def test_a_signal_to_one_launcher_ends_all(nodes, signum, name):
+    launches = [nodes.start(WAITS), nodes.start(WAITS)]
+    for launch in launches:
+        launch.stdout.wait_for(b"up")
+    launches[1].process.send_signal(signum)
+    reports = failed_alike(*launches)
+    assert launches[0].process.returncode == 128 + signum
+    assert b" received " + name + b"\n" in reports[0]
+
+
+def test_a_command_that_is_missing_on_one_node_is_told_before_it_meets_others(nodes, distrun):
+    missing = distrun("--nnodes", "2", "--rdzv-endpoint", nodes.endpoint, "no-such-command")
+    assert missing.wait() == 127
+    assert b"command 'no-such-command' not found" in missing.stderr.data
+
+
+def test_a_node_that_comes_late_is_waited_for_and_one_too_many_is_not(nodes):
+    first = nodes.start(WAITS)
+    while not psutil.Process(first.process.pid).net_connections("tcp"):  # until it listens
+        assert first.process.poll() is None
+    late = nodes.start(WAITS)
+    late.stdout.wait_for(b"up")
+    surplus = nodes.start(WAITS)
+    assert surplus.wait() == 1
+    assert b"the job has begun without" in surplus.stderr.data
+    late.process.send_signal(signal.SIGINT)
+    failed_alike(first, late)
+
+
+def test_a_launcher_of_another_job_stays_outside(nodes):
+    patience = ("--rdzv-conf", "timeout=2")
+    ours, stranger = nodes.start(WAITS, "--rdzv-id", "a", *patience), nodes.start(WAITS, "--rdzv-id", "b", *patience)
+    assert (ours.wait(), stranger.wait()) == (1, 1)
+    assert b"--rdzv-id where " in ours.stderr.data
+    assert b"--rdzv-id where " in stranger.stderr.data
+
+
+def test_a_place_where_nobody_is_met_is_named_when_time_is_up(nodes):
+    alone = nodes.start(WAITS, "--rdzv-conf", "timeout=1,is_host=0")
+    assert alone.wait() == 1
+    assert b"the other nodes were not found at " + nodes.endpoint.encode() + b" within 1 s" in alone.stderr.data
+    alone.assert_gone()
+
+
+def test_ctrl_c_while_others_are_waited_for_ends_the_wait(nodes):
+    alone = nodes.start(WAITS)
+    while not psutil.Process(alone.process.pid).net_connections("tcp"):
+        assert alone.process.poll() is None
+    alone.process.send_signal(signal.SIGINT)
+    assert alone.wait() == 130
+    alone.assert_gone()
+
+
+def test_fewer_nodes_than_the_most_begin_after_the_last_call(nodes):
+    code = "print('up')"
+    launches = [nodes.start(code, "--rdzv-conf", "last_call_timeout=0.5", nnodes="2:3") for _ in range(2)]
+    assert [launch.wait() for launch in launches] == [0, 0]
