@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import tensorflow as tf
 
 from distrun.graphs.tensorflow import binding
-from distrun.runtime import world
+from distrun.runtime import initialisation, world
 
 __all__ = [
     "init",
@@ -17,12 +19,12 @@ __all__ = [
 ]
 
 
-def init() -> None:
-    """Join the job: see `distrun.init`. Where there are GPUs, TensorFlow will see the one of this rank, as GPU:0.
+def init(comm: Any = None, process_sets: Any = None) -> None:
+    """Join the job: see `distrun.init`, whose arguments it takes. Where there are GPUs, TensorFlow will see the one of this rank, as GPU:0.
 
     Call it before TensorFlow computes anything: after that it can no longer be told which GPU to use.
     """
-    world.init()
+    initialisation.init(comm, process_sets)
     binding.bind()
 
 

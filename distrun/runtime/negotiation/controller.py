@@ -23,9 +23,9 @@ from itertools import groupby
 
 from distrun.runtime.negotiation.decisions import LONGEST_LIST, AllJoined, Decision, Define, Execute, Fail, Key
 from distrun.runtime.negotiation.disagreement import describe_disagreement, sides_of, slot_title
-from distrun.runtime.negotiation.joining import JOIN, objection
+from distrun.runtime.negotiation.joining import objection
 from distrun.runtime.negotiation.matching import Matching, Slot
-from distrun.runtime.operations.request import Request
+from distrun.runtime.operations.request import JOIN, Request
 
 CACHE_CAPACITY = 1 << 16
 """Requests that get a cache id. The ones after that are sent in full every time, which is slower and as right."""

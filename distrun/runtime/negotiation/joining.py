@@ -17,17 +17,11 @@ from distrun.runtime.negotiation.matching import Slot
 from distrun.runtime.operations.dtypes import ELEMENT_TYPES
 from distrun.runtime.operations.handle import Handle
 from distrun.runtime.operations.reduction import Max, Min, Product, ReduceOp
-from distrun.runtime.operations.request import Request
+from distrun.runtime.operations.request import ADD_PROCESS_SET, REMOVE_PROCESS_SET, Request
 from distrun.runtime.topology import list_ranks
 
 if TYPE_CHECKING:
     from distrun.runtime.operations.engine import Engine
-
-JOIN = "join"
-"""The kind of a request to join."""
-JOIN_NAME = "join()"
-"""Its name: a rank joins a process set once at a time."""
-
 
 def objection(slot: Slot, joined: Sequence[int]) -> str:
     """Return why an operation has no meaning while these ranks have joined; empty if it has one."""
@@ -37,7 +31,7 @@ def objection(slot: Slot, joined: Sequence[int]) -> str:
         return f"{have}, and the rows for {'it' if len(joined) == 1 else 'them'} would be lost: call join() after it"
     if request.kind == "broadcast" and request.root in joined:
         return f"its root, rank {request.root}, has joined and has nothing to send: choose a root that has data left"
-    if request.kind in ("add_process_set", "remove_process_set"):
+    if request.kind in (ADD_PROCESS_SET, REMOVE_PROCESS_SET):
         return f"{have}: all ranks must call it, before any of them joins"
     if request.op in (Min, Max, Product) and request.prescale != 1.0:
         return f"{have}, and op={request.op} with a prescale_factor has no neutral element: scale the tensor instead"

@@ -7,12 +7,12 @@ from collections.abc import Callable, Sequence
 
 from distrun.errors import UsageError
 from distrun.runtime.negotiation.decisions import Key
-from distrun.runtime.negotiation.joining import JOIN_NAME, stand_in
+from distrun.runtime.negotiation.joining import stand_in
 from distrun.runtime.negotiation.messages import LARGEST_REQUEST, unpack_ids
 from distrun.runtime.negotiation.response_cache import ResponseCache
 from distrun.runtime.operations.call_site import call_site, waiting_site
 from distrun.runtime.operations.handle import Handle
-from distrun.runtime.operations.request import Request, fusion_key, title
+from distrun.runtime.operations.request import JOIN_NAME, Request, fusion_key, title
 from distrun.tensor_fusion.batching import FUSED_BELOW, fuse
 
 _KNOWN_PLANS = 1000
@@ -88,6 +88,11 @@ class PendingOperations:
     def is_empty(self) -> bool:
         """Whether nothing is under way."""
         return not (self.pending or self.outbox or self.decided or self.finished)
+
+    @property
+    def has_joined_only(self) -> bool:
+        """Whether nothing waits for a decision but joins, for which the others may let us wait."""
+        return bool(self.pending) and all(name == JOIN_NAME for _, name in self.pending)
 
     def describe(self) -> str:
         """The operations that wait for a decision, as messages call them."""

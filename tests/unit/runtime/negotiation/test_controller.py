@@ -504,6 +504,114 @@ def test_any_interleaving_decides_each_operation_exactly_once_and_in_one_order(j
     assert made.oldest is None
 
 
+# Joining --------------------------------------------------------------------------------------------------------------
+
+JOIN = Request("join", "join()", "uint8", ())
+
+
+def test_ranks_that_have_joined_are_waited_for_no_more_and_the_others_are_told_how_many_take_part():
+    made = taught(3, A, B)
+    made.submit_ids(0, [0], 0.0)
+    made.submit_ids(1, [0], 0.0)
+    made.submit(2, JOIN, "", 0.0)
+    assert made.decisions() == [Execute([0], taking_part=2)]
+    made.submit(0, JOIN, "", 0.0)
+    made.submit_ids(1, [1, 0], 0.0)
+    assert made.decisions() == [Execute([1, 0], taking_part=1)]
+    made.submit(1, C, "", 0.0)
+    assert made.decisions() == [Define(2, C, taking_part=1)]
+    made.submit(1, JOIN, "", 0.0)
+    assert made.decisions() == [AllJoined(0, last=1, unnamed=0)]
+    for rank in range(3):
+        made.submit_ids(rank, [0], 0.0)
+    assert made.decisions() == [Execute([0])]
+
+
+def test_what_a_rank_has_submitted_before_it_joined_is_its_own():
+    made = taught(2, A, B)
+    made.submit_ids(0, [0], 0.0)
+    made.submit(0, JOIN, "", 0.0)
+    made.submit_ids(1, [0, 1], 0.0)
+    assert made.decisions() == [Execute([0]), Execute([1], taking_part=1)]
+
+
+def test_unnamed_operations_go_on_at_the_same_place_when_all_have_joined():
+    unnamed, other = request(None), request(None, op=Max)
+    made = taught(2, unnamed, other)
+    made.submit(1, JOIN, "", 0.0)
+    made.submit_ids(0, [0, 1, 0], 0.0)
+    assert made.decisions() == [Execute([0, 1, 0], taking_part=1)]
+    made.submit(0, JOIN, "", 0.0)
+    assert made.decisions() == [AllJoined(0, last=0, unnamed=5)]
+    for rank in range(2):
+        made.submit_ids(rank, [1], 0.0)
+    assert made.decisions() == [Execute([1])]
+
+
+def test_a_process_set_is_joined_by_itself():
+    made = Controller({0: range(3), 1: [1, 2]})
+    inner = request("a", process_set=1)
+    made.submit(1, JOIN._replace(process_set=1), "", 0.0)
+    made.submit(2, inner, "", 0.0)
+    for rank in range(3):
+        made.submit(rank, A, "", 0.0)
+    assert made.decisions() == [Define(0, inner, taking_part=1), Define(1, A)]
+    made.submit(2, JOIN._replace(process_set=1), "", 0.0)
+    assert made.decisions() == [AllJoined(1, last=2, unnamed=0)]
+
+
+@pytest.mark.parametrize(
+    ("changes", "text"),
+    [
+        ({"kind": "alltoall", "shapes": ((-1, 3),)}, "rank 1 has joined, and the rows for it would be lost"),
+        ({"kind": "broadcast", "root": 1}, "its root, rank 1, has joined and has nothing to send"),
+        ({"op": Max, "prescale": 0.5}, "rank 1 has joined, and op=max with a prescale_factor has no neutral element"),
+    ],
+)
+def test_operations_that_have_no_meaning_without_a_rank_fail_with_a_sentence(changes, text):
+    made = controller(3)
+    made.submit(1, JOIN, "", 0.0)
+    for rank in (0, 2):
+        made.submit(rank, A._replace(**changes), "", 0.0)
+    (failed,) = made.decisions()
+    assert isinstance(failed, Fail)
+    assert text in failed.text
+    assert failed.ranks == (0, 2)
+
+
+def test_a_rank_that_joins_is_not_told_of_what_was_given_up_before():
+    made = controller()
+    made.submit(0, A, "", 0.0)
+    made.give_up(9.0, 5.0, {})
+    made.submit(1, JOIN, "", 9.0)
+    made.submit(0, JOIN, "", 9.0)
+    made.decisions()
+    for rank in range(2):
+        made.submit(rank, A, "", 10.0)
+    assert made.decisions() == [Define(0, A)]
+
+
+# Process sets ---------------------------------------------------------------------------------------------------------
+
+
+def test_process_sets_come_and_go_and_each_keeps_its_own_order_of_streams():
+    made = taught(3, A)
+    inner = request("a", process_set=1)
+    made.add_process_set(1, [0, 2])
+    for rank in (0, 2):
+        made.submit(rank, inner, "", 0.0)
+    assert made.decisions() == [Define(1, inner)]
+    made.submit_ids(0, [1, 0, 1], 0.0)
+    made.submit_ids(2, [0, 1, 1], 0.0)
+    made.submit_ids(1, [0], 0.0)
+    assert made.decisions() == [Execute([1, 1], process_set=1), Execute([0])]
+    assert made.members(1) == (0, 2)
+    made.remove_process_set(1)
+    for rank in range(3):
+        made.submit_ids(rank, [0], 0.0)
+    assert made.decisions() == [Execute([0])]
+
+
 def test_lists_of_ranks_are_written_shortly():
     assert list_ranks([3]) == "rank 3"
     assert list_ranks([0, 1, 2, 5]) == "ranks 0-2, 5"
