@@ -24,7 +24,7 @@ _MEMORY = ("XLA_PYTHON_CLIENT_MEM_FRACTION", "XLA_CLIENT_MEM_FRACTION", "XLA_PYT
 
 
 def init(comm: Any = None, process_sets: Any = None) -> None:
-    """Join the job: see `distrun.init`, whose arguments it takes. Where there are GPUs, JAX will see the one of this rank.
+    """Join the job, with the arguments of `distrun.init`. Where there are GPUs, JAX will see the one of this rank.
 
     Call it before JAX computes anything: after that it can no longer be told which GPU to use.
 

@@ -6,11 +6,13 @@ from typing import Any
 
 import keras
 
-from distrun.runtime import initialisation, world
+from distrun.runtime import initialisation
 
 
 def init(comm: Any = None, process_sets: Any = None) -> None:
-    """Join the job: see `distrun.init`, whose arguments it takes. Where there are GPUs, Keras's backend will use the one of this rank.
+    """Join the job, with the arguments of `distrun.init`.
+
+    Where there are GPUs, Keras's backend will use the one of this rank.
 
     Call it before TensorFlow or JAX compute anything: after that they can no longer be told which GPU to use.
     """

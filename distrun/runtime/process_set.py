@@ -238,7 +238,11 @@ def remove_process_set(process_set: ProcessSet) -> bool:
     """
     engine = world.engine()
     process_set_id = process_set.process_set_id
-    if process_set_id is None or process_set is global_process_set or _registered.get(process_set_id) is not process_set:
+    if (
+        process_set_id is None
+        or process_set is global_process_set
+        or _registered.get(process_set_id) is not process_set
+    ):
         return False
     shapes = ((process_set_id,),)
     handle = Handle(engine, Request(REMOVE_PROCESS_SET, REMOVE_PROCESS_SET, "int64", shapes), ())
@@ -272,8 +276,12 @@ def _check_ranks(ranks: tuple[int, ...]) -> None:
         raise UsageError(f"ProcessSet({list(ranks)}): the job has ranks 0 to {size - 1}")
     for process_set_id, known in _registered.items():
         if tuple(known._ranks) == ranks:
-            name = "distrun.global_process_set" if process_set_id == 0 else f"the one with process_set_id {process_set_id}"
-            raise UsageError(f"ProcessSet({list(ranks)}): there is a process set of these ranks already, {name}: use it")
+            name = (
+                "distrun.global_process_set" if process_set_id == 0 else f"the one with process_set_id {process_set_id}"
+            )
+            raise UsageError(
+                f"ProcessSet({list(ranks)}): there is a process set of these ranks already, {name}: use it"
+            )
 
 
 def _forget() -> None:

@@ -12,7 +12,12 @@ from distrun.runtime.operations.reduction import (
     Product as Product,
     Sum as Sum,
 )
-from distrun.runtime.process_set import *
+from distrun.runtime.process_set import (
+    ProcessSet as ProcessSet,
+    add_process_set as add_process_set,
+    global_process_set as global_process_set,
+    remove_process_set as remove_process_set,
+)
 from distrun.runtime.world import (
     cross_rank as cross_rank,
     cross_size as cross_size,

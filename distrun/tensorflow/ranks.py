@@ -20,7 +20,9 @@ __all__ = [
 
 
 def init(comm: Any = None, process_sets: Any = None) -> None:
-    """Join the job: see `distrun.init`, whose arguments it takes. Where there are GPUs, TensorFlow will see the one of this rank, as GPU:0.
+    """Join the job, with the arguments of `distrun.init`.
+
+    Where there are GPUs, TensorFlow will see the one of this rank, as GPU:0.
 
     Call it before TensorFlow computes anything: after that it can no longer be told which GPU to use.
     """

@@ -9,7 +9,10 @@ from distrun.torch import cuda
 
 
 def init(comm: Any = None, process_sets: Any = None) -> None:
-    """Join the job: see `distrun.init`, whose arguments it takes. Where there are GPUs, the one of this rank becomes torch's current one."""
+    """Join the job, with the arguments of `distrun.init`.
+
+    Where there are GPUs, the one of this rank becomes torch's current one.
+    """
     initialisation.init(comm, process_sets)
     device = world.device()
     if device.name == cuda.CUDA:

@@ -23,6 +23,7 @@ from distrun.runtime.topology import list_ranks
 if TYPE_CHECKING:
     from distrun.runtime.operations.engine import Engine
 
+
 def objection(slot: Slot, joined: Sequence[int]) -> str:
     """Return why an operation has no meaning while these ranks have joined; empty if it has one."""
     request = slot.request
