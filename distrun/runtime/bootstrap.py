@@ -18,7 +18,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from functools import partial
 
-from distrun.errors import BootstrapError
+from distrun.errors import BootstrapError, UsageError
 from distrun.runtime import devices, environments, horovod
 from distrun.runtime.backends.group_factories import AcrossHostsFactory, OneHostFactory
 from distrun.runtime.backends.groups import Groups
@@ -117,7 +117,7 @@ def _join_some(
     device = devices.bind(job, environ, settings.share_gpus)
     bootstrap = _Bootstrap(environment, topology, device, settings, generation, ranks)
     if size == 1:
-        return World(topology, device, SingleProcessEngine(bootstrap.gpu_config(hosts=1)))
+        return World(topology, device, SingleProcessEngine(bootstrap.gpu_config()))
     return World(topology, device, bootstrap.on_one_host())
 
 

@@ -12,7 +12,7 @@ from distrun.runtime.collectives.objects import allgather_object
 from distrun.runtime.process_set import ProcessSet, add_process_set, register
 
 DYNAMIC = "dynamic"
-"""What Horovod's scripts give as `process_sets` if they add sets later, which needs no announcement here."""
+"""Horovod's scripts give this as `process_sets` if they add sets later, which needs no announcement here."""
 
 
 def init(comm: Any = None, process_sets: Sequence[ProcessSet | Sequence[int]] | str | None = None) -> None:

@@ -2,24 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Protocol
-
+from distrun.runtime.backends.groups import Groups
 from distrun.runtime.negotiation.controller import Controller
 from distrun.runtime.operations.handle import Handle
 from distrun.runtime.operations.request import ADD_PROCESS_SET, REMOVE_PROCESS_SET
 
 KINDS = (ADD_PROCESS_SET, REMOVE_PROCESS_SET)
 """The operations that are executed here."""
-
-
-class Groups(Protocol):
-    """What moves the data of each process set."""
-
-    def add(self, process_set: int, ranks: tuple[int, ...], what: str) -> None:
-        """Begin with a set; all ranks call it together."""
-
-    def remove(self, process_set: int, what: str) -> None:
-        """End with a set; all ranks call it together."""
 
 
 class Membership:

@@ -20,7 +20,7 @@ class Execute:
     cache_ids: list[int]
     process_set: int = 0
     taking_part: int = 0
-    """How many ranks have submitted them, if not all: the others have joined (see `distrun.join`); 0 stands for all."""
+    """The number of ranks that have submitted them, if the others have joined (see `distrun.join`); 0: all have."""
 
 
 @dataclass(frozen=True)

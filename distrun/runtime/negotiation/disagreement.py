@@ -5,7 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from distrun.runtime.negotiation.matching import Slot
-from distrun.runtime.operations.request import AGREED, describe_field, first_difference, title
+from distrun.runtime.operations.request import (
+    ADD_PROCESS_SET,
+    AGREED,
+    REMOVE_PROCESS_SET,
+    Request,
+    describe_field,
+    first_difference,
+    title,
+)
 from distrun.runtime.topology import list_ranks
 
 
@@ -24,7 +32,7 @@ def sides_of(slot: Slot) -> dict[str, list[int]]:
         request = slot.request_of(rank)
         if place is not None:  # of a large group, show the tensor that differs
             request = request._replace(shapes=(request.shapes[place],))
-        values = ", ".join(f"{name} {describe_field(request, name)}" for name in fields)
+        values = ", ".join(f"{_label(request, name)} {describe_field(request, name)}" for name in fields)
         sides.setdefault(values, []).append(rank)
     return sides
 
@@ -36,7 +44,8 @@ def describe_disagreement(slot: Slot, site_of: Callable[[int], str]) -> str:
         f"{list_ranks(ranks)} asked for {values}{_at(site_of(ranks[0]))}" for values, ranks in sides_of(slot).items()
     ]
     which = f" (of tensor {place} of {len(slot.request.shapes)})" if place is not None else ""
-    return f"{slot_title(slot)}: the ranks disagree about {', '.join(fields)}{which}: {'; '.join(sides)}"
+    labels = ", ".join(_label(slot.request, name) for name in fields)
+    return f"{slot_title(slot)}: the ranks disagree about {labels}{which}: {'; '.join(sides)}"
 
 
 def _differences(slot: Slot) -> tuple[list[str], int | None]:
@@ -45,6 +54,13 @@ def _differences(slot: Slot) -> tuple[list[str], int | None]:
     fields = [name for name in AGREED if len({getattr(request, name) for request in asked}) > 1]
     place = first_difference(asked)
     return fields, place if len(slot.request.shapes) > 1 else None
+
+
+def _label(request: Request, field: str) -> str:
+    """Return what a field holds, in words."""
+    if field == "shapes" and request.kind == ADD_PROCESS_SET:
+        return "ranks"
+    return "process_set_id" if field == "shapes" and request.kind == REMOVE_PROCESS_SET else field
 
 
 def _at(site: str) -> str:

@@ -17,7 +17,7 @@ from distrun.runtime.negotiation.matching import Slot
 from distrun.runtime.operations.dtypes import ELEMENT_TYPES
 from distrun.runtime.operations.handle import Handle
 from distrun.runtime.operations.reduction import Max, Min, Product, ReduceOp
-from distrun.runtime.operations.request import ADD_PROCESS_SET, REMOVE_PROCESS_SET, Request
+from distrun.runtime.operations.request import ADD_PROCESS_SET, CUDA, REMOVE_PROCESS_SET, Request
 from distrun.runtime.topology import list_ranks
 
 if TYPE_CHECKING:
@@ -62,9 +62,12 @@ def _neutral_value(op: ReduceOp, dtype: np.dtype[Any]) -> Any:
 def stand_in(request: Request) -> Handle:
     """Return the operation by which a rank that has joined takes part in what the others have submitted.
 
-    Nobody waits for it, and its results are dropped.
+    Nobody waits for it, and its results are dropped. The others stage in host memory then what they have on
+    their GPUs.
     """
     counts = [math.prod(shape) for shape in request.shapes]
+    if request.device == CUDA and request.kind == "allreduce":
+        counts = [sum(counts)]  # as the other ranks' tensors are staged
     inputs: Sequence[NDArray[Any]] = ()
     outputs: Sequence[NDArray[Any]] = ()
     if request.kind in ("allreduce", "reducescatter"):
@@ -75,6 +78,7 @@ def stand_in(request: Request) -> Handle:
     elif request.kind == "broadcast":
         outputs = [np.empty(count, ELEMENT_TYPES[request.dtype].storage) for count in counts]
     handle = Handle(cast("Engine", None), request, inputs, outputs)
+    handle.stands_in = True
     handle.key = (request.process_set, "" if request.name is None else request.name)
     return handle
 

@@ -42,7 +42,7 @@ class GivenUp:
 
 
 class Matching:
-    """What waits in one process set, and who has joined."""
+    """The operations that wait in one process set, and the ranks that have joined."""
 
     def __init__(self, ranks: Iterable[int]) -> None:
         self.ranks = tuple(sorted(ranks))

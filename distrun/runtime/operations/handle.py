@@ -40,6 +40,8 @@ class Handle:
     splits: Sequence[int] = ()
     taking_part = 0
     """The number of ranks that have submitted it, if not all: the others have joined."""
+    stands_in = False
+    """Whether this rank has joined, and takes part in what the others have submitted with arrays in host memory."""
     site = ""
     """Where in user code the operation comes from, if its submitter knows better than the stack does."""
     _is_collected = False

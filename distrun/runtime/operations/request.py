@@ -17,7 +17,7 @@ CPU, CUDA = "cpu", "cuda"
 
 
 ADD_PROCESS_SET, REMOVE_PROCESS_SET = "add_process_set", "remove_process_set"
-"""Kinds of operations of the world. Their one shape is the ranks of a set to register, or the number of one to remove."""
+"""Kinds of operations. Their one shape is the ranks of a set to register, or the number of the one to remove."""
 
 
 JOIN = "join"
