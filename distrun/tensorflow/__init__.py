@@ -15,11 +15,11 @@ Each rank trains on its own part of the data; all have the same gradients. For `
 from typing import TYPE_CHECKING
 
 from distrun.exports import exported as _exported
-from distrun.graphs.compression import Compression as Compression
 from distrun.runtime.capabilities import *
 from distrun.runtime.shared_names import *
 from distrun.runtime.world import shutdown as shutdown
 from distrun.tensorflow.collectives import *
+from distrun.tensorflow.compression import Compression as Compression
 from distrun.tensorflow.optimizer import DistributedOptimizer as DistributedOptimizer
 from distrun.tensorflow.ranks import *
 from distrun.tensorflow.state import *

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import tensorflow as tf
@@ -12,10 +13,15 @@ from distrun.graphs.tensorflow import reduce_gradients
 from distrun.runtime import world
 from distrun.runtime.collectives.consistency import describe
 from distrun.runtime.collectives.gradient_settings import GradientSettings
+from distrun.tensorflow.compression import Compression, Compressor, compressed
 
 
+@dataclass(frozen=True)
 class GradientReduction(GradientSettings):
     """The reduction of gradients by given settings."""
+
+    compression: Compressor = Compression.none
+    """Called for dense gradients if it is the user's own; otherwise `wire` says it all."""
 
     @tf.autograph.experimental.do_not_convert
     def reduce(self, gradients: Sequence[Any], sources: Sequence[Any]) -> list[Any]:
@@ -33,7 +39,10 @@ class GradientReduction(GradientSettings):
             for place, (gradient, source) in enumerate(zip(gradients, sources, strict=True))
         ]
         number = signatures.signature_id(entries, "the variables that have gradients")
-        return reduce_gradients(gradients, self.call(f"gradients.{number}"), self.sparse_as_dense)
+        call = self.call(f"gradients.{number}")
+        return compressed(
+            self.compression, gradients, lambda given: reduce_gradients(given, call, self.sparse_as_dense)
+        )
 
     def _note(self, gradient: Any) -> str:
         """Return how a gradient travels, if not as a tensor: or one rank's first might be added to another rank's

@@ -7,31 +7,46 @@ from typing import Any
 import tensorflow as tf
 
 from distrun.errors import UsageError
-from distrun.runtime import world
 from distrun.runtime.operations.reduction import Sum
+from distrun.runtime.process_set import ProcessSet, global_process_set
 from distrun.tensorflow.collectives import allreduce
 
 
 class SyncBatchNormalization(tf.keras.layers.BatchNormalization):
     """`tf.keras.layers.BatchNormalization` by the mean and variance of all ranks' rows, however many each has."""
 
-    def __init__(self, fused: bool = False, **kwargs: Any) -> None:
+    def __init__(self, fused: bool = False, *, process_set: ProcessSet = global_process_set, **kwargs: Any) -> None:
         """
+        Args:
+            fused: accepted for Horovod's sake; only False.
+            process_set: the ranks whose rows are normalized together.
+            kwargs: those of `tf.keras.layers.BatchNormalization`.
+
         Raises:
             UsageError: `fused` is true.
         """
         if fused:
             raise UsageError("fused=True normalizes on one device: leave it out of SyncBatchNormalization")
+        if _IS_LEGACY:
+            kwargs["fused"] = False  # or 4-dimensional batches would be normalized by an operation of their own
         super().__init__(**kwargs)
+        self._process_set = process_set
 
-    def _moments(self, inputs: Any, mask: Any) -> tuple[Any, Any]:
-        mean, variance = super()._moments(inputs, mask)
-        if world.size() == 1:
+    def _moments(self, inputs: Any, *args: Any, **kwargs: Any) -> tuple[Any, Any]:
+        """Called with `mask` by Keras 3, with `reduction_axes, keep_dims, mask=None` by Keras 2."""
+        mean, variance = super()._moments(inputs, *args, **kwargs)
+        if self._process_set.size() == 1:
             return mean, variance
+        mask = kwargs.get("mask", None if _IS_LEGACY else args[0] if args else None)
         rows = tf.size(inputs) / tf.size(mean) if mask is None else tf.reduce_sum(tf.cast(mask, tf.float64))
         weight = tf.cast(rows, mean.dtype)
-        total, weights = tf.unstack(allreduce(tf.stack([mean * weight, tf.fill(tf.shape(mean), weight)]), op=Sum))
+        both = tf.stack([mean * weight, tf.fill(tf.shape(mean), weight)])
+        total, weights = tf.unstack(allreduce(both, op=Sum, process_set=self._process_set))
         middle = total / weights
         # By distances from the mean: the difference of large squares would be lost in rounding.
-        spread = allreduce((variance + (mean - middle) ** 2) * weight, op=Sum)
+        spread = allreduce((variance + (mean - middle) ** 2) * weight, op=Sum, process_set=self._process_set)
         return middle, spread / weights
+
+
+_IS_LEGACY = not tf.keras.__version__.startswith("3")
+"""Whether tf.keras is Keras 2."""

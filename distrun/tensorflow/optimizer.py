@@ -7,10 +7,10 @@ from typing import Any
 import tensorflow as tf
 
 from distrun.errors import UsageError
-from distrun.graphs.compression import Compression, Compressor, wire_type
 from distrun.runtime import world
 from distrun.runtime.operations.reduction import Average, ReduceOp
 from distrun.runtime.process_set import ProcessSet, global_process_set
+from distrun.tensorflow.compression import Compression, Compressor, wire_type
 from distrun.tensorflow.gradients import GradientReduction
 
 
@@ -56,7 +56,7 @@ def DistributedOptimizer(  # noqa: N802 - Horovod's name
                 "an optimizer of TensorFlow 1: use one of tf.keras.optimizers"
             )
         reduction = GradientReduction(
-            op, float(gradient_predivide_factor), wire_type(compression), sparse_as_dense, process_set
+            op, float(gradient_predivide_factor), wire_type(compression), sparse_as_dense, process_set, compression
         )
         return _DistributedOptimizer(optimizer, reduction, name, use_locking)
     if not isinstance(optimizer, tf.keras.optimizers.Optimizer):
@@ -69,7 +69,7 @@ def DistributedOptimizer(  # noqa: N802 - Horovod's name
     return keras.DistributedOptimizer(
         optimizer,
         name=name,
-        compression=compression,
+        compression=compression,  # type: ignore[arg-type]  # the user's own are refused there
         sparse_as_dense=sparse_as_dense,
         gradient_predivide_factor=gradient_predivide_factor,
         op=op,

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
 
+import numpy as np
 import tensorflow as tf
 
 from distrun.graphs.tensorflow import binding
-from distrun.runtime import initialisation, world
+from distrun.runtime import world
+from distrun.runtime.process_set import by_id
 
 __all__ = [
     "init",
@@ -19,38 +21,47 @@ __all__ = [
 ]
 
 
-def init(comm: Any = None, process_sets: Any = None) -> None:
-    """Join the job, with the arguments of `distrun.init`.
-
-    Where there are GPUs, TensorFlow will see the one of this rank, as GPU:0.
+def init() -> None:
+    """Join the job: see `distrun.init`. Where there are GPUs, TensorFlow will see the one of this rank, as GPU:0.
 
     Call it before TensorFlow computes anything: after that it can no longer be told which GPU to use.
     """
-    initialisation.init(comm, process_sets)
+    world.init()
     binding.bind()
 
 
 def size_op(process_set_id: int = 0, name: str | None = None) -> tf.Tensor:
-    """The number of ranks, as an int32 scalar."""
-    return tf.constant(world.size(), tf.int32, name=name)
+    """The number of ranks in a process set, as an int32 scalar. In a graph it is found out each time that it runs."""
+    return _scalar(lambda: by_id(process_set_id).size(), name)
 
 
 def rank_op(name: str | None = None) -> tf.Tensor:
-    """This process's rank, as an int32 scalar."""
-    return tf.constant(world.rank(), tf.int32, name=name)
+    """This process's rank, as an int32 scalar. In a graph it is found out each time that it runs."""
+    return _scalar(world.rank, name)
 
 
 def local_size_op(name: str | None = None) -> tf.Tensor:
-    """The number of ranks on this host, as an int32 scalar."""
-    return tf.constant(world.local_size(), tf.int32, name=name)
+    """The number of ranks on this host, as an int32 scalar. In a graph it is found out each time that it runs."""
+    return _scalar(world.local_size, name)
 
 
 def local_rank_op(name: str | None = None) -> tf.Tensor:
-    """This process's rank on its host, as an int32 scalar."""
-    return tf.constant(world.local_rank(), tf.int32, name=name)
+    """This process's rank on its host, as an int32 scalar. In a graph it is found out each time that it runs."""
+    return _scalar(world.local_rank, name)
 
 
 def process_set_included_op(process_set_id: int = 0, name: str | None = None) -> tf.Tensor:
-    """Whether this rank belongs to the process set, which all do: an int32 scalar."""
+    """Whether this rank belongs to a process set, as an int32 scalar: 1 or 0. In a graph it is found out each time that
+    it runs."""
+    return _scalar(lambda: by_id(process_set_id).included(), name)
+
+
+@tf.autograph.experimental.do_not_convert
+def _scalar(fact: Callable[[], int], name: str | None) -> tf.Tensor:
+    """A fact about the world: the world may be another one when the graph runs again, after `shutdown` and `init`."""
     world.current()
-    return tf.constant(1, tf.int32, name=name)
+    if tf.executing_eagerly():
+        return tf.constant(int(fact()), tf.int32, name=name)
+    scalar = tf.numpy_function(lambda: np.int32(fact()), [], tf.int32, name=name)
+    scalar.set_shape([])
+    return scalar

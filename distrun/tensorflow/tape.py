@@ -7,10 +7,10 @@ from typing import Any
 import tensorflow as tf
 
 from distrun.errors import UsageError
-from distrun.graphs.compression import Compression, Compressor, wire_type
 from distrun.runtime import world
 from distrun.runtime.operations.reduction import Average, ReduceOp
 from distrun.runtime.process_set import ProcessSet, global_process_set
+from distrun.tensorflow.compression import Compression, Compressor, wire_type
 from distrun.tensorflow.gradients import GradientReduction
 
 
@@ -56,7 +56,7 @@ class DistributedGradientTape(tf.GradientTape):
         world.current()
         self._wrapped = gradtape
         self._reduction = GradientReduction(
-            op, float(gradient_predivide_factor), wire_type(compression), sparse_as_dense, process_set
+            op, float(gradient_predivide_factor), wire_type(compression), sparse_as_dense, process_set, compression
         )
 
     @tf.autograph.experimental.do_not_convert

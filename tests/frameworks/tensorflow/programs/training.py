@@ -58,6 +58,25 @@ def the_ways_of_averaging_agree():
     def narrow(tape):
         return hvd.DistributedGradientTape(tape, compression=hvd.Compression.fp16)
 
+    class Doubled:
+        """A compressor of one's own."""
+
+        calls = 0
+
+        def compress(self, tensor):
+            self.calls += 1
+            return tensor * 2.0, tensor.shape
+
+        def decompress(self, tensor, ctx):
+            return tf.ensure_shape(tensor / 2.0, ctx)
+
+    doubled = Doubled()
+
+    def by_doubles(tape):
+        return hvd.DistributedGradientTape(tape, compression=doubled)
+
+    assert close(trained_together(Network(), data, tf.function, by_doubles), alone)
+    assert doubled.calls == len(Network().variables)
     assert close(trained_together(Network(), data, tf.function, halves), alone)
     assert close(trained_together(Network(), data, tf.function, sums, 0.1 / SIZE), alone)
     assert close(trained_together(Network(), data, tf.function, narrow), alone, 1e-2)  # between hosts
