@@ -14,6 +14,7 @@ from distrun.errors import (
     LaunchError as LaunchError,
     MismatchError as MismatchError,
     NotInitializedError as NotInitializedError,
+    NotOfferedError as NotOfferedError,
     StallError as StallError,
     UsageError as UsageError,
 )

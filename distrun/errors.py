@@ -18,6 +18,10 @@ class UsageError(DistrunError, ValueError):
     """The caller asked for something that cannot be: the text holds the value, what is allowed and the remedy."""
 
 
+class NotOfferedError(UsageError, NotImplementedError):
+    """The caller asked for something that makes sense and is not offered, at all or in this mode of a framework."""
+
+
 class NotInitializedError(DistrunError, ValueError):
     """A question about the world was asked before `distrun.init()` or after `distrun.shutdown()`."""
 

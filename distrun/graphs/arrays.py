@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from distrun.graphs.prepared import Flat, Prepared, prepare
-from distrun.runtime import collectives, world
+from distrun.graphs.prepared import Flat, Operations, Prepared, complete, prepare
+from distrun.runtime import collectives
 from distrun.runtime.collectives.call import Call, check_rows, elements_per_rank, row_size, rows_in
 from distrun.runtime.collectives.tensors import LARGE, flat_of
 from distrun.runtime.operations.request import Shape
@@ -33,19 +33,20 @@ def reduce(arrays: Sequence[Array], collective: Call) -> list[Array]:
 
 
 def move_rows(arrays: Sequence[Array], splits: Array | None, collective: Call) -> tuple[list[Array], NDArray[np.int32]]:
-    """Return the results of an allgather, an alltoall or a reducescatter, and the rows received; see `gather`."""
+    """Return the results of an allgather, an alltoall or a reducescatter, and the rows received; see
+    `gathering`."""
     (flats, names), shapes = _flats(arrays), _shapes(arrays)
-    results, received = gather(prepare(collective, names, shapes), shapes, flats, splits, collective)
+    results, received = complete(gathering(prepare(collective, names, shapes), shapes, flats, splits, collective))
     return [
         flat.view(array.dtype).reshape(shape) if prod(shape) else np.empty(shape, array.dtype)
         for (flat, shape), array in zip(results, arrays, strict=True)
     ], received
 
 
-def gather(
+def gathering(
     prepared: Prepared, shapes: Sequence[Shape], inputs: Sequence[Flat], splits: Array | None, collective: Call
-) -> tuple[list[tuple[Flat, Shape]], NDArray[np.int32]]:
-    """Execute an allgather, an alltoall or a reducescatter on flat storage, and wait.
+) -> Operations[tuple[list[tuple[Flat, Shape]], NDArray[np.int32]]]:
+    """The operations of an allgather, an alltoall or a reducescatter on flat storage.
 
     Returns:
         The results, flat, with their shapes (one without elements is any flat array); and the rows of each that came
@@ -62,10 +63,11 @@ def gather(
     ]
     elements = None
     if collective.kind == "alltoall":
-        elements = elements_per_rank(shapes[0], splits, world.size())
+        elements = elements_per_rank(shapes[0], splits, collective.process_set.size())
     results = []
     received = []
-    for (flat, counts), shape in zip(prepared.gather(flats, elements), shapes, strict=True):
+    gathered = yield from prepared.gathering(flats, elements)
+    for (flat, counts), shape in zip(gathered, shapes, strict=True):
         results.append((flat, (rows_in(flat.size, shape), *shape[1:])))
         received.append([rows_in(count, shape) for count in counts])
     return results, np.array(received, np.int32).reshape(len(shapes), -1)

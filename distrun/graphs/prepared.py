@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
 from functools import lru_cache
 from math import prod
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,6 +19,12 @@ from distrun.runtime.operations.request import Request, Shape
 Flat = NDArray[Any]
 """One-dimensional and contiguous, of the storage dtype of its element type (uint16 for bfloat16)."""
 
+Result = TypeVar("Result")
+
+Operations = Generator[Handle, None, Result]
+"""Operations to be executed one after the other: each is to be run, and waited for, before the next one is asked for.
+When one fails, the caller takes its memory back, and none may be in flight in it."""
+
 ALIGNMENT = 64
 """Bytes: TensorFlow copies an array that begins elsewhere than at a multiple of this."""
 
@@ -28,6 +34,7 @@ class Prepared:
 
     def __init__(self, call: Call, dtypes: tuple[str, ...], shapes: tuple[Shape, ...]) -> None:
         self._site = call.site
+        self._process_set = call.process_set
         groups: dict[str, list[int]] = {}
         for place, dtype in enumerate(dtypes):
             groups.setdefault(dtype, []).append(place)
@@ -41,13 +48,16 @@ class Prepared:
         ]
 
     def reduce(self, inputs: Sequence[Flat], outputs: Sequence[Flat]) -> None:
-        """Execute an allreduce or a broadcast, and wait. The results go to `outputs`, which may be the inputs' own
-        memory.
+        """Execute an allreduce or a broadcast, and wait; see `reduction`.
 
         Raises:
             CollectiveError: see `Handle.wait`.
         """
-        handles = []
+        complete(self.reduction(inputs, outputs))
+
+    def reduction(self, inputs: Sequence[Flat], outputs: Sequence[Flat]) -> Operations[None]:
+        """The operations of an allreduce or a broadcast. The results go to `outputs`, which may be the inputs' own
+        memory."""
         for request, places in self._groups:
             mine = [outputs[place] for place in places]
             if request.kind == "broadcast":
@@ -55,10 +65,9 @@ class Prepared:
                     for place in places:
                         if outputs[place] is not inputs[place]:
                             outputs[place][:] = inputs[place]
-                handles.append(self._handle(request, (), mine))
+                yield self._handle(request, (), mine)
             else:
-                handles.append(self._handle(request, [inputs[place] for place in places], mine))
-        _run(handles)
+                yield self._handle(request, [inputs[place] for place in places], mine)
 
     def reduce_into(self, inputs: Sequence[Flat], room: Flat) -> list[Flat]:
         """Execute an allreduce of tensors of one element type, and wait; return the results, which fill `room`.
@@ -69,7 +78,8 @@ class Prepared:
             CollectiveError: see `Handle.wait`.
         """
         ((request, places),) = self._groups
-        _run([self._handle(request, [inputs[place] for place in places], [room])])
+        handle = self._handle(request, [inputs[place] for place in places], [room])
+        handle.engine.run(handle).wait()
         results = list(inputs)
         start = 0
         for place in places:
@@ -78,8 +88,10 @@ class Prepared:
             start = stop
         return results
 
-    def gather(self, inputs: Sequence[Flat], splits: Sequence[int] | None = None) -> list[tuple[Flat, list[int]]]:
-        """Execute an allgather, an alltoall or a reducescatter, and wait.
+    def gathering(
+        self, inputs: Sequence[Flat], splits: Sequence[int] | None = None
+    ) -> Operations[list[tuple[Flat, list[int]]]]:
+        """The operations of an allgather, an alltoall or a reducescatter.
 
         Args:
             inputs: flat storage; a row without elements travels as one element.
@@ -87,19 +99,13 @@ class Prepared:
 
         Returns:
             For each input a new array, and the elements that came from each rank.
-
-        Raises:
-            CollectiveError: see `Handle.wait`.
         """
         results: list[tuple[Flat, list[int]]] = [(np.empty(0), [])] * len(inputs)
-        handles = []
         for request, places in self._groups:
             handle = self._handle(request, [inputs[place] for place in places], ())
             if request.kind == "alltoall":
-                handle.splits = rows_per_rank(inputs[0].size, splits, world.size())
-            handles.append(handle)
-        _run(handles)
-        for handle, (_, places) in zip(handles, self._groups, strict=True):
+                handle.splits = rows_per_rank(inputs[0].size, splits, self._process_set.size())
+            yield handle
             received = handle.received or [[]] * len(places)
             for place, output, counts in zip(places, handle.outputs, received, strict=True):
                 results[place] = output, counts
@@ -126,8 +132,16 @@ def _nbytes(dtype: str, shape: Shape) -> int:
     return prod(shape) * storage_of(dtype).itemsize
 
 
-def _run(handles: Sequence[Handle]) -> None:
-    """Execute one after the other: when one fails, the caller takes its memory back, and none may be in flight in
-    it."""
-    for handle in handles:
-        handle.engine.run(handle).wait()
+def complete(operations: Operations[Result]) -> Result:
+    """Execute operations in this thread, and return their result.
+
+    Raises:
+        CollectiveError: see `Handle.wait`.
+    """
+    try:
+        while True:
+            handle = next(operations)
+            handle.engine.run(handle).wait()
+    except StopIteration as end:
+        result: Result = end.value
+        return result

@@ -6,30 +6,33 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from distrun.runtime import world
 from distrun.runtime.collectives import consistency
+from distrun.runtime.process_set import ProcessSet, global_process_set
 
-# By the kind of list and its entries. It outlives `shutdown`, as do traced functions whose operations have such names.
-_ids: dict[tuple[str, ...], int] = {}
+# By process set, then by the kind of list and its entries. It outlives `shutdown`, as do traced functions whose
+# operations have such names.
+_ids: dict[int, dict[tuple[str, ...], int]] = {}
 
 
-def signature_id(entries: Sequence[str], what: str) -> int:
+def signature_id(entries: Sequence[str], what: str, process_set: ProcessSet = global_process_set) -> int:
     """Return the number of a list of entries, the same on all ranks; a list is compared when it is first seen.
 
     Args:
         entries: one text per gradient or variable, made by `consistency.describe`.
         what: what an error message calls the list, such as "the gradients".
+        process_set: the ranks whose lists are compared, and among which the number is the list's.
 
     Raises:
         MismatchError: the ranks' lists differ; raised on every rank, with the first difference.
     """
     key = (what, *entries)
-    number = _ids.get(key)
+    ids = _ids.setdefault(process_set.process_set_id, {})
+    number = ids.get(key)
     if number is None:
-        number = len(_ids)
-        if world.size() > 1:
-            consistency.compare(list(entries), what, f"consistency.{number}")
-        _ids[key] = number
+        number = len(ids)
+        if process_set.size() > 1:
+            consistency.compare(list(entries), what, f"consistency.{number}", process_set=process_set)
+        ids[key] = number
     return number
 
 

@@ -7,7 +7,6 @@ import logging
 import os
 import sys
 import threading
-from collections.abc import Callable, Sequence
 
 from distrun.errors import JobAbortedError, NotInitializedError, UsageError
 from distrun.runtime import settings
@@ -24,25 +23,15 @@ _generation = 0
 _is_child = False  # of a fork: the world is the parent's
 
 
-_on_leaving: list[Callable[[], None]] = []
-
-
-def on_leaving(callback: Callable[[], None]) -> None:
-    """Have a function called whenever this process leaves its world."""
-    _on_leaving.append(callback)
-
-
-def join_world(ranks: Sequence[int] | None = None) -> bool:
+def init() -> None:
     """Join the job this process was started in: afterwards rank, size and the collectives are available.
 
-    Args:
-        ranks: those of the job's ranks that make up the world, in the order of their new ranks; None: all.
-
-    Returns:
-        Whether this call has; False if the process was in a world already.
+    Works under distrun, mpirun (Open MPI, MPICH), srun and torchrun; a plain `python train.py` is a world of one.
+    Blocks until all ranks have come. Calling it again while initialised does nothing. After `shutdown` it may be called
+    anew.
 
     Raises:
-        UsageError: a variable of the environment has an impossible value, or `ranks` cannot be a world.
+        UsageError: a variable of the environment has an impossible value.
         BootstrapError: the other ranks did not come within the start timeout.
     """
     global _world, _generation
@@ -52,11 +41,10 @@ def join_world(ranks: Sequence[int] | None = None) -> bool:
                 "a forked child of a rank cannot join the job: start it as a rank, or use the spawn method"
             )
         if _world is not None:
-            return False
+            return
         _generation += 1
         _adjust_log(settings.current())
-        _world = join(os.environ, _generation, ranks)
-        return True
+        _world = join(os.environ, _generation)
 
 
 def shutdown() -> None:
@@ -73,8 +61,6 @@ def shutdown() -> None:
         if _world is None:
             return
         world, _world = _world, None
-        for callback in _on_leaving:
-            callback()
         if not _is_child:
             lost = world.engine.shutdown(_farewell())
             if lost is not None:

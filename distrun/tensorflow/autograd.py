@@ -1,7 +1,11 @@
-"""The differentiable collectives: what flows back through each of them is what Horovod sends back.
+"""The differentiable collectives: what flows back through each of them.
 
 In general each rank has a loss of its own and gradients are those of the sum of all losses, except that allgather and
-broadcast average where a sum would be due, as Horovod's do; `DistributedGradientTape` averages in any case.
+broadcast average where a sum would be due, as Horovod's do; `DistributedGradientTape` averages in any case. What flows
+back through reducescatter is a matter of its own: see `reducescatter_gradient_factor`.
+
+In a graph each gradient is an operation that all ranks execute, also where its result is known to be zero, and has a
+name of its own however often TensorFlow asks for it.
 """
 
 from __future__ import annotations
@@ -12,9 +16,9 @@ from typing import Any
 import tensorflow as tf
 
 from distrun.errors import UsageError
-from distrun.graphs.tensorflow import call, call_rows, placed
+from distrun.graphs.tensorflow import call, call_rows, placed, told_apart
 from distrun.runtime import world
-from distrun.runtime.collectives.call import Call
+from distrun.runtime.collectives.call import Call, reducescatter_gradient_factor
 from distrun.runtime.operations.reduction import Average, Sum
 
 Gradients = Sequence[Any]
@@ -29,7 +33,7 @@ def allreduce(tensors: Sequence[Any], collective: Call) -> list[tf.Tensor]:
             raise UsageError(
                 f"allreduce with op={collective.op} has no gradient here: reduce tf.stop_gradient(tensor) instead"
             )
-        return allreduce(gradients, collective.named("gradient"))
+        return allreduce(gradients, _of_gradient(collective))
 
     return _differentiable(tensors, lambda given: (call(given, collective), backward))
 
@@ -37,14 +41,14 @@ def allreduce(tensors: Sequence[Any], collective: Call) -> list[tf.Tensor]:
 def allgather(tensors: Sequence[Any], collective: Call) -> list[tf.Tensor]:
     """Back flow this rank's rows of the averaged gradients."""
     collective = placed(collective)
-    rank = world.rank()
+    rank = collective.process_set.rank()
 
     def forward(given: Sequence[tf.Tensor]) -> Any:
         results, received = call_rows(given, collective)
         starts = tf.reduce_sum(received[:, :rank], axis=1)
 
         def backward(gradients: Gradients) -> list[tf.Tensor]:
-            averaged = allreduce(gradients, collective.named("gradient")._replace(kind="allreduce", op=Average))
+            averaged = allreduce(gradients, _averaging(collective))
             return [
                 whole[starts[place] : starts[place] + received[place, rank]] for place, whole in enumerate(averaged)
             ]
@@ -55,12 +59,12 @@ def allgather(tensors: Sequence[Any], collective: Call) -> list[tf.Tensor]:
 
 
 def reducescatter(tensors: Sequence[Any], collective: Call) -> list[tf.Tensor]:
-    """Back flow the ranks' gradients put together, scaled as the sum was."""
+    """Back flow the ranks' gradients put together, times `reducescatter_gradient_factor`."""
     collective = placed(collective)
-    factor = collective.prescale * collective.postscale / (world.size() if collective.op is Average else 1)
+    factor = reducescatter_gradient_factor(collective)
 
     def backward(gradients: Gradients) -> list[tf.Tensor]:
-        back = collective.named("gradient")._replace(kind="allgather", op=Average, prescale=1.0, postscale=1.0, wire="")
+        back = _of_gradient(collective)._replace(kind="allgather", op=Average, prescale=1.0, postscale=1.0, wire="")
         return [whole * tf.cast(factor, whole.dtype) for whole in allgather(gradients, back)]
 
     return _differentiable(tensors, lambda given: (call(given, collective), backward))
@@ -71,8 +75,11 @@ def broadcast(tensors: Sequence[Any], collective: Call) -> list[tf.Tensor]:
     collective = placed(collective)
 
     def backward(gradients: Gradients) -> list[tf.Tensor]:
-        averaged = allreduce(gradients, collective.named("gradient")._replace(kind="allreduce", op=Average, root=-1))
-        return averaged if world.rank() == collective.root else [tf.zeros_like(each) for each in averaged]
+        averaged = allreduce(gradients, _averaging(collective))
+        if world.rank() == collective.root:
+            return averaged
+        with tf.control_dependencies(averaged):  # or a graph would leave out the allreduce, which the root needs
+            return [tf.zeros_like(each) for each in averaged]
 
     return _differentiable(tensors, lambda given: (call(given, collective), backward))
 
@@ -85,12 +92,22 @@ def alltoall(tensor: Any, splits: Any, collective: Call) -> tuple[tf.Tensor, tf.
         results, received = call_rows(given, collective, splits)
 
         def backward(gradients: Gradients) -> list[tf.Tensor]:
-            return [alltoall(gradients[0], received[0], collective.named("gradient"))[0]]
+            return [alltoall(gradients[0], received[0], _of_gradient(collective))[0]]
 
         return [*results, received[0]], backward
 
     received, rows = _differentiable([tensor], forward)
     return received, rows
+
+
+def _of_gradient(collective: Call) -> Call:
+    """The call for the gradient of another one, as often as TensorFlow may ask for it in a graph."""
+    return told_apart(collective.named("gradient"))
+
+
+def _averaging(collective: Call) -> Call:
+    """The allreduce that averages the gradients of another call."""
+    return _of_gradient(collective)._replace(kind="allreduce", op=Average, root=-1)
 
 
 Backward = Callable[[Gradients], Sequence[tf.Tensor]]

@@ -4,10 +4,12 @@ What the texts of `distrun.runtime.collectives` say of numpy arrays holds here: 
 in tf.function and in graphs of TensorFlow 1, on tensors of any numeric dtype and shape, and are differentiable: see
 `distrun.tensorflow.autograd` for what flows back. In a graph an operation without a name gets one that counts within
 the graph, so a rank may trace a function anew by itself. There failures are a tf.errors.OpError that holds the text of
-the `distrun.CollectiveError` that is raised eagerly.
+the `distrun.CollectiveError` that is raised eagerly: FailedPreconditionError where the ranks disagree,
+InvalidArgumentError for splits that do not fit, UnknownError otherwise. Eagerly the first two are both at once, an
+error of distrun's and TensorFlow's.
 
-In a graph of TensorFlow 1 nothing but tf.control_dependencies orders operations, and each holds a thread of the session
-while it waits: put many that are independent into a group (`grouped_allreduce`), or order them.
+In a graph of TensorFlow 1 nothing but tf.control_dependencies orders operations: they are executed in any order, and
+hold none of the session's threads while they wait. In a tf.function they run in the order in which they were traced.
 
 `device_dense`, `device_sparse` and `ignore_name_scope` are accepted for Horovod's sake and change nothing.
 
@@ -22,12 +24,12 @@ from typing import Any
 
 import tensorflow as tf
 
-from distrun.graphs.compression import Compression, Compressor, wire_type
 from distrun.graphs.tensorflow import call, gather_slices
 from distrun.runtime.collectives.call import Call, broadcast_call
 from distrun.runtime.operations.reduction import Average, ReduceOp, reduce_op
 from distrun.runtime.process_set import ProcessSet, global_process_set
 from distrun.tensorflow import autograd
+from distrun.tensorflow.compression import Compression, Compressor, compressed, wire_type
 
 __all__ = [
     "allgather",
@@ -86,7 +88,7 @@ def allreduce(
     Args:
         tensor: a tensor, variable or array of one shape and dtype on all ranks; or tf.IndexedSlices.
         average: Horovod's older way of choosing between `Average` and `Sum`; not together with `op`.
-        compression: the form in which tensors travel between hosts; see `Compression`.
+        compression: the form in which tensors travel between hosts, or a compressor of your own; see `Compression`.
         op: `Average` (if None), `Sum`, `Min`, `Max` or `Product`. Of tf.IndexedSlices `Average` or `Sum`.
         prescale_factor: multiplies the elements before they are reduced.
         postscale_factor: multiplies the result.
@@ -132,7 +134,7 @@ def grouped_allreduce(
     Args:
         tensors: the same list of dtypes and shapes on all ranks; at least one.
         average: Horovod's older way of choosing between `Average` and `Sum`; not together with `op`.
-        compression: the form in which tensors travel between hosts; see `Compression`.
+        compression: the form in which tensors travel between hosts, or a compressor of your own; see `Compression`.
         op: `Average` (if None), `Sum`, `Min`, `Max` or `Product`.
         prescale_factor: multiplies the elements before they are reduced.
         postscale_factor: multiplies the result.
@@ -154,7 +156,8 @@ def grouped_allreduce(
     sparse = [place for place, tensor in enumerate(results) if isinstance(tensor, tf.IndexedSlices)]
     dense = [place for place in range(len(results)) if place not in sparse]
     if dense or not sparse:
-        reduced: Sequence[Any] = autograd.allreduce([results[place] for place in dense], collective)
+        given = [results[place] for place in dense]
+        reduced = compressed(compression, given, lambda tensors: autograd.allreduce(tensors, collective))
         for place, tensor in zip(dense, reduced, strict=True):
             results[place] = tensor
     if sparse:
@@ -239,8 +242,10 @@ def broadcast(
 @tf.autograph.experimental.do_not_convert
 def broadcast_(
     variables: Sequence[Any], root_rank: int, name: str | None = None, process_set: ProcessSet = _World
-) -> list[Any]:
+) -> list[tf.Tensor]:
     """Overwrite variables with the root's, in one operation per dtype.
+
+    In a graph of TensorFlow 1 that is done when the tensors are computed that this returns.
 
     Args:
         variables: of TensorFlow or Keras, the same list of dtypes and shapes on all ranks.
@@ -249,16 +254,19 @@ def broadcast_(
         process_set: the ranks that take part.
 
     Returns:
-        The variables.
+        Tensors with the new values, in the order of `variables`.
 
     Raises:
         UsageError: `root_rank` is not a rank of the process set.
         CollectiveError: the ranks disagree, a rank does not come, or one is gone; see `distrun.allreduce`.
     """
     variables = list(variables)
-    if variables:
-        assign_all(variables, call(variables, broadcast_call(name or None, root_rank, process_set)))
-    return variables
+    if not variables:
+        return []
+    values = call(variables, broadcast_call(name or None, root_rank, process_set))
+    done = assign_all(variables, values)
+    with tf.control_dependencies([] if done is None else [done]):
+        return [tf.identity(value) for value in values]
 
 
 def assign_all(variables: Sequence[Any], values: Sequence[tf.Tensor]) -> Any:
@@ -315,7 +323,7 @@ def reducescatter(
     Args:
         tensor: of one shape and dtype on all ranks, with at least one dimension.
         device_dense: accepted for Horovod's sake.
-        compression: the form in which tensors travel between hosts; see `Compression`.
+        compression: the form in which tensors travel between hosts, or a compressor of your own; see `Compression`.
         op: `Average` or `Sum`.
         name: how the ranks match the operation. Unnamed calls are matched by their order; in a graph they are named.
         process_set: the ranks that take part.
@@ -350,7 +358,7 @@ def grouped_reducescatter(
     Args:
         tensors: at least one.
         device_dense: accepted for Horovod's sake.
-        compression: the form in which tensors travel between hosts; see `Compression`.
+        compression: the form in which tensors travel between hosts, or a compressor of your own; see `Compression`.
         op: `Average` or `Sum`.
         process_set: the ranks that take part.
         prescale_factor: multiplies the elements before they are reduced.
@@ -365,4 +373,4 @@ def grouped_reducescatter(
         CollectiveError: the ranks disagree, a rank does not come, or one is gone; see `distrun.allreduce`.
     """
     collective = _reduction("reducescatter", name, op, compression, prescale_factor, postscale_factor, process_set)
-    return autograd.reducescatter(tensors, collective)
+    return compressed(compression, tensors, lambda given: autograd.reducescatter(given, collective))

@@ -7,10 +7,9 @@ from typing import Any
 
 import tensorflow as tf
 
-from distrun.errors import UsageError
+from distrun.errors import NotOfferedError, UsageError
 from distrun.graphs import signatures
 from distrun.graphs.tensorflow import call
-from distrun.runtime import world
 from distrun.runtime.collectives import objects
 from distrun.runtime.collectives.call import broadcast_call
 from distrun.runtime.process_set import ProcessSet, global_process_set
@@ -49,10 +48,10 @@ def broadcast_variables(
                 "say"
             )
     collective = broadcast_call("broadcast_variables", root_rank, process_set)
-    if world.size() == 1:
+    if process_set.size() == 1:
         return None if tf.executing_eagerly() else tf.no_op()
     entries = [entry_of(variable, place) for place, variable in enumerate(variables)]
-    number = signatures.signature_id(entries, "the variables to broadcast")
+    number = signatures.signature_id(entries, "the variables to broadcast", process_set)
     if not variables:
         return None if tf.executing_eagerly() else tf.no_op()
     return assign_all(variables, call(variables, collective.named(str(number))))
@@ -62,10 +61,10 @@ def broadcast_global_variables(root_rank: int) -> Any:
     """The operation that overwrites all global variables of a graph of TensorFlow 1 with the root's.
 
     Raises:
-        UsageError: TensorFlow runs eagerly, where there are none.
+        NotOfferedError: TensorFlow runs eagerly, where there are none. It is a RuntimeError, too.
     """
     if tf.executing_eagerly():
-        raise UsageError(
+        raise NotOfferedError(
             "broadcast_global_variables is for graphs of TensorFlow 1: use broadcast_variables(model.variables, "
             "root_rank)"
         )

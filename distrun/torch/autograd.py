@@ -1,7 +1,8 @@
-"""The differentiable collectives: what flows back through each of them is what Horovod sends back.
+"""The differentiable collectives: what flows back through each of them.
 
 In general each rank has a loss of its own and gradients are those of the sum of all losses, except that allgather and
-broadcast average where a sum would be due, as Horovod's do; a wrapped optimizer averages in any case.
+broadcast average where a sum would be due, as Horovod's do; a wrapped optimizer averages in any case. What flows back
+through reducescatter is a matter of its own: see `reducescatter_gradient_factor`.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from torch import Tensor
 from torch.autograd.function import FunctionCtx
 
 from distrun.errors import UsageError
-from distrun.runtime.collectives.call import Call, received_rows
+from distrun.runtime.collectives.call import Call, received_rows, reducescatter_gradient_factor
 from distrun.runtime.operations.reduction import Average, Sum
 from distrun.torch import operations
 from distrun.torch.operations import run
@@ -65,7 +66,7 @@ class Allgather(torch.autograd.Function):
 
 
 class Reducescatter(torch.autograd.Function):
-    """Back flow the ranks' gradients put together, scaled as the sum was."""
+    """Back flow the ranks' gradients put together, times `reducescatter_gradient_factor`."""
 
     @staticmethod
     def forward(ctx: Any, call: Call, *tensors: Tensor) -> tuple[Tensor, ...]:
@@ -75,9 +76,7 @@ class Reducescatter(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> Gradients:
         call: Call = ctx.call
-        factor = call.prescale * call.postscale
-        if call.op is Average:
-            factor /= call.process_set.size()
+        factor = reducescatter_gradient_factor(call)
         gathering = Call("allgather", call.name, process_set=call.process_set).named("gradient")
         return None, *[whole * factor for whole in apply(Allgather, gathering, *_contiguous(gradients))]
 

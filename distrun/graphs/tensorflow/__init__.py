@@ -11,5 +11,6 @@ results back where they are used.
 
 from distrun.graphs.tensorflow.calls import call, call_rows, placed
 from distrun.graphs.tensorflow.gradients import gather_slices, reduce_gradients
+from distrun.graphs.tensorflow.tracing import told_apart
 
-__all__ = ["call", "call_rows", "gather_slices", "placed", "reduce_gradients"]
+__all__ = ["call", "call_rows", "gather_slices", "placed", "reduce_gradients", "told_apart"]

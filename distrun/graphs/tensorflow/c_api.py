@@ -1,8 +1,8 @@
 """TensorFlow's C interface for operations and kernels, declared for ctypes; nothing else.
 
-What its headers `tensorflow/c/{ops,kernels,tf_tensor,tf_status}.h` declare, as far as it is used. All of it is as old
-as TensorFlow 2.5. The functions return at once, so they keep the interpreter's lock: letting go of it around each of
-them could cost a hand-over to another thread every time.
+What its headers `tensorflow/c/{ops,kernels,tf_tensor,tf_status}.h` declare, as far as it is used. All of it is in
+TensorFlow 2.16 and 2.21. The functions return at once, so they keep the interpreter's lock: letting go of it around
+each of them could cost a hand-over to another thread every time.
 """
 
 from __future__ import annotations
@@ -17,12 +17,11 @@ CREATE = CFUNCTYPE(c_void_p, c_void_p)
 """Makes a kernel from its construction context; returns what stands for it."""
 COMPUTE = CFUNCTYPE(None, c_void_p, c_void_p)
 """Runs a kernel: what stands for it, and the context with inputs and outputs."""
+COMPUTE_ASYNC = CFUNCTYPE(None, c_void_p, c_void_p, c_void_p)
+"""Starts a kernel: the same, and the callback for its end; see `done_callback`."""
 DELETE = CFUNCTYPE(None, c_void_p)
 INFER_SHAPES = CFUNCTYPE(None, c_void_p, c_void_p)
 """Gets a shape inference context and a status."""
-
-INTERNAL = 13
-"""The status code that Python sees as tf.errors.InternalError."""
 
 _INTS = POINTER(c_int)
 _POINTERS = POINTER(c_void_p)
@@ -48,6 +47,8 @@ _SIGNATURES: dict[str, tuple[Any, Sequence[Any]]] = {
     "TF_DeleteShapeHandle": (None, (c_void_p,)),
     # Kernels
     "TF_NewKernelBuilder": (c_void_p, (c_char_p, c_char_p, CREATE, COMPUTE, DELETE)),
+    "TF_NewAsyncKernelBuilder": (c_void_p, (c_char_p, c_char_p, CREATE, COMPUTE_ASYNC, DELETE)),
+    "TF_RunAsyncOpKernelDoneCallback": (None, (c_void_p,)),
     "TF_RegisterKernelBuilder": (None, (c_char_p, c_void_p, c_void_p)),
     "TF_OpKernelConstruction_GetAttrSize": (None, (c_void_p, c_char_p, POINTER(c_int32), POINTER(c_int32), c_void_p)),
     "TF_OpKernelConstruction_GetAttrString": (None, (c_void_p, c_char_p, c_char_p, c_size_t, c_void_p)),

@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from distrun.errors import UsageError
+from distrun.errors import DistrunError, UsageError
 from distrun.graphs import arrays
-from distrun.graphs.tensorflow import mechanism, tracing
+from distrun.graphs.tensorflow import errors, mechanism, tracing
 from distrun.runtime import world
 from distrun.runtime.collectives.call import MOVES_ROWS, Call, check_rows, group_of
 from distrun.runtime.operations.dtypes import ELEMENT_TYPES
@@ -26,13 +26,17 @@ def call(tensors: Sequence[Any], collective: Call) -> list[tf.Tensor]:
     Raises:
         UsageError: elements that cannot travel, or a graph that XLA compiles.
         NotInitializedError: before `init()`.
-        CollectiveError: eagerly, as `Handle.wait` does. In a graph it is a tf.errors.OpError with its text.
+        CollectiveError: eagerly, as `Handle.wait` does. In a graph it is a tf.errors.OpError with its text. For the
+            classes see `errors`.
     """
     if collective.kind in MOVES_ROWS:
         return call_rows(tensors, collective)[0]
     given, collective = _checked(tensors, collective)
     if tf.executing_eagerly():
-        return [tf.convert_to_tensor(array) for array in arrays.reduce(_shown(given), collective)]
+        try:
+            return [tf.convert_to_tensor(array) for array in arrays.reduce(_shown(given), collective)]
+        except DistrunError as error:
+            raise errors.for_tensorflow(error) from None
     return mechanism.reduce(given, collective)
 
 
@@ -47,7 +51,11 @@ def call_rows(tensors: Sequence[Any], collective: Call, splits: Any = None) -> t
         if tensor.shape.rank is not None:
             check_rows(collective.kind, [tuple(tensor.shape)])
     if tf.executing_eagerly():
-        results, received = arrays.move_rows(_shown(given), None if splits is None else np.asarray(splits), collective)
+        rows = None if splits is None else np.asarray(splits)
+        try:
+            results, received = arrays.move_rows(_shown(given), rows, collective)
+        except DistrunError as error:
+            raise errors.for_tensorflow(error) from None
         return [tf.convert_to_tensor(result) for result in results], tf.convert_to_tensor(received)
     where = tf.constant([], tf.int32) if splits is None else tf.cast(splits, tf.int32)
     nodes, received = mechanism.move_rows(given, where, collective)

@@ -7,11 +7,10 @@ from typing import Any
 
 import tensorflow as tf
 
-from distrun.errors import UsageError
+from distrun.errors import NotOfferedError
 from distrun.graphs.gradients import reduce_gradients as reduce_dense
 from distrun.graphs.tensorflow import tracing
 from distrun.graphs.tensorflow.calls import call
-from distrun.runtime import world
 from distrun.runtime.collectives.call import Call
 from distrun.runtime.operations.reduction import Average, Sum
 from distrun.tensor_fusion.buckets import GradientInfo
@@ -27,13 +26,13 @@ def reduce_gradients(gradients: Sequence[Any], collective: Call, sparse_as_dense
     `collective` is an allreduce with a name.
 
     Raises:
-        UsageError: tf.IndexedSlices and another op than Average and Sum; or as `call` does.
+        NotOfferedError: tf.IndexedSlices and another op than Average and Sum; or as `call` does.
     """
     results = [
         tf.convert_to_tensor(each) if isinstance(each, tf.IndexedSlices) and sparse_as_dense else each
         for each in gradients
     ]
-    if world.size() == 1 and collective.prescale * collective.postscale == 1.0:
+    if collective.process_set.size() == 1 and collective.prescale * collective.postscale == 1.0:
         return results
     collective = tracing.told_apart(collective)
     sparse = [place for place, each in enumerate(results) if isinstance(each, tf.IndexedSlices)]
@@ -55,10 +54,10 @@ def gather_slices(slices: Sequence[tf.IndexedSlices], collective: Call, put: Per
     """The allreduce of rows that are spread over a larger tensor: everybody's rows, scaled, and everybody's indices.
 
     Raises:
-        UsageError: the op is neither Average nor Sum.
+        NotOfferedError: the op is neither Average nor Sum.
     """
     if collective.op not in (Average, Sum):
-        raise UsageError(
+        raise NotOfferedError(
             f"op={collective.op} of tf.IndexedSlices is not offered: use Sum or Average, or tf.convert_to_tensor before"
         )
     tensors = [each.values for each in slices] + [each.indices for each in slices]
@@ -73,7 +72,7 @@ def _scaled(values: tf.Tensor, collective: Call) -> tf.Tensor:
     factor = collective.prescale * collective.postscale
     if factor != 1.0:
         values = values * tf.cast(factor, values.dtype)
-    return values / tf.cast(world.size(), values.dtype) if collective.op is Average else values
+    return values / tf.cast(collective.process_set.size(), values.dtype) if collective.op is Average else values
 
 
 def _one_after_the_other() -> Perform:

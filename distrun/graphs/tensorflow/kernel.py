@@ -6,23 +6,28 @@ nobody else needs an input. `DistrunMoveRows` (allgather, alltoall, reducescatte
 outputs when it runs. Both carry the collective as a text, so a graph with them can be stored, and are stateful: in a
 tf.function they run in the order in which they were traced.
 
-TensorFlow runs kernels on threads of its own. A kernel stands for a node and may run on several threads at once.
+TensorFlow runs kernels on threads of its own. A kernel stands for a node and may run on several threads at once. In a
+tf.function it holds its thread while it waits, which costs the least. In a graph of TensorFlow 1, where nothing orders
+collectives, the nodes have kernels that do not (`...Async`, see `completion`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from ctypes import byref, c_char, c_int, c_int32, c_int64, c_void_p, create_string_buffer
+from ctypes import byref, c_int32, create_string_buffer
 from itertools import count
 from typing import Any
 
-import numpy as np
 import tensorflow as tf
 from tensorflow.python.framework import op_def_library, op_def_registry
 
 from distrun.graphs import arrays
-from distrun.graphs.prepared import Flat, Prepared, prepare, storage_of
-from distrun.graphs.tensorflow.c_api import COMPUTE, CREATE, DELETE, INFER_SHAPES, INTERNAL, Library
+from distrun.graphs.completion import CompletionThread
+from distrun.graphs.prepared import Operations, Prepared, complete, prepare
+from distrun.graphs.tensorflow.c_api import COMPUTE, COMPUTE_ASYNC, CREATE, DELETE, INFER_SHAPES, Library
+from distrun.graphs.tensorflow.context import Context
+from distrun.graphs.tensorflow.done_callback import DoneCallback
+from distrun.graphs.tensorflow.errors import status_code
 from distrun.runtime.collectives.call import Call
 from distrun.runtime.operations.request import Shape
 
@@ -32,6 +37,8 @@ PROBE = "probe"
 _ATTRIBUTE = b"collective"
 _REDUCE = "DistrunReduce"
 _MOVE_ROWS = "DistrunMoveRows"
+_ASYNC = "Async"
+"""Ends the name of an operation whose kernel does not hold its thread."""
 
 
 class Kernel:
@@ -51,94 +58,14 @@ class Kernel:
         return prepared
 
 
-class Context:
-    """One run of a kernel: its inputs and outputs as flat storage arrays."""
-
-    def __init__(self, api: Library, context: int) -> None:
-        self._api = api
-        self._context = context
-        self._status = api.NewStatus()
-        self._outputs: list[int] = []
-        self._slot = c_void_p()
-        self.dtypes: list[str] = []
-        self.shapes: list[Shape] = []
-        self.inputs: list[Flat] = []
-
-    def read(self, index: int) -> int:
-        """Note an input. Returns the number of its type; the memory stays valid until the kernel returns."""
-        api = self._api
-        api.GetInput(self._context, index, byref(self._slot), self._status)
-        tensor = self._slot.value
-        if tensor is None:
-            api.check(self._status)
-        number: int = api.TensorType(tensor)
-        name, storage = _TYPES[number]
-        self.dtypes.append(name)
-        self.shapes.append(tuple([api.Dim(tensor, axis) for axis in range(api.NumDims(tensor))]))
-        self.inputs.append(_view(api.TensorData(tensor), api.TensorByteSize(tensor), storage))
-        api.DeleteTensor(tensor)  # or it could not be worked on in place: somebody would need it
-        return number
-
-    def output_like(self, index: int) -> Flat:
-        """An output like the input of the same index, which `read` has noted last: the input's memory if nobody needs
-        it."""
-        shape = self.shapes[index]
-        extents = (c_int64 * len(shape))(*shape)
-        candidates, chosen = (c_int * 1)(index), c_int(-1)
-        output = self._api.ForwardInputOrAllocateOutput(
-            self._context, candidates, 1, index, extents, len(shape), byref(chosen), self._status
-        )
-        given = self.inputs[index]
-        if output is None or chosen.value != index:
-            return self._keep(output, given.dtype)
-        self._outputs.append(output)
-        return given
-
-    def allocate(self, index: int, number: int, shape: Shape, dtype: np.dtype[Any]) -> Flat:
-        """A new output."""
-        extents = (c_int64 * len(shape))(*shape)
-        nbytes = int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
-        output = self._api.AllocateOutput(self._context, index, number, extents, len(shape), nbytes, self._status)
-        return self._keep(output, dtype)
-
-    def _keep(self, output: int | None, dtype: np.dtype[Any]) -> Flat:
-        if output is None:
-            self._api.check(self._status)
-            raise MemoryError("TensorFlow has no memory for an output")
-        self._outputs.append(output)
-        return _view(self._api.TensorData(output), self._api.TensorByteSize(output), dtype)
-
-    def fail(self, error: BaseException) -> None:
-        """Let TensorFlow know."""
-        message = f"{type(error).__name__}: {error}"
-        self._api.SetStatus(self._status, INTERNAL, message.encode())
-        self._api.OpKernelContext_Failure(self._context, self._status)
-
-    def close(self) -> None:
-        for output in self._outputs:
-            self._api.DeleteTensor(output)
-        self._api.DeleteStatus(self._status)
-
-
-def _view(address: int | None, nbytes: int, dtype: np.dtype[Any]) -> Flat:
-    if not nbytes or address is None:
-        return np.empty(0, dtype)
-    return np.frombuffer((c_char * nbytes).from_address(address), dtype)  # type: ignore[call-overload]
-
-
-_TYPES: dict[int, tuple[str, np.dtype[Any]]] = {
-    dtype.as_datatype_enum: (dtype.name, storage_of(dtype.name))
-    for dtype in (
-        *(tf.bool, tf.int8, tf.int16, tf.int32, tf.int64, tf.uint8, tf.uint16, tf.uint32, tf.uint64),
-        *(tf.float16, tf.bfloat16, tf.float32, tf.float64, tf.complex64, tf.complex128),
-    )
-}
-
-
 # Running --------------------------------------------------------------------------------------------------------------
 
 
-def _run_reduce(api: Library, context: Context, kernel: Kernel, tensors: int) -> None:
+Run = Callable[[Context, Kernel, int], Operations[None]]
+"""The operations of a kernel with so many inputs, whose last step writes the outputs."""
+
+
+def _reduce(context: Context, kernel: Kernel, tensors: int) -> Operations[None]:
     outputs = []
     for index in range(tensors):
         context.read(index)
@@ -147,15 +74,15 @@ def _run_reduce(api: Library, context: Context, kernel: Kernel, tensors: int) ->
         for source, target in zip(context.inputs, outputs, strict=True):
             target[:] = source
         return
-    kernel.prepare(context.dtypes, context.shapes).reduce(context.inputs, outputs)
+    yield from kernel.prepare(context.dtypes, context.shapes).reduction(context.inputs, outputs)
 
 
-def _run_move_rows(api: Library, context: Context, kernel: Kernel, tensors: int) -> None:
+def _move_rows(context: Context, kernel: Kernel, tensors: int) -> Operations[None]:
     """The last input says how many rows to send where, the last output how many came from where."""
     numbers = [context.read(index) for index in range(tensors)]
     splits = context.inputs.pop()
     dtypes, shapes = context.dtypes[:-1], context.shapes[:-1]
-    results, received = arrays.gather(
+    results, received = yield from arrays.gathering(
         kernel.prepare(dtypes, shapes), shapes, context.inputs, splits if splits.size else None, kernel.collective
     )
     for index, (flat, shape) in enumerate(results):
@@ -178,33 +105,22 @@ class Registration:
         self._create = CREATE(self._create_kernel)
         self._delete = DELETE(self._delete_kernel)
         self._kept: list[Any] = []
-        self._register(
-            _REDUCE,
-            ["xs: T"],
-            ["ys: T"],
-            self._infer_like_inputs,
-            _run_reduce,
-        )
-        self._register(
-            _MOVE_ROWS,
-            ["xs: T", "splits: int32"],
-            ["ys: T", "received: int32"],
-            self._infer_nothing,
-            _run_move_rows,
-        )
+        self._completion = CompletionThread()
+        for suffix in ("", _ASYNC):
+            self._register(_REDUCE + suffix, ["xs: T"], ["ys: T"], self._infer_like_inputs, _reduce)
+            inputs, outputs = ["xs: T", "splits: int32"], ["ys: T", "received: int32"]
+            self._register(_MOVE_ROWS + suffix, inputs, outputs, self._infer_nothing, _move_rows)
 
     def _register(
-        self,
-        name: str,
-        inputs: Sequence[str],
-        outputs: Sequence[str],
-        infer: Callable[[int, int], None],
-        run: Callable[[Library, Context, Kernel, int], None],
+        self, name: str, inputs: Sequence[str], outputs: Sequence[str], infer: Callable[[int, int], None], run: Run
     ) -> None:
         if op_def_registry.get(name) is not None:
             raise RuntimeError(f"an operation {name} is registered already")
         api = self._api
-        compute = COMPUTE(self._compute(run))
+        if name.endswith(_ASYNC):
+            new_builder, compute = api.NewAsyncKernelBuilder, COMPUTE_ASYNC(self._compute_async(run))
+        else:
+            new_builder, compute = api.NewKernelBuilder, COMPUTE(self._compute(run))
         infer_shapes = INFER_SHAPES(infer)
         self._kept += [compute, infer_shapes]
         status = api.NewStatus()
@@ -220,7 +136,7 @@ class Registration:
             api.OpDefinitionBuilderSetShapeInferenceFunction(builder, infer_shapes)
             api.RegisterOpDefinition(builder, status)
             api.check(status)
-            kernel = api.NewKernelBuilder(name.encode(), b"CPU", self._create, compute, self._delete)
+            kernel = new_builder(name.encode(), b"CPU", self._create, compute, self._delete)
             api.RegisterKernelBuilder(f"{name}Kernel".encode(), kernel, status)
             api.check(status)
         finally:
@@ -241,7 +157,7 @@ class Registration:
             self._kernels[number] = Kernel(Call.decode(text.raw[: size.value].decode()))
             return number
         except BaseException as error:
-            api.SetStatus(status, INTERNAL, f"{type(error).__name__}: {error}".encode())
+            api.SetStatus(status, status_code(error), f"{type(error).__name__}: {error}".encode())
             api.OpKernelConstruction_Failure(construction, status)
             return 0
         finally:
@@ -250,15 +166,37 @@ class Registration:
     def _delete_kernel(self, number: int | None) -> None:
         self._kernels.pop(number or 0, None)
 
-    def _compute(self, run: Callable[[Library, Context, Kernel, int], None]) -> Callable[[int, int], None]:
+    def _compute(self, run: Run) -> Callable[[int, int], None]:
         def compute(number: int, raw: int) -> None:
             context = Context(self._api, raw)
             try:
-                run(self._api, context, self._kernels[number], self._api.NumInputs(raw))
+                complete(run(context, self._kernels[number], self._api.NumInputs(raw)))
             except BaseException as error:
                 context.fail(error)
             finally:
                 context.close()
+
+        return compute
+
+    def _compute_async(self, run: Run) -> Callable[[int, int, int], None]:
+        compute_here = self._compute(run)
+
+        def compute(number: int, raw: int, done: int) -> None:
+            try:
+                callback = DoneCallback(done)
+            except RuntimeError:  # not the TensorFlow that we know: as long as this call lasts, it is of use
+                compute_here(number, raw)
+                self._api.RunAsyncOpKernelDoneCallback(done)
+                return
+            context = Context(self._api, raw)
+
+            def finish(error: BaseException | None) -> None:
+                if error is not None:
+                    context.fail(error)
+                context.close()
+                callback()
+
+            self._completion.start(run(context, self._kernels[number], self._api.NumInputs(raw)), finish)
 
         return compute
 
@@ -293,17 +231,23 @@ def register() -> None:
 
 def reduce(tensors: Sequence[tf.Tensor], collective: Call) -> list[tf.Tensor]:
     """A node for an allreduce or a broadcast."""
-    with tf.device("CPU:0"):
-        return list(
-            op_def_library.apply_op(_REDUCE, xs=list(tensors), collective=collective.encode(), name=collective.kind)
-        )
+    return list(_node(_REDUCE, collective, xs=list(tensors)))
 
 
 def move_rows(tensors: Sequence[tf.Tensor], splits: tf.Tensor, collective: Call) -> tuple[list[tf.Tensor], tf.Tensor]:
     """A node for an allgather, an alltoall or a reducescatter."""
-    with tf.device("CPU:0"):
-        results, received = op_def_library.apply_op(
-            _MOVE_ROWS, xs=list(tensors), splits=splits, collective=collective.encode(), name=collective.kind
-        )
+    results, received = _node(_MOVE_ROWS, collective, xs=list(tensors), splits=splits)
     received.set_shape([len(tensors), None])
     return list(results), received
+
+
+def _node(name: str, collective: Call, **inputs: Any) -> Any:
+    with tf.device("CPU:0"):
+        return op_def_library.apply_op(
+            name if is_ordered() else name + _ASYNC, **inputs, collective=collective.encode(), name=collective.kind
+        )
+
+
+def is_ordered() -> bool:
+    """Whether what is built now will run its collectives one after the other, as a tf.function does."""
+    return bool(tf.compat.v1.executing_eagerly_outside_functions())

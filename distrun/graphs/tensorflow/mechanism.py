@@ -47,7 +47,8 @@ LARGE = 1 << 20
 def reduce(tensors: Sequence[tf.Tensor], collective: Call) -> list[tf.Tensor]:
     """Put an allreduce or a broadcast into the graph."""
     way = mechanism()
-    if way is kernel and _is_free and collective.kind == "allreduce" and _nbytes(tensors) >= LARGE:
+    is_large = collective.kind == "allreduce" and _nbytes(tensors) >= LARGE
+    if is_large and way is kernel and _is_free and kernel.is_ordered():  # else it would hold a thread that others need
         way = numpy_function
     return way.reduce(tensors, collective)
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from functools import lru_cache
 from typing import Any, NamedTuple, TypeVar
@@ -17,6 +18,7 @@ from typing import Any, NamedTuple, TypeVar
 import numpy as np
 
 from distrun.errors import UsageError
+from distrun.runtime import horovod
 from distrun.runtime.operations.handle import AnyHandle, Handle, HandleGroup
 from distrun.runtime.operations.reduction import Average, ReduceOp, Sum, check_op
 from distrun.runtime.operations.request import CPU, Request, Shape
@@ -80,7 +82,7 @@ class Call(NamedTuple):
                 check_rows(kind, shapes)
             if kind != "reducescatter":
                 shapes = tuple([(-1, *shape[1:]) for shape in shapes])
-        set_id = 0 if process_set is global_process_set else _id_of(process_set)
+        set_id = process_set.process_set_id
         return _new(
             Request, (kind, name, dtype, shapes, op, root, float(prescale), float(postscale), set_id, device, wire)
         )
@@ -95,18 +97,6 @@ class Call(NamedTuple):
         """Return the call that `encode` made the text of."""
         call = Call(*json.loads(text))
         return call._replace(op=ReduceOp(call.op), process_set=by_id(call.process_set))  # type: ignore[arg-type]
-
-
-def _id_of(process_set: ProcessSet) -> int:
-    """Return the number of a process set that this rank may use.
-
-    Raises:
-        UsageError: it may not, or it is no process set.
-    """
-    if not isinstance(process_set, ProcessSet):
-        raise UsageError(f"process_set={process_set!r} is not a distrun.ProcessSet: see distrun.add_process_set")
-    process_set.check_included()
-    return process_set.process_set_id or 0
 
 
 def reduction_call(
@@ -128,6 +118,18 @@ def broadcast_call(name: str | None, root_rank: int, process_set: ProcessSet, si
         UsageError: `root_rank` is not a rank of the process set.
     """
     return _new(Call, ("broadcast", name, Average, process_set.check_root(root_rank), 1.0, 1.0, process_set, "", site))
+
+
+def reducescatter_gradient_factor(call: Call) -> float:
+    """Return what the gradients that flow back through a reducescatter are multiplied by.
+
+    That is what its sum was multiplied by, which is the derivative. Horovod multiplies by the number of ranks once
+    more, and so it is for scripts of Horovod's.
+    """
+    factor = call.prescale * call.postscale
+    if horovod.is_on(os.environ):
+        factor *= call.process_set.size()
+    return factor / call.process_set.size() if call.op is Average else factor
 
 
 # Rows -----------------------------------------------------------------------------------------------------------------

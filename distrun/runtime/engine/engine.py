@@ -22,13 +22,13 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from distrun.errors import CollectiveError, JobAbortedError, UsageError
-from distrun.runtime.backends.groups import WORLD, Groups
+from distrun.runtime.backends.base import Backend
 from distrun.runtime.engine.execute import Executor
-from distrun.runtime.engine.membership import Membership
 from distrun.runtime.engine.state import CALLER, IDLE, PROGRESS_THREAD, ProgressState
 from distrun.runtime.gpu.monitor import CHECK_INTERVAL, DRAIN_TIMEOUT, GpuMonitor
 from distrun.runtime.negotiation.negotiator import Negotiator
 from distrun.runtime.negotiation.pending import PendingOperations
+from distrun.runtime.operations.engine import Awaited
 from distrun.runtime.operations.handle import Handle
 from distrun.runtime.operations.timeouts import FOREVER
 from distrun.runtime.operations.unreported import UnreportedError
@@ -56,8 +56,7 @@ class ProgressEngine:
     def __init__(
         self,
         local_group: LocalGroup,
-        groups: Groups,
-        membership: Membership,
+        backend: Backend,
         operations: PendingOperations,
         negotiator: Negotiator,
         gpu_monitor: GpuMonitor,
@@ -68,15 +67,11 @@ class ProgressEngine:
         """Call `start` before anything is submitted.
 
         Args:
-            groups: move arrays in host memory, in each process set.
-            membership: lets process sets come and go.
             operations: what is under way on this rank: this engine enters it, `negotiator` has it decided.
             unreported_error: shared with `gpu_monitor`.
             clock, pause: the time in seconds, and how to let some of it pass.
         """
-        self.backend = groups.backends[WORLD]
-        """Moves arrays in host memory among all ranks."""
-        self._groups = groups
+        self.backend = backend
         self._local_group = local_group
         self._operations = operations
         self._negotiator = negotiator
@@ -85,7 +80,7 @@ class ProgressEngine:
         self._clock = clock
         self._pause = pause
         self._state = ProgressState()
-        self._executor = Executor(groups, membership, gpu_monitor, local_group, self._state)
+        self._executor = Executor(backend, gpu_monitor, local_group, self._state)
         # Waiting for another host leaves a core idle, and nobody there can see that we have something for them.
         self._wakes_on_submit = local_group.spare_cores > 0 or negotiator.is_across_hosts
         self._farewell = FAREWELL
@@ -139,7 +134,7 @@ class ProgressEngine:
         if self._state.turn is IDLE:
             self._service_bell.ring()
 
-    def wait(self, handle: Handle) -> None:
+    def wait(self, handle: Awaited) -> None:
         """Return when `handle` is done, making progress meanwhile if no other thread does.
 
         Raises:
@@ -163,7 +158,7 @@ class ProgressEngine:
 
     # The progress loop ------------------------------------------------------------------------------------------------
 
-    def _run_turn(self, handle: Handle | None) -> None:
+    def _run_turn(self, handle: Awaited | None) -> None:
         """Make progress until `handle` is done or, given None, until nothing is under way; we have taken the turn."""
         state = self._state
         try:
@@ -192,7 +187,7 @@ class ProgressEngine:
             if handle is not None and self._has_work():
                 self._service_bell.ring()
 
-    def _make_progress(self, handle: Handle | None) -> None:
+    def _make_progress(self, handle: Awaited | None) -> None:
         state, operations, negotiator, gpu_monitor = self._state, self._operations, self._negotiator, self._gpu_monitor
         while True:
             if state.failure is not None or gpu_monitor.trouble is not None:
@@ -369,6 +364,6 @@ class ProgressEngine:
         self._abort(state.failure or "")
         state.give_back()
         self._gpu_monitor.close(is_hurried)
-        self._groups.close()
+        self.backend.close()
         local_group.close()
         return self._unreported_error.text

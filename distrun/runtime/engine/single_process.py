@@ -10,6 +10,7 @@ from distrun.runtime.backends.groups import Groups
 from distrun.runtime.backends.single_process import SingleProcessBackend
 from distrun.runtime.gpu.config import GpuConfig
 from distrun.runtime.gpu.monitor import GpuMonitor
+from distrun.runtime.operations.engine import Awaited
 from distrun.runtime.operations.handle import Handle
 from distrun.runtime.operations.request import CPU
 
@@ -45,7 +46,7 @@ class SingleProcessEngine:
 
     run = submit
 
-    def wait(self, handle: Handle) -> None:
+    def wait(self, handle: Awaited) -> None:
         """Do nothing: no operation is ever under way."""
 
     def ensure_progress(self) -> None:

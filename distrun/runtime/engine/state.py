@@ -7,7 +7,7 @@ import threading
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from distrun.runtime.operations.handle import Handle
+    from distrun.runtime.operations.engine import Awaited
 
 RECHECK = 1.0
 """Seconds after which a thread that waits for another one's turn to end looks at what else may be wrong."""
@@ -99,7 +99,7 @@ class ProgressState:
         self.lock.release()
         return is_ours
 
-    def wait_for(self, handle: Handle) -> bool:
+    def wait_for(self, handle: Awaited) -> bool:
         """Sleep until an operation is done or the turn is free; False when that takes longer than `RECHECK`."""
         with self._changed:
             self.waiters += 1

@@ -8,6 +8,18 @@ if TYPE_CHECKING:
     from distrun.runtime.operations.handle import Handle
 
 
+class Awaited(Protocol):
+    """Something an engine waits for: an operation, or the first of several to be done."""
+
+    @property
+    def done(self) -> bool:
+        """Whether the wait is over."""
+
+    @property
+    def title(self) -> str:
+        """Its name in messages."""
+
+
 class Engine(Protocol):
     """The communication of one rank; the implementations are in `distrun.runtime.engine`."""
 
@@ -22,7 +34,7 @@ class Engine(Protocol):
     def run(self, handle: Handle) -> Handle:
         """Start an operation that the caller will wait for at once. Raises as `submit` does."""
 
-    def wait(self, handle: Handle) -> None:
+    def wait(self, handle: Awaited) -> None:
         """Return when `handle` is done, successfully or not."""
 
     def ensure_progress(self) -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ctypes
 import logging
+import pickle
 import subprocess
 import sys
 
@@ -10,9 +12,10 @@ import pytest
 import tensorflow as tf
 
 import distrun.tensorflow as hvd
-from distrun.errors import NotInitializedError, UsageError
+from distrun.errors import JobAbortedError, MismatchError, NotInitializedError, UsageError
 from distrun.graphs.signatures import canonical_name
-from distrun.graphs.tensorflow import c_api, kernel, mechanism, numpy_function
+from distrun.graphs.tensorflow import c_api, errors, kernel, mechanism, numpy_function
+from distrun.graphs.tensorflow.done_callback import DoneCallback
 from distrun.runtime import world
 from distrun.runtime.collectives.call import Call
 from distrun.runtime.settings import TENSORFLOW_OP
@@ -132,6 +135,37 @@ def test_a_node_that_is_not_understood_fails_in_a_sentence(alone, monkeypatch):
     unknown = tf.function(lambda tensor: kernel.reduce([tensor], Call("allreduce", "name")))
     with pytest.raises(tf.errors.InternalError, match="JSONDecodeError"):
         unknown(tf.ones(1))
+
+
+def test_a_done_callback_of_another_layout_is_left_alone():
+    room = (ctypes.c_uint64 * 4)(1, 2, 3, 4)
+    with pytest.raises(RuntimeError, match="not a std::function"):
+        DoneCallback(ctypes.addressof(room))
+    assert list(room) == [1, 2, 3, 4]
+
+
+def test_a_session_is_served_by_the_calling_thread_where_callbacks_cannot_be_kept(alone, monkeypatch):
+    def refuse(address):
+        raise RuntimeError
+
+    monkeypatch.setattr(kernel, "DoneCallback", refuse)
+    with tf.Graph().as_default(), tf.compat.v1.Session() as session:
+        assert session.run([hvd.allreduce(tf.ones(2)), hvd.allgather(tf.ones(2))])[1].tolist() == [1.0, 1.0]
+
+
+def test_errors_are_ours_and_tensorflows_and_survive_pickling():
+    for kind, other in (
+        (MismatchError, tf.errors.FailedPreconditionError),
+        (UsageError, tf.errors.InvalidArgumentError),
+    ):
+        error = pickle.loads(pickle.dumps(errors.for_tensorflow(kind("the ranks disagree"))))
+        assert isinstance(error, kind)
+        assert isinstance(error, other)
+        assert str(error) == error.message == error.args[0] == "the ranks disagree"
+    gone = JobAbortedError("rank 1 is gone")
+    assert errors.for_tensorflow(gone) is gone
+    codes = [errors.status_code(error) for error in (MismatchError(), UsageError(), gone, KeyError())]
+    assert codes == [9, 3, 2, 13]
 
 
 def test_variables_are_listed_without_the_numbers_of_their_layers():

@@ -21,6 +21,7 @@ COLLECTIVES = {
     "broadcast": ["broadcast_copies_the_roots_tensor"],
     "alltoall": ["alltoall_sends_each_rank_its_rows"],
     "reducescatter": ["reducescatter_keeps_an_even_share_of_rows"],
+    "a compressor of one's own": ["a_compressor_of_ones_own_is_called"],
     "gradients of collectives": ["gradients_flow_back", "gradients_have_gradients"],
 }
 REFUSALS = ["what_cannot_travel_is_refused_in_a_sentence"]
@@ -40,6 +41,7 @@ OTHERS = [
     "max_has_no_gradient",
     "shapes_are_known_while_tracing",
     "rank_and_size_are_tensors_too",
+    "compressors_may_be_called_as_horovods",
     "objects_travel",
 ]
 TRAINING = {
@@ -58,6 +60,25 @@ TRAINING_IN_GRAPHS = {
     "Keras optimizers in a loop of one's own": ["optimizers_of_keras_reduce_too"],
     "an error for ranks with different models": ["ranks_with_different_models_are_told_where"],
     "an error when a rank leaves early": ["a_rank_that_leaves_early_is_missed"],
+}
+SESSIONS = {
+    "independent collectives in a session": [
+        "many_independent_collectives_need_no_thread_each",
+        "a_function_in_a_graph_needs_none_either",
+        "large_tensors_hold_no_thread",
+        "ranks_may_start_them_in_opposite_orders",
+        "training_and_metrics_may_be_fetched_together",
+    ],
+    "gradients of collectives in a session": [
+        "gradients_of_all_kinds_are_computed_where_only_they_are_fetched",
+        "gradients_of_one_groups_results_may_be_taken_one_by_one",
+        "a_collectives_gradient_may_be_taken_twice",
+    ],
+    "broadcast_ in graphs": [
+        "variables_are_overwritten_when_the_result_is_computed",
+        "variables_of_a_function_are_overwritten_and_returned",
+    ],
+    "TensorFlow's classes of errors": ["errors_are_those_that_scripts_of_tensorflow_1_expect"],
 }
 OTHER_TRAINING = [
     "the_ways_of_averaging_agree",
@@ -118,10 +139,29 @@ class TestTraining:
         )
 
 
+class TestSessions:
+    @pytest.fixture
+    def good(self, checks_of):
+        return checks_of("sessions")
+
+    @pytest.mark.parametrize("checks", rows(SESSIONS))
+    def test_a_session_of_tensorflow_1_runs_them(self, good, checks):
+        assert set(checks) <= good
+
+    def test_no_check_is_forgotten(self, good):
+        assert good == {check for checks in SESSIONS.values() for check in checks}
+
+
 @pytest.mark.feature("the script of 2018: MonitoredTrainingSession and hooks")
 def test_the_script_of_2018_runs_with_only_the_import_changed(run_job, programs, tmp_path):
     run_job([str(programs / "classic.py")], 2, {"CHECKPOINT_DIR": str(tmp_path)})
     assert list(tmp_path.glob("model.ckpt-6.*"))
+
+
+@pytest.mark.feature("hooks that fetch averages, and a second run from the checkpoint of rank 0")
+def test_hooks_of_tensorflow_1_train_watch_and_begin_again(run_job, programs, tmp_path):
+    run_job([str(programs / "hooks.py")], 2, {"CHECKPOINT_DIR": str(tmp_path)})
+    assert list(tmp_path.glob("model.ckpt-40.*"))
 
 
 @pytest.mark.feature("a training loop of one's own, from start to end")

@@ -7,10 +7,11 @@ import pytest
 
 import distrun
 from distrun.errors import MismatchError, UsageError
-from distrun.graphs.prepared import prepare, storage_of
-from distrun.runtime.collectives.call import Call
+from distrun.graphs.prepared import complete, prepare, storage_of
+from distrun.runtime.collectives.call import Call, reducescatter_gradient_factor
 from distrun.runtime.engine.single_process import SingleProcessEngine
-from distrun.runtime.operations.reduction import Max, Sum
+from distrun.runtime.operations.reduction import Average, Max, Sum
+from distrun.runtime.process_set import ProcessSet
 
 
 @pytest.fixture(autouse=True)
@@ -80,7 +81,7 @@ def test_a_broadcast_copies_the_roots_elements():
 @pytest.mark.parametrize("kind", ["allgather", "alltoall", "reducescatter"])
 def test_gathering_gives_new_arrays(kind):
     array = np.arange(6, dtype=storage_of("bfloat16"))
-    ((output, _),) = prepare(Call(kind, "x", Sum), ("bfloat16",), ((3, 2),)).gather([array])
+    ((output, _),) = complete(prepare(Call(kind, "x", Sum), ("bfloat16",), ((3, 2),)).gathering([array]))
     np.testing.assert_array_equal(output, array)
     assert not np.shares_memory(output, array)
 
@@ -88,3 +89,14 @@ def test_gathering_gives_new_arrays(kind):
 def test_an_operator_that_a_dtype_does_not_have_is_refused_when_the_graph_is_made():
     with pytest.raises(UsageError, match="complex64"):
         prepare(Call("allreduce", "x", Max), ("complex64",), ((3,),))
+
+
+@pytest.mark.parametrize(("mode", "sum_", "average"), [("0", 6.0, 3.0), ("1", 12.0, 6.0)])
+def test_gradients_of_a_reducescatter_are_its_derivative_and_horovods_in_its_mode(monkeypatch, mode, sum_, average):
+    monkeypatch.setenv("DISTRUN_HOROVOD", mode)
+    monkeypatch.setattr(ProcessSet, "size", lambda self: 2)
+    factors = [
+        reducescatter_gradient_factor(Call("reducescatter", "x", op, prescale=2.0, postscale=3.0))
+        for op in (Sum, Average)
+    ]
+    assert factors == [sum_, average]

@@ -11,9 +11,7 @@ import numpy as np
 import pytest
 
 from distrun.errors import JobAbortedError
-from distrun.runtime.backends.groups import Groups
 from distrun.runtime.engine.engine import ProgressEngine
-from distrun.runtime.engine.membership import Membership
 from distrun.runtime.gpu.monitor import GpuMonitor
 from distrun.runtime.negotiation.controller import Controller
 from distrun.runtime.negotiation.decisions import Define, Execute
@@ -178,18 +176,9 @@ class Rank:
         clock = lambda: self.now  # noqa: E731
         negotiator = Negotiator(rank, 2, self.control, self.operations, controller, None, FOREVER, "<{}>".format, clock)
         unreported = UnreportedError()
-        groups = Groups(self.backend)
-        monitor = GpuMonitor(None, groups, unreported_error=unreported)
+        monitor = GpuMonitor(None, self.backend, unreported_error=unreported)
         self.engine = ProgressEngine(
-            self.group,
-            groups,
-            Membership(groups, controller),
-            self.operations,
-            negotiator,
-            monitor,
-            unreported,
-            clock,
-            self._pause,
+            self.group, self.backend, self.operations, negotiator, monitor, unreported, clock, self._pause
         )
         self.is_started = False
 
