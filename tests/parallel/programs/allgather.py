@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import strategies as st
 
 import distrun
-from examples import SameEverywhere, Tensor, collect, same, tensors
+from examples import SameEverywhere, Tensor, perform_each, same, tensors
 
 
 @dataclass(frozen=True)
@@ -25,22 +25,19 @@ def cases(draw):
     return Case(tensor, rows, draw(st.sampled_from(["now", "async"])), draw(st.booleans()))
 
 
-def perform(case: Case, name: str | None) -> None:
-    given = case.tensor.on(distrun.rank(), case.rows[distrun.rank()])
+def perform(case: Case, name: str | None, process_set: distrun.ProcessSet) -> None:
+    me = process_set.rank()
+    given = case.tensor.on(me, case.rows[me])
     if case.form == "now":
-        result = distrun.allgather(given, name)
+        result = distrun.allgather(given, name, process_set)
     else:
-        result = distrun.allgather_async(given, name).wait()
-    same(result, np.concatenate([case.tensor.plain(rank, case.rows[rank]) for rank in range(distrun.size())]))
-    everywhere.add(result)
+        result = distrun.allgather_async(given, name, process_set).wait()
+    same(result, np.concatenate([case.tensor.plain(rank, case.rows[rank]) for rank in range(process_set.size())]))
+    everywhere.add(result, process_set)
 
 
 distrun.init()
 everywhere = SameEverywhere()
-for number, case in enumerate(collect(cases(), 150)):
-    try:
-        perform(case, f"tensor.{number % 5}" if case.named else None)
-    except AssertionError as error:
-        raise AssertionError(f"{case}: {error}") from error
+perform_each(cases(), 150, perform)
 everywhere.check()
 assert distrun.allgather([distrun.rank()]).tolist() == list(range(distrun.size()))

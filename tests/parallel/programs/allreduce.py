@@ -7,7 +7,7 @@ import reference
 from hypothesis import strategies as st
 
 import distrun
-from examples import SameEverywhere, Tensor, collect, dtype_of, tensors
+from examples import SameEverywhere, Tensor, dtype_of, perform_each, tensors
 
 FORMS = ("new", "in place", "async", "async in place")
 OPS = (distrun.Average, distrun.Sum, distrun.Min, distrun.Max, distrun.Product)
@@ -35,18 +35,19 @@ def cases(draw):
     return Case(tensor, op, prescale, postscale, draw(st.sampled_from(FORMS)), draw(st.booleans()))
 
 
-def perform(case: Case, name: str | None) -> None:
-    given = case.tensor.on(distrun.rank())
+def perform(case: Case, name: str | None, process_set: distrun.ProcessSet) -> None:
+    given = case.tensor.on(process_set.rank())
     before = given.copy()
-    options = (name, case.op, case.prescale, case.postscale)
+    options = {"op": case.op, "prescale_factor": case.prescale, "postscale_factor": case.postscale}
+    options |= {"name": name, "process_set": process_set}
     if case.form == "new":
-        result = distrun.allreduce(given, *options)
+        result = distrun.allreduce(given, **options)
     elif case.form == "in place":
-        result = distrun.allreduce_(given, *options)
+        result = distrun.allreduce_(given, **options)
     elif case.form == "async":
-        result = distrun.synchronize(distrun.allreduce_async(given, *options))
+        result = distrun.synchronize(distrun.allreduce_async(given, **options))
     else:
-        handle = distrun.allreduce_async_(given, *options)
+        handle = distrun.allreduce_async_(given, **options)
         result = handle.wait()
         assert handle.poll()
     if "in place" in case.form:
@@ -55,22 +56,20 @@ def perform(case: Case, name: str | None) -> None:
         assert not np.shares_memory(result, given)
         assert given.tobytes() == before.tobytes(), "the input has changed"
     expected = reference.reduce(
-        [case.tensor.plain(rank) for rank in range(distrun.size())], case.op, case.prescale, case.postscale
+        [case.tensor.plain(rank) for rank in range(process_set.size())],
+        *(case.op, case.prescale, case.postscale, process_set),
     )
     rounds = case.op == distrun.Average or case.prescale != 1.0 or case.postscale != 1.0
     # numpy multiplies complex numbers with or without fused instructions, as the arrays happen to lie.
     rounds |= case.op == distrun.Product and result.dtype.kind == "c"
     reference.check(result, expected, exact=not rounds)
-    same.add(result)
+    same.add(result, process_set)
 
 
 distrun.init()
 same = SameEverywhere()
-for number, case in enumerate(collect(cases(), 180)):
-    try:
-        perform(case, f"tensor.{number % 7}" if case.named else None)
-    except AssertionError as error:
-        raise AssertionError(f"{case}: {error}") from error
+reference.hosts()
+perform_each(cases(), 180, perform)
 same.check()
 
 # What numpy takes, we take.

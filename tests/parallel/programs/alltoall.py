@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from refusals import refuse
 
 import distrun
-from examples import Tensor, collect, same, tensors
+from examples import Tensor, perform_each, same, tensors
 
 
 @dataclass(frozen=True)
@@ -17,9 +17,8 @@ class Case:
     form: str
     named: bool
 
-    def splits(self, rank: int) -> list[int]:
-        """Return the rows that `rank` sends to each rank; some send none to some ranks, or to any."""
-        size = distrun.size()
+    def splits(self, rank: int, size: int) -> list[int]:
+        """Return the rows that `rank` sends to each of so many ranks; some send none to some ranks, or to any."""
         if self.even:
             return [self.tensor.shape[0]] * size
         generator = np.random.default_rng([self.tensor.seed, 77, rank])
@@ -27,18 +26,19 @@ class Case:
         return [int(count) for count in rows * (generator.random(size) < 0.8)]
 
 
-def perform(case: Case, name: str | None) -> None:
-    me, size = distrun.rank(), distrun.size()
-    splits = case.splits(me)
+def perform(case: Case, name: str | None, process_set: distrun.ProcessSet) -> None:
+    me, size = process_set.rank(), process_set.size()
+    splits = case.splits(me, size)
     given = case.tensor.on(me, sum(splits))
     explicit = None if case.even else splits
     if case.form == "now":
-        result = distrun.alltoall(given, explicit, name)
+        result = distrun.alltoall(given, explicit, name, process_set)
     else:
-        result = distrun.alltoall_async(given, None if explicit is None else np.array(explicit), name).wait()
+        explicit = None if explicit is None else np.array(explicit)
+        result = distrun.alltoall_async(given, explicit, name, process_set).wait()
     pieces = []
     for rank in range(size):
-        theirs = case.splits(rank)
+        theirs = case.splits(rank, size)
         start = sum(theirs[:me])
         pieces.append(case.tensor.plain(rank, sum(theirs))[start : start + theirs[me]])
     if not case.even:
@@ -56,11 +56,7 @@ cases = st.builds(
     st.sampled_from(["now", "async"]),
     st.booleans(),
 )
-for number, case in enumerate(collect(cases, 120)):
-    try:
-        perform(case, f"tensor.{number % 5}" if case.named else None)
-    except AssertionError as error:
-        raise AssertionError(f"{case}: {error}") from error
+perform_each(cases, 120, perform)
 
 
 def refused(text: str, *arguments: object) -> None:

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from refusals import refuse
 
 import distrun
-from examples import Tensor, collect, same, tensors
+from examples import Tensor, perform_each, same, tensors
 
 
 @dataclass(frozen=True)
@@ -21,19 +21,20 @@ class Case:
     named: bool
 
 
-def perform(case: Case, name: str | None) -> None:
-    given = case.tensor.on(distrun.rank())
-    root = case.root % distrun.size()
+def perform(case: Case, name: str | None, process_set: distrun.ProcessSet) -> None:
+    given = case.tensor.on(process_set.rank())
+    position = case.root % process_set.size()
+    root = process_set.ranks[position]
     before = given.copy()
     if case.form == "new":
-        result = distrun.broadcast(given, root, name)
+        result = distrun.broadcast(given, root, name, process_set)
     elif case.form == "in place":
-        result = distrun.broadcast_(given, root, name)
+        result = distrun.broadcast_(given, root, name, process_set)
     elif case.form == "async":
-        result = distrun.broadcast_async(given, root, name).wait()
+        result = distrun.broadcast_async(given, root, name, process_set).wait()
     else:
-        result = distrun.broadcast_async_(given, root, name).wait()
-    same(result, case.tensor.plain(root))
+        result = distrun.broadcast_async_(given, root, name, process_set).wait()
+    same(result, case.tensor.plain(position))
     if "in place" in case.form:
         assert result is given
     else:
@@ -49,10 +50,6 @@ cases = st.builds(
     st.sampled_from(["new", "in place", "async", "async in place"]),
     st.booleans(),
 )
-for number, case in enumerate(collect(cases, 150)):
-    try:
-        perform(case, f"tensor.{number % 5}" if case.named else None)
-    except AssertionError as error:
-        raise AssertionError(f"{case}: {error}") from error
+perform_each(cases, 150, perform)
 for root in (-1, distrun.size(), 0.5, None):
     refuse(distrun.UsageError, f"root_rank={root!r} is not a rank", lambda: distrun.broadcast(np.ones(2), root))

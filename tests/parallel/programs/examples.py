@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -43,6 +44,30 @@ def collect(strategy: st.SearchStrategy[Example], count: int) -> list[Example]:
     if distrun.rank() == 0:
         keep()
     return distrun.broadcast_object(found)
+
+
+def process_sets() -> list[distrun.ProcessSet]:
+    """Return the world and new process sets, by turns: sets that overlap, and of one rank and of several hosts."""
+    ranks = [(0, 3), (1, 2, 3), (0, 1), (1,), (0, 2), (1, 2), (0, 2, 3)]
+    chosen = [those for those in ranks if max(those) < distrun.size() > len(those)]
+    made = [distrun.add_process_set(those) for those in chosen]
+    return [each for process_set in made for each in (distrun.global_process_set, process_set)]
+
+
+def perform_each(
+    strategy: st.SearchStrategy[Any], count: int, perform: Callable[[Any, str | None, distrun.ProcessSet], None]
+) -> None:
+    """Let `perform` execute examples, with and without a name as they say, on the ranks of one process set each."""
+    sets = process_sets()
+    for number, case in enumerate(collect(strategy, count)):
+        process_set = sets[number % len(sets)]
+        if process_set.included():
+            try:
+                perform(case, f"tensor.{number % 5}" if case.named else None, process_set)
+            except AssertionError as error:
+                raise AssertionError(f"{case} of {process_set}: {error}") from error
+    for process_set in sets[1::2]:
+        assert distrun.remove_process_set(process_set)
 
 
 def dtype_of(name: str) -> np.dtype[Any]:
@@ -140,18 +165,22 @@ class SameEverywhere:
     """Gathers results that must have the same bits on all ranks, and compares them once."""
 
     def __init__(self) -> None:
-        self._digests: list[str] = []
+        self._digests: dict[int, list[str]] = {}
 
-    def add(self, array: np.ndarray[Any, Any]) -> None:
+    def add(self, array: np.ndarray[Any, Any], process_set: distrun.ProcessSet = distrun.global_process_set) -> None:
         if array.dtype.itemsize > 8 and array.dtype.kind in "fc":
             array = array.astype(np.complex128)  # the padding of a long double means nothing
-        self._digests.append(hashlib.sha256(np.ascontiguousarray(array).tobytes()).hexdigest())
+        digest = hashlib.sha256(np.ascontiguousarray(array).tobytes()).hexdigest()
+        assert process_set.process_set_id is not None
+        self._digests.setdefault(process_set.process_set_id, []).append(digest)
 
     def check(self) -> None:
-        mine, *others = distrun.allgather_object(self._digests)
-        for other in others:
-            differing = [place for place, pair in enumerate(zip(mine, other, strict=True)) if len(set(pair)) > 1]
-            assert not differing, f"the bits of results {differing} differ between ranks"
+        everybodys = distrun.allgather_object(self._digests)
+        for number in {number for digests in everybodys for number in digests}:
+            mine, *others = [digests[number] for digests in everybodys if number in digests]
+            for other in others:
+                differing = [place for place, pair in enumerate(zip(mine, other, strict=True)) if len(set(pair)) > 1]
+                assert not differing, f"the bits of results {differing} of process set {number} differ between ranks"
 
 
 def same(actual: np.ndarray[Any, Any], expected: np.ndarray[Any, Any]) -> None:

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from refusals import refuse
 
 import distrun
-from examples import SameEverywhere, Tensor, collect, same, tensors
+from examples import SameEverywhere, Tensor, perform_each, same, tensors
 
 FORMS = (
     "allreduce", "allreduce in place", "allreduce async", "allreduce async in place", "allgather", "allgather async",
@@ -33,52 +33,51 @@ def cases(draw):
     return Case(group, draw(st.sampled_from([distrun.Sum, distrun.Average])), form, draw(st.booleans()))
 
 
-def start(case: Case, given: list[np.ndarray], name: str | None):
+def start(case: Case, given: list[np.ndarray], name: str | None, process_set: distrun.ProcessSet):
+    where = {"name": name, "process_set": process_set}
     if case.form == "allreduce":
-        return distrun.grouped_allreduce(given, name, case.op)
+        return distrun.grouped_allreduce(given, op=case.op, **where)
     if case.form == "allreduce in place":
-        return distrun.grouped_allreduce_(given, name, case.op)
+        return distrun.grouped_allreduce_(given, op=case.op, **where)
     if case.form == "allreduce async":
-        return distrun.grouped_allreduce_async(given, name, case.op).wait()
+        return distrun.grouped_allreduce_async(given, op=case.op, **where).wait()
     if case.form == "allreduce async in place":
-        handle = distrun.grouped_allreduce_async_(given, name, case.op)
+        handle = distrun.grouped_allreduce_async_(given, op=case.op, **where)
         results = distrun.synchronize(handle)
         assert distrun.poll(handle)
         return results
     if case.form == "allgather":
-        return distrun.grouped_allgather(given, name)
+        return distrun.grouped_allgather(given, **where)
     if case.form == "allgather async":
-        return distrun.grouped_allgather_async(given, name).wait()
+        return distrun.grouped_allgather_async(given, **where).wait()
     if case.form == "reducescatter":
-        return distrun.grouped_reducescatter(given, name, case.op)
-    return distrun.grouped_reducescatter_async(given, name, case.op).wait()
+        return distrun.grouped_reducescatter(given, op=case.op, **where)
+    return distrun.grouped_reducescatter_async(given, op=case.op, **where).wait()
 
 
-def perform(case: Case, name: str | None) -> None:
-    given = [tensor.on(distrun.rank()) for tensor in case.tensors]
-    results = start(case, given, name)
+def perform(case: Case, name: str | None, process_set: distrun.ProcessSet) -> None:
+    me, size = process_set.rank(), process_set.size()
+    given = [tensor.on(me) for tensor in case.tensors]
+    results = start(case, given, name, process_set)
     assert len(results) == len(given)
     for tensor, mine, result in zip(case.tensors, given, results, strict=True):
-        parts = [tensor.plain(rank) for rank in range(distrun.size())]
+        parts = [tensor.plain(rank) for rank in range(size)]
         if "gather" in case.form:
             same(result, np.concatenate(parts))
             continue
-        whole = reference.reduce(parts, case.op)
+        whole = reference.reduce(parts, case.op, process_set=process_set)
         if "scatter" in case.form:
-            reference.check(result, np.array_split(whole, distrun.size())[distrun.rank()], case.op == distrun.Sum)
+            reference.check(result, np.array_split(whole, size)[me], case.op == distrun.Sum)
             continue
         assert (result is mine) == ("in place" in case.form)
         reference.check(result, whole, case.op == distrun.Sum)
-        everywhere.add(result)
+        everywhere.add(result, process_set)
 
 
 distrun.init()
 everywhere = SameEverywhere()
-for number, case in enumerate(collect(cases(), 60)):
-    try:
-        perform(case, f"group.{number % 5}" if case.named else None)
-    except AssertionError as error:
-        raise AssertionError(f"{case}: {error}") from error
+reference.hosts()
+perform_each(cases(), 60, perform)
 everywhere.check()
 
 refuse(distrun.UsageError, "a group needs at least one tensor", lambda: distrun.grouped_allreduce([]))

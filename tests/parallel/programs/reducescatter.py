@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from refusals import refuse
 
 import distrun
-from examples import Tensor, collect, tensors
+from examples import Tensor, perform_each, tensors
 
 
 @dataclass(frozen=True)
@@ -30,28 +30,27 @@ def cases(draw):
     return Case(tensor, draw(st.sampled_from([distrun.Sum, distrun.Average])), prescale, postscale, form, named)
 
 
-def perform(case: Case, name: str | None) -> None:
-    given = case.tensor.on(distrun.rank())
+def perform(case: Case, name: str | None, process_set: distrun.ProcessSet) -> None:
+    given = case.tensor.on(process_set.rank())
     before = given.copy()
-    options = (name, case.op, case.prescale, case.postscale)
+    options = {"op": case.op, "prescale_factor": case.prescale, "postscale_factor": case.postscale}
+    options |= {"name": name, "process_set": process_set}
     if case.form == "now":
-        result = distrun.reducescatter(given, *options)
+        result = distrun.reducescatter(given, **options)
     else:
-        result = distrun.reducescatter_async(given, *options).wait()
+        result = distrun.reducescatter_async(given, **options).wait()
     assert given.tobytes() == before.tobytes(), "the input has changed"
     whole = reference.reduce(
-        [case.tensor.plain(rank) for rank in range(distrun.size())], case.op, case.prescale, case.postscale
+        [case.tensor.plain(rank) for rank in range(process_set.size())],
+        *(case.op, case.prescale, case.postscale, process_set),
     )
     exact = case.op == distrun.Sum and case.prescale == case.postscale == 1.0
-    reference.check(result, np.array_split(whole, distrun.size())[distrun.rank()], exact)
+    reference.check(result, np.array_split(whole, process_set.size())[process_set.rank()], exact)
 
 
 distrun.init()
-for number, case in enumerate(collect(cases(), 150)):
-    try:
-        perform(case, f"tensor.{number % 5}" if case.named else None)
-    except AssertionError as error:
-        raise AssertionError(f"{case}: {error}") from error
+reference.hosts()
+perform_each(cases(), 150, perform)
 for op in (distrun.Min, distrun.Max, distrun.Product):
     text = "is not offered: use Sum or Average"
     refuse(distrun.UsageError, text, lambda: distrun.reducescatter(np.ones(4), op=op))  # noqa: B023

@@ -20,19 +20,33 @@ def hosts() -> list[list[int]]:
     return [[rank for rank, other in enumerate(names) if other == name] for name in dict.fromkeys(names)]
 
 
-def reduce(parts: Sequence[Array], op: object, prescale: float = 1.0, postscale: float = 1.0) -> Array:
+def hosts_of(process_set: distrun.ProcessSet) -> list[list[int]]:
+    """The ranks of a set on each of its hosts, by their positions in the set. To be called after `hosts`."""
+    assert process_set.ranks is not None
+    names = [next(name for name, those in enumerate(hosts()) if rank in those) for rank in process_set.ranks]
+    return [[place for place, other in enumerate(names) if other == name] for name in dict.fromkeys(names)]
+
+
+def reduce(
+    parts: Sequence[Array],
+    op: object,
+    prescale: float = 1.0,
+    postscale: float = 1.0,
+    process_set: distrun.ProcessSet | None = None,
+) -> Array:
     """The ranks' arrays combined, in rank order; half precision in float32.
 
     Where hosts have several ranks, those of each are combined first, and then the results, which are as wide as the
     arrays.
     """
-    most, dtype, is_average = max(map(len, hosts())), parts[0].dtype, op == distrun.Average
-    if len(hosts()) == 1 or most == 1 or (is_average and dtype.kind in "iu"):
+    layout = hosts() if process_set is None else hosts_of(process_set)
+    most, dtype, is_average = max(map(len, layout)), parts[0].dtype, op == distrun.Average
+    if len(layout) == 1 or most == 1 or (is_average and dtype.kind in "iu"):
         return _reduce(parts, op, prescale, postscale, len(parts))
     is_half = dtype.itemsize == 2 and dtype.kind not in "iu"
     weight = 1 / most if is_half and is_average else 1.0  # so that the sums of a host's ranks do not overflow
     within = distrun.Sum if is_average else op
-    each = [_reduce([parts[rank] for rank in host], within, prescale, weight, 1) for host in hosts()]
+    each = [_reduce([parts[rank] for rank in host], within, prescale, weight, 1) for host in layout]
     return _reduce(each, op, 1.0, postscale, len(parts) * weight)
 
 
