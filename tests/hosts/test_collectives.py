@@ -53,6 +53,7 @@ def run_each(distrun, alpha, beta):
         alpha.assert_gone()
         beta.assert_gone()
         job.assert_gone()
+        return job.stderr.data.decode()
 
     return finish
 
@@ -75,8 +76,11 @@ def test_collectives_of_several_hosts(run_each, hosts, programs):
     run_each(hosts, *programs)
 
 
-def test_hosts_take_turns_in_getting_ranks(run_each):
-    run_each("alpha:2,beta:2", "allreduce", "allgather", "alltoall", "broadcast", options=("--map-by", "node"))
+def test_hosts_take_turns_in_getting_ranks_which_are_bound_there(run_each):
+    options = ("--map-by", "node", "--bind-to", "core", "--report-bindings")
+    said = run_each("alpha:2,beta:2", "allreduce", "allgather", "alltoall", "broadcast", options=options)
+    for rank, host in enumerate(["alpha", "beta"] * 2):
+        assert f"distrun: rank {rank} on {host} is bound to CPUs " in said
 
 
 def test_a_link_that_drops_packets_makes_nothing_wrong(run, alpha, beta):

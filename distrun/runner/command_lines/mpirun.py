@@ -113,7 +113,7 @@ def _processes() -> tuple[Flag, ...]:
 
 def _binding() -> tuple[Flag, ...]:
     return (
-        flag("-bind-to UNIT", Becomes("--bind-to none|core|socket|numa", _bound)),
+        flag("-bind-to -binding UNIT", Becomes("--bind-to none|core|socket|numa", _bound)),
         flag("-bind-to-core", Becomes("--bind-to core")),
         flag("-bind-to-socket", Becomes("--bind-to socket")),
         flag("-bind-to-none", Becomes("--bind-to none")),
@@ -132,6 +132,8 @@ def _environment() -> tuple[Flag, ...]:
         replace(flag("-genv -env NAME VALUE", Becomes("-x {}={}")), one_word=True),
         flag("-genvlist -envlist LIST", Becomes("-x NAME for each", _variables)),
         flag("-genvall -envall", Becomes(_ALL_VARIABLES)),
+        flag("-unset-env NAME", _SOME_VARIABLES),
+        flag("-prepend-env -append-env NAME VALUE", Refused("give the whole value with -x NAME=VALUE")),
         flag("-genvnone -envnone", _SOME_VARIABLES),
         flag("-genvexcl -envexcl LIST", _SOME_VARIABLES),
         flag("-wdir -wd DIR", Becomes("--wdir {}")),
@@ -170,14 +172,24 @@ def _rest() -> tuple[Flag, ...]:
     return (
         flag("-allow-run-as-root", Holds("root may start jobs")),
         flag("-timeout S", Becomes("--timeout {}")),
+        flag("-spawn-timeout S", Becomes("--start-timeout {}")),
+        flag("-forward-signals LIST", Ignored("SIGUSR1 and SIGUSR2 are passed on to the ranks")),
+        flag("-launch-agent COMMAND", Refused("give the Python of other hosts with --python PATH")),
+        flag("-debug -gdb -tv -stop-on-exec", Refused("start the debugger in the ranks, and give --stdin RANK")),
+        flag("-report-pid -report-uri FILE", Refused("start distrun in the background, as in distrun ... & echo $!")),
         flag("-report-state-on-timeout -get-stack-traces", Ignored("a rank that others wait for is reported")),
-        flag("-mca -gmca -omca -prtemca -pmixmca NAME VALUE", Becomes("--network LIST", _parameter)),
+        flag(
+            "-mca -gmca -omca -prtemca -pmixmca -gprtemca -gpmixmca NAME VALUE", Becomes("--network LIST", _parameter)
+        ),
         flag("-am -tune FILE", _LIBRARIES),
         flag("-iface INTERFACE", Becomes("--network {}")),
         flag("-enable-recovery -continuous -disable-auto-cleanup", _RECOVERY),
         flag("-max-restarts N", _RECOVERY),
         flag("-disable-recovery", Holds("the first rank that fails ends the job")),
         flag("-debug-daemons -leave-session-attached -skip-launch-node -enable-x -disable-x", _DAEMONS),
+        flag("-no-ready-msg -show-progress -report-child-jobs-separately -hetero-nodes -no-aggregate-help", _DAEMONS),
+        flag("-stream-buffering N", Ignored("PYTHONUNBUFFERED is set")),
+        flag("-with-ft -runtime-options -gpu-support VALUE", _LIBRARIES),
         flag("-disable-hostname-propagation -order-nodes -check_mpi -ilp64 -silent-abort", _DAEMONS),
         flag("-personality -localhost -branch-count -usize -nameserver -pmi-port -demux VALUE", _DAEMONS),
     )
