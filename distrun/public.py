@@ -10,6 +10,7 @@ from distrun.runtime.collectives.reductions import *
 from distrun.runtime.collectives.synchronisation import *
 from distrun.runtime.collectives.tensors import empty as empty
 from distrun.runtime.horovod import install_as_horovod as install_as_horovod
+from distrun.runtime.initialisation import init as init
 from distrun.runtime.operations.handle import Handle as Handle
 from distrun.runtime.shared_names import *
-from distrun.runtime.world import device as device, init as init, shutdown as shutdown, topology as topology
+from distrun.runtime.world import device as device, shutdown as shutdown, topology as topology

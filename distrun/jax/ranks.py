@@ -12,7 +12,7 @@ import jax
 from distrun.graphs.jax import mechanism
 from distrun.host.endpoints import format_endpoint, free_port
 from distrun.host.interfaces import matching, own_interfaces, reachable
-from distrun.runtime import settings, world
+from distrun.runtime import initialisation, settings, world
 from distrun.runtime.collectives import objects
 from distrun.runtime.contract import LaunchContract
 from distrun.runtime.devices.cuda import Cuda
@@ -23,14 +23,14 @@ _MEMORY = ("XLA_PYTHON_CLIENT_MEM_FRACTION", "XLA_CLIENT_MEM_FRACTION", "XLA_PYT
 """The variables that say how much it is to take. (The second is the first's new name, which older ones do not know.)"""
 
 
-def init() -> None:
-    """Join the job: see `distrun.init`. Where there are GPUs, JAX will see the one of this rank.
+def init(comm: Any = None, process_sets: Any = None) -> None:
+    """Join the job, with the arguments of `distrun.init`. Where there are GPUs, JAX will see the one of this rank.
 
     Call it before JAX computes anything: after that it can no longer be told which GPU to use.
 
     It has nothing to do with `jax.distributed`, which is not needed: see `initialize`.
     """
-    world.init()
+    initialisation.init(comm, process_sets)
     bind()
 
 

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import keras
 
-from distrun.runtime import world
+from distrun.runtime import initialisation
 
 
-def init() -> None:
-    """Join the job: see `distrun.init`. Where there are GPUs, Keras's backend will use the one of this rank.
+def init(comm: Any = None, process_sets: Any = None) -> None:
+    """Join the job, with the arguments of `distrun.init`.
+
+    Where there are GPUs, Keras's backend will use the one of this rank.
 
     Call it before TensorFlow or JAX compute anything: after that they can no longer be told which GPU to use.
     """
-    world.init()
+    initialisation.init(comm, process_sets)
     backend = keras.backend.backend()
     if backend == "tensorflow":
         from distrun.graphs.tensorflow import binding

@@ -7,8 +7,10 @@ ranks of each host meet as on a single one, and each connects with the ranks of 
 
 from __future__ import annotations
 
+import hashlib
 import hmac
 import logging
+import os
 import socket
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -16,7 +18,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from functools import partial
 
-from distrun.errors import BootstrapError
+from distrun.errors import BootstrapError, UsageError
 from distrun.runtime import devices, environments, horovod
 from distrun.runtime.backends.group_factories import AcrossHostsFactory, OneHostFactory
 from distrun.runtime.backends.groups import Groups
@@ -61,12 +63,18 @@ class World:
     engine: AnyEngine
 
 
-def join(environ: Mapping[str, str], generation: int) -> World:
+def place_in_job(environ: Mapping[str, str] = os.environ) -> Topology:
+    """Return this process's place in the job that it was started in, whether it has joined it or not."""
+    return environments.detect(environ).topology()
+
+
+def join(environ: Mapping[str, str], generation: int, ranks: Sequence[int] | None = None) -> World:
     """Join the job that this process was started in; returns when all ranks have.
 
     Args:
         environ: the variables that the launcher and the user left.
         generation: counts the worlds of this process, from 1: a rank that is a world ahead of another must not meet it.
+        ranks: those of the job's ranks that make up the world, in the order of their new ranks; None: all.
 
     Raises:
         UsageError: a variable has an impossible value.
@@ -75,6 +83,8 @@ def join(environ: Mapping[str, str], generation: int) -> World:
     settings = Settings.of(environ)
     environment = environments.detect(environ)
     topology = environment.topology()
+    if ranks is not None:
+        return _join_some(environ, environment, settings, generation, tuple(ranks))
     if topology.rank == 0 and generation == 1 and not LaunchContract.is_present(environ):  # else the launcher has told
         for sentence in [*unknown(environ), *horovod.without_effect(environ)]:
             log.warning("%s", sentence)
@@ -87,6 +97,30 @@ def join(environ: Mapping[str, str], generation: int) -> World:
     return bootstrap.across_hosts()
 
 
+def _join_some(
+    environ: Mapping[str, str], environment: Environment, settings: Settings, generation: int, ranks: tuple[int, ...]
+) -> World:
+    """Join a world of some of the job's ranks, all of which are on one host."""
+    job = environment.topology()
+    if job.rank not in ranks or len(set(ranks)) < len(ranks) or not all(0 <= rank < job.size for rank in ranks):
+        raise UsageError(
+            f"comm={list(ranks)} on rank {job.rank} of {job.size}: give ranks of the job, each once and this one among "
+            "them; ranks that are left out call init with a list of their own, or not at all"
+        )
+    if job.local_size < job.size:
+        raise UsageError(
+            f"comm={list(ranks)}: only in a job on one host can some of the ranks be a world of their own; use "
+            "init(process_sets=[...])"
+        )
+    place, size = ranks.index(job.rank), len(ranks)
+    topology = Topology(place, size, place, size, 0, 1, job.hostname)
+    device = devices.bind(job, environ, settings.share_gpus)
+    bootstrap = _Bootstrap(environment, topology, device, settings, generation, ranks)
+    if size == 1:
+        return World(topology, device, SingleProcessEngine(bootstrap.gpu_config()))
+    return World(topology, device, bootstrap.on_one_host())
+
+
 @dataclass(frozen=True)
 class _Bootstrap:
     """The facts that are known before the ranks meet, and the steps from there."""
@@ -96,6 +130,8 @@ class _Bootstrap:
     device: Device
     settings: Settings
     generation: int
+    ranks: tuple[int, ...] = ()
+    """The job's ranks that make up the world, if not all do."""
 
     def on_one_host(self) -> ProgressEngine:
         """Connect with ranks that are all on this host."""
@@ -194,6 +230,8 @@ class _Bootstrap:
 
     def _local_group(self, own: int, ranks: Sequence[int], network: Network | None) -> LocalGroup:
         name = f"{self.environment.job_name()}:{self.generation}"
+        if self.ranks:
+            name += f":{hashlib.sha256(repr(self.ranks).encode()).hexdigest()[:16]}"
         timeout = self.settings.start_timeout
         peers = rendezvous_within_host(name, self.environment.job_key(), own, len(ranks), timeout)
         return LocalGroup(own, ranks, peers, self._timeouts(), network)

@@ -4,7 +4,7 @@ Who this rank is, operators, process sets, the barrier, and the error of Horovod
 """
 
 from distrun.errors import HorovodInternalError as HorovodInternalError
-from distrun.runtime.collectives.synchronisation import barrier as barrier
+from distrun.runtime.collectives.synchronisation import barrier as barrier, join as join
 from distrun.runtime.operations.reduction import (
     Average as Average,
     Max as Max,
@@ -12,7 +12,12 @@ from distrun.runtime.operations.reduction import (
     Product as Product,
     Sum as Sum,
 )
-from distrun.runtime.process_set import ProcessSet as ProcessSet, global_process_set as global_process_set
+from distrun.runtime.process_set import (
+    ProcessSet as ProcessSet,
+    add_process_set as add_process_set,
+    global_process_set as global_process_set,
+    remove_process_set as remove_process_set,
+)
 from distrun.runtime.world import (
     cross_rank as cross_rank,
     cross_size as cross_size,

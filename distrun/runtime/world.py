@@ -7,6 +7,7 @@ import logging
 import os
 import sys
 import threading
+from collections.abc import Callable, Sequence
 
 from distrun.errors import JobAbortedError, NotInitializedError, UsageError
 from distrun.runtime import settings
@@ -23,15 +24,25 @@ _generation = 0
 _is_child = False  # of a fork: the world is the parent's
 
 
-def init() -> None:
+_on_leaving: list[Callable[[], None]] = []
+
+
+def on_leaving(callback: Callable[[], None]) -> None:
+    """Have a function called whenever this process leaves its world."""
+    _on_leaving.append(callback)
+
+
+def join_world(ranks: Sequence[int] | None = None) -> bool:
     """Join the job this process was started in: afterwards rank, size and the collectives are available.
 
-    Works under distrun, mpirun (Open MPI, MPICH), srun and torchrun; a plain `python train.py` is a world of one.
-    Blocks until all ranks have come. Calling it again while initialised does nothing. After `shutdown` it may be called
-    anew.
+    Args:
+        ranks: those of the job's ranks that make up the world, in the order of their new ranks; None: all.
+
+    Returns:
+        Whether this call has; False if the process was in a world already.
 
     Raises:
-        UsageError: a variable of the environment has an impossible value.
+        UsageError: a variable of the environment has an impossible value, or `ranks` cannot be a world.
         BootstrapError: the other ranks did not come within the start timeout.
     """
     global _world, _generation
@@ -41,10 +52,11 @@ def init() -> None:
                 "a forked child of a rank cannot join the job: start it as a rank, or use the spawn method"
             )
         if _world is not None:
-            return
+            return False
         _generation += 1
         _adjust_log(settings.current())
-        _world = join(os.environ, _generation)
+        _world = join(os.environ, _generation, ranks)
+        return True
 
 
 def shutdown() -> None:
@@ -61,6 +73,8 @@ def shutdown() -> None:
         if _world is None:
             return
         world, _world = _world, None
+        for callback in _on_leaving:
+            callback()
         if not _is_child:
             lost = world.engine.shutdown(_farewell())
             if lost is not None:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
 from distrun.graphs.tensorflow import binding
-from distrun.runtime import world
+from distrun.runtime import initialisation, world
 from distrun.runtime.process_set import by_id
 
 __all__ = [
@@ -21,12 +22,14 @@ __all__ = [
 ]
 
 
-def init() -> None:
-    """Join the job: see `distrun.init`. Where there are GPUs, TensorFlow will see the one of this rank, as GPU:0.
+def init(comm: Any = None, process_sets: Any = None) -> None:
+    """Join the job, with the arguments of `distrun.init`.
+
+    Where there are GPUs, TensorFlow will see the one of this rank, as GPU:0.
 
     Call it before TensorFlow computes anything: after that it can no longer be told which GPU to use.
     """
-    world.init()
+    initialisation.init(comm, process_sets)
     binding.bind()
 
 

@@ -19,7 +19,7 @@ def execute(groups: Groups, handles: Sequence[Handle]) -> None:
     request, what = handles[0].request, describe(handles)
     backend = groups.backends[request.process_set]
     if request.kind == "allreduce":
-        _allreduce(backend, handles, reduction_of(backend, request), what)
+        _allreduce(backend, handles, reduction_of(backend, request, handles[0].taking_part), what)
         return
     for handle in handles:
         if request.kind == "barrier":
@@ -36,15 +36,26 @@ def execute(groups: Groups, handles: Sequence[Handle]) -> None:
             handle.outputs, handle.received = [output], [counts]
         else:
             handle.outputs = [
-                backend.reducescatter(array, counts_of(shape, backend.size), reduction_of(backend, request), what)
+                backend.reducescatter(
+                    array,
+                    counts_of(shape, backend.size),
+                    reduction_of(backend, request, handle.taking_part),
+                    what,
+                )
                 for array, shape in zip(handle.inputs, request.shapes, strict=True)
             ]
 
 
-def reduction_of(backend: Backend, request: Request) -> Reduction:
-    """The arithmetic of a request."""
+def reduction_of(backend: Backend, request: Request, taking_part: int = 0) -> Reduction:
+    """The arithmetic of a request, of which `taking_part` ranks are averaged, if not all (see `Handle`)."""
     return reduction(
-        request.dtype, request.op, backend.size, request.prescale, request.postscale, backend.wire_of(request)
+        request.dtype,
+        request.op,
+        backend.size,
+        request.prescale,
+        request.postscale,
+        backend.wire_of(request),
+        taking_part or None,
     )
 
 

@@ -295,7 +295,7 @@ class HierarchicalBackend(Backend):
 def _widened(narrow: Reduction) -> Reduction:
     """Return a reduction of small integers in the wider type in which it is formed."""
     wide = narrow.element.accumulator.name
-    return reduction(wide, narrow.op, narrow.size, narrow.prescale, narrow.postscale)
+    return reduction(wide, narrow.op, narrow.size, narrow.prescale, narrow.postscale, divisor=narrow.divisor)
 
 
 def _source_and_target(inputs: Sequence[Flat], outputs: Sequence[Flat]) -> tuple[Flat, Flat]:

@@ -82,7 +82,7 @@ class Call(NamedTuple):
                 check_rows(kind, shapes)
             if kind != "reducescatter":
                 shapes = tuple([(-1, *shape[1:]) for shape in shapes])
-        set_id = process_set.process_set_id
+        set_id = 0 if process_set is global_process_set else _id_of(process_set)
         return _new(
             Request, (kind, name, dtype, shapes, op, root, float(prescale), float(postscale), set_id, device, wire)
         )
@@ -97,6 +97,18 @@ class Call(NamedTuple):
         """Return the call that `encode` made the text of."""
         call = Call(*json.loads(text))
         return call._replace(op=ReduceOp(call.op), process_set=by_id(call.process_set))  # type: ignore[arg-type]
+
+
+def _id_of(process_set: ProcessSet) -> int:
+    """Return the number of a process set that this rank may use.
+
+    Raises:
+        UsageError: it may not, or it is no process set.
+    """
+    if not isinstance(process_set, ProcessSet):
+        raise UsageError(f"process_set={process_set!r} is not a distrun.ProcessSet: see distrun.add_process_set")
+    process_set.check_included()
+    return process_set.process_set_id or 0
 
 
 def reduction_call(

@@ -203,6 +203,7 @@ def alltoall_async(
     Returns:
         A handle whose result is what `alltoall` returns.
     """
+    process_set.check_included()
     array = taken(tensor)
     check_rows("alltoall", [array.shape])
     elements = elements_per_rank(array.shape, on_host(splits), process_set.size())

@@ -8,9 +8,10 @@ from distrun.errors import UsageError
 from distrun.runtime import world
 from distrun.runtime.collectives.call import Call
 from distrun.runtime.operations.handle import AnyHandle, Handle, HandleGroup
+from distrun.runtime.operations.request import JOIN, JOIN_NAME, Request
 from distrun.runtime.process_set import ProcessSet, global_process_set
 
-__all__ = ["barrier", "poll", "synchronize"]
+__all__ = ["barrier", "join", "poll", "synchronize"]
 
 
 def barrier(process_set: ProcessSet = global_process_set, name: str | None = None) -> None:
@@ -26,6 +27,34 @@ def barrier(process_set: ProcessSet = global_process_set, name: str | None = Non
     """
     handle = Handle(world.engine(), Call("barrier", name, process_set=process_set).request("uint8", ()), ())
     handle.engine.run(handle).wait()
+
+
+def join(process_set: ProcessSet = global_process_set) -> int:
+    """Say that this rank has no more data, and return when all ranks have said so.
+
+    For data of unequal lengths: a rank calls it when its own is used up. Until the last one has come, it takes part in
+    whatever the others submit, with elements that change nothing: zeros in a sum, limits in a minimum or maximum, ones
+    in a product, no rows in an allgather. An Average divides by the number of ranks that have data left.
+
+    An alltoall, and a broadcast from a rank that has joined, fail meanwhile on the others, with a sentence.
+
+    Args:
+        process_set: the ranks that take part. A rank that has joined one set may still work in others, in other
+            threads.
+
+    Returns:
+        The last rank to join, which has seen the most data: broadcast from there what all should have.
+
+    Raises:
+        NotInitializedError: before `init`.
+        CollectiveError: a rank is gone.
+    """
+    process_set.check_included()
+    engine = world.engine()
+    handle = Handle(engine, Request(JOIN, JOIN_NAME, "uint8", (), process_set=process_set.process_set_id or 0), ())
+    handle.given = world.rank()
+    engine.run(handle).wait()
+    return int(handle.given)
 
 
 def poll(handle: AnyHandle) -> bool:

@@ -22,8 +22,9 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from distrun.errors import CollectiveError, JobAbortedError, UsageError
-from distrun.runtime.backends.base import Backend
+from distrun.runtime.backends.groups import WORLD, Groups
 from distrun.runtime.engine.execute import Executor
+from distrun.runtime.engine.membership import Membership
 from distrun.runtime.engine.state import CALLER, IDLE, PROGRESS_THREAD, ProgressState
 from distrun.runtime.gpu.monitor import CHECK_INTERVAL, DRAIN_TIMEOUT, GpuMonitor
 from distrun.runtime.negotiation.negotiator import Negotiator
@@ -56,7 +57,8 @@ class ProgressEngine:
     def __init__(
         self,
         local_group: LocalGroup,
-        backend: Backend,
+        groups: Groups,
+        membership: Membership,
         operations: PendingOperations,
         negotiator: Negotiator,
         gpu_monitor: GpuMonitor,
@@ -67,11 +69,15 @@ class ProgressEngine:
         """Call `start` before anything is submitted.
 
         Args:
+            groups: move arrays in host memory, in each process set.
+            membership: lets process sets come and go.
             operations: what is under way on this rank: this engine enters it, `negotiator` has it decided.
             unreported_error: shared with `gpu_monitor`.
             clock, pause: the time in seconds, and how to let some of it pass.
         """
-        self.backend = backend
+        self.backend = groups.backends[WORLD]
+        """Moves arrays in host memory among all ranks."""
+        self._groups = groups
         self._local_group = local_group
         self._operations = operations
         self._negotiator = negotiator
@@ -80,7 +86,7 @@ class ProgressEngine:
         self._clock = clock
         self._pause = pause
         self._state = ProgressState()
-        self._executor = Executor(backend, gpu_monitor, local_group, self._state)
+        self._executor = Executor(groups, membership, gpu_monitor, local_group, self._state)
         # Waiting for another host leaves a core idle, and nobody there can see that we have something for them.
         self._wakes_on_submit = local_group.spare_cores > 0 or negotiator.is_across_hosts
         self._farewell = FAREWELL
@@ -364,6 +370,6 @@ class ProgressEngine:
         self._abort(state.failure or "")
         state.give_back()
         self._gpu_monitor.close(is_hurried)
-        self.backend.close()
+        self._groups.close()
         local_group.close()
         return self._unreported_error.text

@@ -9,8 +9,8 @@ import numpy as np
 
 from distrun.errors import CollectiveError, JobAbortedError, UsageError
 from distrun.runtime.backends import dispatch
-from distrun.runtime.backends.base import Backend
 from distrun.runtime.backends.groups import Groups
+from distrun.runtime.engine.membership import KINDS, Membership
 from distrun.runtime.engine.state import ProgressState
 from distrun.runtime.gpu.monitor import GpuMonitor
 from distrun.runtime.operations.handle import Handle
@@ -26,13 +26,14 @@ class Executor:
 
     def __init__(
         self,
-        backend: Backend,
+        groups: Groups,
+        membership: Membership,
         gpu_monitor: GpuMonitor,
         local_group: LocalGroup,
         state: ProgressState,
-        groups: Groups | None = None,
     ) -> None:
-        self._groups = groups or Groups(backend)
+        self._groups = groups
+        self._membership = membership
         self._gpu_monitor = gpu_monitor
         self._local_group = local_group
         self._state = state
@@ -44,7 +45,10 @@ class Executor:
             JobAbortedError: nothing can complete any more; `handles` are not done.
         """
         try:
-            if handles[0].request.device == CPU:
+            request = handles[0].request
+            if request.kind != "allreduce" and request.kind in KINDS:
+                self._membership.execute(handles[0])
+            elif request.device == CPU or handles[0].stands_in:
                 with np.errstate(all="ignore"):  # overflow and NaN are results, as on any device
                     dispatch.execute(self._groups, handles)
             else:

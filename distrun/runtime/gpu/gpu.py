@@ -147,6 +147,9 @@ class Gpu:
 
     def _backend_for(self, handle: DeviceHandle, stream: int) -> NcclBackend | StagedBackend:
         request = handle.request
+        if handle.taking_part:  # the ranks that have joined take part with arrays on their hosts: see `stand_in`
+            self._staged.stream = stream
+            return self._staged
         if request.process_set not in self._nccl:
             self._nccl[request.process_set] = self._make_backend(request.process_set, stream)
         nccl = self._nccl[request.process_set]

@@ -2,8 +2,8 @@
 
 Pure policy: no clock, no memory, no messages of its own; the coordinator (rank 0) feeds it what the ranks have
 submitted and carries its decisions to them. An operation of a process set is ready when every rank of the set has
-submitted it under the same name, in whatever order each of them did. One controller orders the operations of all
-process sets, so that no two ranks that share two sets ever meet them in different orders.
+submitted it under the same name, in whatever order each of them did, or has joined. One controller orders the
+operations of all process sets, so that no two ranks that share two sets ever meet them in different orders.
 
 A rank sends a request in full once. The decision that first executes it gives it a cache id; from then on a rank
 submits the cache id alone (the response cache). A cache id stands for exactly one request, so a rank that changes its
@@ -12,43 +12,23 @@ invalidation.
 
 Unnamed operations are matched by the order in which each rank submitted them to the process set.
 
-Most of the time all ranks submit the same cache ids in the same order. As long as they do, these are kept as streams,
-and whole stretches of them compared at once; the first difference moves what is left of the streams into slots, where
-each operation is matched for itself, and there it goes on until nothing is waiting.
+What a submission costs does not depend on the number of ranks, apart from decisions that fail.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from itertools import groupby
 
-from distrun.runtime.negotiation.decisions import LONGEST_LIST, Decision, Define, Execute, Fail, Key
-from distrun.runtime.operations.request import AGREED, Request, describe_field, first_difference, title
-from distrun.runtime.topology import list_ranks
+from distrun.runtime.negotiation.decisions import LONGEST_LIST, AllJoined, Decision, Define, Execute, Fail, Key
+from distrun.runtime.negotiation.disagreement import describe_disagreement, sides_of, slot_title
+from distrun.runtime.negotiation.joining import objection
+from distrun.runtime.negotiation.matching import Matching, Slot
+from distrun.runtime.operations.request import JOIN, Request
 
 CACHE_CAPACITY = 1 << 16
 """Requests that get a cache id. The ones after that are sent in full every time, which is slower and as right."""
-
-
-@dataclass
-class _Slot:
-    """An operation that some ranks have submitted and others not yet."""
-
-    key: Key
-    cache_id: int  # of the first request seen, -1 while it has none
-    request: Request
-    since: float
-    mask: int = 0
-    disagreement: dict[int, Request] = field(default_factory=dict)  # rank -> its request, where that differs
-    sites: dict[int, str] = field(default_factory=dict)  # rank -> call site, where its request came in full
-
-
-@dataclass
-class _GivenUp:
-    """An operation that was given up, until the ranks that had not submitted it have heard of it."""
-
-    text: str
-    awaited: int  # mask
 
 
 @dataclass(frozen=True)
@@ -63,123 +43,140 @@ class Stall:
     site: str
 
 
+@dataclass
+class _Inquiry:
+    """A disagreement that keeps its place among the decisions until ranks have said where they submitted it."""
+
+    slot: Slot
+    asked: set[int] = field(default_factory=set)
+
+
 class Controller:
     """The state of the negotiation, as rank 0 keeps it."""
 
     def __init__(self, members: Mapping[int, Iterable[int]], capacity: int = CACHE_CAPACITY) -> None:
         """`members` maps a process set's id to its ranks; 0 is the world."""
-        self._required = {process_set: _mask(ranks) for process_set, ranks in members.items()}
+        self._matchings = {process_set: Matching(ranks) for process_set, ranks in members.items()}
         self._capacity = capacity
         self._requests: list[Request] = []
         self._cache_ids: dict[Request, int] = {}
-        self._sites: dict[tuple[int, int], str] = {}  # (rank, cache id) -> call site in the rank's full request
-        self._streams: dict[int, list[int]] = {rank: [] for rank in _ranks(self._required[0])}
-        self._stream_since: dict[int, float] = {}
         self._unnamed_ids: set[int] = set()
-        self._slots: dict[Key, _Slot] = {}
-        self._given_up: dict[Key, _GivenUp] = {}
-        self._unnamed: dict[tuple[int, int], int] = {}  # (process set, rank) -> unnamed operations submitted
+        self._sites: dict[int, str] = {}  # cache id -> call site in the first full request
+        self._odd_sites: dict[tuple[int, int], str] = {}  # (rank, cache id) -> call site, where that differs
         self._ready: list[int] = []
-        self._decisions: list[Decision] = []
+        self._ready_as = (0, 0)  # process set, and how many ranks take part, of what is ready
+        self._decisions: list[Decision | _Inquiry] = []
+        self.questions: list[tuple[int, Key]] = []
+        """Ranks to be asked where they submitted what: see `site_told`. Whoever asks them empties the list."""
+
+    # Process sets ---------------------------------------------------------------------------------------------------
+
+    def add_process_set(self, process_set: int, ranks: Iterable[int]) -> None:
+        """Negotiate for another process set from now on."""
+        self._matchings[process_set] = Matching(ranks)
+
+    def remove_process_set(self, process_set: int) -> None:
+        """Forget a process set, of which no rank submits anything any more."""
+        del self._matchings[process_set]
+
+    def members(self, process_set: int) -> tuple[int, ...]:
+        """Return the ranks of a process set."""
+        return self._matchings[process_set].ranks
 
     # Events ---------------------------------------------------------------------------------------------------------
 
     def submit(self, rank: int, request: Request, site: str, now: float) -> None:
         """`rank` submitted a request in full."""
-        self._drain_streams()
+        matching = self._matchings[request.process_set]
+        self._drain_streams(matching)
+        if request.kind == JOIN:
+            self._join(matching, rank, request.process_set)
+            return
         cache_id = self._cache_ids.get(request, -1)
         if cache_id >= 0:
-            self._sites[rank, cache_id] = site
-        self._submit(rank, cache_id, request, site, now)
+            self._note_site(rank, cache_id, site)
+        self._submit(matching, rank, cache_id, request, site, now)
 
-    def submit_ids(self, rank: int, cache_ids: Iterable[int], now: float) -> None:
+    def submit_ids(self, rank: int, cache_ids: list[int], now: float) -> None:
         """`rank` submitted requests by their cache ids."""
-        if self._slots or self._given_up:
-            for cache_id in cache_ids:
-                self._submit(rank, cache_id, self._requests[cache_id], "", now)
+        if len(self._matchings) == 1:
+            self._submit_ids(0, rank, cache_ids, now)
             return
-        stream = self._streams[rank]
-        if not stream:
-            self._stream_since[rank] = now
-        stream.extend(cache_ids)
-        self._match_streams()
+        for process_set, part in groupby(cache_ids, lambda cache_id: self._requests[cache_id].process_set):
+            self._submit_ids(process_set, rank, list(part), now)
 
-    def _match_streams(self) -> None:
-        for stream in self._streams.values():
-            if not stream:
+    def _submit_ids(self, process_set: int, rank: int, cache_ids: list[int], now: float) -> None:
+        matching = self._matchings[process_set]
+        if matching.is_in_order:
+            ready = matching.streams.submit(rank, cache_ids, now)
+            if ready is not None:
+                if ready:
+                    self._note_ready(process_set, ready)
+                    if self._unnamed_ids:
+                        matching.unnamed += sum(cache_id in self._unnamed_ids for cache_id in ready)
                 return
-        first, *others = self._streams.values()
-        length = min(len(first), *[len(stream) for stream in others]) if others else len(first)
-        prefix = first[:length]
-        for stream in others:
-            if stream[:length] != prefix:
-                self._drain_streams()
-                return
-        for stream in self._streams.values():
-            del stream[:length]
-        self._ready += prefix
-        unnamed = sum(cache_id in self._unnamed_ids for cache_id in prefix) if self._unnamed_ids else 0
-        if unnamed:
-            for rank in self._streams:
-                self._unnamed[0, rank] = self._unnamed.get((0, rank), 0) + unnamed
+            self._drain_streams(matching)
+        for cache_id in cache_ids:
+            self._submit(matching, rank, cache_id, self._requests[cache_id], None, now)
 
-    def _drain_streams(self) -> None:
+    def _drain_streams(self, matching: Matching) -> None:
         """Move the operations that wait in the streams into slots."""
-        for rank, stream in self._streams.items():
-            if stream:
-                cache_ids, self._streams[rank] = stream, []
-                for cache_id in cache_ids:
-                    self._submit(rank, cache_id, self._requests[cache_id], "", self._stream_since[rank])
+        if matching.streams.oldest is not None:
+            for rank, cache_id, since in matching.streams.drain():
+                self._submit(matching, rank, cache_id, self._requests[cache_id], None, since)
 
-    def _submit(self, rank: int, cache_id: int, request: Request, site: str, now: float) -> None:
-        process_set = request.process_set
-        key: Key
-        if request.name is not None:
-            key = (process_set, request.name)
-        else:
-            place = self._unnamed.get((process_set, rank), 0)
-            self._unnamed[process_set, rank] = place + 1
-            key = (process_set, place)
-        if self._given_up and self._is_late(key, rank):
+    def _submit(
+        self, matching: Matching, rank: int, cache_id: int, request: Request, site: str | None, now: float
+    ) -> None:
+        name = request.name
+        key: Key = (request.process_set, matching.unnamed_place(rank) if name is None else name)
+        text = matching.told_late(key, rank) if matching.given_up else None
+        if text is not None:
+            self._decide(Fail(key, text, (rank,), is_stall=True))
             return
-        slot = self._slots.get(key)
-        if slot is None:
-            slot = self._slots[key] = _Slot(key, cache_id, request, now)
-        elif (slot.cache_id != cache_id or cache_id < 0) and slot.request != request:
-            slot.disagreement[rank] = request
-        if site:
+        slot = matching.slot(key, rank, cache_id, request, now)
+        if site is not None:
             slot.sites[rank] = site
-        slot.mask |= 1 << rank
-        if slot.mask == self._required[process_set]:
-            del self._slots[key]
-            self._decide(slot)
+        if matching.is_complete(slot):
+            self._complete(matching, slot)
 
-    def _is_late(self, key: Key, rank: int) -> bool:
-        """Whether the others have given this operation up; the rank that comes late hears of it, and that is all.
+    def _join(self, matching: Matching, rank: int, process_set: int) -> None:
+        for slot in matching.join(rank):
+            self._complete(matching, slot)
+        if len(matching.joined) == len(matching.ranks):
+            matching.joined.clear()
+            self._decide(AllJoined(process_set, rank, matching.unnamed))
 
-        A rank that tries again is not late: it begins a new operation under the same key.
-        """
-        given_up = self._given_up.get(key)
-        if given_up is None or not given_up.awaited >> rank & 1:
-            return False
-        given_up.awaited &= ~(1 << rank)
-        if not given_up.awaited:
-            del self._given_up[key]
-        self._flush()
-        self._decisions.append(Fail(key, given_up.text, (rank,), is_stall=True))
-        return True
+    # Decisions ------------------------------------------------------------------------------------------------------
 
-    def _decide(self, slot: _Slot) -> None:
+    def _complete(self, matching: Matching, slot: Slot) -> None:
+        """Decide about an operation that every rank has submitted, unless it has joined."""
+        matching.close(slot)
+        taking_part = len(slot.present) if slot.excused else 0
         if slot.disagreement:
-            self._flush()
-            self._decisions.append(Fail(slot.key, self._disagreement(slot), tuple(_ranks(slot.mask))))
-        elif slot.cache_id >= 0:
-            self._ready.append(slot.cache_id)
+            self._fail(slot)
+            return
+        if taking_part:
+            why = objection(slot, matching.excused_from(slot))
+            if why:
+                self._decide(Fail(slot.key, f"{slot_title(slot)}: {why}", tuple(sorted(slot.present))))
+                return
+        if slot.cache_id >= 0:
+            self._note_ready(slot.key[0], [slot.cache_id], taking_part)
         else:
-            self._flush()
-            self._decisions.append(Define(self._cache_id(slot), slot.request))
+            self._decide(Define(self._cache_id(slot), slot.request, taking_part))
 
-    def _cache_id(self, slot: _Slot) -> int:
+    def _note_ready(self, process_set: int, cache_ids: list[int], taking_part: int = 0) -> None:
+        if (process_set, taking_part) != self._ready_as:
+            self._flush()
+            self._ready_as = process_set, taking_part
+        self._ready += cache_ids
+
+    def _decide(self, decision: Decision | _Inquiry) -> None:
+        self._flush()
+        self._decisions.append(decision)
+
+    def _cache_id(self, slot: Slot) -> int:
         known = self._cache_ids.get(slot.request)
         if known is not None:
             return known
@@ -192,107 +189,107 @@ class Controller:
         if slot.request.name is None:
             self._unnamed_ids.add(cache_id)
         for rank, site in slot.sites.items():
-            self._sites[rank, cache_id] = site
+            self._note_site(rank, cache_id, site)
         return cache_id
 
     def _flush(self) -> None:
-        for start in range(0, len(self._ready), LONGEST_LIST):
-            self._decisions.append(Execute(self._ready[start : start + LONGEST_LIST]))
-        self._ready = []
+        if self._ready:
+            for start in range(0, len(self._ready), LONGEST_LIST):
+                self._decisions.append(Execute(self._ready[start : start + LONGEST_LIST], *self._ready_as))
+            self._ready = []
 
     def decisions(self) -> list[Decision]:
-        """The decisions since the last call, in the order in which every rank must execute them."""
+        """The decisions since the last call, in the order in which every rank must execute them.
+
+        Those behind a disagreement wait until the ranks that were asked about it have answered.
+        """
         self._flush()
-        decisions, self._decisions = self._decisions, []
+        decisions: list[Decision] = []
+        for place, decision in enumerate(self._decisions):
+            if isinstance(decision, _Inquiry):
+                if decision.asked:
+                    del self._decisions[:place]
+                    return decisions
+                slot = decision.slot
+                text = describe_disagreement(slot, lambda rank, slot=slot: self._site(slot, rank))  # type: ignore[misc]
+                decisions.append(Fail(slot.key, text, tuple(sorted(slot.present))))
+            else:
+                decisions.append(decision)
+        self._decisions.clear()
         return decisions
 
     # Trouble --------------------------------------------------------------------------------------------------------
 
-    def _site(self, slot: _Slot, rank: int) -> str:
-        """Where `rank` submitted the operation, as far as we know: a cache id does not say."""
-        if rank in slot.sites:
-            return slot.sites[rank]
-        cache_id = self._cache_ids.get(slot.disagreement[rank], -1) if rank in slot.disagreement else slot.cache_id
-        site = self._sites.get((rank, cache_id), "")
-        return f"{site}, when first seen" if site and slot.request.name is None else site
+    def _fail(self, slot: Slot) -> None:
+        """Fail an operation about which the ranks disagree, once one rank of each side has said where it is."""
+        inquiry = _Inquiry(slot)
+        for ranks in sides_of(slot).values():
+            if ranks[0] not in slot.sites:
+                inquiry.asked.add(ranks[0])
+                self.questions.append((ranks[0], slot.key))
+        self._decide(inquiry)
 
-    def _disagreement(self, slot: _Slot) -> str:
-        asked = {rank: slot.disagreement.get(rank, slot.request) for rank in _ranks(slot.mask)}
-        fields = [name for name in AGREED if len({getattr(request, name) for request in asked.values()}) > 1]
-        place = first_difference(list(asked.values()))
-        if place is not None and len(slot.request.shapes) > 1:  # of a large group, show the tensor that differs
-            asked = {rank: request._replace(shapes=(request.shapes[place],)) for rank, request in asked.items()}
-        groups: dict[str, list[int]] = {}
-        for rank, request in asked.items():
-            groups.setdefault(", ".join(f"{name} {describe_field(request, name)}" for name in fields), []).append(rank)
-        sides = [
-            f"{list_ranks(ranks)} asked for {values}{_at(self._site(slot, ranks[0]))}"
-            for values, ranks in groups.items()
-        ]
-        which = (
-            f" (of tensor {place} of {len(slot.request.shapes)})"
-            if place is not None and len(slot.request.shapes) > 1
-            else ""
-        )
-        return f"{_title(slot)}: the ranks disagree about {', '.join(fields)}{which}: {'; '.join(sides)}"
+    def site_told(self, rank: int, key: Key, site: str) -> None:
+        """A rank that was asked has said where in user code it submitted an operation; "" if it does not know."""
+        for decision in self._decisions:
+            if isinstance(decision, _Inquiry) and decision.slot.key == key and rank in decision.asked:
+                decision.asked.discard(rank)
+                if site:
+                    decision.slot.sites[rank] = site
+                return
+
+    def _note_site(self, rank: int, cache_id: int, site: str) -> None:
+        if self._sites.setdefault(cache_id, site) != site:
+            self._odd_sites[rank, cache_id] = site
+
+    def _site(self, slot: Slot, rank: int) -> str:
+        """Where `rank` submitted the operation, as far as we know: a cache id does not say."""
+        site = slot.sites.get(rank, "")
+        if site:
+            return site
+        cache_id = self._cache_ids.get(slot.request_of(rank), -1)
+        site = self._odd_sites.get((rank, cache_id)) or self._sites.get(cache_id, "")
+        return f"{site}, when first seen" if site else site
 
     def stalls(self, now: float, after: float) -> list[Stall]:
         """The operations that some but not all ranks submitted at least `after` seconds ago, oldest first."""
-        self._drain_streams()
         stalls = [
             Stall(
-                title=_title(slot),
+                title=slot_title(slot),
                 process_set=slot.key[0],
-                present=tuple(_ranks(slot.mask)),
-                missing=tuple(_ranks(self._required[slot.key[0]] & ~slot.mask)),
+                present=tuple(sorted(slot.present)),
+                missing=tuple(matching.missing(slot)),
                 waited=now - slot.since,
-                site=self._site(slot, _ranks(slot.mask)[0]),
+                site=self._site(slot, min(slot.present)),
             )
-            for slot in self._slots.values()
-            if now - slot.since >= after
+            for matching, slot in self._stalled(now, after)
         ]
         return sorted(stalls, key=lambda stall: -stall.waited)
 
     def give_up(self, now: float, after: float, why: Mapping[str, str]) -> None:
         """Fail every operation that stalls this long; `why` maps its title to the text, also for late ranks."""
-        self._drain_streams()
-        for slot in [slot for slot in self._slots.values() if now - slot.since >= after]:
-            text = why.get(_title(slot), f"{_title(slot)}: not all ranks submitted it in time")
-            del self._slots[slot.key]
-            self._given_up[slot.key] = _GivenUp(text, self._required[slot.key[0]] & ~slot.mask)
-            self._flush()
-            self._decisions.append(Fail(slot.key, text, tuple(_ranks(slot.mask)), is_stall=True))
+        for matching, slot in self._stalled(now, after):
+            text = why.get(slot_title(slot), f"{slot_title(slot)}: not all ranks submitted it in time")
+            matching.give_up(slot, text)
+            self._decide(Fail(slot.key, text, tuple(sorted(slot.present)), is_stall=True))
+
+    def _stalled(self, now: float, after: float) -> list[tuple[Matching, Slot]]:
+        stalled = []
+        for matching in self._matchings.values():
+            self._drain_streams(matching)
+            stalled += [(matching, slot) for slot in matching.slots.values() if now - slot.since >= after]
+        return stalled
 
     def backdate(self, rank: int, since: float) -> None:
         """The operations that `rank` has submitted wait since then, if that is longer than we know."""
-        self._drain_streams()
-        for slot in self._slots.values():
-            if slot.mask >> rank & 1:
-                slot.since = min(slot.since, since)
+        for matching in self._matchings.values():
+            self._drain_streams(matching)
+            for slot in matching.slots.values():
+                if rank in slot.present:
+                    slot.since = min(slot.since, since)
 
     @property
     def oldest(self) -> float | None:
         """The time at which the operation that has waited longest was first submitted; None when none waits."""
-        times = [self._stream_since[rank] for rank, stream in self._streams.items() if stream]
-        times += [slot.since for slot in self._slots.values()]
-        return min(times, default=None)
-
-
-def _title(slot: _Slot) -> str:
-    place = slot.key[1] if isinstance(slot.key[1], int) else None
-    return title(slot.request.kind, slot.request.name, place)
-
-
-def _mask(ranks: Iterable[int]) -> int:
-    mask = 0
-    for rank in ranks:
-        mask |= 1 << rank
-    return mask
-
-
-def _ranks(mask: int) -> list[int]:
-    return [rank for rank in range(mask.bit_length()) if mask >> rank & 1]
-
-
-def _at(site: str) -> str:
-    return f" at {site}" if site else ""
+        times = [matching.oldest for matching in self._matchings.values()]
+        return min([time for time in times if time is not None], default=None)

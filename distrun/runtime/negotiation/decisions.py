@@ -18,6 +18,9 @@ class Execute:
     """Execute the requests with these cache ids, in this order; small ones may be fused."""
 
     cache_ids: list[int]
+    process_set: int = 0
+    taking_part: int = 0
+    """The number of ranks that have submitted them, if the others have joined (see `distrun.join`); 0: all have."""
 
 
 @dataclass(frozen=True)
@@ -26,6 +29,8 @@ class Define:
 
     cache_id: int
     request: Request
+    taking_part: int = 0
+    """As in `Execute`."""
 
 
 @dataclass(frozen=True)
@@ -38,4 +43,15 @@ class Fail:
     is_stall: bool = False
 
 
-Decision = Execute | Define | Fail
+@dataclass(frozen=True)
+class AllJoined:
+    """All ranks of a process set have joined."""
+
+    process_set: int
+    last: int
+    """The rank that was the last to join."""
+    unnamed: int
+    """The number of unnamed operations that the set has had."""
+
+
+Decision = Execute | Define | Fail | AllJoined

@@ -7,21 +7,26 @@ import json
 import struct
 from collections.abc import Sequence
 
-from distrun.runtime.negotiation.decisions import Decision, Define, Execute, Fail
+from distrun.runtime.negotiation.decisions import AllJoined, Decision, Define, Execute, Fail, Key
 from distrun.runtime.operations.request import Request
 from distrun.runtime.transport.control_plane import LARGEST_MESSAGE
 
-# To the coordinator: requests by their cache ids, one request in full, the answer to a question, for how long we have
-# waited. And one request by its cache id with its arrays (see `piggyback`), which rank 0 may send as well.
-CACHE_IDS, FULL_REQUEST, ANSWER, REMINDER, PIGGYBACK = b"N", b"R", b"A", b"W", b"S"
-# From the coordinator: its decisions, the question where the main thread is, and the decision to execute with its
-# result.
-EXECUTE, DEFINE, FAIL, QUESTION, RESULT = b"X", b"D", b"F", b"Q", b"E"
+# To the coordinator: requests by their cache ids, one request in full, the answers to two questions (where the main
+# thread is, and where an operation was submitted), for how long we have waited. And one request by its cache id with
+# its arrays (see `piggyback`), which rank 0 may send as well.
+CACHE_IDS, FULL_REQUEST, ANSWER, SITE, REMINDER, PIGGYBACK = b"N", b"R", b"A", b"C", b"W", b"S"
+# From the coordinator: its decisions (to execute with all ranks, or with those that have not joined), the two
+# questions, and the decision to execute with its result.
+EXECUTE, EXECUTE_SOME, DEFINE, FAIL, ALL_JOINED, QUESTION, SITE_QUESTION, RESULT = (
+    *(b"X", b"J", b"D", b"F", b"L", b"Q", b"P", b"E"),
+)
 
-LARGEST_REQUEST = LARGEST_MESSAGE - 5
-"""Bytes of the largest full request: it has to fit a message with its letter and, in a decision, its cache id."""
+LARGEST_REQUEST = LARGEST_MESSAGE - 9
+"""Bytes of the largest full request: it has to fit a message with its letter and, in a decision, two numbers."""
 
 _CACHE_ID = "i"
+_DEFINE = struct.Struct("<iI")  # cache id, ranks that take part
+_ALL_JOINED = struct.Struct("<IIQ")  # process set, last rank, unnamed operations
 _LONGEST_TEXT = 20_000
 
 
@@ -51,19 +56,46 @@ def unpack_reminder(message: bytes) -> float:
 def pack_decision(decision: Decision) -> bytes:
     """A decision as a message."""
     if isinstance(decision, Execute):
-        return pack_ids(EXECUTE, decision.cache_ids)
+        if not decision.taking_part:
+            return pack_ids(EXECUTE, decision.cache_ids)
+        return pack_ids(EXECUTE_SOME, [decision.taking_part, *decision.cache_ids])
     if isinstance(decision, Define):
-        return DEFINE + decision.cache_id.to_bytes(4, "little", signed=True) + decision.request.encode("")
-    return FAIL + json.dumps([*decision.key, decision.text[:_LONGEST_TEXT], decision.ranks, decision.is_stall]).encode()
+        return DEFINE + _DEFINE.pack(decision.cache_id, decision.taking_part) + decision.request.encode("")
+    if isinstance(decision, AllJoined):
+        return ALL_JOINED + _ALL_JOINED.pack(decision.process_set, decision.last, decision.unnamed)
+    return FAIL + json.dumps([*decision.key, decision.text[:_LONGEST_TEXT], decision.is_stall]).encode()
+
+
+def unpack_some(message: bytes) -> tuple[int, list[int]]:
+    """The number of ranks that take part, and the cache ids, in a message that begins with `EXECUTE_SOME`."""
+    taking_part, *cache_ids = unpack_ids(message)
+    return taking_part, cache_ids
 
 
 def unpack_define(message: bytes) -> Define:
     """The decision in a message that begins with `DEFINE`."""
-    request, _ = Request.decode(message[5:])
-    return Define(int.from_bytes(message[1:5], "little", signed=True), request)
+    cache_id, taking_part = _DEFINE.unpack_from(message, 1)
+    request, _ = Request.decode(message[1 + _DEFINE.size :])
+    return Define(cache_id, request, taking_part)
 
 
 def unpack_fail(message: bytes) -> Fail:
-    """The decision in a message that begins with `FAIL`."""
-    process_set, name, text, ranks, is_stall = json.loads(message[1:])
-    return Fail((process_set, name), text, tuple(ranks), is_stall)
+    """The decision in a message that begins with `FAIL`, which does not say which ranks it is for."""
+    process_set, name, text, is_stall = json.loads(message[1:])
+    return Fail((process_set, name), text, (), is_stall)
+
+
+def unpack_all_joined(message: bytes) -> AllJoined:
+    """The decision in a message that begins with `ALL_JOINED`."""
+    return AllJoined(*_ALL_JOINED.unpack_from(message, 1))
+
+
+def pack_key(letter: bytes, key: Key, site: str = "") -> bytes:
+    """A message about an operation: where was it submitted, or there."""
+    return letter + json.dumps([*key, site]).encode()
+
+
+def unpack_key(message: bytes) -> tuple[Key, str]:
+    """The operation and the call site in a message made by `pack_key`."""
+    process_set, name, site = json.loads(message[1:])
+    return (process_set, name), site

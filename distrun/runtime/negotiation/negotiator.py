@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 
 import numpy as np
 
@@ -18,7 +18,7 @@ from distrun.errors import CollectiveError, JobAbortedError, MismatchError, Stal
 from distrun.runtime.backends.base import Flat
 from distrun.runtime.negotiation import messages
 from distrun.runtime.negotiation.controller import Controller
-from distrun.runtime.negotiation.decisions import LONGEST_LIST, Decision, Execute, Fail, Key
+from distrun.runtime.negotiation.decisions import LONGEST_LIST, Decision, Define, Execute, Fail, Key
 from distrun.runtime.negotiation.pending import PendingOperations
 from distrun.runtime.negotiation.piggyback import Piggyback, cache_id_of
 from distrun.runtime.negotiation.stalls import CoordinatorStallMonitor, FollowerStallMonitor
@@ -138,6 +138,9 @@ class Negotiator:
         Raises:
             StallError: the coordinator does not answer.
         """
+        if self.is_follower and self._operations.has_joined_only:
+            self._stall_monitor.heard()  # the others may take as long as they like
+            return
         self._stall_monitor.look(self._clock())
 
     # Submissions up ---------------------------------------------------------------------------------------------------
@@ -208,7 +211,7 @@ class Negotiator:
         for rank, message in self._control_plane.messages():
             letter = message[:1]
             if letter == messages.PIGGYBACK and self._piggyback is not None:
-                controller.submit_ids(rank, (self._piggyback.receive(rank, message),), now)
+                controller.submit_ids(rank, [self._piggyback.receive(rank, message)], now)
             elif letter == messages.CACHE_IDS:
                 cache_ids = messages.unpack_ids(message)
                 if self._piggyback is not None:
@@ -216,17 +219,31 @@ class Negotiator:
                 controller.submit_ids(rank, cache_ids, now)
             elif letter == messages.FULL_REQUEST:
                 controller.submit(rank, *Request.decode(message[1:]), now)
+            elif letter == messages.SITE:
+                controller.site_told(rank, *messages.unpack_key(message))
             elif letter == messages.REMINDER:
                 self._stall_monitor.reminded(rank, messages.unpack_reminder(message), now)
             else:
                 self._stall_monitor.answered(rank, message[1:].decode(errors="replace"), now)
         if self._untold:
             self._carry_down_untold()
+        if controller.questions:
+            self._ask_sites(controller)
         for decision in controller.decisions():
             if self._untold or self._control_plane.is_stuck:
                 self._untold.append(decision)
             else:
                 self._carry_down(decision)
+
+    def _ask_sites(self, controller: Controller) -> None:
+        """Ask ranks where in user code they have submitted an operation about which the ranks disagree."""
+        for rank, key in controller.questions:
+            if rank == self.rank:
+                controller.site_told(rank, key, self._operations.site_of(key))
+            else:
+                self._control_plane.send(rank, messages.pack_key(messages.SITE_QUESTION, key))
+                self._control_plane.alarm(rank)
+        controller.questions.clear()
 
     def _carry_down_untold(self) -> None:
         """Go on with the decisions for which there was no room.
@@ -245,11 +262,12 @@ class Negotiator:
 
     def _carry_down(self, decision: Decision) -> None:
         """Tell the ranks that a decision concerns, ourselves among them."""
-        if self._piggyback is not None and isinstance(decision, Execute):
-            decision = Execute(self._finish_complete(self._piggyback, decision.cache_ids))
-            if not decision.cache_ids:
+        if self._piggyback is not None and isinstance(decision, Execute) and not decision.taking_part:
+            left = self._finish_complete(self._piggyback, decision.cache_ids)
+            if not left:
                 return
-        ranks = decision.ranks if isinstance(decision, Fail) else self._ranks
+            decision = Execute(left, decision.process_set, decision.taking_part)
+        ranks = self._ranks_of(decision)
         message = messages.pack_decision(decision)
         self._send_to(ranks, message)
         if self.rank in ranks:
@@ -258,6 +276,15 @@ class Negotiator:
                 self._untold.appendleft(message)
             else:
                 self._take_in(message)
+
+    def _ranks_of(self, decision: Decision) -> Sequence[int]:
+        """Return the ranks that a decision concerns."""
+        if isinstance(decision, Fail):
+            return decision.ranks
+        process_set = decision.request.process_set if isinstance(decision, Define) else decision.process_set
+        if not process_set or self._controller is None:
+            return self._ranks
+        return self._controller.members(process_set)
 
     def _send_to(self, ranks: Iterable[int], message: bytes) -> None:
         for rank in ranks:
@@ -302,10 +329,22 @@ class Negotiator:
             self._finish_with(message)
         elif letter == messages.DEFINE:
             define = messages.unpack_define(message)
-            self._operations.decide_new(define.request, define.cache_id)
+            self._operations.decide_new(define.request, define.cache_id, define.taking_part)
+        elif letter == messages.EXECUTE_SOME:
+            taking_part, cache_ids = messages.unpack_some(message)
+            if self._piggyback is not None:
+                for cache_id in cache_ids:
+                    self._piggyback.take(cache_id)
+            self._operations.decide_some(cache_ids, taking_part)
+        elif letter == messages.ALL_JOINED:
+            joined = messages.unpack_all_joined(message)
+            self._operations.all_joined(joined.process_set, joined.last, joined.unnamed)
         elif letter == messages.FAIL:
             fail = messages.unpack_fail(message)
             self._fail(fail.key, StallError(fail.text) if fail.is_stall else MismatchError(fail.text))
+        elif letter == messages.SITE_QUESTION:
+            key, _ = messages.unpack_key(message)
+            self._control_plane.send(0, messages.pack_key(messages.SITE, key, self._operations.site_of(key)))
         else:
             self._control_plane.send(0, messages.ANSWER + main_stack().encode())
 

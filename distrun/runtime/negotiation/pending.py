@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable, Sequence
 
 from distrun.errors import UsageError
 from distrun.runtime.negotiation.decisions import Key
+from distrun.runtime.negotiation.joining import stand_in
 from distrun.runtime.negotiation.messages import LARGEST_REQUEST, unpack_ids
 from distrun.runtime.negotiation.response_cache import ResponseCache
-from distrun.runtime.operations.call_site import call_site
+from distrun.runtime.operations.call_site import call_site, waiting_site
 from distrun.runtime.operations.handle import Handle
-from distrun.runtime.operations.request import Request, fusion_key, title
+from distrun.runtime.operations.request import JOIN_NAME, Request, fusion_key, title
 from distrun.tensor_fusion.batching import FUSED_BELOW, fuse
 
 _KNOWN_PLANS = 1000
@@ -30,7 +32,12 @@ class PendingOperations:
     stays in a queue, where `take_all` finds it.
     """
 
-    def __init__(self, fusion_threshold: int) -> None:
+    def __init__(self, fusion_threshold: int, stand_in: Callable[[Request], Handle] = stand_in) -> None:
+        """
+        Args:
+            fusion_threshold: bytes that may be fused.
+            stand_in: makes the operation by which a rank that has joined takes part in what the others have submitted.
+        """
         self.outbox: deque[Handle] = deque()
         """Operations that the coordinator has not been told about yet, in order."""
         self.decided: deque[list[Handle]] = deque()
@@ -44,6 +51,7 @@ class PendingOperations:
         self._places: dict[int, int] = {}  # process set -> unnamed operations so far
         self._cache = ResponseCache()
         self._threshold = fusion_threshold
+        self._stand_in = stand_in
         self._plans: dict[bytes, list[list[int]]] = {}
 
     # By any thread ----------------------------------------------------------------------------------------------------
@@ -81,6 +89,11 @@ class PendingOperations:
         """Whether nothing is under way."""
         return not (self.pending or self.outbox or self.decided or self.finished)
 
+    @property
+    def has_joined_only(self) -> bool:
+        """Whether nothing waits for a decision but joins, for which the others may let us wait."""
+        return bool(self.pending) and all(name == JOIN_NAME for _, name in self.pending)
+
     def describe(self) -> str:
         """The operations that wait for a decision, as messages call them."""
         handles = list(self.pending.values())
@@ -114,14 +127,45 @@ class PendingOperations:
         for handle in handles:
             del self.pending[handle.key]  # only now: if we are interrupted, it is in a queue all the same
 
-    def decide_new(self, request: Request, cache_id: int) -> None:
-        """Have the operation executed that asked for `request`, which has `cache_id` (unless -1) from now on."""
+    def decide_new(self, request: Request, cache_id: int, taking_part: int = 0) -> None:
+        """Have the operation executed that asked for `request`, which has `cache_id` (unless -1) from now on.
+
+        `taking_part` is the number of ranks that have submitted it, if not all: the others have joined.
+        """
         key: Key | None = None if request.name is None else (request.process_set, request.name)
         if cache_id >= 0:
             self._cache.add(request, cache_id, key)
+        if taking_part:
+            self._decide_with_some(request, key, taking_part)
+            return
         key = key or self._unnamed[request.process_set].popleft()
         self.decided.append([self.pending[key]])
         del self.pending[key]
+
+    def decide_some(self, cache_ids: Sequence[int], taking_part: int) -> None:
+        """Have operations executed, one by one, that only so many ranks have submitted: the others have joined."""
+        for cache_id in cache_ids:
+            self._decide_with_some(self._cache.request(cache_id), self._cache.keys.get(cache_id), taking_part)
+
+    def _decide_with_some(self, request: Request, key: Key | None, taking_part: int) -> None:
+        unnamed = self._unnamed.get(request.process_set)
+        if key is None and unnamed:
+            key = unnamed.popleft()
+        handle = self.pending.get(key) if key is not None else None
+        if handle is None:  # we have joined
+            handle = self._stand_in(request)
+        handle.taking_part = taking_part
+        self.decided.append([handle])
+        if key is not None:
+            self.pending.pop(key, None)
+
+    def all_joined(self, process_set: int, last: int, unnamed: int) -> None:
+        """All ranks of a process set have joined, `last` as the last; it has had so many unnamed operations."""
+        self._places[process_set] = unnamed
+        handle = self.pending.get((process_set, JOIN_NAME))
+        if handle is not None:
+            handle.given = last
+            self.finish(handle)
 
     def named(self, cache_id: int) -> Handle:
         """The pending operation that asked for a named request."""
@@ -149,6 +193,11 @@ class PendingOperations:
             handles.append(self.pending.popitem()[1])
         self._unnamed.clear()
         return [handle for handle in handles if not handle.done]
+
+    def site_of(self, key: Key) -> str:
+        """Where in user code a pending operation comes from; empty if that is not known."""
+        handle = self.pending.get(key)
+        return "" if handle is None else handle.site or waiting_site(handle)
 
     def cache_ids_of(self, key: Key) -> list[int]:
         """The cache ids of all requests that a name has stood for."""

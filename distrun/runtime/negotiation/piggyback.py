@@ -54,6 +54,7 @@ class Piggyback:
             request.kind == "allreduce"
             and request.device == CPU
             and request.name is not None
+            and not request.process_set
             and handle.cache_id >= 0
             and request.nbytes <= self._largest
             and not self._backend.wire_of(request)

@@ -38,6 +38,10 @@ class Handle:
     received: Sequence[list[int]] = ()
     """Elements that came from each rank, per output, where they may differ."""
     splits: Sequence[int] = ()
+    taking_part = 0
+    """The number of ranks that have submitted it, if not all: the others have joined."""
+    stands_in = False
+    """Whether this rank has joined, and takes part in what the others have submitted with arrays in host memory."""
     site = ""
     """Where in user code the operation comes from, if its submitter knows better than the stack does."""
     _is_collected = False

@@ -131,7 +131,7 @@ class Reduction:
         if element.storage == np.bool_:
             self._ufunc = _BOOLEAN_UFUNCS[op]
         self._is_inexact = inexact = np.issubdtype(element.accumulator, np.inexact)
-        divisor = (size if divisor is None else divisor) if op is Average else 1
+        self.divisor = divisor = (size if divisor is None else divisor) if op is Average else 1
         number = np.longdouble if element.name in (np.dtype("longdouble").name, np.dtype("clongdouble").name) else float
         # A long double keeps its precision: 1/3 as a Python float would have no more than a double's.
         self._postscale = number(postscale) / divisor if divisor != 1 and inexact else postscale
@@ -220,10 +220,18 @@ def _scratch(dtype: np.dtype[Any]) -> tuple[Flat, Flat]:
 
 
 @functools.lru_cache(maxsize=1024)
-def reduction(dtype: str, op: ReduceOp, size: int, prescale: float, postscale: float, wire: str = "") -> Reduction:
+def reduction(
+    dtype: str,
+    op: ReduceOp,
+    size: int,
+    prescale: float,
+    postscale: float,
+    wire: str = "",
+    divisor: float | None = None,
+) -> Reduction:
     """The `Reduction` for these parameters, made once. Not safe for two threads at a time; the engine is one."""
     narrow = ELEMENT_TYPES[wire] if wire and dtype in NARROWED else None
-    return Reduction(ELEMENT_TYPES[dtype], op, size, prescale, postscale, wire=narrow)
+    return Reduction(ELEMENT_TYPES[dtype], op, size, prescale, postscale, divisor, narrow)
 
 
 @functools.lru_cache(maxsize=1024)
@@ -239,9 +247,9 @@ def stages(whole: Reduction, hosts: int, most: int) -> tuple[Reduction, Reductio
     if op is Average and (element.is_converted or whole.wire is not None):
         return (
             Reduction(element, within, whole.size, whole.prescale, 1 / most),
-            Reduction(element, op, hosts, 1.0, whole.postscale, divisor=whole.size / most, wire=whole.wire),
+            Reduction(element, op, hosts, 1.0, whole.postscale, divisor=whole.divisor / most, wire=whole.wire),
         )
     return (
         Reduction(element, within, whole.size, whole.prescale, 1.0),
-        Reduction(element, op, hosts, 1.0, whole.postscale, divisor=whole.size, wire=whole.wire),
+        Reduction(element, op, hosts, 1.0, whole.postscale, divisor=whole.divisor, wire=whole.wire),
     )

@@ -16,6 +16,19 @@ CPU, CUDA = "cpu", "cuda"
 """Where the tensors of a request lie: in host memory, or on the ranks' GPUs."""
 
 
+ADD_PROCESS_SET, REMOVE_PROCESS_SET = "add_process_set", "remove_process_set"
+"""Kinds of operations. Their one shape is the ranks of a set to register, or the number of the one to remove."""
+
+
+JOIN = "join"
+"""The kind of a request that says: this rank has no more data."""
+JOIN_NAME = "join()"
+"""Its name: a rank joins a process set once at a time."""
+
+
+_NAMELESS = (ADD_PROCESS_SET, REMOVE_PROCESS_SET, JOIN)  # kinds of which one is under way at a time
+
+
 class Request(NamedTuple):
     """Everything the ranks of a process set must agree on before an operation runs.
 
@@ -79,6 +92,8 @@ def first_difference(requests: Sequence[Request]) -> int | None:
 
 def title(kind: str, name: str | None, sequence: int | None = None) -> str:
     """An operation as messages call it: `allreduce 'grad.0'` or `unnamed allreduce (number 17)`."""
+    if kind in _NAMELESS:
+        return kind
     if name is not None:
         return f"{kind} {name!r}"
     return f"unnamed {kind}" if sequence is None else f"unnamed {kind} (number {sequence})"

@@ -127,7 +127,7 @@ refuse(distrun.UsageError, "which is not ordered", lambda: distrun.allreduce(np.
 refuse(distrun.UsageError, "name", lambda: distrun.allreduce(ones, name=3))
 refuse(distrun.UsageError, "too large to negotiate", lambda: distrun.allreduce(ones, name="x" * 300_000))
 refuse(distrun.UsageError, "too large to negotiate", lambda: distrun.grouped_allreduce([ones] * 100_000))
-refuse(distrun.UsageError, "ProcessSet([0])", lambda: distrun.ProcessSet([0]))
+refuse(distrun.UsageError, "give it to distrun.init", lambda: distrun.barrier(distrun.ProcessSet([0])))
 goes_on()
 
 # Fewer names than the others is no error here: the next test of the job's life is that it ends cleanly.

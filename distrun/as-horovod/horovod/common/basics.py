@@ -3,10 +3,10 @@
 from typing import Any
 
 from distrun.runtime.capabilities import *
+from distrun.runtime.initialisation import init as init
 from distrun.runtime.world import (
     cross_rank as cross_rank,
     cross_size as cross_size,
-    init as init,
     is_initialized as is_initialized,
     local_rank as local_rank,
     local_size as local_size,

@@ -11,7 +11,9 @@ import numpy as np
 import pytest
 
 from distrun.errors import JobAbortedError
+from distrun.runtime.backends.groups import Groups
 from distrun.runtime.engine.engine import ProgressEngine
+from distrun.runtime.engine.membership import Membership
 from distrun.runtime.gpu.monitor import GpuMonitor
 from distrun.runtime.negotiation.controller import Controller
 from distrun.runtime.negotiation.decisions import Define, Execute
@@ -176,9 +178,18 @@ class Rank:
         clock = lambda: self.now  # noqa: E731
         negotiator = Negotiator(rank, 2, self.control, self.operations, controller, None, FOREVER, "<{}>".format, clock)
         unreported = UnreportedError()
-        monitor = GpuMonitor(None, self.backend, unreported_error=unreported)
+        groups = Groups(self.backend)
+        monitor = GpuMonitor(None, groups, unreported_error=unreported)
         self.engine = ProgressEngine(
-            self.group, self.backend, self.operations, negotiator, monitor, unreported, clock, self._pause
+            self.group,
+            groups,
+            Membership(groups, controller),
+            self.operations,
+            negotiator,
+            monitor,
+            unreported,
+            clock,
+            self._pause,
         )
         self.is_started = False
 

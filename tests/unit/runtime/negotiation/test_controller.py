@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings, strategies as st
 
 from distrun.runtime.negotiation.controller import Controller
-from distrun.runtime.negotiation.decisions import Define, Execute, Fail
+from distrun.runtime.negotiation.decisions import AllJoined, Decision, Define, Execute, Fail
 from distrun.runtime.operations.reduction import Max, Sum
 from distrun.runtime.operations.request import Request
 from distrun.runtime.topology import list_ranks
@@ -35,6 +35,16 @@ def taught(size: int, *requests: Request) -> Controller:
             made.submit(rank, known, f"train.py:{rank}", 0.0)
     assert made.decisions() == [Define(cache_id, known) for cache_id, known in enumerate(requests)]
     return made
+
+
+def answered(made: Controller, *sites: str) -> list[Decision]:
+    """The decisions once the ranks that were asked where they are have answered; without a site, not knowing it."""
+    assert made.questions
+    answers = [*sites, *[""] * len(made.questions)]
+    for (rank, key), site in zip(made.questions, answers, strict=False):
+        made.site_told(rank, key, site)
+    made.questions.clear()
+    return made.decisions()
 
 
 def test_an_operation_is_ready_when_the_last_rank_has_submitted_it():
@@ -149,7 +159,7 @@ def test_unnamed_operations_keep_their_order_among_streams_of_cache_ids():
     assert made.decisions() == [Execute([2, 1])]
     made.submit_ids(0, [1], 0.0)
     made.submit_ids(1, [2], 0.0)
-    (failed,) = made.decisions()
+    (failed,) = answered(made)
     # 1 and 2 when they were taught, then 1, 2, 1: this is the sixth, number 5.
     assert isinstance(failed, Fail)
     assert failed.text.startswith("unnamed allreduce (number 5): the ranks disagree about op: ")
@@ -232,17 +242,20 @@ def test_a_disagreement_keeps_its_place_between_other_decisions():
     made.submit_ids(1, [0], 0.0)
     made.submit(1, B._replace(op=Max), "", 0.0)
     made.submit_ids(1, [2], 0.0)
-    before, failed, after = made.decisions()
-    assert (before, after) == (Execute([0]), Execute([2]))
+    assert made.decisions() == [Execute([0])]
+    failed, after = answered(made)
+    assert after == Execute([2])
     assert isinstance(failed, Fail)
 
 
-def test_cache_ids_say_where_the_rank_was_when_it_sent_the_request_in_full():
+@pytest.mark.parametrize(("site", "shown"), [("here.py:7", "here.py:7"), ("", "train.py:0, when first seen")])
+def test_a_rank_that_submitted_a_cache_id_is_asked_where_it_is(site, shown):
     made = taught(2, A)
     made.submit_ids(0, [0], 0.0)
     made.submit(1, A._replace(op=Max), "elsewhere.py:9", 0.0)
-    (failed,) = made.decisions()
-    assert "rank 0 asked for op average at train.py:0" in failed.text
+    assert made.questions == [(0, (0, "a"))]
+    (failed,) = answered(made, site)
+    assert f"rank 0 asked for op average at {shown}" in failed.text
     assert "rank 1 asked for op max at elsewhere.py:9" in failed.text
 
 
@@ -254,7 +267,7 @@ def test_ranks_that_know_two_requests_under_one_name_by_cache_id_disagree_each_a
     assert made.decisions() == [Define(1, other)]
     made.submit_ids(0, [0], 0.0)
     made.submit_ids(1, [1], 0.0)
-    (failed,) = made.decisions()
+    (failed,) = answered(made)
     assert "rank 0 asked for shapes [3] at train.py:0" in failed.text
     assert "rank 1 asked for shapes [4] at eval.py:1" in failed.text
 
@@ -476,7 +489,7 @@ def test_any_interleaving_decides_each_operation_exactly_once_and_in_one_order(j
             made.submit(rank.rank, operation, "", now)
         if batch:
             made.submit_ids(rank.rank, batch, now)
-        told += made.decisions()
+        told += answered(made) if made.questions else made.decisions()
         assert now < 100_000, "nothing more is decided, and not all is done"
     logs = [rank.log for rank in ranks]
     assert all(
@@ -489,6 +502,114 @@ def test_any_interleaving_decides_each_operation_exactly_once_and_in_one_order(j
         assert (how == "fail") == (operation.dtype == "int8")
     assert {operation.name for how, operation in logs[0] if how == "fail"} == odd
     assert made.oldest is None
+
+
+# Joining --------------------------------------------------------------------------------------------------------------
+
+JOIN = Request("join", "join()", "uint8", ())
+
+
+def test_ranks_that_have_joined_are_waited_for_no_more_and_the_others_are_told_how_many_take_part():
+    made = taught(3, A, B)
+    made.submit_ids(0, [0], 0.0)
+    made.submit_ids(1, [0], 0.0)
+    made.submit(2, JOIN, "", 0.0)
+    assert made.decisions() == [Execute([0], taking_part=2)]
+    made.submit(0, JOIN, "", 0.0)
+    made.submit_ids(1, [1, 0], 0.0)
+    assert made.decisions() == [Execute([1, 0], taking_part=1)]
+    made.submit(1, C, "", 0.0)
+    assert made.decisions() == [Define(2, C, taking_part=1)]
+    made.submit(1, JOIN, "", 0.0)
+    assert made.decisions() == [AllJoined(0, last=1, unnamed=0)]
+    for rank in range(3):
+        made.submit_ids(rank, [0], 0.0)
+    assert made.decisions() == [Execute([0])]
+
+
+def test_what_a_rank_has_submitted_before_it_joined_is_its_own():
+    made = taught(2, A, B)
+    made.submit_ids(0, [0], 0.0)
+    made.submit(0, JOIN, "", 0.0)
+    made.submit_ids(1, [0, 1], 0.0)
+    assert made.decisions() == [Execute([0]), Execute([1], taking_part=1)]
+
+
+def test_unnamed_operations_go_on_at_the_same_place_when_all_have_joined():
+    unnamed, other = request(None), request(None, op=Max)
+    made = taught(2, unnamed, other)
+    made.submit(1, JOIN, "", 0.0)
+    made.submit_ids(0, [0, 1, 0], 0.0)
+    assert made.decisions() == [Execute([0, 1, 0], taking_part=1)]
+    made.submit(0, JOIN, "", 0.0)
+    assert made.decisions() == [AllJoined(0, last=0, unnamed=5)]
+    for rank in range(2):
+        made.submit_ids(rank, [1], 0.0)
+    assert made.decisions() == [Execute([1])]
+
+
+def test_a_process_set_is_joined_by_itself():
+    made = Controller({0: range(3), 1: [1, 2]})
+    inner = request("a", process_set=1)
+    made.submit(1, JOIN._replace(process_set=1), "", 0.0)
+    made.submit(2, inner, "", 0.0)
+    for rank in range(3):
+        made.submit(rank, A, "", 0.0)
+    assert made.decisions() == [Define(0, inner, taking_part=1), Define(1, A)]
+    made.submit(2, JOIN._replace(process_set=1), "", 0.0)
+    assert made.decisions() == [AllJoined(1, last=2, unnamed=0)]
+
+
+@pytest.mark.parametrize(
+    ("changes", "text"),
+    [
+        ({"kind": "alltoall", "shapes": ((-1, 3),)}, "rank 1 has joined, and the rows for it would be lost"),
+        ({"kind": "broadcast", "root": 1}, "its root, rank 1, has joined and has nothing to send"),
+        ({"op": Max, "prescale": 0.5}, "rank 1 has joined, and op=max with a prescale_factor has no neutral element"),
+    ],
+)
+def test_operations_that_have_no_meaning_without_a_rank_fail_with_a_sentence(changes, text):
+    made = controller(3)
+    made.submit(1, JOIN, "", 0.0)
+    for rank in (0, 2):
+        made.submit(rank, A._replace(**changes), "", 0.0)
+    (failed,) = made.decisions()
+    assert isinstance(failed, Fail)
+    assert text in failed.text
+    assert failed.ranks == (0, 2)
+
+
+def test_a_rank_that_joins_is_not_told_of_what_was_given_up_before():
+    made = controller()
+    made.submit(0, A, "", 0.0)
+    made.give_up(9.0, 5.0, {})
+    made.submit(1, JOIN, "", 9.0)
+    made.submit(0, JOIN, "", 9.0)
+    made.decisions()
+    for rank in range(2):
+        made.submit(rank, A, "", 10.0)
+    assert made.decisions() == [Define(0, A)]
+
+
+# Process sets ---------------------------------------------------------------------------------------------------------
+
+
+def test_process_sets_come_and_go_and_each_keeps_its_own_order_of_streams():
+    made = taught(3, A)
+    inner = request("a", process_set=1)
+    made.add_process_set(1, [0, 2])
+    for rank in (0, 2):
+        made.submit(rank, inner, "", 0.0)
+    assert made.decisions() == [Define(1, inner)]
+    made.submit_ids(0, [1, 0, 1], 0.0)
+    made.submit_ids(2, [0, 1, 1], 0.0)
+    made.submit_ids(1, [0], 0.0)
+    assert made.decisions() == [Execute([1, 1], process_set=1), Execute([0])]
+    assert made.members(1) == (0, 2)
+    made.remove_process_set(1)
+    for rank in range(3):
+        made.submit_ids(rank, [0], 0.0)
+    assert made.decisions() == [Execute([0])]
 
 
 def test_lists_of_ranks_are_written_shortly():

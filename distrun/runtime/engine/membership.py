@@ -1,0 +1,41 @@
+"""Membership: process sets come and go, as operations of the world that every rank executes at the same place."""
+
+from __future__ import annotations
+
+from distrun.runtime.backends.groups import Groups
+from distrun.runtime.negotiation.controller import Controller
+from distrun.runtime.operations.handle import Handle
+from distrun.runtime.operations.request import ADD_PROCESS_SET, REMOVE_PROCESS_SET
+
+KINDS = (ADD_PROCESS_SET, REMOVE_PROCESS_SET)
+"""The operations that are executed here."""
+
+
+class Membership:
+    """Numbers the process sets, alike on all ranks, since all execute the same operations in the same order."""
+
+    def __init__(self, groups: Groups, controller: Controller | None = None) -> None:
+        """`controller` is given on the coordinator."""
+        self._groups = groups
+        self._controller = controller
+        self._next = 1
+
+    def execute(self, handle: Handle) -> None:
+        """Register or remove a process set; `handle.given` is the number of the one that is registered.
+
+        Raises:
+            CollectiveError: a rank is gone, or cannot be reached.
+        """
+        ((*numbers,),) = handle.request.shapes
+        if handle.request.kind == ADD_PROCESS_SET:
+            number = self._next
+            self._next += 1
+            self._groups.add(number, tuple(numbers), handle.title)
+            if self._controller is not None:
+                self._controller.add_process_set(number, numbers)
+            handle.given = number
+            return
+        (number,) = numbers
+        self._groups.remove(number, handle.title)
+        if self._controller is not None:
+            self._controller.remove_process_set(number)

@@ -1,0 +1,71 @@
+"""Joining the job: the world and its first process sets."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Sequence
+from typing import Any
+
+from distrun.errors import UsageError
+from distrun.runtime import world
+from distrun.runtime.collectives.objects import allgather_object
+from distrun.runtime.process_set import ProcessSet, add_process_set, register
+
+DYNAMIC = "dynamic"
+"""Horovod's scripts give this as `process_sets` if they add sets later, which needs no announcement here."""
+
+
+def init(comm: Any = None, process_sets: Sequence[ProcessSet | Sequence[int]] | str | None = None) -> None:
+    """Join the job this process was started in: afterwards rank, size and the collectives are available.
+
+    Works under distrun, mpirun (Open MPI, MPICH), srun and torchrun; a plain `python train.py` is a world of one.
+    Blocks until all ranks have come. Calling it again while initialised does nothing. After `shutdown` it may be called
+    anew.
+
+    Args:
+        comm: the world, if it is not the whole job: a list of the job's ranks, whose first becomes rank 0, and so on;
+            or a communicator of mpi4py, whose processes become the world in its order. In jobs on one host; use process
+            sets in others.
+        process_sets: sets to register at once, the same ones in the same order on all ranks. "dynamic" is accepted for
+            Horovod's sake: sets can always be added later.
+
+    Raises:
+        UsageError: a variable of the environment has an impossible value, or an argument has.
+        BootstrapError: the other ranks did not come within the start timeout.
+        MismatchError: the ranks were given different process sets.
+    """
+    sets = _sets(process_sets)
+    if world.join_world(None if comm is None else _ranks_of(comm)):
+        for process_set in sets:
+            if isinstance(process_set, ProcessSet) and process_set.mpi_comm is not None:
+                _register_communicator(process_set)
+            else:
+                add_process_set(process_set)
+
+
+def _sets(process_sets: Any) -> Sequence[ProcessSet | Sequence[int]]:
+    if process_sets is None or process_sets == DYNAMIC:
+        return []
+    if isinstance(process_sets, str) or not hasattr(process_sets, "__iter__"):
+        raise UsageError(f"process_sets={process_sets!r}: give a list of distrun.ProcessSet, or {DYNAMIC!r}")
+    return list(process_sets)
+
+
+def _ranks_of(comm: Any) -> tuple[int, ...] | None:
+    """Return the job's ranks that make up the world; None for all."""
+    from distrun.runtime.bootstrap import place_in_job
+
+    if hasattr(comm, "allgather"):
+        return tuple(comm.allgather(place_in_job().rank))
+    try:
+        ranks = tuple(operator.index(rank) for rank in comm)
+    except TypeError:
+        raise UsageError(f"comm={comm!r}: give a list of ranks, or a communicator of mpi4py") from None
+    return ranks or None  # Horovod's way of saying all
+
+
+def _register_communicator(process_set: ProcessSet) -> None:
+    """Register the sets of all communicators that the ranks have given in this place, by their lowest ranks."""
+    ranks = tuple(sorted(process_set.mpi_comm.allgather(world.rank())))
+    for members in sorted(set(allgather_object(ranks))):
+        register(process_set if members == ranks else ProcessSet(members), members)

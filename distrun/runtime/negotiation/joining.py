@@ -1,0 +1,90 @@
+"""Joining: what operations mean when some ranks have no more data, and the neutral elements by which they take part.
+
+A rank that has joined takes part in whatever the other ranks submit: with the neutral element of a reduction, with no
+rows in an allgather, with nothing of its own in a broadcast. The idea and the name are Horovod's.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, cast
+
+import numpy as np
+from numpy.typing import NDArray
+
+from distrun.runtime.negotiation.matching import Slot
+from distrun.runtime.operations.dtypes import ELEMENT_TYPES
+from distrun.runtime.operations.handle import Handle
+from distrun.runtime.operations.reduction import Max, Min, Product, ReduceOp
+from distrun.runtime.operations.request import ADD_PROCESS_SET, CUDA, REMOVE_PROCESS_SET, Request
+from distrun.runtime.topology import list_ranks
+
+if TYPE_CHECKING:
+    from distrun.runtime.operations.engine import Engine
+
+
+def objection(slot: Slot, joined: Sequence[int]) -> str:
+    """Return why an operation has no meaning while these ranks have joined; empty if it has one."""
+    request = slot.request
+    have = f"{list_ranks(joined)} {'has' if len(joined) == 1 else 'have'} joined"
+    if request.kind == "alltoall":
+        return f"{have}, and the rows for {'it' if len(joined) == 1 else 'them'} would be lost: call join() after it"
+    if request.kind == "broadcast" and request.root in joined:
+        return f"its root, rank {request.root}, has joined and has nothing to send: choose a root that has data left"
+    if request.kind in (ADD_PROCESS_SET, REMOVE_PROCESS_SET):
+        return f"{have}: all ranks must call it, before any of them joins"
+    if request.op in (Min, Max, Product) and request.prescale != 1.0:
+        return f"{have}, and op={request.op} with a prescale_factor has no neutral element: scale the tensor instead"
+    return ""
+
+
+def neutral(op: ReduceOp, dtype: str, count: int) -> NDArray[Any]:
+    """Return elements, in storage form, that change nothing in a reduction: zeros, limits or ones."""
+    element = ELEMENT_TYPES[dtype]
+    values = np.zeros(count, element.storage)
+    if op in (Min, Max, Product) and count:
+        element.narrow(np.full(count, _neutral_value(op, element.accumulator), element.accumulator), values)
+    return values
+
+
+def _neutral_value(op: ReduceOp, dtype: np.dtype[Any]) -> Any:
+    if op is Product:
+        return 1
+    if dtype.kind == "f":
+        return np.inf if op is Min else -np.inf
+    if dtype.kind == "b":
+        return op is Min
+    limits = np.iinfo(dtype)
+    return limits.max if op is Min else limits.min
+
+
+def stand_in(request: Request) -> Handle:
+    """Return the operation by which a rank that has joined takes part in what the others have submitted.
+
+    Nobody waits for it, and its results are dropped. The others stage in host memory then what they have on
+    their GPUs.
+    """
+    counts = [math.prod(shape) for shape in request.shapes]
+    if request.device == CUDA and request.kind == "allreduce":
+        counts = [sum(counts)]  # as the other ranks' tensors are staged
+    inputs: Sequence[NDArray[Any]] = ()
+    outputs: Sequence[NDArray[Any]] = ()
+    if request.kind in ("allreduce", "reducescatter"):
+        inputs = [neutral(request.op, request.dtype, count) for count in _as_they_travel(request, counts)]
+        outputs = inputs if request.kind == "allreduce" else ()
+    elif request.kind == "allgather":
+        inputs = [np.empty(0, ELEMENT_TYPES[request.dtype].storage) for _ in counts]
+    elif request.kind == "broadcast":
+        outputs = [np.empty(count, ELEMENT_TYPES[request.dtype].storage) for count in counts]
+    handle = Handle(cast("Engine", None), request, inputs, outputs)
+    handle.stands_in = True
+    handle.key = (request.process_set, "" if request.name is None else request.name)
+    return handle
+
+
+def _as_they_travel(request: Request, counts: list[int]) -> list[int]:
+    """Return the elements of each tensor; rows without elements travel as one element each where rows are moved."""
+    if request.kind == "allreduce":
+        return counts
+    return [count or shape[0] for count, shape in zip(counts, request.shapes, strict=True)]

@@ -1,0 +1,73 @@
+"""Streams: what the ranks of a process set submit by cache ids, as long as all of them do so in one order.
+
+Training repeats itself, so most of the time all ranks submit the same operations in the same order. Then nothing has to
+be matched one by one: the first rank that comes to a place in the order says what belongs there, every later one is
+compared with it, and an operation is ready when the last rank has passed its place. Counting the ranks at each place
+tells when that is, at a cost per submission that does not depend on the number of ranks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+
+
+class Streams:
+    """One order of cache ids, and how far each rank has come in it."""
+
+    def __init__(self, ranks: Iterable[int]) -> None:
+        self._places = dict.fromkeys(ranks, 0)
+        self._ranks_at = {0: len(self._places)}  # place -> ranks that have come so far and no farther
+        self._start = 0  # the place that the slowest rank has come to
+        self._order: list[int] = []  # from there on
+        self._since: list[float] = []  # when the first rank came to each place
+
+    def submit(self, rank: int, cache_ids: Sequence[int], now: float) -> list[int] | None:
+        """Note what a rank submits next.
+
+        Returns:
+            The cache ids that are ready, in order; None, with nothing noted, if the rank has left the common order.
+        """
+        place, order = self._places[rank], self._order
+        index = place - self._start
+        count = len(cache_ids)
+        there = order[index : index + count]
+        if there != cache_ids:
+            if there != cache_ids[: len(there)]:
+                return None
+            order += cache_ids[len(there) :]
+            self._since += [now] * (count - len(there))
+        self._places[rank] = end = place + count
+        ranks_at = self._ranks_at
+        ranks_at[end] = ranks_at.get(end, 0) + 1
+        if ranks_at[place] > 1:
+            ranks_at[place] -= 1
+            return []
+        del ranks_at[place]
+        return self._advance() if place == self._start else []
+
+    def _advance(self) -> list[int]:
+        """Return what all ranks have passed now that none is at the start any more."""
+        start, ranks_at = self._start, self._ranks_at
+        while start not in ranks_at:
+            start += 1
+        count = start - self._start
+        ready = self._order[:count]
+        del self._order[:count], self._since[:count]
+        self._start = start
+        return ready
+
+    @property
+    def oldest(self) -> float | None:
+        """The time at which the operation that has waited longest was first submitted; None when none waits."""
+        return self._since[0] if self._since else None
+
+    def drain(self) -> Iterator[tuple[int, int, float]]:
+        """Take out what waits: ranks, the cache ids that each has submitted, in its order, and since when they wait."""
+        order, since, start = self._order, self._since, self._start
+        places = self._places
+        self._places = dict.fromkeys(places, 0)
+        self._ranks_at = {0: len(places)}
+        self._start, self._order, self._since = 0, [], []
+        for rank, place in places.items():
+            for index in range(place - start):
+                yield rank, order[index], since[index]

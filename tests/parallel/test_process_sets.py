@@ -1,0 +1,14 @@
+"""Process sets between real ranks."""
+
+from __future__ import annotations
+
+import pytest
+
+
+@pytest.mark.parametrize(
+    "job",
+    ["distrun-1", "distrun-2", "distrun-4", "mpi-backend-2", "hosts-2+2", "hosts-1+2", "hosts-1+1+1"],
+    indirect=True,
+)
+def test_every_collective_on_overlapping_sets_in_any_order(job):
+    job.run("process_sets")
