@@ -13,7 +13,7 @@ import click
 from distrun.errors import DistrunError, UsageError
 from distrun.host.endpoints import format_endpoint
 from distrun.runner.command_lines.own_options import are_all_own, own_options
-from distrun.runner.options import connection_options, host_list, node_options, ssh_options
+from distrun.runner.connect.options import connection_options, host_list, node_options, ssh_options
 from distrun.runner.planning.hosts import Host
 from distrun.runner.planning.placement import parse_ranks
 from distrun.runner.planning.plan import LaunchPlan, LaunchRequest, describe

@@ -7,5 +7,6 @@ srun. `ssh_transport` makes the SSH connections and `known_hosts` says which hos
 Above these, an agent is a program with a life: `local`, `ssh` and `srun` start one and know how it can end; what the
 latter two have in common is in `remote`. `connector` starts the agents of many hosts at once. `agent_client` is the
 launcher's end of each, two threads that turn frames into events, and `stdin` passes the launcher's standard input to
-one rank. `runner.job` owns the agents; the doctor runs its probes with the lower half of this room.
+one rank. `options` are those of command lines about hosts and how to reach them. `runner.job` owns the agents; the
+doctor runs its probes with the lower half of this room.
 """

@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from distrun.runner.options import connection_options, host_list, ssh_options
+from distrun.runner.connect.options import connection_options, host_list, ssh_options
 
 _SETTINGS = {"help_option_names": ["-h", "--help"], "max_content_width": 120}
 
