@@ -9,9 +9,9 @@ from collections.abc import Sequence
 from distrun.runtime.collectives import consistency
 from distrun.runtime.process_set import ProcessSet, global_process_set
 
-# By process set, then by the kind of list and its entries. It outlives `shutdown`, as do traced functions whose
-# operations have such names.
-_ids: dict[int, dict[tuple[str, ...], int]] = {}
+# By the ranks of a process set (none: the world), then by the kind of list and its entries. It outlives `shutdown`, as
+# do traced functions whose operations have such names.
+_ids: dict[tuple[int, ...], dict[tuple[str, ...], int]] = {}
 
 
 def signature_id(entries: Sequence[str], what: str, process_set: ProcessSet = global_process_set) -> int:
@@ -23,10 +23,12 @@ def signature_id(entries: Sequence[str], what: str, process_set: ProcessSet = gl
         process_set: the ranks whose lists are compared, and among which the number is the list's.
 
     Raises:
+        UsageError: this rank does not belong to the process set.
         MismatchError: the ranks' lists differ; raised on every rank, with the first difference.
     """
     key = (what, *entries)
-    ids = _ids.setdefault(process_set.process_set_id, {})
+    process_set.check_included()
+    ids = _ids.setdefault(() if process_set is global_process_set else tuple(process_set.ranks or ()), {})
     number = ids.get(key)
     if number is None:
         number = len(ids)

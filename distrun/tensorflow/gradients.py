@@ -10,7 +10,6 @@ import tensorflow as tf
 
 from distrun.graphs import signatures
 from distrun.graphs.tensorflow import reduce_gradients
-from distrun.runtime import world
 from distrun.runtime.collectives.consistency import describe
 from distrun.runtime.collectives.gradient_settings import GradientSettings
 from distrun.tensorflow.compression import Compression, Compressor, compressed
@@ -25,20 +24,20 @@ class GradientReduction(GradientSettings):
 
     @tf.autograph.experimental.do_not_convert
     def reduce(self, gradients: Sequence[Any], sources: Sequence[Any]) -> list[Any]:
-        """Return the gradients of all ranks together; None stays None. In a world of one they stay as they are.
+        """Return the gradients of all ranks together; None stays None. Of a single rank they stay as they are.
 
         The ranks compare the sources, and which of them have gradients, when they are first seen.
 
         Raises:
             MismatchError: the sources differ, in number, name, shape or dtype, or in what their gradients are.
         """
-        if world.size() == 1:
+        if self.process_set.size() == 1:
             return list(gradients)
         entries = [
             entry_of(source, place) + self._note(gradient)
             for place, (gradient, source) in enumerate(zip(gradients, sources, strict=True))
         ]
-        number = signatures.signature_id(entries, "the variables that have gradients")
+        number = signatures.signature_id(entries, "the variables that have gradients", self.process_set)
         call = self.call(f"gradients.{number}")
         return compressed(
             self.compression, gradients, lambda given: reduce_gradients(given, call, self.sparse_as_dense)

@@ -152,6 +152,12 @@ class TestSessions:
         assert good == {check for checks in SESSIONS.values() for check in checks}
 
 
+@pytest.mark.feature("process sets, in all of it")
+def test_a_process_set_is_reduced_for_itself(run_job, programs):
+    lines = run_job([str(programs / "sets.py")], 3)
+    assert lines.count("good: ") == 13
+
+
 @pytest.mark.feature("the script of 2018: MonitoredTrainingSession and hooks")
 def test_the_script_of_2018_runs_with_only_the_import_changed(run_job, programs, tmp_path):
     run_job([str(programs / "classic.py")], 2, {"CHECKPOINT_DIR": str(tmp_path)})
