@@ -13,7 +13,7 @@ import click
 from distrun.errors import DistrunError, UsageError
 from distrun.host.endpoints import format_endpoint
 from distrun.runner.command_lines.own_options import are_all_own, own_options
-from distrun.runner.connect.options import connection_options, host_list, node_options, ssh_options
+from distrun.runner.connect.options import connection_options, host_list, node_options, output_options, ssh_options
 from distrun.runner.planning.hosts import Host
 from distrun.runner.planning.placement import parse_ranks
 from distrun.runner.planning.plan import LaunchPlan, LaunchRequest, describe
@@ -121,17 +121,7 @@ _SETTINGS = {"allow_interspersed_args": False, "help_option_names": ["-h", "--he
     type=click.Choice(["float16", "bfloat16"]),
     help="Send float32 and float64 between hosts in half precision when they are reduced.",
 )
-@click.option("--output-dir", metavar="DIR", help="Also write what rank N prints to DIR/rank.N/stdout and stderr.")
-@click.option("--tag-output/--no-tag-output", default=True, help="Begin each line with the rank that wrote it.")
-@click.option(
-    "-prefix-timestamp",
-    "--prefix-output-with-timestamp",
-    "--timestamp-output",
-    "timestamps",
-    is_flag=True,
-    help="Begin each line, also in files, with the local time: 2030-01-31 09:00:00.000 [0] epoch 1.",
-)
-@click.option("--rank-filter", metavar="RANKS", help="Show the output of these ranks only: 0,2-3.")
+@output_options
 @click.option("--stdin", default="none", metavar="none|RANK", help="The rank that gets standard input. Default: none.")
 @click.option(
     "--start-timeout", type=_some_seconds, metavar="S", help="Seconds the ranks may take to start. Default: 60."
@@ -325,6 +315,7 @@ def _execute(options: dict[str, Any], request: LaunchRequest, plan: LaunchPlan, 
             _shown_ranks(request, plan),
             timestamps=options["timestamps"],
             prompts=request.stdin is not None,
+            hidden=_hidden_streams(options, plan),
         ),
         output_dir=None if plan.by_mpirun else request.output_dir,  # mpirun itself writes tags and files
         stdin=request.stdin,
@@ -339,6 +330,15 @@ def _execute(options: dict[str, Any], request: LaunchRequest, plan: LaunchPlan, 
 
 def _shown_ranks(request: LaunchRequest, plan: LaunchPlan) -> frozenset[int] | None:
     return None if request.rank_filter is None else parse_ranks(request.rank_filter, plan.size)
+
+
+def _hidden_streams(options: dict[str, Any], plan: LaunchPlan) -> frozenset[tuple[int, str]]:
+    from distrun.runner.output.hidden import hidden_streams
+
+    if options["redirect"] is not None and options["output_dir"] is None:
+        raise UsageError(f"--redirect {options['redirect']} needs --output-dir DIR, which keeps what is not shown")
+    local_ranks = {rank.rank: rank.local_rank for part in plan.agents for rank in part.ranks}
+    return hidden_streams(local_ranks, options["redirect"], options["local_rank_filter"])
 
 
 def _request(options: dict[str, Any]) -> LaunchRequest:

@@ -38,7 +38,7 @@ def main() -> NoReturn:
         if words[:1] in (["-h"], ["-help"], ["--help"]):
             click.echo(described(program(name)), nl=False)
             sys.exit(0)
-        translation = translate(program(name), words)
+        translation = translate(program(name), words, os.environ)
     except UsageError as error:
         sys.exit(cli.complain(str(error), 2))
     cli.tell_ignored(translation)

@@ -34,7 +34,7 @@ def _effect(flag: Flag) -> str:
                 words = words.replace("{}", value, 1)
             return words
         case Becomes(words):
-            return words.replace("{}", flag.values[0])
+            return words.replace("{}", flag.values[0]) if flag.values else words
         case Holds(why):
             return f"accepted: {why}"
         case Ignored(why):

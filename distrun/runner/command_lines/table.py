@@ -106,5 +106,7 @@ class Program:
     """Whether -host and --host are the same."""
     abbreviations: bool = False
     """Whether the beginning of a long flag is enough where only one begins so."""
+    variables: str = ""
+    """The beginning of variables that stand for flags: PET_ if PET_NNODES does for --nnodes. Empty = there are none."""
     finish: Callable[[Translation], Translation] = unchanged
     """Does what no row can: looks at several flags at once, or at the command."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from distrun.errors import UsageError
@@ -22,21 +22,38 @@ class Taken:
     yields: bool = False
 
 
-def translate(program: Program, words: Sequence[str]) -> Translation:
+def translate(program: Program, words: Sequence[str], environ: Mapping[str, str] | None = None) -> Translation:
     """Return the command line of distrun that starts the same job.
 
-    Everything from the first word that is no flag, or after `--`, is the command.
+    Everything from the first word that is no flag, or after `--`, is the command. Variables of `environ` may stand for
+    flags that are not given.
 
     Raises:
         UsageError: a flag is unknown, lacks a value, or asks for what distrun has not.
     """
     rest = list(words)
     taken = [Taken(program.defaults, yields=True)]
+    given = _from_variables(program, environ or {})
+    while given:
+        taken.append(take(program, given))
     while is_flag(rest):
         taken.append(take(program, rest))
     if rest[:1] == ["--"]:
         del rest[0]
     return program.finish(assembled(taken, rest))
+
+
+def _from_variables(program: Program, environ: Mapping[str, str]) -> list[str]:
+    """Return the flags that variables stand for: PET_NNODES=2 for --nnodes 2, PET_STANDALONE=1 for --standalone."""
+    words: list[str] = []
+    for row in program.flags if program.variables else ():
+        name = next(name for name in row.names if name.startswith("--"))
+        value = environ.get(program.variables + name[2:].replace("-", "_").upper(), "")
+        if row.values and value:
+            words += [name, value]
+        elif value and value != "0":
+            words.append(name)
+    return words
 
 
 def take(program: Program, rest: list[str]) -> Taken:

@@ -88,6 +88,34 @@ def node_options(command: Command) -> Command:
     return command
 
 
+_OUTPUT_OPTIONS = (
+    click.option("--output-dir", metavar="DIR", help="Also write what rank N prints to DIR/rank.N/stdout and stderr."),
+    click.option("--tag-output/--no-tag-output", default=True, help="Begin each line with the rank that wrote it."),
+    click.option(
+        "-prefix-timestamp",
+        "--prefix-output-with-timestamp",
+        "--timestamp-output",
+        "timestamps",
+        is_flag=True,
+        help="Begin each line, also in files, with the local time: 2030-01-31 09:00:00.000 [0] epoch 1.",
+    ),
+    click.option("--rank-filter", metavar="RANKS", help="Show the output of these ranks only: 0,2-3."),
+    click.option(
+        "--redirect",
+        metavar="STREAMS",
+        help="Write stdout (1), stderr (2) or both (3) to the files of --output-dir only; 0:3,1:2: by local rank.",
+    ),
+    click.option("--local-rank-filter", metavar="RANKS", help="Show the output of these ranks of each host only: 0,2."),
+)
+
+
+def output_options(command: Command) -> Command:
+    """Give a command the options about what ranks print."""
+    for option in reversed(_OUTPUT_OPTIONS):
+        command = option(command)
+    return command
+
+
 def ssh_options(options: Mapping[str, Any], **more: Any) -> SshOptions:
     """Return what the options of `connection_options` say; `more` are further members."""
     return SshOptions(

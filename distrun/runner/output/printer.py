@@ -36,6 +36,12 @@ class Style:
     """Whether each line, also in files, begins with the time at which it arrived."""
     prompts: bool = False
     """Whether unfinished lines are shown after a moment even where no terminal shows them."""
+    hidden: frozenset[tuple[int, str]] = frozenset()
+    """The ranks and streams that are not shown even though the rank is."""
+
+    def shows(self, rank: int, stream: str) -> bool:
+        """Whether a stream of a rank is shown."""
+        return (self.ranks is None or rank in self.ranks) and (rank, stream) not in self.hidden
 
 
 @dataclass(frozen=True)
@@ -128,7 +134,7 @@ class Printer:
     def _print(self, item: _Output) -> None:
         if self._files is not None:
             self._keep(self._files, item)
-        if self._style.ranks is None or item.rank in self._style.ranks:
+        if self._style.shows(item.rank, item.stream):
             key = item.rank, item.stream
             splitter = self._splitters.setdefault(key, LineSplitter())
             self._show(key, splitter.feed(item.data))
