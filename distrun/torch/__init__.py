@@ -42,7 +42,7 @@ from distrun.torch.data import distributed_sampler as distributed_sampler
 from distrun.torch.normalization import SyncBatchNorm as SyncBatchNorm
 from distrun.torch.objects import *
 from distrun.torch.optimizer import DistributedOptimizer as DistributedOptimizer
-from distrun.torch.ranks import init as init
+from distrun.torch.ranks import init as init, join as join  # type: ignore[assignment]  # Horovod's has a device
 from distrun.torch.reductions import *
 from distrun.torch.state import (
     broadcast_optimizer_state as broadcast_optimizer_state,

@@ -1,3 +1,6 @@
 """Compression."""
 
-from distrun.tensorflow import Compression as Compression
+from distrun.tensorflow.compression import Compression as Compression, Compressor as Compressor
+
+NoneCompressor = Compression.none
+FP16Compressor = Compression.fp16
