@@ -1,0 +1,186 @@
+"""The options of `distrun` itself, in the order of its help."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import click
+
+from distrun.runner.connect.options import connection_options, node_options, output_options
+
+Command = TypeVar("Command", bound=Callable[..., Any])
+
+
+def _seconds(value: str) -> float:
+    try:
+        seconds = float(value)
+    except ValueError:
+        seconds = math.nan
+    if not 0 <= seconds < math.inf:
+        raise click.BadParameter(f"{value!r} is not a number of seconds >= 0")
+    return seconds
+
+
+def _some_seconds(value: str) -> float:
+    seconds = _seconds(value)
+    if not seconds:
+        raise click.BadParameter("0 seconds are too few: give more, or leave it out")
+    return seconds
+
+
+_OPTIONS: tuple[Callable[[Any], Any], ...] = (
+    click.option("-np", "--num-proc", "np", type=int, metavar="N", help="Number of ranks. Default: all slots."),
+    click.option(
+        "-H",
+        "--hosts",
+        metavar="LIST",
+        help="Hosts and their slots: localhost:4,me@b:4,[fd00::1]:2. c:[0,2] has two slots, on GPUs 0 and 2; "
+        "c:4[0,2] has four slots on these GPUs. Default: the allocation of Slurm, PBS or LSF, else this machine.",
+    ),
+    click.option(
+        "-hostfile",
+        "--hostfile",
+        metavar="FILE",
+        help="Read the hosts from a file, one 'NAME slots=N gpus=0,2' per line.",
+    ),
+    click.option(
+        "--slots",
+        type=click.IntRange(1),
+        metavar="N",
+        help="Slots of hosts listed without a number, 1 by default; or of this machine when none is listed, one per "
+        "GPU or else per core by default.",
+    ),
+    click.option(
+        "--ranks-per-host",
+        type=click.IntRange(1),
+        metavar="N",
+        help="Ranks on each host, whatever its slots. Default: its slots.",
+    ),
+    click.option("--oversubscribe", is_flag=True, help="Let -np N be more than the slots of the hosts."),
+    click.option(
+        "--map-by",
+        type=click.Choice(["slot", "node"]),
+        default="slot",
+        help="slot: fill all slots of a host before the next one's; node: hosts take turns. Default: slot.",
+    ),
+    click.option(
+        "--bind-to",
+        type=click.Choice(["none", "core", "socket", "numa"]),
+        default="none",
+        help="Divide the CPUs of a host among its ranks, by whole cores, sockets or NUMA nodes. Default: none.",
+    ),
+    click.option("--report-bindings", is_flag=True, help="Print the CPUs that each rank is bound to."),
+    click.option(
+        "--launcher",
+        type=click.Choice(["ssh", "srun", "mpirun"]),
+        help="The program that starts ranks on other hosts; mpirun starts all ranks. Default: srun within a Slurm "
+        "allocation, else ssh.",
+    ),
+    node_options,
+    click.option("--mpi-args", metavar="ARGS", help="Further arguments for mpirun, as in --mpi-args '--mca pml ob1'."),
+    click.option("--share-gpus", is_flag=True, help="Allow ranks to share GPUs where there are more ranks than GPUs."),
+    click.option(
+        "-x",
+        "exports",
+        multiple=True,
+        metavar="NAME[=VALUE]",
+        help="Pass a variable, or all that match a pattern such as 'NCCL_*', to the ranks. Ranks on this machine have "
+        "all variables of this shell; those on others have the variables of a login there, PYTHONPATH, DISTRUN_* and "
+        "what -x adds.",
+    ),
+    click.option(
+        "--wdir", metavar="DIR", help="Working directory of the ranks. Default: the current one, on every host."
+    ),
+    connection_options,
+    click.option(
+        "--keepalive",
+        type=_seconds,
+        default=15.0,
+        metavar="S",
+        help="Seconds of silence after which another host counts as gone and its ranks end; 0: never. Default: 15.",
+    ),
+    click.option(
+        "--network",
+        metavar="LIST",
+        help="Interfaces or subnets for the traffic between hosts, as in eth1,10.0.0.0/8. Default: any that lead to "
+        "the other hosts.",
+    ),
+    click.option(
+        "--wire-dtype",
+        type=click.Choice(["float16", "bfloat16"]),
+        help="Send float32 and float64 between hosts in half precision when they are reduced.",
+    ),
+    output_options,
+    click.option(
+        "--stdin", default="none", metavar="none|RANK", help="The rank that gets standard input. Default: none."
+    ),
+    click.option(
+        "--start-timeout", type=_some_seconds, metavar="S", help="Seconds the ranks may take to start. Default: 60."
+    ),
+    click.option(
+        "--timeout",
+        type=_some_seconds,
+        metavar="S",
+        help="End the job after S seconds, with exit status 124. Default: never.",
+    ),
+    click.option(
+        "--grace", type=_seconds, default=5.0, metavar="S", help="Seconds from SIGTERM to SIGKILL. Default: 5."
+    ),
+    click.option(
+        "--stall-warning",
+        type=_seconds,
+        metavar="S",
+        help="Report an operation that has waited for S seconds; 0: never. Default: 60.",
+    ),
+    click.option(
+        "--stall-timeout",
+        type=_seconds,
+        metavar="S",
+        help="Fail an operation that has waited for S seconds; 0: never. Default: 0.",
+    ),
+    click.option(
+        "--tf-config",
+        is_flag=True,
+        help="Set TF_CONFIG for tf.distribute. All ranks are workers; with --ps N the first N are parameter servers, "
+        "the next is the chief and the others are workers, and the job ends with the chief.",
+    ),
+    click.option(
+        "--ps",
+        type=click.IntRange(0),
+        default=0,
+        metavar="N",
+        help="Number of parameter servers in TF_CONFIG. Default: 0.",
+    ),
+    click.option(
+        "--openmpi-env",
+        is_flag=True,
+        help="Also set OMPI_COMM_WORLD_RANK and its like, which jax.distributed.initialize() reads.",
+    ),
+    click.option(
+        "--horovod", is_flag=True, help="Let 'import horovod' give distrun: for scripts of Horovod, unchanged."
+    ),
+    click.option(
+        "--torchrun-env",
+        is_flag=True,
+        help="Also set TORCHELASTIC_RUN_ID and the other variables that torchrun sets.",
+    ),
+    click.option("--dry-run", is_flag=True, help="Print the plan and start nothing."),
+    click.option("-q", "--quiet", is_flag=True, help="Leave out the launcher's notes; errors and warnings stay."),
+    click.option("-v", "--verbose", is_flag=True, help="Print what the launcher does."),
+    click.option(
+        "-cb",
+        "--check-build",
+        is_flag=True,
+        help="Try which frameworks, launchers, controllers and operations work on this machine, and print them.",
+    ),
+    click.option("--version", is_flag=True, help="Print the version."),
+)
+
+
+def launch_options(command: Command) -> Command:
+    """Give a command the options of a launch."""
+    for option in reversed(_OPTIONS):
+        command = option(command)
+    return command
