@@ -170,6 +170,13 @@ def test_a_missing_directory_is_named(distrun, alpha):
     assert "the working directory '/no/such/place' does not exist there" in text
 
 
+def test_a_host_under_two_names_is_refused_with_both(distrun, home, alpha, beta):
+    home.config.write_text(f"Host twin\n  HostName {alpha.address}\n" + home.config.read_text())
+    text = complaint(distrun("-H", "alpha:1,beta:1,twin:2", "true"), alpha, beta)
+    assert "hosts 'alpha' and 'twin' are one machine" in text
+    assert "list it once, as in alpha:3" in text
+
+
 def test_an_unreachable_jump_host_is_named(distrun, home, alpha, beta, network):
     jump = f"Host alpha beta\n  ProxyJump bastion\nHost bastion\n  HostName {network.nobody}\n  ConnectTimeout 1\n"
     home.config.write_text(jump + home.config.read_text())

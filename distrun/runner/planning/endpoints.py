@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
+from distrun.errors import UsageError
 from distrun.host.endpoints import format_endpoint
 from distrun.runner.planning import tf_config
 from distrun.runner.planning.networks import Networks
@@ -23,10 +24,12 @@ def completed(plan: LaunchPlan, host_info: Callable[[str], HostInfo], filtered: 
         filtered: whether hosts have named only interfaces that the network that was asked for allows.
 
     Raises:
-        UsageError: the network that was asked for is not there.
+        UsageError: the network that was asked for is not there, or two of the hosts are one.
     """
     first = plan.agents[0]
     infos = {part.host: host_info(part.host) for part in plan.agents}
+    if plan.launcher == "ssh":  # Slurm knows its nodes
+        _check_names(plan, infos)
     if len(plan.agents) == 1:
         found = _master_endpoint("127.0.0.1", infos[first.host].port) if first.remote else {}
         return {first.host: _with(first, found, _tf_configs(plan, infos, {first.host: "127.0.0.1"}), {})}
@@ -39,6 +42,18 @@ def completed(plan: LaunchPlan, host_info: Callable[[str], HostInfo], filtered: 
     found["DISTRUN_RENDEZVOUS"] = ",".join(ends)
     configs = _tf_configs(plan, infos, addresses)
     return {part.host: _with(part, found, configs, _interfaces(part, networks, plan.network)) for part in plan.agents}
+
+
+def _check_names(plan: LaunchPlan, infos: Mapping[str, HostInfo]) -> None:
+    """Refuse a host under two names: its ranks would be numbered apart, so that two of them had the same GPU."""
+    known: dict[str, AgentPlan] = {}
+    for part in plan.agents:
+        first = known.setdefault(infos[part.host].machine or part.host, part)
+        if first is not part:
+            raise UsageError(
+                f"hosts {first.host!r} and {part.host!r} are one machine, and their ranks would use the same GPUs: list "
+                f"it once, as in {first.host}:{len(first.ranks) + len(part.ranks)}"
+            )
 
 
 def _master_endpoint(address: str, port: int) -> dict[str, str]:

@@ -21,6 +21,7 @@ from distrun.errors import LaunchError
 from distrun.host.endpoints import free_ports
 from distrun.host.interfaces import Interface, own_interfaces, reachable
 from distrun.runner.protocol.frames import HEADER, MAX_PAYLOAD
+from distrun.runner.system import machine
 from distrun.runner.system.installation import install_command
 
 MAGIC = b"\0distrun agent\0"
@@ -71,6 +72,8 @@ class HostInfo:
     """
     ports: tuple[int, ...] = ()
     """The free ports that the greeting asked for."""
+    machine: str = ""
+    """The same on agents that share a host, under whichever names; see `machine.identity`. Empty = unknown."""
 
     def to_json(self) -> bytes:
         """Return the payload of a HELLO frame."""
@@ -110,6 +113,7 @@ def describe_host(greeting: Greeting, reservation: socket.socket) -> HostInfo:
         tuple(reachable(own_interfaces())),
         reservation.getsockname()[1],
         tuple(ports),
+        machine.identity(),
     )
 
 

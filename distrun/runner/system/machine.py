@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import socket
 from collections.abc import Collection
+from pathlib import Path
 
 from distrun.host.gpus import visible_gpus
 from distrun.host.interfaces import without_zone
@@ -40,6 +41,20 @@ def _addresses() -> set[str]:
     import psutil  # costs 50 ms, and names that need it are rare on one machine
 
     return {without_zone(item.address) for items in psutil.net_if_addrs().values() for item in items}
+
+
+def identity() -> str:
+    """Return a text by which a host that has several names is known to be one; empty where the kernel tells nothing.
+
+    It holds for this boot of the kernel. Containers on a machine have network and processes of their own, or at least a
+    name, and are hosts of their own; so are accounts, as they share no memory.
+    """
+    try:
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+        namespaces = [os.readlink(f"/proc/self/ns/{kind}") for kind in ("net", "pid")]
+    except OSError:
+        return ""
+    return " ".join([boot, *namespaces, str(os.getuid()), socket.gethostname()])
 
 
 def address_towards(hostname: str) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import pytest
 
@@ -52,6 +53,15 @@ def test_rank_0_may_be_here():
         *("10.1.0.1", "81"),
         "10.1.0.1:91,10.0.0.1:91",
     )
+
+
+def test_a_machine_under_two_names_is_refused_with_both(monkeypatch):
+    for name in ("a", "here"):
+        monkeypatch.setitem(ANSWERS, name, replace(ANSWERS[name], machine="boot net:[1] pid:[1] 0 vm"))
+    monkeypatch.setitem(ANSWERS, "b", replace(ANSWERS["b"], machine="boot net:[2] pid:[1] 0 b"))
+    complete("a", "b")
+    with pytest.raises(UsageError, match=r"hosts 'a' and 'here' are one machine, .*: list it once, as in a:4"):
+        complete("a", "b", "here")
 
 
 def test_what_the_user_exports_stands():

@@ -6,7 +6,7 @@ import socket
 
 import pytest
 
-from distrun.runner.system.machine import address_towards, default_slots, is_local, local_names
+from distrun.runner.system.machine import address_towards, default_slots, identity, is_local, local_names
 
 
 @pytest.mark.parametrize("name", ["localhost", "127.0.0.1", "127.1.2.3", "::1", socket.gethostname()])
@@ -23,6 +23,16 @@ def test_without_gpus_there_is_a_slot_per_core(monkeypatch):
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
     monkeypatch.setattr("os.sched_getaffinity", lambda pid: {0, 1, 2})
     assert default_slots() == 3
+
+
+def test_a_machine_is_known_by_its_boot_its_namespaces_its_name_and_the_user(monkeypatch):
+    before = identity()
+    assert before == identity() != ""
+    monkeypatch.setattr("socket.gethostname", lambda: "container")
+    assert identity() != before
+    monkeypatch.undo()
+    monkeypatch.setattr("os.getuid", lambda: 12345)
+    assert identity() != before
 
 
 def test_many_names_are_asked_for_at_once():
