@@ -125,12 +125,12 @@ def _run(options: dict[str, Any]) -> int:
     if nodes is not None and nodes.place is not None:
         return _run_node(options, nodes.ranks, nodes.place, nodes.number)
 
-    from distrun.runner.planning.prepare import prepare
+    from distrun.runner.planning.prepare import chosen_settings, prepare
 
     request = _request(options)
     if nodes is not None:
         request = replace(request, hosts=(Host("localhost", nodes.ranks),), nodes=1)
-    plan = prepare(request, options["grace"], ssh_options(options, keepalive=options["keepalive"]))
+    plan = prepare(request, options["grace"], ssh_options(options, keepalive=chosen_settings(request).keepalive))
     if options["dry_run"]:
         _shown_ranks(request, plan)
         click.echo(describe(plan, os.environ))
@@ -161,9 +161,10 @@ def _execute(options: dict[str, Any], request: LaunchRequest, plan: LaunchPlan, 
     from distrun.runner.output.sinks import DescriptorSink
     from distrun.runner.planning.prepare import chosen_settings
 
+    settings = chosen_settings(request)
     job_options = JobOptions(
         grace=options["grace"],
-        start_timeout=chosen_settings(request).start_timeout,
+        start_timeout=settings.start_timeout,
         style=Style(
             request.tag_output and not plan.by_mpirun,
             _shown_ranks(request, plan),
@@ -177,7 +178,7 @@ def _execute(options: dict[str, Any], request: LaunchRequest, plan: LaunchPlan, 
         timeout=options["timeout"],
         notes=not options["quiet"],
         bindings=request.report_bindings and not plan.by_mpirun,
-        ssh=ssh_options(options, keepalive=options["keepalive"]),
+        ssh=ssh_options(options, keepalive=settings.keepalive),
     )
     return Job(plan, job_options, DescriptorSink(1), DescriptorSink(2), peers=peers).run().status
 
@@ -220,6 +221,7 @@ def _request(options: dict[str, Any]) -> LaunchRequest:
         stall_warning=options["stall_warning"],
         stall_timeout=options["stall_timeout"],
         start_timeout=options["start_timeout"],
+        keepalive=options["keepalive"],
         network=options["network"],
         wire_dtype=options["wire_dtype"],
         launcher=options["launcher"],

@@ -18,7 +18,7 @@ from distrun.runner.output.printer import Style
 from distrun.runner.output.sinks import DescriptorSink, Sink, TextSink
 from distrun.runner.planning.hosts import Host, parse_host_list
 from distrun.runner.planning.plan import LaunchPlan, LaunchRequest
-from distrun.runner.planning.prepare import prepare, read_hostfile
+from distrun.runner.planning.prepare import chosen_settings, prepare, read_hostfile
 from distrun.runner.planning.ssh_config import SshOptions
 
 Result = TypeVar("Result")
@@ -94,8 +94,9 @@ def run(
         stall_warning=stall_warning,
         stall_timeout=stall_timeout,
         start_timeout=start_timeout,
+        keepalive=None if ssh is None else ssh.keepalive,
     )
-    ssh = ssh or SshOptions()
+    ssh = ssh or SshOptions(keepalive=chosen_settings(request).keepalive)
     plan = prepare(request, grace, ssh)
     options = JobOptions(
         grace=grace,

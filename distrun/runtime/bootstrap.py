@@ -148,7 +148,8 @@ class _Bootstrap:
             undo.callback(rendezvous.close)
             layout = HostLayout.of([member.host for member in rendezvous.members], self.topology.rank)
             self._check(layout)
-            network = Network(layout.rank, rendezvous.members, rendezvous.control, rendezvous.alarms)
+            silence = self.settings.keepalive
+            network = Network(layout.rank, rendezvous.members, rendezvous.control, rendezvous.alarms, silence)
             undo.callback(network.close)
             local_group = self._local_group(layout.position, layout.local_ranks, network)
             undo.push(partial(_withdraw, local_group))

@@ -21,6 +21,7 @@ from distrun.runtime.contract import PREFIX, LaunchContract
 STALL_WARNING = "DISTRUN_STALL_WARNING"
 STALL_TIMEOUT = "DISTRUN_STALL_TIMEOUT"
 START_TIMEOUT = "DISTRUN_START_TIMEOUT"
+KEEPALIVE = "DISTRUN_KEEPALIVE"
 BACKEND = "DISTRUN_BACKEND"
 NETWORK = "DISTRUN_NETWORK"
 WIRE_DTYPE = "DISTRUN_WIRE_DTYPE"
@@ -120,6 +121,8 @@ class Settings:
     """Seconds after which a waiting operation fails; 0: never."""
     start_timeout: float = _setting(60.0, _duration)
     """Seconds that the ranks wait for one another in `init`."""
+    keepalive: float = _setting(15.0, _number)
+    """Seconds of silence after which another host counts as gone; 0: never."""
     fusion_threshold: int = _setting(64 << 20, _rounded)
     """Bytes that operations submitted together may be fused to; 0 fuses nothing."""
     bucket_bytes: int = _setting(25 << 20, _bytes)

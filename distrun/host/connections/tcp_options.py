@@ -5,22 +5,29 @@ from __future__ import annotations
 import socket
 
 DEAD_HOST_TIMEOUT = 15.0
-"""Seconds of silence after which a connection counts as broken."""
+"""Seconds of silence after which a connection counts as broken, where nobody says otherwise."""
+_PROBES = 3
+_LONGEST = 32767  # seconds, the kernel's limit for the two times below
 
 
-def set_tcp_options(connection: socket.socket, user_timeout: float = DEAD_HOST_TIMEOUT) -> None:
-    """Let small messages leave at once, and a dead host be noticed after 15 s of silence.
+def set_tcp_options(connection: socket.socket, silence: float = DEAD_HOST_TIMEOUT, may_be_unread: bool = False) -> None:
+    """Let small messages leave at once, and a dead host be noticed by its silence.
 
     Args:
         connection: a TCP socket.
-        user_timeout: seconds after which data that the other host does not take ends the connection (TCP_USER_TIMEOUT),
-            0 for the system's quarter of an hour. Beware: Linux also counts data that a host does not take because its
-            process does not read (it computes, or it is stopped), although the host is alive.
+        silence: seconds after which the other host counts as dead; 0: never. The kernel counts whole seconds, and takes
+            two at least.
+        may_be_unread: whether data may wait for longer than that (TCP_USER_TIMEOUT). Beware: Linux also counts data
+            that a host does not take because its process does not read (it computes, or it is stopped), although the
+            host is alive.
     """
+    # Unanswered probes, the first after some silence: for 15 s after 6 s, and then every 3 s.
+    interval = min(max(1, round(silence / 5)), _LONGEST)
+    first = min(max(1, round(silence) - _PROBES * interval), _LONGEST)
+    unread = 0 if may_be_unread else min(int(silence * 1000), (1 << 31) - 1)
     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-    # Three unanswered probes, 3 s apart, the first after 5 s of silence.
-    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, 5)
-    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, 3)
-    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, 3)
-    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(user_timeout * 1000))
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, int(silence > 0))
+    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, first)
+    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, interval)
+    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, _PROBES)
+    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, unread)

@@ -97,7 +97,6 @@ _OPTIONS: tuple[Callable[[Any], Any], ...] = (
     click.option(
         "--keepalive",
         type=_seconds,
-        default=15.0,
         metavar="S",
         help="Seconds of silence after which another host counts as gone and its ranks end; 0: never. Default: 15.",
     ),

@@ -51,8 +51,8 @@ def _check_names(plan: LaunchPlan, infos: Mapping[str, HostInfo]) -> None:
         first = known.setdefault(infos[part.host].machine or part.host, part)
         if first is not part:
             raise UsageError(
-                f"hosts {first.host!r} and {part.host!r} are one machine, and their ranks would use the same GPUs: list "
-                f"it once, as in {first.host}:{len(first.ranks) + len(part.ranks)}"
+                f"hosts {first.host!r} and {part.host!r} are one machine, and their ranks would use the same GPUs: "
+                f"list it once, as in {first.host}:{len(first.ranks) + len(part.ranks)}"
             )
 
 

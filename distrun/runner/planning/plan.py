@@ -22,7 +22,7 @@ from distrun.runner.planning.placement import count, host_of_each_rank, place, s
 from distrun.runner.planning.ssh_config import Route
 from distrun.runtime import horovod
 from distrun.runtime.contract import LaunchContract
-from distrun.runtime.settings import NETWORK, STALL_TIMEOUT, STALL_WARNING, START_TIMEOUT, WIRE_DTYPE
+from distrun.runtime.settings import KEEPALIVE, NETWORK, STALL_TIMEOUT, STALL_WARNING, START_TIMEOUT, WIRE_DTYPE
 
 _HIDDEN = ("DISTRUN_KEY",)
 
@@ -64,6 +64,7 @@ class LaunchRequest:
     stall_warning: float | None = None
     stall_timeout: float | None = None
     start_timeout: float | None = None
+    keepalive: float | None = None
     network: str | None = None
     """The interfaces and subnets that ranks of different hosts may use, separated by commas."""
     wire_dtype: str | None = None
@@ -327,6 +328,7 @@ def settings(request: LaunchRequest) -> dict[str, str]:
         STALL_WARNING: request.stall_warning,
         STALL_TIMEOUT: request.stall_timeout,
         START_TIMEOUT: request.start_timeout,
+        KEEPALIVE: request.keepalive,
     }
     chosen = {NETWORK: request.network, WIRE_DTYPE: request.wire_dtype, horovod.MODE: "1" if request.horovod else None}
     given = {name: value for name, value in chosen.items() if value}

@@ -15,7 +15,6 @@ from contextlib import contextmanager
 from distrun.errors import BootstrapError
 from distrun.host.connections.dialer import dial
 from distrun.host.connections.listener import Listener, listen
-from distrun.host.connections.tcp_options import set_tcp_options
 from distrun.host.interfaces import is_loopback
 from distrun.runtime.rendezvous.protocol import Rendezvous
 from distrun.runtime.transport.connections import Stream
@@ -143,9 +142,6 @@ class DataConnections(LinkMaker):
             raise BootstrapError(f"the ranks of the hosts cannot connect with each other: {reason}")
 
     def _take(self, rank: int, connection: socket.socket) -> None:
-        # A peer that is stopped, or computes for a minute, does not read and is alive: the kernel must not give up on
-        # what has waited for long. Dead hosts are noticed on the alarm connections.
-        set_tcp_options(connection, user_timeout=0)
         self._streams[rank] = self._network.stream(rank, connection)
 
     # Listening ------------------------------------------------------------------------------------------------------

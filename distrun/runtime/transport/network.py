@@ -20,7 +20,7 @@ from collections import deque
 from collections.abc import Mapping, Sequence
 from functools import partial
 
-from distrun.host.connections.tcp_options import set_tcp_options
+from distrun.host.connections.tcp_options import DEAD_HOST_TIMEOUT, set_tcp_options
 from distrun.runtime.rendezvous.protocol import Member
 from distrun.runtime.shared_memory.segment import FAILED, LEFT
 from distrun.runtime.transport.connections import Channel, ConnectionSet, Stream, reason_of
@@ -43,6 +43,7 @@ class Network:
         members: Sequence[Member],
         control: Mapping[int, socket.socket],
         alarms: Mapping[int, socket.socket],
+        silence: float = DEAD_HOST_TIMEOUT,
     ) -> None:
         """
         Args:
@@ -51,9 +52,11 @@ class Network:
             control: the connections for messages by rank: all on rank 0, the one with rank 0 elsewhere, none on rank
             0's host.
             alarms: the connections for alarms in the same way.
+            silence: seconds after which a host that does not answer counts as gone; 0: never.
         """
         self._rank = rank
         self._members = members
+        self._silence = silence
         self._connections = ConnectionSet()
         self.fd = self._connections.fd
         self.inbox: deque[tuple[int, bytes]] = deque()
@@ -65,12 +68,13 @@ class Network:
         for connection in control.values():
             # A rank that is stopped does not read, and its host is not dead. Dead hosts are noticed by the alarms,
             # where nothing waits.
-            set_tcp_options(connection, user_timeout=0)
+            set_tcp_options(connection, silence, may_be_unread=True)
         self._alarms = dict(alarms)
         self._alarm_poll = select.epoll()
         self.alarm_fd = self._alarm_poll.fileno()
         """Readable when the engine's own thread should make progress."""
         for connection in self._alarms.values():
+            set_tcp_options(connection, silence)
             connection.setblocking(False)
             self._alarm_poll.register(connection.fileno(), select.EPOLLIN)
         self._alarm_peers = {connection.fileno(): peer for peer, connection in alarms.items()}
@@ -87,6 +91,9 @@ class Network:
 
     def stream(self, rank: int, connection: socket.socket) -> Stream:
         """Take over a connection for arrays."""
+        # A peer that is stopped, or computes for a minute, does not read and is alive: the kernel must not give up on
+        # what has waited for long. Dead hosts are noticed on the alarm connections.
+        set_tcp_options(connection, self._silence, may_be_unread=True)
         return Stream(self._connections, connection, partial(self._suspect, rank))
 
     # Messages -------------------------------------------------------------------------------------------------------

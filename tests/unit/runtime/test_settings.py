@@ -24,6 +24,7 @@ def test_without_variables_everything_has_its_default():
         stall_warning=60.0,
         stall_timeout=0.0,
         start_timeout=60.0,
+        keepalive=15.0,
         fusion_threshold=64 << 20,
         bucket_bytes=25 << 20,
         first_bucket_bytes=1 << 20,

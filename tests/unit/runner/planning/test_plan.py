@@ -151,11 +151,14 @@ def test_the_environment_is_the_launchers_then_ours_then_the_users():
 
 
 def test_settings_and_open_mpi_names_are_set_on_request():
-    (agent,) = plan(np=2, openmpi_env=True, stall_warning=0.5, stall_timeout=30.0, start_timeout=5.0).agents
+    (agent,) = plan(
+        np=2, openmpi_env=True, stall_warning=0.5, stall_timeout=30.0, start_timeout=5.0, keepalive=0.0
+    ).agents
     assert agent.ranks[1].environ["OMPI_COMM_WORLD_RANK"] == "1"
     assert agent.environ["DISTRUN_STALL_WARNING"] == "0.5"
     assert agent.environ["DISTRUN_STALL_TIMEOUT"] == "30"
     assert agent.environ["DISTRUN_START_TIMEOUT"] == "5"
+    assert agent.environ["DISTRUN_KEEPALIVE"] == "0"
 
 
 def test_in_horovods_mode_ranks_find_its_package_and_its_variables():
