@@ -6,7 +6,7 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from queue import Empty, SimpleQueue
 
@@ -21,7 +21,7 @@ from distrun.runner.output.sinks import RankFiles, Sink
 from distrun.runner.planning import endpoints
 from distrun.runner.planning.plan import AgentPlan, LaunchPlan
 from distrun.runner.planning.ssh_config import SshOptions
-from distrun.runner.protocol.exits import signal_name
+from distrun.runner.protocol.exits import RankExit, signal_name
 from distrun.runner.protocol.frames import Frame, FrameKind
 from distrun.runner.supervision import events, policy, signals
 from distrun.runner.supervision.failure_report import StderrTails, format_report
@@ -224,12 +224,20 @@ class Job:
 
     def _decide(self) -> None:
         while self._policy.state is not State.OVER:
-            event = self._next_event(self._policy.deadline)
+            event = self._judged(self._next_event(self._policy.deadline))
             now = time.monotonic()
             if event is not None:
                 self._note(event)
                 self._act(self._policy.handle(event, now))
             self._act(self._policy.tick(now))
+
+    def _judged(self, event: events.Event | None) -> events.Event | None:
+        """Return the event; that an mpirun ends as if all were well though it has lost a host is a failure."""
+        match event:
+            case events.RankExited(rank, RankExit(0)) if self._plan.by_mpirun:
+                return replace(event, exit=RankExit(1)) if self._stderr_tails.reports_lost_host(rank) else event
+            case _:
+                return event
 
     def _next_event(self, deadline: float | None) -> events.Event | None:
         try:

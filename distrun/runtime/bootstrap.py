@@ -224,6 +224,10 @@ class _Bootstrap:
 
             mpi = MpiLinkMaker(local_group, network, layout.rank, len(rendezvous.members))
             return mpi.links(layout.peers), mpi
+        if self.environment.is_mpi:  # MPI_Finalize would wait for a rank that is gone, or that cannot be reached
+            from distrun.runtime.mpi.requests import abort_at_exit
+
+            network.on_failure = abort_at_exit
         connections = DataConnections(rendezvous, layout, network, local_group, self.settings.start_timeout)
         ports = [member.port for member in rendezvous.members]
         connections.connect(layout.peers.values(), ports, rendezvous.listener, deadline)

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import psutil
 import pytest
+from hosts_conftest import DEADLINE
 
 pytestmark = pytest.mark.mpi
 
@@ -150,4 +151,36 @@ def test_a_host_that_cannot_be_reached_is_told_by_mpirun(mpirun, network, alpha,
     said = job.stderr.data.decode()
     assert network.nobody in said
     assert "distrun: mpirun (pid " in said
+    job.assert_gone()
+
+
+WORKING = """
+import numpy as np, distrun
+distrun.init()
+tensor = distrun.empty(4_000_000, np.float32)
+while True:
+    tensor[:] = 1
+    distrun.allreduce_(tensor, "big", distrun.Sum)
+    print("going", flush=True)
+"""
+
+
+@pytest.mark.parametrize("backend", ["tcp", "mpi"])
+@again_if_open_mpi_hangs
+def test_a_cut_link_ends_the_job_and_the_ranks_on_both_sides(mpirun, python, alpha, beta, backend):
+    command = ("-H", "alpha:1,beta:1", "--keepalive", "3", *python(WORKING))
+    job = mpirun(*command, DISTRUN_BACKEND=backend)
+    job.stdout.wait_for(b"going", 4)
+    ranks = [item for host in (alpha, beta) for item in host.processes() if WORKING in item.cmdline()]
+    assert len(ranks) == 2
+    beta.cut()
+    try:
+        assert job.wait() != 0
+        assert b"lost communication with a remote daemon" in job.stderr.data or b"JobAbortedError" in job.stderr.data
+        assert psutil.wait_procs(ranks, timeout=DEADLINE)[1] == []
+    finally:
+        beta.mend()
+        for item in beta.processes():  # the daemon of Open MPI, whose kernel tries for minutes to reach its mpirun
+            item.kill()
+    alpha.assert_gone()
     job.assert_gone()

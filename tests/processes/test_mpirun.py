@@ -71,6 +71,15 @@ def test_open_mpi_4():
     ]
 
 
+def test_open_mpi_notices_that_a_host_is_gone_before_the_ranks_do():
+    words = text(MpiImplementation.OPENMPI_5, keepalive=15.0)
+    assert [words[index + 1 : index + 3] for index, word in enumerate(words) if word == "--prtemca"] == [
+        *(["oob_tcp_keepalive_time", "4"], ["oob_tcp_keepalive_intvl", "2"], ["oob_tcp_keepalive_probes", "3"]),
+    ]
+    assert "oob_tcp_keepalive_time" in text(MpiImplementation.OPENMPI_4, keepalive=15.0)
+    assert "oob_tcp_keepalive_time" not in text(MpiImplementation.OPENMPI_5, HERE, keepalive=15.0)
+
+
 def test_mpich():
     assert text(MpiImplementation.MPICH, network="eth1") == [
         *("mpirun", "-n", "3", "-hosts", "a:2,b:1", "-localhost", "10.0.0.1", "-wdir", "/w d", "-prepend-rank"),

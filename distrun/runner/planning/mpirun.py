@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 
 from distrun.errors import UsageError
+from distrun.host.connections.tcp_options import keepalive_times
 from distrun.host.interfaces import parse_network
 from distrun.runner.planning.environ import (
     forwarded_variables,
@@ -56,6 +57,7 @@ first=$((first + count)); \
 done; \
 [ $LOCAL_RANK -eq $((RANK - first)) ] || unset GROUP_RANK; \
 exec "$@\""""
+_MPIRUN_SHARE = 2 / 3  # of the keepalive: the silence after which mpirun gives a host up
 _AS_ROOT = ("OMPI_ALLOW_RUN_AS_ROOT", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM")
 
 
@@ -97,6 +99,8 @@ class MpirunOptions:
     bind_to: str = "none"
     """The kind of CPUs that ranks are bound to: core, socket, numa or none."""
     report_bindings: bool = False
+    keepalive: float = 0.0
+    """Seconds of silence after which ranks give a host up; 0 = never."""
     extra: Sequence[str] = field(default=())
     """The user's own arguments, which come last so that they win."""
 
@@ -186,6 +190,7 @@ def make_plan(request: LaunchRequest, context: LaunchContext, grace: float, ssh:
         os.geteuid() == 0,
         request.bind_to,
         request.report_bindings,
+        ssh.keepalive,
         _split(request.mpi_args or ""),
     )
     if options.output_dir is not None and mpi is MpiImplementation.OPENMPI_5:
@@ -260,6 +265,11 @@ def _openmpi(mpi: MpiImplementation, options: MpirunOptions, program: str) -> li
         words += ["--mca", "btl_tcp_if_include", options.network]
     if options.ssh:
         words += ["--mca" if is_4 else "--prtemca", "plm_rsh_args" if is_4 else "plm_ssh_args", " ".join(options.ssh)]
+    if options.keepalive and not options.is_local:
+        # Before the ranks do: what it sends to a host to end them there keeps the kernel from noticing that it is gone.
+        times = keepalive_times(options.keepalive * _MPIRUN_SHARE)
+        for name, value in zip(("time", "intvl", "probes"), times, strict=True):
+            words += ["--mca" if is_4 else "--prtemca", f"oob_tcp_keepalive_{name}", str(value)]
     for name in options.exports:
         words += ["-x", name]
     return [*words, *options.extra, *options.command]

@@ -73,7 +73,7 @@ class HostInfo:
     ports: tuple[int, ...] = ()
     """The free ports that the greeting asked for."""
     machine: str = ""
-    """The same on agents that share a host, under whichever names; see `machine.identity`. Empty = unknown."""
+    """Agents that share a host say the same here, under whichever names; see `machine.identity`. Empty = unknown."""
 
     def to_json(self) -> bytes:
         """Return the payload of a HELLO frame."""

@@ -9,6 +9,11 @@ from distrun.runner.supervision.policy import Failure
 LAST_LINES = 20
 _MAX_LINE = 2000  # bytes; of a longer line, only the end is reported
 _KEPT = 1 << 15  # bytes kept per rank: a bound on memory, and enough for `LAST_LINES` ordinary lines
+# What Open MPI's mpirun says when a host is gone; its exit status is 0 then, so that nothing else tells.
+_LOST_HOST = (
+    b"PRTE has lost communication with a remote daemon.",
+    b"ORTE has lost communication with a remote daemon.",
+)
 _LOST_PEER = b"distrun.errors.JobAbortedError"  # how Python ends the traceback of a rank that lost its peers
 
 
@@ -36,6 +41,10 @@ class StderrTails:
     def reports_lost_peer(self, rank: int) -> bool:
         """Whether the rank says that it ended because it lost a peer."""
         return any(line.startswith(_LOST_PEER) for line in self.lines(rank))
+
+    def reports_lost_host(self, rank: int) -> bool:
+        """Whether this is an mpirun that says that it has lost a host."""
+        return any(line.startswith(_LOST_HOST) for line in self.lines(rank))
 
 
 def format_report(

@@ -17,7 +17,7 @@ import socket
 import struct
 import time
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
 from distrun.host.connections.tcp_options import DEAD_HOST_TIMEOUT, set_tcp_options
@@ -57,6 +57,8 @@ class Network:
         self._rank = rank
         self._members = members
         self._silence = silence
+        self.on_failure: Callable[[], None] = lambda: None
+        """Called when the connections of a job that has failed are closed."""
         self._connections = ConnectionSet()
         self.fd = self._connections.fd
         self.inbox: deque[tuple[int, bytes]] = deque()
@@ -219,6 +221,8 @@ class Network:
         if self._is_closed:
             return
         self._is_closed = True
+        if self._failure is not None:
+            self.on_failure()
         deadline = time.monotonic() + CLOSE_TIMEOUT
         with select.epoll() as waiting:
             # An epoll object is readable itself when one of its connections is ready.

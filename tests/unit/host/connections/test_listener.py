@@ -565,7 +565,8 @@ def test_an_address_of_another_machine_cannot_be_listened_at():
     [
         ({}, (1, 6, 3, 3, 15000)),
         ({"may_be_unread": True}, (1, 6, 3, 3, 0)),
-        ({"silence": 3.0}, (1, 1, 1, 3, 3000)),
+        ({"silence": 3.0}, (1, 1, 1, 2, 3000)),
+        ({"silence": 2.0}, (1, 1, 1, 1, 2000)),
         ({"silence": 60.0}, (1, 24, 12, 3, 60000)),
         ({"silence": 1e9}, (1, 32767, 32767, 3, 2**31 - 1)),
     ],

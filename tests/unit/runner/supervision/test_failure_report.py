@@ -49,3 +49,12 @@ def test_a_rank_that_lost_its_peer_says_so():
     words.record(1, b"about distrun.errors.JobAbortedError\n")
     assert words.reports_lost_peer(0)
     assert not words.reports_lost_peer(1)
+
+
+def test_an_mpirun_that_has_lost_a_host_says_so():
+    tails = StderrTails()
+    tails.record(
+        0, b"--------\nPRTE has lost communication with a remote daemon.\n\n  HNP daemon   : [prterun-vm@0,0]\n"
+    )
+    tails.record(1, b"he said: PRTE has lost communication with a remote daemon.\n")
+    assert [tails.reports_lost_host(rank) for rank in range(3)] == [True, False, False]
