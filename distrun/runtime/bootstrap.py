@@ -269,6 +269,7 @@ class _Bootstrap:
             self.device.index,
             self.topology.hostname,
             self.settings.share_gpus,
+            self.device.sharers > 1,
             self._timeouts(),
             self.settings.gpu_backend,
         )

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 PROGRAMS = Path(__file__).parent / "programs"
-USE, COLLECTIVES = PROGRAMS / "gpu_use.py", PROGRAMS / "gpu_collectives.py"
+USE, COLLECTIVES, SETS = (PROGRAMS / f"gpu_{name}.py" for name in ("use", "collectives", "process_sets"))
 SHARED = {"SIMULATED_GPUS": "1", "DISTRUN_SHARE_GPUS": "1"}
 OLD = {**SHARED, "SIMULATED_NCCL_VERSION": "22705"}
 REFUSES = "ranks 0, 1 share a GPU, which NCCL 2.27.5 refuses: update it to 2.30.0 or newer"
@@ -59,3 +59,18 @@ def test_every_collective_in_a_world_of_one(gpu_job):
 
 def test_a_host_that_is_ahead_holds_no_memory(gpu_job):
     assert gpu_job(PROGRAMS / "gpu_ahead.py", 2, SIMULATED_GPU_JITTER="2000").count("fine") == 2
+
+
+@pytest.mark.parametrize(
+    ("size", "environ"),
+    [(4, {}), ((2, 1), {}), (3, {"DISTRUN_GPU_BACKEND": "staged"}), (4, {**SHARED, "SIMULATED_GPUS": "2"})],
+    ids=["nccl", "hosts", "staged", "shared"],
+)
+def test_process_sets_overlap_on_gpus_and_come_and_go(gpu_job, size, environ):
+    ranks = size if isinstance(size, int) else sum(size)
+    assert gpu_job(SETS, size, **environ).count("fine") == ranks
+
+
+def test_a_rank_that_is_killed_inside_an_allreduce_of_a_process_set_does_not_hang_the_others(gpu_job):
+    said = gpu_job(SETS, (3,), "killed", SIMULATED_NCCL_HANG="allReduce:3@1", fail=True)
+    assert all(f"rank {rank} was told" in said for rank in (0, 1)), said

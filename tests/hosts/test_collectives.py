@@ -20,6 +20,30 @@ remote = sorted({c.raddr.ip for c in found if c.raddr})
 print(json.dumps([distrun.rank(), remote, [c.laddr for c in found if not c.raddr]]))
 distrun.barrier()
 """
+CONNECTIONS = """
+import distrun, psutil
+import numpy as np
+def connections():
+    found = psutil.Process().net_connections("tcp")
+    assert all(c.raddr for c in found), "a rank still takes calls"
+    return len(found)
+def use(process_set):
+    if process_set.included():
+        numbers = np.arange(100_000)
+        result = distrun.allreduce(numbers, "x", distrun.Sum, process_set=process_set)
+        assert (result == process_set.size() * numbers).all()
+distrun.init()
+before = connections()
+apart = distrun.add_process_set([0, 3])
+made = connections() - before
+use(apart)
+distrun.remove_process_set(apart)
+for ranks in ([0, 1, 3], [1, 3], [0, 3]):
+    use(distrun.add_process_set(ranks))
+distrun.barrier()
+print(distrun.rank(), made, connections() - before)
+distrun.barrier()
+"""
 
 
 @pytest.fixture
@@ -102,3 +126,12 @@ def test_ranks_talk_to_those_they_need_and_listen_to_nobody_once_all_are_there(r
     for rank, peers, listening in said:
         assert peers == [beta.address if rank < 2 else alpha.address]
         assert listening == [], "a rank still takes calls"
+
+
+def test_ranks_that_no_rail_of_the_world_joins_connect_once_when_a_set_needs_them(run):
+    said = sorted(run("alpha:2,beta:2", "-c", CONNECTIONS).splitlines())
+    assert said == ["0 1 1", "1 0 0", "2 0 0", "3 1 1"]
+
+
+def test_process_sets_of_hosts_that_take_turns(run_each):
+    run_each("alpha:2,beta:2", "process_sets", options=("--map-by", "node"))

@@ -19,12 +19,12 @@ def ready(ranks):
 
 
 @pytest.mark.parametrize("victim", [0, 1, 3])
-@pytest.mark.parametrize("scenario", ["waiting", "working"])
+@pytest.mark.parametrize("scenario", ["waiting", "working", "working in a set"])
 def test_a_killed_rank_is_named_with_its_signal_within_a_second(ranks, scenario, victim):
     everybody = ready(ranks("faults", scenario, str(victim), size=4))
     survivors = [rank for place, rank in enumerate(everybody) if place != victim]
-    if scenario == "working":
-        for rank in everybody:
+    if scenario != "waiting":
+        for rank in everybody if scenario == "working" else (everybody[0], everybody[-1]):
             rank.stdout.wait_for("big: done\n")
     everybody[victim].signal(signal.SIGKILL)
     killed = time.monotonic()

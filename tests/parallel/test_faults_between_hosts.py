@@ -42,10 +42,19 @@ def named(rank: int, pid: int, host: int) -> str:
 )
 @pytest.mark.parametrize("scenario", ["waiting", "working"])
 def test_a_killed_rank_is_named_on_every_host_within_a_second(ranks, scenario, hosts, victim, host):
+    check_a_kill(ranks, scenario, hosts, victim, host)
+
+
+@pytest.mark.parametrize(("victim", "host"), [(1, 0), (2, 1), (3, 1)])
+def test_a_killed_rank_is_named_while_a_process_set_works_to_which_it_may_not_belong(ranks, victim, host):
+    check_a_kill(ranks, "working in a set", (2, 2), victim, host)
+
+
+def check_a_kill(ranks, scenario, hosts, victim, host):
     everybody = ready(ranks("faults", scenario, str(victim), hosts=hosts))
     survivors = [rank for place, rank in enumerate(everybody) if place != victim]
-    if scenario == "working":
-        for rank in everybody:
+    if scenario != "waiting":
+        for rank in everybody if scenario == "working" else (everybody[0], everybody[-1]):
             rank.stdout.wait_for("big: done\n")
     everybody[victim].signal(signal.SIGKILL)
     killed = time.monotonic()

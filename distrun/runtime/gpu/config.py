@@ -16,6 +16,8 @@ class GpuConfig:
     hostname: str
     may_share: bool = False
     """Whether ranks may share a GPU."""
+    is_shared: bool = False
+    """Whether several ranks of this host were given this GPU."""
     timeouts: Timeouts = FOREVER
     transport: str = "auto"
     """How tensors are to travel between GPUs: auto, nccl or staged; that of a group's first rank counts."""

@@ -19,7 +19,7 @@ from distrun.errors import CollectiveError, JobAbortedError, UsageError
 from distrun.runtime.backends.groups import WORLD, Groups
 from distrun.runtime.gpu import transport_choice
 from distrun.runtime.gpu.buffers import DeviceBuffer
-from distrun.runtime.gpu.communicators import Communicators, can_share_gpus
+from distrun.runtime.gpu.communicators import Communicators, can_share_gpus, set_environment
 from distrun.runtime.gpu.config import GpuConfig
 from distrun.runtime.gpu.driver import Driver, Event
 from distrun.runtime.gpu.fusion_memory import FusionMemory
@@ -61,6 +61,8 @@ class Gpu:
         Raises:
             UsageError: cupy is missing, or CUDA does not have the GPU.
         """
+        if config.is_shared:
+            set_environment()  # a process set whose ranks do not share may be the first to use NCCL
         self.driver = Driver(config.index)
         self.packer = Packer(self.driver)
         self._config = config

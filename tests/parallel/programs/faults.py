@@ -19,14 +19,14 @@ def say(text: str) -> None:
     print(text, flush=True)
 
 
-def attempt(name: str, count: int = 3) -> bool:
+def attempt(name: str, count: int = 3, among: distrun.ProcessSet = distrun.global_process_set) -> bool:
     """One allreduce; says how it went."""
     try:
-        result = distrun.allreduce(np.ones(count), name, distrun.Sum)
+        result = distrun.allreduce(np.ones(count), name, distrun.Sum, process_set=among)
     except distrun.DistrunError as error:
         say(f"{name}: {type(error).__name__}: {error}")
         return False
-    assert (result == size).all()
+    assert (result == among.size()).all()
     say(f"{name}: done")
     return True
 
@@ -51,6 +51,13 @@ elif scenario == "working":  # all are communicating when one is killed
     turn = 0
     while attempt("big", 2_000_000 if turn % 2 else 100):
         turn += 1
+elif scenario == "working in a set":  # the first rank and the last; the others wait for them
+    ends = distrun.add_process_set([0, size - 1])
+    turn = 0
+    while ends.included() and attempt("big", 2_000_000 if turn % 2 else 100, ends):
+        turn += 1
+    if not ends.included():
+        attempt("first")
 elif scenario == "stopped inside":
     from distrun.runtime import world
 

@@ -267,3 +267,28 @@ def test_the_environment_is_set_where_gpus_are_shared(
     made.get(1, shares_gpus=True)
     assert calls == ["set"]
     made.close()
+
+
+def test_a_process_sets_communicator_ends_with_the_set(stand_ins: SimpleNamespace, nccl: Nccl) -> None:
+    made = Communicators(driver_of(stand_ins, nccl), {0: FirstRank(), 5: FirstRank()})  # type: ignore[dict-item]
+    first = made.get(0)
+    of_set = made.get(5)
+    assert of_set is not first
+    made.remove(5)
+    assert nccl.log == ["destroy"]
+    made.remove(5)
+    assert nccl.log == ["destroy"]
+    assert made.get(0) is first
+    assert made.get(5) is not of_set, "a set that has come again"
+    made.close()
+    assert nccl.log.count("destroy") == 3
+
+
+def test_nccl_keeps_the_environment_in_which_it_was_first_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(communicators, "_is_sharing_refused", False)
+    communicators._note_environment({"NCCL_MULTI_RANK_GPU_ENABLE": "1"})
+    assert communicators.can_share_gpus()
+    communicators._note_environment({})
+    assert not communicators.can_share_gpus()
+    communicators._note_environment({"NCCL_MULTI_RANK_GPU_ENABLE": "1"})
+    assert not communicators.can_share_gpus()

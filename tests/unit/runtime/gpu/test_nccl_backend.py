@@ -410,6 +410,16 @@ def test_broadcast(stand_ins: SimpleNamespace, dtype: str) -> None:
     assert all(array.all() for mine in given_to for array in mine)
 
 
+def test_a_root_is_a_rank_of_the_job(stand_ins: SimpleNamespace) -> None:
+    job = Job(stand_ins, 2)
+    for backend in job.backends:
+        backend._ranks = (3, 7)
+    arrays = [np.full(3, rank, np.float32) for rank in range(2)]
+    request = Request("broadcast", "x", "float32", ((3,),), root=7)
+    job.execute([[stand_ins.handle_of(request, (), [array])] for array in arrays])
+    assert all((array == 1).all() for array in arrays)
+
+
 def test_a_world_of_one_needs_no_nccl(stand_ins: SimpleNamespace) -> None:
     """Every kind is a copy; the arithmetic is that of one rank."""
     driver = stand_ins.Driver()
