@@ -68,7 +68,9 @@ def _status(arguments: list[str] | None) -> int:
         if arguments[:1] == ["doctor"]:
             status = _doctor(arguments[1:])
         else:
-            status = distrun.main(args=_with_own_options(arguments), prog_name="distrun", standalone_mode=False)
+            status = distrun.main(
+                args=_with_own_options(distrun, "distrun", arguments), prog_name="distrun", standalone_mode=False
+            )
     except click.ClickException as error:
         return complain(_sentence(error), 2)
     except (click.Abort, KeyboardInterrupt):
@@ -81,7 +83,8 @@ def _status(arguments: list[str] | None) -> int:
 def _doctor(arguments: list[str]) -> int:
     from distrun.runner.doctor.command import doctor
 
-    return int(doctor.main(args=arguments, prog_name="distrun doctor", standalone_mode=False) or 0)
+    name = "distrun doctor"
+    return int(doctor.main(args=_with_own_options(doctor, name, arguments), prog_name=name, standalone_mode=False) or 0)
 
 
 def _sentence(error: click.ClickException) -> str:
@@ -100,14 +103,14 @@ def complain(sentence: str, status: int) -> int:
     return status
 
 
-def _with_own_options(arguments: list[str]) -> list[str]:
-    """Return the arguments with our options in the place of other launchers' flags."""
-    own = own_options(distrun)
+def _with_own_options(command: click.Command, name: str, arguments: list[str]) -> list[str]:
+    """Return the arguments of a command with our options in the place of other launchers' flags."""
+    own = own_options(command)
     if are_all_own(own, arguments):
         return arguments
     from distrun.runner.command_lines.borrowed import translated
 
-    translation = translated(own, arguments)
+    translation = translated(own, arguments, name)
     tell_ignored(translation)
     return translation.arguments
 

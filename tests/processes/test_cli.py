@@ -76,7 +76,7 @@ def test_a_directory_is_no_command(distrun, tmp_path):
     [
         (["--stal-warning", "2", "true"], "there is no option --stal-warning: did you mean --stall-warning?"),
         (["--qqq"], "there is no option --qqq: see distrun --help"),
-        (["doctor", "--hots", "a"], "there is no option --hots: did you mean --hostfile or --hosts?"),
+        (["doctor", "--hots", "a"], "there is no option --hots: did you mean --hosts?"),
         (["doctor", "more"], "Got unexpected extra argument (more); see distrun doctor --help"),
     ],
 )

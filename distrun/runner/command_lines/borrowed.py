@@ -15,12 +15,13 @@ _UNDERSTOOD = ("horovodrun", "mpirun")
 _RECOGNISED = ("torchrun",)
 
 
-def translated(own: OwnOptions, words: Sequence[str]) -> Translation:
+def translated(own: OwnOptions, words: Sequence[str], name: str = "distrun") -> Translation:
     """Return a command line in which flags of other launchers are replaced by ours.
 
     Args:
         own: our own options, which always win; but one may have another launcher's value, as in --map-by ppr:2:node.
         words: the command line.
+        name: the command whose options they are.
 
     Raises:
         UsageError: a flag is neither ours nor one that is understood.
@@ -30,14 +31,17 @@ def translated(own: OwnOptions, words: Sequence[str]) -> Translation:
     while is_flag(rest):
         count = count_own(own, rest)
         if not count and (launcher := _launcher_of(rest[0])) is not None:
+            flag = rest[0]
             taken.append(take(launcher, rest))
+            if not {*taken[-1].options[:1]} <= own.keys():  # distrun has such an option, and the doctor has not
+                raise UsageError(_unknown(own, flag.partition("=")[0], name))
             continue
-        name, equals, _ = rest[0].partition("=")
-        if name in own:
+        option, equals, _ = rest[0].partition("=")
+        if option in own:
             count = 1 if equals else count or 2  # a value that is not understood at all is for click to refuse
         count = count or count_attached(own, rest[0])
         if not count:
-            raise UsageError(_unknown(own, name))
+            raise UsageError(_unknown(own, option, name))
         taken.append(Taken(rest[:count]))
         del rest[:count]
     return assembled(taken, rest)
@@ -59,10 +63,10 @@ def _launcher_of(word: str) -> Program | None:
     return found[0][0] if found else None
 
 
-def _unknown(own: OwnOptions, name: str) -> str:
+def _unknown(own: OwnOptions, option: str, command: str) -> str:
     for launcher in _RECOGNISED:
-        if find(program(launcher), name) is not None:
-            return f"there is no option {name}: 'distrun-compat {launcher} ...' understands it as {launcher}'s"
+        if find(program(launcher), option) is not None:
+            return f"there is no option {option}: 'distrun-compat {launcher} ...' understands it as {launcher}'s"
     names = [*own, *(name for launcher in _UNDERSTOOD for flag in program(launcher).flags for name in flag.names)]
-    near = nearest(name, names)
-    return f"there is no option {name}: {f'did you mean {near}?' if near else 'see distrun --help'}"
+    near = None if option in names else nearest(option, names)
+    return f"there is no option {option}: {f'did you mean {near}?' if near else f'see {command} --help'}"

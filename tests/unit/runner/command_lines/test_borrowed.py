@@ -8,6 +8,7 @@ from distrun.errors import UsageError
 from distrun.runner.cli import distrun
 from distrun.runner.command_lines.borrowed import translated
 from distrun.runner.command_lines.own_options import are_all_own, own_options
+from distrun.runner.doctor.command import doctor
 
 OWN = own_options(distrun)
 
@@ -45,6 +46,13 @@ def test_short_options_may_share_a_word(line):
 )
 def test_flags_of_others_become_ours(line, expected):
     assert ours(line) == expected
+
+
+def test_the_doctor_has_fewer_options():
+    own = own_options(doctor)
+    assert translated(own, ["-hosts", "a", "-wd", "d"], "distrun doctor").arguments == ["--hosts", "a", "--wdir", "d"]
+    with pytest.raises(UsageError, match="there is no option -ppn: see distrun doctor --help"):
+        translated(own, ["-ppn", "2"], "distrun doctor")
 
 
 @pytest.mark.parametrize(
