@@ -1,7 +1,10 @@
 """distrun for TensorFlow under Horovod's names: see `distrun.tensorflow`."""
 
-from distrun.tensorflow import *
+from typing import TYPE_CHECKING, Any as _Any
+
+import distrun.tensorflow as _face
 from horovod import __version__ as __version__
+from horovod.common.absent import attribute_error as _attribute_error
 from horovod.common.exceptions import HorovodInternalError as HorovodInternalError
 from horovod.tensorflow import (
     compression as compression,
@@ -9,3 +12,14 @@ from horovod.tensorflow import (
     functions as functions,
     mpi_ops as mpi_ops,
 )
+
+if TYPE_CHECKING:
+    from distrun.tensorflow import *
+else:  # `import *` would load Keras, for the layer that is loaded when it is asked for
+    globals().update({name: value for name, value in vars(_face).items() if name in _face.__all__})
+
+
+def __getattr__(name: str) -> _Any:
+    if name in vars(_face)["__all__"]:
+        return getattr(_face, name)
+    raise _attribute_error(__name__, name)

@@ -1,7 +1,10 @@
 """distrun for PyTorch under Horovod's names: see `distrun.torch`."""
 
+from typing import NoReturn as _NoReturn
+
 from distrun.torch import *
 from horovod import __version__ as __version__
+from horovod.common.absent import attribute_error as _attribute_error
 from horovod.common.exceptions import HorovodInternalError as HorovodInternalError
 from horovod.torch import (
     compression as compression,
@@ -11,3 +14,7 @@ from horovod.torch import (
     optimizer as optimizer,
     sync_batch_norm as sync_batch_norm,
 )
+
+
+def __getattr__(name: str) -> _NoReturn:
+    raise _attribute_error(__name__, name)

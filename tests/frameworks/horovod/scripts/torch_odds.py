@@ -51,6 +51,11 @@ assert splits.tolist() == [hvd.rank() + 1] * 2
 assert received.tolist() == ([0, 10] if hvd.rank() == 0 else [1, 2, 11, 12])
 assert hvd.reducescatter(torch.arange(3.0), op=hvd.Sum).tolist() == ([0.0, 2.0] if hvd.rank() == 0 else [4.0])
 
+for op, gradient in ((hvd.Sum, 2.0), (hvd.Average, 1.0)):
+    tensor = torch.ones(4, requires_grad=True)
+    hvd.reducescatter(tensor, op=op).sum().backward()
+    assert torch.equal(tensor.grad, torch.full((4,), gradient))
+
 # Process sets, and data of unequal lengths
 evens, odds = hvd.add_process_set([0]), hvd.add_process_set(hvd.ProcessSet([1]))
 mine = evens if hvd.rank() == 0 else odds

@@ -1,0 +1,14 @@
+"""Names of Horovod's that are not there yet: asking for one says so."""
+
+_ABSENT = {
+    "horovod.torch": {"Adasum", "sparse_allreduce_async"},
+    "horovod.tensorflow": {"Adasum", "PartialDistributedGradientTape"},
+    "horovod.keras": {"Adasum", "PartialDistributedOptimizer"},
+}
+
+
+def attribute_error(module: str, name: str) -> AttributeError:
+    """Return the error for a name that a module does not have."""
+    if name in _ABSENT[module]:
+        return AttributeError(f"{module}.{name} is not there yet: distrun's docs/parity.md says what is")
+    return AttributeError(f"module {module!r} has no attribute {name!r}")
