@@ -32,6 +32,8 @@ INPUT_WAIT = "DISTRUN_INPUT_WAIT"
 SHARE_GPUS = "DISTRUN_SHARE_GPUS"
 GPU_BACKEND = "DISTRUN_GPU_BACKEND"
 
+FLAT, HIERARCHICAL = "flat", "hierarchical"
+
 LOG_LEVELS = ("trace", "debug", "info", "warning", "error", "fatal")
 
 _SHORTEST_KEY = 32
@@ -149,6 +151,8 @@ class Settings:
     """Whether the ranks of a host may share GPUs where there are fewer GPUs than ranks."""
     gpu_backend: str = _setting("auto", _one_of("auto", "nccl", "staged"))
     """How tensors travel between GPUs; rank 0's counts."""
+    adasum: str = _setting(FLAT, _one_of(FLAT, HIERARCHICAL))
+    """Whether Adasum combines all ranks, or the averages of the hosts; the same on all ranks."""
     log_level: str = _setting("", _one_of(*LOG_LEVELS))
     """The least important messages that are printed; empty: warnings, or what the program has chosen itself."""
     log_time: bool = _setting(False, _switch("messages begin with the time"))

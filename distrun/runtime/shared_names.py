@@ -6,6 +6,7 @@ Who this rank is, operators, process sets, the barrier, and the error of Horovod
 from distrun.errors import HorovodInternalError as HorovodInternalError
 from distrun.runtime.collectives.synchronisation import barrier as barrier, join as join
 from distrun.runtime.operations.reduction import (
+    Adasum as Adasum,
     Average as Average,
     Max as Max,
     Min as Min,

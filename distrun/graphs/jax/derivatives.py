@@ -42,14 +42,12 @@ def backward(collective: Call, shapes: Sequence[Shape], cotangents: Sequence[Any
     averaged = call(cotangents, gradient._replace(kind="allreduce", op=Average, root=-1))
     if collective.kind == "broadcast":
         return averaged if world.rank() == collective.root else [jnp.zeros_like(array) for array in averaged]
-    return [
-        whole[world.rank() * shape[0] : (world.rank() + 1) * shape[0]]
-        for whole, shape in zip(averaged, shapes, strict=True)
-    ]
+    place = collective.process_set.rank()
+    return [whole[place * shape[0] : (place + 1) * shape[0]] for whole, shape in zip(averaged, shapes, strict=True)]
 
 
 def _gathered(gradient: Call, shapes: Sequence[Shape], cotangents: Sequence[Any], call: Perform) -> list[Any]:
-    size = world.size()
+    size = gradient.process_set.size()
     for shape in shapes:
         if shape[0] % size:
             raise UsageError(

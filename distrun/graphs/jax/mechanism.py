@@ -25,7 +25,7 @@ from distrun.graphs.jax import callback
 from distrun.graphs.jax.arrays import perform, perform_evenly
 from distrun.graphs.jax.derivatives import Perform
 from distrun.graphs.jax.shapes import PROBE
-from distrun.runtime import settings, world
+from distrun.runtime import settings
 from distrun.runtime.collectives.call import Call
 from distrun.runtime.settings import JAX_CALL
 
@@ -45,7 +45,7 @@ def call(arrays: Sequence[Any], collective: Call) -> list[Any]:
     """
     if not is_traced(arrays):
         return on_the_spot(perform, arrays, collective)
-    if world.size() == 1 and collective.prescale == collective.postscale == 1.0:
+    if collective.process_set.size() == 1 and collective.prescale == collective.postscale == 1.0:
         return list(arrays)
     if not collective.name:
         collective = collective._replace(name=f"jax.{collective.kind}")

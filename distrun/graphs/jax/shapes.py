@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from distrun.runtime import world
 from distrun.runtime.collectives.call import Call, check_rows, rows_per_rank
 
 PROBE = "probe"
@@ -26,11 +25,11 @@ def result_shape(collective: Call, shape: Sequence[int]) -> Shape:
     if kind in REDUCING:
         return shape
     check_rows(kind, [shape])
-    size = world.size()
+    size = collective.process_set.size()
     if kind == "allgather":
         return (shape[0] * size, *shape[1:])
     if kind == "alltoall":
         rows_per_rank(shape[0], None, size)
         return shape
     rows, more = divmod(shape[0], size)
-    return (rows + (world.rank() < more), *shape[1:])
+    return (rows + (collective.process_set.rank() < more), *shape[1:])

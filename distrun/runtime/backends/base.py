@@ -33,6 +33,11 @@ class Backend(ABC):
         return np.empty(count, dtype)
 
     @property
+    def hosts(self) -> Sequence[Sequence[int]]:
+        """The ranks of each host."""
+        return [range(self.size)]
+
+    @property
     def shared_bytes(self) -> int:
         """The bytes that this rank uses of the memory it shares with others."""
         return 0

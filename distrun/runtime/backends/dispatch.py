@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
+from distrun.runtime import settings
+from distrun.runtime.backends.adasum import adasum
 from distrun.runtime.backends.base import Backend
 from distrun.runtime.backends.groups import Groups
 from distrun.runtime.operations.handle import Handle, describe
-from distrun.runtime.operations.reduction import Reduction, reduction
+from distrun.runtime.operations.reduction import Adasum, Reduction, reduction
 from distrun.runtime.operations.request import Request, counts_of
 
 
@@ -19,7 +22,7 @@ def execute(groups: Groups, handles: Sequence[Handle]) -> None:
     request, what = handles[0].request, describe(handles)
     backend = groups.backends[request.process_set]
     if request.kind == "allreduce":
-        _allreduce(backend, handles, reduction_of(backend, request, handles[0].taking_part), what)
+        _allreduce(backend, handles, what)
         return
     for handle in handles:
         if request.kind == "barrier":
@@ -59,11 +62,18 @@ def reduction_of(backend: Backend, request: Request, taking_part: int = 0) -> Re
     )
 
 
-def _allreduce(backend: Backend, handles: Sequence[Handle], how: Reduction, what: str) -> None:
+def _allreduce(backend: Backend, handles: Sequence[Handle], what: str) -> None:
+    request = handles[0].request
     if len(handles) == 1:
         inputs, outputs = handles[0].inputs, handles[0].outputs
     else:
         inputs = [array for handle in handles for array in handle.inputs]
         outputs = [array for handle in handles for array in handle.outputs]
-    if inputs:
-        backend.allreduce(inputs, outputs, how, what)
+    if not inputs:
+        return
+    if request.op is Adasum:
+        counts = [math.prod(shape) for handle in handles for shape in handle.request.shapes]
+        averages_hosts = settings.current().adasum == settings.HIERARCHICAL
+        adasum(backend, inputs, outputs, request, counts, averages_hosts, what)
+    else:
+        backend.allreduce(inputs, outputs, reduction_of(backend, request, handles[0].taking_part), what)

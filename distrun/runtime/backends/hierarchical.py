@@ -63,6 +63,10 @@ class HierarchicalBackend(Backend):
     def shared_bytes(self) -> int:
         return self._local_ranks.shared_bytes
 
+    @property
+    def hosts(self) -> Sequence[Sequence[int]]:
+        return self._hosts.ranks
+
     def close(self) -> None:
         self._links.close()
 

@@ -49,14 +49,14 @@ def compare(
     if len(parts) == process_set.size() and all(part.startswith(digest) for part in parts):
         return [part[_DIGEST_BYTES:] for part in parts]
     lists = objects.allgather_object(list(entries), f"{name}.difference", process_set)
-    raise MismatchError(_first_difference(lists, what))
+    raise MismatchError(_first_difference(lists, what, process_set.ranks or []))
 
 
-def _first_difference(lists: Iterable[list[str]], what: str) -> str:
+def _first_difference(lists: Iterable[list[str]], what: str, ranks_of: Sequence[int]) -> str:
     for place, row in enumerate(zip_longest(*lists, fillvalue="missing")):
         if len(set(row)) > 1:
             ranks: dict[str, list[int]] = {}
-            for rank, entry in enumerate(row):
+            for rank, entry in zip(ranks_of, row, strict=True):
                 ranks.setdefault(entry, []).append(rank)
             told = "; ".join(
                 f"{entry} on rank{'s' * (len(who) > 1)} {', '.join(map(str, who))}" for entry, who in ranks.items()

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from distrun.runtime.operations.reduction import Average, Max, Min, Product, ReduceOp, Sum
+from distrun.runtime.operations.reduction import Adasum, Average, Max, Min, Product, ReduceOp, Sum
 from distrun.runtime.operations.request import Request
 
 BYTES = "uint8"
@@ -44,6 +44,8 @@ def nccl_reduction(request: Request, wire: str = "") -> NcclReduction | None:
     `wire` is the half-precision type in which elements travel; empty for their own.
     """
     dtype, op = request.dtype, request.op
+    if op is Adasum:
+        return None
     if dtype in _FLOATS:
         return NcclReduction(dtype, wire or dtype, 1, _OPS[op], request.prescale, request.postscale)
     if dtype in _PARTS and op in (Sum, Average):

@@ -22,6 +22,7 @@ from distrun.runtime.backends.base import Flat
 from distrun.runtime.backends.dispatch import reduction_of
 from distrun.runtime.backends.hierarchical import HierarchicalBackend
 from distrun.runtime.operations.handle import Handle
+from distrun.runtime.operations.reduction import Adasum
 from distrun.runtime.operations.request import CPU
 from distrun.tensor_fusion.packing import unpack
 
@@ -55,6 +56,7 @@ class Piggyback:
             and request.device == CPU
             and request.name is not None
             and not request.process_set
+            and request.op is not Adasum
             and handle.cache_id >= 0
             and request.nbytes <= self._largest
             and not self._backend.wire_of(request)

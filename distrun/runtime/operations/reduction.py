@@ -35,6 +35,7 @@ class ReduceOp(enum.IntEnum):
     MIN = 2
     MAX = 3
     PRODUCT = 4
+    ADASUM = 5
 
     def __str__(self) -> str:
         return self.name.lower()
@@ -50,6 +51,9 @@ Max = ReduceOp.MAX
 """The largest of the ranks' elements."""
 Product = ReduceOp.PRODUCT
 """The product of the ranks' elements."""
+
+Adasum = ReduceOp.ADASUM
+"""A sum that adapts to how much the ranks' elements agree, between their sum and their average: for gradients."""
 
 _UFUNCS: dict[ReduceOp, np.ufunc] = {
     Average: np.add,
@@ -67,8 +71,12 @@ _BOOLEAN_UFUNCS: dict[ReduceOp, np.ufunc] = {
 }
 
 _ORDERED_ONLY = (Min, Max)
+_REAL = ("float16", "bfloat16", "float32", "float64", np.dtype("longdouble").name)
 _MEANINGFUL = {
-    (op, name) for op in ReduceOp for name in ELEMENT_TYPES if not (op in _ORDERED_ONLY and name.startswith("complex"))
+    (op, name)
+    for op in ReduceOp
+    for name in ELEMENT_TYPES
+    if not (op in _ORDERED_ONLY and name.startswith("complex")) and (op is not Adasum or name in _REAL)
 }
 
 
@@ -81,6 +89,8 @@ def check_op(op: ReduceOp, dtype: str) -> None:
     if type(op) is not ReduceOp:
         known = ", ".join(f"distrun.{member.name.capitalize()}" for member in ReduceOp)
         raise UsageError(f"op={op!r} is not a reduce op: use one of {known}")
+    if op is Adasum and dtype not in _REAL:
+        raise UsageError(f"op={op} is for gradients, and {dtype} is no real floating-point type: use Sum or Average")
     if (op, dtype) not in _MEANINGFUL:
         raise UsageError(f"op={op} has no meaning for {dtype}, which is not ordered: reduce the real or imaginary part")
 

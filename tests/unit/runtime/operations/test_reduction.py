@@ -27,7 +27,7 @@ from distrun.runtime.operations.reduction import (
     reduction,
 )
 
-OPS = list(ReduceOp)
+OPS = [op for op in ReduceOp if op is not ReduceOp.ADASUM]  # whose arithmetic is in backends/adasum
 INTEGERS = [name for name, element in ELEMENT_TYPES.items() if element.storage.kind in "iu" and name != BFLOAT16]
 FLOATS = ["float32", "float64", np.dtype(np.longdouble).name]
 COMPLEX = [name for name in ELEMENT_TYPES if name.startswith("complex")]
@@ -277,6 +277,15 @@ def test_all_operators_have_a_meaning_but_an_order_of_complex_numbers(op, name):
             check_op(op, name)
     else:
         check_op(op, name)
+
+
+@pytest.mark.parametrize("name", ELEMENT_TYPES)
+def test_adasum_is_for_real_floating_point_types(name):
+    if name in COMPLEX or ELEMENT_TYPES[name].accumulator.kind != "f":
+        with pytest.raises(UsageError, match=f"^op=adasum is for gradients, and {name} is no real floating-point type"):
+            check_op(ReduceOp.ADASUM, name)
+    else:
+        check_op(ReduceOp.ADASUM, name)
 
 
 @pytest.mark.parametrize("op", ["sum", None, 1, True, np.add])
