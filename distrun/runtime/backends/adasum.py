@@ -59,7 +59,7 @@ def adasum(
     slices, _ = backend.alltoall(whole, splits, what)
     vectors = list(_widened(slices.reshape(backend.size, -1), element, request.prescale))
     if averages_hosts:
-        vectors = [np.add.reduce([vectors[rank] for rank in ranks]) / len(ranks) for ranks in backend.hosts]
+        vectors = [np.add.reduce([vectors[rank] for rank in ranks]) / len(ranks) for ranks in backend.host_ranks]
     first = bounds[backend.rank]
     tensors = list(_pieces(counts, first, bounds[backend.rank + 1]))
     combined = _narrowed(_combine_all(backend, vectors, tensors, len(counts), what), element, request.postscale)

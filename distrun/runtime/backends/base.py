@@ -33,7 +33,7 @@ class Backend(ABC):
         return np.empty(count, dtype)
 
     @property
-    def hosts(self) -> Sequence[Sequence[int]]:
+    def host_ranks(self) -> Sequence[Sequence[int]]:
         """The ranks of each host."""
         return [range(self.size)]
 

@@ -64,7 +64,7 @@ class HierarchicalBackend(Backend):
         return self._local_ranks.shared_bytes
 
     @property
-    def hosts(self) -> Sequence[Sequence[int]]:
+    def host_ranks(self) -> Sequence[Sequence[int]]:
         return self._hosts.ranks
 
     def close(self) -> None:
