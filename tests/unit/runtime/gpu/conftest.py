@@ -154,3 +154,22 @@ def allocate(handle: Any, count: int, dtype: np.dtype[Any]) -> DeviceBuffer:
 def handle_of(request: Any, inputs: Sequence = (), outputs: Sequence = (), splits: Sequence[int] = ()) -> Any:
     """Return as much of a handle as backends need; inputs and outputs are arrays."""
     return SimpleNamespace(
+        **{"request": request, "splits": splits, "received": (), "engine": None, "key": (0, request.name or 0)},
+        **{"taking_part": 0},
+        **{"inputs": [buffer_of(array) for array in inputs], "outputs": [buffer_of(array) for array in outputs]},
+    )
+
+
+@pytest.fixture
+def stand_ins() -> SimpleNamespace:
+    """The stand-ins above."""
+    return SimpleNamespace(
+        **{
+            "Driver": Driver,
+            "ThreadRanks": ThreadRanks,
+            "HostBackend": HostBackend,
+            "view": view,
+            "buffer_of": buffer_of,
+        },
+        **{"allocate": allocate, "handle_of": handle_of},
+    )
