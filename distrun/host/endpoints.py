@@ -2,10 +2,21 @@
 
 from __future__ import annotations
 
+import errno
+import os
+import random
 import socket
+from collections.abc import Callable
 from contextlib import ExitStack
+from typing import TypeVar
+
+from distrun.errors import UsageError
 
 LAST_PORT = 65535
+PORTS = "DISTRUN_PORTS"
+"""The variable that says at which ports we may listen: `5000-5099`. It holds for all that this process starts."""
+
+T = TypeVar("T")
 
 
 def format_endpoint(address: str, port: int) -> str:
@@ -34,17 +45,79 @@ def parse_endpoint(text: str) -> tuple[str, int]:
     return address, int(port)
 
 
+def parse_ports(text: str, source: str = "--ports ") -> range:
+    """Return the ports that a value of `--ports` allows, `5000-5099`.
+
+    Args:
+        text: the value.
+        source: how an error introduces it: the option, or the variable that it is the value of.
+
+    Raises:
+        UsageError: it is no such range.
+    """
+    first, _, last = text.partition("-")
+    numbers = [number.strip() for number in (first, last or first)]
+    if not all(number.isascii() and number.isdecimal() for number in numbers) or not (
+        0 < int(numbers[0]) <= int(numbers[1]) <= LAST_PORT
+    ):
+        raise UsageError(f"{source}{text!r} is no range of ports: allowed are FIRST-LAST from 1 to {LAST_PORT}")
+    return range(int(numbers[0]), int(numbers[1]) + 1)
+
+
+def at_free_port(attempt: Callable[[int], T], from_top: bool = False) -> T:
+    """Try ports until one is free: any, or those that DISTRUN_PORTS allows.
+
+    Args:
+        attempt: binds a port, and listens there if it is to; 0 lets the system choose. It raises OSError.
+        from_top: whether to begin with the upper half of those allowed. Ports that others bind later are chosen there,
+            so that nobody who listens at once takes them meanwhile.
+
+    Returns:
+        What the first attempt that succeeds returns.
+
+    Raises:
+        UsageError: none is free.
+        OSError: an attempt failed for another reason.
+    """
+    text = os.environ.get(PORTS)
+    if not text:
+        return attempt(0)
+    ports = parse_ports(text, f"{PORTS}=")
+    halves = [list(ports[: len(ports) // 2]), list(ports[len(ports) // 2 :])]
+    for half in reversed(halves) if from_top else halves:
+        random.shuffle(half)  # others choose at the same moment
+        for port in half:
+            try:
+                return attempt(port)
+            except OSError as error:
+                if error.errno not in (errno.EADDRINUSE, errno.EACCES):
+                    raise
+    raise UsageError(
+        f"no port of {text} is free on {socket.gethostname()}: allow more with --ports (or {PORTS}), at least two per "
+        "host and two per rank"
+    )
+
+
+def bind_free(unbound: socket.socket, address: str, from_top: bool = False) -> None:
+    """Bind a socket to a free port of an address; see `at_free_port`."""
+    at_free_port(lambda port: unbound.bind((address, port)), from_top)
+
+
 def free_port() -> int:
-    """Return a TCP port that nobody listens on at this moment."""
+    """Return a TCP port that nobody listens on at this moment. Raises UsageError if none of those allowed is free."""
     return free_ports(1)[0]
 
 
 def free_ports(count: int) -> list[int]:
-    """Return different TCP ports that nobody listens on at this moment."""
+    """Return different TCP ports that nobody listens on at this moment.
+
+    Raises:
+        UsageError: DISTRUN_PORTS allows fewer.
+    """
     with ExitStack() as stack:
         probes = [stack.enter_context(socket.socket()) for _ in range(count)]
         for probe in probes:
-            probe.bind(("", 0))
+            bind_free(probe, "", from_top=True)
         return [probe.getsockname()[1] for probe in probes]
 
 
@@ -53,6 +126,9 @@ def reserve_port() -> socket.socket:
 
     A process that sets SO_REUSEPORT may bind the port too, and since the reserving socket does not listen, all
     connections are made to that process.
+
+    Raises:
+        UsageError: none of the ports that DISTRUN_PORTS allows is free.
     """
     for family, wildcard in ((socket.AF_INET6, "::"), (socket.AF_INET, "0.0.0.0")):
         try:
@@ -63,10 +139,14 @@ def reserve_port() -> socket.socket:
         try:
             if family == socket.AF_INET6:
                 reservation.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
+            bind_free(reservation, wildcard)
+            # Only now, so that no other reservation of this user gets the same port.
             reservation.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
-            reservation.bind((wildcard, 0))
             return reservation
         except OSError as error:
             reservation.close()
             problem = error
+        except BaseException:
+            reservation.close()
+            raise
     raise problem

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field, fields
 from typing import Any
 
 from distrun.errors import UsageError
+from distrun.host.endpoints import parse_ports
 from distrun.host.interfaces import parse_network
 from distrun.runtime import horovod
 from distrun.runtime.contract import PREFIX, LaunchContract
@@ -100,6 +101,11 @@ def _network(variable: str, text: str) -> str:
     return text
 
 
+def _ports(variable: str, text: str) -> str:
+    parse_ports(text, f"{variable}=")
+    return text
+
+
 def _key(variable: str, text: str) -> bytes:
     if len(text) < _SHORTEST_KEY:  # the value is a secret, and not shown
         raise UsageError(
@@ -137,6 +143,8 @@ class Settings:
     """How arrays travel: tcp is for several hosts, shared_memory for one."""
     network: str = _setting("", _network)
     """The interfaces and subnets that ranks of other hosts may use, separated by commas; empty: all."""
+    ports: str = _setting("", _ports)
+    """The ports at which we may listen, `5000-5099`; empty: any."""
     wire_dtype: str = _setting("", _one_of("float16", "bfloat16"))
     """The type in which float32 and float64 travel between hosts; empty: their own."""
     key: bytes | None = _setting(None, _key, secret=True)

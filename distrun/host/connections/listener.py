@@ -22,6 +22,7 @@ from distrun.host.connections.handshake import (
     server_handshake,
 )
 from distrun.host.connections.tcp_options import set_tcp_options
+from distrun.host.endpoints import at_free_port
 
 MAX_HANDSHAKES = 1024
 """Handshakes that may be under way at once, or a quarter of the files this process may open, if that is less; the
@@ -36,13 +37,20 @@ def listen(address: str, port: int = 0, shared: bool = False) -> socket.socket:
 
     Args:
         address: the address, IPv4 or IPv6.
-        port: the port; 0: any that is free.
+        port: the port; 0: any that is free and that DISTRUN_PORTS allows.
         shared: whether other processes of this user may bind the port too (SO_REUSEPORT), such as one that keeps it
             free for us; connections are made with those that listen.
 
     Raises:
         OSError: the address is not one of this machine, or the port is taken.
+        UsageError: none of the ports that are allowed is free.
     """
+    if not port:
+        return at_free_port(lambda free: _listen(address, free, shared))
+    return _listen(address, port, shared)
+
+
+def _listen(address: str, port: int, shared: bool) -> socket.socket:
     family = socket.AF_INET6 if ":" in address else socket.AF_INET
     listener = socket.socket(family, socket.SOCK_STREAM)
     try:

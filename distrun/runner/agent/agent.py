@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import os
+import platform
 import signal
 import sys
 import time
 from dataclasses import replace
 from pathlib import Path
 
-from distrun.host.endpoints import reserve_port
+from distrun import __version__
+from distrun.errors import UsageError
+from distrun.host.endpoints import PORTS, reserve_port
 from distrun.runner.agent.ending import Ending
 from distrun.runner.agent.launcher_connection import LauncherConnection
 from distrun.runner.agent.rank_process import RankProcess, StartError
@@ -94,11 +97,15 @@ class Agent:
                 raise ValueError(f"{frame.kind!r} is not for an agent")
 
     def _greet(self, greeting: handshake.Greeting) -> None:
-        self._reservation = reserve_port()  # kept open until we leave
+        if greeting.allowed_ports:
+            os.environ[PORTS] = greeting.allowed_ports
+        try:
+            self._reservation = reserve_port()  # kept open until we leave
+            info = handshake.describe_host(greeting, self._reservation)
+        except UsageError as error:
+            info = handshake.HostInfo(__version__, platform.python_version(), os.getpid(), problem=str(error))
         self._launcher.send_raw(handshake.MAGIC)
-        self._launcher.send(
-            Frame(FrameKind.HELLO, payload=handshake.describe_host(greeting, self._reservation).to_json())
-        )
+        self._launcher.send(Frame(FrameKind.HELLO, payload=info.to_json()))
         if greeting.keepalive:
             self._launcher.keep_alive(greeting.keepalive)
 

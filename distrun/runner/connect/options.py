@@ -2,18 +2,35 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
 import click
 
 from distrun.errors import UsageError
+from distrun.host.endpoints import PORTS, parse_ports
 from distrun.runner.planning.hosts import Host, parse_host_list
 from distrun.runner.planning.ssh_config import SshOptions
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
+
+def _allow_ports(context: click.Context, parameter: click.Parameter, value: str | None) -> None:
+    """Let this process, and all that it starts, listen at these ports only."""
+    if value is not None:
+        parse_ports(value)
+        os.environ[PORTS] = value
+
+
 _CONNECTION_OPTIONS = (
+    click.option(
+        "--ports",
+        metavar="FIRST-LAST",
+        expose_value=False,
+        callback=_allow_ports,
+        help="Listen at these ports only, on every host. Default: at any that is free.",
+    ),
     click.option(
         "--python",
         metavar="PATH",

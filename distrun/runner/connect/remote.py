@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from abc import ABC, abstractmethod
 from contextlib import suppress
 
 from distrun.errors import LaunchError
+from distrun.host.endpoints import PORTS
 from distrun.runner.connect.program import SWEEP, Program, first_frame
 from distrun.runner.planning.plan import AgentPlan
 from distrun.runner.protocol.frames import Frame, FrameKind
@@ -35,7 +37,7 @@ class RemoteAgent(ABC):
         self._program = program
         self._silent = False
         self._sweeper: threading.Thread | None = None
-        greeting = Greeting(keepalive, plan.wdir, plan.ports)
+        greeting = Greeting(keepalive, plan.wdir, plan.ports, os.environ.get(PORTS, ""))
         with suppress(OSError):  # it has ended already; that there is no answer will tell why
             program.write(Frame(FrameKind.HELLO, payload=greeting.to_json()).encode())
         payload, self._early = first_frame(program, deadline)

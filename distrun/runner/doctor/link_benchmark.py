@@ -17,6 +17,8 @@ import threading
 import time
 from contextlib import suppress
 
+from distrun.errors import UsageError
+from distrun.host.endpoints import bind_free
 from distrun.runner.protocol.handshake import HostError
 
 _CONNECT = 3.0  # seconds
@@ -46,8 +48,11 @@ class BenchmarkServer:
         self._rate: float | None = None
         self._socket = socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET, socket.SOCK_STREAM)
         try:
-            self._socket.bind((address, 0))
+            bind_free(self._socket, address)
             self._socket.listen()
+        except UsageError as error:
+            self._socket.close()
+            raise HostError(str(error)) from None
         except OSError as error:
             self._socket.close()
             raise HostError(f"it cannot listen on {address}: {error.strerror}") from None

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import secrets
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from distrun.errors import UsageError
+from distrun.host.endpoints import PORTS
 from distrun.host.interfaces import Interface
 from distrun.runner.doctor import verdicts
 from distrun.runner.doctor.probe_client import ProbeClient
@@ -89,7 +91,7 @@ def _pair(first: ProbedHost, second: ProbedHost, network: str, hosts: int) -> li
 
 def _over(first: ProbedHost, second: ProbedHost, address: str) -> tuple[LinkReport, LinkReport]:
     key = secrets.token_hex(32)  # for this measurement only
-    port = first.probe.ask("listen", _QUICK, address=address, key=key)["port"]
+    port = first.probe.ask("listen", _QUICK, address=address, key=key, ports=os.environ.get(PORTS, ""))["port"]
     try:
         found = second.probe.ask("measure", _MEASURING, address=address, port=port, key=key)
     finally:

@@ -19,6 +19,7 @@ from queue import SimpleQueue
 from typing import Any
 
 from distrun import __version__
+from distrun.host.endpoints import PORTS
 from distrun.runner.doctor import gpus, link_benchmark, machine_facts
 from distrun.runner.protocol.frames import Frame, FrameKind
 from distrun.runner.protocol.handshake import MAGIC, HostError, HostInfo
@@ -50,8 +51,9 @@ class Probe:
         os.environ["CUDA_DEVICE_ORDER"] = "PCI_BUS_ID"
         return asdict(gpus.gather())
 
-    def listen(self, address: str, key: str) -> dict[str, Any]:
-        """Listen for the probe of another host, and return the port."""
+    def listen(self, address: str, key: str, ports: str) -> dict[str, Any]:
+        """Listen for the probe of another host, at one of the ports if they are limited, and return the port."""
+        os.environ[PORTS] = ports
         self._listener = link_benchmark.BenchmarkServer(address, bytes.fromhex(key))
         return {"port": self._listener.port}
 

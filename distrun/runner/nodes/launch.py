@@ -91,5 +91,5 @@ def plan_of(assembly: Assembly, request: LaunchRequest, context: LaunchContext, 
     routes = {name: Route(name, name) for name in infos if name != here}
     request = replace(request, hosts=hosts, np=None, ranks_per_host=None, oversubscribe=False, map_by="slot")
     plan = make_plan(request, replace(context, routes=routes), grace)
-    parts = endpoints.completed(plan, infos.__getitem__, filtered=True)
+    parts = endpoints.completed(plan, infos.__getitem__, met=True)
     return replace(plan, agents=tuple(parts.values()), routes={})

@@ -13,7 +13,7 @@ from distrun.runner.planning.plan import AgentPlan, LaunchPlan
 from distrun.runner.protocol.handshake import HostInfo
 
 
-def completed(plan: LaunchPlan, host_info: Callable[[str], HostInfo], filtered: bool = False) -> dict[str, AgentPlan]:
+def completed(plan: LaunchPlan, host_info: Callable[[str], HostInfo], met: bool = False) -> dict[str, AgentPlan]:
     """Return the parts of a plan by host, with the endpoints at which the ranks meet.
 
     A variable that the user exports stays as it is: only variables that a rank's part of the plan has are changed.
@@ -21,19 +21,20 @@ def completed(plan: LaunchPlan, host_info: Callable[[str], HostInfo], filtered: 
     Args:
         plan: the plan.
         host_info: returns what the agent of a host says of it.
-        filtered: whether hosts have named only interfaces that the network that was asked for allows.
+        met: whether each host has a launcher of its own, which has told only interfaces that its network allows.
+            Several of them may be on one machine.
 
     Raises:
         UsageError: the network that was asked for is not there, or two of the hosts are one.
     """
     first = plan.agents[0]
     infos = {part.host: host_info(part.host) for part in plan.agents}
-    if plan.launcher == "ssh":  # Slurm knows its nodes
+    if plan.launcher == "ssh" and not met:  # Slurm knows its nodes
         _check_names(plan, infos)
     if len(plan.agents) == 1:
         found = _master_endpoint("127.0.0.1", infos[first.host].port) if first.remote else {}
         return {first.host: _with(first, found, _tf_configs(plan, infos, {first.host: "127.0.0.1"}), {})}
-    networks = Networks({host: said.addresses for host, said in infos.items()}, "" if filtered else plan.network)
+    networks = Networks({host: said.addresses for host, said in infos.items()}, "" if met else plan.network)
     interfaces = {host: networks.of(host) for host in infos}
     addresses = {host: items[0].address for host, items in interfaces.items() if items}
     guessed = first.ranks[0].environ.get("DISTRUN_MASTER_ADDR", first.host)

@@ -43,6 +43,8 @@ class Greeting:
     """The working directory of the ranks."""
     ports: int = 0
     """The number of free ports that the ranks need, besides the one for rank 0."""
+    allowed_ports: str = ""
+    """The ports at which agent and ranks may listen, as in DISTRUN_PORTS; empty = any."""
 
     def to_json(self) -> bytes:
         """Return the payload of a HELLO frame."""

@@ -7,7 +7,17 @@ import socket
 
 import pytest
 
-from distrun.host.endpoints import bracketed, format_endpoint, free_port, free_ports, parse_endpoint, reserve_port
+from distrun.errors import UsageError
+from distrun.host.endpoints import (
+    PORTS,
+    bracketed,
+    format_endpoint,
+    free_port,
+    free_ports,
+    parse_endpoint,
+    parse_ports,
+    reserve_port,
+)
 
 
 @pytest.mark.parametrize(
@@ -66,3 +76,44 @@ def test_a_port_is_reserved_on_a_kernel_without_ipv6(monkeypatch):
     monkeypatch.setattr(socket, "socket", without_ipv6)
     with reserve_port() as reservation:
         assert reservation.family == socket.AF_INET
+
+
+@pytest.fixture
+def three_ports(monkeypatch):
+    """A range of three ports, of which the one in the middle is taken."""
+    for first in range(30000, 31000, 3):
+        try:
+            for port in range(first, first + 3):
+                with socket.socket() as probe:
+                    probe.bind(("", port))
+        except OSError:
+            continue
+        break
+    monkeypatch.setenv(PORTS, f"{first}-{first + 2}")
+    with socket.socket() as taken:
+        taken.bind(("", first + 1))
+        yield first
+
+
+def test_ports_are_chosen_from_those_that_are_allowed(three_ports):
+    assert sorted(free_ports(2)) == [three_ports, three_ports + 2]
+    with reserve_port() as one, reserve_port() as other:
+        assert {one.getsockname()[1], other.getsockname()[1]} == {three_ports, three_ports + 2}
+
+
+def test_a_full_range_is_named_with_the_remedy(three_ports):
+    with pytest.raises(UsageError, match=f"no port of {three_ports}-{three_ports + 2} is free on .* --ports"):
+        free_ports(3)
+
+
+@pytest.mark.parametrize(
+    ("text", "ports"), [("5000-5002", range(5000, 5003)), ("7", range(7, 8)), (" 1 - 2 ", range(1, 3))]
+)
+def test_ranges_of_ports(text, ports):
+    assert parse_ports(text) == ports
+
+
+@pytest.mark.parametrize("text", ["", "5-4", "0-3", "1-65536", "a-b", "1-2-3", "-5"])
+def test_other_ranges_of_ports_are_refused(text):
+    with pytest.raises(UsageError, match="is no range of ports: allowed are FIRST-LAST"):
+        parse_ports(text)

@@ -1,0 +1,70 @@
+"""A launcher on each of two hosts, which reach each other by the network alone."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from hosts_conftest import DEADLINE
+
+PROGRAM = str(Path(__file__).parents[1] / "parallel" / "programs" / "stays.py")
+
+
+class Nodes:
+    """Starts a launcher on each host; they meet at alpha."""
+
+    def __init__(self, alpha, beta):
+        self._started = []
+        self._endpoint = f"{alpha.address}:29400"
+        self._hosts = (alpha, beta)
+
+    def start(self, *options):
+        for host in self._hosts:
+            distrun = [sys.executable, "-m", "distrun.runner", "--nnodes", "2", "--rdzv-endpoint", self._endpoint]
+            named = ("unshare", "--uts", "sh", "-c", f'hostname {host.name} && exec "$@"', "sh")
+            command = ["ip", "netns", "exec", host._namespace, *named, *distrun, *options, sys.executable, PROGRAM]
+            environ = {**os.environ, "PATH": f"/usr/sbin:/sbin:{os.environ['PATH']}"}
+            pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+            self._started.append(subprocess.Popen(command, env=environ, **pipes))
+        for launcher in self._started:
+            assert "sum 2 of 2" in launcher.stdout.readline(), launcher.communicate()
+        return self._started
+
+    def end(self):
+        for launcher in self._started:
+            launcher.kill()
+            launcher.communicate()
+
+
+@pytest.fixture
+def nodes(alpha, beta):
+    made = Nodes(alpha, beta)
+    yield made
+    made.end()
+
+
+def test_launchers_meet_across_hosts_and_a_signal_to_one_ends_both(nodes, alpha, beta):
+    launchers = nodes.start("--ports", "30000-30009")
+    launchers[1].send_signal(signal.SIGTERM)
+    reports = [launcher.communicate(timeout=DEADLINE)[1] for launcher in launchers]
+    assert [launcher.returncode for launcher in launchers] == [143, 143]
+    assert "distrun: the launcher on beta received SIGTERM\n" in reports[0]
+    for host in (alpha, beta):
+        host.assert_gone()
+
+
+@pytest.mark.slow
+def test_a_host_that_is_out_of_reach_ends_the_job_on_both_sides(nodes, alpha, beta):
+    launchers = nodes.start()
+    beta.cut()
+    try:
+        reports = [launcher.communicate(timeout=DEADLINE)[1] for launcher in launchers]
+    finally:
+        beta.mend()
+    assert all(launcher.returncode for launcher in launchers), reports
+    for host in (alpha, beta):
+        host.assert_gone()
