@@ -22,6 +22,7 @@ import gpu
 import hosts
 import launch
 import namespaces
+import policy
 import processes
 import psutil
 import ranks
@@ -29,7 +30,7 @@ import ranks
 HERE = Path(__file__).resolve().parent
 DEADLINES = {"allreduce": 300.0, "many": 240.0, "step": 300.0}
 """Seconds the programs that run on ranks may take."""
-CHOICES = (*DEADLINES, "frameworks", "launch", "hosts", "gpu")
+CHOICES = (*DEADLINES, "frameworks", "launch", "policy", "hosts", "gpu")
 
 
 def main() -> int:
@@ -93,6 +94,8 @@ def _compare(name: str, quick: bool, environ: dict[str, str], work: Path) -> Ite
 def _tables(name: str, quick: bool, environ: dict[str, str], work: Path) -> Iterator[comparison.Comparison]:
     if name == "launch":
         yield launch.compare(quick, environ)
+    elif name == "policy":
+        yield policy.compare(quick)
     elif name == "frameworks":
         yield from frameworks.compare(quick, environ, work)
     elif name == "hosts":

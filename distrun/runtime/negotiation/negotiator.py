@@ -11,6 +11,7 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
+from functools import lru_cache
 
 import numpy as np
 
@@ -32,6 +33,10 @@ RETRY = 0.001
 """Seconds between two tries to write into a mailbox that was full."""
 PUSH_INTERVAL = 0.02
 """Seconds between two looks at a connection that did not take all of a message."""
+
+
+_decoded = lru_cache(maxsize=256)(Request.decode)
+"""Most ranks send the same text."""
 
 
 class Negotiator:
@@ -218,7 +223,7 @@ class Negotiator:
                     self._piggyback.note_without(rank, cache_ids)
                 controller.submit_ids(rank, cache_ids, now)
             elif letter == messages.FULL_REQUEST:
-                controller.submit(rank, *Request.decode(message[1:]), now)
+                controller.submit(rank, *_decoded(message[1:]), now)
             elif letter == messages.SITE:
                 controller.site_told(rank, *messages.unpack_key(message))
             elif letter == messages.REMINDER:
