@@ -29,6 +29,7 @@ from distrun.runtime.engine.state import CALLER, IDLE, PROGRESS_THREAD, Progress
 from distrun.runtime.gpu.monitor import CHECK_INTERVAL, DRAIN_TIMEOUT, GpuMonitor
 from distrun.runtime.negotiation.negotiator import Negotiator
 from distrun.runtime.negotiation.pending import PendingOperations
+from distrun.runtime.negotiation.stalls import UNEQUAL_STEPS
 from distrun.runtime.operations.engine import Awaited
 from distrun.runtime.operations.handle import Handle
 from distrun.runtime.operations.timeouts import FOREVER
@@ -45,7 +46,7 @@ LINGER = 0.0002
 """Seconds without a new submission after which the progress thread sets to work on small operations."""
 LARGE = 256 << 10
 """Bytes of a tensor for which it sets to work at once."""
-FAREWELL = "it called shutdown() or its script ended"
+FAREWELL = f"it called shutdown() or its script ended; {UNEQUAL_STEPS}"
 """Why a rank has left, unless it says more."""
 JOIN_TIMEOUT = 10.0
 """Seconds that `shutdown` gives the progress thread to end; in NCCL it may wait for a rank that does not come."""

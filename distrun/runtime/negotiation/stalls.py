@@ -9,13 +9,19 @@ up.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from distrun.errors import StallError
 from distrun.runtime.negotiation.controller import Controller, Stall
 from distrun.runtime.operations.timeouts import Timeouts
 from distrun.runtime.topology import list_ranks
+
+UNEQUAL_STEPS = (
+    "where ranks have unequal numbers of steps, give each as many (distrun.data divides data evenly), or call "
+    "distrun.join() on each at the end of its data"
+)
+"""The remedy for the most common mistake of all."""
 
 log = logging.getLogger("distrun")
 
@@ -92,7 +98,8 @@ class CoordinatorStallMonitor:
             return
         if now >= oldest + self._timeout:
             stalls = self._controller.stalls(now, self._timeout)
-            self._controller.give_up(now, self._timeout, {stall.title: self._sentence(stall) for stall in stalls})
+            why = {stall.title: "; ".join([self._sentence(stall), *describe_deadlock(stalls)]) for stall in stalls}
+            self._controller.give_up(now, self._timeout, why)
         elif now >= max(oldest + self._warning, self._next_report):
             self._next_report = now + (now - oldest)  # each report comes after twice the time of the one before
             self._open(self._controller.stalls(now, self._warning), now)
@@ -122,6 +129,7 @@ class CoordinatorStallMonitor:
         lines = [self._sentence(stall) for stall in inquiry.stalls[:10]]
         if len(inquiry.stalls) > 10:
             lines.append(f"... and {len(inquiry.stalls) - 10} more operations")
+        lines += describe_deadlock(inquiry.stalls)
         for rank in sorted(inquiry.asked):
             stack = inquiry.answers.get(rank)
             if stack is None:
@@ -129,6 +137,32 @@ class CoordinatorStallMonitor:
             else:
                 lines.append(f"the main thread of rank {rank} is at\n{stack}")
         log.warning("%s", "\n".join(lines))
+
+
+def describe_deadlock(stalls: Sequence[Stall]) -> list[str]:
+    """Return a sentence about ranks that wait for each other in different operations; none if there are no such."""
+    for one in stalls:
+        for other in stalls:
+            ours, theirs = _common(one.present, other.missing), _common(one.missing, other.present)
+            if ours and theirs:
+                return [
+                    f"{_waits(ours)} in {one.title}{_at(one)} for {list_ranks(theirs)}, which {_waits(theirs, '')} in "
+                    f"{other.title}{_at(other)} for {list_ranks(ours)}: neither will come; {UNEQUAL_STEPS}"
+                ]
+    return []
+
+
+def _waits(ranks: Sequence[int], who: str | None = None) -> str:
+    who = list_ranks(ranks) + " " if who is None else who
+    return f"{who}{'waits' if len(ranks) == 1 else 'wait'}"
+
+
+def _common(some: Sequence[int], others: Sequence[int]) -> list[int]:
+    return sorted(set(some) & set(others))
+
+
+def _at(stall: Stall) -> str:
+    return f" (at {stall.site})" if stall.site else ""
 
 
 class FollowerStallMonitor:

@@ -50,6 +50,24 @@ def reports() -> list[str]:
     logger.removeHandler(handler)
 
 
+def test_ranks_that_wait_for_each_other_are_told_as_one_story_with_the_remedy(reports):
+    one = Coordinator()
+    one.controller.submit(0, A, "train.py:12", 0.0)
+    one.controller.submit(2, A, "train.py:12", 0.0)
+    one.watch.look(10.0)
+    one.watch.answered(1, "  stack", 10.0)
+    assert "neither will come" not in reports[-1]
+    one.controller.submit(1, B, "evaluate.py:7", 10.0)
+    one.watch.look(30.0)
+    for rank in range(3):
+        one.watch.answered(rank, "  stack", 30.0)
+    assert (
+        "ranks 0, 2 wait in allreduce 'a' (at train.py:12) for rank 1, which waits in allreduce 'b' (at evaluate.py:7) "
+        "for ranks 0, 2: neither will come; where ranks have unequal numbers of steps, give each as many"
+    ) in reports[-1]
+    assert "distrun.join()" in reports[-1]
+
+
 @pytest.mark.parametrize(
     ("warning", "timeout", "expected"),
     [(60.0, 0.0, 60.0), (60.0, 20.0, 10.0), (5.0, 20.0, 5.0), (0.0, 20.0, 10.0), (0.0, 0.0, NEVER)],
