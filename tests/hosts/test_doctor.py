@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -304,6 +305,30 @@ def test_hosts_that_cannot_talk_to_each_other_are_named_with_their_addresses(doc
     assert failed["command"] == f"ssh -o BatchMode=yes root@beta 'ping -c 3 {alpha.address}'"
     assert len(report["links"]) == 5
     assert "beta cannot talk to alpha" in report["summary"]
+
+
+@pytest.fixture
+def one_way(alpha, beta) -> Iterator[None]:
+    """A firewall on alpha drops the first packet of each connection that it makes to beta; others can talk to it."""
+    if shutil.which("iptables", path="/usr/sbin:/sbin") is None:
+        pytest.skip("iptables is not installed: apt-get install iptables")
+    rules = [("iptables", beta.address), ("ip6tables", beta.address6)]
+    for program, address in rules:
+        rule = ("OUTPUT", "-d", address, "-p", "tcp", "--syn", "-j", "DROP")
+        call("ip", "netns", "exec", alpha._namespace, program, "-A", *rule)
+    yield
+    for program, _ in rules:
+        call("ip", "netns", "exec", alpha._namespace, program, "-F", "OUTPUT")
+
+
+@pytest.mark.usefixtures("one_way")
+@pytest.mark.parametrize("hosts", ["alpha,beta", "beta,alpha"])
+def test_a_host_that_cannot_connect_to_another_is_found_in_whatever_order_they_are_listed(doctor, alpha, beta, hosts):
+    report, status = doctor("-H", hosts)
+    assert status == 1
+    (failed,) = (link for link in report["links"] if link["status"] == "failed")
+    assert (failed["from"], failed["to"]) == ("alpha", "beta")
+    assert f"alpha ({alpha.address} or {alpha.address6}) cannot connect to beta at {beta.address} (" in failed["text"]
 
 
 def test_a_host_that_is_cut_off_is_given_up_in_time(distrun, alpha, beta):

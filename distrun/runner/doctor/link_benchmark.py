@@ -110,6 +110,15 @@ def measure(address: str, port: int, key: bytes) -> dict[str, str | float | None
         return {"address": ours, "round_trip": round_trip, "rate": drain(peer)}
 
 
+def connect(address: str, port: int, key: bytes) -> None:
+    """Connect to a server, and leave.
+
+    Raises:
+        HostError: the server cannot be reached.
+    """
+    _connect(address, port, key, _PING).close()
+
+
 def _connect(address: str, port: int, key: bytes, purpose: bytes) -> socket.socket:
     try:
         peer = socket.create_connection((address, port), _CONNECT)

@@ -72,7 +72,10 @@ def measure(ends: Sequence[ProbedHost], network: str) -> tuple[list[LinkReport],
 
 
 def _pair(first: ProbedHost, second: ProbedHost, network: str, hosts: int) -> list[LinkReport]:
-    """Measure one pair: the second host connects to the first, as ranks connect to rank 0."""
+    """Measure one pair: the second host connects to the first, as ranks connect to rank 0, and then the first to it.
+
+    Which host has rank 0 depends on the order in which a job lists them, so both must be able to connect.
+    """
     try:
         both = Networks({first.host: first.interfaces, second.host: second.interfaces}, network)
     except UsageError as error:
@@ -84,9 +87,30 @@ def _pair(first: ProbedHost, second: ProbedHost, network: str, hosts: int) -> li
         except HostError as error:
             tried.append((interface.address, str(error)))
             continue
-        return [_complete(verdicts.link(item, hosts), first, second) for item in links]
+        there, back = (verdicts.link(item, hosts) for item in links)
+        back = _refused_connection(first, second, both) or back
+        return [_complete(item, first, second) for item in (there, back)]
     own = [item.address for item in both.of(second.host)[:_MAX_ADDRESSES]]
     return [_complete(verdicts.unreachable(second.host, first.host, tried, own), first, second)]
+
+
+def _refused_connection(source: ProbedHost, target: ProbedHost, both: Networks) -> LinkReport | None:
+    """Return the report on a host that cannot connect to another one; None if it can."""
+    tried: list[tuple[str, str]] = []
+    for interface in both.of(target.host)[:_MAX_ADDRESSES]:
+        key = secrets.token_hex(32)
+        try:
+            port = target.probe.ask("listen", _QUICK, address=interface.address, key=key)["port"]
+            try:
+                source.probe.ask("connect", _QUICK, address=interface.address, port=port, key=key)
+            finally:
+                target.probe.ask("stop_listening", _QUICK)
+        except HostError as error:
+            tried.append((interface.address, str(error)))
+            continue
+        return None
+    own = [item.address for item in both.of(source.host)[:_MAX_ADDRESSES]]
+    return verdicts.unreachable(source.host, target.host, tried, own)
 
 
 def _over(first: ProbedHost, second: ProbedHost, address: str) -> tuple[LinkReport, LinkReport]:

@@ -66,6 +66,11 @@ class Probe:
         """Connect to the probe of another host, and return what was measured."""
         return link_benchmark.measure(address, port, bytes.fromhex(key))
 
+    def connect(self, address: str, port: int, key: str) -> dict[str, Any]:
+        """Connect to the probe of another host, and measure nothing."""
+        link_benchmark.connect(address, port, bytes.fromhex(key))
+        return {}
+
 
 _REQUESTS: dict[str, Callable[..., dict[str, Any]]] = {
     name: method for name, method in vars(Probe).items() if not name.startswith("_")
