@@ -23,8 +23,9 @@ def test_digits_are_learned(run_script, arguments):
     assert printed.count("Test set:") == 2
 
 
-def test_the_speed_of_training_is_measured(run_script):
-    printed = run_script("torch", "torch_synthetic_benchmark", "--fp16-allreduce")
+@pytest.mark.parametrize("option", ["--fp16-allreduce", "--use-adasum"])
+def test_the_speed_of_training_is_measured(run_script, option):
+    printed = run_script("torch", "torch_synthetic_benchmark", option)
     assert "Total img/sec on 2 CPU(s): " in printed
 
 
