@@ -16,9 +16,10 @@ from torch import Tensor
 
 from distrun.errors import UsageError
 from distrun.runtime.collectives.gradient_settings import check_passes
-from distrun.runtime.operations.reduction import Average, ReduceOp
+from distrun.runtime.operations.reduction import Adasum, Average, ReduceOp
 from distrun.runtime.process_set import ProcessSet, global_process_set
 from distrun.runtime.settings import current
+from distrun.torch.adasum import StepCombiner, check_predivide
 from distrun.torch.compression import Compression, Compressor, wire_type
 from distrun.torch.gradients.parameters import numbered
 from distrun.torch.gradients.planning import Settings
@@ -53,7 +54,9 @@ def DistributedOptimizer(  # noqa: N802 - Horovod's name
         compression: see `distrun.torch.compression`.
         backward_passes_per_step: gradients are added up locally and reduced at the end of every so many backward
             passes. `step()` reduces what is left over. See also `no_sync`.
-        op: Average, Sum, Min, Max or Product. Ranks without a gradient for a parameter count as zero.
+        op: Average, Sum, Min, Max or Product. Ranks without a gradient for a parameter count as zero. With Adasum each
+            rank takes a step by its own gradients, which stay its own, and the steps are combined: scale the learning
+            rate by no number of ranks then.
         gradient_predivide_factor: f divides gradients by f before they are summed and by size / f after (Average only).
         num_groups, groups: which gradients travel together: a number of equal groups, or lists of parameters. What is
             in no list is bucketed as usual. Without them, buckets of `DISTRUN_BUCKET_BYTES` (25 MiB), in order of
@@ -99,7 +102,12 @@ def DistributedOptimizer(  # noqa: N802 - Horovod's name
     for parameter in names:
         dtype_name(parameter)  # refuses what cannot travel
     number = next(_numbers)
+    process_set.check_included()
     reducer = None
+    if op is Adasum:
+        check_predivide(gradient_predivide_factor)
+        combiner = StepCombiner(f"optimizer.{number}.steps", compression, process_set)
+        return _wrap(optimizer, None, process_set, False, AdasumDistributed, _combiner=combiner)
     if process_set.size() > 1:
         reducer = GradientReducer(f"optimizer.{number}", optimizer, names, settings, backward_passes_per_step)
     return _wrap(optimizer, reducer, process_set, chosen.horovod)
@@ -163,16 +171,21 @@ def _names(
 
 
 def _wrap(
-    optimizer: torch.optim.Optimizer, reducer: GradientReducer | None, process_set: ProcessSet, fills: bool
+    optimizer: torch.optim.Optimizer,
+    reducer: GradientReducer | None,
+    process_set: ProcessSet,
+    fills: bool,
+    kind: type[Distributed] | None = None,
+    **more: Any,
 ) -> Distributed:
     plain = type(optimizer)
-    wrapped = types.new_class(plain.__name__, (Distributed, plain))
+    wrapped = types.new_class(plain.__name__, (kind or Distributed, plain))
     wrapped.__qualname__, wrapped.__module__, wrapped.__doc__ = plain.__qualname__, plain.__module__, plain.__doc__
-    vars(optimizer).update(_reducer=reducer, _skips=False, _fills=fills, process_set=process_set)
+    vars(optimizer).update(_reducer=reducer, _skips=False, _fills=fills, process_set=process_set, **more)
     step = vars(optimizer).get("step")  # a scheduler made before has put its own in front of the class's
     optimizer.__class__ = wrapped
     assert isinstance(optimizer, Distributed)
-    if step is not None and reducer is not None:
+    if step is not None and (reducer is not None or kind is not None):
         optimizer.step = _in_front(weakref.ref(optimizer), step)  # type: ignore[method-assign]
     return optimizer
 
@@ -269,8 +282,33 @@ class Distributed(torch.optim.Optimizer):
     def __reduce__(self) -> tuple[Any, ...]:
         """A copy, or what a pickle gives back, is the plain optimizer: the connection to the other ranks is not
         copied."""
-        plain = type(self).__mro__[2]
+        plain = type(self).__bases__[1]
         return copyreg.__newobj__, (plain,), super().__getstate__()  # type: ignore[attr-defined]
+
+
+class AdasumDistributed(Distributed):
+    """The class for op=Adasum: `backward` and the gradients are this rank's own affair."""
+
+    _combiner: StepCombiner
+
+    def _step(self, plain_step: Callable[..., Any], closure: Callable[[], Any] | None, options: dict[str, Any]) -> Any:
+        arguments = () if closure is None else (closure,)
+        if self.process_set.size() == 1:
+            return plain_step(*arguments, **options)
+        parameters = [
+            parameter
+            for parameter in itertools.chain.from_iterable(group["params"] for group in self.param_groups)
+            if parameter.requires_grad
+        ]
+        return self._combiner.step(parameters, lambda: plain_step(*arguments, **options))
+
+    def skip_synchronize(self) -> Any:
+        """Refuse: with op=Adasum nothing is reduced before `step()`, and there is nothing to skip.
+
+        Raises:
+            UsageError: always.
+        """
+        raise UsageError("skip_synchronize() has no meaning with op=Adasum, which combines steps: leave it out")
 
 
 def _reducing(closure: Callable[[], Any], reducer: GradientReducer) -> Callable[[], Any]:

@@ -22,5 +22,9 @@ def test_parameters_may_come_and_go_and_have_sparse_gradients(job):
     job("parameters", 3)
 
 
+def test_adasum_combines_the_steps_of_all_ranks(job):
+    job("adasum", 3)
+
+
 def test_compiled_models_train(job):
     job("compiled", 2)
