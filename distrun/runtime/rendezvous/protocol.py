@@ -2,10 +2,10 @@
 
 Each rank but rank 0 makes two connections with rank 0: on the *control* connection it introduces itself and says where
 it listens itself; the *alarm* is for later. When all ranks have come, rank 0 sends the table of members over the
-control connections, or a sentence why the job cannot start.
+control connections, or a sentence why the job cannot start. It is compressed, since each of the ranks gets all of it.
 
-    rank 0 to the others    length, {"members": [[rank, host, hostname, pid, address, port], ...], "agreed": {...}}
-                            length, {"error": "..."}
+    rank 0 to the others    length, compressed {"members": [[rank, host, hostname, pid, address, port], ...], "agreed": {...}}
+                            length, compressed {"error": "..."}
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import json
 import socket
 import struct
 import time
+import zlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -122,7 +123,7 @@ class Rendezvous:
 
 def pack_message(message: dict[str, Any]) -> bytes:
     """Return a message as it is sent."""
-    text = json.dumps(message, separators=(",", ":")).encode()
+    text = zlib.compress(json.dumps(message, separators=(",", ":")).encode())
     return _LENGTH.pack(len(text)) + text
 
 
@@ -141,7 +142,7 @@ def receive_message(connection: socket.socket, deadline: float) -> dict[str, Any
     (size,) = _LENGTH.unpack(_receive_exactly(connection, _LENGTH.size, deadline))
     if size > _MAX_MESSAGE:
         raise ConnectionError(f"a message of {size} bytes")
-    message = json.loads(_receive_exactly(connection, size, deadline))
+    message = json.loads(zlib.decompressobj().decompress(_receive_exactly(connection, size, deadline), _MAX_MESSAGE))
     connection.settimeout(None)
     return dict(message)
 
