@@ -111,7 +111,7 @@ def mpirun() -> str:
 
 _HOSTS = {"hosts-1+1": (1, 1), "hosts-2+2": (2, 2), "hosts-1+2": (1, 2), "hosts-1+1+1": (1, 1, 1)}
 _BY_DEFAULT = ("hosts-2+2", "hosts-1+2", "hosts-1+1+1")
-_MPI = {"mpirun-2": "", "mpi-backend-2": "mpi"}
+_MPI = {"mpirun-2": "", "mpi-backend-2": "mpi", "mpi-backend-3": "mpi"}
 
 
 @pytest.fixture
@@ -127,9 +127,9 @@ def make_job(
     def make(name: str) -> Job:
         if name in _HOSTS:
             return HostsJob(name, _HOSTS[name], marker, warm_jobs, run_on_hosts, contracts)
-        if name in _MPI:
-            return MpiJob(name, 2, _MPI[name], tmp_path_factory.mktemp("mpi"), marker, warm_jobs)
         size = name.rpartition("-")[2]
+        if name in _MPI:
+            return MpiJob(name, int(size), _MPI[name], tmp_path_factory.mktemp("mpi"), marker, warm_jobs)
         return Job(name, [sys.executable, "-m", "distrun.runner", "-np", size], int(size), marker, warm_jobs)
 
     return make

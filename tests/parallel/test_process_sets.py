@@ -7,7 +7,15 @@ import pytest
 
 @pytest.mark.parametrize(
     "job",
-    ["distrun-1", "distrun-2", "distrun-4", "mpi-backend-2", "hosts-2+2", "hosts-1+2", "hosts-1+1+1"],
+    [
+        "distrun-1",
+        "distrun-2",
+        "distrun-4",
+        pytest.param("mpi-backend-3", marks=pytest.mark.mpi),
+        "hosts-2+2",
+        "hosts-1+2",
+        "hosts-1+1+1",
+    ],
     indirect=True,
 )
 def test_every_collective_on_overlapping_sets_in_any_order(job):
