@@ -16,8 +16,12 @@ A launch, step by step:
 7. When all ranks are gone, the agents end the processes that these have left behind, and leave. The first failure is
    reported (`supervision.failure_report`), and its status becomes that of `distrun`.
 
+Where every host has a launcher of its own, as with torchrun, these meet first (`nodes`). Each plans the whole job from
+the same facts, executes its own part, and hears of the events on other hosts.
+
 `doctor` examines hosts and the network between them before there is a job. `compat` starts the job of a command line of
-another launcher, which `command_lines` translates. Calls go down: cli -> doctor, function -> job -> connect, output ->
-planning, supervision -> protocol -> system; an agent, on its host, uses the data of planning, protocol and system. Of
-the runtime, the launcher knows `distrun.runtime.contract` only: the environment variables that a rank is born with.
+another launcher, which `command_lines` translates. Calls go down: cli -> doctor, function -> job -> nodes -> connect,
+output -> planning, supervision -> protocol -> system; an agent, on its host, uses the data of planning, protocol and
+system. Of the runtime, the launcher knows `distrun.runtime.contract` only: the environment variables that a rank is
+born with.
 """
