@@ -4,7 +4,8 @@ Each rank but rank 0 makes two connections with rank 0: on the *control* connect
 it listens itself; the *alarm* is for later. When all ranks have come, rank 0 sends the table of members over the
 control connections, or a sentence why the job cannot start. It is compressed, since each of the ranks gets all of it.
 
-    rank 0 to the others    length, compressed {"members": [[rank, host, hostname, pid, address, port], ...], "agreed": {...}}
+    rank 0 to the others    length, compressed {"members": [[rank, host, hostname, pid, address, port], ...],
+                                                "agreed": {...}}
                             length, compressed {"error": "..."}
 """
 
