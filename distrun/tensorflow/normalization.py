@@ -48,5 +48,5 @@ class SyncBatchNormalization(tf.keras.layers.BatchNormalization):
         return middle, spread / weights
 
 
-_IS_LEGACY = not tf.keras.__version__.startswith("3")
+_IS_LEGACY = tf.keras.layers.BatchNormalization.__module__.startswith("tf_keras.")
 """Whether tf.keras is Keras 2."""
