@@ -152,7 +152,7 @@ class TestSessions:
         assert good == {check for checks in SESSIONS.values() for check in checks}
 
 
-@pytest.mark.feature("process sets, in all of it")
+@pytest.mark.feature("process sets")
 def test_a_process_set_is_reduced_for_itself(run_job, programs):
     lines = run_job([str(programs / "sets.py")], 3)
     assert lines.count("good: ") == 13
