@@ -177,7 +177,7 @@ class Network:
 
     def __init__(self, directory: Path, number: int | None = None) -> None:
         """Args: for keys and logs; the third number of the addresses, so that a process can have several networks."""
-        number = os.getpid() % 250 if number is None else number
+        number = 1 + os.getpid() % 249 if number is None else number
         self.directory = directory
         self.bridge = f"dr{number}"
         self.user_key = directory / "user_key"

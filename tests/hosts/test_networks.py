@@ -4,9 +4,15 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import socket
+import sys
+from pathlib import Path
 
+import psutil
 import pytest
+
+STAYS = str(Path(__file__).parents[1] / "parallel" / "programs" / "stays.py")
 
 MEET = """
 import json, os, socket, sys
@@ -82,3 +88,20 @@ def test_what_the_user_exports_wins_over_our_guess(distrun):
     )
     assert job.wait() == 0, job.stderr.data
     assert job.stdout.data == b"mine\nmine\n"
+
+
+def test_ranks_on_other_hosts_listen_at_the_ports_that_are_allowed(distrun, alpha, beta):
+    job = distrun("-H", "alpha:2,beta:2", "--ports", "31000-31019", sys.executable, STAYS)
+    job.stdout.wait_for(b"sum 4 of 4", 4)
+    found = [item for host in (alpha, beta) for process in host.processes() for item in process.net_connections("inet")]
+    ports = {item.laddr.port for item in found if item.status == psutil.CONN_LISTEN}
+    assert ports <= set(range(31000, 31020)), ports
+    job.process.send_signal(signal.SIGINT)
+    assert job.wait() == 130
+
+
+def test_a_host_without_a_free_port_is_refused_with_the_range(distrun, alpha):
+    job = distrun("-H", "alpha:1", "--ports", "31000-31000", "touch", "/nowhere")
+    assert job.wait() == 2
+    assert b"no port of 31000-31000 is free on alpha: allow more with --ports" in job.stderr.data
+    alpha.assert_gone()

@@ -100,7 +100,7 @@ def _refused_connection(source: ProbedHost, target: ProbedHost, both: Networks) 
     for interface in both.of(target.host)[:_MAX_ADDRESSES]:
         key = secrets.token_hex(32)
         try:
-            port = target.probe.ask("listen", _QUICK, address=interface.address, key=key)["port"]
+            port = _listen(target, interface.address, key)
             try:
                 source.probe.ask("connect", _QUICK, address=interface.address, port=port, key=key)
             finally:
@@ -113,9 +113,15 @@ def _refused_connection(source: ProbedHost, target: ProbedHost, both: Networks) 
     return verdicts.unreachable(source.host, target.host, tried, own)
 
 
+def _listen(host: ProbedHost, address: str, key: str) -> int:
+    """Have a host listen at one of its addresses, and return the port. Raises HostError."""
+    found = host.probe.ask("listen", _QUICK, address=address, key=key, ports=os.environ.get(PORTS, ""))
+    return int(found["port"])
+
+
 def _over(first: ProbedHost, second: ProbedHost, address: str) -> tuple[LinkReport, LinkReport]:
     key = secrets.token_hex(32)  # for this measurement only
-    port = first.probe.ask("listen", _QUICK, address=address, key=key, ports=os.environ.get(PORTS, ""))["port"]
+    port = _listen(first, address, key)
     try:
         found = second.probe.ask("measure", _MEASURING, address=address, port=port, key=key)
     finally:
