@@ -7,6 +7,7 @@ from typing import Protocol, TypeVar
 
 from distrun.runtime import world
 from distrun.runtime.collectives.call import Call
+from distrun.runtime.operations.reduction import Adasum
 from distrun.tensor_fusion.buckets import DEFAULT_THRESHOLD, GradientInfo
 from distrun.tensor_fusion.graph_calls import plan_calls
 
@@ -40,6 +41,8 @@ def reduce_gradients(
     Between hosts there are several calls, from the last gradient to the first, so that they may overlap with the
     backward pass.
     """
+    if collective.op is Adasum:  # which combines each tensor by itself
+        return list(call(gradients, collective))
     reduced = list(gradients)
     plan = plan_calls([toolkit.item(gradient) for gradient in gradients], _threshold())
     for number, part in enumerate(plan):

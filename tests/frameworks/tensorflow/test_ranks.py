@@ -152,6 +152,10 @@ class TestSessions:
         assert good == {check for checks in SESSIONS.values() for check in checks}
 
 
+def test_adasum_combines_each_gradient_by_itself(run_job, programs):
+    run_job([str(programs / "adasum.py")], 2)
+
+
 @pytest.mark.feature("process sets")
 def test_a_process_set_is_reduced_for_itself(run_job, programs):
     lines = run_job([str(programs / "sets.py")], 3)
