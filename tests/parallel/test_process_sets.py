@@ -20,3 +20,14 @@ import pytest
 )
 def test_every_collective_on_overlapping_sets_in_any_order(job):
     job.run("process_sets")
+
+
+@pytest.mark.parametrize("job", ["distrun-3"], indirect=True)
+def test_some_of_the_ranks_of_a_host_are_a_world(job):
+    job.run("comm")
+
+
+@pytest.mark.mpi
+@pytest.mark.parametrize("job", ["mpirun-3"], indirect=True)
+def test_communicators_make_worlds_and_process_sets(job):
+    job.run_alone("communicators")
