@@ -71,6 +71,11 @@ def test_process_sets_overlap_on_gpus_and_come_and_go(gpu_job, size, environ):
     assert gpu_job(SETS, size, **environ).count("fine") == ranks
 
 
+@pytest.mark.parametrize("size", [2, (1, 1)], ids=["host", "hosts"])
+def test_ranks_that_have_joined_change_nothing_on_the_others_gpus(gpu_job, size):
+    assert gpu_job(PROGRAMS / "gpu_join.py", size).count("fine") == 2
+
+
 def test_a_rank_that_is_killed_inside_an_allreduce_of_a_process_set_does_not_hang_the_others(gpu_job):
     said = gpu_job(SETS, (3,), "killed", SIMULATED_NCCL_HANG="allReduce:3@1", fail=True)
     assert all(f"rank {rank} was told" in said for rank in (0, 1)), said

@@ -3,9 +3,9 @@
 import os
 
 import numpy as np
+from refusals import refuse
 
 import distrun
-from refusals import refuse
 
 job = int(os.environ["RANK"])
 size = int(os.environ["WORLD_SIZE"])
