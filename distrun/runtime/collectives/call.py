@@ -18,7 +18,7 @@ from typing import Any, NamedTuple, TypeVar
 import numpy as np
 
 from distrun.errors import UsageError
-from distrun.runtime import horovod
+from distrun.runtime import horovod, world
 from distrun.runtime.operations.handle import AnyHandle, Handle, HandleGroup
 from distrun.runtime.operations.reduction import Average, ReduceOp, Sum, check_op
 from distrun.runtime.operations.request import CPU, Request, Shape
@@ -97,6 +97,9 @@ class Call(NamedTuple):
         """Return the call that `encode` made the text of."""
         call = Call(*json.loads(text))
         return call._replace(op=ReduceOp(call.op), process_set=by_id(call.process_set))  # type: ignore[arg-type]
+
+
+world.on_leaving(Call.decode.cache_clear)  # the numbers of process sets stand for others in the next world
 
 
 def _id_of(process_set: ProcessSet) -> int:
