@@ -1,40 +1,154 @@
 """Compression of what travels between hosts, for the frameworks that run graphs.
 
 `Compression.fp16` and `Compression.bf16` concern only what leaves a host: there float32 and float64 travel in half
-precision; the ranks of a host are added up before that, and the hosts after it, in full.
+precision; the ranks of a host are added up before that, and the hosts after it, in full. A compressor of your own - a
+class with the static methods `compress(tensor) -> (tensor, context)` and `decompress(tensor, context) -> tensor` - is
+called always, on the tensors of the framework.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import sys
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
 
 from distrun.errors import UsageError
 
 
-@dataclass(frozen=True)
-class Compressor:
-    """A type in which elements travel between hosts; empty: their own."""
+class Compressor(Protocol):
+    """The interface of a compressor: a class with these static methods, or an object with these methods."""
 
-    wire: str
+    def compress(self, tensor: Any, /) -> tuple[Any, Any]:
+        """Return the tensor that is to travel instead of `tensor`, and what `decompress` needs to know."""
+        ...
+
+    def decompress(self, tensor: Any, ctx: Any, /) -> Any:
+        """The tensor again, of the dtype and shape it had."""
+        ...
+
+
+class NoneCompressor:
+    """Leaves tensors as they are."""
+
+    @staticmethod
+    def compress(tensor: Any) -> tuple[Any, Any]:
+        """`tensor` itself."""
+        return tensor, None
+
+    @staticmethod
+    def decompress(tensor: Any, ctx: Any) -> Any:
+        """`tensor` itself."""
+        return tensor
+
+
+class FP16Compressor:
+    """Sends floating-point tensors as float16."""
+
+    @staticmethod
+    def compress(tensor: Any) -> tuple[Any, Any]:
+        """The tensor in float16, and the dtype it had."""
+        return _encode(tensor, "float16")
+
+    @staticmethod
+    def decompress(tensor: Any, ctx: Any) -> Any:
+        """The tensor in its own dtype."""
+        return _decode(tensor, ctx)
+
+
+class BF16Compressor:
+    """Sends floating-point tensors as bfloat16, which has the range of float32."""
+
+    @staticmethod
+    def compress(tensor: Any) -> tuple[Any, Any]:
+        """The tensor in bfloat16, and the dtype it had."""
+        return _encode(tensor, "bfloat16")
+
+    @staticmethod
+    def decompress(tensor: Any, ctx: Any) -> Any:
+        """The tensor in its own dtype."""
+        return _decode(tensor, ctx)
 
 
 class Compression:
-    """The compressors there are."""
+    """The compressors that come with distrun."""
 
-    none = Compressor("")
-    fp16 = Compressor("float16")
-    bf16 = Compressor("bfloat16")
+    none = NoneCompressor
+    fp16 = FP16Compressor
+    bf16 = BF16Compressor
 
 
-def wire_type(compression: object) -> str:
-    """The type of elements on the wire.
+_OF_THE_WIRE: dict[Any, str] = {NoneCompressor: "", FP16Compressor: "float16", BF16Compressor: "bfloat16"}
+
+
+def wire_type(compression: Any) -> str:
+    """Return the type of elements on the wire; empty for their own, as it is with a compressor of the user's.
+
+    Raises:
+        UsageError: it has no methods `compress` and `decompress`.
+    """
+    if not (callable(getattr(compression, "compress", None)) and callable(getattr(compression, "decompress", None))):
+        raise UsageError(
+            f"compression={compression!r} is not Compression.none, Compression.fp16 or Compression.bf16, and has no "
+            "methods compress and decompress: choose one of the three, or give a compressor of your own"
+        )
+    return _OF_THE_WIRE[compression] if is_builtin(compression) else ""
+
+
+def wire_only(compression: Any) -> str:
+    """Return the type of elements on the wire, where compressors of the user's are not called.
 
     Raises:
         UsageError: it is not one of `Compression`.
     """
-    if not isinstance(compression, Compressor):
+    if not is_builtin(compression):
         raise UsageError(
-            f"compression={compression!r} is not Compression.none, Compression.fp16 or Compression.bf16: choose one of "
-            "them"
+            f"compression={compression!r} is not Compression.none, Compression.fp16 or Compression.bf16, and other "
+            "compressors are called for TensorFlow, Keras and torch only: choose one of the three"
         )
-    return compression.wire
+    return _OF_THE_WIRE[compression]
+
+
+def is_builtin(compression: Any) -> bool:
+    """Whether a compressor comes with distrun. A subclass is the user's."""
+    return isinstance(compression, type) and compression in _OF_THE_WIRE
+
+
+def compressed(compression: Any, tensors: Sequence[Any], reduce: Callable[[list[Any]], Sequence[Any]]) -> list[Any]:
+    """Return `reduce(tensors)`; a compressor of the user's says what travels instead of dense ones."""
+    if is_builtin(compression):
+        return list(reduce(list(tensors)))
+    pairs = [(tensor, None) if is_sparse_or_none(tensor) else compression.compress(tensor) for tensor in tensors]
+    reduced = reduce([tensor for tensor, _ in pairs])
+    return [
+        result if is_sparse_or_none(result) else compression.decompress(result, context)
+        for result, (_, context) in zip(reduced, pairs, strict=True)
+    ]
+
+
+def is_sparse_or_none(gradient: Any) -> bool:
+    """Whether a gradient is not a dense tensor: missing, or tf.IndexedSlices, which this module does not import."""
+    return gradient is None or type(gradient).__name__ == "IndexedSlices"
+
+
+# Casting, whatever the framework --------------------------------------------------------------------------------------
+
+
+def _encode(tensor: Any, dtype: str) -> tuple[Any, Any]:
+    return (_cast(tensor, dtype), tensor.dtype) if "float" in str(tensor.dtype) else (tensor, None)
+
+
+def _decode(tensor: Any, ctx: Any) -> Any:
+    return tensor if ctx is None else _cast(tensor, ctx)
+
+
+def _cast(tensor: Any, dtype: Any) -> Any:
+    tensorflow, torch = sys.modules.get("tensorflow"), sys.modules.get("torch")
+    if tensorflow is not None and tensorflow.is_tensor(tensor):
+        return tensorflow.cast(tensor, dtype)
+    if torch is not None and torch.is_tensor(tensor):
+        return tensor.to(getattr(torch, dtype) if isinstance(dtype, str) else dtype)
+    if dtype == "bfloat16" and hasattr(tensor, "__array_interface__"):  # numpy has none of its own
+        import ml_dtypes
+
+        dtype = ml_dtypes.bfloat16
+    return tensor.astype(dtype)

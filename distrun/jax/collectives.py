@@ -20,7 +20,7 @@ import numpy as np
 
 from distrun.errors import UsageError
 from distrun.graphs import arrays
-from distrun.graphs.compression import Compression, Compressor, wire_type
+from distrun.graphs.compression import Compression, Compressor, wire_only
 from distrun.graphs.jax import mechanism, reduce_gradients
 from distrun.jax.call_site import call_site
 from distrun.jax.trees import map_arrays
@@ -54,7 +54,17 @@ def reduction(
         UsageError: `op` or `compression` is none.
     """
     call = Call(
-        *(kind, _own(name), op, -1, prescale_factor, postscale_factor, process_set, wire_type(compression), call_site())
+        *(
+            kind,
+            _own(name),
+            op,
+            -1,
+            prescale_factor,
+            postscale_factor,
+            process_set,
+            wire_only(compression),
+            call_site(),
+        )
     )
     call.check("float32")
     return call

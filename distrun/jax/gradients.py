@@ -9,7 +9,7 @@ from typing import Any
 import jax
 
 from distrun.graphs import signatures
-from distrun.graphs.compression import Compression, Compressor, wire_type
+from distrun.graphs.compression import Compression, Compressor, wire_only
 from distrun.graphs.jax import reduce_gradients
 from distrun.jax.call_site import call_site
 from distrun.jax.trees import entries
@@ -53,7 +53,7 @@ def value_and_grad(
     with a plain optimizer, not with a `DistributedOptimizer`, which reduces itself. `options` go to
     `jax.value_and_grad`.
     """
-    reduction = GradientReduction(op, gradient_predivide_factor, wire_type(compression), process_set=process_set)
+    reduction = GradientReduction(op, gradient_predivide_factor, wire_only(compression), process_set=process_set)
     local = jax.value_and_grad(fun, argnums, has_aux, **options)
 
     @wraps(fun)
@@ -78,7 +78,7 @@ def grad(
     **options: Any,
 ) -> Callable[..., Any]:
     """`jax.grad` of all ranks together. See `value_and_grad`."""
-    reduction = GradientReduction(op, gradient_predivide_factor, wire_type(compression), process_set=process_set)
+    reduction = GradientReduction(op, gradient_predivide_factor, wire_only(compression), process_set=process_set)
     local = jax.grad(fun, argnums, has_aux, **options)
 
     @wraps(fun)

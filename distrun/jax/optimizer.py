@@ -7,7 +7,7 @@ from typing import Any
 import optax
 
 from distrun.errors import UsageError
-from distrun.graphs.compression import Compression, Compressor, wire_type
+from distrun.graphs.compression import Compression, Compressor, wire_only
 from distrun.jax.gradients import GradientReduction
 from distrun.runtime.operations.reduction import Average, ReduceOp
 from distrun.runtime.process_set import ProcessSet, global_process_set
@@ -41,7 +41,7 @@ def DistributedOptimizer(  # noqa: N802 - Horovod's name
         UsageError: an argument cannot be; the transformation is wrapped already.
     """
     _check(optimizer)
-    reduction = GradientReduction(op, gradient_predivide_factor, wire_type(compression), process_set=process_set)
+    reduction = GradientReduction(op, gradient_predivide_factor, wire_only(compression), process_set=process_set)
     inner = optax.with_extra_args_support(optimizer)
 
     def update(updates: Any, state: Any, params: Any = None, **extra: Any) -> Any:

@@ -1,4 +1,4 @@
-"""distrun for Keras 3, on TensorFlow, JAX or torch: `import distrun.keras as hvd`, and a Horovod script runs.
+"""distrun for Keras: `import distrun.keras as hvd`, and a Horovod script runs.
 
     import distrun.keras as distrun
 
@@ -7,15 +7,19 @@
     model.compile(optimizer, loss)
     model.fit(..., callbacks=[distrun.callbacks.BroadcastGlobalVariablesCallback(0)])
 
-Each rank trains on its own part of the data, in as many steps as the others.
+Each rank trains on its own part of the data, in as many steps as the others. Keras 3 runs on TensorFlow, JAX or torch;
+Keras 2, the package tf_keras, is meant by a model or an optimizer of it, and by all else with TF_USE_LEGACY_KERAS=1.
 """
 
 from typing import TYPE_CHECKING
 
 from distrun.exports import exported as _exported
 from distrun.graphs.compression import Compression as Compression
-from distrun.keras import callbacks as callbacks, fitting as _fitting
-from distrun.keras.optimizer import DistributedOptimizer as DistributedOptimizer
+from distrun.keras import callbacks as callbacks
+from distrun.keras.optimizer import (
+    DistributedOptimizer as DistributedOptimizer,
+    PartialDistributedOptimizer as PartialDistributedOptimizer,
+)
 from distrun.keras.ranks import init as init
 from distrun.keras.saving import load_model as load_model
 from distrun.keras.values import *
@@ -28,7 +32,14 @@ from distrun.runtime.collectives.objects import *
 from distrun.runtime.shared_names import *
 from distrun.runtime.world import shutdown as shutdown
 
-_fitting.take_part()
-
 if not TYPE_CHECKING:  # see `distrun.exports`
     __all__ = [*_exported(globals()), "callbacks"]
+
+
+def __getattr__(name: str) -> object:
+    if name == "elastic":
+        raise AttributeError(
+            "elastic training is not there yet, so there is no distrun.keras.elastic: save checkpoints, and start the "
+            "job again when a rank is lost"
+        )
+    raise AttributeError(f"module 'distrun.keras' has no attribute {name!r}")

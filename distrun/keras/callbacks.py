@@ -9,19 +9,25 @@ None of them acts at the end of a batch, where Keras would have to wait for each
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
-import keras
 import numpy as np
-from keras.callbacks import Callback
 
 from distrun.errors import UsageError
-from distrun.keras import gradients, internals
+from distrun.graphs.local_variables import LocalVariables, without
+from distrun.keras import gradients
+from distrun.keras.choice import CHOSEN
+from distrun.keras.gradients import Distributed
+from distrun.keras.library import state_of
 from distrun.keras.values import array_of
 from distrun.keras.variables import broadcast_variables
 from distrun.runtime import world
 from distrun.runtime.collectives import consistency
+from distrun.runtime.process_set import ProcessSet, global_process_set
+
+Callback: Any = CHOSEN.PACKAGE.callbacks.Callback
+"""The base class of callbacks, of the Keras that `tf.keras` is."""
 
 __all__ = [
     "BestModelCheckpoint",
@@ -41,24 +47,56 @@ def _name_between_steps(optimizer: Any) -> str:
     return gradients.name_of_step(optimizer) or "keras.callback"
 
 
+def _ranks_of(optimizer: Any, given: ProcessSet | None) -> ProcessSet:
+    """Return the ranks that a callback concerns: those it was given or, if None, those that train together."""
+    if given is None and isinstance(optimizer, Distributed):
+        return optimizer.distrun_settings.process_set
+    return given or global_process_set
+
+
 class BroadcastGlobalVariablesCallback(Callback):
     """All ranks start with the weights and the optimizer's state of one: a fresh start, or what it has loaded.
 
     That happens before the first step or, if some rank's model is not built by then (on TensorFlow a model without
-    input shape is not), after it. States of random generators stay each rank's own.
+    input shape is not), after it. States of random generators stay each rank's own, and so do local variables: those
+    given here, and those that the optimizer knows.
     """
 
-    def __init__(self, root_rank: int = 0, device: str = "") -> None:
-        """`device` is accepted for Horovod's sake."""
+    _supports_tf_logs = True  # in Keras 2: nobody waits for the logs of a step for our sake
+
+    def __init__(
+        self,
+        root_rank: int = 0,
+        device: str = "",
+        local_variables: Iterable[Any] | None = None,
+        process_set: ProcessSet | None = None,
+    ) -> None:
+        """Arguments:
+
+        root_rank: the rank, in the world, that the others start from.
+        device: accepted for Horovod's sake.
+        local_variables: variables that each rank has for itself; they and their slots in the optimizer stay.
+        process_set: the ranks that start from the same state; None: those of the `DistributedOptimizer`.
+        """
         super().__init__()
         self.root_rank = root_rank
+        self.process_set = process_set
+        self._local = LocalVariables()
+        for variable in local_variables or ():
+            self._local.add(variable)
         self._is_due = True
         self._has_stepped = False
 
+    def register_local_var(self, var: Any) -> None:
+        """Leave a variable to each rank."""
+        self._local.add(var)
+
     def on_train_begin(self, logs: Logs = None) -> None:
         """Broadcast, if all ranks can."""
-        self._is_due, self._has_stepped = True, False
-        if gradients.all_built(self.model, _name_between_steps(self.model.optimizer)):
+        optimizer = self.model.optimizer
+        ranks = _ranks_of(optimizer, self.process_set)
+        self._is_due, self._has_stepped = ranks.included(), False
+        if self._is_due and gradients.all_built(self.model, CHOSEN, _name_between_steps(optimizer), ranks):
             self._broadcast()
 
     def on_train_batch_begin(self, batch: int, logs: Logs = None) -> None:
@@ -73,11 +111,13 @@ class BroadcastGlobalVariablesCallback(Callback):
             self._broadcast()
 
     def _broadcast(self) -> None:
-        model = self.model
-        optimizer = model.optimizer
-        if not optimizer.built:
-            optimizer.build(model.trainable_variables)
-        broadcast_variables(model.weights + optimizer.variables, self.root_rank)
+        model, optimizer = self.model, self.model.optimizer
+        CHOSEN.build(optimizer, model.trainable_variables)
+        local = self._local.all()
+        if isinstance(optimizer, Distributed):
+            local += gradients.local_variables(optimizer).all()
+        shared = without(model.weights + state_of(optimizer), local + CHOSEN.slots(optimizer, local))
+        broadcast_variables(shared, self.root_rank, _ranks_of(optimizer, self.process_set))
         self._is_due = False
 
 
@@ -88,24 +128,29 @@ class MetricAverageCallback(Callback):
         MismatchError: the ranks do not have the same metrics.
     """
 
-    def __init__(self, device: str = "") -> None:
-        """`device` is accepted for Horovod's sake."""
+    def __init__(self, device: str = "", process_set: ProcessSet | None = None) -> None:
+        """`device` is accepted for Horovod's sake; `process_set` are the ranks, None: those of the
+        `DistributedOptimizer`."""
         super().__init__()
+        self.process_set = process_set
 
     def on_epoch_end(self, epoch: int, logs: Logs = None) -> None:
         """Replace the values in `logs`."""
-        if logs and world.size() > 1:
+        optimizer = self.model.optimizer
+        ranks = _ranks_of(optimizer, self.process_set)
+        if logs and ranks.included() and ranks.size() > 1:
             values = {name: np.asarray(array_of(value), np.float64) for name, value in logs.items()}
-            logs.update(_averages(values, _name_between_steps(self.model.optimizer)))
+            logs.update(_averages(values, _name_between_steps(optimizer), ranks))
 
 
-def _averages(values: dict[str, Any], operation: str) -> dict[str, Any]:
+def _averages(values: dict[str, Any], operation: str, ranks: ProcessSet) -> dict[str, Any]:
     names = sorted(values)
     notes = consistency.compare(
         [name + (f" {list(values[name].shape)}" if values[name].ndim else "") for name in names],
         "the metrics to average",
         operation,
         np.concatenate([values[name].reshape(-1) for name in names]).tobytes(),
+        ranks,
     )
     average = np.mean([np.frombuffer(note) for note in notes], axis=0)
     averages = {}
@@ -118,6 +163,8 @@ def _averages(values: dict[str, Any], operation: str) -> dict[str, Any]:
 class LearningRateScheduleCallback(Callback):
     """Sets the learning rate to `initial_lr * multiplier(epoch)`, in epochs from `start_epoch` on and before
     `end_epoch`."""
+
+    _supports_tf_logs = True  # in Keras 2: nobody waits for the logs of a step for our sake
 
     def __init__(
         self,
@@ -205,8 +252,7 @@ class LearningRateScheduleCallback(Callback):
                 "out"
             ) from error
         if self.momentum_correction and old > 0 and rate != old:
-            for velocity in internals.velocities(optimizer):
-                velocity.assign(velocity * (rate / old))
+            CHOSEN.scale(CHOSEN.velocities(optimizer), rate / old)
 
 
 class LearningRateWarmupCallback(LearningRateScheduleCallback):
@@ -238,7 +284,8 @@ class LearningRateWarmupCallback(LearningRateScheduleCallback):
     def _rise(self, epoch: float) -> float:
         assert self.steps_per_epoch
         done = epoch + 1.0 / self.steps_per_epoch  # so that the last batch of the last epoch has the full rate
-        return (done * (world.size() - 1) / self.warmup_epochs + 1) / world.size()
+        size = _ranks_of(self._optimizer(), None).size()
+        return (done * (size - 1) / self.warmup_epochs + 1) / size
 
     def on_epoch_end(self, epoch: int, logs: Logs = None) -> None:
         """Tell when it is done."""
@@ -248,7 +295,12 @@ class LearningRateWarmupCallback(LearningRateScheduleCallback):
             print(f"\nEpoch {epoch + 1}: finished gradual learning rate warmup to {rate:g}.")
 
 
-class BestModelCheckpoint(keras.callbacks.ModelCheckpoint):
+ModelCheckpoint: Any = CHOSEN.PACKAGE.callbacks.ModelCheckpoint
+ProgbarLogger: Any = CHOSEN.PACKAGE.callbacks.ProgbarLogger
+_ALTERING = tuple(getattr(CHOSEN.PACKAGE.callbacks, name) for name in CHOSEN.ALTERING)
+
+
+class BestModelCheckpoint(ModelCheckpoint):
     """Rank 0 saves the model whenever it is better than before. Put it after `MetricAverageCallback`."""
 
     def __init__(
@@ -283,18 +335,13 @@ class BestModelCheckpoint(keras.callbacks.ModelCheckpoint):
             super().on_epoch_end(epoch, logs)
 
 
-class _SilentProgbar(keras.callbacks.ProgbarLogger):
+class _SilentProgbar(ProgbarLogger):
     """Keras adds a progress bar to callbacks that have none."""
 
 
 for _name in dir(Callback):
     if _name.startswith("on_") or _name in ("set_params", "set_model"):
         setattr(_SilentProgbar, _name, getattr(Callback, _name))
-
-_ALTERING = tuple(
-    getattr(keras.callbacks, name)
-    for name in ("EarlyStopping", "TerminateOnNaN", "ReduceLROnPlateau", "LearningRateScheduler", "BackupAndRestore")
-)
 
 
 def OnRankZero(callback: Any) -> Any:  # noqa: N802 - to its user it is a callback
@@ -319,4 +366,4 @@ def OnRankZero(callback: Any) -> Any:  # noqa: N802 - to its user it is a callba
         )
     if world.rank() == 0:
         return callback
-    return _SilentProgbar() if isinstance(callback, keras.callbacks.ProgbarLogger) else Callback()
+    return _SilentProgbar() if isinstance(callback, ProgbarLogger) else Callback()

@@ -10,19 +10,21 @@ from __future__ import annotations
 
 import contextlib
 import re
+import types
 import warnings
 from collections.abc import Callable
+from functools import cache, partial
 from typing import Any
-
-import keras
 
 from distrun.data.shards import Shard
 from distrun.errors import CollectiveError, DistrunError, MismatchError, UsageError
-from distrun.keras import gradients, internals
-from distrun.keras.optimizer import Distributed
+from distrun.keras import gradients, library
+from distrun.keras.gradients import Distributed
+from distrun.keras.library import Library
 from distrun.runtime import world
 from distrun.runtime.operations.handle import Handle
 from distrun.runtime.operations.request import Request
+from distrun.runtime.process_set import ProcessSet
 
 _has_warned = False
 _departure: Handle | None = None  # what told other ranks that a `fit` failed here, which they may not have heard yet
@@ -30,14 +32,17 @@ _departure: Handle | None = None  # what told other ranks that a `fit` failed he
 
 def is_distributed(model: Any) -> bool:
     """Whether other ranks take part in the model's training."""
-    return isinstance(getattr(model, "optimizer", None), Distributed) and world.size() > 1
+    optimizer = getattr(model, "optimizer", None)
+    if not isinstance(optimizer, Distributed):
+        return False
+    return not optimizer.distrun_settings.is_alone()
 
 
 def _prepare(model: Any) -> type | None:
     """Return what a train function is to be made for, before it is made."""
     if not isinstance(getattr(model, "optimizer", None), Distributed):
         return None
-    if internals.BACKEND == "tensorflow" and world.size() > 1 and model.jit_compile:
+    if model.optimizer.distrun_library.BACKEND == "tensorflow" and is_distributed(model) and model.jit_compile:
         _warn_of_xla()
         model.jit_compile = False
     return type(model.optimizer)
@@ -54,7 +59,7 @@ def _warn_of_xla() -> None:
     _has_warned = True
 
 
-def _as_it_is(arguments: dict[str, Any]) -> dict[str, Any]:
+def _as_it_is(kind: Library, arguments: dict[str, Any]) -> dict[str, Any]:
     """The arguments of `fit`: batches of `distrun.data.shard` are gone through whole, in the order that all ranks know.
 
     Raises:
@@ -62,7 +67,7 @@ def _as_it_is(arguments: dict[str, Any]) -> dict[str, Any]:
             ends.
     """
     batches: Any = arguments.get("x")
-    if not (isinstance(batches, Shard) and isinstance(batches, keras.utils.PyDataset)):
+    if not (isinstance(batches, Shard) and isinstance(batches, kind.PACKAGE.utils.Sequence)):
         return arguments
     steps, length = arguments.get("steps_per_epoch"), len(arguments["x"])
     if steps not in (None, length):
@@ -73,14 +78,14 @@ def _as_it_is(arguments: dict[str, Any]) -> dict[str, Any]:
     return {**arguments, "shuffle": False}
 
 
-def _train(fit: Callable[..., Any], model: Any, arguments: dict[str, Any]) -> Any:
-    arguments = _as_it_is(arguments)
+def _train(kind: Library, fit: Callable[..., Any], model: Any, arguments: dict[str, Any]) -> Any:
+    arguments = _as_it_is(kind, arguments)
     if not is_distributed(model):
         return fit(model, **arguments)
     _catch_up()
-    progress = _Progress(model.optimizer)
+    progress = _progress_of(kind.PACKAGE.callbacks.Callback)(model.optimizer)
     try:
-        return fit(model, **internals.first_callback(arguments, progress, model))
+        return fit(model, **library.first_callback(kind.PACKAGE, arguments, progress, model))
     except Exception as error:
         if not _is_ours(error):
             progress.leave(error)
@@ -111,12 +116,18 @@ _CLASH = re.compile(r"\w+ '[^']*keras\.(fit|gradients)[^\n]*: the ranks disagree
 _SIDE = re.compile(r"(ranks? [\d, -]+) asked for ([^;]*)")
 
 
-class _Progress(keras.callbacks.Callback):
-    """The place of this rank in `fit`, told to the others by barriers."""
+class _Progress:
+    """The place of this rank in `fit`, told to the others by barriers: what a callback of either Keras does."""
+
+    model: Any
+
+    _supports_tf_logs = True  # in Keras 2: nobody waits for the logs of a step for our sake
 
     def __init__(self, optimizer: Any) -> None:
         super().__init__()
         self._optimizer = optimizer
+        self._library: Library = optimizer.distrun_library
+        self._ranks: ProcessSet = optimizer.distrun_settings.process_set
         self._epoch = 0
         self._steps = 0
         self._place = "the beginning of fit"
@@ -149,14 +160,14 @@ class _Progress(keras.callbacks.Callback):
         self._has_left = True
 
     def _wait_for_all(self) -> None:
-        internals.finish(self.model)
+        self._library.finish(self.model)
         handle = self._barrier()
         if handle is not None:
             handle.engine.run(handle).wait()
 
     def leave(self, error: Exception) -> None:
         """`fit` has failed here: who waits for our gradients is to hear of it now, even if our script goes on."""
-        internals.settle()
+        self._library.settle()
         words = f"{type(error).__name__}: {error}".splitlines()[0][:200].replace(";", ",")
         # A shape that no barrier had before: so the words go with it.
         handle = self._barrier(((self._epoch, self._steps),), f"{self._place}, where fit failed with {words}")
@@ -170,7 +181,8 @@ class _Progress(keras.callbacks.Callback):
         name = gradients.name_of_step(self._optimizer) if self._has_begun else gradients.BEGINNING
         if name is None:
             return None
-        handle = Handle(world.engine(), Request("barrier", name, "uint8", shapes), ())
+        set_id = self._ranks.process_set_id or 0
+        handle = Handle(world.engine(), Request("barrier", name, "uint8", shapes, process_set=set_id), ())
         handle.site = site
         return handle
 
@@ -188,6 +200,12 @@ class _Progress(keras.callbacks.Callback):
         return f"the ranks are not at the same place of fit: {sides} ({here}): {remedy}"
 
 
-def take_part() -> None:
-    """Do all this in every `fit` from now on."""
-    internals.around_training(_prepare, _train)
+@cache
+def _progress_of(base: type) -> Any:
+    """Return the class as a callback of one Keras, whose base class of callbacks this is."""
+    return types.new_class("Progress", (_Progress, base))
+
+
+def take_part(kind: Library) -> None:
+    """Do all this in every `fit` of a Keras from now on."""
+    library.around_training(kind.PACKAGE, _prepare, partial(_train, kind))

@@ -1,24 +1,30 @@
-"""The reduction of the gradients that a Keras optimizer is given, whichever backend Keras has."""
+"""The reduction of the gradients that a Keras optimizer is given, whichever Keras and whichever backend it has."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from functools import lru_cache, partial
+from typing import Any, ClassVar
 
 import numpy as np
 
 from distrun.errors import UsageError
 from distrun.graphs import signatures
-from distrun.keras import internals
+from distrun.graphs.compression import Compression, Compressor, compressed
+from distrun.graphs.local_variables import LocalVariables, scaled
+from distrun.keras.library import Library, attach
 from distrun.runtime import collectives, world
 from distrun.runtime.collectives.call import Call
 from distrun.runtime.collectives.consistency import compare, describe
 from distrun.runtime.collectives.gradient_settings import GradientSettings
+from distrun.runtime.process_set import ProcessSet
 
 # Attributes of an optimizer:
 _AGREED = "_distrun_agreed"  # the engine and the variables that were compared, and what came of it
 _STEP = "_distrun_step"  # what the first operation of a step is called
+LOCAL = "_distrun_local"
+"""The attribute of an optimizer that holds its local variables."""
 
 BEGINNING = "keras.fit"
 """The name of the operations in which ranks compare their models before the first step of `fit`."""
@@ -32,79 +38,114 @@ class Settings(GradientSettings):
 
     factor: float = 1.0
     """Multiplies the gradients before they are reduced."""
+    compression: Compressor = Compression.none
+    """Called for dense gradients if it is the user's own; otherwise `wire` says it all."""
+    scale_local: bool = True
+    """Whether local gradients are divided by the number of ranks."""
+
+
+class Distributed:
+    """The class that `DistributedOptimizer` mixes into an optimizer's."""
+
+    distrun_library: ClassVar[Library]
+    distrun_settings: ClassVar[Settings]
+    distrun_plain: ClassVar[type]
+
+    def register_local_var(self, var: Any) -> None:
+        """Keep the gradient of a variable on its rank: it is not reduced but, unless `scale_local_gradients` is False,
+        divided by the number of ranks."""
+        local_variables(self).add(var)
+
+
+def local_variables(optimizer: Any) -> LocalVariables:
+    """Return an optimizer's local variables, to read and to add to."""
+    known = vars(optimizer).get(LOCAL)
+    if known is None:
+        known = LocalVariables()
+        attach(optimizer, LOCAL, known)
+    return known
 
 
 Reduce = Callable[[Sequence[Any], Sequence[Any], Call, bool], list[Any]]
 """Reduces gradients (None among them) of variables with a collective; the flag is `sparse_as_dense`."""
 
 
-def _backend() -> Reduce:
-    if internals.BACKEND == "torch":
+@lru_cache
+def _reduction_on(backend: str) -> Reduce:
+    if backend == "torch":
         from distrun.keras import torch_gradients
 
         return torch_gradients.reduce
-    if internals.BACKEND == "tensorflow":
+    if backend == "tensorflow":
         from distrun.graphs.tensorflow import reduce_gradients as reduce_tensorflow
 
         return lambda gradients, _, collective, sparse_as_dense: reduce_tensorflow(
             gradients, collective, sparse_as_dense
         )
-    if internals.BACKEND == "jax":
+    if backend == "jax":
         from distrun.graphs.jax import reduce_gradients as reduce_jax
 
         return lambda gradients, _, collective, __: reduce_jax(gradients, collective)
     raise UsageError(
-        f"distrun.keras does not train on the Keras backend {internals.BACKEND!r}: set KERAS_BACKEND to tensorflow, "
-        "jax or torch"
+        f"distrun.keras does not train on the Keras backend {backend!r}: set KERAS_BACKEND to tensorflow, jax or torch"
     )
 
 
-_reduce = _backend()
-
-
-@internals.not_compiled
-def reduce(optimizer: Any, gradients: Sequence[Any], variables: Sequence[Any], settings: Settings) -> list[Any]:
-    """The gradients of all ranks together. In a world of one they are as they were.
+def reduce(optimizer: Any, gradients: Sequence[Any], variables: Sequence[Any]) -> list[Any]:
+    """The gradients of all ranks together. In a world of one, and on ranks that are not in the process set, they are as
+    they were.
 
     Raises:
         MismatchError: the ranks do not have the same variables.
     """
-    if settings.factor != 1.0:
-        gradients = [None if gradient is None else gradient * settings.factor for gradient in gradients]
-    if world.size() == 1 or not gradients:
-        return list(gradients)
-    how = _collective(optimizer, variables, settings, _missing(gradients))
-    internals.attach(optimizer, _STEP, _first_operation(gradients, how))
-    return _reduce(gradients, variables, how, settings.sparse_as_dense)
+    settings = optimizer.distrun_settings
+    ranks = settings.process_set
+    gradients = [scaled(gradient, settings.factor) for gradient in gradients]
+    if settings.is_alone():
+        return gradients
+    factor = 1.0 / ranks.size() if settings.scale_local else 1.0
+    return local_variables(optimizer).apart(gradients, variables, factor, partial(_reduce, optimizer))
 
 
-def _missing(gradients: Sequence[Any]) -> frozenset[int]:
+def _reduce(optimizer: Any, gradients: list[Any], variables: list[Any]) -> list[Any]:
+    if not gradients:
+        return []
+    settings, backend = optimizer.distrun_settings, optimizer.distrun_library.BACKEND
+    how = _collective(optimizer, variables, _missing(gradients, backend))
+    attach(optimizer, _STEP, _first_operation(gradients, how, backend))
+    reduction = _reduction_on(backend)
+    return compressed(
+        settings.compression, gradients, lambda tensors: reduction(tensors, variables, how, settings.sparse_as_dense)
+    )
+
+
+def _missing(gradients: Sequence[Any], backend: str) -> frozenset[int]:
     """The places of gradients that there are not, on any rank: one's first might otherwise be added to another's
     second."""
-    if internals.BACKEND == "torch":  # where ranks may differ in that, see torch_gradients
+    if backend == "torch":  # where ranks may differ in that, see torch_gradients
         return frozenset()
     return frozenset(place for place, gradient in enumerate(gradients) if gradient is None)
 
 
-def _collective(
-    optimizer: Any, variables: Sequence[Any], settings: Settings, missing: frozenset[int] = frozenset()
-) -> Call:
+def _collective(optimizer: Any, variables: Sequence[Any], missing: frozenset[int] = frozenset()) -> Call:
     """The collective that reduces the gradients of these variables. The ranks compare them when they are first seen."""
     engine, identity = world.engine(), (tuple(map(id, variables)), missing)
     agreed = getattr(optimizer, _AGREED, None)
     if agreed is not None and agreed[0] is engine and agreed[1] == identity:
         return agreed[2]
+    settings = optimizer.distrun_settings
     entries = [entry + " without gradient" * (place in missing) for place, entry in enumerate(_entries(variables))]
-    number = signatures.signature_id(entries, _WHAT)
+    number = signatures.signature_id(entries, _WHAT, settings.process_set)
     result = settings.call(f"keras.gradients.{number}", "a training step")
-    internals.attach(optimizer, _AGREED, (engine, identity, result))
+    attach(optimizer, _AGREED, (engine, identity, result))
     return result
 
 
 def entry_of(variable: Any) -> str:
     """Return a variable's entry in the list that ranks compare."""
     name = getattr(variable, "path", None) or variable.name
-    return describe(signatures.canonical_name(name), variable.shape, variable.dtype)
+    dtype = getattr(variable.dtype, "name", variable.dtype)  # of TensorFlow's variables it is an object
+    return describe(signatures.canonical_name(name), variable.shape, dtype)
 
 
 def _entries(variables: Sequence[Any]) -> list[str]:
@@ -121,24 +162,25 @@ def begin(model: Any) -> None:
         MismatchError: the ranks do not have the same variables.
     """
     optimizer = model.optimizer
-    internals.attach(optimizer, _AGREED, None)
-    if not all_built(model, BEGINNING):
+    ranks = optimizer.distrun_settings.process_set
+    attach(optimizer, _AGREED, None)
+    if not all_built(model, optimizer.distrun_library, BEGINNING, ranks):
         return
-    variables = model.trainable_variables
-    compare(_entries(variables), _WHAT, BEGINNING)
-    how = _collective(optimizer, variables, type(optimizer).distrun_settings)
-    is_eager = internals.BACKEND == "jax" and model.run_eagerly
-    internals.attach(optimizer, _STEP, f"eager.{how.name}" if is_eager else how.name)
+    variables = local_variables(optimizer).others(model.trainable_variables)
+    compare(_entries(variables), _WHAT, BEGINNING, process_set=ranks)
+    how = _collective(optimizer, variables)
+    is_eager = optimizer.distrun_library.BACKEND == "jax" and model.run_eagerly
+    attach(optimizer, _STEP, f"eager.{how.name}" if is_eager else how.name)
 
 
-def all_built(model: Any, name: str) -> bool:
+def all_built(model: Any, library: Library, name: str, ranks: ProcessSet) -> bool:
     """Whether the model has its variables on all ranks. `name` is the operation's."""
-    return bool(collectives.allgather(np.array([internals.is_built(model)]), name).all())
+    return bool(collectives.allgather(np.array([library.is_built(model)]), name, ranks).all())
 
 
-def _first_operation(gradients: Sequence[Any], collective: Call) -> str | None:
+def _first_operation(gradients: Sequence[Any], collective: Call, backend: str) -> str | None:
     """Return the name of the first operation on the gradients."""
-    if internals.BACKEND != "jax":
+    if backend != "jax":
         return collective.name
     from distrun.graphs.jax.mechanism import is_traced
 

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import types
-from typing import Any, ClassVar
-
-import keras
+from dataclasses import replace
+from typing import Any
 
 from distrun.errors import UsageError
 from distrun.graphs.compression import Compression, Compressor, wire_type
-from distrun.keras import gradients, internals
-from distrun.keras.gradients import Settings
-from distrun.runtime.collectives.gradient_settings import check_passes
+from distrun.graphs.local_variables import LocalVariables
+from distrun.keras import fitting, library
+from distrun.keras.choice import CHOSEN, library_of
+from distrun.keras.gradients import LOCAL, Distributed, Settings
+from distrun.keras.library import Library
+from distrun.runtime.collectives.gradient_settings import check_groups, check_passes
 from distrun.runtime.operations.reduction import Average, ReduceOp, Sum
 from distrun.runtime.process_set import ProcessSet, global_process_set
 
@@ -30,6 +32,7 @@ def DistributedOptimizer(  # noqa: N802 - Horovod's name
     num_groups: int = 0,
     groups: Any = None,
     process_set: ProcessSet = global_process_set,
+    scale_local_gradients: bool = True,
 ) -> Any:
     """Make `optimizer` use the gradients of all ranks together; returns it.
 
@@ -41,139 +44,157 @@ def DistributedOptimizer(  # noqa: N802 - Horovod's name
     gradients, in every step as well.
 
     Args:
-        optimizer: a Keras optimizer of any class. It stays the same object with its state; its class becomes a subclass
-            of its class. What is saved is the plain optimizer, and loads without distrun; see `load_model`.
+        optimizer: an optimizer of any class, of Keras 3 or of Keras 2 (tf_keras, its legacy optimizers too). It stays
+            the same object with its state; its class becomes a subclass of its class. What is saved is the plain
+            optimizer, and loads without distrun; see `load_model`.
         name: a new name for the optimizer.
-        compression: what travels between hosts; see `distrun.graphs.compression`.
+        compression: what travels between hosts, or a compressor of your own; see `distrun.graphs.compression`.
         sparse_as_dense: reduce sparse gradients (TensorFlow's embeddings) as dense ones.
         gradient_predivide_factor: f divides gradients by f before they are summed and by size / f after (Average only).
         op: Average or Sum.
-        backward_passes_per_step: update after every so many steps; sets `gradient_accumulation_steps`, which an
-            optimizer that has no state yet can have.
-        average_aggregated_gradients: average the gradients of these steps, as Keras by itself does, instead of adding
-            them up.
-        device_dense, device_sparse, num_groups, groups: accepted for Horovod's sake; small gradients are fused in any
-            case.
+        backward_passes_per_step: update after every so many steps. In Keras 3 this sets
+            `gradient_accumulation_steps`, which an optimizer that has no state yet can have. `iterations` counts
+            updates.
+        average_aggregated_gradients: average the gradients of these steps instead of adding them up.
+        process_set: the ranks that train together. On other ranks the gradients stay as they are.
+        scale_local_gradients: divide the gradients of local variables, which `register_local_var` of the optimizer
+            makes of variables, by the number of ranks, as if the others had none.
+        num_groups, groups: accepted for Horovod's sake; all gradients travel together in any case.
+        device_dense, device_sparse: accepted for Horovod's sake.
 
     Raises:
         UsageError: an argument cannot be; the optimizer is wrapped already.
     """
-    _check_optimizer(optimizer)
+    kind = _library_of(optimizer)
     passes = check_passes(backward_passes_per_step)
-    settings = Settings(
-        op,
-        float(gradient_predivide_factor),
-        wire_type(compression),
-        sparse_as_dense,
-        process_set,
-        1.0 if average_aggregated_gradients else float(passes),
-    )
+    check_groups(num_groups, groups)
+    # Checked before anything happens to the optimizer.
+    plain = Settings(op, float(gradient_predivide_factor), wire_type(compression), sparse_as_dense, process_set)
     if op not in (Average, Sum):
         raise UsageError(f"op={op!r} does not reduce the gradients of Keras optimizers: use Average or Sum")
-    process_set.size()  # says so if there is no world yet
-    _accumulate(optimizer, passes)
+    plain.is_alone()  # says so if there is no world yet, or no such set
+    settings = replace(
+        plain,
+        factor=kind.accumulate(optimizer, passes, average_aggregated_gradients),
+        compression=compression,
+        scale_local=bool(scale_local_gradients),
+    )
     if name is not None:
-        optimizer.name = name
-    internals.switch_class(optimizer, _distributed(type(optimizer), settings))
+        kind.rename(optimizer, name)
+    library.switch_class(optimizer, _distributed(type(optimizer), settings, kind))
     return optimizer
 
 
-def _check_optimizer(optimizer: Any) -> None:
+def PartialDistributedOptimizer(  # noqa: N802 - Horovod's name
+    optimizer: Any,
+    name: str | None = None,
+    device_dense: str = "",
+    device_sparse: str = "",
+    compression: Compressor = Compression.none,
+    sparse_as_dense: bool = False,
+    gradient_predivide_factor: float = 1.0,
+    op: ReduceOp = Average,
+    backward_passes_per_step: int = 1,
+    average_aggregated_gradients: bool = False,
+    num_groups: int = 0,
+    groups: Any = None,
+    process_set: ProcessSet = global_process_set,
+    local_layers: Any = None,
+    scale_local_gradients: bool = True,
+) -> Any:
+    """A `DistributedOptimizer` that leaves some layers to each rank: their gradients are not reduced.
+
+    Their weights then differ between the ranks, so give `BroadcastGlobalVariablesCallback` the same optimizer's model
+    or these variables: it leaves them out.
+
+    Args:
+        optimizer: a Keras optimizer, which stays the same object.
+        local_layers: a layer or several, built or not, whose trainable weights are local.
+        scale_local_gradients: divide the gradients of local variables by the number of ranks, as if the others had
+            none.
+        name, device_dense, device_sparse, compression, sparse_as_dense: see `DistributedOptimizer`.
+        gradient_predivide_factor, op, backward_passes_per_step: see `DistributedOptimizer`.
+        average_aggregated_gradients, num_groups, groups, process_set: see `DistributedOptimizer`.
+
+    Raises:
+        UsageError: as `DistributedOptimizer` does, or `local_layers` are no layers.
+    """
+    layers = LocalVariables()
+    layers.add_layers(local_layers)
+    DistributedOptimizer(
+        optimizer,
+        name,
+        device_dense,
+        device_sparse,
+        compression,
+        sparse_as_dense,
+        gradient_predivide_factor,
+        op,
+        backward_passes_per_step,
+        average_aggregated_gradients,
+        num_groups,
+        groups,
+        process_set,
+        scale_local_gradients,
+    )
+    library.attach(optimizer, LOCAL, layers)
+    return optimizer
+
+
+def _library_of(optimizer: Any) -> Library:
     if isinstance(optimizer, Distributed):
         raise UsageError(f"this {type(optimizer).__name__} is a DistributedOptimizer already: wrap an optimizer once")
-    if not isinstance(optimizer, keras.optimizers.Optimizer):
+    found = library_of(optimizer)
+    if found is None or not isinstance(optimizer, found.OPTIMIZERS):
         kind = optimizer if isinstance(optimizer, type) else type(optimizer)
         raise UsageError(
             f"distrun.keras.DistributedOptimizer wraps a Keras optimizer, not {kind.__module__}.{kind.__name__}: give "
             "it one such as keras.optimizers.Adam(1e-3), or use the DistributedOptimizer of distrun.torch, "
             "distrun.jax or distrun.tensorflow"
         )
-
-
-def _accumulate(optimizer: Any, passes: int) -> None:
-    """Have the optimizer update its variables with the sum of so many passes."""
-    if passes == 1:
-        return
-    inner = internals.core(optimizer)
-    if inner.built or inner.gradient_accumulation_steps or hasattr(inner, "optimizers"):
-        raise UsageError(
-            f"backward_passes_per_step={passes} cannot be given to this {type(inner).__name__}, which "
-            + (
-                "has optimizers of its own"
-                if hasattr(inner, "optimizers")
-                else "has been built already"
-                if inner.built
-                else f"has gradient_accumulation_steps={inner.gradient_accumulation_steps}"
-            )
-            + ": set gradient_accumulation_steps when you make the optimizer, and leave backward_passes_per_step out"
-        )
-    inner.gradient_accumulation_steps = passes
+    take_part(found)
+    return found
 
 
 # The classes ----------------------------------------------------------------------------------------------------------
 
-
-class Distributed(keras.optimizers.Optimizer):
-    """The class that `DistributedOptimizer` mixes into an optimizer's."""
-
-    distrun_settings: ClassVar[Settings]
-    distrun_plain: ClassVar[type]
-
-    def apply(self, grads: Any, trainable_variables: Any = None) -> Any:
-        """Update the variables with the gradients of all ranks."""
-        if not self.gradient_accumulation_steps:
-            variables = internals.variables_of(self, trainable_variables)
-            grads = gradients.reduce(self, list(grads), variables, self.distrun_settings)
-        return super().apply(grads, trainable_variables)
-
-    def __reduce__(self) -> Any:
-        """Pickle as what a file would hold: the plain optimizer."""
-        _, arguments = super().__reduce__()
-        return self.distrun_plain._unpickle_model, arguments  # type: ignore[attr-defined]
-
-    def _clip_gradients(self, grads: Any) -> Any:
-        if self.gradient_accumulation_steps:
-            grads = internals.at_update(self, self._distrun_reduce_accumulated, list(grads))
-        return super()._clip_gradients(grads)
-
-    def _distrun_reduce_accumulated(self, grads: list[Any]) -> list[Any]:
-        variables = internals.variables_of(self, None)
-        return gradients.reduce(self, grads, variables, self.distrun_settings)
-
-
-class DistributedLossScaling(Distributed):
-    """The class mixed into `LossScaleOptimizer`, whose two ways of applying gradients are independent of each other."""
-
-    def stateless_apply(self, optimizer_variables: Any, grads: Any, trainable_variables: Any) -> Any:
-        """Update the variables, given by value, with the gradients of all ranks."""
-        variables = internals.variables_of(self, None)
-        grads = gradients.reduce(self, list(grads), variables, self.distrun_settings)
-        return super().stateless_apply(optimizer_variables, grads, trainable_variables)
-
-
 _classes: dict[tuple[type, Settings], type] = {}
 
 
-def _distributed(plain: type, settings: Settings) -> type:
+def _distributed(plain: type, settings: Settings, kind: Library) -> type:
     """The subclass of an optimizer's class that reduces gradients. `from_config`, and so a clone, makes its like."""
     if (plain, settings) in _classes:
         return _classes[plain, settings]
-    mixin = DistributedLossScaling if issubclass(plain, internals.LossScaleOptimizer) else Distributed
-    kind = types.new_class(plain.__name__, (mixin, plain))
-    kind.__qualname__, kind.__module__, kind.__doc__ = plain.__qualname__, plain.__module__, plain.__doc__
-    kind.distrun_settings, kind.distrun_plain = settings, plain  # type: ignore[attr-defined]
-    internals.save_as(kind, plain)
-    _classes[plain, settings] = kind
-    return kind
+    made: Any = types.new_class(plain.__name__, (kind.mixin_of(plain), plain))
+    made.__qualname__, made.__module__, made.__doc__ = plain.__qualname__, plain.__module__, plain.__doc__
+    made.distrun_settings, made.distrun_plain, made.distrun_library = settings, plain, kind
+    kind.save_as(made, plain)
+    _classes[plain, settings] = made
+    return made
 
 
 def _move_out(scaling: Any) -> None:
-    """Reduce outside a new `LossScaleOptimizer` what the optimizer inside it would have reduced."""
+    """Reduce outside a new optimizer that scales the loss what the optimizer inside it would have reduced."""
     inner = scaling.inner_optimizer
     if isinstance(inner, Distributed) and not isinstance(scaling, Distributed):
-        settings = inner.distrun_settings
-        internals.switch_class(inner, inner.distrun_plain)
-        internals.switch_class(scaling, _distributed(type(scaling), settings))
+        settings, kind = inner.distrun_settings, inner.distrun_library
+        for name, value in [each for each in vars(inner).items() if each[0].startswith("_distrun_")]:
+            library.attach(scaling, name, value)
+            object.__delattr__(inner, name)
+        library.switch_class(inner, inner.distrun_plain)
+        library.switch_class(scaling, _distributed(type(scaling), settings, kind))
 
 
-internals.after_loss_scaling(_move_out)
+_taking_part: list[Any] = []
+
+
+def take_part(kind: Library) -> None:
+    """Take part in each `fit` of a Keras from now on, and in the making of optimizers that scale the loss."""
+    if kind.PACKAGE not in _taking_part:
+        _taking_part.append(kind.PACKAGE)
+        fitting.take_part(kind)
+        for scaling in kind.scaling_optimizers():
+            library.call_after(scaling, "__init__", _move_out)
+
+
+take_part(CHOSEN)

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-import keras
-
+from distrun.keras.choice import CHOSEN
 from distrun.runtime import initialisation
 
 
@@ -17,7 +16,7 @@ def init(comm: Any = None, process_sets: Any = None) -> None:
     Call it before TensorFlow or JAX compute anything: after that they can no longer be told which GPU to use.
     """
     initialisation.init(comm, process_sets)
-    backend = keras.backend.backend()
+    backend = CHOSEN.BACKEND
     if backend == "tensorflow":
         from distrun.graphs.tensorflow import binding
 

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-import keras
-import numpy as np
 from numpy.typing import NDArray
 
-from distrun.graphs.compression import Compression, Compressor, wire_type
+from distrun.graphs.compression import Compression, Compressor, compressed, wire_type
+from distrun.keras.choice import CHOSEN
 from distrun.runtime import collectives
 from distrun.runtime.operations.reduction import Average, ReduceOp, reduce_op
 from distrun.runtime.process_set import ProcessSet, global_process_set
@@ -25,9 +24,7 @@ Array = NDArray[Any]
 
 def array_of(value: Any) -> Array:
     """A numpy array of what a number, an array, a tensor or a variable of the backend holds."""
-    if isinstance(value, keras.Variable):
-        value = value.value
-    return np.asarray(keras.ops.convert_to_numpy(value) if keras.ops.is_tensor(value) else value)
+    return CHOSEN.array_of(value)
 
 
 def allreduce(
@@ -51,7 +48,8 @@ def allreduce(
         prescale_factor: multiplies the elements before they are reduced.
         postscale_factor: multiplies the result.
         op: `Average` (if None), `Sum`, `Min`, `Max` or `Product`.
-        compression: accepted for Horovod's sake; values travel as they are.
+        compression: a compressor of your own, which is given a numpy array; with those of `Compression` values travel
+            as they are.
         process_set: the ranks that take part.
 
     Returns:
@@ -61,10 +59,16 @@ def allreduce(
         UsageError: `average` and `op` are both given, or an argument is impossible.
         CollectiveError: the ranks disagree, a rank does not come, or one is gone; see `distrun.allreduce`.
     """
-    wire_type(compression)
-    return collectives.allreduce(
-        array_of(value), name, reduce_op(average, op), prescale_factor, postscale_factor, process_set
-    )
+    wire_type(compression)  # says so if it is none
+    chosen = reduce_op(average, op)
+
+    def reduce(arrays: list[Array]) -> list[Array]:
+        return [
+            collectives.allreduce(array, name, chosen, prescale_factor, postscale_factor, process_set)
+            for array in arrays
+        ]
+
+    return compressed(compression, [array_of(value)], reduce)[0]
 
 
 def allgather(value: Any, name: str | None = None, process_set: ProcessSet = global_process_set) -> Array:

@@ -8,9 +8,10 @@ from typing import Any
 import numpy as np
 
 from distrun.errors import UsageError
+from distrun.keras.choice import CHOSEN
 from distrun.keras.gradients import entry_of
 from distrun.keras.values import array_of
-from distrun.runtime import collectives, world
+from distrun.runtime import collectives
 from distrun.runtime.collectives import consistency
 from distrun.runtime.process_set import ProcessSet, global_process_set
 
@@ -31,7 +32,7 @@ def broadcast_variables(
             "model.build(input_shape) or the model itself on some data first, or give fit a "
             "BroadcastGlobalVariablesCallback, which waits for that"
         )
-    if world.size() == 1:
+    if process_set.size() == 1:
         return
     consistency.compare(
         [entry_of(variable) for variable in variables],
@@ -44,19 +45,25 @@ def broadcast_variables(
         collectives.broadcast_async_(array, root_rank, f"keras.broadcast_variables.{place}", process_set)
         for place, array in enumerate(arrays)
     ]
-    for variable, array, handle in zip(variables, arrays, handles, strict=True):
+    for handle in handles:
         handle.wait()
-        variable.assign(array)
+    CHOSEN.assign(variables, arrays)
 
 
 def broadcast_global_variables(root_rank: int = 0) -> None:
-    """Horovod's function for TensorFlow 1. Keras 3 does not collect all variables of a program.
+    """Overwrite all global variables of a graph of TensorFlow 1 with the root's. For tf_keras without eager execution.
 
     Raises:
-        UsageError: always; it says what to do instead.
+        UsageError: elsewhere, where there is no list of all variables; it says what to do instead.
     """
+    if CHOSEN.BACKEND == "tensorflow":
+        import tensorflow as tf
+
+        if not tf.executing_eagerly():
+            broadcast_variables(tf.compat.v1.global_variables(), root_rank)
+            return
     raise UsageError(
-        f"broadcast_global_variables({root_rank}) has nothing to go by in Keras 3, which keeps no list of all "
-        f"variables: call broadcast_variables(model.weights + optimizer.variables, root_rank={root_rank}), or give fit "
-        "a BroadcastGlobalVariablesCallback"
+        f"broadcast_global_variables({root_rank}) has nothing to go by where TensorFlow runs eagerly and in Keras 3, "
+        "which keep no list of all variables: call broadcast_variables(model.weights + optimizer.variables, "
+        f"root_rank={root_rank}), or give fit a BroadcastGlobalVariablesCallback"
     )

@@ -15,15 +15,18 @@ Each rank trains on its own part of the data; all have the same gradients. For `
 from typing import TYPE_CHECKING
 
 from distrun.exports import exported as _exported
+from distrun.graphs.compression import Compression as Compression
 from distrun.runtime.capabilities import *
 from distrun.runtime.shared_names import *
 from distrun.runtime.world import shutdown as shutdown
 from distrun.tensorflow.collectives import *
-from distrun.tensorflow.compression import Compression as Compression
 from distrun.tensorflow.optimizer import DistributedOptimizer as DistributedOptimizer
 from distrun.tensorflow.ranks import *
 from distrun.tensorflow.state import *
-from distrun.tensorflow.tape import DistributedGradientTape as DistributedGradientTape
+from distrun.tensorflow.tape import (
+    DistributedGradientTape as DistributedGradientTape,
+    PartialDistributedGradientTape as PartialDistributedGradientTape,
+)
 
 if TYPE_CHECKING:
     from distrun.tensorflow.normalization import SyncBatchNormalization as SyncBatchNormalization

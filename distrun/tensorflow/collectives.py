@@ -24,12 +24,12 @@ from typing import Any
 
 import tensorflow as tf
 
+from distrun.graphs.compression import Compression, Compressor, compressed, wire_type
 from distrun.graphs.tensorflow import call, gather_slices
 from distrun.runtime.collectives.call import Call, broadcast_call
 from distrun.runtime.operations.reduction import Average, ReduceOp, reduce_op
 from distrun.runtime.process_set import ProcessSet, global_process_set
 from distrun.tensorflow import autograd
-from distrun.tensorflow.compression import Compression, Compressor, compressed, wire_type
 
 __all__ = [
     "allgather",
@@ -156,7 +156,7 @@ def grouped_allreduce(
     sparse = [place for place, tensor in enumerate(results) if isinstance(tensor, tf.IndexedSlices)]
     dense = [place for place in range(len(results)) if place not in sparse]
     if dense or not sparse:
-        given = [results[place] for place in dense]
+        given = [tf.convert_to_tensor(results[place]) for place in dense]
         reduced = compressed(compression, given, lambda tensors: autograd.allreduce(tensors, collective))
         for place, tensor in zip(dense, reduced, strict=True):
             results[place] = tensor
@@ -373,4 +373,5 @@ def grouped_reducescatter(
         CollectiveError: the ranks disagree, a rank does not come, or one is gone; see `distrun.allreduce`.
     """
     collective = _reduction("reducescatter", name, op, compression, prescale_factor, postscale_factor, process_set)
-    return compressed(compression, tensors, lambda given: autograd.reducescatter(given, collective))
+    given = [tf.convert_to_tensor(tensor) for tensor in tensors]
+    return compressed(compression, given, lambda tensors: autograd.reducescatter(tensors, collective))

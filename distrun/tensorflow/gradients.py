@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import tensorflow as tf
 
 from distrun.graphs import signatures
+from distrun.graphs.compression import Compression, Compressor, compressed, wire_type
+from distrun.graphs.local_variables import LocalVariables
 from distrun.graphs.tensorflow import reduce_gradients
 from distrun.runtime.collectives.consistency import describe
-from distrun.runtime.collectives.gradient_settings import GradientSettings
-from distrun.tensorflow.compression import Compression, Compressor, compressed
+from distrun.runtime.collectives.gradient_settings import GradientSettings, check_groups
+from distrun.runtime.operations.reduction import ReduceOp
+from distrun.runtime.process_set import ProcessSet
 
 
 @dataclass(frozen=True)
@@ -21,26 +24,42 @@ class GradientReduction(GradientSettings):
 
     compression: Compressor = Compression.none
     """Called for dense gradients if it is the user's own; otherwise `wire` says it all."""
+    scale_local: bool = True
+    """Whether local gradients are divided by the number of ranks."""
+    local: LocalVariables = field(default_factory=LocalVariables, compare=False)
+    """The sources whose gradients stay on their rank."""
 
     @tf.autograph.experimental.do_not_convert
-    def reduce(self, gradients: Sequence[Any], sources: Sequence[Any]) -> list[Any]:
-        """Return the gradients of all ranks together; None stays None. Of a single rank they stay as they are.
+    def reduce(self, gradients: Sequence[Any], sources: Sequence[Any], use_generic_names: bool = False) -> list[Any]:
+        """Return the gradients of all ranks together; None stays None. In a world of one, and on ranks that are not in
+        the process set, they stay as they are.
 
-        The ranks compare the sources, and which of them have gradients, when they are first seen.
+        The ranks compare the sources, and which of them have gradients, when they are first seen. With
+        `use_generic_names` the names of sources may differ between the ranks.
 
         Raises:
             MismatchError: the sources differ, in number, name, shape or dtype, or in what their gradients are.
         """
-        if self.process_set.size() == 1:
+        ranks = self.process_set
+        if self.is_alone():
             return list(gradients)
+
+        def reduce(gradients: list[Any], sources: list[Any]) -> list[Any]:
+            return self._reduce(gradients, sources, use_generic_names)
+
+        return self.local.apart(gradients, sources, 1.0 / ranks.size() if self.scale_local else 1.0, reduce)
+
+    def _reduce(self, gradients: Sequence[Any], sources: Sequence[Any], use_generic_names: bool) -> list[Any]:
+        if not gradients:
+            return []
         entries = [
-            entry_of(source, place) + self._note(gradient)
+            entry_of(source, place, use_generic_names) + self._note(gradient)
             for place, (gradient, source) in enumerate(zip(gradients, sources, strict=True))
         ]
         number = signatures.signature_id(entries, "the variables that have gradients", self.process_set)
         call = self.call(f"gradients.{number}")
         return compressed(
-            self.compression, gradients, lambda given: reduce_gradients(given, call, self.sparse_as_dense)
+            self.compression, gradients, lambda tensors: reduce_gradients(tensors, call, self.sparse_as_dense)
         )
 
     def _note(self, gradient: Any) -> str:
@@ -51,10 +70,38 @@ class GradientReduction(GradientSettings):
         return " in slices" if isinstance(gradient, tf.IndexedSlices) and not self.sparse_as_dense else ""
 
 
-def entry_of(source: Any, place: int) -> str:
+def gradient_reduction(
+    op: ReduceOp,
+    gradient_predivide_factor: float,
+    compression: Any,
+    sparse_as_dense: bool,
+    num_groups: int,
+    groups: Any,
+    process_set: ProcessSet,
+    scale_local_gradients: bool,
+) -> GradientReduction:
+    """Return the reduction that a user's arguments ask for.
+
+    Raises:
+        UsageError: an argument is impossible.
+    """
+    check_groups(num_groups, groups)
+    return GradientReduction(
+        op,
+        float(gradient_predivide_factor),
+        wire_type(compression),
+        sparse_as_dense,
+        process_set,
+        compression,
+        bool(scale_local_gradients),
+    )
+
+
+def entry_of(source: Any, place: int, is_generic: bool = False) -> str:
     """Return a variable's entry in the list that ranks compare; a plain tensor's shape may change from batch to
     batch."""
     name = getattr(source, "path", None) or (source.name if hasattr(source, "assign") else None)
     if name is None:
         return f"tensor {place} {tf.convert_to_tensor(source).dtype.name}"
-    return describe(signatures.canonical_name(name), source.shape, tf.as_dtype(source.dtype).name)
+    name = f"gradient {place}" if is_generic else signatures.canonical_name(name)
+    return describe(name, source.shape, tf.as_dtype(source.dtype).name)

@@ -7,11 +7,14 @@ from typing import Any
 import tensorflow as tf
 
 from distrun.errors import UsageError
+from distrun.graphs.compression import Compression, Compressor
+from distrun.graphs.local_variables import scaled
+from distrun.graphs.tensorflow.accumulation import Accumulation, when
 from distrun.runtime import world
+from distrun.runtime.collectives.gradient_settings import check_passes
 from distrun.runtime.operations.reduction import Average, ReduceOp
 from distrun.runtime.process_set import ProcessSet, global_process_set
-from distrun.tensorflow.compression import Compression, Compressor, wire_type
-from distrun.tensorflow.gradients import GradientReduction
+from distrun.tensorflow.gradients import GradientReduction, gradient_reduction
 
 
 def DistributedOptimizer(  # noqa: N802 - Horovod's name
@@ -33,13 +36,26 @@ def DistributedOptimizer(  # noqa: N802 - Horovod's name
 ) -> Any:
     """An optimizer that applies the gradients of all ranks together.
 
-    A `tf.compat.v1.train.Optimizer` is wrapped: `compute_gradients` reduces, and so `minimize` does. A Keras optimizer
-    stays itself: see `distrun.keras.DistributedOptimizer`.
+    A `tf.compat.v1.train.Optimizer` is wrapped: `compute_gradients` reduces, and so `minimize` does. A Keras optimizer,
+    of Keras 2 or 3, stays itself: see `distrun.keras.DistributedOptimizer`.
 
-    `sparse_as_dense`: make tf.IndexedSlices dense before they are reduced. `gradient_predivide_factor`: divide by so
-    much before adding up, and by the rest afterwards. `backward_passes_per_step` and `average_aggregated_gradients` are
-    for Keras optimizers. The devices, `num_groups`, `groups` and `scale_local_gradients` are accepted for Horovod's
-    sake.
+    Args:
+        optimizer: an optimizer.
+        name: the wrapped optimizer's name.
+        use_locking: see `tf.compat.v1.train.Optimizer`.
+        compression: what travels between hosts, or a compressor of your own; see `distrun.graphs.compression`.
+        sparse_as_dense: make tf.IndexedSlices dense before they are reduced.
+        backward_passes_per_step: update after every so many calls of `compute_gradients`, with the sum of their
+            gradients. The sums of a graph are local variables, for `tf.compat.v1.local_variables_initializer`. The
+            global step counts all calls.
+        op: `Average`, `Sum` or, but not of Keras optimizers, `Min`, `Max`, `Product`.
+        gradient_predivide_factor: f divides gradients by f before they are summed and by size / f after (Average only).
+        average_aggregated_gradients: average the gradients of these calls instead of adding them up.
+        process_set: the ranks that train together. On other ranks the gradients stay as they are.
+        scale_local_gradients: divide the gradients of local variables, which `register_local_var` of the optimizer
+            makes of variables, by the number of ranks, as if the others had none.
+        device_dense, device_sparse, num_groups, groups: accepted for Horovod's sake; gradients travel together in any
+            case.
 
     Raises:
         UsageError: this is not an optimizer of TensorFlow or Keras, it is wrapped already, or arguments do not fit it.
@@ -50,16 +66,20 @@ def DistributedOptimizer(  # noqa: N802 - Horovod's name
             "this optimizer is a DistributedOptimizer already, and would reduce its gradients twice: wrap it once"
         )
     if isinstance(optimizer, tf.compat.v1.train.Optimizer):
-        if backward_passes_per_step != 1:
-            raise UsageError(
-                f"backward_passes_per_step={backward_passes_per_step} is not offered for {type(optimizer).__name__}, "
-                "an optimizer of TensorFlow 1: use one of tf.keras.optimizers"
-            )
-        reduction = GradientReduction(
-            op, float(gradient_predivide_factor), wire_type(compression), sparse_as_dense, process_set, compression
+        reduction = gradient_reduction(
+            op,
+            gradient_predivide_factor,
+            compression,
+            sparse_as_dense,
+            num_groups,
+            groups,
+            process_set,
+            scale_local_gradients,
         )
-        return _DistributedOptimizer(optimizer, reduction, name, use_locking)
-    if not isinstance(optimizer, tf.keras.optimizers.Optimizer):
+        passes = check_passes(backward_passes_per_step)
+        factor = 1.0 / passes if average_aggregated_gradients else 1.0
+        return _DistributedOptimizer(optimizer, reduction, passes, factor, name, use_locking)
+    if not {kind.__module__.partition(".")[0] for kind in type(optimizer).__mro__} & {"keras", "tf_keras"}:
         raise UsageError(
             f"DistributedOptimizer wraps an optimizer of tf.compat.v1.train or tf.keras.optimizers, not "
             f"{type(optimizer).__module__}.{type(optimizer).__name__}: use the distrun face of its library"
@@ -69,32 +89,77 @@ def DistributedOptimizer(  # noqa: N802 - Horovod's name
     return keras.DistributedOptimizer(
         optimizer,
         name=name,
-        compression=compression,  # type: ignore[arg-type]  # the user's own are refused there
+        compression=compression,
         sparse_as_dense=sparse_as_dense,
         gradient_predivide_factor=gradient_predivide_factor,
         op=op,
         backward_passes_per_step=backward_passes_per_step,
         average_aggregated_gradients=average_aggregated_gradients,
+        num_groups=num_groups,
+        groups=groups,
         process_set=process_set,
+        scale_local_gradients=scale_local_gradients,
     )
 
 
 class _DistributedOptimizer(tf.compat.v1.train.Optimizer):
     """A wrapped optimizer of TensorFlow 1."""
 
-    def __init__(self, optimizer: Any, reduction: GradientReduction, name: str | None, use_locking: bool) -> None:
+    def __init__(
+        self,
+        optimizer: Any,
+        reduction: GradientReduction,
+        passes: int,
+        factor: float,
+        name: str | None,
+        use_locking: bool,
+    ) -> None:
         super().__init__(use_locking, name or f"Distributed{type(optimizer).__name__}")
         self._wrapped = optimizer
         self._reduction = reduction
+        self._factor = factor
+        self._accumulation = Accumulation(passes) if passes > 1 else None
+        self._is_due: Any = None  # whether the last pass was one to update after
+
+    def register_local_var(self, var: Any) -> None:
+        """Keep the gradient of a variable on its rank: it is not reduced but, unless `scale_local_gradients` is False,
+        divided by the number of ranks."""
+        self._reduction.local.add(var)
 
     def compute_gradients(self, *args: Any, **kwargs: Any) -> list[tuple[Any, Any]]:
-        """The pairs of gradient and variable, with the gradients of all ranks together."""
+        """The pairs of gradient and variable, with the gradients of all ranks together. Between the passes that update
+        something they are what this rank has added up so far."""
         pairs = self._wrapped.compute_gradients(*args, **kwargs)
         gradients, variables = [gradient for gradient, _ in pairs], [variable for _, variable in pairs]
-        return list(zip(self._reduction.reduce(gradients, variables), variables, strict=True))
 
-    def apply_gradients(self, *args: Any, **kwargs: Any) -> Any:
-        return self._wrapped.apply_gradients(*args, **kwargs)
+        def reduce(gradients: list[Any]) -> list[Any]:
+            return self._reduction.reduce([scaled(gradient, self._factor) for gradient in gradients], variables)
+
+        if self._accumulation is None:
+            gradients = reduce(gradients)
+        else:
+            self._is_due, gradients = self._accumulation.add(gradients, variables, reduce)
+        return list(zip(gradients, variables, strict=True))
+
+    def apply_gradients(self, grads_and_vars: Any, global_step: Any = None, name: str | None = None) -> Any:
+        """Update the variables; between the passes that do, count the global step only.
+
+        Raises:
+            UsageError: the gradients of several passes are to be added up, and `compute_gradients` has not done it.
+        """
+        if self._accumulation is None:
+            return self._wrapped.apply_gradients(grads_and_vars, global_step, name)
+        if self._is_due is None:
+            raise UsageError(
+                f"backward_passes_per_step={self._accumulation.passes} adds gradients up in compute_gradients, which "
+                "has not been called: get the gradients from it, or call minimize"
+            )
+        pairs = list(grads_and_vars)
+        return when(
+            self._is_due,
+            lambda: self._wrapped.apply_gradients(pairs, global_step, name),
+            lambda: None if global_step is None else tf.compat.v1.assign_add(global_step, 1),
+        )
 
     def get_slot(self, *args: Any, **kwargs: Any) -> Any:
         return self._wrapped.get_slot(*args, **kwargs)

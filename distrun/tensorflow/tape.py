@@ -7,11 +7,11 @@ from typing import Any
 import tensorflow as tf
 
 from distrun.errors import UsageError
+from distrun.graphs.compression import Compression, Compressor
 from distrun.runtime import world
 from distrun.runtime.operations.reduction import Average, ReduceOp
 from distrun.runtime.process_set import ProcessSet, global_process_set
-from distrun.tensorflow.compression import Compression, Compressor, wire_type
-from distrun.tensorflow.gradients import GradientReduction
+from distrun.tensorflow.gradients import gradient_reduction
 
 
 class DistributedGradientTape(tf.GradientTape):
@@ -38,11 +38,13 @@ class DistributedGradientTape(tf.GradientTape):
         """The arguments are Horovod's.
 
         `sparse_as_dense`: make tf.IndexedSlices dense before they are reduced. `gradient_predivide_factor`: divide by
-        so much before adding up, and by the rest afterwards. The devices, `num_groups`, `groups` and
-        `scale_local_gradients` change nothing: gradients travel together in any case.
+        so much before adding up, and by the rest afterwards. `process_set`: the ranks that train together; on others
+        gradients stay as they are. `scale_local_gradients`: divide the gradients of local sources by the number of
+        ranks, as if the others had none. The devices, `num_groups` and `groups` change nothing: gradients travel
+        together in any case.
 
         Raises:
-            UsageError: this is not a tape, or one that is wrapped already.
+            UsageError: this is not a tape, or one that is wrapped already, or another argument is impossible.
         """
         if isinstance(gradtape, DistributedGradientTape):
             raise UsageError(
@@ -55,9 +57,34 @@ class DistributedGradientTape(tf.GradientTape):
             )
         world.current()
         self._wrapped = gradtape
-        self._reduction = GradientReduction(
-            op, float(gradient_predivide_factor), wire_type(compression), sparse_as_dense, process_set, compression
+        self._reduction = gradient_reduction(
+            op,
+            gradient_predivide_factor,
+            compression,
+            sparse_as_dense,
+            num_groups,
+            groups,
+            process_set,
+            scale_local_gradients,
         )
+
+    def register_local_source(self, source: Any) -> None:
+        """Keep the gradient of a variable, or of another source, on this rank: it is not reduced but, unless
+        `scale_local_gradients` is False, divided by the number of ranks."""
+        self._reduction.local.add(source)
+
+    def get_local_and_global_gradients(
+        self, gradients: Any, sources: Any
+    ) -> tuple[list[tuple[Any, Any]], list[tuple[Any, Any]]]:
+        """Divide gradients into the pairs `(gradient, source)` of local sources, and those of all others.
+
+        Args:
+            gradients: what `gradient` has returned.
+            sources: what it was asked for.
+        """
+        pairs = list(zip(tf.nest.flatten(gradients), tf.nest.flatten(sources), strict=True))
+        local = {id(source) for source in self._reduction.local.all()}
+        return [pair for pair in pairs if id(pair[1]) in local], [pair for pair in pairs if id(pair[1]) not in local]
 
     @tf.autograph.experimental.do_not_convert
     def gradient(
@@ -68,9 +95,10 @@ class DistributedGradientTape(tf.GradientTape):
         unconnected_gradients: Any = tf.UnconnectedGradients.NONE,
         use_generic_names: bool = False,
     ) -> Any:
-        """`tf.GradientTape.gradient`, reduced over the ranks. `use_generic_names` is accepted for Horovod's sake."""
+        """`tf.GradientTape.gradient`, reduced over the ranks. With `use_generic_names` variables may be called
+        differently on each rank."""
         gradients = self._wrapped.gradient(target, sources, output_gradients, unconnected_gradients)
-        flat = self._reduction.reduce(tf.nest.flatten(gradients), tf.nest.flatten(sources))
+        flat = self._reduction.reduce(tf.nest.flatten(gradients), tf.nest.flatten(sources), use_generic_names)
         return tf.nest.pack_sequence_as(gradients, flat)
 
     # The rest is the wrapped tape's -----------------------------------------------------------------------------------
@@ -102,3 +130,46 @@ class DistributedGradientTape(tf.GradientTape):
 
     def batch_jacobian(self, *args: Any, **kwargs: Any) -> Any:
         return self._wrapped.batch_jacobian(*args, **kwargs)
+
+
+def PartialDistributedGradientTape(  # noqa: N802 - Horovod's name
+    gradtape: tf.GradientTape,
+    device_dense: str = "",
+    device_sparse: str = "",
+    compression: Compressor = Compression.none,
+    sparse_as_dense: bool = False,
+    op: ReduceOp = Average,
+    gradient_predivide_factor: float = 1.0,
+    num_groups: int = 0,
+    groups: Any = None,
+    process_set: ProcessSet = global_process_set,
+    local_layers: Any = None,
+    scale_local_gradients: bool = True,
+) -> DistributedGradientTape:
+    """A `DistributedGradientTape` that leaves some layers to each rank: their gradients are not reduced.
+
+    Args:
+        gradtape: a tape, before or after it has recorded.
+        local_layers: a Keras layer or several, built or not, whose trainable weights are local.
+        scale_local_gradients: divide the gradients of local sources by the number of ranks, as if the others had none.
+        device_dense, device_sparse, compression, sparse_as_dense, op: see `DistributedGradientTape`.
+        gradient_predivide_factor, num_groups, groups, process_set: see `DistributedGradientTape`.
+
+    Raises:
+        UsageError: as `DistributedGradientTape` does, or `local_layers` are no layers.
+    """
+    tape = DistributedGradientTape(
+        gradtape,
+        device_dense,
+        device_sparse,
+        compression,
+        sparse_as_dense,
+        op,
+        gradient_predivide_factor,
+        num_groups,
+        groups,
+        process_set,
+        scale_local_gradients,
+    )
+    tape._reduction.local.add_layers(local_layers)
+    return tape

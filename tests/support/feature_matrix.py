@@ -21,7 +21,7 @@ PREFACE = """\
 Written by the tests (`scripts/features`), each on two or more real ranks unless the feature does not concern ranks.
 "yes": every test of the feature has passed there; "-": no test covers it there.
 """
-COLUMNS = ("tensorflow", "jax", "torch")
+COLUMNS = ("tensorflow", "jax", "torch", "tf_keras")
 
 
 @dataclass

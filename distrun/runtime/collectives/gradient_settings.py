@@ -38,6 +38,17 @@ class GradientSettings:
         if not self.predivide > 0:
             raise UsageError(f"gradient_predivide_factor={self.predivide} must be greater than 0")
 
+    def is_alone(self) -> bool:
+        """Whether this rank's gradients stay as they are: it belongs to the process set by itself, or not at all.
+
+        Raises:
+            UsageError: the set is not registered.
+            NotInitializedError: before `init`.
+        """
+        if self.process_set.process_set_id is None:
+            self.process_set.check_included()  # says so
+        return not self.process_set.included() or self.process_set.size() == 1
+
     def call(self, name: str, site: str = "") -> Call:
         """Return the call that reduces gradients under `name`."""
         return Call(
@@ -54,3 +65,21 @@ def check_passes(passes: object) -> int:
     if not (isinstance(passes, int) and passes > 0):
         raise UsageError(f"backward_passes_per_step={passes!r} must be a whole number greater than 0")
     return passes
+
+
+def check_groups(num_groups: object, groups: object) -> None:
+    """Refuse what does not say which gradients travel together.
+
+    Raises:
+        UsageError: `num_groups` or `groups` is neither a number, 0 or more, nor lists of variables.
+    """
+    for name, value in (("num_groups", num_groups), ("groups", groups)):
+        is_number = isinstance(value, int) and value >= 0
+        is_lists = (
+            name == "groups" and isinstance(value, (list, tuple)) and all(isinstance(x, (list, tuple)) for x in value)
+        )
+        if not (value is None or is_number or is_lists):
+            raise UsageError(
+                f"{name}={value!r} does not say which gradients travel together: give a number, 0 or more"
+                + (", or a list of lists of variables" if name == "groups" else "")
+            )

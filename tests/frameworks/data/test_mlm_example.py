@@ -16,7 +16,7 @@ pytest.importorskip("tensorboard")
 EXAMPLE = Path(__file__).parents[3] / "examples" / "keras_mlm.py"
 
 
-@pytest.mark.feature("masked language model of keras-hub", group="Keras 3", backend="tensorflow")
+@pytest.mark.feature("masked language model of keras-hub", group="Keras", backend="tensorflow")
 def test_ranks_learn_to_fill_in_words_step_by_step_like_one_process(tmp_path):
     text = tmp_path / "mine.txt"
     text.write_text("the quick brown fox jumps over the lazy dog , and the dog sleeps on . " * 1000)

@@ -15,6 +15,7 @@ import pytest
 pytest.importorskip("keras")
 
 BACKENDS = ("tensorflow", "jax", "torch")
+KERAS2 = "tf_keras"  # goes for a backend, too
 PROGRAMS = Path(__file__).parent / "programs"
 DEADLINE = 400.0  # seconds; far more than anything takes, so that a busy machine fails no test
 
@@ -22,7 +23,8 @@ DEADLINE = 400.0  # seconds; far more than anything takes, so that a busy machin
 def environment(backend: str, **more: str) -> dict[str, str]:
     """Variables under which ranks are quick to start, and a rank that is waited for in vain is an error."""
     quick = {"OMP_NUM_THREADS": "1", "TF_CPP_MIN_LOG_LEVEL": "3", "XLA_FLAGS": "--xla_backend_optimization_level=0"}
-    return {**os.environ, **quick, "KERAS_BACKEND": backend, "DISTRUN_STALL_TIMEOUT": "60", **more}
+    chosen = {"TF_USE_LEGACY_KERAS": "1"} if backend == KERAS2 else {"KERAS_BACKEND": backend}
+    return {**os.environ, **quick, **chosen, "DISTRUN_STALL_TIMEOUT": "60", **more}
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
@@ -69,7 +71,8 @@ def outcome(
         if backend not in _outcomes:
             pytest.importorskip(backend)
             _outcomes[backend] = {}  # if the job fails, it is not run again for every test
-            done = launch(backend, PROGRAMS / "behaviours.py", TEST_FOLDER=str(tmp_path_factory.mktemp("keras")))
+            program = PROGRAMS / ("keras2.py" if backend == KERAS2 else "behaviours.py")
+            done = launch(backend, program, TEST_FOLDER=str(tmp_path_factory.mktemp("keras")))
             _outcomes[backend] = _reported(done.stdout)
             assert done.returncode == 0, f"{done.stdout[-3000:]}\n{done.stderr[-5000:]}"
         assert feature in _outcomes[backend], f"the job on {backend} did not come to {feature!r}"

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 pytest.importorskip("sklearn")
-pytestmark = pytest.mark.feature_group("Keras 3")
+pytestmark = pytest.mark.feature_group("Keras")
 
 EXAMPLE = Path(__file__).parents[3] / "examples" / "keras_digits.py"
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-pytestmark = pytest.mark.feature_group("Keras 3")
+pytestmark = pytest.mark.feature_group("Keras")
 
 
 def test_ranks_with_different_models_are_told_the_layer(outcome, backend):

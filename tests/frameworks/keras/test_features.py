@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
-pytestmark = pytest.mark.feature_group("Keras 3")
+pytestmark = pytest.mark.feature_group("Keras")
 
 
 def rows(*names):
@@ -101,6 +103,14 @@ def test_all_ranks_skip_the_steps_in_which_one_has_an_infinity(outcome, backend)
         assert rank == {"same": True, "finite": True, "scale": 2.0**13, "updates": 4, "class": "LossScaleOptimizer"}
 
 
+@pytest.mark.parametrize("backend", ["tensorflow"])
+@pytest.mark.feature("process sets")
+def test_ranks_of_a_process_set_train_together_beside_the_others(launch, backend):
+    done = launch(backend, Path(__file__).parent / "programs" / "process_sets.py", size=3)
+    assert done.returncode == 0, f"{done.stdout[-3000:]}\n{done.stderr[-5000:]}"
+    assert done.stdout.count("as one process does") == 3
+
+
 # Files ----------------------------------------------------------------------------------------------------------------
 
 
@@ -185,7 +195,7 @@ def test_what_cannot_be_is_refused_with_the_remedy(outcome, backend):
         "foreign": "not features.Foreign: give it one such as keras.optimizers.Adam",
         "class": "give it one such as",
         "op": "use Average or Sum",
-        "compression": "choose one of them",
+        "compression": "choose one of the three",
         "predivide": "belongs to op=Average",
         "passes": "must be a whole number greater than 0",
         "built": "has been built already: set gradient_accumulation_steps",

@@ -49,6 +49,13 @@ TRAINING = {
     "DistributedGradientTape with embeddings": ["gradients_of_embeddings_stay_sparse_unless_told"],
     "broadcast_variables": ["variables_start_as_the_roots"],
     "SyncBatchNormalization": ["batches_are_normalized_together"],
+    "local variables and layers": [
+        "gradients_of_local_sources_stay_on_their_rank",
+        "layers_may_stay_local_and_be_built_later",
+    ],
+    "use_generic_names": ["variables_may_have_other_names_on_each_rank"],
+    "compressors of one's own": ["a_compressor_of_the_users_is_called"],
+    "tf.compat.v1 optimizers, backward_passes_per_step": ["optimizers_of_tensorflow_1_sum_over_several_passes"],
     "an error for ranks with gradients of different variables": ["gradients_of_different_variables_are_not_mixed_up"],
 }
 TRAINING_IN_GRAPHS = {
@@ -56,6 +63,8 @@ TRAINING_IN_GRAPHS = {
     "tf.compat.v1 optimizers": [
         "optimizers_of_tensorflow_1_reduce_in_graphs",
         "optimizers_of_like_networks_are_told_apart_in_a_graph",
+        "optimizers_of_tensorflow_1_sum_over_several_passes_in_graphs",
+        "variables_of_an_optimizer_of_tensorflow_1_may_be_local",
     ],
     "Keras optimizers in a loop of one's own": ["optimizers_of_keras_reduce_too"],
     "an error for ranks with different models": ["ranks_with_different_models_are_told_where"],
@@ -85,6 +94,8 @@ OTHER_TRAINING = [
     "two_models_train_side_by_side",
     "names_that_count_layers_of_the_process_do_not_matter",
     "what_is_no_optimizer_or_tape_is_refused",
+    "compressors_work_by_themselves",
+    "groups_that_are_none_are_refused",
 ]
 
 

@@ -1,6 +1,6 @@
 """Compression."""
 
-from distrun.tensorflow.compression import Compression as Compression, Compressor as Compressor
+from distrun.graphs.compression import Compression as Compression, Compressor as Compressor
 
 NoneCompressor = Compression.none
 FP16Compressor = Compression.fp16

@@ -9,15 +9,15 @@ import traceback
 from collections.abc import Callable
 from typing import Any
 
-import keras
 import numpy as np
 
 import distrun.keras as hvd
 from distrun.graphs.prepared import Prepared
+from distrun.keras.choice import CHOSEN
 
 hvd.init()
 RANK, SIZE = hvd.rank(), hvd.size()
-BACKEND = keras.backend.backend()
+keras, BACKEND = CHOSEN.PACKAGE, CHOSEN.BACKEND  # Keras 3, or tf_keras
 ROWS = 16  # in a combined batch
 
 _features: list[tuple[str, Callable[[], Any]]] = []
@@ -127,17 +127,17 @@ class count_reductions:  # noqa: N801 - reads as what it does
 
     def __enter__(self) -> Any:
         self.value = 0
-        self._plain = Prepared.reduce
+        self._plain = Prepared.reduction
 
-        def reduce(prepared: Any, *args: Any) -> None:
+        def reduction(prepared: Any, *args: Any) -> Any:
             self.value += 1
-            self._plain(prepared, *args)
+            return self._plain(prepared, *args)
 
-        Prepared.reduce = reduce  # type: ignore[method-assign]
+        Prepared.reduction = reduction  # type: ignore[method-assign]
         return self
 
     def __exit__(self, *_: object) -> None:
-        Prepared.reduce = self._plain  # type: ignore[method-assign]
+        Prepared.reduction = self._plain  # type: ignore[method-assign]
 
 
 def difference(left: list[Any], right: list[Any]) -> float:

@@ -264,8 +264,8 @@ def what_is_no_optimizer_or_tape_is_refused():
     plain = tf.compat.v1.train.AdamOptimizer()
     with raises(ValueError, "already"):
         hvd.DistributedOptimizer(hvd.DistributedOptimizer(plain))
-    with raises(ValueError, "backward_passes_per_step=2", "AdamOptimizer"):
-        hvd.DistributedOptimizer(plain, backward_passes_per_step=2)
+    with raises(ValueError, "backward_passes_per_step=0"):
+        hvd.DistributedOptimizer(plain, backward_passes_per_step=0)
     with raises(ValueError, "not builtins.str"):
         hvd.DistributedOptimizer("adam")
     with raises(ValueError, "already"):
@@ -328,6 +328,8 @@ def batches_are_normalized_together(way):
     with raises(ValueError, "fused=True"):
         hvd.SyncBatchNormalization(fused=True)
 
+
+import reductions  # noqa: E402, F401 - registers what is in it
 
 run_checks()
 

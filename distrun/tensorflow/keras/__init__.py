@@ -6,3 +6,9 @@ from distrun.keras import *
 
 if not TYPE_CHECKING:  # see `distrun.exports`
     from distrun.keras import __all__ as __all__
+
+
+def __getattr__(name: str) -> object:
+    from distrun import keras
+
+    return getattr(keras, name)

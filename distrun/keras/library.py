@@ -1,0 +1,205 @@
+"""The two Kerases as the rest of `distrun.keras` sees them: Keras 3, and Keras 2, which lives on as tf_keras.
+
+A module for each of them, `keras3` and `keras2`, has the members of `Library`, and all that rests on its inside.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
+
+from distrun.errors import UsageError
+
+
+class Library(Protocol):
+    """The members of such a module."""
+
+    PACKAGE: Any
+    """The package itself."""
+    BACKEND: str
+    """The backend of Keras: tensorflow, jax or torch."""
+    OPTIMIZERS: tuple[type, ...]
+    """The classes that every optimizer is an instance of, one or the other."""
+    ALTERING: tuple[str, ...]
+    """Names of the callbacks that change the training."""
+
+    # Optimizers
+
+    def mixin_of(self, plain: type, /) -> type:
+        """Return the class, a `gradients.Distributed`, that is mixed into an optimizer's."""
+        ...
+
+    def save_as(self, kind: type, plain: type, /) -> None:
+        """Have files say of instances of `kind` what they would say of `plain`, if possible by its public name."""
+        ...
+
+    def rename(self, optimizer: Any, name: str, /) -> None:
+        """Give an optimizer another name."""
+        ...
+
+    def accumulate(self, optimizer: Any, passes: int, is_average: bool, /) -> float:
+        """Have the optimizer update its variables once in so many passes; return what multiplies its gradients, which
+        are added up or averaged then.
+
+        Raises:
+            UsageError: this optimizer cannot.
+        """
+        ...
+
+    def build(self, optimizer: Any, variables: Sequence[Any], /) -> None:
+        """Have the optimizer make its variables for those of the model, unless it has."""
+        ...
+
+    def slots(self, optimizer: Any, variables: Sequence[Any], /) -> list[Any]:
+        """Return the variables of an optimizer that belong to some of the model's."""
+        ...
+
+    def velocities(self, optimizer: Any, /) -> list[Any]:
+        """Return the variables of a momentum that contains the learning rate: they are rescaled when that changes."""
+        ...
+
+    def scaling_optimizers(self) -> list[Any]:
+        """Return the classes of the optimizers that scale the loss and have another one inside."""
+        ...
+
+    # Values
+
+    def array_of(self, value: Any, /) -> Any:
+        """Return a numpy array of what a number, an array, a tensor or a variable of the backend holds."""
+        ...
+
+    def assign(self, variables: Sequence[Any], arrays: Sequence[Any], /) -> None:
+        """Overwrite variables."""
+        ...
+
+    def scale(self, variables: Sequence[Any], factor: float, /) -> None:
+        """Multiply variables by a number."""
+        ...
+
+    def load_model(self, filepath: Any, custom_objects: dict[str, Any], legacy_optimizers: bool, /) -> Any:
+        """Load a model with `keras.models.load_model`."""
+        ...
+
+    # Training
+
+    def is_built(self, model: Any, /) -> bool:
+        """Whether the model has its variables when training begins: those that it will have, for layers may be
+        unused."""
+        ...
+
+    def finish(self, model: Any, /) -> None:
+        """Wait for the steps that the backend still works on."""
+        ...
+
+    def settle(self) -> None:
+        """Wait for the steps that the backend still works on, after `fit` has failed, whatever their outcome."""
+        ...
+
+
+# Optimizers -----------------------------------------------------------------------------------------------------------
+
+
+def switch_class(optimizer: Any, kind: type) -> None:
+    """Make an optimizer an instance of a subclass of its class, past the tracking of attributes."""
+    object.__setattr__(optimizer, "__class__", kind)
+
+
+def attach(optimizer: Any, name: str, value: Any) -> None:
+    """Set an attribute that is not part of the optimizer's state."""
+    object.__setattr__(optimizer, name, value)
+
+
+def state_of(optimizer: Any) -> list[Any]:
+    """Return an optimizer's variables, which are a method of some optimizers and a property of others."""
+    variables = optimizer.variables
+    return list(variables() if callable(variables) else variables)
+
+
+def call_after(owner: Any, method: str, hook: Callable[[Any], None]) -> None:
+    """Call `hook` with each object of a class whenever `method` has ended, from now on."""
+    plain = getattr(owner, method)
+
+    @functools.wraps(plain)
+    def both(self: Any, *args: Any, **options: Any) -> Any:
+        result = plain(self, *args, **options)
+        hook(self)
+        return result
+
+    setattr(owner, method, both)
+
+
+# Training -------------------------------------------------------------------------------------------------------------
+
+
+def trainer_of(keras: Any) -> Any:
+    """Return the class from which `keras.Model` has its `fit`.
+
+    Raises:
+        UsageError: this Keras is another one inside.
+    """
+    for owner in keras.Model.__mro__:
+        if "make_train_function" in vars(owner) and "fit" in vars(owner):
+            return owner
+    raise misses(keras, "Trainer.make_train_function")
+
+
+def misses(keras: Any, what: str) -> UsageError:
+    """Return the error for a Keras that is another one inside."""
+    return UsageError(
+        f"{keras.__name__} {keras.__version__} has no {what}, which distrun.keras builds on: install Keras 3.5 to "
+        "3.15, tf_keras 2.16 to 2.21, or a newer distrun"
+    )
+
+
+def around_training(
+    keras: Any, prepare: Callable[[Any], type | None], train: Callable[[Any, Any, dict[str, Any]], Any]
+) -> None:
+    """Take part in training from now on.
+
+    `prepare(model)` is called before a train function is made or taken from the cache, and returns what it must have
+    been made for (None: anything). `train(fit, model, arguments)` is called instead of `fit(model, **arguments)`.
+    """
+    trainer = trainer_of(keras)
+    make_train_function, fit = trainer.make_train_function, trainer.fit
+    signature = inspect.signature(fit)
+
+    @functools.wraps(make_train_function)
+    def make(self: Any, force: bool = False) -> Any:
+        purpose = prepare(self)
+        is_stale = purpose is not None and getattr(self.train_function, "distrun_purpose", None) is not purpose
+        result = make_train_function(self, force=force or is_stale)
+        if purpose is not None and self.train_function is not None:
+            self.train_function.distrun_purpose = purpose
+        return result
+
+    @functools.wraps(fit)
+    def run(self: Any, *args: Any, **options: Any) -> Any:
+        arguments = signature.bind(self, *args, **options).arguments
+        self = arguments.pop("self", self)
+        return train(fit, self, arguments)
+
+    trainer.make_train_function = make
+    trainer.fit = run
+
+
+def first_callback(keras: Any, arguments: dict[str, Any], callback: Any, model: Any) -> dict[str, Any]:
+    """Return the arguments of `fit` with one more callback, before all others.
+
+    Raises:
+        UsageError: a callback is one of the other Keras.
+    """
+    given = arguments.get("callbacks")
+    if isinstance(given, keras.callbacks.CallbackList):
+        callback.set_model(model)
+        given.callbacks.insert(0, callback)
+        return arguments
+    given = [given] if hasattr(given, "on_train_begin") else list(given or [])
+    for each in given:
+        if not isinstance(each, keras.callbacks.Callback) and hasattr(each, "on_train_begin"):
+            raise UsageError(
+                f"{type(each).__name__} is not a callback of {keras.__name__}, the Keras of this model: set "
+                "TF_USE_LEGACY_KERAS=1 if the whole program is to use tf_keras, and unset it otherwise"
+            )
+    return {**arguments, "callbacks": [callback, *given]}

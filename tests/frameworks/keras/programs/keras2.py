@@ -1,0 +1,325 @@
+"""Features of Keras 2 (tf_keras) under TF_USE_LEGACY_KERAS=1, with its newer optimizers and its legacy ones."""
+
+import os
+import warnings
+from pathlib import Path
+
+import checking
+import local  # noqa: F401 - registers what is in it
+import numpy as np
+import tensorflow as tf
+from checking import (
+    RANK,
+    ROWS,
+    SIZE,
+    callbacks,
+    data,
+    difference,
+    error_of,
+    feature,
+    keras,
+    loss,
+    mine,
+    network,
+    same_on_all_ranks,
+    train,
+)
+
+import distrun.tensorflow as hvd_tf
+import distrun.tensorflow.keras as hvd
+
+FOLDER = Path(os.environ["TEST_FOLDER"])  # of all ranks
+KINDS = {"new": tf.keras.optimizers, "legacy": tf.keras.optimizers.legacy}
+assert keras.optimizers.Adam is tf.keras.optimizers.Adam
+
+for _kind, _optimizers in KINDS.items():
+    for _name, _make in {
+        "Adam": lambda kind: kind.Adam(1e-2),
+        "momentum and clipnorm": lambda kind: kind.SGD(0.1, momentum=0.9, clipnorm=0.05),
+        "learning-rate schedule": lambda kind: kind.SGD(keras.optimizers.schedules.CosineDecay(0.2, 12)),
+        "LossScaleOptimizer": lambda kind: keras.mixed_precision.LossScaleOptimizer(kind.SGD(0.1)),
+    }.items():
+        feature(f"{_name}, {_kind}")(lambda make=_make, kind=_optimizers: train(lambda: make(kind)))
+
+
+@feature("what scripts for Horovod do")
+def _():
+    model = network()
+    optimizer = hvd.DistributedOptimizer(tf.keras.optimizers.Adam(1e-3 * hvd.size()))
+    model.compile(optimizer, loss(), metrics=["accuracy"], experimental_run_tf_function=False)
+    x, y = data()
+    dataset = tf.data.Dataset.from_tensor_slices((mine(x), mine(y))).repeat().batch(ROWS // SIZE)
+    given = [
+        hvd.callbacks.BroadcastGlobalVariablesCallback(0),
+        hvd.callbacks.MetricAverageCallback(),
+        hvd.callbacks.LearningRateWarmupCallback(initial_lr=1e-3 * hvd.size(), warmup_epochs=1, verbose=0),
+    ]
+    logs = model.fit(dataset, steps_per_epoch=4, epochs=2, verbose=0, callbacks=given).history
+    hvd_tf.broadcast_variables(optimizer.variables(), root_rank=0)
+    return {"same": same_on_all_ranks(model.get_weights()), "lr": [round(rate, 6) for rate in logs["lr"]]}
+
+
+@feature("backward_passes_per_step")
+def _():
+    outcome = {}
+    for kind, optimizers in KINDS.items():
+        for is_average in (True, False):
+            model = network(1 + RANK)
+            schedule = keras.optimizers.schedules.CosineDecay(0.3 if is_average else 0.1, 4)
+            options = {"backward_passes_per_step": 3, "average_aggregated_gradients": is_average}
+            optimizer = hvd.DistributedOptimizer(optimizers.SGD(schedule, momentum=0.9), **options)
+            model.compile(optimizer, loss())
+            x, y = data()
+            with checking.count_reductions() as count:
+                model.fit(
+                    mine(x), mine(y), batch_size=ROWS // SIZE, epochs=2, shuffle=False, verbose=0, callbacks=callbacks()
+                )
+            reference = network(1)
+            schedule = keras.optimizers.schedules.CosineDecay(0.3, 4)
+            reference.compile(optimizers.SGD(schedule, momentum=0.9), loss())
+            reference.fit(x, y, batch_size=3 * ROWS, epochs=2, shuffle=False, verbose=0)
+            outcome[f"{kind}, {is_average}"] = [
+                same_on_all_ranks(model.get_weights()),
+                difference(model.get_weights(), reference.get_weights()),
+                count.value,
+                int(optimizer.iterations),
+            ]
+    return outcome
+
+
+@feature("train_on_batch")
+def _():
+    def run(model, x, y, rows):
+        for start in range(0, len(x), rows):
+            model.train_on_batch(x[start : start + rows], y[start : start + rows])
+
+    return train(lambda: keras.optimizers.SGD(0.1), run=run)
+
+
+@feature("custom loop")
+def _():
+    def run(model, x, y, rows):
+        objective = loss()
+
+        @tf.function
+        def step(x, y):
+            with tf.GradientTape() as tape:
+                value = objective(y, model(x, training=True))
+            gradients = tape.gradient(value, model.trainable_variables)
+            model.optimizer.apply_gradients(zip(gradients, model.trainable_variables, strict=True))
+
+        for start in range(0, len(x), rows):
+            step(x[start : start + rows], y[start : start + rows])
+
+    return train(lambda: keras.optimizers.Adam(1e-2), run=run)
+
+
+@feature("jit_compile=True")
+def _():
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        outcome = train(lambda: keras.optimizers.SGD(0.1), jit_compile=True)
+    outcome["warned"] = sum("turned jit_compile off" in str(warning.message) for warning in caught)
+    return outcome
+
+
+@feature("embeddings")
+def _():
+    def build(seed):
+        keras.utils.set_random_seed(seed)
+        layers = [keras.layers.Embedding(11, 4), keras.layers.Flatten(), keras.layers.Dense(3)]
+        return keras.Sequential([keras.Input((6,), dtype="int32"), *layers])
+
+    x, y = data()
+    words = (np.abs(x) * 4).astype("int32") % 11
+    return train(lambda: keras.optimizers.Adam(1e-2), build, given=(words, y))
+
+
+@feature("the optimizer of a trained model")
+def _():
+    x, y = data()
+    model = network()
+    model.compile(keras.optimizers.SGD(0.1), loss())
+    model.fit(x, y, batch_size=ROWS, verbose=0, shuffle=False)
+    hvd.DistributedOptimizer(model.optimizer)
+    model.fit(mine(x), mine(y), batch_size=ROWS // SIZE, verbose=0, shuffle=False)
+    return {"same": same_on_all_ranks(model.get_weights())}
+
+
+@feature("mixed precision, an infinity on one rank")
+def _():
+    outcome = {}
+    for kind, optimizers in KINDS.items():
+        keras.mixed_precision.set_global_policy("mixed_float16")
+        try:
+            model = network()
+            model.compile(hvd.DistributedOptimizer(optimizers.SGD(0.05)), loss())
+            x, y = (mine(array) for array in data())
+            rows = ROWS // SIZE
+            if RANK == SIZE - 1:
+                x[2 * rows], x[4 * rows] = 1e30, np.inf
+            model.fit(x, y, batch_size=rows, verbose=0, shuffle=False, callbacks=callbacks())
+        finally:
+            keras.mixed_precision.set_global_policy("float32")
+        outcome[kind] = {
+            "same": same_on_all_ranks(model.get_weights()),
+            "finite": all(np.isfinite(weight).all() for weight in model.get_weights()),
+            "scale": float(model.optimizer.loss_scale),
+        }
+    return outcome
+
+
+# Files ----------------------------------------------------------------------------------------------------------------
+
+
+@feature("saved files")
+def _():
+    outcome = {}
+    x, y = data()
+    for kind, optimizers in KINDS.items():
+        for suffix in (".h5", ".keras", ""):
+            model = network(1 + RANK)
+            model.compile(hvd.DistributedOptimizer(optimizers.Adam(1e-2)), loss())
+            fit = {"batch_size": ROWS // SIZE, "verbose": 0, "shuffle": False}
+            model.fit(mine(x), mine(y), **fit, callbacks=callbacks())
+            path = str(FOLDER / f"{kind}.{RANK}{suffix}")
+            model.save(path)
+            plain = keras.models.load_model(path).optimizer
+            loaded = hvd.load_model(path, legacy_opts=kind == "legacy")
+            for each in (model, loaded):
+                each.fit(mine(x), mine(y), **fit)
+            outcome[f"{kind}{suffix}"] = [
+                type(plain) is optimizers.Adam,
+                difference(model.get_weights(), loaded.get_weights()),
+                same_on_all_ranks(loaded.get_weights()),
+                type(loaded.optimizer).__module__ == optimizers.Adam.__module__,
+            ]
+    return outcome
+
+
+# Callbacks, values and layers -----------------------------------------------------------------------------------------
+
+
+@feature("MetricAverageCallback")
+def _():
+    model = network()
+    model.compile(hvd.DistributedOptimizer(keras.optimizers.SGD(0.0)), loss(), metrics=["accuracy"])
+    x, y = data()
+    part = (mine(x), mine(y))
+    history = model.fit(*part, batch_size=ROWS // SIZE, verbose=0, validation_data=part, callbacks=callbacks()).history
+    whole = dict(zip(("loss", "accuracy"), model.evaluate(x, y, verbose=0), strict=True))
+    return max(abs(history[f"{kind}{name}"][0] - whole[name]) for name in whole for kind in ("", "val_"))
+
+
+@feature("LearningRateScheduleCallback with momentum correction")
+def _():
+    x, y = data(4)
+    outcome = {}
+    for kind, optimizers in KINDS.items():
+        speeds = []
+
+        class Speed(keras.callbacks.Callback):
+            """Notes the momentum before the schedule acts, and after it."""
+
+            def on_epoch_begin(self, epoch, logs=None, speeds=speeds):
+                optimizer = self.model.optimizer
+                found = [np.asarray(v) for v in hvd_velocities(optimizer)]
+                speeds.append(float(np.abs(found[0]).max()) if found else 0.0)
+
+        model = network(1 + RANK)
+        model.compile(hvd.DistributedOptimizer(optimizers.SGD(0.5, momentum=0.9)), loss())
+        schedule = hvd.callbacks.LearningRateScheduleCallback(0.5, lambda epoch: 0.1**epoch)
+        given = [*callbacks(), Speed(), schedule, Speed()]
+        logs = model.fit(
+            mine(x), mine(y), batch_size=ROWS // SIZE, epochs=2, verbose=0, shuffle=False, callbacks=given
+        ).history
+        outcome[kind] = [
+            speeds[3] / speeds[2],
+            [round(rate, 6) for rate in logs["lr"]],
+            same_on_all_ranks(model.get_weights()),
+        ]
+    return outcome
+
+
+def hvd_velocities(optimizer):
+    from distrun.keras import keras2
+
+    return keras2.velocities(optimizer)
+
+
+@feature("BestModelCheckpoint and OnRankZero")
+def _():
+    x, y = data()
+    model = network()
+    model.compile(hvd.DistributedOptimizer(keras.optimizers.SGD(0.1)), loss())
+    best = hvd.callbacks.BestModelCheckpoint(monitor="loss", filepath=str(FOLDER / f"best.{RANK}.keras"))
+    logged = hvd.callbacks.OnRankZero(keras.callbacks.CSVLogger(str(FOLDER / f"log.{RANK}.csv")))
+    bar = hvd.callbacks.OnRankZero(keras.callbacks.ProgbarLogger())
+    given = [*callbacks(), best, logged, bar]
+    model.fit(mine(x), mine(y), batch_size=ROWS // SIZE, epochs=2, verbose=2, callbacks=given)
+    return [(FOLDER / name).exists() for name in (f"best.{RANK}.keras", f"log.{RANK}.csv")]
+
+
+@feature("collectives on values")
+def _():
+    return {
+        "allreduce": hvd.allreduce(tf.constant([1.0 + RANK, 2.0])).tolist(),
+        "sum": float(hvd.allreduce(RANK + 1.0, op=hvd.Sum)),
+        "allgather": hvd.allgather([[RANK]]).ravel().tolist(),
+        "broadcast": hvd.broadcast(tf.Variable([float(RANK)]), root_rank=1).tolist(),
+        "reducescatter": hvd.reducescatter(np.arange(2.0), op=hvd.Sum).tolist(),
+    }
+
+
+@feature("SyncBatchNormalization")
+def _():
+    rows = np.random.default_rng(1).normal(size=(8, 2, 2, 3)).astype("float32")
+    together, alone = hvd_tf.SyncBatchNormalization(), keras.layers.BatchNormalization(fused=False)
+    part = slice(0, 5) if RANK == 0 else slice(5, 8)
+    outcome = difference([together(rows[part], training=True)], [alone(rows, training=True)[part]])
+    return [outcome, difference(together.get_weights(), alone.get_weights())]
+
+
+@feature("ranks with different models")
+def _():
+    model = keras.Sequential([keras.Input((6,)), keras.layers.Dense(3 + RANK)])
+    model.compile(hvd.DistributedOptimizer(keras.optimizers.SGD(0.1)), loss())
+    x, y = data(1)
+    return error_of(lambda: model.fit(mine(x), mine(y), verbose=0))
+
+
+@feature("refusals")
+def _():
+    wrapped = hvd.DistributedOptimizer(keras.optimizers.SGD())
+    model = network()
+    model.compile(wrapped, loss())
+
+    def foreign_callback():
+        import keras as keras3
+
+        model.fit(*data(1), verbose=0, callbacks=[keras3.callbacks.Callback()])
+
+    return {
+        name: error_of(function)
+        for name, function in {
+            "wrapped twice": lambda: hvd_tf.DistributedOptimizer(wrapped),
+            "op": lambda: hvd.DistributedOptimizer(keras.optimizers.SGD(), op=hvd_tf.Max),
+            "a callback of Keras 3": foreign_callback,
+            "global variables": lambda: hvd.broadcast_global_variables(0),
+            "elastic": lambda: hvd.elastic,
+        }.items()
+    }
+
+
+@feature("the optimizer decides which Keras is meant")
+def _():
+    import keras as keras3
+
+    optimizer = hvd_tf.DistributedOptimizer(keras3.optimizers.SGD(1.0))
+    weights = [keras3.Variable([1.0, 2.0])]
+    optimizer.build(weights)
+    optimizer.apply([tf.constant([RANK + 1.0, 0.0])], weights)
+    return [type(optimizer).__module__.partition(".")[0], np.asarray(weights[0]).tolist()]
+
+
+checking.run_features()

@@ -1,0 +1,31 @@
+"""Layers that stay local, and compressors of the user's, in both Kerases."""
+
+from __future__ import annotations
+
+import pytest
+
+pytestmark = [
+    pytest.mark.feature_group("Keras"),
+    pytest.mark.parametrize("backend", ["tensorflow", "jax", "torch", "tf_keras"]),
+]
+
+
+@pytest.mark.feature("local layers")
+def test_gradients_of_local_layers_stay_on_their_rank_and_the_others_are_averaged(outcome, backend):
+    for rank in outcome(backend, "local layers"):
+        assert rank.keys() == {"True", "False"}  # scale_local_gradients
+        for is_shared, distance, distance_of_own, is_local_shared in rank.values():
+            assert (is_shared, is_local_shared) == (True, False)
+            assert distance < 1e-6
+            assert distance_of_own < 1e-6
+
+
+@pytest.mark.feature("local layers")
+def test_layers_may_be_built_after_they_were_declared_local(outcome, backend):
+    assert outcome(backend, "local layers, built later") == [[True, False]] * 2
+
+
+@pytest.mark.feature("compressors of one's own")
+def test_a_compressor_of_the_users_is_called(outcome, backend):
+    for rank in outcome(backend, "a compressor of one's own"):
+        assert rank == {"same": True, "called": True, "value": 1.5}
