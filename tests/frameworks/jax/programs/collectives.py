@@ -143,7 +143,7 @@ def committed_arrays_stay_where_they_are():
 def wrong_arguments_are_refused():
     with raises(UsageError, "op=5", "distrun.Average"):
         distrun.allreduce(jnp.ones(2), op=5)
-    with raises(UsageError, "root_rank=9", f"ranks 0 to {SIZE - 1}"):
+    with raises(UsageError, "root_rank=9", f"ranks 0-{SIZE - 1}"):
         distrun.broadcast(jnp.ones(2), root_rank=9)
     with raises(UsageError, "compression=7", "Compression.fp16"):
         distrun.allreduce(jnp.ones(2), compression=7)
