@@ -27,7 +27,18 @@ def test_fit_with_callbacks_trains_and_goes_on_from_a_checkpoint(run_script, tmp
 
 @pytest.mark.slow
 def test_a_session_of_tensorflow_1_with_hooks_trains(tmp_path):
-    command = [sys.executable, str(SCRIPTS / "tf1_hooks.py"), str(tmp_path)]
+    assert run_alone("tf1_hooks", tmp_path).count("step 150 reached") == 2
+
+
+@pytest.mark.slow
+def test_fit_of_keras_2_trains_and_goes_on_from_a_checkpoint(tmp_path):
+    pytest.importorskip("tf_keras")
+    assert "finished gradual learning rate warmup to 0.01" in run_alone("keras2", tmp_path)
+
+
+def run_alone(script: str, folder: Path) -> str:
+    """Run a script in a job of its own: TensorFlow is set up for it in another way."""
+    command = [sys.executable, str(SCRIPTS / f"{script}.py"), str(folder)]
     environ = {**os.environ, "OMP_NUM_THREADS": "1", "TF_CPP_MIN_LOG_LEVEL": "2", "DISTRUN_STALL_TIMEOUT": "60"}
     done = subprocess.run(
         [sys.executable, "-m", "distrun.runner", "--horovod", "-np", "2", *command],
@@ -38,4 +49,4 @@ def test_a_session_of_tensorflow_1_with_hooks_trains(tmp_path):
         check=False,
     )
     assert done.returncode == 0, done.stdout + done.stderr
-    assert done.stdout.count("step 150 reached") == 2
+    return done.stdout
