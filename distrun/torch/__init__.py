@@ -23,10 +23,10 @@ Differences from Horovod: bfloat16, bool, complex and unsigned tensors travel to
 non-contiguous ones; a handle is an object, not a number; failures are `distrun.CollectiveError`, wrong arguments
 `distrun.UsageError` (which is a ValueError).
 
-The room: `reductions` and `copies` are the public functions, `autograd` makes them differentiable, `operations` turns a
-`Call` and tensors into handles, and `tensors` and `cuda` know the tensors' memory. `optimizer` wraps an optimizer, and
-`gradients` reduces what its parameters get. `state` and `objects` give all ranks the same start; `normalization`
-normalises their batches as one.
+The room: `reductions`, `sparse` and `copies` are the public functions, `autograd` makes them differentiable,
+`operations` turns a `Call` and tensors into handles, and `tensors` and `cuda` know the tensors' memory. `optimizer`
+wraps an optimizer, and `gradients` reduces what its parameters get. `state` and `objects` give all ranks the same
+start; `normalization` normalises their batches as one.
 """
 
 from typing import TYPE_CHECKING
@@ -44,6 +44,7 @@ from distrun.torch.objects import *
 from distrun.torch.optimizer import DistributedOptimizer as DistributedOptimizer
 from distrun.torch.ranks import init as init, join as join  # type: ignore[assignment]  # Horovod's has a device
 from distrun.torch.reductions import *
+from distrun.torch.sparse import *
 from distrun.torch.state import (
     broadcast_optimizer_state as broadcast_optimizer_state,
     broadcast_parameters as broadcast_parameters,

@@ -3,8 +3,8 @@
 Within a host tensors travel through its memory, or from GPU to GPU, where halving them costs more than it saves:
 `Compression.fp16` and `Compression.bf16` leave them as they are there. Between hosts float32 and float64 then travel in
 half precision; tensors on the CPU are added up within each host before that, and the hosts after it, in full. So
-results are at least as exact as Horovod's. A compressor of your own - a class with the static methods `compress(tensor)
--> (tensor, context)` and `decompress(tensor, context) -> tensor` - is called always.
+results are at least as exact as Horovod's. A compressor of your own - a class with the static methods, or an object
+with the methods `compress(tensor) -> (tensor, context)` and `decompress(tensor, context) -> tensor` - is called always.
 """
 
 from __future__ import annotations
@@ -13,6 +13,8 @@ from typing import Any, Protocol
 
 import torch
 from torch import Tensor
+
+from distrun.errors import UsageError
 
 
 class Compressor(Protocol):
@@ -90,5 +92,16 @@ _OF_THE_WIRE: dict[Any, str] = {NoneCompressor: "", FP16Compressor: "float16", B
 
 def wire_type(compressor: Compressor) -> str | None:
     """The type of elements on the wire, empty for their own; None when `compressor` is not one of ours, which concern
-    only what leaves the host. A subclass is the user's."""
-    return _OF_THE_WIRE.get(compressor)
+    only what leaves the host. A subclass is the user's.
+
+    Raises:
+        UsageError: this is no compressor.
+    """
+    if isinstance(compressor, type) and compressor in _OF_THE_WIRE:
+        return _OF_THE_WIRE[compressor]
+    if not all(callable(getattr(compressor, method, None)) for method in ("compress", "decompress")):
+        raise UsageError(
+            f"compression={compressor!r} has no methods compress and decompress: give distrun.Compression.none, .fp16, "
+            ".bf16, or a class or an object that has both"
+        )
+    return None

@@ -61,7 +61,8 @@ def DistributedOptimizer(  # noqa: N802 - Horovod's name
         num_groups, groups: which gradients travel together: a number of equal groups, or lists of parameters. What is
             in no list is bucketed as usual. Without them, buckets of `DISTRUN_BUCKET_BYTES` (25 MiB), in order of
             arrival; the first one of `DISTRUN_FIRST_BUCKET_BYTES` (1 MiB), so that communication starts early.
-        sparse_as_dense: reduce sparse gradients as dense ones. Otherwise their indices and values are gathered.
+        sparse_as_dense: reduce sparse gradients as dense ones; the optimizer gets them sparse. Otherwise their indices
+            and values are gathered.
 
     Parameters may be on the CPU or on this rank's GPU, or some here and some there. On the GPU the host waits for
     nothing: all that `backward()` returns before is queued, as torch queues its own computations. Only where a

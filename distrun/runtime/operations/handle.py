@@ -103,7 +103,7 @@ class Handle:
 class HandleGroup:
     """Several handles that the caller sees as one, each with its places in the list of results."""
 
-    def __init__(self, parts: Sequence[tuple[Handle, Sequence[int]]]) -> None:
+    def __init__(self, parts: Sequence[tuple[AnyHandle, Sequence[int]]]) -> None:
         """`parts`: handles whose results are lists, and at which index of the whole each element belongs."""
         self._parts = parts
 

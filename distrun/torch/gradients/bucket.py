@@ -8,8 +8,9 @@ cost which parameters have a gradient anywhere; one that has none keeps `grad` N
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from itertools import accumulate
+from types import MappingProxyType
 
 import torch
 from torch import Tensor
@@ -26,11 +27,25 @@ Start = Callable[[Handle], Handle]
 class Bucket(ABC):
     """Some parameters whose gradients travel together."""
 
-    def __init__(self, call: Call, places: Sequence[int], parameters: Sequence[Tensor]) -> None:
-        """`places`: where the parameters stand in the reducer's list."""
+    def __init__(
+        self,
+        call: Call,
+        places: Sequence[int],
+        parameters: Sequence[Tensor],
+        sparse_dims: Mapping[int, int] = MappingProxyType({}),
+    ) -> None:
+        """Bundle parameters.
+
+        Args:
+            call: how their gradients are reduced.
+            places: where the parameters stand in the reducer's list.
+            parameters: at least one.
+            sparse_dims: the number of sparse dimensions of gradients that are sparse, by index.
+        """
         self.call = call
         self.places = tuple(places)
         self.parameters = list(parameters)
+        self.sparse_dims = dict(sparse_dims)
         self.waiting_for = set(places)
         self.is_sent = False
 
@@ -57,6 +72,16 @@ class Bucket(ABC):
     @abstractmethod
     def drop(self) -> None:
         """Wait for the reduction and forget its results."""
+
+    def to_dense(self, gradient: Tensor, index: int) -> Tensor:
+        """Return a sparse gradient as a dense one."""
+        self.sparse_dims[index] = gradient.sparse_dim()
+        return gradient.to_dense()
+
+    def as_it_came(self, gradient: Tensor, index: int) -> Tensor:
+        """Return a reduced gradient, which is dense, in the form that its parameter's optimizer expects."""
+        dims = self.sparse_dims.get(index)
+        return gradient if dims is None else gradient.to_sparse(dims)
 
     def holds(self, gradient: Tensor) -> bool:
         """Whether `gradient` lies in memory that `send` may write to."""
@@ -129,16 +154,17 @@ class BufferBucket(Bucket):
         parameters: Sequence[Tensor],
         names: Sequence[str],
         sparse_as_dense: bool,
+        sparse_dims: Mapping[int, int],
     ) -> None:
         """`names`: of the parameters, for error messages."""
-        super().__init__(call, places, parameters)
+        super().__init__(call, places, parameters, sparse_dims)
         self._names = names
         self._sparse_as_dense = sparse_as_dense
         self._present, self._absent = flags_of(call.op)
         self._handle: Handle | None = None
 
-    def _dense(self, gradient: Tensor, index: int) -> Tensor:
-        """Return a sparse gradient as a dense one.
+    def to_dense(self, gradient: Tensor, index: int) -> Tensor:
+        """See `Bucket.to_dense`.
 
         Raises:
             UsageError: that was not asked for.
@@ -148,7 +174,7 @@ class BufferBucket(Bucket):
                 f"{self._names[index]} has a sparse gradient now and had none when the buckets were planned: pass "
                 "sparse_as_dense=True to DistributedOptimizer"
             )
-        return gradient.to_dense()
+        return super().to_dense(gradient, index)
 
     def _wait(self) -> bool:
         """Wait for the reduction if one was started; return whether there was one."""
@@ -163,7 +189,8 @@ class BufferBucket(Bucket):
         ranks."""
         for index, (parameter, view) in enumerate(zip(self.parameters, self._buffer.views, strict=True)):
             if index not in missing:
-                parameter.grad = view.detach()  # `grad.data = ...`, as in `Module.to`, must not change the view itself
+                gradient = view.detach()  # `grad.data = ...`, as in `Module.to`, must not change the view itself
+                parameter.grad = self.as_it_came(gradient, index) if self.sparse_dims else gradient
 
     def holds(self, gradient: Tensor) -> bool:
         """Return whether `gradient` lies in the buffer."""

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 
 import torch
 from torch import Tensor
@@ -35,8 +36,9 @@ class DenseBucket(BufferBucket):
         parameters: Sequence[Tensor],
         names: Sequence[str],
         sparse_as_dense: bool = False,
+        sparse_dims: Mapping[int, int] = MappingProxyType({}),
     ) -> None:
-        super().__init__(call, places, parameters, names, sparse_as_dense)
+        super().__init__(call, places, parameters, names, sparse_as_dense, sparse_dims)
         counts = [parameter.numel() for parameter in parameters]
         array = empty_array(sum(counts) + len(counts), parameters[0].dtype)
         self._arrays = (array,)
@@ -80,7 +82,7 @@ class DenseBucket(BufferBucket):
                 buffer.flags[index] = self._absent
             elif gradient.is_sparse or gradient.data_ptr() != buffer.addresses[index]:
                 targets.append(buffer.views[index])
-                sources.append(self._dense(gradient, index) if gradient.is_sparse else gradient)
+                sources.append(self.to_dense(gradient, index) if gradient.is_sparse else gradient)
             parameter.grad = None
         if targets:
             torch._foreach_copy_(targets, sources)

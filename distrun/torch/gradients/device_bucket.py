@@ -6,7 +6,8 @@ per parameter, as in `DenseBucket`.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 
 import torch
 from torch import Tensor
@@ -101,8 +102,9 @@ class DeviceBucket(BufferBucket):
         parameters: Sequence[Tensor],
         names: Sequence[str],
         sparse_as_dense: bool = False,
+        sparse_dims: Mapping[int, int] = MappingProxyType({}),
     ) -> None:
-        super().__init__(call, places, parameters, names, sparse_as_dense)
+        super().__init__(call, places, parameters, names, sparse_as_dense, sparse_dims)
         self._arena = arena = cuda.arena()
         self._buffer = buffer = _Buffer(parameters, self._present, self._absent)
         note_held(GRADIENT_BUCKETS, buffer.whole.nbytes, buffer)
@@ -157,7 +159,7 @@ class DeviceBucket(BufferBucket):
             if buffer.is_laid_out(gradient, index):
                 pieces.append(Piece(gradient.data_ptr(), target, count))
             else:
-                view.copy_(gradient if gradient.layout is torch.strided else self._dense(gradient, index))
+                view.copy_(gradient if gradient.layout is torch.strided else self.to_dense(gradient, index))
                 pieces.append(Piece(target, target, count))  # to be scaled, if at all
         return pieces + buffer.flag_pieces(self._missing)
 

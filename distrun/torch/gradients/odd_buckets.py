@@ -3,7 +3,8 @@ changes."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -12,12 +13,13 @@ from torch import Tensor
 from distrun.errors import UsageError
 from distrun.runtime import world
 from distrun.runtime.collectives.call import Call
-from distrun.runtime.operations.handle import AnyHandle, Handle
+from distrun.runtime.operations.handle import AnyHandle
 from distrun.runtime.operations.reduction import Average, Sum
 from distrun.torch import cuda, operations
 from distrun.torch.compression import Compressor
 from distrun.torch.gradients.arrivals import Arrivals
 from distrun.torch.gradients.bucket import Bucket, Start, flags_of
+from distrun.torch.sparse import SparseHandle, start_sparse
 
 
 class SparseBucket(Bucket):
@@ -31,44 +33,36 @@ class SparseBucket(Bucket):
                 f"sparse gradients with op={call.op} are not offered: use Average or Sum, or sparse_as_dense=True"
             )
         self._sparse_dims = sparse_dims
-        self._handles: list[Handle] = []
+        self._handle: SparseHandle | None = None
 
     @torch.no_grad()
     def send(self, start: Start) -> None:
         (parameter,) = self.parameters
         gradient = parameter.grad
         if gradient is None:
-            indices = parameter.new_empty((0, self._sparse_dims), dtype=torch.int64)
-            values = parameter.new_empty((0, *parameter.shape[self._sparse_dims :]))
-        else:
-            sparse = (gradient if gradient.is_sparse else gradient.to_sparse(self._sparse_dims)).coalesce()
-            indices, values = sparse.indices().t().contiguous(), sparse.values()
-        call = self.call._replace(kind="allgather", wire="")
-        self._handles = [
-            start(operations.single(operations.move_rows([tensor], call.named(part))))
-            for part, tensor in (("indices", indices), ("values", values))
-        ]
+            gradient = torch.sparse_coo_tensor(
+                parameter.new_empty((self._sparse_dims, 0), dtype=torch.int64),
+                parameter.new_empty((0, *parameter.shape[self._sparse_dims :])),
+                parameter.shape,
+                check_invariants=False,
+            )
+        elif not gradient.is_sparse:
+            gradient = gradient.to_sparse(self._sparse_dims)
+        self._handle = start_sparse(gradient, self.call, start)
         self.is_sent = True
 
     def drop(self) -> None:
-        handles, self._handles = self._handles, []
-        for handle in handles:
+        handle, self._handle = self._handle, None
+        if handle is not None:
             handle.wait()
 
-    @torch.no_grad()
     def receive(self) -> None:
         (parameter,) = self.parameters
-        indices, values = [handle.wait() for handle in self._handles]
-        if not len(indices) and parameter.grad is None:
-            return
-        factor = self.call.prescale * self.call.postscale
-        if self.call.op is Average:
-            factor /= self.call.process_set.size()
-        if factor != 1.0:
-            values *= factor
-        parameter.grad = torch.sparse_coo_tensor(
-            indices.t(), values, parameter.shape, check_invariants=False
-        ).coalesce()
+        handle, self._handle = self._handle, None
+        assert handle is not None
+        gradient = handle.wait()
+        if gradient._nnz() or parameter.grad is not None:
+            parameter.grad = gradient
 
 
 class CompressedBucket(Bucket):
@@ -78,8 +72,15 @@ class CompressedBucket(Bucket):
     GPU.
     """
 
-    def __init__(self, call: Call, places: Sequence[int], parameters: Sequence[Tensor], compressor: Compressor) -> None:
-        super().__init__(call, places, parameters)
+    def __init__(
+        self,
+        call: Call,
+        places: Sequence[int],
+        parameters: Sequence[Tensor],
+        compressor: Compressor,
+        sparse_dims: Mapping[int, int] = MappingProxyType({}),
+    ) -> None:
+        super().__init__(call, places, parameters, sparse_dims)
         self._compressor = compressor
         self._contexts: list[Any] = []
         self._handle: AnyHandle | None = None
@@ -108,10 +109,10 @@ class CompressedBucket(Bucket):
         """Return the tensors that are to travel; on the GPU, queued on the current stream."""
         tensors = []
         self._contexts = []
-        for parameter in self.parameters:
+        for index, parameter in enumerate(self.parameters):
             gradient = torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
             if gradient.is_sparse:
-                gradient = gradient.to_dense()
+                gradient = self.to_dense(gradient, index)
             compressed, context = self._compressor.compress(gradient)
             tensors.append(compressed)
             self._contexts.append(context)
@@ -130,9 +131,9 @@ class CompressedBucket(Bucket):
         assert handle is not None
         *reduced, flags = handle.wait()
         _, absent = flags_of(self.call.op)
-        for parameter, tensor, context, flag in zip(
-            self.parameters, reduced, self._contexts, flags.tolist(), strict=True
+        for index, (parameter, tensor, context, flag) in enumerate(
+            zip(self.parameters, reduced, self._contexts, flags.tolist(), strict=True)
         ):
             if flag != absent:
                 gradient = self._compressor.decompress(tensor, context)
-                parameter.grad = gradient.to(parameter.dtype).reshape(parameter.shape)
+                parameter.grad = self.as_it_came(gradient.to(parameter.dtype).reshape(parameter.shape), index)

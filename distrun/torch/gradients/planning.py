@@ -3,7 +3,7 @@ plan."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -67,7 +67,7 @@ def agree_on_buckets(
             "whole steps, torch's documentation says 3, before the capture"
         )
     count = len(tensors)
-    own = np.array([_kind(parameter, settings.sparse_as_dense) for parameter in tensors], np.int8)
+    own = np.array([_kind(parameter) for parameter in tensors], np.int8)
     order = np.array(expected_order(count, arrived), np.int32)
     notes = consistency.compare(
         [_entry(*each) for each in zip(parameters.names, tensors, devices, strict=True)],
@@ -80,11 +80,11 @@ def agree_on_buckets(
     return _plan(name, parameters, settings, kinds.tolist(), np.frombuffer(notes[0][count:], np.int32).tolist())
 
 
-def _kind(parameter: Tensor, sparse_as_dense: bool) -> int:
+def _kind(parameter: Tensor) -> int:
     gradient = parameter.grad
     if gradient is None:
         return _NONE
-    if gradient.layout is torch.strided or sparse_as_dense:
+    if gradient.layout is torch.strided:
         return _DENSE
     return _SPARSE + gradient.sparse_dim()
 
@@ -104,15 +104,20 @@ def _plan(
         GradientInfo(parameter.numel() * parameter.element_size(), (parameter.dtype, cuda.kind(parameter)))
         for parameter in tensors
     ]
-    dense = [place for place in order if kinds[place] <= _DENSE]
+    sparse_dims = {place: kind - _SPARSE for place, kind in enumerate(kinds) if kind > _DENSE}
+    alone = () if settings.sparse_as_dense else sparse_dims
+    dense = [place for place in order if place not in alone]
     limits = settings.threshold, settings.first
     groups = _groups(parameters, settings.groups)
     lists = plan_grouped_buckets(items, groups, dense, *limits) if groups else plan_buckets(items, dense, *limits)
-    buckets = [_bucket(f"{name}.bucket.{index}", parameters, settings, places) for index, places in enumerate(lists)]
+    buckets = [
+        _bucket(f"{name}.bucket.{number}", parameters, settings, places, sparse_dims)
+        for number, places in enumerate(lists)
+    ]
     for place in order:
-        if kinds[place] > _DENSE:
+        if place in alone:
             call = settings.call(f"{name}.sparse.{parameters.names[place]}")
-            buckets.append(SparseBucket(call, place, tensors[place], kinds[place] - _SPARSE))
+            buckets.append(SparseBucket(call, place, tensors[place], sparse_dims[place]))
     return buckets
 
 
@@ -123,10 +128,18 @@ def _groups(parameters: TrackedParameters, groups: int | Sequence[Sequence[Tenso
     return [[places[id(tensor)] for tensor in group if id(tensor) in places] for group in groups]
 
 
-def _bucket(name: str, parameters: TrackedParameters, settings: Settings, places: Sequence[int]) -> Bucket:
+def _bucket(
+    name: str,
+    parameters: TrackedParameters,
+    settings: Settings,
+    places: Sequence[int],
+    sparse_dims: Mapping[int, int],
+) -> Bucket:
     call = settings.call(name)
     tensors = [parameters.tensors[place] for place in places]
+    sparse = {index: sparse_dims[place] for index, place in enumerate(places) if place in sparse_dims}
     if settings.compressor is not None:
-        return CompressedBucket(call, places, tensors, settings.compressor)
+        return CompressedBucket(call, places, tensors, settings.compressor, sparse)
     kind = DenseBucket if cuda.kind(tensors[0]) == cuda.CPU else DeviceBucket
-    return kind(call, places, tensors, [parameters.names[place] for place in places], settings.sparse_as_dense)
+    names = [parameters.names[place] for place in places]
+    return kind(call, places, tensors, names, settings.sparse_as_dense, sparse)

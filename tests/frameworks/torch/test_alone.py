@@ -101,6 +101,8 @@ def test_only_our_own_compressors_are_those_of_the_wire():
     assert wire_type(Compression.none) == ""
     assert wire_type(Compression.bf16) == "bfloat16"
     assert wire_type(Mine) is None
+    with pytest.raises(UsageError, match="'fp16' has no methods compress and decompress"):
+        wire_type("fp16")
     narrow, context = Compression.fp16.compress(torch.ones(2))
     assert narrow.dtype is torch.float16
     assert Compression.fp16.decompress(narrow, context).dtype is torch.float32

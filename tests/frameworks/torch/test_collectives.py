@@ -18,3 +18,8 @@ def test_gradients_flow_back_through_the_collectives(job, size):
 @pytest.mark.parametrize("size", [2, 3], ids=str)
 def test_batches_are_normalised_together(job, size):
     job("normalization", size)
+
+
+@pytest.mark.parametrize("size", [3, (1, 1)], ids=str)
+def test_sparse_tensors_are_added_up(job, size):
+    job("sparse_tensors", size)

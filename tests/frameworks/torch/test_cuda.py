@@ -17,7 +17,7 @@ from distrun.torch.gradients import device_bucket
 from distrun.torch.gradients.arrivals import Arrivals
 
 PROGRAMS = Path(__file__).parent / "programs"
-HERE = ("collectives", "gradients", "state", "training", "passes", "parameters", "normalization")
+HERE = ("collectives", "gradients", "state", "training", "passes", "parameters", "normalization", "sparse_tensors")
 real = pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU, or torch is built without CUDA")
 
 

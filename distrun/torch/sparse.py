@@ -1,0 +1,96 @@
+"""Allreduce of sparse tensors: their indices and values are gathered, and every rank adds them up."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from distrun.errors import UsageError
+from distrun.runtime.collectives.call import Call, reduction_call
+from distrun.runtime.operations.handle import AnyHandle, Handle, HandleGroup
+from distrun.runtime.operations.reduction import Average, ReduceOp, Sum
+from distrun.runtime.process_set import ProcessSet, global_process_set
+from distrun.torch import operations
+
+__all__ = ["sparse_allreduce_async"]
+
+
+def sparse_allreduce_async(
+    tensor: Tensor, name: str | None = None, op: ReduceOp | None = None, process_set: ProcessSet = global_process_set
+) -> SparseHandle:
+    """Start an allreduce of a sparse tensor without waiting for it.
+
+    Args:
+        tensor: of layout `torch.sparse_coo`, hybrid or not, coalesced or not, of any number of elements; of one shape,
+            dtype and number of sparse dimensions on all ranks.
+        name: how the ranks match the operation. Unnamed calls are matched by their order.
+        op: `Average` (if None) or `Sum`.
+        process_set: the ranks that take part.
+
+    Returns:
+        A handle that is also, as Horovod's, a function: it takes nothing, waits, and returns the coalesced result.
+
+    Raises:
+        UsageError: an argument is impossible.
+    """
+    call = reduction_call("allreduce", name, Average if op is None else op, 1.0, 1.0, process_set)
+    return start_sparse(tensor, call, operations.submit)
+
+
+class SparseHandle(HandleGroup):
+    """An allreduce of a sparse tensor under way."""
+
+    def __init__(self, gathered: AnyHandle, shape: torch.Size, call: Call) -> None:
+        """`gathered`: see `start_sparse`."""
+        super().__init__([(gathered, range(3))])
+        self._shape = shape
+        self._call = call
+        self._result: Tensor | None = None
+
+    @torch.no_grad()
+    def wait(self) -> Any:
+        """Wait until the operation is done; its result. Raises as `Handle.wait` does."""
+        if self._result is None:
+            indices, values, _ = super().wait()
+            self._result = self._sum(indices.t(), values)
+        return self._result
+
+    __call__ = wait
+
+    def _sum(self, indices: Tensor, values: Tensor) -> Tensor:
+        dtype, call = values.dtype, self._call
+        if dtype in (torch.float16, torch.bfloat16):
+            values = values.float()
+        factor = call.prescale * call.postscale
+        size = call.process_set.size() if call.op is Average else 1
+        if values.is_floating_point() or values.is_complex():
+            values *= factor / size
+            size = 1
+        total = torch.sparse_coo_tensor(indices, values, self._shape, check_invariants=False).coalesce()
+        values = total.values() if size == 1 else total.values().div_(size, rounding_mode="trunc")
+        return torch.sparse_coo_tensor(
+            total.indices(), values.to(dtype), self._shape, is_coalesced=True, check_invariants=False
+        )
+
+
+@torch.no_grad()
+def start_sparse(tensor: Tensor, call: Call, start: Callable[[Handle], Handle]) -> SparseHandle:
+    """Start the allgathers that an allreduce of a sparse tensor is made of.
+
+    Raises:
+        UsageError: the operator or the layout is another one.
+    """
+    if call.op not in (Average, Sum):
+        raise UsageError(f"an allreduce of sparse tensors with op={call.op} is not offered: use Average or Sum")
+    if not isinstance(tensor, Tensor) or tensor.layout is not torch.sparse_coo:
+        what = f"one of layout {tensor.layout}" if isinstance(tensor, Tensor) else type(tensor).__name__
+        raise UsageError(f"a sparse tensor of layout torch.sparse_coo is needed, not {what}: use .to_sparse()")
+    whole = tensor.detach().coalesce()
+    indices = whole.indices().t().contiguous()
+    shape = indices.new_empty((0, *tensor.shape))  # no rows: only for the ranks to compare
+    gathering = call._replace(kind="allgather", wire="").named("sparse")
+    tensors = [indices, whole.values(), shape]
+    return SparseHandle(operations.grouped(tensors, gathering, operations.move_rows, start), tensor.shape, call)
