@@ -11,9 +11,9 @@ import jax
 from distrun.graphs import signatures
 from distrun.graphs.compression import Compression, Compressor, wire_only
 from distrun.graphs.jax import reduce_gradients
-from distrun.jax.call_site import call_site
 from distrun.jax.trees import entries
 from distrun.runtime.collectives.gradient_settings import GradientSettings
+from distrun.runtime.operations.call_site import call_site
 from distrun.runtime.operations.reduction import Average, ReduceOp
 from distrun.runtime.process_set import ProcessSet, global_process_set
 

@@ -50,5 +50,13 @@ from distrun.torch.state import (
     broadcast_parameters as broadcast_parameters,
 )
 
-if not TYPE_CHECKING:  # see `distrun.exports`
+if not TYPE_CHECKING:  # see `distrun.exports`; to type checkers, a module with `__getattr__` has all names
     __all__ = _exported(globals())
+
+    def __getattr__(name: str) -> object:
+        if name == "elastic":
+            raise AttributeError(
+                f"{__name__}.elastic: elastic training is not there yet, the number of ranks is fixed: call the "
+                "training function itself, and resume from checkpoints"
+            )
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -15,6 +15,7 @@ from torch import Tensor
 from torch.autograd.function import FunctionCtx
 
 from distrun.errors import UsageError
+from distrun.runtime import world
 from distrun.runtime.collectives.call import Call, received_rows, reducescatter_gradient_factor
 from distrun.runtime.operations.reduction import Average, Sum
 from distrun.torch import operations
@@ -94,7 +95,7 @@ class Broadcast(torch.autograd.Function):
     def backward(ctx: Any, gradient: Tensor) -> Gradients:
         call: Call = ctx.call
         (averaged,) = apply(Allreduce, _averaging(call), gradient.contiguous())
-        return None, averaged if call.process_set.rank() == call.root else torch.zeros_like(averaged)
+        return None, averaged if world.rank() == call.root else torch.zeros_like(averaged)
 
 
 class Alltoall(torch.autograd.Function):

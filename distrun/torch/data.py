@@ -7,17 +7,22 @@ from typing import Any
 
 from torch.utils.data import Dataset, DistributedSampler
 
-from distrun.runtime import world
+from distrun.runtime.process_set import ProcessSet, global_process_set
 
 
 def distributed_sampler(
-    dataset: Dataset[Any], shuffle: bool = True, seed: int = 0, drop_last: bool = False
+    dataset: Dataset[Any],
+    shuffle: bool = True,
+    seed: int = 0,
+    drop_last: bool = False,
+    process_set: ProcessSet = global_process_set,
 ) -> DistributedSampler[Any]:
     """torch's own `DistributedSampler` for this rank: pass it to a `DataLoader` as `sampler`.
 
     Every rank takes the same number of samples, so no rank runs out of data before the others. If the ranks do not
     divide the dataset evenly, some samples are seen twice in an epoch or, with `drop_last`, the last few not at all.
-    Call `sampler.set_epoch(epoch)` before each epoch, or every epoch has the same order.
+    Call `sampler.set_epoch(epoch)` before each epoch, or every epoch has the same order. The ranks of `process_set`
+    divide the data.
 
     Raises:
         TypeError: the dataset has no length.
@@ -27,4 +32,5 @@ def distributed_sampler(
         raise TypeError(
             f"{type(dataset).__name__} has no length: a stream cannot be divided by a sampler, shard it yourself"
         )
-    return DistributedSampler(dataset, world.size(), world.rank(), shuffle=shuffle, seed=seed, drop_last=drop_last)
+    size, rank = process_set.size(), process_set.rank()
+    return DistributedSampler(dataset, size, rank, shuffle=shuffle, seed=seed, drop_last=drop_last)

@@ -57,7 +57,7 @@ class SyncBatchNorm(_BatchNorm):
             momentum: the weight of a batch in the running statistics; None: they are the mean over all batches.
             affine: whether there are weight and bias.
             track_running_stats: whether there are running statistics, which evaluation mode uses.
-            process_set: the ranks whose batches are one.
+            process_set: the ranks whose batches are one. On other ranks the layer is torch's.
             device: where weight, bias and running statistics lie.
             dtype: their type.
         """
@@ -121,7 +121,7 @@ class SyncBatchNorm(_BatchNorm):
 
     def forward(self, input: Tensor) -> Tensor:
         """Return the normalised input; in training mode all ranks call it."""
-        if not self.training or self.process_set.size() == 1:
+        if not (self.training and self.process_set.included() and self.process_set.size() > 1):
             return super().forward(input)
         self._check_input_dim(input)
         running = None

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copyreg
 import itertools
 import types
+import warnings
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -27,6 +28,12 @@ from distrun.torch.gradients.reducer import GradientReducer
 from distrun.torch.tensors import dtype_name
 
 _numbers = itertools.count()  # optimizers are told apart by the order in which they were wrapped, the same on all ranks
+
+
+_SYNCHRONIZED_TWICE = (
+    "step() after synchronize(), and not within skip_synchronize(): distrun reduces gradients once all the same, "
+    "Horovod a second time; write `with optimizer.skip_synchronize(): optimizer.step()`"
+)
 
 
 def DistributedOptimizer(  # noqa: N802 - Horovod's name
@@ -63,6 +70,7 @@ def DistributedOptimizer(  # noqa: N802 - Horovod's name
             arrival; the first one of `DISTRUN_FIRST_BUCKET_BYTES` (1 MiB), so that communication starts early.
         sparse_as_dense: reduce sparse gradients as dense ones; the optimizer gets them sparse. Otherwise their indices
             and values are gathered.
+        process_set: the ranks whose gradients are reduced together. On other ranks the optimizer trains alone.
 
     Parameters may be on the CPU or on this rank's GPU, or some here and some there. On the GPU the host waits for
     nothing: all that `backward()` returns before is queued, as torch queues its own computations. Only where a
@@ -103,6 +111,8 @@ def DistributedOptimizer(  # noqa: N802 - Horovod's name
     for parameter in names:
         dtype_name(parameter)  # refuses what cannot travel
     number = next(_numbers)
+    if process_set.included() is False:  # this rank trains alone
+        return _wrap(optimizer, None, process_set, chosen.horovod)
     process_set.check_included()
     reducer = None
     if op is Adasum:
@@ -182,7 +192,9 @@ def _wrap(
     plain = type(optimizer)
     wrapped = types.new_class(plain.__name__, (kind or Distributed, plain))
     wrapped.__qualname__, wrapped.__module__, wrapped.__doc__ = plain.__qualname__, plain.__module__, plain.__doc__
-    vars(optimizer).update(_reducer=reducer, _skips=False, _fills=fills, process_set=process_set, **more)
+    vars(optimizer).update(
+        _reducer=reducer, _skips=False, _is_synchronized=False, _fills=fills, process_set=process_set, **more
+    )
     step = vars(optimizer).get("step")  # a scheduler made before has put its own in front of the class's
     optimizer.__class__ = wrapped
     assert isinstance(optimizer, Distributed)
@@ -208,6 +220,8 @@ class Distributed(torch.optim.Optimizer):
 
     _reducer: GradientReducer | None  # None in a world of one
     _skips: bool
+    _is_synchronized: bool
+    """Whether `synchronize` was called since the last step."""
     _fills: bool
     """Whether a parameter without a gradient gets one of zeros, as with Horovod: momentum and decay go on then."""
     process_set: ProcessSet
@@ -226,9 +240,12 @@ class Distributed(torch.optim.Optimizer):
             result = plain_step(_reducing(closure, reducer), **options)
         else:
             if not self._skips:
-                self.synchronize()
+                if self._is_synchronized:
+                    warnings.warn(_SYNCHRONIZED_TWICE, stacklevel=3)
+                self._synchronize(reducer)
             result = plain_step(**options)
         reducer.forget()
+        self._is_synchronized = False
         return result
 
     def zero_grad(self, set_to_none: bool = True) -> None:
@@ -242,10 +259,13 @@ class Distributed(torch.optim.Optimizer):
     def synchronize(self) -> None:
         """Make sure that the gradients are reduced. They are after `backward()`, unless it was one of several to
         accumulate."""
-        if self._reducer is None:
-            return
-        if self._reducer.is_due:
-            self._reducer.complete()
+        if self._reducer is not None:
+            self._is_synchronized = True
+            self._synchronize(self._reducer)
+
+    def _synchronize(self, reducer: GradientReducer) -> None:
+        if reducer.is_due:
+            reducer.complete()
         if self._fills:
             self._fill()
 

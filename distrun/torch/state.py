@@ -13,6 +13,7 @@ from torch import Tensor
 from distrun.errors import UsageError
 from distrun.runtime import world
 from distrun.runtime.collectives import consistency, objects
+from distrun.runtime.process_set import ProcessSet, global_process_set
 from distrun.torch import cuda
 from distrun.torch.copies import broadcast_async_
 from distrun.torch.tensors import empty
@@ -20,27 +21,31 @@ from distrun.torch.tensors import empty
 Parameters = Mapping[str, Any] | Iterable[Tensor] | Iterable[tuple[str, Tensor]]
 
 
-def broadcast_parameters(params: Parameters, root_rank: int) -> None:
+def broadcast_parameters(params: Parameters, root_rank: int, process_set: ProcessSet = global_process_set) -> None:
     """Overwrite tensors with the root's, in place: `broadcast_parameters(model.state_dict(), root_rank=0)`.
 
     Args:
         params: a state_dict, or an iterable of tensors or of pairs of a name and a tensor. What is not a tensor is left
             alone.
         root_rank: the rank, in the world, whose tensors they are.
+        process_set: the ranks that take part.
 
     Raises:
+        UsageError: `root_rank` is not a rank of the process set.
         MismatchError: the ranks do not have the same names, shapes and dtypes.
     """
     named = _named(params)
-    if world.size() == 1:
+    process_set.check_root(root_rank)
+    if process_set.size() == 1:
         return
     consistency.compare(
         [consistency.describe(name, tensor.shape, tensor.dtype) for name, tensor in named],
         "the parameters to broadcast",
         "broadcast_parameters",
+        process_set=process_set,
     )
     handles = [
-        broadcast_async_(tensor, root_rank, f"broadcast_parameters.{place}.{name}")
+        broadcast_async_(tensor, root_rank, f"broadcast_parameters.{place}.{name}", process_set)
         for place, (name, tensor) in enumerate(named)
     ]
     for handle in handles:
@@ -75,35 +80,46 @@ class _Place:
 
 
 def broadcast_optimizer_state(
-    optimizer: torch.optim.Optimizer, root_rank: int, model: torch.nn.Module | None = None
+    optimizer: torch.optim.Optimizer,
+    root_rank: int,
+    model: torch.nn.Module | None = None,
+    process_set: ProcessSet = global_process_set,
 ) -> None:
     """Give every rank's optimizer the root's state and options (learning rates included).
 
     Only the root needs to have any state, say from a checkpoint it has read. What the root has on its GPU the others
-    get on theirs. Works with every optimizer whose `load_state_dict` accepts its `state_dict`, LBFGS included. `model`
-    is accepted for Horovod's sake and not needed.
+    get on theirs. Works with every optimizer whose `load_state_dict` accepts its `state_dict`, LBFGS included.
+
+    Args:
+        optimizer: wrapped or not.
+        root_rank: the rank, in the world, whose state it is.
+        model: accepted for Horovod's sake, and not needed.
+        process_set: the ranks that take part.
 
     Raises:
+        UsageError: `root_rank` is not a rank of the process set.
         MismatchError: the optimizers do not have the same parameters.
     """
-    if world.size() == 1:
+    process_set.check_root(root_rank)
+    if process_set.size() == 1:
         return
     entries = [
         consistency.describe(f"parameter {group}.{index}", parameter.shape, parameter.dtype)
         for group, options in enumerate(optimizer.param_groups)
         for index, parameter in enumerate(options["params"])
     ]
-    consistency.compare(entries, "the parameters of the optimizer", "broadcast_optimizer_state")
+    what = "the parameters of the optimizer"
+    consistency.compare(entries, what, "broadcast_optimizer_state", process_set=process_set)
     is_root = world.rank() == root_rank
     tensors: list[Tensor] = []
     skeleton = _without_tensors(optimizer.state_dict(), tensors) if is_root else None
-    skeleton = objects.broadcast_object(skeleton, root_rank, "broadcast_optimizer_state.skeleton")
+    skeleton = objects.broadcast_object(skeleton, root_rank, "broadcast_optimizer_state.skeleton", process_set)
     if not is_root:
         tensors = [
             empty(place.kind, math.prod(place.shape), place.dtype).view(place.shape) for place in _places(skeleton)
         ]
     handles = [
-        broadcast_async_(tensor, root_rank, f"broadcast_optimizer_state.{index}")
+        broadcast_async_(tensor, root_rank, f"broadcast_optimizer_state.{index}", process_set)
         for index, tensor in enumerate(tensors)
     ]
     for handle in handles:

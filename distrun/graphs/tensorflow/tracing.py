@@ -18,10 +18,8 @@ from tensorflow.python.util import tf_stack
 
 from distrun.errors import UsageError
 from distrun.runtime.collectives.call import Call
-from distrun.runtime.operations.call_site import call_site
+from distrun.runtime.operations.call_site import call_site, is_user_code
 
-_PACKAGE = f"{Path(__file__).parents[2]}/"
-_FRAMEWORKS = (f"{Path(tf.__file__).parent}/", f"{Path(tf.__file__).parents[1]}/keras/")
 _counts: WeakKeyDictionary[Any, Counter[str]] = WeakKeyDictionary()
 
 
@@ -56,9 +54,9 @@ def site() -> str:
     """Return the line of user code we are in: `train.py:12 in train_step`. AutoGraph runs rewritten copies, and knows
     it."""
     if tf.executing_eagerly():
-        return call_site(*_FRAMEWORKS)
+        return call_site()
     for frame in reversed(tf_stack.extract_stack()):
-        if not frame.filename.startswith((_PACKAGE, *_FRAMEWORKS)):
+        if is_user_code(frame.filename):
             return f"{Path(frame.filename).name}:{frame.lineno} in {frame.name}"
     return ""
 

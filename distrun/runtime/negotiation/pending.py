@@ -228,7 +228,7 @@ def _write_full_request(handle: Handle) -> None:
     name = handle.request.name
     if not (name is None or isinstance(name, str)):
         raise UsageError(f"name={name!r} is not a string: give an operation's name as one, or leave it out")
-    handle.full_request = handle.request.encode(handle.site or call_site())
+    handle.full_request = handle.request.encode(handle.site or call_site(handle.caller))
     if len(handle.full_request) > LARGEST_REQUEST:
         raise UsageError(
             f"a request of {len(handle.full_request)} bytes is too large to negotiate (limit {LARGEST_REQUEST}): "

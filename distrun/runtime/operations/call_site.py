@@ -1,25 +1,68 @@
-"""Where in user code we are: the call site of an operation, and the stack of a thread that keeps others waiting."""
+"""Where in user code we are: the call site of an operation, and the stack of a thread that keeps others waiting.
+
+User code is what is neither of this package, nor installed, nor of a framework wherever that lies.
+"""
 
 from __future__ import annotations
 
 import os
+import site
 import sys
+import sysconfig
 import threading
 import traceback
 from pathlib import Path
 from types import FrameType
 
 _PACKAGE = str(Path(__file__).resolve().parents[2]) + os.sep
+_FRAMEWORKS = ("torch", "tensorflow", "keras", "tf_keras", "jax", "jaxlib", "optax")
 
 
-def call_site(*frameworks: str) -> str:
-    """The innermost line of the calling thread that is not ours: `train.py:12 in main`; nor in `frameworks`."""
-    foreign = (_PACKAGE, *frameworks)
-    frame: FrameType | None = sys._getframe(1)
-    while frame is not None and frame.f_code.co_filename.startswith(foreign):
+def _folders(*paths: str | None) -> tuple[str, ...]:
+    return tuple({os.path.join(path, "") for path in paths if path})
+
+
+def _paths_of(*kinds: str) -> list[str | None]:
+    return [sysconfig.get_path(kind) for kind in kinds]
+
+
+_INSTALLED = _folders(*_paths_of("purelib", "platlib", "scripts"), *site.getsitepackages(), site.getusersitepackages())
+_STANDARD = ("<frozen ", *_folders(*_paths_of("stdlib", "platstdlib")))  # may have the installed ones in it
+
+
+def call_site(frame: FrameType | None = None) -> str:
+    """The innermost line of user code on the stack of `frame`, or of the caller: `train.py:12 in main`.
+
+    A thread in which is none, such as one of autograd, works for the main thread, and it is that one's line. Where all
+    is installed, it is the innermost line of what is neither ours nor a framework's.
+    """
+    main = threading.main_thread().ident or 0
+    return _line(frame or sys._getframe(1)) or _line(sys._current_frames().get(main))
+
+
+def is_user_code(filename: str) -> bool:
+    """Whether a source file is neither ours nor installed."""
+    return not filename.startswith((_PACKAGE, *_INSTALLED, *_STANDARD))
+
+
+def _line(frame: FrameType | None) -> str:
+    installed = None
+    while frame is not None:
+        filename = frame.f_code.co_filename
+        if not filename.startswith(_PACKAGE) and not _is_framework(frame):
+            if is_user_code(filename):
+                return _describe(frame)
+            if installed is None and (filename.startswith(_INSTALLED) or not filename.startswith(_STANDARD)):
+                installed = frame
         frame = frame.f_back
-    if frame is None:
-        return ""
+    return "" if installed is None else _describe(installed)
+
+
+def _is_framework(frame: FrameType) -> bool:
+    return str(frame.f_globals.get("__name__")).partition(".")[0] in _FRAMEWORKS
+
+
+def _describe(frame: FrameType) -> str:
     return f"{Path(frame.f_code.co_filename).name}:{frame.f_lineno} in {frame.f_code.co_name}"
 
 

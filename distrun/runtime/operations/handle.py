@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from types import FrameType
 from typing import Any
 
 from numpy.typing import NDArray
@@ -44,6 +45,8 @@ class Handle:
     """Whether this rank has joined, and takes part in what the others have submitted with arrays in host memory."""
     site = ""
     """Where in user code the operation comes from, if its submitter knows better than the stack does."""
+    caller: FrameType | None = None
+    """The frame for which another thread submits the operation."""
     _is_collected = False
     _result: Any = None
 

@@ -30,6 +30,7 @@ import torch
 from torch import Tensor
 
 from distrun.errors import CollectiveError, UsageError
+from distrun.runtime.operations.handle import Handle
 from distrun.runtime.operations.reduction import Average
 from distrun.torch import cuda
 from distrun.torch.gradients import backward
@@ -117,7 +118,11 @@ class GradientReducer:
 
     def _send(self, bucket: Bucket) -> None:
         self._unsent -= 1
-        bucket.send(submit if self._unsent else run)  # after the last one nothing is left to do but to wait
+        bucket.send(self._start)
+
+    def _start(self, handle: Handle) -> Handle:
+        handle.caller = self._call
+        return submit(handle) if self._unsent else run(handle)  # after the last one nothing is left but to wait
 
     def _enter_task(self, task: int) -> bool:
         """We do not know this graph task: it is a new backward pass, or one inside the pass we are in.
@@ -192,7 +197,7 @@ class GradientReducer:
             self._agree()
         for bucket in self._buckets or ():
             if not bucket.is_sent:
-                bucket.forfeit(submit)
+                bucket.forfeit(self._start)
         self._drain()
 
     def _drain(self) -> None:
@@ -262,7 +267,7 @@ class GradientReducer:
         for bucket in self._buckets or ():
             if not bucket.is_sent:
                 with suppress(Exception):  # the first error is the one to be told
-                    bucket.forfeit(submit)
+                    bucket.forfeit(self._start)
         self._drain()
 
     def _agree(self) -> None:

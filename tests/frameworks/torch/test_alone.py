@@ -41,6 +41,14 @@ def test_before_init_the_face_says_so():
         hvd.DistributedOptimizer(torch.optim.SGD([torch.nn.Parameter(torch.ones(1))], 0.1))
 
 
+def test_elastic_training_is_missed_in_a_sentence():
+    assert not hasattr(hvd, "elastic")
+    with pytest.raises(AttributeError, match="elastic training is not there yet"):
+        hvd.elastic.TorchState()
+    with pytest.raises(AttributeError, match="no attribute 'something'"):
+        hvd.something()
+
+
 def test_collectives_of_one_rank_are_copies(alone):
     tensor = torch.arange(6.0).reshape(2, 3)
     for result in (

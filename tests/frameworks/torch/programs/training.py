@@ -1,5 +1,9 @@
 """N ranks on their parts of the data equal one process on all of it; and every rank ends with the same bits."""
 
+import sys
+import warnings
+from contextlib import nullcontext
+
 import torch
 from checking import (
     batches,
@@ -339,6 +343,34 @@ def different_models_are_an_error_on_every_rank_that_names_the_difference():
     with raises(MismatchError, "place 2", "1.weight [3, 3] float32", "on rank 0", "missing on rank"):
         model(torch.ones(1, 3)).sum().backward()
     del optimizer
+
+
+@check
+def an_error_of_a_bucket_names_the_line_that_called_backward():
+    model = network()
+    optimizer = hvd.DistributedOptimizer(SGD(model.parameters(), 0.1), op=hvd.Average if RANK else hvd.Sum)
+    with raises(MismatchError, "bucket.0", "op", f"training.py:{sys._getframe().f_lineno + 1} in an_error_of_a_bucket"):
+        loss_of(model, mine(batches(1)[0])).backward()
+    del optimizer
+
+
+@check
+def step_after_synchronize_warns_once():
+    model = network()
+    optimizer = hvd.DistributedOptimizer(SGD(model.parameters(), 0.1))
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("default")
+        for skips in (True, False, False):
+            loss_of(model, mine(batches(1)[0])).backward()
+            optimizer.synchronize()
+            with optimizer.skip_synchronize() if skips else nullcontext():
+                optimizer.step()
+            assert len(caught) == (not skips)
+        loss_of(model, mine(batches(1)[0])).backward()
+        optimizer.step()
+    assert "skip_synchronize" in str(caught[0].message)
+    assert caught[0].filename == __file__
+    assert same_on_all_ranks(parameters(model))
 
 
 @check

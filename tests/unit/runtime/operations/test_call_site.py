@@ -5,8 +5,12 @@ from __future__ import annotations
 import _thread
 import re
 import sys
+import sysconfig
 import threading
+from collections.abc import Callable
 from pathlib import Path
+
+import pytest
 
 import distrun
 from distrun.runtime.operations.call_site import call_site, main_stack
@@ -14,18 +18,43 @@ from distrun.runtime.operations.call_site import call_site, main_stack
 PACKAGE = Path(distrun.__file__).parent
 
 
-def call_from(filename: str, function: str = "train") -> str:
-    """Return the text of `call_site` for a function of a file that calls through two functions of the package."""
-    scope: dict[str, object] = {"call_site": call_site}
-    source = "\n" * 4 + f"def {function}():\n    return ours()\n"
-    inner = "def ours():\n    return deeper()\ndef deeper():\n    return call_site()\n"
-    exec(compile(inner, str(PACKAGE / "runtime" / "engine.py"), "exec"), scope)
-    exec(compile(source, filename, "exec"), scope)
-    return scope[function]()  # type: ignore[operator]
+INSTALLED = sysconfig.get_path("purelib")
+STANDARD = sysconfig.get_path("stdlib")
+
+
+def chain(*files: str, **scope: object) -> Callable[[], object]:
+    """Return a function whose result is that of `last`, which it calls through a function of each of these files."""
+    callee = "last"
+    for place, file in reversed(list(enumerate(files))):
+        path, _, module = file.partition(" of ")
+        name = f"function{place}"
+        space = {**scope, "__name__": module}
+        exec(compile(f"def {name}():\n    return {callee}()\n", path, "exec"), space)
+        scope[name], callee = space[name], name
+    return scope[callee]
+
+
+OURS = str(PACKAGE / "runtime" / "engine.py")
+
+
+def call_from(*files: str) -> object:
+    """Return the call site that the package tells when it is called through functions of these files."""
+    return chain(*files, OURS, last=call_site)()
+
+
+def call_in_a_thread(*files: str) -> str:
+    """Return it for a thread in which is nothing but these functions: with no frame of Python's own below."""
+    sites: list[str] = []
+    done = threading.Event()
+    scope: dict[str, object] = {"call_site": call_site, "sites": sites, "done": done}
+    exec(compile("def last():\n    sites.append(call_site())\n    done.set()\n", OURS, "exec"), scope)
+    _thread.start_new_thread(chain(*files, last=scope["last"]), ())
+    assert done.wait(30)
+    return sites[0]
 
 
 def test_it_is_the_innermost_line_that_is_not_ours():
-    assert call_from("/home/me/train.py") == "train.py:6 in train"
+    assert call_from("/home/me/train.py", f"{PACKAGE}/torch/optimizer.py") == "train.py:2 in function0"
 
 
 def test_directly_from_here_it_is_this_line():
@@ -34,18 +63,32 @@ def test_directly_from_here_it_is_this_line():
 
 
 def test_a_package_whose_name_begins_with_ours_is_not_ours():
-    assert call_from(f"{PACKAGE}_recipes/train.py") == "train.py:6 in train"
+    assert call_from(f"{PACKAGE}_recipes/train.py") == "train.py:2 in function0"
 
 
-def test_a_call_that_only_we_make_comes_from_nowhere():
-    sites: list[str] = []
-    done = threading.Event()
-    scope = {"call_site": call_site, "sites": sites, "done": done}
-    source = "def go():\n    sites.append(call_site())\n    done.set()\n"
-    exec(compile(source, str(PACKAGE / "runtime" / "engine.py"), "exec"), scope)
-    _thread.start_new_thread(scope["go"], ())  # unlike threading's, with no frame of Python's own below
-    assert done.wait(30)
-    assert sites == [""]
+@pytest.mark.parametrize(
+    "library",
+    [f"{INSTALLED}/trainer/loop.py", f"{STANDARD}/contextlib.py", "<frozen runpy>", "/src/pytorch/a.py of torch.nn"],
+)
+def test_lines_of_libraries_are_passed_over(library):
+    assert call_from("/home/me/train.py", library, library) == "train.py:2 in function0"
+
+
+def test_where_all_is_installed_it_is_the_innermost_line_that_is_of_no_framework():
+    framework = f"{INSTALLED}/torch/optim/sgd.py of torch.optim.sgd"
+    files = ("<frozen runpy>", f"{INSTALLED}/trainer/main.py", f"{INSTALLED}/trainer/loop.py", framework)
+    assert call_in_a_thread(*files, f"{STANDARD}/contextlib.py") == "loop.py:2 in function2"
+
+
+def test_it_is_looked_for_from_a_frame_that_is_given():
+    frame = chain("/home/me/train.py", "/src/a.py of torch", last=sys._getframe)()
+    assert call_site(frame) == "train.py:2 in function0"
+
+
+def test_a_thread_without_user_code_works_for_the_main_thread():
+    site = call_in_a_thread("/src/a.py of torch", OURS)
+    assert site.startswith("test_call_site.py:")
+    assert site.endswith(" in call_in_a_thread")
 
 
 def test_the_stack_of_the_main_thread_can_be_seen_from_another():
