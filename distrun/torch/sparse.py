@@ -54,23 +54,24 @@ class SparseHandle(HandleGroup):
     def wait(self) -> Any:
         """Wait until the operation is done; its result. Raises as `Handle.wait` does."""
         if self._result is None:
-            indices, values, _ = super().wait()
-            self._result = self._sum(indices.t(), values)
+            indices, values, marks = super().wait()
+            self._result = self._reduced(indices.t(), values, len(marks))
         return self._result
 
     __call__ = wait
 
-    def _sum(self, indices: Tensor, values: Tensor) -> Tensor:
+    def _reduced(self, indices: Tensor, values: Tensor, ranks: int) -> Tensor:
+        """`ranks`: those that have not joined, and so count in an average."""
         dtype, call = values.dtype, self._call
         if dtype in (torch.float16, torch.bfloat16):
             values = values.float()
-        factor = call.prescale * call.postscale
-        size = call.process_set.size() if call.op is Average else 1
+        total = torch.sparse_coo_tensor(indices, values, self._shape, check_invariants=False).coalesce()
+        factor, size = call.prescale * call.postscale, ranks if call.op is Average else 1
+        values = total.values()
         if values.is_floating_point() or values.is_complex():
             values *= factor / size
-            size = 1
-        total = torch.sparse_coo_tensor(indices, values, self._shape, check_invariants=False).coalesce()
-        values = total.values() if size == 1 else total.values().div_(size, rounding_mode="trunc")
+        elif size != 1:
+            values = values.div_(size, rounding_mode="trunc")
         return torch.sparse_coo_tensor(
             total.indices(), values.to(dtype), self._shape, is_coalesced=True, check_invariants=False
         )
@@ -90,7 +91,7 @@ def start_sparse(tensor: Tensor, call: Call, start: Callable[[Handle], Handle]) 
         raise UsageError(f"a sparse tensor of layout torch.sparse_coo is needed, not {what}: use .to_sparse()")
     whole = tensor.detach().coalesce()
     indices = whole.indices().t().contiguous()
-    shape = indices.new_empty((0, *tensor.shape))  # no rows: only for the ranks to compare
+    mark = indices.new_empty((1, 0, *tensor.shape))  # for the ranks to compare, and to be counted
     gathering = call._replace(kind="allgather", wire="").named("sparse")
-    tensors = [indices, whole.values(), shape]
+    tensors = [indices, whole.values(), mark]
     return SparseHandle(operations.grouped(tensors, gathering, operations.move_rows, start), tensor.shape, call)

@@ -34,8 +34,8 @@ def compare(
 ) -> list[bytes]:
     """Make sure that all ranks have the same `entries`; returns every rank's `note`, in rank order.
 
-    Ranks with the same entries must give notes of the same length. `what` tells in an error message what is listed,
-    `name` is the operation's. Costs one small allgather.
+    Those that have joined are left out. Ranks with the same entries must give notes of the same length. `what` tells in
+    an error message what is listed, `name` is the operation's. Costs one small allgather.
 
     Raises:
         MismatchError: the entries differ; raised on every rank, with the first difference.
@@ -44,9 +44,9 @@ def compare(
     message = np.frombuffer(digest + note, np.uint8)
     gathered = collectives.allgather(message, name, process_set).tobytes()
     parts = [gathered[start : start + message.size] for start in range(0, len(gathered), message.size)]
-    # Had another rank sent a message of another length, its list would be another one too, and so the parts cut wrongly
-    # here would not all begin with our digest.
-    if len(parts) == process_set.size() and all(part.startswith(digest) for part in parts):
+    # Had another rank sent a message of another length, its list would be another one too, and so the first part that
+    # is cut wrongly here would not begin with our digest.
+    if all(part.startswith(digest) for part in parts):
         return [part[_DIGEST_BYTES:] for part in parts]
     lists = objects.allgather_object(list(entries), f"{name}.difference", process_set)
     raise MismatchError(_first_difference(lists, what, process_set.ranks or []))

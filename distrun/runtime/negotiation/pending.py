@@ -197,7 +197,7 @@ class PendingOperations:
     def site_of(self, key: Key) -> str:
         """Where in user code a pending operation comes from; empty if that is not known."""
         handle = self.pending.get(key)
-        return "" if handle is None else handle.site or waiting_site(handle)
+        return "" if handle is None else handle.site or waiting_site(handle, handle.caller)
 
     def cache_ids_of(self, key: Key) -> list[int]:
         """The cache ids of all requests that a name has stood for."""

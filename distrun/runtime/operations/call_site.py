@@ -66,18 +66,23 @@ def _describe(frame: FrameType) -> str:
     return f"{Path(frame.f_code.co_filename).name}:{frame.f_lineno} in {frame.f_code.co_name}"
 
 
-def waiting_site(handle: object) -> str:
-    """The user's line that waits for an operation, in whichever thread; empty if none does."""
+def waiting_site(handle: object, caller: FrameType | None = None) -> str:
+    """The user's line that waits for an operation, in whichever thread; empty if none does.
+
+    `caller` is the frame for which it does, if that is known.
+    """
     for frame in sys._current_frames().values():
-        is_waiting = False
         at: FrameType | None = frame
         while at is not None:
-            is_ours = at.f_code.co_filename.startswith(_PACKAGE)
-            if is_waiting and not is_ours:
-                return f"{Path(at.f_code.co_filename).name}:{at.f_lineno} in {at.f_code.co_name}"
-            is_waiting = is_waiting or (is_ours and at.f_locals.get("self") is handle)
+            if at.f_code.co_filename.startswith(_PACKAGE) and _has(at, handle):
+                return call_site(caller or at)
             at = at.f_back
     return ""
+
+
+def _has(frame: FrameType, handle: object) -> bool:
+    values = frame.f_locals
+    return values.get("self") is handle or values.get("handle") is handle
 
 
 def main_stack(depth: int = 6) -> str:

@@ -25,6 +25,10 @@ def test_what_works_on_the_cpu_works_on_the_gpu(gpu_job):
     gpu_job(PROGRAMS / "on_gpu.py", 2, *HERE)
 
 
+def test_some_of_the_ranks_work_on_the_gpu(gpu_job):
+    gpu_job(PROGRAMS / "on_gpu.py", 3, "process_sets", "uneven_data")
+
+
 def test_streams_graphs_and_models_half_on_the_cpu(gpu_job):
     gpu_job(PROGRAMS / "cuda_streams.py", (1, 1), SIMULATED_GPU_JITTER="100")
 

@@ -50,7 +50,7 @@ def tensors_of_all_kinds_are_added_up():
 
 @check
 def ranks_that_disagree_are_told():
-    with raises(MismatchError, "[*, 3, 2]", "[*, 4, 2]"):
+    with raises(MismatchError, "[*, 0, 3, 2]", "[*, 0, 4, 2]"):
         hvd.sparse_allreduce_async(torch.ones(3 + (RANK == 0), 2).to_sparse(1), "extents", hvd.Sum)()
     with raises(MismatchError):
         hvd.sparse_allreduce_async(torch.ones(3, 2).to_sparse(1 + (RANK == 0)), "dims", hvd.Sum)()
