@@ -121,7 +121,7 @@ class SyncBatchNorm(_BatchNorm):
 
     def forward(self, input: Tensor) -> Tensor:
         """Return the normalised input; in training mode all ranks call it."""
-        if not (self.training and self.process_set.included() and self.process_set.size() > 1):
+        if not self.training or self.process_set.included() is False or self.process_set.size() == 1:
             return super().forward(input)
         self._check_input_dim(input)
         running = None

@@ -91,8 +91,6 @@ def DistributedOptimizer(  # noqa: N802 - Horovod's name
         UsageError: an argument cannot be; the optimizer is wrapped already.
     """
     _check_optimizer(optimizer)
-    if op is Adasum:
-        raise UsageError("DistributedOptimizer with op=Adasum is not there yet: use op=Average")
     if num_groups and groups is None:
         groups = num_groups
     chosen = current()

@@ -86,6 +86,17 @@ def ranks_outside_of_a_set_train_alone():
 
 
 @check
+def a_set_that_is_not_registered_is_refused():
+    unknown = hvd.ProcessSet([0])
+    with raises(ValueError, "add_process_set"):
+        hvd.DistributedOptimizer(torch.optim.SGD(network().parameters(), 0.1), process_set=unknown)
+    with raises(ValueError, "add_process_set"):
+        hvd.SyncBatchNorm(2, process_set=unknown)(torch.ones(3, 2))
+    with raises(ValueError, "add_process_set"):
+        hvd.broadcast_parameters(network().state_dict(), 0, process_set=unknown)
+
+
+@check
 def batches_are_normalised_within_the_set():
     layer, plain = hvd.SyncBatchNorm(2, process_set=OWN), torch.nn.BatchNorm1d(2)
     whole = torch.arange(4.0 * OWN.size()).reshape(-1, 2)

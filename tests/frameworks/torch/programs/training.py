@@ -390,8 +390,6 @@ def arguments_that_cannot_be_are_refused_in_a_sentence():
         wrap(optimizer, op=hvd.Sum, gradient_predivide_factor=2.0)
     with raises(ValueError, "backward_passes_per_step=0"):
         wrap(optimizer, backward_passes_per_step=0)
-    with raises(ValueError, "op=Adasum is not there yet"):
-        wrap(optimizer, op=hvd.Adasum)
     with raises(ValueError, "groups=-1"):
         wrap(optimizer, groups=-1)
     with raises(ValueError, "at most once"):
