@@ -13,7 +13,7 @@ from itertools import zip_longest
 import numpy as np
 
 from distrun.errors import MismatchError
-from distrun.runtime import collectives
+from distrun.runtime import collectives, world
 from distrun.runtime.collectives import objects
 from distrun.runtime.process_set import ProcessSet, global_process_set
 
@@ -48,8 +48,8 @@ def compare(
     # is cut wrongly here would not begin with our digest.
     if all(part.startswith(digest) for part in parts):
         return [part[_DIGEST_BYTES:] for part in parts]
-    lists = objects.allgather_object(list(entries), f"{name}.difference", process_set)
-    raise MismatchError(_first_difference(lists, what, process_set.ranks or []))
+    told = objects.allgather_object((world.rank(), list(entries)), f"{name}.difference", process_set)
+    raise MismatchError(_first_difference([each for _, each in told], what, [rank for rank, _ in told]))
 
 
 def _first_difference(lists: Iterable[list[str]], what: str, ranks_of: Sequence[int]) -> str:

@@ -118,5 +118,5 @@ def test_only_our_own_compressors_are_those_of_the_wire():
 
 
 def test_the_first_difference_names_the_place_and_the_ranks():
-    text = _first_difference([["a [1]", "b [2]"], ["a [1]", "b [3]"], ["a [1]"]], "the lists")
-    assert "place 1: b [2] on rank 0; b [3] on rank 1; missing on rank 2" in text
+    text = _first_difference([["a [1]", "b [2]"], ["a [1]", "b [3]"], ["a [1]"]], "the lists", [0, 2, 5])
+    assert "place 1: b [2] on rank 0; b [3] on rank 2; missing on rank 5" in text
