@@ -20,8 +20,8 @@ from distrun.runtime.collectives.gradient_settings import check_passes
 from distrun.runtime.operations.reduction import Adasum, Average, ReduceOp
 from distrun.runtime.process_set import ProcessSet, global_process_set
 from distrun.runtime.settings import current
-from distrun.torch.adasum import StepCombiner, check_predivide
 from distrun.torch.compression import Compression, Compressor, wire_type
+from distrun.torch.gradients.adasum import StepCombiner, check_predivide
 from distrun.torch.gradients.parameters import numbered
 from distrun.torch.gradients.planning import Settings
 from distrun.torch.gradients.reducer import GradientReducer
