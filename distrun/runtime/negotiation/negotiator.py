@@ -35,7 +35,7 @@ PUSH_INTERVAL = 0.02
 """Seconds between two looks at a connection that did not take all of a message."""
 
 
-_decoded = lru_cache(maxsize=256)(Request.decode)
+_decoded = lru_cache(maxsize=64)(Request.decode)
 """Most ranks send the same text."""
 
 
