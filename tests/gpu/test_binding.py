@@ -22,7 +22,7 @@ def bound_to(monkeypatch):
     """Make this process a rank that is bound to a device."""
 
     def bind(device, ranks=2):
-        monkeypatch.setattr(world, "init", lambda: None)
+        monkeypatch.setattr(initialisation, "init", lambda *arguments: None)
         monkeypatch.setattr(world, "device", lambda: device)
         monkeypatch.setattr(world, "local_size", lambda: ranks)
 

@@ -73,7 +73,7 @@ def test_init_makes_the_ranks_gpu_torchs_current_one(monkeypatch):
     bound = []
     monkeypatch.setattr(torch.cuda, "set_device", bound.append)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    monkeypatch.setattr(ranks.world, "init", lambda: None)
+    monkeypatch.setattr(ranks.initialisation, "init", lambda *arguments: None)
     for device in (Cuda(3), Cpu(0)):
         monkeypatch.setattr(ranks.world, "device", lambda device=device: device)
         ranks.init()
