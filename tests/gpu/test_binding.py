@@ -9,7 +9,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from distrun.runtime import capabilities, world
+from distrun.runtime import capabilities, initialisation, world
 from distrun.runtime.collectives.call import Call
 from distrun.runtime.devices.cpu import Cpu
 from distrun.runtime.devices.cuda import Cuda
