@@ -236,17 +236,17 @@ def test_whether_jax_has_started_is_known():
     ],
 )
 def test_keras_binds_its_backend(backend, place, bound_to, monkeypatch):
-    keras = pytest.importorskip("keras")
+    pytest.importorskip("keras")
     pytest.importorskip("tensorflow")
-    from distrun.keras.ranks import init
+    from distrun.keras import ranks
 
     called = []
     bound_to(Cuda(1))
-    monkeypatch.setattr(keras.backend, "backend", lambda: backend)
+    monkeypatch.setattr(ranks.CHOSEN, "BACKEND", backend)
     if place:
         pytest.importorskip(backend)
         monkeypatch.setattr(place, lambda: called.append(place))
-    init()
+    ranks.init()
     assert called == ([place] if place else [])
 
 
