@@ -51,15 +51,8 @@ def execute(groups: Groups, handles: Sequence[Handle]) -> None:
 
 def reduction_of(backend: Backend, request: Request, taking_part: int = 0) -> Reduction:
     """The arithmetic of a request, of which `taking_part` ranks are averaged, if not all (see `Handle`)."""
-    return reduction(
-        request.dtype,
-        request.op,
-        backend.size,
-        request.prescale,
-        request.postscale,
-        backend.wire_of(request),
-        taking_part or None,
-    )
+    how = request.dtype, request.op, backend.size, request.prescale, request.postscale, backend.wire_of(request)
+    return reduction(*how, taking_part) if taking_part else reduction(*how)
 
 
 def _allreduce(backend: Backend, handles: Sequence[Handle], what: str) -> None:

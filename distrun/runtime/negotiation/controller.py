@@ -66,6 +66,7 @@ class Controller:
         self._ready: list[int] = []
         self._ready_as = (0, 0)  # process set, and how many ranks take part, of what is ready
         self._decisions: list[Decision | _Inquiry] = []
+        self._inquiries = 0  # among the decisions
         self.questions: list[tuple[int, Key]] = []
         """Ranks to be asked where they submitted what: see `site_told`. Whoever asks them empties the list."""
 
@@ -193,10 +194,15 @@ class Controller:
         return cache_id
 
     def _flush(self) -> None:
-        if self._ready:
-            for start in range(0, len(self._ready), LONGEST_LIST):
-                self._decisions.append(Execute(self._ready[start : start + LONGEST_LIST], *self._ready_as))
+        ready = self._ready
+        if ready:
             self._ready = []
+            process_set, taking_part = self._ready_as
+            if len(ready) <= LONGEST_LIST:
+                self._decisions.append(Execute(ready, process_set, taking_part))
+                return
+            for start in range(0, len(ready), LONGEST_LIST):
+                self._decisions.append(Execute(ready[start : start + LONGEST_LIST], process_set, taking_part))
 
     def decisions(self) -> list[Decision]:
         """The decisions since the last call, in the order in which every rank must execute them.
@@ -204,12 +210,16 @@ class Controller:
         Those behind a disagreement wait until the ranks that were asked about it have answered.
         """
         self._flush()
+        if not self._inquiries:
+            told, self._decisions = self._decisions, []
+            return told  # type: ignore[return-value]
         decisions: list[Decision] = []
         for place, decision in enumerate(self._decisions):
             if isinstance(decision, _Inquiry):
                 if decision.asked:
                     del self._decisions[:place]
                     return decisions
+                self._inquiries -= 1
                 slot = decision.slot
                 text = describe_disagreement(slot, lambda rank, slot=slot: self._site(slot, rank))  # type: ignore[misc]
                 decisions.append(Fail(slot.key, text, tuple(sorted(slot.present))))
@@ -227,6 +237,7 @@ class Controller:
             if ranks[0] not in slot.sites:
                 inquiry.asked.add(ranks[0])
                 self.questions.append((ranks[0], slot.key))
+        self._inquiries += 1
         self._decide(inquiry)
 
     def site_told(self, rank: int, key: Key, site: str) -> None:

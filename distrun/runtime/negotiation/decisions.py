@@ -13,7 +13,7 @@ Key = tuple[int, str | int]
 """An operation among those under way: the process set, then the name or, unnamed, the place in the order."""
 
 
-@dataclass(frozen=True)
+@dataclass(slots=True)  # made for every operation, and frozen it would take thrice the time
 class Execute:
     """Execute the requests with these cache ids, in this order; small ones may be fused."""
 

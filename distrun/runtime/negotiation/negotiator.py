@@ -284,6 +284,8 @@ class Negotiator:
 
     def _ranks_of(self, decision: Decision) -> Sequence[int]:
         """Return the ranks that a decision concerns."""
+        if type(decision) is Execute and not decision.process_set:  # nearly always
+            return self._ranks
         if isinstance(decision, Fail):
             return decision.ranks
         process_set = decision.request.process_set if isinstance(decision, Define) else decision.process_set
