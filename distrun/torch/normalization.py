@@ -162,8 +162,8 @@ class _Normalisation(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
-        of_weight, of_bias = _gradient_sums(ctx, gradient)
-        of_input = _input_gradient(ctx, gradient, of_weight, of_bias) if ctx.needs_input_grad[0] else None
+        scaled, of_weight, of_bias = _local_gradients(ctx, gradient)
+        of_input = _input_gradient(ctx, gradient, scaled, of_weight, of_bias) if ctx.needs_input_grad[0] else None
         _, needs_weight, needs_bias, *_ = ctx.needs_input_grad
         return of_input, of_weight if needs_weight else None, of_bias if needs_bias else None, None, None, None
 
@@ -194,19 +194,23 @@ def _statistics(input: Tensor, call: Call) -> tuple[Tensor, Tensor, Tensor]:
     return total, mean, (square - mean * mean).clamp_(min=0)
 
 
-def _gradient_sums(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the gradients of weight and bias: sums over this rank's batch."""
-    input, _, _, mean, variance = ctx.saved_tensors
+def _local_gradients(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, Tensor, Tensor]:
+    """Return what this rank knows by itself: the gradients of input (as far as it does), of weight and of bias.
+
+    The first is that for statistics which do not depend on the input; None where it would be rounded, or has no use.
+    """
+    input, weight, _, mean, variance = ctx.saved_tensors
     if not input.numel():
-        return torch.zeros_like(mean), torch.zeros_like(mean)
-    _, of_weight, of_bias = torch.ops.aten.native_batch_norm_backward(
-        gradient, input, None, mean, variance, None, None, False, ctx.eps, [False, True, True]
+        return None, torch.zeros_like(mean), torch.zeros_like(mean)
+    is_wanted = ctx.needs_input_grad[0] and input.dtype is mean.dtype
+    gradients: tuple[Tensor | None, Tensor, Tensor] = torch.ops.aten.native_batch_norm_backward(
+        gradient, input, weight, mean, variance, None, None, False, ctx.eps, [is_wanted, True, True]
     )
-    return of_weight, of_bias
+    return gradients
 
 
-def _input_gradient(ctx: Any, gradient: Tensor, of_weight: Tensor, of_bias: Tensor) -> Tensor:
-    """Return the gradient of the input, given this rank's sums:
+def _input_gradient(ctx: Any, gradient: Tensor, scaled: Tensor | None, of_weight: Tensor, of_bias: Tensor) -> Tensor:
+    """Return the gradient of the input, given what `_local_gradients` returns:
     scale * (gradient - mean of gradients - normalised input * mean of gradients times normalised input)."""
     input, weight, count, mean, variance = ctx.saved_tensors
     sums = torch.cat([of_weight, of_bias])
@@ -214,6 +218,9 @@ def _input_gradient(ctx: Any, gradient: Tensor, of_weight: Tensor, of_bias: Tens
     mean_product, mean_gradient = (sums / count.to(sums.dtype)).view(2, -1)
     inverse = (variance + ctx.eps).rsqrt_()
     scale = inverse if weight is None else inverse * weight
-    per_channel = scale, scale * mean_gradient, mean, scale * inverse * mean_product
-    scale, offset, mean, slope = [each.view(-1, *[1] * (input.dim() - 2)) for each in per_channel]
-    return torch.addcmul(-offset, gradient, scale).addcmul_(input - mean, slope, value=-1).to(input.dtype)
+    slope = scale * inverse * mean_product
+    per_channel = scale, slope, mean * slope - scale * mean_gradient
+    scale, slope, offset = [each.view(-1, *[1] * (input.dim() - 2)) for each in per_channel]
+    if scaled is None:
+        scaled = gradient.to(mean.dtype) * scale
+    return scaled.addcmul_(input.to(mean.dtype), slope, value=-1).add_(offset).to(input.dtype)
