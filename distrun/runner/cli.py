@@ -20,6 +20,7 @@ from distrun.runner.planning.plan import LaunchPlan, LaunchRequest, describe
 
 if TYPE_CHECKING:
     from distrun.runner.command_lines.table import Translation
+    from distrun.runner.nodes.options import NodeOptions
     from distrun.runner.nodes.peers import Peers
     from distrun.runner.nodes.rendezvous import Place
 
@@ -121,10 +122,20 @@ def tell_ignored(translation: Translation) -> None:
         click.echo(f"distrun: {told}", err=True)
 
 
-def _run(options: dict[str, Any]) -> int:
+_OF_NODES = ("nnodes", "nproc_per_node", "node_rank", "rdzv_endpoint", "rdzv_conf")
+
+
+def _nodes(options: dict[str, Any]) -> NodeOptions | None:
+    """Return what the options say of nodes; None if they do not speak of them, as in nearly all launches."""
+    if all(options[name] is None for name in _OF_NODES):
+        return None
     from distrun.runner.nodes.options import node_options
 
-    nodes = node_options(options, os.environ)
+    return node_options(options, os.environ)
+
+
+def _run(options: dict[str, Any]) -> int:
+    nodes = _nodes(options)
     if nodes is not None and nodes.place is not None:
         return _run_node(options, nodes.ranks, nodes.place, nodes.number)
 

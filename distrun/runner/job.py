@@ -9,13 +9,12 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from queue import Empty, SimpleQueue
+from typing import TYPE_CHECKING
 
 from distrun.runner.connect import stdin
 from distrun.runner.connect.agent_client import AgentClient, AgentProcess
 from distrun.runner.connect.connector import Connector, Starter
 from distrun.runner.connect.local import LocalAgentProcess
-from distrun.runner.nodes.messages import News
-from distrun.runner.nodes.peers import Peers
 from distrun.runner.output.printer import Printer, Style
 from distrun.runner.output.sinks import RankFiles, Sink
 from distrun.runner.planning import endpoints
@@ -27,6 +26,10 @@ from distrun.runner.supervision import events, policy, signals
 from distrun.runner.supervision.failure_report import StderrTails, format_report
 from distrun.runner.supervision.policy import Failure, Policy, State
 from distrun.runner.system import descendants
+
+if TYPE_CHECKING:
+    from distrun.runner.nodes.messages import News
+    from distrun.runner.nodes.peers import Peers
 
 _PRINT_TIMEOUT = 2.0  # seconds for which a blocked terminal may delay the end of a job that a signal ended
 

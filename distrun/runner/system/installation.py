@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from importlib import metadata
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlsplit
@@ -50,6 +49,8 @@ def requirement(origin: dict[str, Any], checkout: Path) -> tuple[str, str]:
 
 def _direct_url() -> dict[str, Any]:
     """Return what pip has recorded of where it got distrun, if that was no index."""
+    from importlib import metadata  # which takes longer than a launch may, and only remedies need it
+
     try:
         text = metadata.distribution(_NAME).read_text("direct_url.json")
         found = json.loads(text or "{}")
