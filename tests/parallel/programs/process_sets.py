@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from refusals import refuse
 
 import distrun
+from distrun.runtime.process_set import get_process_set_ids_and_ranks
 from examples import SameEverywhere, Tensor, collect, tensors
 
 OPS = {distrun.Sum: np.add, distrun.Min: np.minimum, distrun.Max: np.maximum, distrun.Product: np.multiply}
@@ -152,6 +153,7 @@ ranks_of = [[0], [size - 1], *([list(range(1, size)), list(range(0, size, 2)), [
 unique = [list(ranks) for ranks in dict.fromkeys(map(tuple, ranks_of)) if len(ranks) < size]
 sets = [world, *[distrun.add_process_set(ranks) for ranks in unique]]
 assert [process_set.process_set_id for process_set in sets] == list(range(len(sets)))
+assert get_process_set_ids_and_ranks() == dict(enumerate(process_set.ranks for process_set in sets))
 refuse(distrun.UsageError, "a process set of these ranks already", lambda: distrun.add_process_set([0]))
 for process_set in sets[1:]:
     see_membership(process_set)
