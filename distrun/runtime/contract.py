@@ -38,6 +38,19 @@ class LaunchContract:
     rendezvous: str = ""
     """The endpoints at which rank 0 listens for the other ranks, `10.0.0.1:40123,[fd00::1]:40123`, in the order in
     which to try them; their port is kept free for rank 0. Empty when all ranks are on one host."""
+    generation: int = 1
+    """Counts the worlds of the job, from 1: an elastic job makes a new one when ranks come or go. 0 on a process that
+    is to join later: its numbers are what it is likely to be, and the launcher tells it when (see `elastic.messages`).
+    """
+    slot: int = -1
+    """The slot of its host that this process has for life, which is the number of its GPU: local ranks may change with
+    the generation. -1 = the local rank."""
+    restart: int = 0
+    """How often the job, or its ranks, were started anew before this process."""
+
+    def __post_init__(self) -> None:
+        if self.slot < 0:
+            object.__setattr__(self, "slot", self.local_rank)
 
     def to_environ(self) -> dict[str, str]:
         """Return the variables of this contract: ours (DISTRUN_*) and those that scripts of other frameworks read."""
@@ -82,7 +95,7 @@ class LaunchContract:
             "ROLE_RANK": str(self.rank),
             "ROLE_WORLD_SIZE": str(self.size),
             "TORCHELASTIC_RUN_ID": name,
-            "TORCHELASTIC_RESTART_COUNT": "0",
+            "TORCHELASTIC_RESTART_COUNT": str(self.restart),
             "TORCHELASTIC_MAX_RESTARTS": "0",
             "TORCHELASTIC_USE_AGENT_STORE": "False",  # rank 0 serves the store of torch.distributed
         }

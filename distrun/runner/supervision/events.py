@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from distrun.runner.protocol.exits import RankExit
+from distrun.runtime.elastic.messages import Message
 
 
 @dataclass(frozen=True)
@@ -35,6 +37,31 @@ class RankExited:
     exit: RankExit
     lost_peer: bool = False
     """Whether the last thing it wrote to stderr says that it ended because it lost a peer."""
+
+
+@dataclass(frozen=True)
+class ProcessSaid:
+    """A process of an elastic job has said something on its control channel."""
+
+    process: int
+    """The number of the process, which the launcher gave it, and which is not its rank."""
+    message: Message
+
+
+@dataclass(frozen=True)
+class HostsFound:
+    """The user's script has listed the hosts that may be used now, in its order, with their slots."""
+
+    slots: Mapping[str, int]
+
+
+@dataclass(frozen=True)
+class HostCleaned:
+    """A host whose agent was lost was swept: nothing of the job runs there, as far as it can be reached."""
+
+    host: str
+    is_certain: bool
+    """Whether it could be reached, so that nothing of the job is left there."""
 
 
 @dataclass(frozen=True)
@@ -123,4 +150,7 @@ Event = (
     | OutputClosed
     | Printed
     | TimeUp
+    | ProcessSaid
+    | HostsFound
+    | HostCleaned
 )

@@ -172,6 +172,8 @@ class Policy:
             case events.TimeUp():
                 text = f"the job took longer than the {event.seconds:g} s of --timeout"
                 return self._failed_as_a_whole(Failure(None, TIMED_OUT, text), now)
+            case events.ProcessSaid() | events.HostsFound() | events.HostCleaned():
+                return []  # of elastic jobs only
 
     def tick(self, now: float) -> list[Action]:
         """Take note of the time; return what is to be done if the deadline has passed."""

@@ -1,0 +1,110 @@
+"""The messages on the control channel between the launcher and a process of an elastic job.
+
+The channel is a Unix socket of the type SOCK_SEQPACKET, whose descriptor DISTRUN_CONTROL_FD names; its other end is the
+agent's, which passes each message on unread, in a CONTROL frame. A message is one JSON object with the class's name and
+its fields.
+
+A process of an elastic job is, in the order of its life:
+
+    a spare       it has imported what the ranks have imported, and waits to be activated
+    a newcomer    it runs the script up to `init` or `elastic.run`, where it waits to be assigned a rank
+    a member      it has a rank in the present generation; *enrolled* once it is in `elastic.run`: then it survives
+                  the end of the generation, and waits for the next. Any other member is killed, and started anew
+    finished      its training function has returned, on this rank and on all others: there are no more generations
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass, field
+
+CONTROL_FD = "DISTRUN_CONTROL_FD"
+"""The variable that names the descriptor of the control channel. Only ranks of elastic jobs have it."""
+SPARE = "DISTRUN_SPARE"
+"""The variable that is 1 in a spare until it is activated."""
+
+
+@dataclass(frozen=True)
+class Activate:
+    """To a spare: run the script. Its place is provisional, as a newcomer's."""
+
+    environ: dict[str, str]
+    """The variables that it would have been started with."""
+
+
+@dataclass(frozen=True)
+class Assignment:
+    """To newcomers and members: join this generation now; the one before, if you are in it, is over."""
+
+    generation: int
+    environ: dict[str, str]
+    """The variables that tell the rank its place: the launch contract, and those that scripts of others read."""
+    reason: str
+    """Why there is a new generation, a sentence without a full stop: `rank 1 on h2 was killed by SIGKILL`."""
+
+
+@dataclass(frozen=True)
+class Prepare:
+    """To members: leave the generation at your next step boundary, and say that you wait. A rank that leaves at one has
+    done all that the others need to reach the same one."""
+
+    generation: int
+    reason: str
+
+
+@dataclass(frozen=True)
+class Warm:
+    """From a spare: it has imported everything."""
+
+
+@dataclass(frozen=True)
+class Waiting:
+    """From a newcomer or a member: it is in no generation, and waits to be assigned a place in a later one."""
+
+    generation: int
+    """The generation that it has left; 0: none, it is new."""
+    reason: str = ""
+    """Why it left: the text of the error that it met, or that of `Prepare`; empty if it is new."""
+
+
+@dataclass(frozen=True)
+class Joined:
+    """From a member: all ranks of the generation have met."""
+
+    generation: int
+
+
+@dataclass(frozen=True)
+class Enrolled:
+    """From a member: it is in `elastic.run`, for the first time."""
+
+    modules: list[str] = field(default_factory=list)
+    """The modules that it has imported and a spare should: importable by name, and not the user's own."""
+
+
+@dataclass(frozen=True)
+class Finished:
+    """From a member: the training function has returned on all ranks."""
+
+
+Message = Activate | Assignment | Prepare | Warm | Waiting | Joined | Enrolled | Finished
+
+_KINDS = {kind.__name__: kind for kind in (Activate, Assignment, Prepare, Warm, Waiting, Joined, Enrolled, Finished)}
+
+
+def encode(message: Message) -> bytes:
+    """Return a message as it travels."""
+    return json.dumps([type(message).__name__, asdict(message)], separators=(",", ":")).encode("ascii")
+
+
+def decode(data: bytes) -> Message:
+    """Return the message that `encode` encoded.
+
+    Raises:
+        ValueError: it is none of ours.
+    """
+    try:
+        kind, values = json.loads(data)
+        return _KINDS[kind](**values)
+    except (ValueError, KeyError, TypeError) as error:
+        raise ValueError(f"{data[:60]!r} is not a message of the control channel") from error
