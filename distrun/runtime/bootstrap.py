@@ -61,6 +61,8 @@ class World:
     topology: Topology
     device: Device
     engine: AnyEngine
+    generation: int = 1
+    """Which world of the job this is; see `LaunchContract.generation`."""
 
 
 def place_in_job(environ: Mapping[str, str] = os.environ) -> Topology:
@@ -68,12 +70,13 @@ def place_in_job(environ: Mapping[str, str] = os.environ) -> Topology:
     return environments.detect(environ).topology()
 
 
-def join(environ: Mapping[str, str], generation: int, ranks: Sequence[int] | None = None) -> World:
+def join(environ: Mapping[str, str], inits: int, ranks: Sequence[int] | None = None) -> World:
     """Join the job that this process was started in; returns when all ranks have.
 
     Args:
         environ: the variables that the launcher and the user left.
-        generation: counts the worlds of this process, from 1: a rank that is a world ahead of another must not meet it.
+        inits: counts the worlds of this process in this generation, from 1: a rank that is a world ahead of another
+            must not meet it.
         ranks: those of the job's ranks that make up the world, in the order of their new ranks; None: all.
 
     Raises:
@@ -83,22 +86,21 @@ def join(environ: Mapping[str, str], generation: int, ranks: Sequence[int] | Non
     settings = Settings.of(environ)
     environment = environments.detect(environ)
     topology = environment.topology()
+    meeting = Meeting(environment.generation(), inits)
     if ranks is not None:
-        return _join_some(environ, environment, settings, generation, tuple(ranks))
-    if topology.rank == 0 and generation == 1 and not LaunchContract.is_present(environ):  # else the launcher has told
+        return _join_some(environ, environment, settings, meeting, tuple(ranks))
+    if topology.rank == 0 and inits == 1 and not LaunchContract.is_present(environ):  # else the launcher has told
         for sentence in [*unknown(environ), *horovod.without_effect(environ)]:
             log.warning("%s", sentence)
     device = devices.bind(topology, environ, settings.share_gpus)
-    bootstrap = _Bootstrap(environment, topology, device, settings, generation)
-    if topology.size == 1:
-        return World(topology, device, SingleProcessEngine(bootstrap.gpu_config()))
-    if topology.local_size == topology.size:
-        return World(topology, device, bootstrap.on_one_host())
-    return bootstrap.across_hosts()
+    bootstrap = _Bootstrap(environment, topology, device, settings, meeting)
+    if topology.size > topology.local_size:
+        return bootstrap.across_hosts()
+    return bootstrap.world_of(bootstrap.on_one_host())
 
 
 def _join_some(
-    environ: Mapping[str, str], environment: Environment, settings: Settings, generation: int, ranks: tuple[int, ...]
+    environ: Mapping[str, str], environment: Environment, settings: Settings, meeting: Meeting, ranks: tuple[int, ...]
 ) -> World:
     """Join a world of some of the job's ranks, all of which are on one host."""
     job = environment.topology()
@@ -115,10 +117,20 @@ def _join_some(
     place, size = ranks.index(job.rank), len(ranks)
     topology = Topology(place, size, place, size, 0, 1, job.hostname)
     device = devices.bind(job, environ, settings.share_gpus)
-    bootstrap = _Bootstrap(environment, topology, device, settings, generation, ranks)
-    if size == 1:
-        return World(topology, device, SingleProcessEngine(bootstrap.gpu_config()))
-    return World(topology, device, bootstrap.on_one_host())
+    bootstrap = _Bootstrap(environment, topology, device, settings, meeting, ranks)
+    return bootstrap.world_of(bootstrap.on_one_host())
+
+
+@dataclass(frozen=True)
+class Meeting:
+    """Which of the job's meetings this is. Ranks of another one are strangers, even of the same job and at the same
+    port."""
+
+    generation: int
+    inits: int
+
+    def __str__(self) -> str:
+        return f"{self.generation}.{self.inits}"
 
 
 @dataclass(frozen=True)
@@ -129,12 +141,18 @@ class _Bootstrap:
     topology: Topology
     device: Device
     settings: Settings
-    generation: int
+    meeting: Meeting
     ranks: tuple[int, ...] = ()
     """The job's ranks that make up the world, if not all do."""
 
-    def on_one_host(self) -> ProgressEngine:
+    def world_of(self, engine: AnyEngine) -> World:
+        """Return the world that an engine is for."""
+        return World(self.topology, self.device, engine, self.meeting.generation)
+
+    def on_one_host(self) -> AnyEngine:
         """Connect with ranks that are all on this host."""
+        if self.topology.size == 1:
+            return SingleProcessEngine(self.gpu_config())
         # Positions in the local group are ranks here, not local ranks: MPI libraries number the two independently.
         local_group = self._local_group(self.topology.rank, range(self.topology.size), None)
         return self._engine(local_group, self._groups(local_group), self.settings.fusion_threshold)
@@ -163,7 +181,9 @@ class _Bootstrap:
             engine = self._engine(local_group, groups, agreed["fusion_threshold"], may_offer)
             undo.pop_all()
         cross_rank, cross_size = layout.cross()
-        return World(replace(self.topology, cross_rank=cross_rank, cross_size=cross_size), self.device, engine)
+        return replace(
+            self.world_of(engine), topology=replace(self.topology, cross_rank=cross_rank, cross_size=cross_size)
+        )
 
     def _rendezvous(self) -> Rendezvous:
         topology, settings = self.topology, self.settings
@@ -200,7 +220,7 @@ class _Bootstrap:
         if endpoint is None:
             topology, settings = self.topology, self.settings
             endpoint = mpi_rendezvous.find(topology.rank, topology.size, settings.network, settings.start_timeout)
-        return _of_generation(endpoint, self.generation)
+        return _of_meeting(endpoint, self.meeting)
 
     def _check(self, layout: HostLayout) -> None:
         if len(layout.local_ranks) != self.topology.local_size:
@@ -234,7 +254,7 @@ class _Bootstrap:
         return connections.links(local_group, layout.peers), connections
 
     def _local_group(self, own: int, ranks: Sequence[int], network: Network | None) -> LocalGroup:
-        name = f"{self.environment.job_name()}:{self.generation}"
+        name = f"{self.environment.job_name()}:{self.meeting}"
         if self.ranks:
             name += f":{hashlib.sha256(repr(self.ranks).encode()).hexdigest()[:16]}"
         timeout = self.settings.start_timeout
@@ -285,14 +305,14 @@ def _withdraw(local_group: LocalGroup, kind: type | None, error: BaseException |
         local_group.close()
 
 
-def _of_generation(endpoint: RendezvousEndpoint, generation: int) -> RendezvousEndpoint:
-    """Return the endpoint with keys that hold for one `init` only.
+def _of_meeting(endpoint: RendezvousEndpoint, meeting: Meeting) -> RendezvousEndpoint:
+    """Return the endpoint with keys that hold for one meeting only.
 
     A rank that is a generation ahead, or has been left behind, is turned away like any process without the key.
     """
 
     def derived(key: bytes) -> bytes:
-        return hmac.digest(key, b"generation %d" % generation, "sha256")
+        return hmac.digest(key, f"generation {meeting}".encode(), "sha256")
 
     def greet(make: Callable[[], tuple[bytes, bytes]]) -> tuple[bytes, bytes]:
         greeting, key = make()

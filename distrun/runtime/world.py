@@ -8,23 +8,31 @@ import os
 import sys
 import threading
 from collections.abc import Callable, Sequence
+from functools import partial
+from typing import TYPE_CHECKING
 
 from distrun.errors import JobAbortedError, NotInitializedError, UsageError
 from distrun.runtime import settings
 from distrun.runtime.bootstrap import AnyEngine, World, join
 from distrun.runtime.devices import Device
+from distrun.runtime.elastic.messages import CONTROL_FD
 from distrun.runtime.engine.engine import FAREWELL
 from distrun.runtime.topology import Topology
+
+if TYPE_CHECKING:
+    from distrun.runtime.elastic.channel import Channel
 
 log = logging.getLogger("distrun")
 
 _lock = threading.Lock()
+_fail_lock = threading.RLock()  # an engine is failed from outside before it is closed, or not at all
 _world: World | None = None
-_generation = 0
+_inits = 0  # in the present generation
 _is_child = False  # of a fork: the world is the parent's
 
 
 _on_leaving: list[Callable[[], None]] = []
+_on_joining: list[Callable[[], None]] = []
 
 
 def on_leaving(callback: Callable[[], None]) -> None:
@@ -32,8 +40,19 @@ def on_leaving(callback: Callable[[], None]) -> None:
     _on_leaving.append(callback)
 
 
+def on_joining(callback: Callable[[], None]) -> None:
+    """Have a function called whenever this process, as a survivor, has joined a later generation of its elastic job.
+
+    The functions are called in the order in which they were given, the same on all survivors; they may use collectives
+    that newcomers use in their scripts. They are not called for `init`.
+    """
+    _on_joining.append(callback)
+
+
 def join_world(ranks: Sequence[int] | None = None) -> bool:
     """Join the job this process was started in: afterwards rank, size and the collectives are available.
+
+    A newcomer to an elastic job waits here until the launcher gives it a place.
 
     Args:
         ranks: those of the job's ranks that make up the world, in the order of their new ranks; None: all.
@@ -44,8 +63,8 @@ def join_world(ranks: Sequence[int] | None = None) -> bool:
     Raises:
         UsageError: a variable of the environment has an impossible value, or `ranks` cannot be a world.
         BootstrapError: the other ranks did not come within the start timeout.
+        LaunchError: in an elastic job, the launcher is gone.
     """
-    global _world, _generation
     with _lock:
         if _is_child:
             raise UsageError(
@@ -53,10 +72,53 @@ def join_world(ranks: Sequence[int] | None = None) -> bool:
             )
         if _world is not None:
             return False
-        _generation += 1
         _adjust_log(settings.current())
-        _world = join(os.environ, _generation, ranks)
+        _enter(ranks, None)
         return True
+
+
+def _enter(ranks: Sequence[int] | None, over: str | None) -> None:
+    """Join the present generation; or, if it is over and `over` says why, the next."""
+    global _world, _inits
+    if CONTROL_FD in os.environ:
+        from distrun.runtime import generations  # only here: other jobs have one generation
+
+        channel = generations.channel()
+        if channel is not None:
+            channel.on_interruption = partial(_fail_if_over, channel)
+            _world = generations.join_assigned(channel, ranks, over)
+            _fail_if_over(channel)
+            return
+    _inits += 1
+    _world = join(os.environ, _inits, ranks)
+
+
+def _fail_if_over(channel: Channel) -> None:
+    """Have whoever waits for other ranks know that this generation is over, if it is."""
+    with _fail_lock:
+        reason = channel.interruption
+        if _world is not None and reason is not None:
+            _world.engine.fail(reason)
+
+
+def enter_next(reason: str) -> None:
+    """Leave the present generation of an elastic job, in whatever state it is, and join the next.
+
+    Operations under way fail, here and on the others; what they were to compute is lost.
+
+    Args:
+        reason: why, for the launcher and the other ranks.
+
+    Raises:
+        LaunchError: the launcher is gone.
+    """
+    with _lock:
+        world = _leave_world()
+        if world is not None:
+            world.engine.shutdown(f"it leaves this generation: {reason}")
+        _enter(None, reason)
+    for callback in _on_joining:
+        callback()
 
 
 def shutdown() -> None:
@@ -68,17 +130,23 @@ def shutdown() -> None:
         JobAbortedError: operations on the GPU have failed after they were queued, or the progress thread has, and no
             call has raised that.
     """
-    global _world
     with _lock:
-        if _world is None:
-            return
-        world, _world = _world, None
-        for callback in _on_leaving:
-            callback()
-        if not _is_child:
+        world = _leave_world()
+        if world is not None and not _is_child:
             lost = world.engine.shutdown(_farewell())
             if lost is not None:
                 raise JobAbortedError(lost)
+
+
+def _leave_world() -> World | None:
+    """Be in no world from now on; returns the one that we were in, whose engine has to be shut down."""
+    global _world
+    with _fail_lock:
+        world, _world = _world, None
+    if world is not None:
+        for callback in _on_leaving:
+            callback()
+    return world
 
 
 def _farewell() -> str:
@@ -144,6 +212,14 @@ def is_initialized() -> bool:
 def topology() -> Topology:
     """Return the six numbers of this rank and its host's name in one object."""
     return current().topology
+
+
+def generation() -> int:
+    """Return which world of its job this is, counted from 1: in an elastic job a new one begins when ranks come or go.
+
+    It is 1 in jobs that are not elastic, but for those whose ranks were all started anew by the launcher.
+    """
+    return current().generation
 
 
 def device() -> Device:

@@ -48,6 +48,8 @@ LARGE = 256 << 10
 """Bytes of a tensor for which it sets to work at once."""
 FAREWELL = f"it called shutdown() or its script ended; {UNEQUAL_STEPS}"
 """Why a rank has left, unless it says more."""
+SHUT_DOWN = "distrun.shutdown() was called"
+"""Why operations that are under way then fail."""
 JOIN_TIMEOUT = 10.0
 """Seconds that `shutdown` gives the progress thread to end; in NCCL it may wait for a rank that does not come."""
 
@@ -341,6 +343,18 @@ class ProgressEngine:
         self._local_group.bell.force()  # for the thread that has the turn
         self._fail_what_is_left()
 
+    def fail(self, reason: str) -> None:
+        """Let nothing complete any more, for a reason that the ranks do not know of; any thread may call this.
+
+        The others are told when the thread that has the turn, or the next one that takes it, meets the failure.
+        """
+        self._local_group.stop_reason = reason
+        self._state.fail(reason)
+        self._gpu_monitor.abort(reason)
+        self._service_bell.force()
+        self._local_group.bell.force()  # for the thread that has the turn
+        self._fail_what_is_left()
+
     def disown(self) -> None:
         """We are a forked child of the rank that this engine belongs to: nothing of it may be touched."""
         self._local_group.disown()
@@ -354,8 +368,9 @@ class ProgressEngine:
         """
         state, local_group = self._state, self._local_group
         self._farewell = farewell
-        state.is_leaving = local_group.leaving = True
-        state.fail("distrun.shutdown() was called")
+        state.is_leaving = True
+        local_group.stop_reason = local_group.stop_reason or SHUT_DOWN
+        state.fail(SHUT_DOWN)
         self._service_bell.force()
         local_group.bell.force()
         if state.is_ours():

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from typing import TYPE_CHECKING, cast
 
+from distrun.errors import JobAbortedError
 from distrun.runtime.backends.dispatch import execute
 from distrun.runtime.backends.groups import Groups
 from distrun.runtime.backends.single_process import SingleProcessBackend
@@ -28,6 +29,7 @@ class SingleProcessEngine:
         self.groups = Groups(self.backend)
         self._gpu_monitor = GpuMonitor(gpu_config, self.groups)
         self._lock = threading.Lock()  # held by the thread that uses the GPU
+        self._failure: str | None = None
 
     def gpu(self) -> Gpu:
         """The GPU of this rank; raises `UsageError` if it has none that can be used."""
@@ -35,6 +37,8 @@ class SingleProcessEngine:
 
     def submit(self, handle: Handle) -> Handle:
         """Execute the operation."""
+        if self._failure is not None:
+            raise JobAbortedError(self._failure)
         if handle.request.device == CPU:
             execute(self.groups, [handle])
         else:
@@ -51,6 +55,10 @@ class SingleProcessEngine:
 
     def ensure_progress(self) -> None:
         """Do nothing: no operation is ever under way."""
+
+    def fail(self, reason: str) -> None:
+        """Refuse operations from now on: this world is over."""
+        self._failure = reason
 
     def disown(self) -> None:
         """Do nothing: a forked child may go on alone."""

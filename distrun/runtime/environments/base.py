@@ -53,6 +53,10 @@ class Environment(abc.ABC):
         that really share a machine stay apart, as their local ranks do.
         """
 
+    def generation(self) -> int:
+        """Return which world of the job this is, counted from 1; 0: the launcher is still to tell."""
+        return 1
+
     def job_key(self) -> bytes | None:
         """Return the secret that the ranks of the job share; None where the launcher gives none."""
         return None

@@ -37,6 +37,9 @@ class Distrun(Environment):
         contract = self._contract()
         return f"{self.name}.{contract.job}.{contract.hostname}"
 
+    def generation(self) -> int:
+        return self._contract().generation
+
     def job_key(self) -> bytes | None:
         try:
             return bytes.fromhex(self._contract().key)

@@ -199,7 +199,8 @@ class Requests:
                 if not self._has_come(left):
                     self._wait(left, waiting_for)
         except BaseException as error:
-            if self._local_group.leaving:  # in the middle of an operation, which the others cannot complete now
+            # In the middle of an operation, which the others cannot complete now.
+            if self._local_group.stop_reason is not None:
                 self._local_group.announce(FAILED, str(error))
             self._abandon()
             if isinstance(error, self._error):

@@ -135,9 +135,7 @@ class DataConnections(LinkMaker):
     def _check(self) -> None:
         """Raise if nobody may come any more."""
         self._network.progress()
-        reason = self._local_group.lost_rank()
-        if reason is None and self._local_group.leaving:
-            reason = "distrun.shutdown() was called"
+        reason = self._local_group.lost_rank() or self._local_group.stop_reason
         if reason is not None:
             raise BootstrapError(f"the ranks of the hosts cannot connect with each other: {reason}")
 

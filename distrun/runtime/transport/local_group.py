@@ -80,8 +80,9 @@ class LocalGroup(LocalRanks):
         self._sleeper = Sleeper(self.bell, self._pidfds, None if network is None else network.fd)
         self._ended: dict[int, str] = {}
         self._left_at: dict[int, float] = {}  # when we saw that a peer had left
-        self.leaving = False
-        """Set by a thread that shuts us down, before it rings our own bell: whoever waits for a peer stops waiting."""
+        self.stop_reason: str | None = None
+        """Why whoever waits for a peer is to stop waiting: set by another thread, that shuts us down, say, before it
+        rings our own bell."""
         self.area_bytes = 0
         """Bytes of our areas, through which we exchange with some of the peers only."""
         self.spare_cores = _usable_cores(peers) - self.size
@@ -139,8 +140,8 @@ class LocalGroup(LocalRanks):
                     raise JobAbortedError(f"{what()}: {trouble}")
                 if self.network is not None and self.network.trouble() is not None:
                     continue  # it has come to light only now, and nothing more may come that would wake us
-                if self.leaving:
-                    raise JobAbortedError(f"{what()}: distrun.shutdown() was called before it was done")
+                if self.stop_reason is not None:
+                    raise JobAbortedError(f"{what()}: {self.stop_reason} before it was done")
                 now = self._clock()
                 if until is not None and now >= until:
                     return False
@@ -262,7 +263,7 @@ class LocalGroup(LocalRanks):
     def disown(self) -> None:
         """In a forked child: touch nothing of the parent's any more, and end a wait that the fork has interrupted."""
         self.heap.is_ours = False
-        self.leaving = True
+        self.stop_reason = "this process is a forked child"
         self.bell.disown()
         if self.network is not None:
             self.network.disown()

@@ -6,7 +6,7 @@ import pytest
 
 from distrun.errors import UsageError
 from distrun.runtime import bootstrap
-from distrun.runtime.bootstrap import _of_generation, join
+from distrun.runtime.bootstrap import Meeting, _of_meeting, join
 from distrun.runtime.contract import LaunchContract
 from distrun.runtime.rendezvous.protocol import RendezvousEndpoint
 
@@ -39,10 +39,11 @@ def test_an_impossible_setting_ends_init():
         join({"DISTRUN_START_TIMEOUT": "soon"}, 1)
 
 
-def test_keys_hold_for_one_generation():
+def test_keys_hold_for_one_meeting():
     endpoint = RendezvousEndpoint((("127.0.0.1", 1),), b"key", lambda: (b"sealed", b"made"), lambda greeting: b"made")
-    first, second = _of_generation(endpoint, 1), _of_generation(endpoint, 2)
-    assert len({endpoint.key, first.key, second.key}) == 3
+    first, second = _of_meeting(endpoint, Meeting(1, 1)), _of_meeting(endpoint, Meeting(1, 2))
+    later = _of_meeting(endpoint, Meeting(2, 1))
+    assert len({endpoint.key, first.key, second.key, later.key}) == 4
     assert first.greeting is not None
     assert first.opener is not None
     assert first.greeting() == (b"sealed", first.opener(b"sealed"))

@@ -73,7 +73,7 @@ class FakeLocalGroup:
         self.spare_cores = 0
         self.timeouts = FOREVER
         self.may_spin = False
-        self.leaving = False
+        self.stop_reason: str | None = None
         self.is_nudged = False
         self.bells = [FakeBell(), FakeBell()]
         self.service_bells = [FakeBell(), FakeBell()]
@@ -106,7 +106,7 @@ class FakeLocalGroup:
         return FakeSleeper(self)
 
     def disown(self) -> None:
-        self.leaving = True
+        self.stop_reason = "this process is a forked child"
 
     def close(self) -> None:
         self.is_closed = True

@@ -27,7 +27,7 @@ DEADLINE = 30.0
 class LocalGroup:
     """The only rank of its host."""
 
-    leaving = False
+    stop_reason: str | None = None
     lost: str | None = None
 
     def lost_rank(self) -> str | None:
@@ -150,7 +150,7 @@ def test_who_waits_for_a_connection_hears_that_the_job_has_failed(networks):
 def test_who_dials_hears_that_the_job_has_failed(networks, monkeypatch):
     monkeypatch.setattr(data_connections, "DIAL_INTERVAL", 0.01)
     job = Job(networks)
-    job.local_groups[2].leaving = True
+    job.local_groups[2].stop_reason = "distrun.shutdown() was called"
     with pytest.raises(BootstrapError, match=r"cannot connect with each other: distrun\.shutdown\(\) was called$"):
         job.connections[2].make(job.local_groups[2], {0: 0}, lambda port: [1, 0, 0])  # type: ignore[arg-type]
 

@@ -243,7 +243,7 @@ def test_a_thread_that_waits_looks_many_times_before_it_sleeps_and_the_progress_
 
 def test_a_shutdown_in_another_thread_ends_a_wait(group):
     def shut_down() -> None:
-        group.leaving = True
+        group.stop_reason = "distrun.shutdown() was called"
 
     group.history += [shut_down]
     with pytest.raises(JobAbortedError, match=r"^allreduce 'a': distrun\.shutdown\(\) was called before it was done$"):

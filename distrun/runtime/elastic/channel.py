@@ -1,0 +1,169 @@
+"""A rank's end of the control channel: a thread reads what the launcher says, and wakes whoever is concerned.
+
+`channel` opens it. There is a channel in ranks of elastic jobs only, and no thread in others.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+import threading
+from collections.abc import Callable
+
+from distrun.errors import LaunchError
+from distrun.runtime.elastic.messages import CONTROL_FD, Activate, Assignment, Message, Prepare, decode, encode
+
+MAX_MESSAGE = 1 << 20
+"""Bytes of the longest message: all variables of a rank."""
+LAUNCHER_GONE = "the launcher is gone, or the agent on this host"
+"""Why nothing goes on when the channel has ended."""
+
+
+class Channel:
+    """The control channel of this process."""
+
+    def __init__(self, connection: socket.socket) -> None:
+        self._connection = connection
+        self._changed = threading.Condition()
+        self._activation: Activate | None = None
+        self._assignment: Assignment | None = None
+        self._prepare: Prepare | None = None
+        self._is_gone = False
+        self.generation = 0
+        """The generation that this process is in, or has last tried to join; 0: none yet."""
+        self.stop_fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        """Readable while `interruption` is not None, so that waits can be ended."""
+        self.on_interruption: Callable[[], None] = lambda: None
+        """Called by the reading thread when something has come: there may be an `interruption`."""
+        self._thread = threading.Thread(target=self._read, name="distrun control", daemon=True)
+        self._thread.start()
+
+    # What the launcher has said ---------------------------------------------------------------------------------------
+
+    @property
+    def interruption(self) -> str | None:
+        """The reason why the present generation is over: there is a newer one, or no launcher; None while it is not."""
+        assignment = self._assignment
+        if assignment is not None and assignment.generation > self.generation:
+            return assignment.reason
+        return LAUNCHER_GONE if self._is_gone else None
+
+    @property
+    def planned(self) -> str | None:
+        """The reason why the present generation is to be left at the next step boundary; None: it is not."""
+        prepare = self._prepare
+        return None if prepare is None or prepare.generation != self.generation else prepare.reason
+
+    def await_activation(self) -> Activate:
+        """Return what the launcher tells a spare that is to run the script.
+
+        Raises:
+            LaunchError: the launcher is gone.
+        """
+        with self._changed:
+            self._changed.wait_for(lambda: self._activation or self._is_gone)
+            if self._activation is None:
+                raise LaunchError(LAUNCHER_GONE)
+            return self._activation
+
+    def await_assignment(self) -> Assignment:
+        """Return the newest assignment, which must be later than `generation`, and make it the present one.
+
+        Raises:
+            LaunchError: the launcher is gone.
+        """
+        with self._changed:
+            self._changed.wait_for(lambda: self.interruption is not None)
+            assignment = self._assignment
+            if self._is_gone or assignment is None:
+                raise LaunchError(LAUNCHER_GONE)
+            self.generation = assignment.generation
+            with contextlib.suppress(BlockingIOError):
+                os.eventfd_read(self.stop_fd)
+            return assignment
+
+    # Saying and reading -----------------------------------------------------------------------------------------------
+
+    def send(self, message: Message) -> None:
+        """Tell the launcher something.
+
+        Raises:
+            LaunchError: it is gone.
+        """
+        try:
+            self._connection.send(encode(message))
+        except OSError as error:
+            raise LaunchError(f"{LAUNCHER_GONE} ({error.strerror})") from None
+
+    def _read(self) -> None:
+        while True:
+            try:
+                data = self._connection.recv(MAX_MESSAGE)
+            except OSError:
+                data = b""
+            with self._changed:
+                if data:
+                    self._note(decode(data))
+                else:
+                    self._is_gone = True
+                self._changed.notify_all()
+                if self.interruption is not None:
+                    os.eventfd_write(self.stop_fd, 1)
+            self.on_interruption()
+            if not data:
+                return
+
+    def _note(self, message: Message) -> None:
+        if isinstance(message, Assignment):
+            if self._assignment is None or message.generation > self._assignment.generation:
+                self._assignment = message
+        elif isinstance(message, Prepare):
+            self._prepare = message
+        elif isinstance(message, Activate):
+            self._activation = message
+
+    def disown(self) -> None:
+        """Close the copies of a forked child, in which there is no thread."""
+        os.close(self._connection.detach())
+        os.close(self.stop_fd)
+
+
+_channel: Channel | None = None
+
+
+def channel() -> Channel | None:
+    """Return the control channel of this process, opened at the first call; None: its job is not elastic.
+
+    None too where DISTRUN_CONTROL_FD is set and the descriptor is not open: a program between the launcher and this
+    process has closed it, as `subprocess.run` does. Such a process cannot be regrouped.
+    """
+    global _channel
+    if _channel is None and CONTROL_FD in os.environ:
+        connection = _open(os.environ[CONTROL_FD])
+        if connection is not None:
+            _channel = Channel(connection)
+    return _channel
+
+
+def _open(descriptor: str) -> socket.socket | None:
+    try:
+        connection = socket.socket(fileno=int(descriptor))
+    except (ValueError, OSError):
+        return None
+    if (connection.family, connection.type) != (socket.AF_UNIX, socket.SOCK_SEQPACKET):
+        connection.detach()  # not ours to close
+        return None
+    connection.set_inheritable(False)
+    return connection
+
+
+def _disown() -> None:
+    global _channel
+    if _channel is not None:
+        _channel.disown()
+        _channel = None
+        os.environ.pop(CONTROL_FD, None)
+
+
+os.register_at_fork(after_in_child=_disown)

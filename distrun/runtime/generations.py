@@ -1,0 +1,70 @@
+"""Generations of an elastic job: a process waits for its place in one, and joins it.
+
+Imported by processes that have a control channel, and by no others.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+
+from distrun.errors import BootstrapError
+from distrun.runtime.bootstrap import World, join
+from distrun.runtime.contract import LaunchContract
+from distrun.runtime.elastic.channel import Channel, channel as channel
+from distrun.runtime.elastic.messages import Assignment, Joined, Waiting
+
+_inits: dict[int, int] = {}  # so often has this process called init in a generation
+_given: set[str] = set()  # the variables of the present assignment
+
+
+def join_assigned(channel: Channel, ranks: Sequence[int] | None, over: str | None) -> World:
+    """Join the present generation, or the first later one whose ranks all meet.
+
+    Args:
+        channel: the control channel.
+        ranks: see `bootstrap.join`.
+        over: why the present generation is over; None: it is not, but a newcomer has none.
+
+    Raises:
+        UsageError: a variable has an impossible value.
+        LaunchError: the launcher is gone.
+    """
+    contract = LaunchContract.from_environ(os.environ)
+    generation = contract.generation
+    if not _given:
+        _given.update(_variables(contract))
+    while True:
+        if generation == 0 or over is not None:
+            channel.send(Waiting(generation, over or ""))
+            assignment = channel.await_assignment()
+            generation = assignment.generation
+            _apply(assignment)
+        channel.generation = generation
+        inits = _inits[generation] = _inits.get(generation, 0) + 1
+        try:
+            world = join(os.environ, inits, ranks)
+        except BootstrapError as error:
+            over = str(error)
+        else:
+            channel.send(Joined(generation))
+            return world
+
+
+def _apply(assignment: Assignment) -> None:
+    """Have the variables of the process say what those of a process say that is started now in its place."""
+    for variable in _given.difference(assignment.environ):
+        os.environ.pop(variable, None)
+    os.environ.update(assignment.environ)
+    _given.clear()
+    _given.update(assignment.environ)
+
+
+def _variables(contract: LaunchContract) -> Mapping[str, str]:
+    """Return the variables that tell a process its place when it starts."""
+    return {
+        **contract.to_environ(),
+        **contract.openmpi_environ(),
+        **contract.torchrun_environ("", 0, 1),
+        "TF_CONFIG": "",
+    }
