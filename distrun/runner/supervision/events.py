@@ -109,6 +109,8 @@ class AgentLost:
     host: str
     reason: str
     status: int = 1
+    was_silent: bool = False
+    """Whether it counts as gone for its silence, which was so long that it has ended its ranks itself if it lives."""
 
 
 @dataclass(frozen=True)

@@ -20,9 +20,13 @@ import signal
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from enum import Enum
+from typing import TYPE_CHECKING
 
 from distrun.runner.protocol.exits import RankExit
 from distrun.runner.supervision import events
+
+if TYPE_CHECKING:
+    from distrun.runner.supervision.elastic.actions import ElasticAction
 
 # Seconds for which the failure of a rank that lost a peer is held back until that peer, whose interpreter may still be
 # shutting down, has exited too.
@@ -77,7 +81,8 @@ class CleanUpAfter:
     host: str
 
 
-Action = StartRanks | SignalRanks | FinishAgents | KillAgents | CleanUpAfter
+if TYPE_CHECKING:
+    Action = StartRanks | SignalRanks | FinishAgents | KillAgents | CleanUpAfter | ElasticAction
 
 
 @dataclass(frozen=True)

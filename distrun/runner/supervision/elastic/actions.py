@@ -34,7 +34,7 @@ class BeginGeneration:
 
     generation: Generation
     start: frozenset[int]
-    """The processes to start."""
+    """The processes to start; those that are spares are activated instead."""
 
 
 @dataclass(frozen=True)
@@ -55,7 +55,7 @@ class ActivateSpares:
 
 @dataclass(frozen=True)
 class StartSpares:
-    """Action: start spares, which import these modules."""
+    """Action: start spares, which import these modules. Signals for the script (SIGUSR1, SIGUSR2) are not for them."""
 
     hosts: Mapping[int, str]
     """process -> host"""

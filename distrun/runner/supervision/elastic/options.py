@@ -1,0 +1,31 @@
+"""The options of an elastic job that its decisions depend on."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class ElasticOptions:
+    """The limits within which an elastic job may change. All are checked already: 1 <= min_np <= np <= max_np."""
+
+    np: int
+    """The number of ranks that the user asked for."""
+    min_np: int
+    """The number of ranks without which the job waits."""
+    max_np: int
+    """The number of ranks beyond which it does not grow, however many slots there are."""
+    spares: int = 0
+    """The number of spares on each host."""
+    max_restarts: int = 10
+    """The number of failures that are made good within the window; planned changes are free."""
+    restart_window: float | None = 3600.0
+    """Seconds after which a failure is forgotten; None = never."""
+    elastic_timeout: float = 600.0
+    """Seconds that the job waits while it has fewer than `min_np` ranks, and in which a newcomer must arrive."""
+    discovers: bool = False
+    """Whether a script of the user's lists the hosts, so that others may come."""
+    keepalive: float | None = 15.0
+    """Seconds of silence after which an agent gives up; None = never."""
+    cooldown: tuple[float, float] = (10.0, 3600.0)
+    """Seconds for which what fails again and again is barred: the first time, and at most."""
