@@ -263,7 +263,7 @@ class LocalGroup(LocalRanks):
     def disown(self) -> None:
         """In a forked child: touch nothing of the parent's any more, and end a wait that the fork has interrupted."""
         self.heap.is_ours = False
-        self.stop_reason = "this process is a forked child"
+        self.stop_reason = "this process was forked"
         self.bell.disown()
         if self.network is not None:
             self.network.disown()

@@ -106,7 +106,7 @@ class FakeLocalGroup:
         return FakeSleeper(self)
 
     def disown(self) -> None:
-        self.stop_reason = "this process is a forked child"
+        self.stop_reason = "this process was forked"
 
     def close(self) -> None:
         self.is_closed = True
