@@ -5,6 +5,7 @@ The tests of the launcher itself start real jobs with `distrun --elastic`.
 
 from __future__ import annotations
 
+import json
 import os
 import secrets
 import select
@@ -12,14 +13,16 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from distrun.runtime.contract import LaunchContract
 from distrun.runtime.elastic import messages
-from distrun.runtime.elastic.messages import Assignment, Message, Prepare
+from distrun.runtime.elastic.messages import Assignment, Message, Prepare, Waiting
 
 MAX_MESSAGE = 1 << 17
 DEADLINE = 60.0
@@ -31,19 +34,66 @@ class Process:
 
     popen: subprocess.Popen[bytes]
     control: socket.socket
-    log: Path
     said: list[Message] = field(default_factory=list)
+    lines: list[str] = field(default_factory=list)
+    """All whole lines that it has written so far."""
+    _changed: threading.Condition = field(default_factory=threading.Condition)
+    _has_ended: bool = False
+
+    def __post_init__(self) -> None:
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
+
+    def _read(self) -> None:
+        assert self.popen.stdout is not None
+        for line in self.popen.stdout:
+            with self._changed:
+                self.lines.append(line.decode(errors="replace").rstrip("\n"))
+                self._changed.notify_all()
+        with self._changed:
+            self._has_ended = True
+            self._changed.notify_all()
 
     def output(self) -> str:
         """All that it has written so far."""
-        return self.log.read_text(errors="replace")
+        with self._changed:
+            return "\n".join(self.lines)
+
+    def await_output(self, is_there: Callable[[list[str]], bool]) -> list[str]:
+        """Wait until it has written what is waited for; return all lines so far."""
+        with self._changed:
+            if not self._changed.wait_for(lambda: is_there(self.lines) or self._has_ended, DEADLINE):
+                raise AssertionError("it does not write what is waited for; it wrote:\n" + "\n".join(self.lines))
+            if not is_there(self.lines):
+                raise AssertionError("it ended without what is waited for; it wrote:\n" + "\n".join(self.lines))
+            return list(self.lines)
+
+    def told(self) -> list[dict[str, Any]]:
+        """All that it has told so far, in lines of JSON."""
+        with self._changed:
+            return facts_in(self.lines)
+
+    def await_step(self, generation: int, steps: int = 1) -> None:
+        """Wait until it has told of so many steps in a generation."""
+        self.await_output(lambda lines: sum(_is_step(fact, generation) for fact in facts_in(lines)) >= steps)
+
+    def close(self) -> None:
+        """End it, and everything that belongs to it."""
+        self.popen.kill()
+        self.popen.wait()
+        self._reader.join(DEADLINE)
+        assert self.popen.stdout is not None
+        self.popen.stdout.close()
+        self.control.close()
 
 
 class Supervisor:
     """Starts processes, and makes them generations. Use it in a `with`: nothing is left behind."""
 
-    def __init__(self, command: Sequence[str], folder: Path, environ: dict[str, str] | None = None) -> None:
-        """Args: the command of every process; a folder for their output; variables on top of ours."""
+    def __init__(
+        self, command: Sequence[str], folder: Path | None = None, environ: dict[str, str] | None = None
+    ) -> None:
+        """Args: the command of every process; the folder in which they run; variables on top of ours."""
         self._command = list(command)
         self._folder = folder
         self._environ = {**os.environ, **(environ or {})}
@@ -57,9 +107,7 @@ class Supervisor:
 
     def __exit__(self, *_: object) -> None:
         for process in self.processes:
-            process.popen.kill()
-            process.popen.wait()
-            process.control.close()
+            process.close()
 
     def contract(self, rank: int, size: int, generation: int) -> dict[str, str]:
         """Return the variables of a rank."""
@@ -82,8 +130,7 @@ class Supervisor:
     def start(self, rank: int, size: int, generation: int = 0) -> Process:
         """Start a process; generation 0 is a newcomer."""
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        log = self._folder / f"process{len(self.processes)}.log"
-        with theirs, log.open("wb") as output:
+        with theirs:
             popen = subprocess.Popen(
                 self._command,
                 env={
@@ -92,11 +139,12 @@ class Supervisor:
                     messages.CONTROL_FD: str(theirs.fileno()),
                     "OMP_NUM_THREADS": "1",
                 },
-                stdout=output,
+                stdout=subprocess.PIPE,
                 stderr=subprocess.STDOUT,
                 pass_fds=[theirs.fileno()],
+                cwd=self._folder,
             )
-        self.processes.append(process := Process(popen, ours, log))
+        self.processes.append(process := Process(popen, ours))
         return process
 
     def begin(self, size: int) -> None:
@@ -124,6 +172,17 @@ class Supervisor:
         process.popen.wait()
         return process
 
+    def replace(self, rank: int, newcomers: int = 1, reason: str = "a rank was killed") -> None:
+        """Kill a member, and make the next generation of the others and newcomers. Ranks lie as the launcher has them:
+        the lowest survivor becomes rank 0, others keep theirs where they can, and newcomers get what is left."""
+        survivors = dict(enumerate(self.members))
+        del survivors[rank]
+        self.kill(rank)
+        started = [self.start(rank, len(survivors) + newcomers) for _ in range(newcomers)]
+        for process in started:
+            self.await_message(process, Waiting)
+        self.assign(placed(survivors, started), reason)
+
     def await_message(self, process: Process, *kinds: type) -> Message:
         """Return the next message of one of these kinds that a process sends, or has sent since the last call."""
         deadline = time.monotonic() + DEADLINE
@@ -142,6 +201,31 @@ class Supervisor:
     def await_exits(self) -> list[int]:
         """Wait until all members have exited; return their statuses."""
         return [process.popen.wait(DEADLINE) for process in self.members]
+
+
+def facts_in(lines: Sequence[str]) -> list[dict[str, Any]]:
+    """Return what lines of JSON tell; there may be others."""
+    return [json.loads(line) for line in lines if line.startswith("{")]
+
+
+def _is_step(fact: dict[str, Any], generation: int) -> bool:
+    return "step" in fact and fact["generation"] == generation
+
+
+def placed(survivors: dict[int, Process], newcomers: Sequence[Process]) -> list[Process]:
+    """Return the members of a generation in rank order, given the survivors by their old ranks."""
+    size = len(survivors) + len(newcomers)
+    places: dict[int, Process] = {}
+    homeless = []
+    for index, (rank, process) in enumerate(sorted(survivors.items())):
+        if index == 0:
+            places[0] = process
+        elif rank < size:
+            places[rank] = process
+        else:
+            homeless.append(process)
+    rest = iter([*homeless, *newcomers])
+    return [places[rank] if rank in places else next(rest) for rank in range(size)]
 
 
 def python(script: Path | str, *arguments: str) -> list[str]:

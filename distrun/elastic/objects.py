@@ -1,0 +1,173 @@
+"""ObjectState: a state of parts, the last of which is the plain objects."""
+
+from __future__ import annotations
+
+import copy
+import logging
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from distrun.elastic.arrays import broadcast_arrays
+from distrun.elastic.donor import NEW, Election, Standing, elect
+from distrun.elastic.part import Part
+from distrun.elastic.state import State
+from distrun.errors import UsageError
+from distrun.runtime import collectives, world
+from distrun.runtime.collectives import objects
+
+log = logging.getLogger("distrun")
+
+_UNCERTAIN = (
+    "no rank is at a step boundary, and none has committed a copy: training goes on from rank %d's state, which may be "
+    "in the middle of a step; call state.advance() right after optimizer.step()"
+)
+
+
+class ObjectState(State):
+    """A state of Python objects, each of which is an attribute: `ObjectState(epoch=0, best=1e9)`.
+
+    After a loss of ranks, all go on from the state of the rank that is furthest, which the others take from it: objects
+    travel pickled. The classes for frameworks extend it by models and optimizers, whose tensors do not.
+    """
+
+    def __init__(
+        self,
+        bcast_object: Callable[..., Any] | None = None,
+        get_rank: Callable[[], int] | None = None,
+        **kwargs: Any,
+    ) -> None:
+        """Make a state whose attributes are the keyword arguments.
+
+        Args:
+            bcast_object: a function such as `distrun.broadcast_object`, by which objects are sent.
+            get_rank: accepted for Horovod's sake, and not needed.
+            kwargs: the attributes; those that are no objects to pickle become parts (see `part_of`).
+        """
+        super().__init__(bcast_object or objects.broadcast_object, get_rank)
+        self._parts: dict[str, Part] = {}
+        self._committed = NEW
+        self._is_torn = False
+        """Whether another rank's state has come here only in part."""
+        self._election: Election | None = None
+        names = []
+        for name, value in kwargs.items():
+            part = self.part_of(name, value)
+            if part is None:
+                names.append(name)
+            else:
+                self._parts[name] = part
+            setattr(self, name, value)
+        self._parts["plain objects"] = _Objects(self, names)
+
+    # For classes that extend it ---------------------------------------------------------------------------------------
+
+    def part_of(self, name: str, value: Any) -> Part | None:
+        """Return the part that an attribute is kept and sent by; None for an object to pickle."""
+        return None
+
+    def broadcast_tensors(self, tensors: Sequence[Any], root_rank: int) -> None:
+        """Overwrite the tensors of all parts with those of a rank, in place; here they are contiguous numpy arrays."""
+        broadcast_arrays(tensors, root_rank, "elastic.tensors")
+
+    # The protocol -----------------------------------------------------------------------------------------------------
+
+    def begin(self) -> None:
+        """Start counting; copies from before are void."""
+        super().begin()
+        self._committed = NEW
+
+    def mark(self) -> None:
+        """Take note of a step boundary."""
+        super().mark()
+        for part in self._parts.values():
+            part.mark()
+
+    def save(self) -> None:
+        """Keep a copy of every part, in host memory."""
+        for part in self._parts.values():
+            part.save()
+        self._committed = self._boundaries
+
+    def restore(self) -> None:
+        """Go back to the copy; does nothing if none was committed."""
+        if self._committed > NEW:
+            for part in self._parts.values():
+                part.restore()
+            self._boundaries = self._committed
+
+    def recover(self, is_aborted: bool) -> None:
+        """Elect the rank whose state all take; go back to the last commit where that has to be."""
+        if is_aborted:
+            for part in self._parts.values():
+                part.abandon()
+        self._election = election = self._elect()
+        if election.restores:
+            self.restore()
+        if not election.is_certain and world.rank() == election.donor:
+            log.warning(_UNCERTAIN, election.donor)
+
+    def sync(self) -> None:
+        """Give all ranks the state of the one that was elected; of rank 0 outside of `elastic.run`.
+
+        Raises:
+            UsageError: this rank's script has made another state than the donor's.
+            CollectiveError: a rank is gone.
+        """
+        election, self._election = self._election or Election(0, max(0, self._boundaries), sends=True), None
+        is_donor = world.rank() == election.donor
+        described = {name: part.describe() for name, part in self._parts.items()} if is_donor else None
+        assert self._bcast_object is not None
+        described = self._bcast_object(described, root_rank=election.donor, name="elastic.state")
+        if not is_donor:
+            self._adopt(described)
+        if election.sends:
+            self._is_torn = not is_donor
+            self.broadcast_tensors(
+                [tensor for part in self._parts.values() for tensor in part.tensors()], election.donor
+            )
+        if not is_donor:
+            for part in self._parts.values():
+                part.complete()
+        self._is_torn = False
+        self._boundaries = election.boundaries
+        for part in self._parts.values():
+            part.mark()
+
+    def _elect(self) -> Election:
+        is_clean = not self._is_torn and all(part.is_clean() for part in self._parts.values())
+        own = np.array([[self._boundaries, is_clean, self._committed]], np.int64)
+        rows = collectives.allgather(own, "elastic.standings").tolist()
+        return elect([Standing(boundaries, bool(clean), committed) for boundaries, clean, committed in rows])
+
+    def _adopt(self, described: dict[str, Any]) -> None:
+        if list(described) != list(self._parts):
+            raise UsageError(
+                f"{type(self).__name__} is made of {', '.join(self._parts)} on rank {world.rank()}, and of "
+                f"{', '.join(described)} on the rank whose state it is to take: give it the same arguments on all ranks"
+            )
+        for name, part in self._parts.items():
+            part.adopt(described[name])
+
+
+class _Objects(Part):
+    """The attributes of a state that are plain objects."""
+
+    def __init__(self, state: State, names: Sequence[str]) -> None:
+        self._state = state
+        self._names = names
+        self._saved: dict[str, Any] = {}
+
+    def save(self) -> None:
+        self._saved = copy.deepcopy(self.describe())
+
+    def restore(self) -> None:
+        self.adopt(copy.deepcopy(self._saved))
+
+    def describe(self) -> dict[str, Any]:
+        return {name: getattr(self._state, name) for name in self._names}
+
+    def adopt(self, description: dict[str, Any]) -> None:
+        for name, value in description.items():
+            setattr(self._state, name, value)

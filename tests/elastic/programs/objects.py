@@ -1,0 +1,39 @@
+"""Train without a framework: one weight, one batch per step and rank; tells of each step in a line of JSON."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+
+import numpy as np
+
+import distrun
+from distrun import elastic
+from distrun.runtime import world
+
+STEPS = int(sys.argv[1])
+
+
+def tell(**facts: object) -> None:
+    """Print a line that the test reads."""
+    print(json.dumps(facts), flush=True)
+
+
+@elastic.run
+def train(state: elastic.ObjectState) -> float:
+    """Take the steps that are left."""
+    while state.step < STEPS:
+        gradient = distrun.allreduce(np.array([float(state.step)]), name="gradient")
+        state.weight = state.weight - 0.1 * gradient
+        state.step += 1
+        tell(step=state.step, rank=distrun.rank(), size=distrun.size(), generation=world.generation())
+        state.advance()
+        time.sleep(0.005)  # as if it computed: the test must be able to interrupt
+    return float(state.weight[0])
+
+
+distrun.init()
+state = elastic.ObjectState(weight=np.zeros(1), step=0)
+state.register_reset_callbacks([lambda: tell(reset=distrun.size(), generation=world.generation())])
+tell(result=train(state), generation=world.generation())

@@ -1,0 +1,73 @@
+"""ObjectState under a launcher that replaces, drops and adds ranks."""
+
+from __future__ import annotations
+
+import numpy as np
+from elastic_supervisor import Waiting
+
+STEPS = 600
+
+
+def expected(steps: int) -> float:
+    weight = np.zeros(1)
+    for step in range(steps):
+        weight = weight - 0.1 * np.array([float(step)])
+    return float(weight[0])
+
+
+def check(supervisor, steps=STEPS):
+    """All that is left has come to the end by the same steps, and each of them was made once."""
+    assert supervisor.await_exits() == [0] * len(supervisor.members), [p.output() for p in supervisor.members]
+    results = [[fact["result"] for fact in process.told() if "result" in fact] for process in supervisor.members]
+    assert results == [[expected(steps)]] * len(supervisor.members)
+    done = 0
+    for generation in range(1, supervisor.generation + 1):
+        made = [
+            [fact["step"] for fact in process.told() if "step" in fact and fact["generation"] == generation]
+            for process in supervisor.processes
+        ]
+        for part in made:
+            assert part == list(range(done + 1, done + 1 + len(part)))
+        done += max(map(len, made))
+    assert done == steps
+
+
+def test_killed_ranks_are_replaced_and_each_step_is_made_once(supervise):
+    supervisor = supervise("objects", 3, str(STEPS))
+    for rank in (1, 0, 2, 0):
+        supervisor.members[rank].await_step(supervisor.generation, 10)
+        supervisor.replace(rank)
+    check(supervisor)
+    first = supervisor.processes[1], supervisor.processes[2]
+    assert [fact["reset"] for process in first for fact in process.told() if "reset" in fact]
+    assert not any("reset" in fact for fact in supervisor.processes[-1].told())  # newcomers are not told
+
+
+def test_a_job_shrinks_to_one_rank_and_grows_again(supervise):
+    supervisor = supervise("objects", 3, str(STEPS))
+    for rank in (0, 1):
+        supervisor.members[0].await_step(supervisor.generation, 10)
+        supervisor.replace(rank, newcomers=0)
+    supervisor.members[0].await_step(3, 10)
+    supervisor.prepare("a host has come")
+    newcomer = supervisor.start(1, 2)
+    for process in (newcomer, supervisor.members[0]):
+        assert supervisor.await_message(process, Waiting)
+    supervisor.assign([supervisor.members[0], newcomer])
+    check(supervisor)
+    sizes = [fact["size"] for fact in supervisor.members[0].told() if "step" in fact]
+    assert sorted(set(sizes)) == [1, 2, 3]
+    assert sizes[-1] == 2
+
+
+def test_a_planned_change_is_made_between_two_steps(supervise):
+    supervisor = supervise("objects", 2, str(STEPS))
+    supervisor.members[0].await_step(1, 10)
+    newcomer = supervisor.start(2, 3)
+    supervisor.await_message(newcomer, Waiting)
+    supervisor.prepare("a host has come")
+    said = [supervisor.await_message(process, Waiting) for process in supervisor.members]
+    assert any(message == Waiting(1, "a host has come") for message in said)
+    supervisor.assign([*supervisor.members, newcomer])
+    check(supervisor)
+    assert [fact for fact in newcomer.told() if "step" in fact][-1]["size"] == 3

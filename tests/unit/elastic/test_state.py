@@ -1,0 +1,201 @@
+"""States in a world of one: commits, boundaries, callbacks, errors."""
+
+from __future__ import annotations
+
+import logging
+
+import numpy as np
+import pytest
+
+import distrun
+from distrun import elastic
+from distrun.elastic.donor import NEW
+from distrun.elastic.part import Part
+from distrun.errors import BootstrapError, JobAbortedError, MismatchError
+from distrun.runtime import regroup
+
+
+@pytest.fixture(autouse=True)
+def _world():
+    distrun.init()
+    yield
+    distrun.shutdown()
+
+
+class Weights(Part):
+    """An array that says by itself whether it is clean."""
+
+    def __init__(self, array):
+        self.array = array
+        self.has_changed = False
+        self.copy = array
+        self.is_abandoned = False
+
+    def save(self):
+        self.copy = self.array.copy()
+
+    def restore(self):
+        self.array[:] = self.copy
+        self.has_changed = False
+
+    def mark(self):
+        self.has_changed = False
+
+    def is_clean(self):
+        return not self.has_changed
+
+    def abandon(self):
+        self.is_abandoned = True
+
+    def describe(self):
+        return self.array.shape
+
+
+class WeightsState(elastic.ObjectState):
+    """A state with parts for arrays."""
+
+    def part_of(self, name, value):
+        return Weights(value) if isinstance(value, np.ndarray) else None
+
+
+def test_a_training_function_is_called_once_where_nobody_can_regroup():
+    @elastic.run
+    def train(state, factor, *, offset):
+        """Train."""
+        assert isinstance(state, elastic.ObjectState)
+        return state.epoch * factor + offset
+
+    assert train.__doc__ == "Train."
+    assert train(elastic.ObjectState(epoch=3), 2, offset=1) == 7
+
+
+def test_objects_are_attributes_that_go_back_to_the_last_commit():
+    state = elastic.ObjectState(epoch=1, seen=[1])
+    state.restore()  # nothing was committed
+    assert (state.epoch, state.seen) == (1, [1])
+    state.commit()
+    state.epoch = 2
+    state.seen.append(2)
+    for _ in range(2):
+        state.restore()
+        assert (state.epoch, state.seen) == (1, [1])
+        state.seen.append(3)
+
+
+def test_horovods_arguments_are_taken_by_position():
+    state = elastic.ObjectState(distrun.broadcast_object, distrun.rank, epoch=1)
+    state.sync()
+    assert state.epoch == 1
+
+
+def test_a_planned_change_is_raised_at_each_kind_of_boundary(monkeypatch):
+    state = elastic.ObjectState(epoch=1)
+    state.advance()
+    monkeypatch.setattr(regroup, "planned", lambda: "host h2 has come")
+    for boundary in (state.advance, state.check_host_updates, state.commit):
+        with pytest.raises(elastic.HostsUpdatedInterrupt):
+            boundary()
+    state.epoch = 2
+    state.restore()
+    assert state.epoch == 1  # commit had made its copy before
+
+
+def test_who_is_clean_loses_nothing(caplog):
+    state = WeightsState(weights=np.zeros(2))
+    state.sync()
+    state.weights += 1
+    state.advance()
+    state.recover(is_aborted=True)
+    assert state.weights.tolist() == [1, 1]
+    assert not caplog.records
+
+
+def test_who_is_in_the_middle_of_a_step_goes_back_to_the_last_commit(caplog):
+    state = WeightsState(weights=np.zeros(2), epoch=0)
+    state.sync()
+    state.commit()
+    state.weights += 1
+    state.epoch = 1
+    part = state._parts["weights"]
+    part.has_changed = True
+    state.recover(is_aborted=True)
+    assert part.is_abandoned
+    assert (state.weights.tolist(), state.epoch) == ([0, 0], 0)
+    assert not caplog.records
+
+
+def test_who_has_no_copy_either_goes_on_and_says_so(monkeypatch, caplog):
+    monkeypatch.setattr(logging.getLogger("distrun"), "propagate", True)
+    state = WeightsState(weights=np.zeros(2))
+    state.sync()
+    state.weights += 1
+    state._parts["weights"].has_changed = True
+    state.recover(is_aborted=True)
+    assert state.weights.tolist() == [1, 1]
+    assert "call state.advance() right after optimizer.step()" in caplog.text
+
+
+def test_what_was_committed_before_the_training_began_is_void():
+    state = elastic.ObjectState(epoch=1)
+    state.commit()
+    state.begin()
+    assert (state._boundaries, state._committed) == (NEW, NEW)
+
+
+def test_callbacks_follow_reset():
+    calls = []
+
+    class Resetting(elastic.ObjectState):
+        def reset(self):
+            calls.append("reset")
+
+    state = Resetting()
+    state.register_reset_callbacks([lambda: calls.append("first")])
+    state.register_reset_callbacks((lambda: calls.append("second"),))
+    state.on_reset()
+    assert calls == ["reset", "first", "second"]
+
+
+def raised(error, cause=None, context=None):
+    error.__cause__, error.__context__ = cause, context
+    error.__suppress_context__ = cause is not None
+    return error
+
+
+@pytest.mark.parametrize(
+    ("error", "is_abort"),
+    [
+        (JobAbortedError("rank 1 is gone"), True),
+        (BootstrapError("rank 1 did not come"), True),
+        (MismatchError("other shapes"), False),
+        (ValueError("no"), False),
+        (raised(RuntimeError("training failed"), cause=JobAbortedError("rank 1 is gone")), True),
+        (raised(RuntimeError("cannot clean up"), context=JobAbortedError("rank 1 is gone")), True),
+        (raised(ValueError("no"), cause=TypeError("no"), context=JobAbortedError("rank 1 is gone")), False),
+    ],
+)
+def test_an_error_is_an_abort_if_distruns_own_is_behind_it(error, is_abort):
+    assert elastic.State().is_abort(error) == is_abort
+
+
+def test_a_state_of_ones_own_may_have_horovods_methods_only():
+    calls = []
+
+    class Own(elastic.State):
+        def save(self):
+            calls.append("save")
+
+        def restore(self):
+            calls.append("restore")
+
+        def sync(self):
+            calls.append("sync")
+
+    state = Own()
+    elastic.run(lambda state: state.commit())(state)
+    state.recover(is_aborted=False)
+    state.recover(is_aborted=True)
+    assert calls == ["sync", "save", "restore"]
+    for method in ("save", "restore", "sync"):
+        with pytest.raises(NotImplementedError, match=f"^State has no {method}: let it"):
+            getattr(elastic.State(), method)()
