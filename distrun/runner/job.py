@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import threading
+import signal
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from queue import Empty, SimpleQueue
@@ -25,6 +24,7 @@ from distrun.runner.protocol.frames import Frame, FrameKind
 from distrun.runner.supervision import events, policy, signals
 from distrun.runner.supervision.failure_report import StderrTails, format_report
 from distrun.runner.supervision.policy import Failure, Policy, State
+from distrun.runner.suspension import Suspension
 from distrun.runner.system import descendants
 
 if TYPE_CHECKING:
@@ -110,11 +110,16 @@ class Job:
         if plan.by_mpirun:
             self._names = {0: "mpirun"}
         self._agents: dict[str, AgentClient] = {}
+        # mpirun stops its ranks itself when it is asked to; it could not once it is stopped.
+        self._suspension = Suspension(self._agents, signal.SIGTSTP if plan.by_mpirun else signal.SIGSTOP)
+        self._time_limit = float("inf")
         self._is_embedded = options.function is not None
         remote = [part.host for part in self._parts.values() if part.remote]
         self._starter = starter
         self._connector: Connector | None = None
-        self._policy = Policy(self._hosts, options.grace, options.start_timeout, time.monotonic(), remote, plan.servers)
+        self._policy = Policy(
+            self._hosts, options.grace, options.start_timeout, self._suspension.now(), remote, plan.servers
+        )
 
     # --- observing the agents
 
@@ -160,29 +165,16 @@ class Job:
                 try:
                     if self._peers is not None:
                         self._peers.start(self.hear)
-                    with self._limited_time():
-                        self._start()
-                        self._decide()
+                    if self._options.timeout is not None:
+                        self._time_limit = self._suspension.now() + self._options.timeout
+                    self._start()
+                    self._decide()
                 finally:
                     self._release_agents()
                 return self._conclude()
         finally:
             if self._is_embedded:
                 descendants.set_subreaper(False)
-
-    @contextmanager
-    def _limited_time(self) -> Iterator[None]:
-        seconds = self._options.timeout
-        if seconds is None:
-            yield
-            return
-        timer = threading.Timer(seconds, self.post, [events.TimeUp(seconds)])
-        timer.start()
-        try:
-            yield
-        finally:
-            timer.cancel()
-            timer.join()
 
     def _start(self) -> None:
         self._printer.start()
@@ -227,12 +219,32 @@ class Job:
 
     def _decide(self) -> None:
         while self._policy.state is not State.OVER:
-            event = self._judged(self._next_event(self._policy.deadline))
-            now = time.monotonic()
+            due = self._time_limit if self._policy.deadline is None else min(self._policy.deadline, self._time_limit)
+            event = self._judged(self._next_event(due, self._suspension.now))
             if event is not None:
                 self._note(event)
-                self._act(self._policy.handle(event, now))
+                if not self._is_about_stops(event):
+                    self._act(self._policy.handle(event, self._suspension.now()))
+            now = self._suspension.now()
+            if now >= self._time_limit:
+                self._act(self._policy.handle(events.TimeUp(self._options.timeout or 0.0), now))
+                self._time_limit = float("inf")
             self._act(self._policy.tick(now))
+
+    def _is_about_stops(self, event: events.Event) -> bool:
+        """Whether an event is a request to stop or to go on, which is obeyed here: nothing else is decided about it."""
+        match event:
+            case events.SignalReceived(signal.SIGTSTP, ""):
+                self._suspension.stop()
+                if self._peers is not None:
+                    self._peers.tell(events.SignalReceived(signal.SIGCONT))
+            case events.SignalReceived(signal.SIGTSTP):
+                self._suspension.pause()
+            case events.SignalReceived(signal.SIGCONT):
+                self._suspension.resume()
+            case _:
+                return False
+        return True
 
     def _judged(self, event: events.Event | None) -> events.Event | None:
         """Return the event; that an mpirun ends as if all were well though it has lost a host is a failure."""
@@ -242,9 +254,10 @@ class Job:
             case _:
                 return event
 
-    def _next_event(self, deadline: float | None) -> events.Event | None:
+    def _next_event(self, deadline: float, clock: Callable[[], float] = time.monotonic) -> events.Event | None:
+        """Return the next event; None when the deadline, a time of the clock, comes first."""
         try:
-            return self._queue.get(timeout=None if deadline is None else max(0.0, deadline - time.monotonic()))
+            return self._queue.get(timeout=None if deadline == float("inf") else max(0.0, deadline - clock()))
         except Empty:
             return None
 
@@ -288,7 +301,7 @@ class Job:
         failure_report = None if failure is None else self._failure_report(failure)
         # An embedded launcher does not print the report: `distrun.run` raises it.
         self._printer.close(None if self._is_embedded else failure_report)
-        give_up = None if interrupted_by is None else time.monotonic() + _PRINT_TIMEOUT
+        give_up = float("inf") if interrupted_by is None else time.monotonic() + _PRINT_TIMEOUT
         while (event := self._next_event(give_up)) is not None and not isinstance(event, events.Printed):
             if isinstance(event, events.SignalReceived):
                 break

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import signal
 import subprocess
 import sys
@@ -10,6 +11,7 @@ from pathlib import Path
 
 import pytest
 from hosts_conftest import DEADLINE
+from shell import Shell, are_stopped, wait_until
 
 PROGRAM = str(Path(__file__).parents[1] / "parallel" / "programs" / "stays.py")
 
@@ -66,5 +68,33 @@ def test_a_host_that_is_out_of_reach_ends_the_job_on_both_sides(nodes, alpha, be
     finally:
         beta.mend()
     assert all(launcher.returncode for launcher in launchers), reports
+    for host in (alpha, beta):
+        host.assert_gone()
+
+
+def test_ctrl_z_on_one_node_stops_the_ranks_of_all(alpha, beta):
+    code = "import itertools, time\nfor n in itertools.count(): print('step', n, flush=True); time.sleep(0.01)"
+    options = ["--nnodes", "2", "--rdzv-endpoint", f"{alpha.address}:29400"]
+    shells = [Shell(PATH=f"/usr/sbin:/sbin:{os.environ['PATH']}") for _ in range(2)]
+    try:
+        for host, shell in zip((alpha, beta), shells, strict=True):
+            distrun = [sys.executable, "-m", "distrun.runner", *options, sys.executable, "-c", code]
+            named = f"hostname {host.name} && exec {shlex.join(distrun)}"
+            shell.type(
+                shlex.join(["ip", "netns", "exec", host._namespace, "unshare", "--uts", "sh", "-c", named]) + "\n"
+            )
+        for shell in shells:
+            shell.wait_for("step 5")
+        shells[1].type("\x1a")
+        wait_until(lambda: all(len(shell.ranks()) == 1 and are_stopped(shell.ranks()) for shell in shells))
+        assert not are_stopped(shells[0].family("distrun.runner"))
+        before = shells[0].type("")
+        shells[1].type("fg\n")
+        shells[0].wait_for("step", before)
+        shells[0].type("\x03")
+        wait_until(lambda: not shells[0].ranks() and not shells[1].ranks())
+    finally:
+        for shell in shells:
+            shell.close()
     for host in (alpha, beta):
         host.assert_gone()

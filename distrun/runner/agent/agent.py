@@ -91,6 +91,10 @@ class Agent:
                 self._launcher.acknowledge(frame.as_int())
             case FrameKind.FINISH:
                 self._finish(frame.as_float())
+            case FrameKind.PAUSE:
+                self._pause(frame.as_int())
+            case FrameKind.RESUME:
+                self._resume()
             case FrameKind.KEEPALIVE:
                 pass
             case _:
@@ -108,6 +112,18 @@ class Agent:
         self._launcher.send(Frame(FrameKind.HELLO, payload=info.to_json()))
         if greeting.keepalive:
             self._launcher.keep_alive(greeting.keepalive)
+
+    def _pause(self, signum: int) -> None:
+        """Stop the ranks. Until `_resume` the launcher says nothing, for it is stopped itself."""
+        for rank in self._ranks.values():
+            rank.signal(signum)
+        self._launcher.excuse_silence()
+        self._launcher.send(Frame(FrameKind.PAUSED))
+
+    def _resume(self) -> None:
+        for rank in self._ranks.values():
+            rank.signal(signal.SIGCONT)
+        self._launcher.expect_words()
 
     def _keep_function(self, piece: bytes) -> None:
         """Keep a piece of the function in anonymous memory that every rank can read: no file, nothing to clean up."""

@@ -75,6 +75,17 @@ class LauncherConnection:
         up."""
         self._keepalive = Keepalive(silence)
 
+    def excuse_silence(self) -> None:
+        """Give the launcher up no longer for its silence, until `expect_words`; the end of its connection still
+        counts."""
+        if self._keepalive is not None:
+            self._keepalive.excuse()
+
+    def expect_words(self) -> None:
+        """Count the launcher's silence again, from now."""
+        if self._keepalive is not None:
+            self._keepalive.expect()
+
     def stay_in_touch(self) -> None:
         """Do what is due: between hosts a connection can be cut without either end noticing."""
         if self._keepalive is None:

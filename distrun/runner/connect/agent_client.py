@@ -42,6 +42,12 @@ class AgentProcess(Protocol):
     def write(self, data: bytes) -> None:
         """Send frames to the agent. Raises OSError when it is gone."""
 
+    def excuse_silence(self) -> None:
+        """Take no silence for a loss from now on: the launcher is about to be stopped, and has told the agent."""
+
+    def expect_words(self) -> None:
+        """Count the agent's silence again, from now: the launcher goes on, and tells the agent."""
+
     def end_of_life(self) -> tuple[str, int]:
         """Wait for the agent's end; return how it ended in words, and the exit status that stands for it."""
 
@@ -93,6 +99,7 @@ class AgentClient:
         self._outbox: SimpleQueue[Frame | None] = SimpleQueue()
         self._unacknowledged = 0
         self._stdin_taken = threading.Semaphore()
+        self._paused = threading.Event()
         self._threads = [
             threading.Thread(target=target, name=f"distrun {target.__name__} {self.host}", daemon=True)
             for target in (self._read, self._write)
@@ -125,6 +132,21 @@ class AgentClient:
         before."""
         self._stdin_taken.acquire()
         self.send(Frame(FrameKind.STDIN, rank, data))
+
+    def pause(self, signum: int) -> None:
+        """Have the agent stop its ranks by a signal; from now on neither side takes the other's silence for a loss."""
+        self._paused.clear()
+        self.process.excuse_silence()
+        self.send(Frame.number(FrameKind.PAUSE, signum))
+
+    def await_pause(self, timeout: float) -> bool:
+        """Wait until the ranks are stopped, for so many seconds at most; whether they are."""
+        return self._paused.wait(timeout)
+
+    def resume(self) -> None:
+        """Undo `pause`."""
+        self.send(Frame(FrameKind.RESUME))
+        self.process.expect_words()
 
     def kill(self) -> None:
         """End the agent at once; its descendants are the business of `clean_up`."""
@@ -182,6 +204,8 @@ class AgentClient:
                 pass
             case FrameKind.ACK:
                 self._stdin_taken.release()
+            case FrameKind.PAUSED:
+                self._paused.set()
             case FrameKind.STARTED:
                 pid, _, cpus = frame.payload.decode().partition(" ")
                 self.pids.add(int(pid))

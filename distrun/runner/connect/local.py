@@ -63,6 +63,12 @@ class LocalAgentProcess:
         """Send frames to the agent."""
         self._program.write(data)
 
+    def excuse_silence(self) -> None:
+        """Nothing to do: it may be silent for as long as it likes."""
+
+    def expect_words(self) -> None:
+        """So is there here."""
+
     def end_of_life(self) -> tuple[str, int]:
         """Wait for the agent's end."""
         code = self._program.wait()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
+import time
 from abc import ABC, abstractmethod
 from contextlib import suppress
 
@@ -36,6 +37,8 @@ class RemoteAgent(ABC):
         self._job = job
         self._program = program
         self._silent = False
+        self._is_paused = False
+        self._resumed_at = 0.0
         self._sweeper: threading.Thread | None = None
         greeting = Greeting(keepalive, plan.wdir, plan.ports, os.environ.get(PORTS, ""))
         with suppress(OSError):  # it has ended already; that there is no answer will tell why
@@ -60,13 +63,28 @@ class RemoteAgent(ABC):
             LaunchError: it has been silent for too long.
         """
         early, self._early = self._early, b""
-        try:
-            return early or self._program.read(self.keepalive)
-        except TimeoutError:
-            self._silent = True
-            raise LaunchError(
-                f"nothing was heard from {self._host} for {self.keepalive:g} s: the host or the network to it is gone"
-            ) from None
+        while True:
+            try:
+                return early or self._program.read(self.keepalive)
+            except TimeoutError:
+                assert self.keepalive is not None
+                # While we are stopped time goes by, and the agent has been told that it need not speak.
+                if self._is_paused or time.monotonic() < self._resumed_at + self.keepalive:
+                    continue
+                self._silent = True
+                raise LaunchError(
+                    f"nothing was heard from {self._host} for {self.keepalive:g} s: the host or the network to it is "
+                    "gone"
+                ) from None
+
+    def excuse_silence(self) -> None:
+        """Wait for its words without limit from now on: we are about to be stopped."""
+        self._is_paused = True
+
+    def expect_words(self) -> None:
+        """Count its silence again, from now."""
+        self._resumed_at = time.monotonic()
+        self._is_paused = False
 
     @abstractmethod
     def end_of_life(self) -> tuple[str, int]:

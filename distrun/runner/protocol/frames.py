@@ -37,6 +37,11 @@ class FrameKind(IntEnum):
     """Bytes for the stdin of a rank; none mean end of file."""
     FINISH = 5
     """The job is over: end what the ranks left behind, and leave; payload: seconds of grace."""
+    PAUSE = 6
+    """The launcher is about to be stopped: stop the ranks, by the signal of this number, and take its silence for what
+    it is. The answer is PAUSED."""
+    RESUME = 7
+    """The launcher goes on, and so do the ranks."""
 
     STARTED = 16
     """A rank runs; payload: its process id, and the CPUs that it is bound to, if it is: `4711 0-3,8`."""
@@ -51,6 +56,8 @@ class FrameKind(IntEnum):
     GONE = 22
     """The last frame: the agent has no descendant left; payload: the number of processes it had to end, and of those
     that it could not end."""
+    PAUSED = 23
+    """The ranks are stopped."""
 
     ACK = 32
     """So many bytes of output (or of stdin) have been dealt with; payload: the number."""

@@ -15,14 +15,24 @@ class Keepalive:
         self._silence = silence
         self._interval = silence / PER_SILENCE
         self._last_heard = self._last_sent = time.monotonic()
+        self._is_excused = False
 
     def heard(self) -> None:
         """Take note that something has come from the other end."""
         self._last_heard = time.monotonic()
 
+    def excuse(self) -> None:
+        """Allow the other end to be silent until `expect`, whatever it has still to say before."""
+        self._is_excused = True
+
+    def expect(self) -> None:
+        """Count the other end's silence again, from now."""
+        self._is_excused = False
+        self.heard()
+
     def is_lost(self) -> bool:
         """Whether the other end has been silent for too long."""
-        return time.monotonic() >= self._last_heard + self._silence
+        return not self._is_excused and time.monotonic() >= self._last_heard + self._silence
 
     def is_due(self) -> bool:
         """Whether it is time to speak; the answer yes counts as having spoken."""
@@ -34,5 +44,6 @@ class Keepalive:
 
     def seconds_left(self) -> float:
         """Return the seconds until `is_lost` or `is_due` changes its answer."""
-        nearest = min(self._last_heard + self._silence, self._last_sent + self._interval)
+        lost_at = float("inf") if self._is_excused else self._last_heard + self._silence
+        nearest = min(lost_at, self._last_sent + self._interval)
         return max(0.0, nearest - time.monotonic())

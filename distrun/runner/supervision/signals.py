@@ -15,7 +15,8 @@ from contextlib import contextmanager
 
 from distrun.runner.supervision.events import Event, SignalReceived
 
-_HANDLED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
+_HANDLED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2, signal.SIGTSTP)
+_LEFT_IGNORED = (signal.SIGHUP, signal.SIGTSTP)
 
 
 @contextmanager
@@ -23,7 +24,8 @@ def posted(post: Callable[[Event], None]) -> Iterator[None]:
     """Post signals as events for as long as this context lasts.
 
     Outside the main thread, where Python allows no handlers, it does nothing. SIGHUP stays ignored if it is: then nohup
-    has started us, and the job is to survive the end of the login.
+    has started us, and the job is to survive the end of the login. So does SIGTSTP: a shell without job control, which
+    could not let us go on, ignores it.
 
     Args:
         post: is given each event, by another thread.
@@ -38,7 +40,7 @@ def posted(post: Callable[[Event], None]) -> Iterator[None]:
     before_fd = signal.set_wakeup_fd(written, warn_on_full_buffer=False)
     before = {}
     for signum in _HANDLED:
-        if signum == signal.SIGHUP and signal.getsignal(signum) is signal.SIG_IGN:
+        if signum in _LEFT_IGNORED and signal.getsignal(signum) is signal.SIG_IGN:
             continue
         before[signum] = signal.signal(signum, _do_nothing)
     try:
@@ -49,6 +51,19 @@ def posted(post: Callable[[Event], None]) -> Iterator[None]:
         signal.set_wakeup_fd(before_fd)
         os.close(written)  # which ends the reader
         reader.join()
+
+
+def stop_this_process() -> None:
+    """Stop as Ctrl-Z stops a program; returns when SIGCONT comes. Call it in the main thread, within `posted`.
+
+    It returns at once where nobody could let this process go on: the kernel stops no process by SIGTSTP whose group has
+    no parent in the session.
+    """
+    handler = signal.signal(signal.SIGTSTP, signal.SIG_DFL)
+    try:
+        signal.raise_signal(signal.SIGTSTP)
+    finally:
+        signal.signal(signal.SIGTSTP, handler)
 
 
 def _do_nothing(number: int, frame: object) -> None:

@@ -30,6 +30,7 @@ from distrun.runtime.gpu.monitor import CHECK_INTERVAL, DRAIN_TIMEOUT, GpuMonito
 from distrun.runtime.negotiation.negotiator import Negotiator
 from distrun.runtime.negotiation.pending import PendingOperations
 from distrun.runtime.negotiation.stalls import UNEQUAL_STEPS
+from distrun.runtime.operations import waking_clock
 from distrun.runtime.operations.engine import Awaited
 from distrun.runtime.operations.handle import Handle
 from distrun.runtime.operations.timeouts import FOREVER
@@ -66,7 +67,7 @@ class ProgressEngine:
         negotiator: Negotiator,
         gpu_monitor: GpuMonitor,
         unreported_error: UnreportedError,
-        clock: Callable[[], float] = time.monotonic,
+        clock: Callable[[], float] = waking_clock.now,
         pause: Callable[[float], None] = time.sleep,
     ) -> None:
         """Call `start` before anything is submitted.

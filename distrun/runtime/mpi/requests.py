@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from distrun.errors import JobAbortedError, StallError, UsageError
+from distrun.runtime.operations import waking_clock
 from distrun.runtime.operations.timeouts import FOREVER
 from distrun.runtime.shared_memory.segment import FAILED, STATE
 from distrun.runtime.transport.local_group import LocalGroup
@@ -221,9 +222,9 @@ class Requests:
         timeouts = self._local_group.timeouts
         limit = timeouts.timeout or float("inf")
         next_warning = timeouts.warning or float("inf")
-        started = time.monotonic()
+        started = waking_clock.now()
         while not self._wait_for_one(left, waiting_for, min(started + limit, started + next_warning)):
-            waited = time.monotonic() - started
+            waited = waking_clock.now() - started
             if waited >= limit:
                 raise StallError(f"gave up after {waited:.0f} s: {waiting_for()}")
             if waited >= next_warning:
@@ -238,7 +239,7 @@ class Requests:
             nap = SHORTEST_NAP
             if self._spin(left, waiting_for):
                 return not left
-        while time.monotonic() < until:
+        while waking_clock.now() < until:
             if nap < SHORTEST_SLEEP:
                 time.sleep(nap)
                 self._check_other_hosts(waiting_for)
@@ -284,7 +285,7 @@ class Requests:
             return self._has_come(left) or len(left) < count
 
         try:
-            self._local_ranks.wait(ready, waiting_for, time.monotonic() + seconds, FOREVER)
+            self._local_ranks.wait(ready, waiting_for, waking_clock.now() + seconds, FOREVER)
         except JobAbortedError:
             self._check_other_hosts(waiting_for)
             # A rank is gone, but may have sent everything before.

@@ -8,7 +8,6 @@ messages (see `Piggyback`).
 
 from __future__ import annotations
 
-import time
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from functools import lru_cache
@@ -23,6 +22,7 @@ from distrun.runtime.negotiation.decisions import LONGEST_LIST, Decision, Define
 from distrun.runtime.negotiation.pending import PendingOperations
 from distrun.runtime.negotiation.piggyback import Piggyback, cache_id_of
 from distrun.runtime.negotiation.stalls import CoordinatorStallMonitor, FollowerStallMonitor
+from distrun.runtime.operations import waking_clock
 from distrun.runtime.operations.call_site import main_stack
 from distrun.runtime.operations.handle import Handle
 from distrun.runtime.operations.request import Request
@@ -52,7 +52,7 @@ class Negotiator:
         piggyback: Piggyback | None,
         timeouts: Timeouts,
         describe_rank: Callable[[int], str],
-        clock: Callable[[], float] = time.monotonic,
+        clock: Callable[[], float] = waking_clock.now,
     ) -> None:
         """
         Args:

@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 
 from distrun.errors import JobAbortedError
+from distrun.runtime.operations import waking_clock
 from distrun.runtime.operations.timeouts import Timeouts, WaitTimer
 from distrun.runtime.rendezvous.within_host import PeerInfo
 from distrun.runtime.shared_memory import peer_process
@@ -32,6 +33,7 @@ from distrun.runtime.transport.network import REASON_TIMEOUT, Network
 SPINS = 1000
 """Looks before sleeping, some tens of microseconds: a wake-up costs about as much, so a wait costs at most twice its
 length."""
+_SLEEPS_PER_TIMEOUT = 20  # parts that a stall timeout is slept in
 NETWORK_SPINS = 300
 """Looks before sleeping where each asks the kernel for what has come over the network."""
 
@@ -59,7 +61,7 @@ class LocalGroup(LocalRanks):
         peers: Sequence[PeerInfo],
         timeouts: Timeouts,
         network: Network | None = None,
-        clock: Callable[[], float] = time.monotonic,
+        clock: Callable[[], float] = waking_clock.now,
     ) -> None:
         """
         Args:
@@ -73,6 +75,8 @@ class LocalGroup(LocalRanks):
         layout = self.mine.layout
         self._open([segment.words for segment in segments], EPOCH, layout.lines // 8, layout.stage)
         self._clock = clock
+        # Short enough for `waking_clock` to see most of the time in which we were stopped.
+        self._longest_sleep = timeouts.timeout / _SLEEPS_PER_TIMEOUT or float("inf")
         self._peers = peers
         self.service_bells = _bells([p.service_bell for p in peers], segments, SERVICE_SLEEPING)
         self.bell = self.bells[own]
@@ -175,8 +179,11 @@ class LocalGroup(LocalRanks):
             self._words[WANTED] = 0
 
     def _sleep(self, seconds: float) -> None:
+        seconds = max(0.0, min(seconds, self._longest_sleep))
+        began = time.monotonic()
         for index in self._sleeper.sleep(None if seconds == float("inf") else seconds):
             self.note_end(index)
+        waking_clock.note_sleep(began, seconds)
 
     def note_end(self, index: int) -> None:
         """A peer's process is known to have ended."""

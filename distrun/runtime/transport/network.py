@@ -21,6 +21,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
 from distrun.host.connections.tcp_options import DEAD_HOST_TIMEOUT, set_tcp_options
+from distrun.runtime.operations import waking_clock
 from distrun.runtime.rendezvous.protocol import Member
 from distrun.runtime.shared_memory.segment import FAILED, LEFT
 from distrun.runtime.transport.connections import Channel, ConnectionSet, Stream, reason_of
@@ -162,7 +163,7 @@ class Network:
     def _suspect(self, peer: int, how: str) -> None:
         if self._suspicion is None:
             text = self._left.get(peer) or f"{self.describe(peer)} is gone: {how}"
-            self._suspicion = time.monotonic(), text
+            self._suspicion = waking_clock.now(), text
 
     @property
     def failure(self) -> str | None:
@@ -173,7 +174,7 @@ class Network:
         """Return why an operation that has begun cannot complete; None when nothing of the kind is known."""
         if self._failure is not None:
             return self._failure
-        if self._suspicion is not None and time.monotonic() >= self._suspicion[0] + REASON_TIMEOUT:
+        if self._suspicion is not None and waking_clock.now() >= self._suspicion[0] + REASON_TIMEOUT:
             return self._suspicion[1]
         return None
 
@@ -188,7 +189,7 @@ class Network:
 
     @property
     def next_look(self) -> float:
-        """The monotonic time at which `trouble` may know more though nothing has come."""
+        """The time of the waking clock at which `trouble` may know more though nothing has come."""
         return float("inf") if self._suspicion is None else self._suspicion[0] + REASON_TIMEOUT
 
     def describe(self, rank: int) -> str:

@@ -36,3 +36,19 @@ def test_silence_is_loss_and_any_word_resets_the_clock(clock):
     clock[0] += 1
     assert end.is_lost()
     assert end.seconds_left() == 0
+
+
+def test_silence_that_was_announced_is_no_loss_until_words_are_expected_again(clock):
+    end = Keepalive(15.0)
+    end.excuse()
+    clock[0] += 1
+    end.heard()  # what was under way when it was announced
+    clock[0] += 1000
+    assert not end.is_lost()
+    assert end.is_due()
+    assert end.seconds_left() == 5
+    end.expect()
+    clock[0] += 14
+    assert not end.is_lost()
+    clock[0] += 1
+    assert end.is_lost()

