@@ -100,13 +100,17 @@ class ObjectState(State):
     def recover(self, is_aborted: bool) -> None:
         """Elect the rank whose state all take; go back to the last commit where that has to be."""
         if is_aborted:
-            for part in self._parts.values():
-                part.abandon()
+            self.abandon()
         self._election = election = self._elect()
         if election.restores:
             self.restore()
         if not election.is_certain and world.rank() == election.donor:
             log.warning(_UNCERTAIN, election.donor)
+
+    def abandon(self) -> None:
+        """Drop what is left of a step that failed half-way."""
+        for part in self._parts.values():
+            part.abandon()
 
     def sync(self) -> None:
         """Give all ranks the state of the one that was elected; of rank 0 outside of `elastic.run`.

@@ -25,10 +25,11 @@ non-contiguous ones; a handle is an object, not a number; failures are `distrun.
 
 The room: `reductions`, `sparse` and `copies` are the public functions, `autograd` makes them differentiable,
 `operations` turns a `Call` and tensors into handles, and `tensors` and `cuda` know the tensors' memory. `optimizer`
-wraps an optimizer, and `gradients` reduces what its parameters get. `state` and `objects` give all ranks the same
-start; `normalization` normalises their batches as one.
+wraps an optimizer, and `gradients` reduces what its parameters get. `state` gives all ranks the same start, `elastic`
+whenever there are others; `normalization` normalises their batches as one.
 """
 
+from importlib import import_module as _import_module
 from typing import TYPE_CHECKING
 
 from distrun.exports import exported as _exported
@@ -40,7 +41,6 @@ from distrun.torch.compression import Compression as Compression
 from distrun.torch.copies import *
 from distrun.torch.data import distributed_sampler as distributed_sampler
 from distrun.torch.normalization import SyncBatchNorm as SyncBatchNorm
-from distrun.torch.objects import *
 from distrun.torch.optimizer import DistributedOptimizer as DistributedOptimizer
 from distrun.torch.ranks import init as init, join as join  # type: ignore[assignment]  # Horovod's has a device
 from distrun.torch.reductions import *
@@ -49,14 +49,14 @@ from distrun.torch.state import (
     broadcast_optimizer_state as broadcast_optimizer_state,
     broadcast_parameters as broadcast_parameters,
 )
+from distrun.torch.state.objects import *
 
-if not TYPE_CHECKING:  # see `distrun.exports`; to type checkers, a module with `__getattr__` has all names
+if TYPE_CHECKING:
+    from distrun.torch import elastic as elastic
+else:  # see `distrun.exports`; to type checkers, a module with `__getattr__` has all names
     __all__ = _exported(globals())
 
     def __getattr__(name: str) -> object:
-        if name == "elastic":
-            raise AttributeError(
-                f"{__name__}.elastic: elastic training is not there yet, the number of ranks is fixed: call the "
-                "training function itself, and resume from checkpoints"
-            )
+        if name == "elastic":  # only here: a job that is not elastic does without
+            return _import_module("distrun.torch.elastic")
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -183,6 +183,16 @@ class Supervisor:
             self.await_message(process, Waiting)
         self.assign(placed(survivors, started), reason)
 
+    def grow(self, newcomers: int, reason: str = "a host has come") -> None:
+        """Have the members leave at a step boundary, and make the next generation of them and newcomers."""
+        started = [self.start(0, len(self.members) + newcomers) for _ in range(newcomers)]
+        for process in started:
+            self.await_message(process, Waiting)
+        self.prepare(reason)
+        for process in self.members:
+            self.await_message(process, Waiting)
+        self.assign([*self.members, *started], reason)
+
     def await_message(self, process: Process, *kinds: type) -> Message:
         """Return the next message of one of these kinds that a process sends, or has sent since the last call."""
         deadline = time.monotonic() + DEADLINE

@@ -41,10 +41,13 @@ def test_before_init_the_face_says_so():
         hvd.DistributedOptimizer(torch.optim.SGD([torch.nn.Parameter(torch.ones(1))], 0.1))
 
 
-def test_elastic_training_is_missed_in_a_sentence():
-    assert not hasattr(hvd, "elastic")
-    with pytest.raises(AttributeError, match="elastic training is not there yet"):
-        hvd.elastic.TorchState()
+def test_elastic_training_is_loaded_when_it_is_asked_for():
+    code = """
+import sys, distrun.torch as hvd
+assert "distrun.torch.elastic" not in sys.modules and "distrun.elastic" not in sys.modules
+hvd.elastic.TorchState, hvd.elastic.run, hvd.elastic.State, hvd.elastic.ObjectState
+"""
+    subprocess.run([sys.executable, "-c", code], check=True)
     with pytest.raises(AttributeError, match="no attribute 'something'"):
         hvd.something()
 

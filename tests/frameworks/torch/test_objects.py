@@ -11,7 +11,7 @@ import torch
 
 from distrun.runtime.devices.cpu import Cpu
 from distrun.runtime.devices.cuda import Cuda
-from distrun.torch import objects
+from distrun.torch.state import objects
 
 
 @pytest.mark.parametrize("own", [Cuda(2), Cpu(0)])

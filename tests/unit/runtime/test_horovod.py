@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+import distrun
 from distrun.errors import CollectiveError, MismatchError, UsageError
 from distrun.runtime import horovod, settings
 from distrun.runtime.contract import LaunchContract
@@ -182,11 +183,16 @@ def test_horovods_exceptions_catch_ours_and_survive_pickling(package):
     assert (mismatch.name, mismatch.version, mismatch.installed_version) == ("torch", "1", "2")
 
 
-def test_elastic_names_exist_and_say_that_they_are_not_there_yet(package):
+def test_elastic_names_are_there(package):
     elastic = package("horovod.common.elastic")
-    for use in (lambda: elastic.run(print), elastic.ObjectState, lambda: elastic.run_fn(print, print)):
-        with pytest.raises(UsageError, match="is not there yet"):
-            use()
+    distrun.init()
+    state = elastic.ObjectState(distrun.broadcast_object, distrun.rank, epoch=1)
+    elastic.notification_manager.init()
+    elastic.notification_manager.register_listener(state)
+    assert elastic.run(lambda state: state.epoch)(state) == 1
+    assert elastic.run_fn(lambda state, more: state.epoch + more, distrun.shutdown)(state, 1) == 2
+    elastic.notification_manager.remove_listener(state)
+    distrun.shutdown()
 
 
 @pytest.mark.parametrize("name", ["mxnet", "spark", "ray"])

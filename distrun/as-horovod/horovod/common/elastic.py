@@ -1,8 +1,9 @@
-"""Elastic training, which is not there yet: the names exist, and say so when they are used."""
+"""Elastic training: see `distrun.elastic`."""
 
-from collections.abc import Callable
 from typing import Any, NoReturn
 
+from distrun.elastic import ObjectState as ObjectState, State as State, run as run
+from distrun.elastic.run import run_fn as run_fn
 from distrun.errors import UsageError
 
 
@@ -12,24 +13,11 @@ def refuse(name: str) -> NoReturn:
     Raises:
         UsageError: always.
     """
-    raise UsageError(
-        f"horovod's elastic.{name} is not there yet, since the number of ranks is fixed: call the training function "
-        "itself, and keep its state in checkpoints"
-    )
+    raise UsageError(f"horovod's elastic.{name} is not there yet: keep the training's state in checkpoints")
 
 
-def run(func: Callable[..., Any]) -> NoReturn:
-    """Refuse to make a function elastic."""
-    refuse("run")
-
-
-def run_fn(func: Callable[..., Any], reset: Callable[[], None]) -> NoReturn:
-    """Refuse to make a function elastic."""
-    refuse("run_fn")
-
-
-class State:
-    """The state of a training that may lose and gain ranks. Making one is refused."""
+class Absent:
+    """The base of what is not there yet. Making one is refused."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         """Refuse.
@@ -40,5 +28,17 @@ class State:
         refuse(type(self).__name__)
 
 
-class ObjectState(State):
-    """A state of plain objects."""
+class WorkerNotificationManager:
+    """Horovod's way of telling states that hosts have come or left. Here they ask the runtime, and nothing is told."""
+
+    def init(self, *args: Any, **kwargs: Any) -> None:
+        """Do nothing: the launcher is heard anyway."""
+
+    def register_listener(self, listener: State) -> None:
+        """Do nothing: a state hears of changes by itself."""
+
+    def remove_listener(self, listener: State) -> None:
+        """Do nothing, as `register_listener`."""
+
+
+notification_manager = WorkerNotificationManager()

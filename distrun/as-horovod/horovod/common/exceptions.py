@@ -3,16 +3,8 @@
 A collective that fails raises one of ours, all of which are a `HorovodInternalError`.
 """
 
+from distrun.elastic.interrupt import HostsUpdatedInterrupt as HostsUpdatedInterrupt
 from distrun.errors import HorovodInternalError as HorovodInternalError
-
-
-class HostsUpdatedInterrupt(RuntimeError):  # noqa: N818  # Horovod's name
-    """Horovod's news, in elastic training, that hosts came or left. Nothing here raises it."""
-
-    def __init__(self, skip_sync: bool = False) -> None:
-        """`skip_sync`: whether the ranks that remain have the same state already."""
-        super().__init__(skip_sync)
-        self.skip_sync = skip_sync
 
 
 class HorovodVersionMismatchError(ImportError):

@@ -1,19 +1,19 @@
 """Elastic training, which is not there yet: see `horovod.common.elastic`."""
 
-from horovod.common.elastic import ObjectState, State, run as run
+from horovod.common.elastic import Absent, run as run
 
 
-class KerasState(ObjectState):
+class KerasState(Absent):
     """A state of a model and its optimizer."""
 
 
-class CommitStateCallback(State):
+class CommitStateCallback(Absent):
     """A callback that commits the state every so many batches."""
 
 
-class UpdateBatchStateCallback(State):
+class UpdateBatchStateCallback(Absent):
     """A callback that keeps the number of the batch in the state."""
 
 
-class UpdateEpochStateCallback(State):
+class UpdateEpochStateCallback(Absent):
     """A callback that keeps the number of the epoch in the state."""

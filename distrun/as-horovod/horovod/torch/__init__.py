@@ -6,7 +6,7 @@ from distrun.torch import *
 from horovod import __version__ as __version__
 from horovod.common.absent import attribute_error as _attribute_error
 from horovod.common.exceptions import HorovodInternalError as HorovodInternalError
-from horovod.torch import (
+from horovod.torch import (  # type: ignore[no-redef]  # its own elastic
     compression as compression,
     elastic as elastic,
     functions as functions,

@@ -1,5 +1,10 @@
-"""Elastic training, which is not there yet: see `horovod.common.elastic`."""
+"""Elastic training with PyTorch: see `distrun.torch.elastic`."""
 
-from horovod.common.elastic import ObjectState as ObjectState, State as State, run as run
+from distrun.elastic.run import run_fn as run_fn
+from distrun.torch.elastic import (
+    ObjectState as ObjectState,
+    State as State,
+    TorchState as TorchState,
+    run as run,
+)
 from horovod.torch.elastic.sampler import ElasticSampler as ElasticSampler
-from horovod.torch.elastic.state import TorchState as TorchState

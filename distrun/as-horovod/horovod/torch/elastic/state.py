@@ -1,23 +1,10 @@
-"""The states of elastic training, which is not there yet."""
+"""The states of elastic training."""
 
-from horovod.common.elastic import ObjectState
-
-
-class TorchState(ObjectState):
-    """A state of modules, optimizers and objects."""
-
-
-class StateHandler(ObjectState):
-    """The state of one object."""
-
-
-class ModelStateHandler(StateHandler):
-    """The state of a module."""
-
-
-class OptimizerStateHandler(StateHandler):
-    """The state of an optimizer."""
-
-
-class SamplerStateHandler(StateHandler):
-    """The state of an `ElasticSampler`."""
+from distrun.torch.elastic import TorchState as TorchState
+from distrun.torch.elastic.handlers import (
+    ModelStateHandler as ModelStateHandler,
+    OptimizerStateHandler as OptimizerStateHandler,
+    StateHandler as StateHandler,
+    get_handler_registry as get_handler_registry,
+    set_handler_registry as set_handler_registry,
+)

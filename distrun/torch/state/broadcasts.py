@@ -1,10 +1,8 @@
-"""Starting from the same state: parameters, optimizer state and objects, from one rank to all."""
+"""Parameters and optimizer state, from one rank to all."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -14,9 +12,8 @@ from distrun.errors import UsageError
 from distrun.runtime import world
 from distrun.runtime.collectives import consistency, objects
 from distrun.runtime.process_set import ProcessSet, global_process_set
-from distrun.torch import cuda
 from distrun.torch.copies import broadcast_async_
-from distrun.torch.tensors import empty
+from distrun.torch.state.skeletons import places, with_tensors, without_tensors
 
 Parameters = Mapping[str, Any] | Iterable[Tensor] | Iterable[tuple[str, Tensor]]
 
@@ -68,17 +65,6 @@ def _named(params: Parameters) -> list[tuple[str, Tensor]]:
     return named
 
 
-@dataclass(frozen=True)
-class _Place:
-    """Stands in a state_dict for a tensor that travels by itself."""
-
-    index: int
-    shape: tuple[int, ...]
-    dtype: torch.dtype
-    kind: str
-    """The kind of device on which the root has it, and the others will."""
-
-
 def broadcast_optimizer_state(
     optimizer: torch.optim.Optimizer,
     root_rank: int,
@@ -112,12 +98,10 @@ def broadcast_optimizer_state(
     consistency.compare(entries, what, "broadcast_optimizer_state", process_set=process_set)
     is_root = world.rank() == root_rank
     tensors: list[Tensor] = []
-    skeleton = _without_tensors(optimizer.state_dict(), tensors) if is_root else None
+    skeleton = without_tensors(optimizer.state_dict(), tensors) if is_root else None
     skeleton = objects.broadcast_object(skeleton, root_rank, "broadcast_optimizer_state.skeleton", process_set)
     if not is_root:
-        tensors = [
-            empty(place.kind, math.prod(place.shape), place.dtype).view(place.shape) for place in _places(skeleton)
-        ]
+        tensors = [place.empty() for place in places(skeleton)]
     handles = [
         broadcast_async_(tensor, root_rank, f"broadcast_optimizer_state.{index}", process_set)
         for index, tensor in enumerate(tensors)
@@ -125,35 +109,4 @@ def broadcast_optimizer_state(
     for handle in handles:
         handle.wait()
     if not is_root:
-        optimizer.load_state_dict(_with_tensors(skeleton, tensors))
-
-
-def _without_tensors(value: Any, tensors: list[Tensor]) -> Any:
-    """`value` with a `_Place` for each tensor, and the tensors appended to `tensors`."""
-    if isinstance(value, Tensor):
-        tensors.append(value)
-        return _Place(len(tensors) - 1, tuple(value.shape), value.dtype, cuda.kind(value))
-    if isinstance(value, dict):
-        return {key: _without_tensors(entry, tensors) for key, entry in value.items()}
-    if type(value) in (list, tuple):
-        return type(value)(_without_tensors(entry, tensors) for entry in value)
-    return value
-
-
-def _with_tensors(value: Any, tensors: list[Tensor]) -> Any:
-    """The inverse of `_without_tensors`."""
-    if isinstance(value, _Place):
-        return tensors[value.index]
-    if isinstance(value, dict):
-        return {key: _with_tensors(entry, tensors) for key, entry in value.items()}
-    if type(value) in (list, tuple):
-        return type(value)(_with_tensors(entry, tensors) for entry in value)
-    return value
-
-
-def _places(value: Any) -> list[_Place]:
-    """The places in `value`, in the order of their index."""
-    if isinstance(value, _Place):
-        return [value]
-    entries = value.values() if isinstance(value, dict) else value if type(value) in (list, tuple) else ()
-    return [place for entry in entries for place in _places(entry)]
+        optimizer.load_state_dict(with_tensors(skeleton, tensors))

@@ -1,0 +1,31 @@
+"""Elastic training with PyTorch: `import distrun.torch as dt`, then `@dt.elastic.run` and `dt.elastic.TorchState`.
+
+    @dt.elastic.run
+    def train(state):
+        while state.step < 1000:
+            images, labels = batch(state.step)
+            optimizer.zero_grad()
+            loss_of(model(images), labels).backward()
+            optimizer.step()
+            state.step += 1
+            state.advance()  # a step is done: it is not lost, whoever dies
+
+    train(dt.elastic.TorchState(model, optimizer, step=0))
+
+The names are Horovod's. `TorchState` has a handler for each model, optimizer and so on (`handlers`), and one for random
+numbers (`randomness`); the tensors of all of them travel together (`tensors`).
+"""
+
+from typing import TYPE_CHECKING
+
+from distrun.elastic import *
+from distrun.exports import exported as _exported
+from distrun.torch.elastic.handlers import (
+    StateHandler as StateHandler,
+    get_handler_registry as get_handler_registry,
+    set_handler_registry as set_handler_registry,
+)
+from distrun.torch.elastic.state import TorchState as TorchState
+
+if not TYPE_CHECKING:  # see `distrun.exports`
+    __all__ = _exported(globals())

@@ -1,0 +1,245 @@
+"""Handlers: how the things that a `TorchState` is made of are kept and sent, by their types."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from distrun.elastic.part import Part
+from distrun.errors import UsageError
+from distrun.runtime import world
+from distrun.torch.state.skeletons import places, with_tensors, without_tensors
+
+
+class StateHandler(Part):
+    """The base of all handlers, and of your own: `(type, handler)` at the head of `get_handler_registry()` adds one.
+
+    A handler as Horovod has it overrides `save`, `restore` and `sync`, which gives all ranks the value of rank 0. A
+    state with such a handler goes back to its last commit whenever a rank is lost, as Horovod's do. Other handlers need
+    no copy: they override the methods of `distrun.elastic.part.Part`.
+    """
+
+    def __init__(self, value: Any) -> None:
+        """`value` is the attribute of the state."""
+        self.value = value
+
+    def set_value(self, value: Any) -> None:
+        """Take another value: the attribute of the state was set."""
+        self.value = value
+        self.save()
+
+    def sync(self) -> None:
+        """Give all ranks the value of rank 0, in handlers that override it; the others leave it to the state."""
+
+    def describe(self) -> Any:
+        """Return all of it but its tensors."""
+        return None
+
+    def adopt(self, description: Any) -> None:
+        """Prepare to become what the donor has described."""
+
+    @property
+    def is_horovods(self) -> bool:
+        """Whether this handler sends its value by itself."""
+        return type(self).sync is not StateHandler.sync
+
+
+class ModelStateHandler(StateHandler):
+    """The handler of a module: its parameters and buffers, in place."""
+
+    def __init__(self, value: torch.nn.Module) -> None:
+        """`value` is the module."""
+        super().__init__(value)
+        self._saved: Any = None
+        self._description: Any = None
+
+    def save(self) -> None:
+        """Keep a copy of its state_dict."""
+        self._saved = _copied(self.value.state_dict(), self._saved)
+
+    def restore(self) -> None:
+        """Go back to the copy."""
+        self.value.load_state_dict(self._saved)
+
+    def describe(self) -> Any:
+        """Return the skeleton of its state_dict."""
+        return without_tensors(dict(self.value.state_dict()), [])
+
+    def adopt(self, description: Any) -> None:
+        """Check that this rank's module is of the same kind as the donor's.
+
+        Raises:
+            UsageError: it has other parameters or buffers.
+        """
+        own = self.describe()
+        for name in {**description, **own}:
+            ours, theirs = own.get(name), description.get(name)
+            if ours != theirs and (places(ours) or places(theirs)):
+                raise UsageError(
+                    f"{type(self.value).__name__}.{name} is {_told(ours)} on rank {world.rank()}, and {_told(theirs)} "
+                    "on the rank whose state it is to take: make the same model on all ranks"
+                )
+        self._description = description if own != description else None
+
+    def tensors(self) -> Sequence[Tensor]:
+        """Return its parameters and buffers."""
+        found: list[Tensor] = []
+        without_tensors(dict(self.value.state_dict()), found)
+        return found
+
+    def complete(self) -> None:
+        """Take over what is no tensor (`get_extra_state`)."""
+        if self._description is not None:
+            self.value.load_state_dict(with_tensors(self._description, list(self.tensors())))
+
+
+class ObjectStateHandler(StateHandler):
+    """The handler of whatever has `state_dict` and `load_state_dict`: schedulers, samplers."""
+
+    def __init__(self, value: Any) -> None:
+        """`value` is the object."""
+        super().__init__(value)
+        self._saved: Any = None
+        self._description: Any = None
+        self._received: list[Tensor] | None = None
+
+    def save(self) -> None:
+        """Keep a copy of its state_dict."""
+        self._saved = _copied(self.value.state_dict(), self._saved)
+
+    def restore(self) -> None:
+        """Go back to the copy."""
+        self.value.load_state_dict(copy.deepcopy(self._saved))
+
+    def describe(self) -> Any:
+        """Return the skeleton of its state_dict."""
+        return without_tensors(self.value.state_dict(), [])
+
+    def adopt(self, description: Any) -> None:
+        """Take note of the donor's skeleton."""
+        self._description = description
+        self._received = None
+
+    def tensors(self) -> Sequence[Tensor]:
+        """Return its tensors; room for the donor's where this rank has others, or none yet."""
+        own: list[Tensor] = []
+        skeleton = without_tensors(self.value.state_dict(), own)
+        if self._description is None:  # the donor's
+            return own
+        there = places(self._description)
+        self._received = own if places(skeleton) == there else [place.empty() for place in there]
+        return self._received
+
+    def complete(self) -> None:
+        """Load the donor's state."""
+        own: list[Tensor] = []
+        skeleton = without_tensors(self.value.state_dict(), own)
+        if self._received is not None:
+            self._load(with_tensors(self._description, self._received))
+        elif places(skeleton) == places(self._description):  # the tensors are the donor's already
+            self._load(with_tensors(self._description, own))
+        self._description = self._received = None
+
+    def _load(self, state: Any) -> None:
+        self.value.load_state_dict(state)
+
+
+class OptimizerStateHandler(ObjectStateHandler):
+    """The handler of an optimizer, plain or distributed."""
+
+    def __init__(self, value: torch.optim.Optimizer) -> None:
+        """`value` is the optimizer."""
+        super().__init__(value)
+        self._has_stepped = False
+        self._watch()
+
+    def _watch(self) -> None:
+        self._hook = self.value.register_step_pre_hook(self._note_step)
+
+    def _note_step(self, *_: object) -> None:
+        self._has_stepped = True
+
+    def set_value(self, value: torch.optim.Optimizer) -> None:
+        """Take another optimizer."""
+        self._hook.remove()
+        super().set_value(value)
+        self._watch()
+
+    def mark(self) -> None:
+        """Take note that all steps so far belong to the past."""
+        self._has_stepped = False
+
+    def is_clean(self) -> bool:
+        """Return whether it has made no step since."""
+        return not self._has_stepped
+
+    def abandon(self) -> None:
+        """Drop the gradients of the step that failed."""
+        self.value.zero_grad()
+
+
+class GradScalerStateHandler(ObjectStateHandler):
+    """The handler of a `GradScaler`."""
+
+    def abandon(self) -> None:
+        """Forget which optimizers' gradients have been unscaled, as `update` does at the end of a step."""
+        if self.value.is_enabled():
+            self.value._per_optimizer_states.clear()
+
+    def _load(self, state: Any) -> None:
+        if state:  # empty where it is not enabled
+            super()._load(state)
+
+
+Registry = list[tuple[type, Callable[[Any], StateHandler]]]
+
+_registry: Registry = [
+    (torch.nn.Module, ModelStateHandler),
+    (torch.optim.Optimizer, OptimizerStateHandler),
+    (torch.amp.grad_scaler.GradScaler, GradScalerStateHandler),
+]
+
+
+def get_handler_registry() -> Registry:
+    """Return the pairs of a type and its handler, the first of which that fits an object is used."""
+    return _registry
+
+
+def set_handler_registry(registry: Registry) -> None:
+    """Use other handlers for states that are made from now on: pairs of a type and a handler."""
+    global _registry
+    _registry = registry
+
+
+def handler_of(value: Any) -> StateHandler | None:
+    """Return a handler of a value; None for a plain object."""
+    for kind, handler in _registry:
+        if isinstance(value, kind):
+            return handler(value)
+    if hasattr(value, "state_dict") and hasattr(value, "load_state_dict") and not isinstance(value, type):
+        return ObjectStateHandler(value)
+    return None
+
+
+def _copied(state: Any, before: Any) -> Any:
+    """Return a copy of a state_dict, in the memory of the copy before it where it fits."""
+    tensors: list[Tensor] = []
+    old: list[Tensor] = []
+    skeleton = without_tensors(state, tensors)
+    if places(without_tensors(before, old)) != places(skeleton):
+        old = [torch.empty_like(tensor) for tensor in tensors]
+    with torch.no_grad():
+        for copied, tensor in zip(old, tensors, strict=True):
+            copied.copy_(tensor)
+    return with_tensors(copy.deepcopy(skeleton), old)
+
+
+def _told(entry: Any) -> str:
+    there = places(entry)
+    if not there:
+        return "missing" if entry is None else "no tensor"
+    return f"{str(there[0].dtype).removeprefix('torch.')}{list(there[0].shape)}"
