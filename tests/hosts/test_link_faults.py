@@ -30,6 +30,28 @@ print("going", flush=True)
 if distrun.rank() == 1: time.sleep(1000)
 distrun.allreduce(np.ones(3), "waits")
 """
+CHECKING = """
+import time, numpy as np, distrun
+distrun.init()
+tensor = distrun.empty(4_000_000, np.float32)
+number = 0
+while True:
+    number += 1
+    tensor[:] = number + distrun.rank()
+    distrun.allreduce_(tensor, "big", distrun.Sum)
+    assert (tensor == 2 * number + 1).all()
+    print("step", number, flush=True)
+"""
+IDLE = """
+import sys, numpy as np, distrun
+distrun.init()
+distrun.barrier()
+print("idle", flush=True)
+if distrun.rank() == 0: sys.stdin.readline()
+for number in range(100):
+    assert (distrun.allreduce(np.full(1 << number % 20, number), op=distrun.Sum) == 2 * number).all()
+print("right", flush=True)
+"""
 STARTING = """
 import os, time, distrun
 if os.environ["RANK"] == "1":
@@ -147,6 +169,48 @@ def test_a_stopped_remote_rank_is_a_stall_and_the_job_goes_on(distrun, python, a
     job.process.send_signal(signal.SIGTERM)
     assert job.wait() == 143
     assert b"Error" not in job.stderr.data
+    alpha.assert_gone()
+    beta.assert_gone()
+    job.assert_gone()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("keepalive", ["60", "0"])
+def test_a_cut_that_is_shorter_than_the_keepalive_is_survived_in_the_middle_of_allreduces(
+    distrun, python, alpha, beta, keepalive
+):
+    """Everything that was on its way is lost again and again for 25 s; the kernel pauses for longer each time."""
+    job = distrun("-H", "alpha:1,beta:1", "--keepalive", keepalive, *python(CHECKING))
+    job.stdout.wait_for(b"step 3", 2)
+    beta.cut()
+    time.sleep(25)
+    before = job.stdout.data.count(b"step")
+    beta.mend()
+    job.stdout.wait_for(b"step", before + 10)
+    job.process.send_signal(signal.SIGTERM)
+    assert job.wait() == 143
+    assert b"Error" not in job.stderr.data
+    alpha.assert_gone()
+    beta.assert_gone()
+    job.assert_gone()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("keepalive", ["60", "0"])
+def test_a_cut_that_is_shorter_than_the_keepalive_is_survived_by_a_job_that_idles(
+    distrun, python, alpha, beta, keepalive
+):
+    read, written = os.pipe()
+    job = distrun("-H", "alpha:1,beta:1", "--keepalive", keepalive, "--stdin", "0", *python(IDLE), stdin=read)
+    os.close(read)
+    job.stdout.wait_for(b"idle", 2)
+    beta.cut()
+    time.sleep(25)
+    beta.mend()
+    os.write(written, b"\n")
+    os.close(written)
+    job.stdout.wait_for(b"right", 2)
+    assert job.wait() == 0, job.stderr.data
     alpha.assert_gone()
     beta.assert_gone()
     job.assert_gone()

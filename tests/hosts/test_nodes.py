@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shlex
 import signal
 import subprocess
@@ -61,13 +62,15 @@ def test_launchers_meet_across_hosts_and_a_signal_to_one_ends_both(nodes, alpha,
 
 @pytest.mark.slow
 def test_a_host_that_is_out_of_reach_ends_the_job_on_both_sides(nodes, alpha, beta):
-    launchers = nodes.start()
+    launchers = nodes.start("--keepalive", "3")
     beta.cut()
     try:
         reports = [launcher.communicate(timeout=DEADLINE)[1] for launcher in launchers]
     finally:
         beta.mend()
     assert all(launcher.returncode for launcher in launchers), reports
+    # The launchers notice it, or their ranks, and the kernel by its own clock.
+    assert re.search("nothing was heard from (alpha|beta) for 3 s|nothing was heard from its host", "".join(reports))
     for host in (alpha, beta):
         host.assert_gone()
 

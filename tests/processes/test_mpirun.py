@@ -74,7 +74,7 @@ def test_open_mpi_4():
 def test_open_mpi_notices_that_a_host_is_gone_before_the_ranks_do():
     words = text(MpiImplementation.OPENMPI_5, keepalive=15.0)
     assert [words[index + 1 : index + 3] for index, word in enumerate(words) if word == "--prtemca"] == [
-        *(["oob_tcp_keepalive_time", "4"], ["oob_tcp_keepalive_intvl", "2"], ["oob_tcp_keepalive_probes", "3"]),
+        *(["oob_tcp_keepalive_time", "1"], ["oob_tcp_keepalive_intvl", "1"], ["oob_tcp_keepalive_probes", "10"]),
     ]
     assert "oob_tcp_keepalive_time" in text(MpiImplementation.OPENMPI_4, keepalive=15.0)
     assert "oob_tcp_keepalive_time" not in text(MpiImplementation.OPENMPI_5, HERE, keepalive=15.0)

@@ -17,6 +17,7 @@ import warnings
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 
+from distrun.host.connections.tcp_options import limit_pauses
 from distrun.runner.connect import known_hosts
 from distrun.runner.planning.ssh_config import Route
 from distrun.runner.protocol.handshake import HostError
@@ -26,6 +27,7 @@ with warnings.catch_warnings():  # by cryptography, about outdated ciphers that 
     import paramiko
     from paramiko.ssh_exception import SSHException
 
+_LONGEST_PAUSE = 6.0  # seconds from one try to the next of sending what was lost: a cut is over so soon after its end
 _DEFAULT_KEYS = ("id_ed25519", "id_ecdsa", "id_rsa")
 _RSA = ("rsa-sha2-512", "rsa-sha2-256")  # the signature algorithms of a key of type ssh-rsa
 _FAMILIES = {"inet": socket.AF_INET, "inet6": socket.AF_INET6}
@@ -100,6 +102,7 @@ class SshConnections:
         except OSError as error:
             raise HostError(_explain_socket(error, route)) from None
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        limit_pauses(sock, _LONGEST_PAUSE)
         return sock
 
     def _through(self, jump: Route, route: Route) -> paramiko.Channel:

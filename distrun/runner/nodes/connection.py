@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any
 
-from distrun.host.connections.tcp_options import DEAD_HOST_TIMEOUT
+from distrun.host.connections.tcp_options import DEAD_HOST_TIMEOUT, set_tcp_options
 
 _MAX_LINE = 1 << 26  # bytes; a job of 100 000 ranks needs less
 
@@ -26,8 +26,16 @@ class Connection:
         """The other side's address in digits; empty when it was gone already."""
         with suppress(OSError):
             self.peer = str(connection.getpeername()[0])
+        self.silence = DEAD_HOST_TIMEOUT
+        """Seconds of silence after which the other side counts as gone; 0: never."""
         self._incoming = bytearray()
         self._outgoing = bytearray()
+
+    def keep_alive(self, silence: float) -> None:
+        """From now on, give the other side up after so many seconds of silence, or never if they are 0."""
+        self.silence = silence
+        with suppress(OSError):
+            set_tcp_options(self._socket, silence)
 
     def fileno(self) -> int:
         """Return the descriptor."""
@@ -85,10 +93,10 @@ class Connection:
         self._socket.close()
 
 
-def in_words(error: Exception, host: str) -> str:
-    """Return why a connection with the launcher of a host has ended, as a sentence."""
+def in_words(error: Exception, host: str, silence: float = DEAD_HOST_TIMEOUT) -> str:
+    """Return why a connection with the launcher of a host has ended, as a sentence; `silence` is what it allows."""
     if isinstance(error, TimeoutError):
-        return f"nothing was heard from {host} for {DEAD_HOST_TIMEOUT:g} s: the host or the network to it is gone"
+        return f"nothing was heard from {host} for {silence:g} s: the host or the network to it is gone"
     if isinstance(error, (ConnectionError, EOFError)):
         return f"the launcher on {host} is gone"
     return f"the connection with the launcher on {host} is broken: {error}"

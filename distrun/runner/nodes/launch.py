@@ -14,7 +14,7 @@ from distrun.runner.nodes.rendezvous import Place, meet
 from distrun.runner.planning import endpoints
 from distrun.runner.planning.hosts import Host
 from distrun.runner.planning.plan import LaunchContext, LaunchPlan, LaunchRequest, make_plan
-from distrun.runner.planning.prepare import checked, launch_context, prepare
+from distrun.runner.planning.prepare import checked, chosen_settings, launch_context, prepare
 from distrun.runner.planning.ssh_config import Route
 from distrun.runner.protocol.handshake import Greeting, describe_host
 
@@ -68,6 +68,7 @@ def launch(
         raise
     try:
         context = replace(launch_context({}), job=meeting.assembly.job, key=meeting.key)
+        meeting.peers.keep_alive(chosen_settings(request).keepalive)
         plan = plan_of(meeting.assembly, request, context, grace)
         return NodeLaunch(replace(plan, warnings=alone.warnings), meeting.peers, reservation)
     except BaseException:

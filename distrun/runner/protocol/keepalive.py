@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 
-PER_SILENCE = 3  # messages that each end sends within the time that counts as silence
+PER_SILENCE = 10  # messages that each end sends within the time that counts as silence
 
 
 class Keepalive:
