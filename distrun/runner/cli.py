@@ -11,6 +11,7 @@ import click
 
 from distrun.errors import DistrunError, UsageError
 from distrun.host.endpoints import format_endpoint
+from distrun.runner.command_lines.elastic_options import is_elastic
 from distrun.runner.command_lines.launch_options import launch_options
 from distrun.runner.command_lines.own_options import are_all_own, own_options
 from distrun.runner.connect.options import host_list, ssh_options
@@ -20,11 +21,13 @@ from distrun.runner.planning.plan import LaunchPlan, LaunchRequest, describe
 
 if TYPE_CHECKING:
     from distrun.runner.command_lines.table import Translation
+    from distrun.runner.job import JobOptions
     from distrun.runner.nodes.options import NodeOptions
     from distrun.runner.nodes.peers import Peers
     from distrun.runner.nodes.rendezvous import Place
 
 
+_MOST_HIDDEN = 1 << 16  # ranks that --redirect concerns
 _SETTINGS = {"allow_interspersed_args": False, "help_option_names": ["-h", "--help"], "max_content_width": 120}
 
 
@@ -137,6 +140,11 @@ def _nodes(options: dict[str, Any]) -> NodeOptions | None:
 def _run(options: dict[str, Any]) -> int:
     nodes = _nodes(options)
     if nodes is not None and nodes.place is not None:
+        if is_elastic(options):
+            raise UsageError(
+                f"--nnodes {options['nnodes']} starts a launcher on each node, which cannot be elastic: start one "
+                "launcher for all hosts, with -H or --hosts-from"
+            )
         return _run_node(options, nodes.ranks, nodes.place, nodes.number)
 
     from distrun.runner.planning.prepare import chosen_settings, prepare
@@ -144,12 +152,29 @@ def _run(options: dict[str, Any]) -> int:
     request = _request(options)
     if nodes is not None:
         request = replace(request, hosts=(Host("localhost", nodes.ranks),), nodes=1)
+    if is_elastic(options):
+        return _run_elastic(options, request)
     plan = prepare(request, options["grace"], ssh_options(options, keepalive=chosen_settings(request).keepalive))
     if options["dry_run"]:
-        _shown_ranks(request, plan)
+        _shown_ranks(request, plan.size)
         click.echo(describe(plan, os.environ))
         return 0
     return _execute(options, request, plan)
+
+
+def _run_elastic(options: dict[str, Any], request: LaunchRequest) -> int:
+    from distrun.runner.elastic.job import ElasticJob
+    from distrun.runner.elastic.preparation import ElasticRequest, prepare_elastic
+    from distrun.runner.output.sinks import DescriptorSink
+    from distrun.runner.planning.prepare import chosen_settings
+
+    ssh = ssh_options(options, keepalive=chosen_settings(request).keepalive)
+    plan = prepare_elastic(request, ElasticRequest.of(options), options["grace"], ssh)
+    if options["dry_run"]:
+        click.echo(plan.describe(os.environ))
+        return 0
+    job_options = _job_options(options, request, plan.first, plan.options.max_np)
+    return ElasticJob(plan, job_options, DescriptorSink(1), DescriptorSink(2)).run().status
 
 
 def _run_node(options: dict[str, Any], ranks: int, place: Place, number: int | None) -> int:
@@ -170,21 +195,29 @@ def _run_node(options: dict[str, Any], ranks: int, place: Place, number: int | N
 
 
 def _execute(options: dict[str, Any], request: LaunchRequest, plan: LaunchPlan, peers: Peers | None = None) -> int:
-    from distrun.runner.job import Job, JobOptions
-    from distrun.runner.output.printer import Style
+    from distrun.runner.job import Job
     from distrun.runner.output.sinks import DescriptorSink
+
+    job_options = _job_options(options, request, plan, plan.size)
+    return Job(plan, job_options, DescriptorSink(1), DescriptorSink(2), peers=peers).run().status
+
+
+def _job_options(options: dict[str, Any], request: LaunchRequest, plan: LaunchPlan, most: int) -> JobOptions:
+    """Return the options that concern this process only; `most` is the number of ranks that there may come to be."""
+    from distrun.runner.job import JobOptions
+    from distrun.runner.output.printer import Style
     from distrun.runner.planning.prepare import chosen_settings
 
     settings = chosen_settings(request)
-    job_options = JobOptions(
+    return JobOptions(
         grace=options["grace"],
         start_timeout=settings.start_timeout,
         style=Style(
             request.tag_output and not plan.by_mpirun,
-            _shown_ranks(request, plan),
+            _shown_ranks(request, most),
             timestamps=options["timestamps"],
             prompts=request.stdin is not None,
-            hidden=_hidden_streams(options, plan),
+            hidden=_hidden_streams(options, plan, most),
         ),
         output_dir=None if plan.by_mpirun else request.output_dir,  # mpirun itself writes tags and files
         stdin=request.stdin,
@@ -194,19 +227,20 @@ def _execute(options: dict[str, Any], request: LaunchRequest, plan: LaunchPlan, 
         bindings=request.report_bindings and not plan.by_mpirun,
         ssh=ssh_options(options, keepalive=settings.keepalive),
     )
-    return Job(plan, job_options, DescriptorSink(1), DescriptorSink(2), peers=peers).run().status
 
 
-def _shown_ranks(request: LaunchRequest, plan: LaunchPlan) -> frozenset[int] | None:
-    return None if request.rank_filter is None else parse_ranks(request.rank_filter, plan.size)
+def _shown_ranks(request: LaunchRequest, most: int) -> frozenset[int] | None:
+    return None if request.rank_filter is None else parse_ranks(request.rank_filter, most)
 
 
-def _hidden_streams(options: dict[str, Any], plan: LaunchPlan) -> frozenset[tuple[int, str]]:
+def _hidden_streams(options: dict[str, Any], plan: LaunchPlan, most: int) -> frozenset[tuple[int, str]]:
     from distrun.runner.output.hidden import hidden_streams
 
     if options["redirect"] is not None and options["output_dir"] is None:
         raise UsageError(f"--redirect {options['redirect']} needs --output-dir DIR, which keeps what is not shown")
-    local_ranks = {rank.rank: rank.local_rank for part in plan.agents for rank in part.ranks}
+    # Ranks that an elastic job may grow to have no local rank yet.
+    local_ranks = dict.fromkeys(range(plan.size, min(most, _MOST_HIDDEN)), -1)
+    local_ranks |= {rank.rank: rank.local_rank for part in plan.agents for rank in part.ranks}
     return hidden_streams(local_ranks, options["redirect"], options["local_rank_filter"])
 
 

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import signal
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING
 
+from distrun.errors import LaunchError
 from distrun.runner.connect import stdin
 from distrun.runner.connect.agent_client import AgentClient, AgentProcess
 from distrun.runner.connect.connector import Connector, Starter
@@ -18,7 +19,7 @@ from distrun.runner.output.printer import Printer, Style
 from distrun.runner.output.sinks import RankFiles, Sink
 from distrun.runner.planning import endpoints
 from distrun.runner.planning.plan import AgentPlan, LaunchPlan
-from distrun.runner.planning.ssh_config import SshOptions
+from distrun.runner.planning.ssh_config import Route, SshOptions
 from distrun.runner.protocol.exits import RankExit, signal_name
 from distrun.runner.protocol.frames import Frame, FrameKind
 from distrun.runner.supervision import events, policy, signals
@@ -99,8 +100,7 @@ class Job:
         self._peers = peers
         # The parts of the plan that this launcher executes.
         self._parts = {part.host: part for part in plan.agents if peers is None or part.host == peers.here}
-        ranks = [rank.rank for part in self._parts.values() for rank in part.ranks]
-        self._files = RankFiles(Path(options.output_dir), plan.size, ranks) if options.output_dir else None
+        self._files = self._rank_files(Path(options.output_dir)) if options.output_dir else None
         self._printer = Printer(stdout, stderr, options.style, self._files, self.post)
         self._stderr_tails = StderrTails()
         self._results: dict[int, bytearray] = {}
@@ -114,25 +114,48 @@ class Job:
         self._suspension = Suspension(self._agents, signal.SIGTSTP if plan.by_mpirun else signal.SIGSTOP)
         self._time_limit = float("inf")
         self._is_embedded = options.function is not None
-        remote = [part.host for part in self._parts.values() if part.remote]
         self._starter = starter
         self._connector: Connector | None = None
-        self._policy = Policy(
-            self._hosts, options.grace, options.start_timeout, self._suspension.now(), remote, plan.servers
+        self._policy = self._make_policy()
+
+    # --- what an elastic job does otherwise: there, frames and events carry numbers of processes
+
+    def _make_policy(self) -> Policy:
+        options, now = self._options, self._suspension.now()
+        remote = [part.host for part in self._parts.values() if part.remote]
+        return Policy(self._hosts, options.grace, options.start_timeout, now, remote, self._plan.servers)
+
+    def _rank_files(self, directory: Path) -> RankFiles:
+        return RankFiles(
+            directory, self._plan.size, [rank.rank for part in self._parts.values() for rank in part.ranks]
         )
+
+    def _rank(self, process: int) -> int:
+        """Return the rank that a process has at present."""
+        return process
+
+    def _name(self, process: int) -> str:
+        return self._names[process]
+
+    def _ranked_results(self) -> dict[int, bytes]:
+        return {rank: bytes(data) for rank, data in self._results.items()}
+
+    def control(self, agent: AgentClient, frame: Frame) -> None:
+        """Take what a process says on its control channel."""
+        raise LaunchError(f"{frame.kind!r} is not for a job that is not elastic")
 
     # --- observing the agents
 
     def output(self, agent: AgentClient, frame: Frame) -> None:
         """Print what a rank wrote (an agent's thread)."""
         if frame.kind is FrameKind.STDERR:
-            self._stderr_tails.record(frame.rank, frame.payload)
+            self._stderr_tails.record(frame.process, frame.payload)
         stream = "stderr" if frame.kind is FrameKind.STDERR else "stdout"
-        self._printer.output(frame.rank, stream, frame.payload, agent.acknowledge)
+        self._printer.output(self._rank(frame.process), stream, frame.payload, agent.acknowledge)
 
     def result(self, frame: Frame) -> None:
         """Keep a piece of a rank's result (an agent's thread)."""
-        self._results.setdefault(frame.rank, bytearray()).extend(frame.payload)
+        self._results.setdefault(frame.process, bytearray()).extend(frame.payload)
 
     def reports_lost_peer(self, rank: int) -> bool:
         """Whether a rank that is gone says that it lost a peer (an agent's thread)."""
@@ -182,6 +205,10 @@ class Job:
             self._log(self._plan.by_mpirun)
         for text in (*self._plan.warnings, *(self._plan.notes if self._options.notes else ())):
             self._printer.say(f"distrun: {text}")
+        self._connect()
+
+    def _connect(self) -> None:
+        """Start agents on all hosts, and the ranks where that needs no waiting."""
         # Children of this process that are not below its local agent must not be ended with the job.
         has_others = self._is_embedded or self._plan.launcher == "srun"
         marker = f"DISTRUN_JOB={self._plan.job}" if has_others else None
@@ -195,14 +222,14 @@ class Job:
         self._connector = Connector(remote, self._starter or self._usual_starter(), self.post)
         self._connector.start()
 
-    def _usual_starter(self) -> Starter:
+    def _usual_starter(self, routes: Mapping[str, Route] | None = None) -> Starter:
         if self._plan.launcher == "srun":
             from distrun.runner.connect.srun import SrunStarter
 
             return SrunStarter(self._plan.job, self._options.ssh, self._options.start_timeout)
         from distrun.runner.connect.ssh import SshStarter  # paramiko costs 200 ms
 
-        return SshStarter(self._plan.job, self._plan.routes, self._options.ssh, self._options.start_timeout)
+        return SshStarter(self._plan.job, routes or self._plan.routes, self._options.ssh, self._options.start_timeout)
 
     def _adopt(self, part: AgentPlan, process: AgentProcess) -> None:
         self._agents[part.host] = agent = AgentClient(part.host, process, self)
@@ -263,20 +290,23 @@ class Job:
 
     def _act(self, actions: list[policy.Action]) -> None:
         for action in actions:
-            match action:
-                case policy.StartRanks():
-                    self._start_ranks()
-                case policy.SignalRanks(signum):
-                    self._broadcast(Frame.number(FrameKind.SIGNAL, signum))
-                case policy.FinishAgents(grace):
-                    self._broadcast(Frame.number(FrameKind.FINISH, grace))
-                case policy.CleanUpAfter(host):
-                    if host in self._agents:  # what is left on another node is the business of its launcher
-                        self._agents[host].clean_up()
-                case policy.KillAgents():
-                    for agent in self._agents.values():
-                        agent.kill()
-                        agent.clean_up()
+            self._perform(action)
+
+    def _perform(self, action: policy.Action) -> None:
+        match action:
+            case policy.StartRanks():
+                self._start_ranks()
+            case policy.SignalRanks(signum):
+                self._broadcast(Frame.number(FrameKind.SIGNAL, signum))
+            case policy.FinishAgents(grace):
+                self._broadcast(Frame.number(FrameKind.FINISH, grace))
+            case policy.CleanUpAfter(host):
+                if host in self._agents:  # what is left on another node is the business of its launcher
+                    self._agents[host].clean_up()
+            case policy.KillAgents():
+                for agent in self._agents.values():
+                    agent.kill()
+                    agent.clean_up()
 
     def _broadcast(self, frame: Frame) -> None:
         for agent in self._agents.values():
@@ -305,15 +335,14 @@ class Job:
         while (event := self._next_event(give_up)) is not None and not isinstance(event, events.Printed):
             if isinstance(event, events.SignalReceived):
                 break
-        results = {rank: bytes(data) for rank, data in self._results.items()}
-        return Outcome(self._policy.status, failure, failure_report, interrupted_by, results)
+        return Outcome(self._policy.status, failure, failure_report, interrupted_by, self._ranked_results())
 
     def _failure_report(self, failure: Failure) -> str:
-        rank = failure.rank
-        log = None if self._files is None or rank is None else str(self._files.path(rank, "stderr"))
-        return format_report(
-            failure, self._names, self._pids, [] if rank is None else self._stderr_tails.lines(rank), log
-        )
+        process = failure.rank
+        if process is None:
+            return format_report(failure, "", self._pids, [])
+        log = None if self._files is None else str(self._files.path(self._rank(process), "stderr"))
+        return format_report(failure, self._name(process), self._pids, self._stderr_tails.lines(process), log)
 
     # --- messages to the user meanwhile
 
@@ -325,12 +354,12 @@ class Job:
                     self._printer.say(f"distrun: host {host} {note}")
             case events.RankStarted(rank, pid, cpus):
                 self._pids[rank] = pid
-                self._log(f"{self._names[rank]} started (pid {pid})")
+                self._log(f"{self._name(rank)} started (pid {pid})")
                 if self._options.bindings or (cpus and self._options.verbose):
                     bound = f"is bound to CPUs {cpus}" if cpus else "is not bound"
-                    self._printer.say(f"distrun: {self._names[rank]} {bound}")
+                    self._printer.say(f"distrun: {self._name(rank)} {bound}")
             case events.RankExited(rank, end):
-                self._log(f"{self._names[rank]} {end}")
+                self._log(f"{self._name(rank)} {end}")
             case events.AgentGone(host, ended, unkillable):
                 if unkillable:
                     self._printer.say(

@@ -81,12 +81,13 @@ class LaunchContract:
             "OMPI_MCA_orte_hnp_uri": f"0.0;tcp://{self.master_addr}:{self.master_port}",
         }
 
-    def torchrun_environ(self, name: str, node: int, nodes: int) -> dict[str, str]:
+    def torchrun_environ(self, name: str, node: int, nodes: int, max_restarts: int = 0) -> dict[str, str]:
         """Return the variables that ranks of torchrun have besides those of `to_environ`.
 
         Args:
             name: the job's name, `--rdzv-id`.
             node, nodes: the index of this rank's host among so many hosts.
+            max_restarts: how often ranks may be started anew.
         """
         return {
             "GROUP_RANK": str(node),
@@ -96,7 +97,7 @@ class LaunchContract:
             "ROLE_WORLD_SIZE": str(self.size),
             "TORCHELASTIC_RUN_ID": name,
             "TORCHELASTIC_RESTART_COUNT": str(self.restart),
-            "TORCHELASTIC_MAX_RESTARTS": "0",
+            "TORCHELASTIC_MAX_RESTARTS": str(max_restarts),
             "TORCHELASTIC_USE_AGENT_STORE": "False",  # rank 0 serves the store of torch.distributed
         }
 

@@ -60,10 +60,16 @@ def search_path(environ: Mapping[str, str]) -> dict[str, str]:
     return {"PYTHONPATH": os.pathsep.join([FOLDER, *others])}
 
 
-def rank_variables(contract: LaunchContract) -> dict[str, str]:
-    """Return the variables by which Horovod's launcher tells a rank who it is, which scripts read."""
+def rank_variables(contract: LaunchContract, elastic: bool = False) -> dict[str, str]:
+    """Return the variables by which Horovod's launcher tells a rank who it is, which scripts read.
+
+    Args:
+        contract: the rank's.
+        elastic: whether the job is elastic, which scripts read too.
+    """
     names = ("hostname", "rank", "size", "local_rank", "local_size", "cross_rank", "cross_size")
-    return {PREFIX + name.upper(): str(getattr(contract, name)) for name in names}
+    variables = {PREFIX + name.upper(): str(getattr(contract, name)) for name in names}
+    return variables | {"HOROVOD_ELASTIC": "1"} if elastic else variables
 
 
 # The variables of users -----------------------------------------------------------------------------------------------

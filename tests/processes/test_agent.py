@@ -79,7 +79,7 @@ def test_unacknowledged_output_is_bounded_while_commands_are_obeyed(launcher):
     while len(launcher.output()) < WINDOW:
         launcher.receive(FrameKind.STDOUT)
     launcher.send(Frame(FrameKind.STDIN, 1, b"\n"))  # rank 1 ends, though rank 0 has filled the window
-    assert launcher.receive(FrameKind.EXITED).rank == 1
+    assert launcher.receive(FrameKind.EXITED).process == 1
     before = len(launcher.output())
     assert before <= WINDOW + (1 << 17)
     launcher.send(Frame.number(FrameKind.ACK, before))

@@ -48,7 +48,7 @@ def test_called_through_a_link_the_name_is_left_out(tmp_path):
     ("words", "sentence"),
     [
         (["mpirun", "-n", "2", "a", ":", "b"], "starts several programs"),
-        (["horovodrun", "-np", "2", "--min-np", "1", "a"], "elastic training is not there yet"),
+        (["horovodrun", "-np", "2", "--min-np", "3", "true"], "-np 2 is not between --min-np 3 and --max-np 2"),
         (["srun", "-n", "2", "a"], "the command line of 'srun' is not understood: allowed are horovodrun, mpirun"),
         (["mpirun", "-n", "2"], "there is no command to start"),
     ],

@@ -9,10 +9,12 @@ import sys
 import time
 from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from distrun import __version__
 from distrun.errors import UsageError
 from distrun.host.endpoints import PORTS, reserve_port
+from distrun.runner.agent.elastic import ElasticProcesses
 from distrun.runner.agent.ending import Ending
 from distrun.runner.agent.launcher_connection import LauncherConnection
 from distrun.runner.agent.rank_process import RankProcess, StartError
@@ -26,6 +28,9 @@ from distrun.runner.system import descendants, machine
 from distrun.runner.system.cpus import format_cpus
 from distrun.runner.system.loop import Loop
 from distrun.runner.system.oom import OomCounter
+
+if TYPE_CHECKING:
+    from distrun.runner.agent.elastic import ElasticProcesses
 
 _ORPHAN_GRACE = 2.0  # seconds between SIGTERM and SIGKILL when the launcher has vanished
 _WORKER = str(Path(__file__).with_name("function_worker.py"))
@@ -44,6 +49,7 @@ class Agent:
         self._by_pid: dict[int, RankProcess] = {}
         self._oom = OomCounter()
         self._ending: Ending | None = None
+        self._elastic: ElasticProcesses | None = None
         self._left = False
 
     def run(self) -> None:
@@ -53,13 +59,17 @@ class Agent:
             self._loop.run_once(self._timeout())
             self._relay.update_flow()
             self._launcher.stay_in_touch()
+            if self._elastic is not None:
+                for number in self._elastic.tend():
+                    del self._ranks[number]
             if self._ending is not None:
                 self._end_descendants(self._ending)
 
     def _timeout(self) -> float | None:
         """Return the seconds until something is due, None when nothing is."""
         ending = None if self._ending is None else self._ending.seconds_left(time.monotonic())
-        due = [seconds for seconds in (self._launcher.seconds_left, ending) if seconds is not None]
+        elastic = None if self._elastic is None else self._elastic.seconds_left
+        due = [seconds for seconds in (self._launcher.seconds_left, ending, elastic) if seconds is not None]
         return min(due, default=None)
 
     def _signalled(self, signums: bytes) -> None:
@@ -70,7 +80,8 @@ class Agent:
         self._reap()
 
     def _launcher_lost(self) -> None:
-        self._finish(_ORPHAN_GRACE)
+        # Another world of an elastic job may begin without us: our ranks must not train beside it.
+        self._finish(_ORPHAN_GRACE if self._elastic is None else 0.0)
 
     # --- commands of the launcher
 
@@ -80,13 +91,15 @@ class Agent:
                 self._greet(handshake.Greeting.from_json(frame.payload))
             case FrameKind.PLAN:
                 self._start_ranks(AgentPlan.from_json(frame.payload))
+            case FrameKind.START | FrameKind.END | FrameKind.CONTROL:
+                self._change_processes(frame)
             case FrameKind.FUNCTION:
                 self._keep_function(frame.payload)
             case FrameKind.SIGNAL:
                 for rank in self._ranks.values():
                     rank.signal(frame.as_int())
             case FrameKind.STDIN:
-                self._relay.take_stdin(frame.rank, frame.payload)
+                self._relay.take_stdin(frame.process, frame.payload)
             case FrameKind.ACK:
                 self._launcher.acknowledge(frame.as_int())
             case FrameKind.FINISH:
@@ -135,23 +148,45 @@ class Agent:
     def _start_ranks(self, plan: AgentPlan) -> None:
         if plan.remote:
             cores = machine.count_cores()
-            plan = replace(plan, environ=complete_on_host(plan.environ, os.environ, cores, len(plan.ranks)))
+            sharing = plan.room or len(plan.ranks)
+            plan = replace(plan, environ=complete_on_host(plan.environ, os.environ, cores, sharing))
         plan = replace(plan, environ={**plan.defaults, **plan.environ})
         if self._function is not None:
             plan = replace(plan, command=[sys.executable, _WORKER])
+        if plan.room:
+            from distrun.runner.agent.elastic import ElasticProcesses
+
+            self._elastic = ElasticProcesses(
+                plan.environ["DISTRUN_JOB"],
+                self._loop,
+                self._launcher,
+                self._relay,
+                lambda rank: self._start_rank(plan, rank),
+            )
         for rank in plan.ranks:
             self._start_rank(plan, rank)
 
-    def _start_rank(self, plan: AgentPlan, rank_plan: RankPlan) -> None:
+    def _change_processes(self, frame: Frame) -> None:
+        assert self._elastic is not None
+        match frame.kind:
+            case FrameKind.START:
+                self._elastic.start(RankPlan.from_json(frame.payload))
+            case FrameKind.END:
+                self._elastic.end(frame.process, frame.as_float())
+            case _:
+                self._elastic.tell(frame.process, frame.payload)
+
+    def _start_rank(self, plan: AgentPlan, rank_plan: RankPlan) -> RankProcess | None:
         try:
             rank = RankProcess(plan, rank_plan, self._function)
         except StartError as error:
             self._launcher.send(Frame(FrameKind.NOT_STARTED, rank_plan.rank, f"{error.status} {error}".encode()))
-            return
-        self._ranks[rank.rank] = self._by_pid[rank.pid] = rank
+            return None
+        self._ranks[rank.number] = self._by_pid[rank.pid] = rank
         self._relay.add(rank)
         started = f"{rank.pid} {format_cpus(rank.cpus)}".rstrip()
-        self._launcher.send(Frame(FrameKind.STARTED, rank.rank, started.encode()))
+        self._launcher.send(Frame(FrameKind.STARTED, rank.number, started.encode()))
+        return rank
 
     # --- the end
 
@@ -176,7 +211,11 @@ class Agent:
         exits = [(rank, RankExit(returncode, out_of_memory and returncode != 0)) for rank, returncode in ends]
         for rank, rank_exit in sorted(exits, key=lambda item: item[1].root_cause_order):
             self._relay.drain(rank)
-            self._launcher.send(Frame(FrameKind.EXITED, rank.rank, rank_exit.encode()))
+            if self._elastic is not None:
+                self._elastic.drain(rank)
+            self._launcher.send(Frame(FrameKind.EXITED, rank.number, rank_exit.encode()))
+            if self._elastic is not None:
+                self._elastic.exited(rank, rank_exit.returncode)
         return dead is not None
 
     def _end_descendants(self, ending: Ending) -> None:

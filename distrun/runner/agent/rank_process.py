@@ -5,11 +5,14 @@ from __future__ import annotations
 import fcntl
 import os
 import signal
+import socket
 import struct
 import subprocess
 import termios
+from collections.abc import Mapping
 from contextlib import suppress
 from functools import partial
+from pathlib import Path
 
 from distrun.runner.planning.plan import AgentPlan, RankPlan
 from distrun.runner.protocol.exits import NOT_EXECUTABLE, NOT_FOUND
@@ -39,13 +42,15 @@ class RankProcess:
         Raises:
             StartError: the command or the directory does not exist or may not be used.
         """
-        self.rank = rank.rank
+        self.number = rank.rank
         self.cpus = cpus.share(plan.bind_to, rank.local_rank, rank.local_size) if plan.bind_to != "none" else set()
         """The CPUs that it is bound to; none = it is not."""
         self.alive = True
         self.sources: dict[int, FrameKind] = {}
         """The open descriptors to read from, and the kind of frame for what is read there."""
         self.stdin: int | None = None
+        self.control: socket.socket | None = None
+        """Our end of its control channel, which only a process of an elastic job has."""
         theirs: list[int] = []
         try:
             self._process = self._start(plan, rank, function, theirs)
@@ -63,17 +68,26 @@ class RankProcess:
         stdout, stderr = self._source(FrameKind.STDOUT, theirs), self._source(FrameKind.STDERR, theirs)
         stdin = self._sink(theirs) if rank.stdin else subprocess.DEVNULL
         command = plan.command
+        environ = {**rank.defaults, **plan.environ, **rank.environ}
         inherit: tuple[int, ...] = ()
         if function is not None:
             inherit = (function, self._source(FrameKind.RESULT, theirs))
             command = [*command, *map(str, inherit)]
+        if plan.room:
+            from distrun.runtime.elastic.messages import CONTROL_FD, PROCESS
+
+            control = self._control(theirs)
+            inherit = (*inherit, control)
+            environ |= {CONTROL_FD: str(control), PROCESS: str(rank.rank)}
+        if rank.is_spare:
+            command = spare_command(command, environ, plan.wdir)
         return subprocess.Popen(
             command,
             stdin=stdin,
             stdout=stdout,
             stderr=stderr,
             cwd=plan.wdir,
-            env={**plan.environ, **rank.environ},
+            env=environ,
             pass_fds=inherit,
             start_new_session=True,
             preexec_fn=partial(_before_exec, os.getpid(), self.cpus),  # the agent has one thread, so this is safe
@@ -90,6 +104,12 @@ class RankProcess:
         their_end, self.stdin = os.pipe()
         theirs.append(their_end)
         os.set_blocking(self.stdin, False)
+        return their_end
+
+    def _control(self, theirs: list[int]) -> int:
+        self.control, other = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self.control.setblocking(False)
+        theirs.append(their_end := other.detach())
         return their_end
 
     def signal(self, signum: int) -> None:
@@ -111,12 +131,34 @@ class RankProcess:
             os.close(descriptor)
         self.sources.clear()
         self.close_stdin()
+        if self.control is not None:
+            self.control.close()
 
     def close_stdin(self) -> None:
         """Give the rank the end of its standard input."""
         if self.stdin is not None:
             os.close(self.stdin)
             self.stdin = None
+
+
+def spare_command(command: list[str], environ: Mapping[str, str], wdir: str) -> list[str]:
+    """Return the command of a process that waits until it is to run a command.
+
+    Raises:
+        StartError: the command is no Python program.
+    """
+    from distrun.runner.planning import python_command
+
+    parts = python_command.split(command, environ.get("PATH"), wdir)
+    if parts is None:
+        raise StartError(NOT_EXECUTABLE, f"{command[0]!r} is no Python program, for which alone there are spares")
+    return [*parts.interpreter, str(Path(__file__).with_name("spare.py")), *parts.program]
+
+
+def end_group(leader: int) -> None:
+    """SIGKILL what is left of the process group of a dead process."""
+    with suppress(ProcessLookupError, PermissionError):
+        os.killpg(leader, signal.SIGKILL)
 
 
 def waiting_bytes(descriptor: int) -> int:

@@ -25,7 +25,7 @@ class Relay:
 
     def add(self, rank: RankProcess) -> None:
         """Begin to pass on what a rank writes."""
-        self._ranks[rank.rank] = rank
+        self._ranks[rank.number] = rank
         self._watch(rank)
 
     def drain(self, rank: RankProcess) -> None:
@@ -34,6 +34,14 @@ class Relay:
             waiting = waiting_bytes(descriptor)
             while waiting > 0 and (count := self._pass_on(rank, descriptor, min(waiting, CHUNK))):
                 waiting -= count
+
+    def remove(self, rank: RankProcess) -> None:
+        """Pass on the last that a dead rank's descendants have written, and close its pipes."""
+        self.drain(rank)
+        for descriptor in (*rank.sources, *(() if rank.stdin is None else (rank.stdin,))):
+            self._loop.unwatch(descriptor)
+        rank.close()
+        del self._ranks[rank.number]
 
     def update_flow(self) -> None:
         """Stop reading from the ranks while the launcher has enough to print, and go on when half of it is done."""
@@ -71,7 +79,7 @@ class Relay:
             return 0
         if data:
             kind = rank.sources[descriptor]
-            self._launcher.send(Frame(kind, rank.rank, data), is_output=kind is not FrameKind.RESULT)
+            self._launcher.send(Frame(kind, rank.number, data), is_output=kind is not FrameKind.RESULT)
         else:
             del rank.sources[descriptor]
             self._loop.unwatch(descriptor)
@@ -79,7 +87,7 @@ class Relay:
         return len(data)
 
     def _write_stdin(self, rank: RankProcess) -> None:
-        pending = self._stdin_pending[rank.rank]
+        pending = self._stdin_pending[rank.number]
         assert rank.stdin is not None
         try:
             written = os.write(rank.stdin, pending) if pending else 0
@@ -87,10 +95,10 @@ class Relay:
             return
         except OSError:  # nobody reads it any more
             written = len(pending)
-            self._stdin_ended.add(rank.rank)
+            self._stdin_ended.add(rank.number)
         del pending[:written]
         if not pending:
-            self._launcher.send(Frame.number(FrameKind.ACK, written, rank.rank))
+            self._launcher.send(Frame.number(FrameKind.ACK, written, rank.number))
             self._loop.unwatch(rank.stdin)
-            if rank.rank in self._stdin_ended:
+            if rank.number in self._stdin_ended:
                 rank.close_stdin()

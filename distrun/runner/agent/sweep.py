@@ -18,10 +18,12 @@ _INTERVAL = 0.02
 
 
 def main() -> None:
-    """Read the job and the agent from stdin, and kill until no process is left."""
+    """Read the job and the agent from stdin, and kill until no process is left; exit with 1 if some are."""
     job, agent = sys.stdin.readline().split()
     give_up = time.monotonic() + _TIMEOUT
-    while sweep(f"DISTRUN_JOB={job}", int(agent)) and time.monotonic() < give_up:
+    while sweep(f"DISTRUN_JOB={job}", int(agent)):
+        if time.monotonic() >= give_up:
+            sys.exit(1)
         time.sleep(_INTERVAL)  # a process may fork between being listed and being killed
 
 

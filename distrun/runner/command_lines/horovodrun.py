@@ -16,8 +16,9 @@ _NO_CYCLE = Ignored("operations start when the last rank has submitted them, wit
 _HIERARCHICAL = "what crosses hosts does so once per host always"
 _NO_AUTOTUNE = Ignored("there is no autotuning yet")
 _NO_TIMELINE = Ignored("there is no timeline yet")
-_NO_ELASTIC = "elastic training is not there yet"
-_ELASTIC = Refused(f"{_NO_ELASTIC}: leave it out, and give -np and hosts that stay")
+# The options without which Horovod's job is not elastic, and those that count only if it is.
+_ELASTIC = ("--min-np", "--max-np", "--hosts-from")
+_OF_ELASTIC = ("--elastic-timeout", "--reset-limit", "--cooldown")
 
 
 def _fusion(megabytes: str) -> list[str]:
@@ -42,13 +43,22 @@ def _config(file: str) -> Translation:
 
 
 def _finish(translation: Translation) -> Translation:
-    """Leave out arguments for mpirun where it does not start the ranks, as Horovod does with its Gloo."""
+    """Leave out arguments for mpirun where it does not start the ranks, as Horovod does with its Gloo, and limits of
+    elastic jobs where the job is none."""
     options, ignored = list(translation.options), list(translation.ignored)
-    while "--mpi-args" in options and "mpirun" not in options:
-        at = options.index("--mpi-args")
-        ignored.append((" ".join(options[at : at + 2]), "they are for mpirun, which --mpi uses"))
-        del options[at : at + 2]
+    if "mpirun" not in options:
+        _leave_out(options, ignored, ("--mpi-args",), "they are for mpirun, which --mpi uses")
+    if not {*_ELASTIC} & {*options}:
+        _leave_out(options, ignored, _OF_ELASTIC, "it is for elastic jobs, which --min-np makes")
     return Translation(tuple(options), translation.command, tuple(ignored))
+
+
+def _leave_out(options: list[str], ignored: list[tuple[str, str]], names: tuple[str, ...], why: str) -> None:
+    for name in names:
+        while name in options:
+            at = options.index(name)
+            ignored.append((" ".join(options[at : at + 2]), why))
+            del options[at : at + 2]
 
 
 def _tuning() -> tuple[Flag, ...]:
@@ -80,13 +90,13 @@ def _tuning() -> tuple[Flag, ...]:
 
 def _elastic() -> tuple[Flag, ...]:
     return (
-        flag("--host-discovery-script FILE", _ELASTIC),
-        flag("--min-np --min-num-proc N", _ELASTIC),
-        flag("--max-np --max-num-proc N", _ELASTIC),
+        flag("--host-discovery-script FILE", Becomes("--hosts-from {}")),
+        flag("--min-np --min-num-proc N", Becomes("--min-np {}")),
+        flag("--max-np --max-num-proc N", Becomes("--max-np {}")),
         flag("--slots-per-host N", Becomes("--slots {}")),
-        flag("--elastic-timeout S", Ignored(_NO_ELASTIC)),
-        flag("--reset-limit N", Ignored(_NO_ELASTIC)),
-        flag("--blacklist-cooldown-range MIN MAX", Ignored(_NO_ELASTIC)),
+        flag("--elastic-timeout S", Becomes("--elastic-timeout {}")),
+        flag("--reset-limit N", Becomes("--reset-limit {}")),
+        flag("--blacklist-cooldown-range MIN MAX", Becomes("--cooldown {},{}")),
     )
 
 

@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 
 import click
 
+from distrun.runner.command_lines.elastic_options import elastic_options
 from distrun.runner.connect.options import connection_options, node_options, output_options
 
 Command = TypeVar("Command", bound=Callable[..., Any])
@@ -79,6 +80,7 @@ _OPTIONS: tuple[Callable[[Any], Any], ...] = (
         "allocation, else ssh.",
     ),
     node_options,
+    elastic_options,
     click.option("--mpi-args", metavar="ARGS", help="Further arguments for mpirun, as in --mpi-args '--mca pml ob1'."),
     click.option("--share-gpus", is_flag=True, help="Allow ranks to share GPUs where there are more ranks than GPUs."),
     click.option(

@@ -12,7 +12,7 @@ from distrun.host.interfaces import is_numeric
 from distrun.runner.command_lines.table import Becomes, Holds, Ignored, Program, Refused, Translation, flag
 
 _MASTER = ("127.0.0.1", "29500")  # torchrun's defaults
-_NO_RESTARTS = "restarts come in a later release: a failure ends the job"
+_NO_RESTARTS = "ranks are restarted where one launcher starts them all: with --nnodes 1, or with distrun -H"
 _OWN_LOGS = "output is kept by --log-dir, and the first failure is told"
 _NO_FILTERS = "lines of output are not picked out"
 # Words for `_finish` alone, which no option of ours begins with.
@@ -23,10 +23,6 @@ def _backend(name: str) -> list[str]:
     if name not in ("static", "c10d"):
         raise UsageError("the launchers meet without a server: leave it out, or give static or c10d")
     return []
-
-
-def _restarts(count: str) -> list[str] | Ignored:
-    return [] if count == "0" else Ignored(_NO_RESTARTS)
 
 
 def _local_address(address: str) -> list[str] | Ignored:
@@ -53,9 +49,15 @@ def _finish(translation: Translation) -> Translation:
             found[name] = value
         else:
             rest.append(word)
-    if "--nnodes" in rest and "--rdzv-endpoint" not in rest:
-        nodes = rest[len(rest) - rest[::-1].index("--nnodes")]
-        if nodes not in ("1", "1:1"):
+    ignored = list(translation.ignored)
+    nodes = rest[len(rest) - rest[::-1].index("--nnodes")] if "--nnodes" in rest else "1"
+    if nodes not in ("1", "1:1"):
+        while "--reset-limit" in rest:
+            at = rest.index("--reset-limit")
+            if rest[at + 1] != "0":
+                ignored.append((f"--max-restarts {rest[at + 1]}", _NO_RESTARTS))
+            del rest[at : at + 2]
+        if "--rdzv-endpoint" not in rest:
             address, port = found.get(_ADDRESS, _MASTER[0]).strip("[]"), found.get(_PORT, _MASTER[1])
             rest += ["--rdzv-endpoint", format_endpoint(address, int(port) if port.isdecimal() else 0)]
     command = translation.command
@@ -64,7 +66,7 @@ def _finish(translation: Translation) -> Translation:
     if command and _NO_PYTHON not in found:
         python = os.environ.get("PYTHON_EXEC", sys.executable)
         command = (python, "-u", *(["-m"] if _MODULE in found else []), *command)
-    return replace(translation, options=tuple(rest), command=command)
+    return replace(translation, options=tuple(rest), command=command, ignored=tuple(ignored))
 
 
 PROGRAM = Program(
@@ -90,7 +92,7 @@ PROGRAM = Program(
         flag("-t --tee STREAMS", Becomes("--tag-output", lambda streams: [] if streams == "0" else ["--tag-output"])),
         flag("--local-ranks-filter --local_ranks_filter RANKS", Becomes("--local-rank-filter {}")),
         flag("--shutdown-timeout --shutdown_timeout S", Becomes("--grace {}")),
-        flag("--max-restarts --max_restarts N", Becomes("nothing with 0; otherwise it is ignored", _restarts)),
+        flag("--max-restarts --max_restarts N", Becomes("--reset-limit {}")),
         flag("--monitor-interval --monitor_interval S", Holds("ends of ranks are noticed at once")),
         flag("--start-method --start_method NAME", Holds("ranks are new processes")),
         flag("--signals-to-handle --signals_to_handle LIST", Holds("signals are passed on to the ranks")),

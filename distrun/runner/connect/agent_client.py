@@ -18,6 +18,10 @@ from distrun.runner.protocol.keepalive import PER_SILENCE
 from distrun.runner.supervision import events
 
 
+class SilenceError(LaunchError):
+    """An agent counts as gone because nothing was heard from it."""
+
+
 class AgentProcess(Protocol):
     """A started agent: the one interface that each way of starting one implements."""
 
@@ -61,6 +65,9 @@ class AgentProcess(Protocol):
             pids: the process ids that its ranks had.
         """
 
+    def is_clean(self) -> bool:
+        """Wait for the end of `clean_up`; return whether nothing is left for certain."""
+
     def close(self) -> None:
         """Close the streams."""
 
@@ -73,6 +80,9 @@ class AgentObserver(Protocol):
 
     def result(self, frame: Frame) -> None:
         """Take a piece of a rank's result."""
+
+    def control(self, agent: AgentClient, frame: Frame) -> None:
+        """Take what a process says on its control channel."""
 
     def reports_lost_peer(self, rank: int) -> bool:
         """Whether the end of a rank's stderr says that it ended because it lost a peer."""
@@ -190,7 +200,9 @@ class AgentClient:
                         self._report(frame)
         except Exception as error:  # any at all: a reader that dies without a word would leave the job hanging
             self.process.kill()
-            end = events.AgentLost(self.host, str(error) if isinstance(error, LaunchError) else repr(error))
+            reason = str(error) if isinstance(error, LaunchError) else repr(error)
+            end = events.AgentLost(self.host, reason, was_silent=isinstance(error, SilenceError))
+        self._outbox.put(None)  # not even signs of life, by which it would not notice that it was given up
         how, status = self.process.end_of_life()
         self._observer.post(end or events.AgentLost(self.host, f"the agent on {self.host} {how}", status))
 
@@ -200,6 +212,8 @@ class AgentClient:
                 self._observer.output(self, frame)
             case FrameKind.RESULT:
                 self._observer.result(frame)
+            case FrameKind.CONTROL:
+                self._observer.control(self, frame)
             case FrameKind.KEEPALIVE:
                 pass
             case FrameKind.ACK:
@@ -209,13 +223,13 @@ class AgentClient:
             case FrameKind.STARTED:
                 pid, _, cpus = frame.payload.decode().partition(" ")
                 self.pids.add(int(pid))
-                self._observer.post(events.RankStarted(frame.rank, int(pid), cpus))
+                self._observer.post(events.RankStarted(frame.process, int(pid), cpus))
             case FrameKind.NOT_STARTED:
                 status, _, reason = frame.payload.decode(errors="replace").partition(" ")
-                self._observer.post(events.RankNotStarted(frame.rank, int(status), reason))
+                self._observer.post(events.RankNotStarted(frame.process, int(status), reason))
             case FrameKind.EXITED:
                 end = RankExit.decode(frame.payload)
-                lost_peer = end.returncode == 1 and self._observer.reports_lost_peer(frame.rank)
-                self._observer.post(events.RankExited(frame.rank, end, lost_peer))
+                lost_peer = end.returncode == 1 and self._observer.reports_lost_peer(frame.process)
+                self._observer.post(events.RankExited(frame.process, end, lost_peer))
             case _:
                 raise LaunchError(f"{frame.kind!r} is not for the launcher")

@@ -43,6 +43,7 @@ class LocalAgentProcess:
         self._spare = set() if marker else _children()
         self._marker = marker
         self._program = LocalProgram(AGENT)
+        self._is_clean = False
 
     @functools.cached_property
     def host_info(self) -> HostInfo:
@@ -89,9 +90,14 @@ class LocalAgentProcess:
             # yet.
             exiting = [pid for pid in {*meant, *pids} if descendants.reap(pid) == (0, 0)]
             if not meant and not exiting:
+                self._is_clean = True
                 return
             # SIGKILL takes its time, and there is no event for the end of adopted orphans.
             time.sleep(_CLEAN_UP_INTERVAL)
+
+    def is_clean(self) -> bool:
+        """Return whether `clean_up` has found nothing more in the end."""
+        return self._is_clean
 
     def close(self) -> None:
         """Close the pipes and the reservation of the port."""

@@ -8,12 +8,15 @@ import time
 from abc import ABC, abstractmethod
 from contextlib import suppress
 
-from distrun.errors import LaunchError
 from distrun.host.endpoints import PORTS
+from distrun.runner.connect.agent_client import SilenceError
 from distrun.runner.connect.program import SWEEP, Program, first_frame
 from distrun.runner.planning.plan import AgentPlan
 from distrun.runner.protocol.frames import Frame, FrameKind
 from distrun.runner.protocol.handshake import Greeting, HostError, HostInfo, check_compatibility
+from distrun.runner.protocol.keepalive import PER_SILENCE
+
+_MARGIN = 0.5  # seconds for ending processes by SIGKILL, and for clocks
 
 
 class RemoteAgent(ABC):
@@ -33,6 +36,10 @@ class RemoteAgent(ABC):
             HostError: the host cannot be used.
         """
         self.keepalive: float | None = keepalive or None
+        # An agent of an elastic job must have given us up, and ended its ranks, before we give it up and go on without:
+        # what it has heard last may be younger by an interval than what we have.
+        margin = keepalive / PER_SILENCE + _MARGIN if plan.room else 0.0
+        self._patience = keepalive + margin if keepalive else None
         self._host = plan.host
         self._job = job
         self._program = program
@@ -40,6 +47,7 @@ class RemoteAgent(ABC):
         self._is_paused = False
         self._resumed_at = 0.0
         self._sweeper: threading.Thread | None = None
+        self._is_clean = False
         greeting = Greeting(keepalive, plan.wdir, plan.ports, os.environ.get(PORTS, ""))
         with suppress(OSError):  # it has ended already; that there is no answer will tell why
             program.write(Frame(FrameKind.HELLO, payload=greeting.to_json()).encode())
@@ -65,15 +73,15 @@ class RemoteAgent(ABC):
         early, self._early = self._early, b""
         while True:
             try:
-                return early or self._program.read(self.keepalive)
+                return early or self._program.read(self._patience)
             except TimeoutError:
-                assert self.keepalive is not None
+                assert self._patience is not None
                 # While we are stopped time goes by, and the agent has been told that it need not speak.
-                if self._is_paused or time.monotonic() < self._resumed_at + self.keepalive:
+                if self._is_paused or time.monotonic() < self._resumed_at + self._patience:
                     continue
                 self._silent = True
-                raise LaunchError(
-                    f"nothing was heard from {self._host} for {self.keepalive:g} s: the host or the network to it is "
+                raise SilenceError(
+                    f"nothing was heard from {self._host} for {self._patience:g} s: the host or the network to it is "
                     "gone"
                 ) from None
 
@@ -99,6 +107,12 @@ class RemoteAgent(ABC):
         self._sweeper = threading.Thread(target=self._sweep, name=f"distrun sweep {self._host}", daemon=True)
         self._sweeper.start()  # many hosts may be lost at once, and the decider must not wait for each in turn
 
+    def is_clean(self) -> bool:
+        """Wait for the end of the sweep; return whether it has found nothing more in the end."""
+        if self._sweeper is not None:
+            self._sweeper.join()
+        return self._is_clean
+
     def close(self) -> None:
         """Close the streams when the sweep is done."""
         if self._sweeper is not None:
@@ -113,6 +127,7 @@ class RemoteAgent(ABC):
                 sweep.end_input()
                 while sweep.read(self._sweep_timeout()):  # a login shell may print something
                     pass
+                self._is_clean = sweep.wait() == 0
             finally:
                 sweep.kill()
 

@@ -105,6 +105,7 @@ class RankFiles:
         if file is None:
             if len(self._open) >= self._MAX_OPEN:
                 self._open.pop(next(iter(self._open))).close()
+            path.parent.mkdir(exist_ok=True)  # of a rank that an elastic job has grown to
             file = path.open("ab", buffering=0)
         self._open[path] = file  # the most recently used comes last
         rest = memoryview(data)

@@ -7,9 +7,11 @@ from dataclasses import replace
 
 from distrun.errors import UsageError
 from distrun.host.endpoints import format_endpoint
+from distrun.host.interfaces import Interface
 from distrun.runner.planning import tf_config
 from distrun.runner.planning.networks import Networks
 from distrun.runner.planning.plan import AgentPlan, LaunchPlan
+from distrun.runner.planning.ranks import Meeting
 from distrun.runner.protocol.handshake import HostInfo
 
 
@@ -32,17 +34,31 @@ def completed(plan: LaunchPlan, host_info: Callable[[str], HostInfo], met: bool 
     if plan.launcher == "ssh" and not met:  # Slurm knows its nodes
         _check_names(plan, infos)
     if len(plan.agents) == 1:
-        found = _master_endpoint("127.0.0.1", infos[first.host].port) if first.remote else {}
+        found = _found(Meeting("127.0.0.1", infos[first.host].port)) if first.remote else {}
         return {first.host: _with(first, found, _tf_configs(plan, infos, {first.host: "127.0.0.1"}), {})}
     networks = Networks({host: said.addresses for host, said in infos.items()}, "" if met else plan.network)
     interfaces = {host: networks.of(host) for host in infos}
     addresses = {host: items[0].address for host, items in interfaces.items() if items}
     guessed = first.ranks[0].environ.get("DISTRUN_MASTER_ADDR", first.host)
-    found = _master_endpoint(addresses.get(first.host, guessed), infos[first.host].port)
-    ends = [format_endpoint(item.address, infos[first.host].rendezvous) for item in interfaces[first.host]]
-    found["DISTRUN_RENDEZVOUS"] = ",".join(ends)
+    found = _found(meeting_at(infos[first.host], interfaces[first.host], infos[first.host].port, guessed))
     configs = _tf_configs(plan, infos, addresses)
-    return {part.host: _with(part, found, configs, _interfaces(part, networks, plan.network)) for part in plan.agents}
+    return {
+        part.host: _with(part, found, configs, interface_defaults(part.host, networks, plan.network))
+        for part in plan.agents
+    }
+
+
+def meeting_at(info: HostInfo, interfaces: Sequence[Interface], port: int, guessed: str) -> Meeting:
+    """Return where the ranks of several hosts meet.
+
+    Args:
+        info: what the agent of rank 0's host says of it.
+        interfaces: those of that host, the best first; see `Networks`.
+        port: a free port there, for other frameworks.
+        guessed: its address if it has named no interface.
+    """
+    ends = [format_endpoint(item.address, info.rendezvous) for item in interfaces]
+    return Meeting(interfaces[0].address if interfaces else guessed, port, ",".join(ends))
 
 
 def _check_names(plan: LaunchPlan, infos: Mapping[str, HostInfo]) -> None:
@@ -57,12 +73,13 @@ def _check_names(plan: LaunchPlan, infos: Mapping[str, HostInfo]) -> None:
             )
 
 
-def _master_endpoint(address: str, port: int) -> dict[str, str]:
-    """Return the endpoint of rank 0 in the variables of several frameworks."""
+def _found(meeting: Meeting) -> dict[str, str]:
+    """Return the variables that depend on where the ranks meet."""
     return {
-        **dict.fromkeys(("MASTER_ADDR", "DISTRUN_MASTER_ADDR"), address),
-        **dict.fromkeys(("MASTER_PORT", "DISTRUN_MASTER_PORT"), str(port)),
-        "JAX_COORDINATOR_ADDRESS": format_endpoint(address, port),
+        **dict.fromkeys(("MASTER_ADDR", "DISTRUN_MASTER_ADDR"), meeting.master_addr),
+        **dict.fromkeys(("MASTER_PORT", "DISTRUN_MASTER_PORT"), str(meeting.master_port)),
+        "JAX_COORDINATOR_ADDRESS": format_endpoint(meeting.master_addr, meeting.master_port),
+        "DISTRUN_RENDEZVOUS": meeting.rendezvous,
     }
 
 
@@ -78,13 +95,13 @@ def _tf_configs(plan: LaunchPlan, infos: Mapping[str, HostInfo], addresses: Mapp
     return tf_config.values([places[rank] for rank in range(plan.size)], plan.ps)
 
 
-def _interfaces(part: AgentPlan, networks: Networks, network: str) -> dict[str, str]:
+def interface_defaults(host: str, networks: Networks, network: str) -> dict[str, str]:
     """Return the variables by which other frameworks find the interface that leads to the other hosts.
 
     Without them, Gloo looks up the host's own name, which may be unknown or mean 127.0.1.1. NCCL looks at the
     interfaces and knows better than we do, unless the user has chosen one.
     """
-    best = networks.of(part.host)
+    best = networks.of(host)
     names = list(dict.fromkeys(item.name for item in best))
     if not names or not (network or len(names) == 1 or networks.is_shared(best[0])):
         return {}

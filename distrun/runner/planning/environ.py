@@ -19,6 +19,7 @@ _STALE = re.compile(
     r"|MASTER_ADDR|MASTER_PORT|TORCHELASTIC_.*|OMPI_COMM_WORLD_.*|OMPI_UNIVERSE_SIZE|PMIX_.*|PMI_.*"
     r"|HOROVOD_(HOSTNAME|(LOCAL_|CROSS_)?(RANK|SIZE))"
     r"|SLURM_(PROCID|LOCALID|NODEID|GTIDS|TASK_PID|NTASKS|NPROCS|STEP.*|SRUN_.*|CPU_BIND.*)"
+    r"|DISTRUN_(PROCESS|CONTROL_FD|SPARE)"
     r"|" + "|".join(PREFIX + field.name.upper() for field in fields(LaunchContract))
 )
 AUTO = "auto"

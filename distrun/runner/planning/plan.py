@@ -8,7 +8,6 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 
 from distrun.errors import UsageError
-from distrun.host.endpoints import format_endpoint
 from distrun.runner.planning import tf_config
 from distrun.runner.planning.environ import (
     AUTO,
@@ -19,9 +18,9 @@ from distrun.runner.planning.environ import (
 )
 from distrun.runner.planning.hosts import Host
 from distrun.runner.planning.placement import count, host_of_each_rank, place, spread, with_slots
+from distrun.runner.planning.ranks import Meeting, Place, RankVariables
 from distrun.runner.planning.ssh_config import Route
 from distrun.runtime import horovod
-from distrun.runtime.contract import LaunchContract
 from distrun.runtime.settings import KEEPALIVE, NETWORK, STALL_TIMEOUT, STALL_WARNING, START_TIMEOUT, WIRE_DTYPE
 
 _HIDDEN = ("DISTRUN_KEY",)
@@ -104,9 +103,10 @@ class LaunchContext:
 
 @dataclass(frozen=True)
 class RankPlan:
-    """One rank: its number in several respects, and the variables that are its own."""
+    """One rank, or one process of an elastic job, and the variables that are its own."""
 
     rank: int
+    """Its number in frames; in an elastic job the number of the process, which it has for life."""
     local_rank: int
     local_size: int
     cross_rank: int
@@ -114,6 +114,19 @@ class RankPlan:
     environ: dict[str, str]
     stdin: bool = False
     """Whether it gets the launcher's standard input; the others read an empty one."""
+    is_spare: bool = False
+    """Whether it imports what it is told to, and waits to be activated, before it runs the command."""
+    defaults: dict[str, str] = field(default_factory=dict)
+    """Variables for it if its environment does not have them."""
+
+    def to_json(self) -> bytes:
+        """Return the payload of a START frame."""
+        return json.dumps(vars(self)).encode("ascii")
+
+    @classmethod
+    def from_json(cls, payload: bytes) -> RankPlan:
+        """Return the plan that `to_json` wrote."""
+        return cls(**json.loads(payload))
 
 
 @dataclass(frozen=True)
@@ -135,6 +148,9 @@ class AgentPlan:
     """Variables for ranks whose environment does not have them."""
     bind_to: str = "none"
     """The kind of CPUs that each rank gets its share of: core, socket, numa, or none: ranks use them all."""
+    room: int = 0
+    """In an elastic job, the number of ranks that the host may come to have: it divides cores and CPUs among them, and
+    `ranks` are started one by one. 0 = the job is not elastic."""
 
     def to_json(self) -> bytes:
         """Return the payload of a PLAN frame; bytes that are not UTF-8 (surrogates in Python) survive as escapes."""
@@ -194,36 +210,81 @@ def make_plan(request: LaunchRequest, context: LaunchContext, grace: float = 5.0
     if request.ps and not request.tf_config:
         raise UsageError(f"--ps {request.ps} has no effect without --tf-config: give both, or neither")
     tf_config.check(size, request.ps)
-    contracts: dict[str, list[LaunchContract]] = {host.name: [] for host, _ in placed}
-    for contract in _contracts([(host.name, ranks) for host, ranks in placed], context, request.map_by == "node"):
-        contracts[contract.hostname].append(contract)
-    inherited = {**inherited_variables(context.environ), **settings(request)}
-    exports, more = requested_variables(request.exports, inherited)
-    notes += more
+    variables = common_variables(request, context)
+    notes += variables.notes
+    meeting = Meeting(master_address([(host.name, ranks) for host, ranks in placed], context), context.master_port)
+    ranks = _rank_plans(placed, rank_variables(request, context, variables), request, meeting)
     agents = []
-    for node, (host, local_size) in enumerate(placed):
-        remote = host.name in context.routes
-        common = {
-            **(forwarded_variables(inherited) if remote else inherited),
-            **_gpus(host, local_size, request.share_gpus),
-            **exports,
-        }
-        common |= {} if remote else horovod.search_path(common)
-        chosen = {"OMP_NUM_THREADS": AUTO} if remote else thread_variables(common, context.cores, local_size)
-        shared = {"PYTHONUNBUFFERED": "1", **chosen, **common}
-        ranks = [_rank_plan(contract, request, exports, node, len(placed)) for contract in contracts[host.name]]
-        wdir = request.wdir or context.cwd
-        ports = local_size if request.tf_config else 0
-        part = AgentPlan(host.name, list(request.command), wdir, grace, shared, ranks, remote, ports)
-        agents.append(replace(part, bind_to=request.bind_to))
-        if "OMP_NUM_THREADS" not in common and not remote:
-            why = f"{count(context.cores, 'core')}, {count(local_size, 'rank')}"
-            notes.append(f"OMP_NUM_THREADS={shared['OMP_NUM_THREADS']} on {host.name} ({why}); set it to override")
+    for host, local_size in placed:
+        part = replace(host_part(host, local_size, request, context, variables), grace=grace, ranks=ranks[host.name])
+        agents.append(part)
+        notes += thread_notes(part, local_size, context, variables)
     routes = {agent.host: context.routes[agent.host] for agent in agents if agent.remote}
-    network = request.network or exports.get(NETWORK) or inherited.get(NETWORK, "")
+    network = variables.network(request)
     servers = tf_config.servers(size, request.ps)
     ps = request.ps if request.tf_config else None
     return LaunchPlan(context.job, size, tuple(agents), routes, tuple(notes), network=network, servers=servers, ps=ps)
+
+
+@dataclass(frozen=True)
+class CommonVariables:
+    """The variables that do not depend on host or rank."""
+
+    inherited: dict[str, str]
+    """The launcher's variables, with the settings that the user asks for."""
+    exports: dict[str, str]
+    """The variables of `-x`."""
+    notes: list[str]
+
+    def network(self, request: LaunchRequest) -> str:
+        """Return the interfaces and subnets that ranks of different hosts may use; empty = all."""
+        return request.network or self.exports.get(NETWORK) or self.inherited.get(NETWORK, "")
+
+
+def common_variables(request: LaunchRequest, context: LaunchContext) -> CommonVariables:
+    """Return the variables that do not depend on host or rank, and notes for the user."""
+    inherited = {**inherited_variables(context.environ), **settings(request)}
+    return CommonVariables(inherited, *requested_variables(request.exports, inherited))
+
+
+def host_part(
+    host: Host, ranks: int, request: LaunchRequest, context: LaunchContext, variables: CommonVariables
+) -> AgentPlan:
+    """Return the part of the plan that the ranks of a host share, without the ranks.
+
+    Args:
+        host: the host.
+        ranks: the number of ranks that share its cores.
+        request: the user's request.
+        context: the facts.
+        variables: `common_variables` of both.
+
+    Raises:
+        UsageError: the host has too few GPUs.
+    """
+    inherited, exports = variables.inherited, variables.exports
+    remote = host.name in context.routes
+    common = {
+        **(forwarded_variables(inherited) if remote else inherited),
+        **_gpus(host, ranks, request.share_gpus),
+        **exports,
+    }
+    common |= {} if remote else horovod.search_path(common)
+    chosen = {"OMP_NUM_THREADS": AUTO} if remote else thread_variables(common, context.cores, ranks)
+    shared = {"PYTHONUNBUFFERED": "1", **chosen, **common}
+    wdir = request.wdir or context.cwd
+    ports = ranks if request.tf_config else 0
+    part = AgentPlan(host.name, list(request.command), wdir, 0.0, shared, [], remote, ports)
+    return replace(part, bind_to=request.bind_to)
+
+
+def thread_notes(part: AgentPlan, ranks: int, context: LaunchContext, variables: CommonVariables) -> list[str]:
+    """Return a note on the number of threads that the ranks of this machine get, if it was chosen for them."""
+    name = "OMP_NUM_THREADS"
+    if part.remote or name in variables.inherited or name in variables.exports:
+        return []
+    why = f"{count(context.cores, 'core')}, {count(ranks, 'rank')}"
+    return [f"{name}={part.environ[name]} on {part.host} ({why}); set it to override"]
 
 
 def placed_ranks(request: LaunchRequest, context: LaunchContext) -> tuple[list[tuple[Host, int]], list[str]]:
@@ -264,61 +325,44 @@ def master_address(placed: list[tuple[str, int]], context: LaunchContext) -> str
     return context.routes[first].hostname if first in context.routes else context.address
 
 
-def _contracts(placed: list[tuple[str, int]], context: LaunchContext, by_node: bool) -> list[LaunchContract]:
-    """Return the contracts of all ranks, in rank order.
-
-    With hosts of 2, 1 and 2 ranks, local rank 1 exists on the first and third host only: rank 4 has cross rank 1(2).
-    """
-    sizes = [ranks for _, ranks in placed]
-    order = host_of_each_rank(sizes, by_node)
-    master_addr = master_address(placed, context)
-    cross_sizes = [sum(more > local_rank for more in sizes) for local_rank in range(max(sizes))]
-    cross_ranks = [0] * len(cross_sizes)
-    local_ranks = [0] * len(sizes)
-    contracts: list[LaunchContract] = []
-    for rank, host in enumerate(order):
-        local_rank = local_ranks[host]
-        contracts.append(
-            LaunchContract(
-                job=context.job,
-                key=context.key,
-                rank=rank,
-                size=len(order),
-                local_rank=local_rank,
-                local_size=sizes[host],
-                cross_rank=cross_ranks[local_rank],
-                cross_size=cross_sizes[local_rank],
-                hostname=placed[host][0],
-                master_addr=master_addr,
-                master_port=context.master_port,
-            )
+def _rank_plans(
+    placed: list[tuple[Host, int]], made: RankVariables, request: LaunchRequest, meeting: Meeting
+) -> dict[str, list[RankPlan]]:
+    """Return the plans of all ranks, by host and in rank order."""
+    order = host_of_each_rank([ranks for _, ranks in placed], request.map_by == "node")
+    slots = [0] * len(placed)
+    places = []
+    for node in order:
+        places.append(Place(placed[node][0].name, slots[node]))
+        slots[node] += 1
+    plans: dict[str, list[RankPlan]] = {host.name: [] for host, _ in placed}
+    for contract, node in zip(made.contracts(places, meeting), order, strict=True):
+        plan = RankPlan(
+            contract.rank,
+            contract.local_rank,
+            contract.local_size,
+            contract.cross_rank,
+            contract.cross_size,
+            made.of(contract, node, len(placed)),
+            contract.rank == request.stdin,
         )
-        local_ranks[host] += 1
-        cross_ranks[local_rank] += 1
-    return contracts
+        plans[contract.hostname].append(plan)
+    return plans
 
 
-def _rank_plan(
-    contract: LaunchContract, request: LaunchRequest, exports: Mapping[str, str], node: int, nodes: int
-) -> RankPlan:
-    variables = contract.to_environ()
-    variables["JAX_COORDINATOR_ADDRESS"] = format_endpoint(contract.master_addr, contract.master_port)
-    if request.tf_config:
-        variables["TF_CONFIG"] = ""  # known only when all hosts have found their ports
-    if request.openmpi_env:
-        variables |= contract.openmpi_environ()
-    if request.horovod:
-        variables |= horovod.rank_variables(contract)
-    if request.torchrun_env:
-        variables |= contract.torchrun_environ(request.name, node, nodes)
-    return RankPlan(
-        contract.rank,
-        contract.local_rank,
-        contract.local_size,
-        contract.cross_rank,
-        contract.cross_size,
-        {name: value for name, value in variables.items() if name not in exports},  # -x MASTER_PORT=29500 is obeyed
-        contract.rank == request.stdin,
+def rank_variables(request: LaunchRequest, context: LaunchContext, variables: CommonVariables) -> RankVariables:
+    """Return what makes the variables of ranks."""
+    count = context.environ.get("SLURM_RESTART_COUNT", "")
+    return RankVariables(
+        context.job,
+        context.key,
+        frozenset(variables.exports),
+        openmpi=request.openmpi_env,
+        torchrun=request.torchrun_env,
+        name=request.name,
+        horovod=request.horovod,
+        tf_config=request.tf_config,
+        restarts=int(count) if count.isdecimal() else 0,
     )
 
 

@@ -9,7 +9,7 @@ import shutil
 import socket
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from distrun.errors import UsageError
@@ -48,27 +48,76 @@ def prepare(request: LaunchRequest, grace: float, ssh: SshOptions = _DEFAULTS) -
     Raises:
         UsageError: the request cannot be met; CommandError when that is because of the command.
     """
-    request = checked(request)
-    is_stated = bool(request.hosts) and "SLURM_JOB_ID" not in os.environ
-    allocated = None if request.nodes or is_stated else allocation.current(os.environ)
-    launcher = _choose_launcher(request, allocated)
-    notes: tuple[str, ...] = ()
-    if allocated is not None and not request.hosts:
-        given = tuple(replace(host, slots=request.slots or host.slots) for host in allocated.hosts)
-        request = replace(request, hosts=given)
-        notes = (f"hosts of {allocated}",)
-    hosts, routes = _resolve_nodes(request.hosts) if launcher == "srun" else _resolve_hosts(request.hosts, ssh)
-    request = replace(request, hosts=tuple(hosts))
-    if launcher == "mpirun":
+    resolved = resolve(request, ssh)
+    request, routes = resolved.request, resolved.routes
+    if resolved.launcher == "mpirun":
         from distrun.runner.planning import mpirun
 
         plan = mpirun.make_plan(request, launch_context(routes), grace, ssh)
         if not routes:
             check_command(replace(plan.agents[0], command=list(request.command)))
     else:
-        plan = replace(make_plan(request, launch_context(routes), grace), launcher=launcher)
+        plan = replace(make_plan(request, launch_context(routes), grace), launcher=resolved.launcher)
         if plan.size > 1:
             chosen_settings(request).check_backend(request.nodes or len(plan.agents))
+    return check_plan(request, plan, resolved.notes)
+
+
+@dataclass(frozen=True)
+class Resolved:
+    """A request whose hosts are known."""
+
+    request: LaunchRequest
+    launcher: str
+    """The program that starts ranks on other hosts."""
+    routes: dict[str, Route]
+    """The routes to the hosts that are not this machine."""
+    notes: tuple[str, ...] = ()
+
+
+def resolve(request: LaunchRequest, ssh: SshOptions) -> Resolved:
+    """Find out which hosts are meant, and how they are reached.
+
+    Raises:
+        UsageError: they cannot be reached as the user asks for.
+    """
+    request = checked(request)
+    launcher, allocated = choose_launcher(request)
+    notes: tuple[str, ...] = ()
+    if allocated is not None and not request.hosts:
+        given = tuple(replace(host, slots=request.slots or host.slots) for host in allocated.hosts)
+        request = replace(request, hosts=given)
+        notes = (f"hosts of {allocated}",)
+    hosts, routes = resolve_hosts(request.hosts, launcher, ssh)
+    return Resolved(replace(request, hosts=tuple(hosts)), launcher, routes, notes)
+
+
+def choose_launcher(request: LaunchRequest) -> tuple[str, Allocation | None]:
+    """Return the program that starts ranks on other hosts, and the allocation that this process runs in.
+
+    Raises:
+        UsageError: the one that the user asks for cannot be used here.
+    """
+    is_stated = bool(request.hosts) and "SLURM_JOB_ID" not in os.environ
+    allocated = None if request.nodes or is_stated else allocation.current(os.environ)
+    return _choose_launcher(request, allocated), allocated
+
+
+def resolve_hosts(hosts: Sequence[Host], launcher: str, ssh: SshOptions) -> tuple[list[Host], dict[str, Route]]:
+    """Return all hosts, those that are this machine under one name, and the routes to the others.
+
+    Raises:
+        UsageError: a host is listed with two accounts.
+    """
+    return _resolve_nodes(hosts) if launcher == "srun" else _resolve_hosts(hosts, ssh)
+
+
+def check_plan(request: LaunchRequest, plan: LaunchPlan, notes: tuple[str, ...]) -> LaunchPlan:
+    """Return a plan with further notes and with warnings, if this machine can execute its part.
+
+    Raises:
+        UsageError: it cannot; CommandError when that is because of the command.
+    """
     plan = replace(plan, notes=(*notes, *plan.notes), warnings=_warnings(plan))
     for agent in plan.agents:
         if not agent.remote:

@@ -1,6 +1,8 @@
 """The frames launcher and agent exchange over the agent's stdin and stdout: binary-safe, self-delimiting, ordered.
 
-A frame is a kind, a rank (-1 when it concerns no single rank), a length and that many bytes. Output travels against a
+A frame is a kind, the number of a process (-1 when it concerns no single one), a length and that many bytes. The
+launcher numbers the processes of a job; in a job that is not elastic, and in the first generation of one that is, the
+number is the rank. Output travels against a
 window: the agent sends at most `WINDOW` bytes of output that the launcher has not acknowledged, so a blocked terminal
 stops the ranks' writing and never the frames that report an exit.
 """
@@ -15,15 +17,15 @@ from typing import NamedTuple
 from distrun.errors import LaunchError
 
 HEADER = struct.Struct("!BiI")
-NO_RANK = -1
+NO_PROCESS = -1
 WINDOW = 1 << 20  # bytes of output (or of stdin) that may be in flight without an acknowledgement
 CHUNK = 1 << 16  # bytes read from a pipe at a time: the capacity of a Linux pipe
 MAX_PAYLOAD = 1 << 26  # bytes; a longer frame is not ours: something else wrote to the agent's stdout
 
 
 class FrameKind(IntEnum):
-    """The meaning of a frame. The first group goes to the agent, the second comes from it; HELLO and the last go both
-    ways."""
+    """The meaning of a frame. The first group goes to the agent, the second comes from it; HELLO and the last group go
+    both ways."""
 
     HELLO = 0
     """To an agent on another host: a `handshake.Greeting`. From it: a `handshake.HostInfo`."""
@@ -42,6 +44,10 @@ class FrameKind(IntEnum):
     it is. The answer is PAUSED."""
     RESUME = 7
     """The launcher goes on, and so do the ranks."""
+    START = 8
+    """One more process of an elastic job, whose PLAN came before; payload: a `RankPlan`, JSON."""
+    END = 9
+    """End a process, and all that it has started; payload: seconds of grace."""
 
     STARTED = 16
     """A rank runs; payload: its process id, and the CPUs that it is bound to, if it is: `4711 0-3,8`."""
@@ -63,23 +69,26 @@ class FrameKind(IntEnum):
     """So many bytes of output (or of stdin) have been dealt with; payload: the number."""
     KEEPALIVE = 33
     """No payload: shows the other side that the connection is alive. Between hosts only."""
+    CONTROL = 34
+    """A message on the control channel of a process, which the agent passes on unread; see `runtime.elastic.messages`.
+    """
 
 
 class Frame(NamedTuple):
     """One message between launcher and agent."""
 
     kind: FrameKind
-    rank: int = NO_RANK
+    process: int = NO_PROCESS
     payload: bytes = b""
 
     def encode(self) -> bytes:
         """Return the bytes of the frame."""
-        return HEADER.pack(self.kind, self.rank, len(self.payload)) + self.payload
+        return HEADER.pack(self.kind, self.process, len(self.payload)) + self.payload
 
     @classmethod
-    def number(cls, kind: FrameKind, number: float, rank: int = NO_RANK) -> Frame:
+    def number(cls, kind: FrameKind, number: float, process: int = NO_PROCESS) -> Frame:
         """Return a frame whose payload is one number, as text."""
-        return cls(kind, rank, repr(int(number) if isinstance(number, int) else float(number)).encode())
+        return cls(kind, process, repr(int(number) if isinstance(number, int) else float(number)).encode())
 
     def as_int(self) -> int:
         """Return the payload of a frame that `number` made from an int."""
@@ -104,7 +113,7 @@ class FrameDecoder:
         """
         self._pending += data
         while len(self._pending) >= HEADER.size:
-            kind, rank, length = HEADER.unpack_from(self._pending)
+            kind, process, length = HEADER.unpack_from(self._pending)
             if length > MAX_PAYLOAD or kind not in _KINDS:
                 raise LaunchError(
                     f"the agent's stream is damaged: {bytes(self._pending[:60])!r} is not a frame of ours"
@@ -112,7 +121,7 @@ class FrameDecoder:
             end = HEADER.size + length
             if len(self._pending) < end:
                 return
-            frame = Frame(FrameKind(kind), rank, bytes(self._pending[HEADER.size : end]))
+            frame = Frame(FrameKind(kind), process, bytes(self._pending[HEADER.size : end]))
             del self._pending[:end]
             yield frame
 
@@ -120,7 +129,7 @@ class FrameDecoder:
 _KINDS = frozenset(FrameKind)
 
 
-def split_payload(kind: FrameKind, data: bytes, rank: int = NO_RANK, size: int = 1 << 20) -> Iterator[Frame]:
+def split_payload(kind: FrameKind, data: bytes, process: int = NO_PROCESS, size: int = 1 << 20) -> Iterator[Frame]:
     """Cut long data into frames of at most `size` bytes."""
     for start in range(0, len(data), size):
-        yield Frame(kind, rank, data[start : start + size])
+        yield Frame(kind, process, data[start : start + size])

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from distrun.runner.protocol.exits import RankExit
-from distrun.runtime.elastic.messages import Message
+
+if TYPE_CHECKING:
+    from distrun.runtime.elastic.messages import Message
 
 
 @dataclass(frozen=True)

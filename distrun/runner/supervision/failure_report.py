@@ -48,21 +48,21 @@ class StderrTails:
 
 
 def format_report(
-    failure: Failure, names: Mapping[int, str], pids: Mapping[int, int], words: list[bytes], log: str | None = None
+    failure: Failure, name: str, pids: Mapping[int, int], words: list[bytes], log: str | None = None
 ) -> str:
     """Return the report as text to print; bytes that are not UTF-8 become surrogates, to be printed as they were.
 
     Args:
         failure: the first failure.
-        names: rank -> what to call it, such as `rank 3 on alpha`.
+        name: what to call the rank that failed, such as `rank 3 on alpha`.
         pids: rank -> process id.
-        words: the failed rank's last lines on stderr.
+        words: its last lines on stderr.
         log: the file that has all of its stderr.
     """
     if failure.rank is None:
         return f"distrun: {failure.what}"
     pid = f" (pid {pids[failure.rank]})" if failure.rank in pids else ""
-    report = [f"distrun: {names[failure.rank]}{pid} {failure.what}"]
+    report = [f"distrun: {name}{pid} {failure.what}"]
     if failure.rank in pids:
         place = f" (all of it: {log})" if log else ""
         report.append(f"distrun: its last lines on stderr{place}:" if words else "distrun: it wrote nothing to stderr")

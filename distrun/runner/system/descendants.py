@@ -73,6 +73,28 @@ def signal_all(signum: int, spare: Collection[int] = (), marker: str | None = No
     return meant
 
 
+def kill_marked(job: bytes, markers: Collection[bytes]) -> set[bytes]:
+    """SIGKILL every process of ours that was born with one of these markers, and with that of the job.
+
+    Args:
+        job: `NAME=VALUE` that all processes of the job have in their environment.
+        markers: others, of which one is enough.
+
+    Returns:
+        The markers that were found. A zombie has none any more.
+    """
+    found: set[bytes] = set()
+    for entry in os.scandir("/proc"):
+        if not entry.name.isdecimal() or int(entry.name) == os.getpid():
+            continue
+        with suppress(OSError), open(f"/proc/{entry.name}/environ", "rb") as file:  # gone, or not ours
+            variables = file.read().split(b"\0")
+            if job in variables and (marked := [marker for marker in markers if marker in variables]):
+                found.update(marked)
+                os.kill(int(entry.name), signal.SIGKILL)
+    return found
+
+
 def _family(process: psutil.Process) -> list[psutil.Process]:
     import psutil
 

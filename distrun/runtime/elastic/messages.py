@@ -22,6 +22,15 @@ CONTROL_FD = "DISTRUN_CONTROL_FD"
 """The variable that names the descriptor of the control channel. Only ranks of elastic jobs have it."""
 SPARE = "DISTRUN_SPARE"
 """The variable that is 1 in a spare until it is activated."""
+PROCESS = "DISTRUN_PROCESS"
+"""The variable that holds the number of the process, also in whatever it starts."""
+
+
+@dataclass(frozen=True)
+class Preload:
+    """To a spare: import these modules, those that there are, and say that you are warm."""
+
+    modules: list[str]
 
 
 @dataclass(frozen=True)
@@ -87,9 +96,11 @@ class Finished:
     """From a member: the training function has returned on all ranks."""
 
 
-Message = Activate | Assignment | Prepare | Warm | Waiting | Joined | Enrolled | Finished
+Message = Preload | Activate | Assignment | Prepare | Warm | Waiting | Joined | Enrolled | Finished
 
-_KINDS = {kind.__name__: kind for kind in (Activate, Assignment, Prepare, Warm, Waiting, Joined, Enrolled, Finished)}
+_KINDS = {
+    kind.__name__: kind for kind in (Preload, Activate, Assignment, Prepare, Warm, Waiting, Joined, Enrolled, Finished)
+}
 
 
 def encode(message: Message) -> bytes:

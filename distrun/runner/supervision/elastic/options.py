@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+UNLIMITED = 1 << 20  # ranks: more than there are slots
+
 
 @dataclass(frozen=True)
 class ElasticOptions:

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
 from distrun.runner.supervision import events
 from distrun.runner.supervision.elastic.options import ElasticOptions
-from distrun.runner.supervision.policy import Action, Policy, State
+from distrun.runner.supervision.policy import Policy, State
+
+if TYPE_CHECKING:
+    from distrun.runner.supervision.policy import Action
 
 
 class ElasticPolicy(Policy):

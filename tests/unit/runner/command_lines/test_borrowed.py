@@ -41,6 +41,7 @@ def test_short_options_may_share_a_word(line):
         ("--mpi --map-by node cmd", "--launcher mpirun --map-by node cmd"),
         ("--map-by ppr:2:node --bind-to=core:overload-allowed cmd", "--ranks-per-host 2 --bind-to core cmd"),
         ("-np 2 --wire-dtype=x cmd -host a", "-np 2 --wire-dtype=x cmd -host a"),
+        ("--min-num-proc 2 --host-discovery-script x cmd", "--min-np 2 --hosts-from x cmd"),
         ("-map-by ppr:2:node -wd d cmd", "--ranks-per-host 2 --wdir d cmd"),
     ],
 )
@@ -58,7 +59,6 @@ def test_the_doctor_has_fewer_options():
 @pytest.mark.parametrize(
     ("line", "sentence"),
     [
-        ("--min-np 2 cmd", "horovodrun --min-np 2: elastic training is not there yet"),
         ("--standalone cmd", "'distrun-compat torchrun ...' understands it as torchrun's"),
         ("-port 22 cmd", "there is no option -port: see distrun --help"),
         ("-identity key cmd", "there is no option -identity: see distrun --help"),

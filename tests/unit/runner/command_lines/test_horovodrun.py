@@ -40,6 +40,11 @@ def ours(line):
         ("--log-level DEBUG --log-without-timestamp cmd", "-x DISTRUN_LOG_LEVEL=debug -x DISTRUN_LOG_TIME=0 cmd"),
         ("--slots-per-host 4 --hierarchical-allreduce cmd", "--slots 4 cmd"),
         ("--binding-args=-bind-to=socket cmd", "--bind-to socket cmd"),
+        (
+            "--min-num-proc 1 --max-np 4 --host-discovery-script ./x --reset-limit 3 cmd",
+            "--min-np 1 --max-np 4 --hosts-from ./x --reset-limit 3 cmd",
+        ),
+        ("--min-np 1 --blacklist-cooldown-range 1 60 cmd", "--min-np 1 --cooldown 1,60 cmd"),
     ],
 )
 def test_flags_become_ours_in_horovods_mode(line, expected):
@@ -56,7 +61,7 @@ def test_start_timeout_wins_over_the_timeout_of_gloo():
         ("--cycle-time-ms 2.5", "without a cycle"),
         ("--autotune --autotune-log-file f", "ignored: --autotune, --autotune-log-file f (there is no autotuning yet)"),
         ("--timeline-filename f --timeline-mark-cycles", "there is no timeline yet"),
-        ("--reset-limit 3 --elastic-timeout 5 --blacklist-cooldown-range 1 2", "elastic training is not there yet"),
+        ("--reset-limit 3 --blacklist-cooldown-range 1 2", "--reset-limit 3, --cooldown 1,2 (it is for elastic jobs"),
         ("--num-nccl-streams 2 --thread-affinity 1", "--bind-to core"),
         ("--mpi-args --tag", "--mpi uses"),
         ("--no-hierarchical-allreduce --torus-allreduce", "once per host"),
@@ -71,9 +76,6 @@ def test_what_only_tunes_is_ignored_with_the_reason(line, why):
 @pytest.mark.parametrize(
     ("line", "sentence"),
     [
-        ("-np 2 --min-np 1 cmd", "horovodrun --min-np 1: elastic training is not there yet: leave it out"),
-        ("--max-num-proc 4 cmd", "horovodrun --max-num-proc 4: elastic training is not there yet"),
-        ("--host-discovery-script ./x cmd", "horovodrun --host-discovery-script ./x: elastic"),
         ("--jsrun cmd", "horovodrun --jsrun: jsrun is not used"),
         ("--fusion-threshold-mb x cmd", "horovodrun --fusion-threshold-mb x: 'x' is not a number >= 0"),
         ("--log-level LOUD cmd", "horovodrun --log-level LOUD: 'LOUD' is not understood: allowed are trace, debug"),

@@ -46,7 +46,9 @@ def ours(line, **environ):
         ("--log_dir out -t 3 -r 0 train.py", f"--output-dir out --tag-output {PYTHON} train.py"),
         ("--role trainer --shutdown-timeout 9 train.py", f"-x ROLE_NAME=trainer --grace 9 {PYTHON} train.py"),
         ("--local-addr 10.0.0.3 --numa-binding node x.py", f"--network 10.0.0.3 --bind-to numa {PYTHON} x.py"),
-        ("--start-method fork --monitor-interval 1 --max-restarts 0 --run-path x.py", f"{PYTHON} x.py"),
+        ("--start-method fork --monitor-interval 1 --run-path x.py", f"{PYTHON} x.py"),
+        ("--max-restarts 3 x.py", f"--reset-limit 3 {PYTHON} x.py"),
+        ("--nnodes 1:1 --max-restarts 3 x.py", f"--nnodes 1:1 --reset-limit 3 {PYTHON} x.py"),
     ],
 )
 def test_flags_become_ours(line, expected):
@@ -68,7 +70,7 @@ def test_another_python_may_run_the_script(monkeypatch):
 @pytest.mark.parametrize(
     ("line", "why"),
     [
-        ("--max-restarts 3", "ignored: --max-restarts 3 (restarts come in a later release: a failure ends the job)"),
+        ("--nnodes 2 --max-restarts 3", "ignored: --max-restarts 3 (ranks are restarted where one launcher starts"),
         ("--local-addr me", "addresses are told, not names"),
         ("--event-log-handler console --logs-specs mine", "the first failure is told"),
     ],

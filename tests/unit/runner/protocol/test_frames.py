@@ -38,4 +38,4 @@ def test_what_is_no_frame_is_an_error_that_shows_it(data):
 def test_long_data_travels_in_pieces(data, size):
     cut = list(split_payload(FrameKind.RESULT, data, 3, size))
     assert b"".join(frame.payload for frame in cut) == data
-    assert all(0 < len(frame.payload) <= size and frame.rank == 3 for frame in cut)
+    assert all(0 < len(frame.payload) <= size and frame.process == 3 for frame in cut)

@@ -8,7 +8,7 @@ from distrun.runner.supervision.policy import Failure
 
 def test_the_report_names_rank_host_process_end_and_last_lines():
     failure = Failure(3, 42, "exited with code 42")
-    assert format_report(failure, {3: "rank 3 on worker-1"}, {3: 77}, [b"first", b"\xff"], "logs/rank.3/stderr") == (
+    assert format_report(failure, "rank 3 on worker-1", {3: 77}, [b"first", b"\xff"], "logs/rank.3/stderr") == (
         "distrun: rank 3 on worker-1 (pid 77) exited with code 42\n"
         "distrun: its last lines on stderr (all of it: logs/rank.3/stderr):\n"
         "    first\n"
@@ -17,12 +17,12 @@ def test_the_report_names_rank_host_process_end_and_last_lines():
 
 
 def test_a_silent_rank_and_a_failure_of_no_rank_have_short_reports():
-    assert format_report(Failure(0, 1, "exited with code 1"), {0: "rank 0 on a"}, {0: 7}, []).endswith(
+    assert format_report(Failure(0, 1, "exited with code 1"), "rank 0 on a", {0: 7}, []).endswith(
         "wrote nothing to stderr"
     )
-    assert format_report(Failure(None, 1, "the agent is lost"), {}, {}, []) == "distrun: the agent is lost"
+    assert format_report(Failure(None, 1, "the agent is lost"), "", {}, []) == "distrun: the agent is lost"
     assert (
-        format_report(Failure(0, 127, "could not be started"), {0: "rank 0 on a"}, {}, [])
+        format_report(Failure(0, 127, "could not be started"), "rank 0 on a", {}, [])
         == "distrun: rank 0 on a could not be started"
     )
 

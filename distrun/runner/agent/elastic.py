@@ -1,0 +1,108 @@
+"""The processes of an elastic job on one host: they come and go one by one, and have a control channel each."""
+
+from __future__ import annotations
+
+import math
+import signal
+import time
+from collections.abc import Callable
+
+from distrun.runner.agent.control import ControlRelay
+from distrun.runner.agent.launcher_connection import LauncherConnection
+from distrun.runner.agent.leftovers import Leftovers
+from distrun.runner.agent.rank_process import RankProcess, end_group
+from distrun.runner.agent.relay import Relay
+from distrun.runner.planning.plan import RankPlan
+from distrun.runner.protocol.exits import RankExit
+from distrun.runner.protocol.frames import Frame, FrameKind
+from distrun.runner.system.loop import Loop
+
+
+class ElasticProcesses:
+    """Starts processes when nothing of dead ones is left, and ends those that the launcher does not want any more."""
+
+    def __init__(
+        self,
+        job: str,
+        loop: Loop,
+        launcher: LauncherConnection,
+        relay: Relay,
+        start: Callable[[RankPlan], RankProcess | None],
+    ) -> None:
+        """
+        Args:
+            job: the job's name.
+            loop: the event loop.
+            launcher: is told what happens.
+            relay: passes on what processes write.
+            start: starts a process and tells the launcher; returns None if that was not possible.
+        """
+        self._launcher = launcher
+        self._relay = relay
+        self._start = start
+        self._control = ControlRelay(loop, launcher)
+        self._leftovers = Leftovers(f"DISTRUN_JOB={job}")
+        self._processes: dict[int, RankProcess] = {}
+        self._kill_at: dict[int, float] = {}
+        self._waiting: dict[int, tuple[RankPlan, list[bytes]]] = {}  # with what they are to be told
+
+    @property
+    def seconds_left(self) -> float | None:
+        """Seconds until `tend` has something to do; None = it has nothing."""
+        now = time.monotonic()
+        due = [max(0.0, kill_at - now) for kill_at in self._kill_at.values()]
+        left = self._leftovers.seconds_left
+        return min(due if left is None else [*due, left], default=None)
+
+    def start(self, plan: RankPlan) -> None:
+        """Start a process as soon as nothing is left of those that have died here."""
+        self._waiting[plan.rank] = plan, []
+        if self._leftovers.seconds_left is None:
+            self._start_waiting()
+
+    def tell(self, number: int, message: bytes) -> None:
+        """Hand a process a message of the launcher's."""
+        if number in self._waiting:
+            self._waiting[number][1].append(message)
+        else:
+            self._control.send(number, message)
+
+    def end(self, number: int, grace: float) -> None:
+        """Begin to end a process, and all that it has started."""
+        if self._waiting.pop(number, None) is not None:
+            self._launcher.send(Frame(FrameKind.EXITED, number, RankExit(-signal.SIGTERM).encode()))
+        elif (process := self._processes.get(number)) is not None and process.alive:
+            process.signal(signal.SIGTERM if grace > 0 else signal.SIGKILL)
+            self._kill_at[number] = min(time.monotonic() + grace, self._kill_at.get(number, math.inf))
+
+    def drain(self, process: RankProcess) -> None:
+        """Pass on the last that a process has said that is gone."""
+        self._control.drain(process.number)
+
+    def exited(self, process: RankProcess, returncode: int) -> None:
+        """Begin to end what a process has left behind, unless it has ended as it should: then that may go on."""
+        if self._kill_at.pop(process.number, None) is not None or returncode:
+            end_group(process.pid)
+            self._leftovers.add(process.number)
+
+    def tend(self) -> list[int]:
+        """Do what is due; return the processes of which nothing is left now."""
+        now = time.monotonic()
+        for number in [number for number, kill_at in self._kill_at.items() if now >= kill_at]:
+            self._processes[number].signal(signal.SIGKILL)
+            self._kill_at[number] = math.inf
+        gone = self._leftovers.end()
+        for number in gone:
+            self._relay.remove(self._processes.pop(number))
+        if self._waiting and self._leftovers.seconds_left is None:
+            self._start_waiting()
+        return gone
+
+    def _start_waiting(self) -> None:
+        waiting, self._waiting = self._waiting, {}
+        for number, (plan, messages) in waiting.items():
+            if (process := self._start(plan)) is not None:
+                self._processes[number] = process
+                self._control.add(process)
+                for message in messages:
+                    self._control.send(number, message)

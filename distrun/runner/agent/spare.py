@@ -1,0 +1,114 @@
+"""The program of a spare: import what the ranks have imported, wait, and then be the command, as if started just now.
+
+It runs by its path, with the interpreter and the options of the command, whose rest are its arguments; it imports
+nothing of distrun, which need not be there. It hears from the launcher on its control channel, and leaves that channel
+as it is: whatever comes after `Activate` is for the script. See `runtime.elastic.messages`.
+"""
+
+import os
+import sys
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+
+def main() -> None:
+    """Be a spare, and then the command."""
+    # With -P and -I, and PYTHONSAFEPATH, Python does not put the program's folder in front of the search path.
+    is_safe = bool(getattr(sys.flags, "safe_path", False) or sys.flags.isolated)
+    if not is_safe:
+        del sys.path[0]  # our own
+    program = sys.argv[1:]
+    os.environ.update(_wait())
+    os.environ.pop("DISTRUN_SPARE", None)
+    try:
+        _run(program, is_safe)
+    except Exception as error:  # as the interpreter does it, but without our own frames in the traceback
+        trace = error.__traceback__
+        while trace is not None and trace.tb_frame.f_code.co_filename in (__file__, "<frozen runpy>"):
+            trace = trace.tb_next
+        sys.last_type, sys.last_value, sys.last_traceback = type(error), error, trace
+        sys.excepthook(type(error), error.with_traceback(trace), trace)
+        sys.exit(1)
+
+
+def _wait() -> "dict[str, str]":
+    """Import what the launcher says, and return the variables that it sends in the end."""
+    import signal
+
+    channel = int(os.environ["DISTRUN_CONTROL_FD"])
+    for_script = (signal.SIGUSR1, signal.SIGUSR2)
+    for signum in for_script:
+        signal.signal(signum, signal.SIG_IGN)
+    _preload(_receive(channel)["modules"])
+    os.write(channel, b'["Warm",{}]')
+    environ = _receive(channel)["environ"]
+    for signum in for_script:
+        signal.signal(signum, signal.SIG_DFL)
+    return dict(environ)
+
+
+def _receive(channel: int) -> "dict[str, Any]":
+    """Return the values of the launcher's next message."""
+    import json
+
+    message = os.read(channel, 1 << 20)
+    if not message:  # the agent is gone, and with it the job
+        os._exit(1)
+    _, values = json.loads(message)
+    return dict(values)
+
+
+def _preload(modules: "list[str]") -> None:
+    """Import modules, from where the script would find them, but for those beside it, which it imports itself."""
+    import importlib
+
+    for name in modules:
+        try:
+            importlib.import_module(name)
+        except BaseException:  # any at all, even SystemExit: the script may not need it
+            continue
+
+
+def _run(program: "list[str]", is_safe: bool) -> None:
+    """Run the command's program in a module `__main__` of its own.
+
+    Args:
+        program: `script args`, `-m module args` or `-c code args`.
+        is_safe: whether the search path stays as it is.
+    """
+    import builtins
+    import types
+
+    kind, arguments = program[0], program[1:]
+    module = types.ModuleType("__main__")
+    module.__dict__.update(__builtins__=builtins, __spec__=None, __doc__=None)
+    sys.modules["__main__"] = module
+    if kind == "-m":
+        import runpy
+
+        if not is_safe:
+            sys.path.insert(0, os.getcwd())
+        sys.argv[:] = ["-m", *arguments[1:]]
+        runpy._run_module_as_main(arguments[0], alter_argv=True)  # type: ignore[attr-defined]  # what -m itself calls
+        return
+    if kind == "-c":
+        if not is_safe:
+            sys.path.insert(0, "")
+        sys.argv[:] = ["-c", *arguments[1:]]
+        exec(compile(arguments[0], "<string>", "exec"), module.__dict__)
+        return
+    if not is_safe:
+        sys.path.insert(0, os.path.dirname(os.path.realpath(kind)))
+    sys.argv[:] = program
+    from importlib.machinery import SourceFileLoader
+
+    loader = SourceFileLoader("__main__", kind)
+    module.__dict__.update(__file__=kind, __loader__=loader, __cached__=None)
+    with open(kind, "rb") as file:
+        code = compile(file.read(), kind, "exec", dont_inherit=True)
+    exec(code, module.__dict__)
+
+
+main()

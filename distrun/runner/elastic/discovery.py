@@ -1,0 +1,141 @@
+"""The user's script that lists the hosts that may be used now: it is run again and again, in a thread.
+
+It prints a line for each host, as Horovod's discovery scripts do: `NAME` or `NAME:SLOTS`, or anything else that `-H`
+takes as an entry; `#` begins a comment.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+
+from distrun.errors import UsageError
+from distrun.runner.elastic.host_list import HostList
+from distrun.runner.planning.hosts import Host, merge, parse_host_list
+from distrun.runner.supervision.events import Event, HostsFound
+
+INTERVAL = 1.0  # seconds from one run to the next
+TIMEOUT = 30.0  # seconds that a run may take
+_LAST_WORDS = 300  # characters of what a script that fails has said
+
+
+class Discovery:
+    """Runs the script every second, and tells of changes."""
+
+    def __init__(self, script: str, hosts: HostList, interval: float = INTERVAL, timeout: float = TIMEOUT) -> None:
+        """
+        Args:
+            script: its path, or a command line for the shell.
+            hosts: takes note of all hosts that are listed.
+            interval: seconds from one run to the next.
+            timeout: seconds that a run may take.
+        """
+        self._script = script
+        self._hosts = hosts
+        self._interval = interval
+        self._timeout = timeout
+        self._stopped = threading.Event()
+        self._lock = threading.Lock()
+        self._running: subprocess.Popen[bytes] | None = None
+        self._thread: threading.Thread | None = None
+
+    def start(self, post: Callable[[Event], None], say: Callable[[str], None]) -> None:
+        """Begin to run it.
+
+        Args:
+            post: is given `HostsFound` at first and when the list has changed.
+            say: tells the user of errors, once as long as they stay the same.
+        """
+        self._thread = threading.Thread(target=self._watch, args=(post, say), name="distrun discovery", daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        """Stop, also in the midst of a run."""
+        self._stopped.set()
+        with self._lock:
+            if self._running is not None:
+                _kill(self._running)
+        if self._thread is not None:
+            self._thread.join()
+
+    def list_hosts(self) -> list[Host]:
+        """Run the script once, and return the hosts that it lists.
+
+        Raises:
+            UsageError: it cannot be run, fails, takes too long, or prints something else.
+        """
+        return parse_listing(self._output(), self._script)
+
+    def _watch(self, post: Callable[[Event], None], say: Callable[[str], None]) -> None:
+        listed: list[Host] | None = None
+        problem = ""
+        while not self._stopped.is_set():
+            try:
+                hosts = self.list_hosts()
+                if hosts != listed:
+                    post(HostsFound(self._hosts.add(hosts)))
+                listed, problem = hosts, ""
+            except UsageError as error:  # the last list that could be read stays
+                if str(error) != problem and not self._stopped.is_set():
+                    problem = str(error)
+                    say(f"distrun: {problem}")
+            self._stopped.wait(self._interval)
+
+    def _output(self) -> str:
+        with self._lock:
+            if self._stopped.is_set():
+                return ""
+            try:
+                self._running = process = subprocess.Popen(
+                    [self._script] if os.path.isfile(self._script) else ["/bin/sh", "-c", self._script],
+                    stdin=subprocess.DEVNULL,
+                    stdout=subprocess.PIPE,
+                    stderr=subprocess.PIPE,
+                    start_new_session=True,
+                )
+            except OSError as error:
+                raise UsageError(f"--hosts-from {self._script!r} cannot be run: {error.strerror}") from None
+        with process:  # which closes the pipes and waits
+            try:
+                said, complaint = process.communicate(timeout=self._timeout)
+            except subprocess.TimeoutExpired:
+                _kill(process)
+                raise UsageError(
+                    f"--hosts-from {self._script!r} took longer than {self._timeout:g} s: the last list of hosts stays"
+                ) from None
+            finally:
+                with self._lock:
+                    self._running = None
+        if process.returncode:
+            words = complaint.decode(errors="replace").strip()[-_LAST_WORDS:]
+            raise UsageError(
+                f"--hosts-from {self._script!r} failed with status {process.returncode}, and the last list of hosts "
+                f"stays{': ' if words else ''}{' '.join(words.split())}"
+            )
+        return said.decode(errors="replace")
+
+
+def parse_listing(text: str, script: str) -> list[Host]:
+    """Return the hosts that a script has printed, which may be none.
+
+    Raises:
+        UsageError: a line names no host.
+    """
+    hosts: list[Host] = []
+    for line in text.splitlines():
+        if entry := line.partition("#")[0].strip():
+            try:
+                hosts += parse_host_list(entry)
+            except UsageError as error:
+                raise UsageError(f"--hosts-from {script!r} printed {line!r}: {error}") from None
+    return merge(hosts)
+
+
+def _kill(process: subprocess.Popen[bytes]) -> None:
+    """End a run with all that it has started."""
+    with suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)

@@ -1,0 +1,189 @@
+"""From what the user asks of an elastic job to a plan that this machine can execute."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, fields, replace
+from typing import Any
+
+from distrun.errors import UsageError
+from distrun.runner.elastic.discovery import Discovery
+from distrun.runner.elastic.host_list import HostList
+from distrun.runner.elastic.job import ElasticPlan
+from distrun.runner.planning.elastic import ElasticPlanner
+from distrun.runner.planning.hosts import Host
+from distrun.runner.planning.placement import place, with_slots
+from distrun.runner.planning.plan import LaunchPlan, LaunchRequest, make_plan
+from distrun.runner.planning.prepare import (
+    check_plan,
+    checked,
+    choose_launcher,
+    chosen_settings,
+    launch_context,
+    resolve,
+    resolve_hosts,
+)
+from distrun.runner.planning.ssh_config import SshOptions
+from distrun.runner.supervision.elastic.options import UNLIMITED, ElasticOptions
+
+
+@dataclass(frozen=True)
+class ElasticRequest:
+    """The user's wishes for an elastic job, besides those for every job; None = the user has not said."""
+
+    min_np: int | None = None
+    max_np: int | None = None
+    hosts_from: str | None = None
+    """The script that lists the hosts."""
+    spares: int = 0
+    max_restarts: int | None = None
+    restart_window: float | None = None
+    reset_limit: int | None = None
+    """Horovod's: the number of restarts over the whole job."""
+    elastic_timeout: float | None = None
+    cooldown: tuple[float, float] | None = None
+
+    @classmethod
+    def of(cls, options: Mapping[str, Any]) -> ElasticRequest:
+        """Return what the options of the command line say.
+
+        Raises:
+            UsageError: a value is none that is allowed.
+        """
+        names = {field.name for field in fields(cls)} & options.keys()
+        given = {name: value for name in names if (value := options[name]) is not None}
+        return cls(**{**given, "cooldown": _cooldown(options["cooldown"])})
+
+
+def _cooldown(text: str | None) -> tuple[float, float] | None:
+    if text is None:
+        return None
+    first, _, most = text.partition(",")
+    try:
+        shortest, longest = float(first), float(most or max(float(first), 3600.0))
+    except ValueError:
+        shortest = longest = math.nan
+    if not 0 < shortest <= longest < math.inf:
+        raise UsageError(f"--cooldown {text!r} is no pair of seconds that rise: give S or S,MOST, as in 10,3600")
+    return shortest, longest
+
+
+def prepare_elastic(request: LaunchRequest, elastic: ElasticRequest, grace: float, ssh: SshOptions) -> ElasticPlan:
+    """Check a request against this machine and plan it.
+
+    Args:
+        request: the user's request, as of any job.
+        elastic: what makes the job elastic.
+        grace: seconds from SIGTERM to SIGKILL.
+        ssh: how to reach other hosts.
+
+    Raises:
+        UsageError: the request cannot be met.
+    """
+    _check(request, elastic)
+    keepalive = chosen_settings(request).keepalive
+    if elastic.hosts_from is not None:
+        return _with_script(request, elastic, elastic.hosts_from, keepalive, ssh)
+    resolved = resolve(request, ssh)
+    request = resolved.request
+    context = launch_context(resolved.routes)
+    hosts = _hosts(request, context.slots)
+    total = sum(host.slots or 0 for host in hosts)
+    np = request.np or total
+    options = _options(elastic, np, np, keepalive)
+    first = replace(make_plan(replace(request, np=np), context, grace), launcher=resolved.launcher)
+    listed = HostList(lambda more: resolve_hosts(more, resolved.launcher, ssh))
+    slots = listed.add_resolved(hosts, resolved.routes)
+    planner = ElasticPlanner(request, context, options)
+    return ElasticPlan(check_plan(request, first, resolved.notes), planner, options, listed, slots)
+
+
+def _with_script(
+    request: LaunchRequest, elastic: ElasticRequest, script: str, keepalive: float, ssh: SshOptions
+) -> ElasticPlan:
+    """Plan a job whose hosts are listed by a script. Which they are, and how many, shows when the job runs."""
+    if request.hosts:
+        hosts = ",".join(map(str, request.hosts))
+        raise UsageError(f"--hosts-from {script!r} and the hosts {hosts} exclude each other: give one of them")
+    np = request.np or elastic.min_np
+    if np is None:
+        raise UsageError(f"--hosts-from {script!r} does not say how many ranks to start with: give -np or --min-np")
+    request = replace(checked(request), np=np)
+    launcher, _ = choose_launcher(request)
+    context = launch_context({})
+    options = replace(_options(elastic, np, UNLIMITED, keepalive), discovers=True)
+    if launcher != "srun" and request.slots is None:
+        request = replace(request, slots=1)
+    checks = make_plan(replace(request, hosts=(Host("localhost", np),), share_gpus=True), context, 0.0)
+    if os.sep in script and not os.access(script.split()[0], os.X_OK):
+        raise UsageError(f"--hosts-from {script!r} cannot be executed: give a program, or the command line of one")
+    first = LaunchPlan(context.job, np, (), warnings=check_plan(request, checks, ()).warnings, launcher=launcher)
+    listed = HostList(lambda more: resolve_hosts(more, launcher, ssh), request.slots or 1)
+    planner = ElasticPlanner(request, context, options)
+    return ElasticPlan(first, planner, options, listed, {}, Discovery(script, listed))
+
+
+def _check(request: LaunchRequest, elastic: ElasticRequest) -> None:
+    """Refuse what a job cannot be that changes while it runs.
+
+    Raises:
+        UsageError: the request asks for that.
+    """
+    remedies = {
+        "--launcher mpirun": (request.launcher == "mpirun", "MPI ends all ranks when one is gone: leave it out"),
+        f"--ps {request.ps}": (bool(request.ps), "parameter servers have no state that others could take over"),
+        f"--stdin {request.stdin}": (request.stdin is not None, "the rank may be another process later: leave it out"),
+        f"--bind-to {request.bind_to} --spares {elastic.spares}": (
+            request.bind_to != "none" and elastic.spares > 0,
+            "a spare has no CPUs of its own yet: leave one of them out",
+        ),
+        f"--map-by {request.map_by}": (request.map_by != "slot", "ranks keep their places: leave it out"),
+    }
+    for said, (is_asked_for, why) in remedies.items():
+        if is_asked_for:
+            raise UsageError(f"{said} does not go with an elastic job: {why}")
+
+
+def _hosts(request: LaunchRequest, default: int) -> list[Host]:
+    """Return the hosts with their slots, which are at least as many as there are ranks at first.
+
+    Args:
+        request: the request.
+        default: the slots of this machine if no host is listed.
+    """
+    given = with_slots(request.hosts, request.slots, request.ranks_per_host, request.oversubscribe)
+    bare = 1 if request.hosts else default
+    placed = {host.name: ranks for host, ranks in place(given, request.np, bare, oversubscribe=request.oversubscribe)}
+    return [replace(host, slots=max(host.slots or bare, placed.get(host.name, 0))) for host in given]
+
+
+def _options(elastic: ElasticRequest, np: int, most: int, keepalive: float) -> ElasticOptions:
+    """Return the limits.
+
+    Args:
+        elastic: what the user asks for.
+        np: the number of ranks at first.
+        most: the number of ranks at most if the user gives none.
+        keepalive: seconds of silence after which an agent gives up; 0 = never.
+
+    Raises:
+        UsageError: the limits contradict each other.
+    """
+    min_np, max_np = elastic.min_np or np, elastic.max_np or max(np, most)
+    if not min_np <= np <= max_np:
+        raise UsageError(
+            f"-np {np} is not between --min-np {min_np} and --max-np {max_np}: give numbers that rise in this order"
+        )
+    default = ElasticOptions(np, min_np, max_np, elastic.spares, keepalive=keepalive or None)
+    restarts, window = elastic.max_restarts, elastic.restart_window or default.restart_window
+    if elastic.reset_limit is not None:
+        restarts, window = elastic.reset_limit, None
+    return replace(
+        default,
+        max_restarts=default.max_restarts if restarts is None else restarts,
+        restart_window=window,
+        elastic_timeout=elastic.elastic_timeout or default.elastic_timeout,
+        cooldown=elastic.cooldown or default.cooldown,
+    )

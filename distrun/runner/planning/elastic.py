@@ -1,0 +1,152 @@
+"""Planning an elastic job: its limits, the parts of hosts that come and go, and the variables of each generation.
+
+Pure, but for the memory of which hosts there are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from distrun.errors import UsageError
+from distrun.host.endpoints import PORTS, format_endpoint
+from distrun.host.interfaces import matching
+from distrun.runner.planning import tf_config
+from distrun.runner.planning.endpoints import interface_defaults, meeting_at
+from distrun.runner.planning.hosts import Host
+from distrun.runner.planning.networks import Networks
+from distrun.runner.planning.plan import (
+    AgentPlan,
+    LaunchContext,
+    LaunchRequest,
+    RankPlan,
+    common_variables,
+    host_part,
+    rank_variables,
+)
+from distrun.runner.planning.ranks import Meeting, Place
+from distrun.runner.planning.ssh_config import Route
+from distrun.runner.protocol.handshake import HostError, HostInfo
+from distrun.runner.supervision.elastic.options import ElasticOptions
+from distrun.runtime.elastic.messages import SPARE
+
+_MASTER_PORTS = 8  # per host: each generation takes the next, as the one before may still hold its own
+
+
+@dataclass(frozen=True)
+class World:
+    """One generation as its ranks are told of it."""
+
+    environs: Sequence[dict[str, str]]
+    """The variables of each rank."""
+    defaults: Mapping[str, dict[str, str]]
+    """The variables, by host, for ranks whose environment does not have them."""
+
+
+class ElasticPlanner:
+    """Plans for one elastic job, as its hosts come and go."""
+
+    def __init__(self, request: LaunchRequest, context: LaunchContext, options: ElasticOptions) -> None:
+        """Args: the user's request; the facts, whose routes may grow; the limits."""
+        self._request = request
+        self._context = context
+        self._options = options
+        self._common = common_variables(request, context)
+        self._network = self._common.network(request)
+        self._variables = replace(
+            rank_variables(request, context, self._common), elastic=True, max_restarts=options.max_restarts
+        )
+        self._rooms: dict[str, int] = {}
+        self._infos: dict[str, HostInfo] = {}
+        self._machines: dict[str, str] = {}  # machine -> the host that it was last
+
+    def part(self, host: Host, route: Route | None) -> AgentPlan:
+        """Return the part of the plan that the processes of a host share.
+
+        Args:
+            host: the host, with its slots.
+            route: how it is reached; None = it is this machine.
+
+        Raises:
+            UsageError: it has too few GPUs.
+        """
+        room = min(host.slots or 1, self._options.max_np)
+        self._rooms[host.name] = room
+        routes = {} if route is None else {host.name: route}
+        part = host_part(host, room, self._request, replace(self._context, routes=routes), self._common)
+        ports = part.ports + (_MASTER_PORTS - 1 if PORTS not in self._context.environ else 0)
+        # By the name of the job the agent knows what is left of a process.
+        return replace(part, room=room, ports=ports, environ={**part.environ, "DISTRUN_JOB": self._context.job})
+
+    def add(self, host: str, info: HostInfo) -> None:
+        """Take note of what the agent of a host says of it.
+
+        Raises:
+            HostError: it cannot be used.
+        """
+        try:
+            matching(info.addresses, self._network, "it")
+        except UsageError as error:
+            raise HostError(str(error)) from None
+        twin = self._machines.setdefault(info.machine or host, host)
+        if twin != host and twin in self._infos:
+            raise HostError(f"it is the same machine as {twin}: list it once, with the slots of both")
+        self._machines[info.machine or host] = host
+        self._infos[host] = info
+
+    def remove(self, host: str) -> None:
+        """Take note that a host's agent is gone."""
+        self._infos.pop(host, None)
+
+    def world(self, places: Sequence[Place], number: int) -> World:
+        """Return the variables of all ranks of a generation.
+
+        Args:
+            places: those of its ranks, in rank order; all hosts have been added.
+            number: its number.
+        """
+        hosts = list(dict.fromkeys(place.host for place in places))
+        nodes = {host: node for node, host in enumerate(hosts)}
+        first = self._infos[hosts[0]]
+        reserved = self._rooms[hosts[0]] if self._request.tf_config else 0
+        ports = (first.port, *first.ports[reserved:])
+        port = ports[number % len(ports)]
+        meeting, defaults = Meeting("127.0.0.1", port), {}
+        addresses = dict.fromkeys(hosts, "127.0.0.1")
+        if len(hosts) > 1:
+            networks = Networks({host: self._infos[host].addresses for host in hosts}, self._network)
+            interfaces = {host: networks.of(host) for host in hosts}
+            addresses = {host: found[0].address if found else host for host, found in interfaces.items()}
+            meeting = meeting_at(first, interfaces[hosts[0]], port, hosts[0])
+            defaults = {host: interface_defaults(host, networks, self._network) for host in hosts}
+        contracts = self._variables.contracts(places, meeting, number)
+        environs = [self._variables.of(contract, nodes[contract.hostname], len(hosts)) for contract in contracts]
+        if self._request.tf_config:
+            ends = [
+                format_endpoint(addresses[place.host], self._infos[place.host].ports[place.slot % reserved_at])
+                for place in places
+                for reserved_at in (self._rooms[place.host],)
+            ]
+            for environ, value in zip(environs, tf_config.values(ends), strict=True):
+                environ |= {name: value for name in ("TF_CONFIG",) if name in environ}
+        return World(environs, defaults)
+
+    def process(self, number: int, place: Place, environ: dict[str, str], defaults: dict[str, str]) -> RankPlan:
+        """Return the plan of a process.
+
+        Args:
+            number: its number.
+            place: where it runs; its slot decides on its CPUs.
+            environ, defaults: its variables, as `world` returns them.
+        """
+        room = self._rooms[place.host]
+        return RankPlan(number, place.slot % room, room, 0, 1, environ, defaults=defaults)
+
+    def spare(self, number: int, defaults: dict[str, str]) -> RankPlan:
+        """Return the plan of a spare."""
+        return RankPlan(number, 0, 1, 0, 1, {SPARE: "1"}, is_spare=True, defaults=defaults)
+
+
+def provisional(environ: Mapping[str, str]) -> dict[str, str]:
+    """Return the variables of a rank that is to join a later generation, and is told which when it begins."""
+    return {**environ, "DISTRUN_GENERATION": "0"}

@@ -1,0 +1,77 @@
+"""Commands that are Python programs: what a spare must know to run them later. Pure, but for reading a program's file.
+
+A spare is the same interpreter with the same options, which runs a program of ours first.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+_PYTHON = re.compile(r"(?:python|pypy)\d*(?:\.\d+)*t?")
+_FLAGS = frozenset("bBdEIOPqsSuvx")  # options of one letter without a value
+_WITH_VALUE = ("-W", "-X", "--check-hash-based-pycs")
+
+
+@dataclass(frozen=True)
+class PythonCommand:
+    """A command, split in two."""
+
+    interpreter: tuple[str, ...]
+    """The interpreter, with its own options."""
+    program: tuple[str, ...]
+    """The rest: `script.py args`, `-m module args` or `-c code args`."""
+
+
+def split(command: Sequence[str], path: str | None, wdir: str) -> PythonCommand | None:
+    """Return a command in its two parts; None: it is no Python program, or one that a spare could not run.
+
+    Args:
+        command: the command.
+        path: the value of PATH where it is looked for.
+        wdir: the directory in which it is run.
+    """
+    if not _PYTHON.fullmatch(os.path.basename(command[0])):
+        return _split_script(command, path, wdir)
+    words = list(command)
+    interpreter = [words.pop(0)]
+    while words and words[0].startswith("-") and words[0] not in ("-", "-m", "-c"):
+        option = words[0]
+        if option in _WITH_VALUE:
+            count = 2
+        elif option.startswith(("-W", "-X", "--check-hash-based-pycs=")) or _FLAGS.issuperset(option[1:]):
+            count = 1
+        else:  # -i, -um module and the like
+            return None
+        interpreter += words[:count]
+        del words[:count]
+    if not words or words[0] == "-" or (words[0] in ("-m", "-c") and len(words) < 2):
+        return None
+    is_script = words[0] not in ("-m", "-c")
+    if is_script and os.path.isdir(os.path.join(wdir, words[0])):
+        return None
+    return PythonCommand(tuple(interpreter), tuple(words))
+
+
+def _split_script(command: Sequence[str], path: str | None, wdir: str) -> PythonCommand | None:
+    """Return the parts of a command that is a script whose first line names a Python, as those that pip installs."""
+    found = shutil.which(os.path.join(wdir, command[0]) if os.sep in command[0] else command[0], path=path)
+    if found is None:
+        return None
+    try:
+        with Path(found).open("rb") as file:
+            first = file.readline(1000)
+    except OSError:
+        return None
+    words = first.decode(errors="replace").removeprefix("#!").split() if first.startswith(b"#!") else []
+    if words[:1] == ["/usr/bin/env"]:
+        words = words[1:]
+    return split([*words, found, *command[1:]], path, wdir) if words and _is_python(words[0]) else None
+
+
+def _is_python(word: str) -> bool:
+    return _PYTHON.fullmatch(os.path.basename(word)) is not None
