@@ -12,16 +12,16 @@
 
 The names are Horovod's. What is said here once, each framework's face says with its own states.
 
-The room: `run` is the loop around the function; `state` is what every state can do, `objects` the state of plain
-objects, and the one that the frameworks' states extend by a `part` for each thing that has tensors. `donor` decides
-whose state the ranks take, and `arrays` has it sent. The runtime's side is `distrun.runtime.regroup`.
+The room: `loop` has `run`, which calls the function again and again; `state` is what every state can do, `objects` the
+state of plain objects, and the one that the frameworks' states extend by a `part` for each thing that has tensors.
+`donor` decides whose state the ranks take, and `arrays` has it sent. The runtime's side is `distrun.runtime.regroup`.
 """
 
 from typing import TYPE_CHECKING
 
 from distrun.elastic.interrupt import HostsUpdatedInterrupt as HostsUpdatedInterrupt
+from distrun.elastic.loop import run as run
 from distrun.elastic.objects import ObjectState as ObjectState
-from distrun.elastic.run import run as run
 from distrun.elastic.state import State as State
 from distrun.exports import exported as _exported
 

@@ -18,7 +18,12 @@ numbers (`randomness`); the tensors of all of them travel together (`tensors`).
 
 from typing import TYPE_CHECKING
 
-from distrun.elastic import *
+from distrun.elastic import (
+    HostsUpdatedInterrupt as HostsUpdatedInterrupt,
+    ObjectState as ObjectState,
+    State as State,
+    run as run,
+)
 from distrun.exports import exported as _exported
 from distrun.torch.elastic.handlers import (
     StateHandler as StateHandler,

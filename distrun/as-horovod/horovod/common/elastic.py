@@ -3,7 +3,7 @@
 from typing import Any, NoReturn
 
 from distrun.elastic import ObjectState as ObjectState, State as State, run as run
-from distrun.elastic.run import run_fn as run_fn
+from distrun.elastic.loop import run_fn as run_fn
 from distrun.errors import UsageError
 
 

@@ -1,6 +1,6 @@
 """Elastic training with PyTorch: see `distrun.torch.elastic`."""
 
-from distrun.elastic.run import run_fn as run_fn
+from distrun.elastic.loop import run_fn as run_fn
 from distrun.torch.elastic import (
     ObjectState as ObjectState,
     State as State,
