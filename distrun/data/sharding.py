@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterable, Mapping
-from itertools import count
 from typing import Any
 
 from distrun.data import structures
@@ -14,8 +13,9 @@ from distrun.data.waiting import new_judge
 from distrun.errors import UsageError
 from distrun.runtime import world
 from distrun.runtime.collectives import consistency
+from distrun.runtime.numbering import Numbering
 
-_calls = count()
+_calls = Numbering()
 
 
 def shard(
@@ -149,7 +149,7 @@ def _agreed(samples: int | None, division: Division, *more: str) -> Any:
         length = "samples without a known end" if samples is None else f"{samples} samples"
         settings = ("batch_size", "shuffle", "seed", "drop_remainder")
         entries = [length, *(f"{name}={getattr(division, name)!r}" for name in settings), *more]
-        consistency.compare(entries, "the data given to distrun.data.shard", f"distrun.data.{next(_calls)}")
+        consistency.compare(entries, "the data given to distrun.data.shard", f"distrun.data.{_calls.next()}")
     return samples
 
 

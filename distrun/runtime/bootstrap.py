@@ -27,6 +27,7 @@ from distrun.runtime.backends.shared_memory import SharedMemoryBackend
 from distrun.runtime.contract import LaunchContract
 from distrun.runtime.devices import Device
 from distrun.runtime.devices.cuda import Cuda
+from distrun.runtime.elastic.interruption import Interruption
 from distrun.runtime.engine.engine import ProgressEngine
 from distrun.runtime.engine.single_process import SingleProcessEngine
 from distrun.runtime.engine.start import start_engine
@@ -70,7 +71,9 @@ def place_in_job(environ: Mapping[str, str] = os.environ) -> Topology:
     return environments.detect(environ).topology()
 
 
-def join(environ: Mapping[str, str], inits: int, ranks: Sequence[int] | None = None) -> World:
+def join(
+    environ: Mapping[str, str], inits: int, ranks: Sequence[int] | None = None, interruption: Interruption | None = None
+) -> World:
     """Join the job that this process was started in; returns when all ranks have.
 
     Args:
@@ -78,29 +81,37 @@ def join(environ: Mapping[str, str], inits: int, ranks: Sequence[int] | None = N
         inits: counts the worlds of this process in this generation, from 1: a rank that is a world ahead of another
             must not meet it.
         ranks: those of the job's ranks that make up the world, in the order of their new ranks; None: all.
+        interruption: what ends the wait for the others before its time.
 
     Raises:
         UsageError: a variable has an impossible value.
-        BootstrapError: the other ranks did not come within the start timeout, or were not who they should be.
+        BootstrapError: the other ranks did not come within the start timeout, were not who they should be, or the wait
+            was interrupted.
+        JobAbortedError: a rank came, and ended again.
     """
     settings = Settings.of(environ)
     environment = environments.detect(environ)
     topology = environment.topology()
     meeting = Meeting(environment.generation(), inits)
     if ranks is not None:
-        return _join_some(environ, environment, settings, meeting, tuple(ranks))
+        return _join_some(environ, environment, settings, meeting, tuple(ranks), interruption)
     if topology.rank == 0 and inits == 1 and not LaunchContract.is_present(environ):  # else the launcher has told
         for sentence in [*unknown(environ), *horovod.without_effect(environ)]:
             log.warning("%s", sentence)
     device = devices.bind(topology, environ, settings.share_gpus)
-    bootstrap = _Bootstrap(environment, topology, device, settings, meeting)
+    bootstrap = _Bootstrap(environment, topology, device, settings, meeting, interruption)
     if topology.size > topology.local_size:
         return bootstrap.across_hosts()
     return bootstrap.world_of(bootstrap.on_one_host())
 
 
 def _join_some(
-    environ: Mapping[str, str], environment: Environment, settings: Settings, meeting: Meeting, ranks: tuple[int, ...]
+    environ: Mapping[str, str],
+    environment: Environment,
+    settings: Settings,
+    meeting: Meeting,
+    ranks: tuple[int, ...],
+    interruption: Interruption | None,
 ) -> World:
     """Join a world of some of the job's ranks, all of which are on one host."""
     job = environment.topology()
@@ -117,7 +128,7 @@ def _join_some(
     place, size = ranks.index(job.rank), len(ranks)
     topology = Topology(place, size, place, size, 0, 1, job.hostname)
     device = devices.bind(job, environ, settings.share_gpus)
-    bootstrap = _Bootstrap(environment, topology, device, settings, meeting, ranks)
+    bootstrap = _Bootstrap(environment, topology, device, settings, meeting, interruption, ranks)
     return bootstrap.world_of(bootstrap.on_one_host())
 
 
@@ -142,6 +153,7 @@ class _Bootstrap:
     device: Device
     settings: Settings
     meeting: Meeting
+    interruption: Interruption | None
     ranks: tuple[int, ...] = ()
     """The job's ranks that make up the world, if not all do."""
 
@@ -154,8 +166,12 @@ class _Bootstrap:
         if self.topology.size == 1:
             return SingleProcessEngine(self.gpu_config())
         # Positions in the local group are ranks here, not local ranks: MPI libraries number the two independently.
-        local_group = self._local_group(self.topology.rank, range(self.topology.size), None)
-        return self._engine(local_group, self._groups(local_group), self.settings.fusion_threshold)
+        with ExitStack() as undo:
+            local_group = self._local_group(self.topology.rank, range(self.topology.size), None)
+            undo.push(partial(_withdraw, local_group))
+            engine = self._engine(local_group, self._groups(local_group), self.settings.fusion_threshold)
+            undo.pop_all()
+        return engine
 
     def across_hosts(self) -> World:
         """Connect with ranks on several hosts."""
@@ -196,6 +212,7 @@ class _Bootstrap:
             self._agreed(),
             settings.start_timeout,
             settings.network,
+            self.interruption,
         )
 
     def _agreed(self) -> dict[str, int]:
@@ -248,7 +265,8 @@ class _Bootstrap:
             from distrun.runtime.mpi.requests import abort_at_exit
 
             network.on_failure = abort_at_exit
-        connections = DataConnections(rendezvous, layout, network, local_group, self.settings.start_timeout)
+        timeout = self.settings.start_timeout
+        connections = DataConnections(rendezvous, layout, network, local_group, timeout, self.interruption)
         ports = [member.port for member in rendezvous.members]
         connections.connect(layout.peers.values(), ports, rendezvous.listener, deadline)
         return connections.links(local_group, layout.peers), connections
@@ -258,8 +276,9 @@ class _Bootstrap:
         if self.ranks:
             name += f":{hashlib.sha256(repr(self.ranks).encode()).hexdigest()[:16]}"
         timeout = self.settings.start_timeout
-        peers = rendezvous_within_host(name, self.environment.job_key(), own, len(ranks), timeout)
-        return LocalGroup(own, ranks, peers, self._timeouts(), network)
+        key = self.environment.job_key()
+        peers = rendezvous_within_host(name, key, own, len(ranks), timeout, self.interruption)
+        return LocalGroup(own, ranks, peers, self._timeouts(), network, interruption=self.interruption)
 
     def _groups(self, local_group: LocalGroup) -> Groups:
         self.settings.check_backend(hosts=1)
@@ -302,7 +321,7 @@ def _withdraw(local_group: LocalGroup, kind: type | None, error: BaseException |
     """Let the others know why a rank could not join after all."""
     if error is not None:
         local_group.announce(FAILED, str(error))
-        local_group.close()
+        local_group.close(is_hurried=True)
 
 
 def _of_meeting(endpoint: RendezvousEndpoint, meeting: Meeting) -> RendezvousEndpoint:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 
-from distrun.errors import BootstrapError
+from distrun.errors import BootstrapError, JobAbortedError
 from distrun.runtime.bootstrap import World, join
 from distrun.runtime.contract import LaunchContract
 from distrun.runtime.elastic.channel import Channel, channel as channel
@@ -43,8 +43,8 @@ def join_assigned(channel: Channel, ranks: Sequence[int] | None, over: str | Non
         channel.generation = generation
         inits = _inits[generation] = _inits.get(generation, 0) + 1
         try:
-            world = join(os.environ, inits, ranks)
-        except BootstrapError as error:
+            world = join(os.environ, inits, ranks, channel)
+        except (BootstrapError, JobAbortedError) as error:
             over = str(error)
         else:
             channel.send(Joined(generation))

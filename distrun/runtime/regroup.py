@@ -17,7 +17,7 @@ _is_enrolled = False
 
 def is_elastic() -> bool:
     """Whether the launcher can regroup this process: there is a control channel."""
-    return channel() is not None
+    return world.is_elastic()
 
 
 def enroll() -> None:

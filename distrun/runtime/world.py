@@ -209,6 +209,15 @@ def is_initialized() -> bool:
     return _world is not None
 
 
+def is_elastic() -> bool:
+    """Whether this process may go on in another world, of another size: it has a control channel to the launcher."""
+    if CONTROL_FD not in os.environ:
+        return False
+    from distrun.runtime import generations
+
+    return generations.channel() is not None
+
+
 def topology() -> Topology:
     """Return the six numbers of this rank and its host's name in one object."""
     return current().topology

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from typing import Any
 
 import torch
@@ -14,11 +13,12 @@ from torch.nn.modules.lazy import LazyModuleMixin
 
 from distrun.errors import UsageError
 from distrun.runtime.collectives.call import Call
+from distrun.runtime.numbering import Numbering
 from distrun.runtime.operations.reduction import Sum
 from distrun.runtime.process_set import ProcessSet, global_process_set
 from distrun.torch.operations import allreduce_in_place, run
 
-_numbers = itertools.count()  # layers are told apart by the order in which they were made, the same on all ranks
+_numbers = Numbering()  # layers are told apart by the order in which they were made, the same on all ranks
 
 
 class SyncBatchNorm(_BatchNorm):
@@ -66,7 +66,7 @@ class SyncBatchNorm(_BatchNorm):
 
     def _join(self, process_set: ProcessSet) -> None:
         self.process_set = process_set
-        self._name = f"sync_batch_norm.{next(_numbers)}"
+        self._name = f"sync_batch_norm.{_numbers.next()}"
 
     @classmethod
     def convert_sync_batchnorm(cls, module: torch.nn.Module, process_set: ProcessSet = global_process_set) -> Any:

@@ -16,7 +16,9 @@ import torch
 from torch import Tensor
 
 from distrun.errors import UsageError
+from distrun.runtime import world
 from distrun.runtime.collectives.gradient_settings import check_passes
+from distrun.runtime.numbering import Numbering
 from distrun.runtime.operations.reduction import Adasum, Average, ReduceOp
 from distrun.runtime.process_set import ProcessSet, global_process_set
 from distrun.runtime.settings import current
@@ -27,7 +29,7 @@ from distrun.torch.gradients.planning import Settings
 from distrun.torch.gradients.reducer import GradientReducer
 from distrun.torch.tensors import dtype_name
 
-_numbers = itertools.count()  # optimizers are told apart by the order in which they were wrapped, the same on all ranks
+_numbers = Numbering()  # optimizers are told apart by the order in which they were wrapped, the same on all ranks
 
 
 _SYNCHRONIZED_TWICE = (
@@ -110,16 +112,18 @@ def DistributedOptimizer(  # noqa: N802 - Horovod's name
     names = _names(optimizer, named_parameters)
     for parameter in names:
         dtype_name(parameter)  # refuses what cannot travel
-    number = next(_numbers)
-    if process_set.included() is False:  # this rank trains alone
+    number = _numbers.next()
+    may_change = world.is_elastic()  # who belongs to the process set, and how many
+    if process_set.included() is False and not may_change:  # this rank trains alone
         return _wrap(optimizer, None, process_set, chosen.horovod)
-    process_set.check_included()
+    if process_set.included() is not False:
+        process_set.check_included()
     reducer = None
     if op is Adasum:
         check_predivide(gradient_predivide_factor)
         combiner = StepCombiner(f"optimizer.{number}.steps", compression, process_set)
         return _wrap(optimizer, None, process_set, False, AdasumDistributed, _combiner=combiner)
-    if process_set.size() > 1:
+    if may_change or process_set.size() > 1:
         reducer = GradientReducer(f"optimizer.{number}", optimizer, names, settings, backward_passes_per_step)
     return _wrap(optimizer, reducer, process_set, chosen.horovod)
 
@@ -218,7 +222,7 @@ def _in_front(optimizer: weakref.ref[Distributed], step: Callable[..., Any]) -> 
 class Distributed(torch.optim.Optimizer):
     """The class that `DistributedOptimizer` mixes into an optimizer's; its `GradientReducer` does the work."""
 
-    _reducer: GradientReducer | None  # None in a world of one
+    _reducer: GradientReducer | None  # None in a world of one that stays so
     _skips: bool
     _is_synchronized: bool
     """Whether `synchronize` was called since the last step."""
@@ -314,7 +318,7 @@ class AdasumDistributed(Distributed):
 
     def _step(self, plain_step: Callable[..., Any], closure: Callable[[], Any] | None, options: dict[str, Any]) -> Any:
         arguments = () if closure is None else (closure,)
-        if self.process_set.size() == 1:
+        if self.process_set.included() is False or self.process_set.size() == 1:
             return plain_step(*arguments, **options)
         parameters = [
             parameter

@@ -16,7 +16,7 @@ from __future__ import annotations
 import hmac
 import secrets
 import socket
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from typing import Generic, TypeVar
 
 from distrun.errors import BootstrapError
@@ -72,8 +72,14 @@ def _mac(key: bytes, side: bytes, transcript: bytes) -> bytes:
     return hmac.digest(key, b"distrun " + side + b"\0" + transcript, "sha256")
 
 
-def run_handshake(connection: socket.socket, handshake: Handshake[T]) -> T:
+def run_handshake(
+    connection: socket.socket,
+    handshake: Handshake[T],
+    await_readable: Callable[[socket.socket], None] = lambda connection: None,
+) -> T:
     """Run `handshake` on a blocking socket, whose timeout applies to each step; returns its result.
+
+    `await_readable` returns when there is something to read, or raises an error of its own.
 
     Raises:
         ConnectionError: the other side closed the connection.
@@ -87,7 +93,7 @@ def run_handshake(connection: socket.socket, handshake: Handshake[T]) -> T:
                     connection.sendall(step)
                     received = b""
                 else:
-                    received = _receive(connection, step)
+                    received = _receive(connection, step, await_readable)
             except ConnectionError as error:
                 step = handshake.throw(error)
             else:
@@ -99,10 +105,11 @@ def run_handshake(connection: socket.socket, handshake: Handshake[T]) -> T:
         handshake.close()
 
 
-def _receive(connection: socket.socket, size: int) -> bytes:
+def _receive(connection: socket.socket, size: int, await_readable: Callable[[socket.socket], None]) -> bytes:
     """Receive exactly `size` bytes; on a socket that keeps messages apart, in one message."""
     parts: list[bytes] = []
     while size:
+        await_readable(connection)
         part = connection.recv(size)
         if not part or (len(part) < size and connection.type != socket.SOCK_STREAM):
             raise ConnectionError("it closed the connection" if not part else "it sent too little")

@@ -6,6 +6,7 @@ import contextlib
 import errno
 import json
 import os
+import select
 import selectors
 import socket
 import time
@@ -30,7 +31,8 @@ from distrun.host.endpoints import format_endpoint
 
 _STAGGER = 0.05  # seconds between the first attempts at one endpoint and the next
 _PREFERENCE = 0.25  # seconds in which a better endpoint may still answer once another has
-# Seconds before the next attempt: after the first, at most, and after a failed authentication.
+# Seconds before the next attempt: after the first, at most, and at most after a failed authentication. (Who answers may
+# be a rank 0 that has been left behind and is about to go.)
 _SHORTEST_PAUSE, _LONGEST_PAUSE, _REFUSED_PAUSE = 0.01, 0.25, 0.5
 
 
@@ -51,7 +53,7 @@ def dial(
     introduction: Introduction,
     deadline: float,
     source: str | None = None,
-    stop_on: socket.socket | None = None,
+    stop_on: Sequence[int] = (),
 ) -> PeerConnection:
     """Connect with the first of the endpoints that answers and knows the key.
 
@@ -65,7 +67,7 @@ def dial(
         deadline: when to give up, as a `time.monotonic()`.
         source: the address of our own to connect from, in digits; endpoints of the other family (IPv4, IPv6) are
             tried all the same.
-        stop_on: a connection; gives up once it is readable, be it because it has ended.
+        stop_on: descriptors; gives up once one of them is readable, be it a connection that has ended.
 
     Raises:
         BootstrapError: no process that knows the key answered in time; the text tells what happened at each endpoint.
@@ -78,7 +80,7 @@ def dial(
                 seconds = round(time.monotonic() - start, 1)
                 raise BootstrapError(f"no connection was made within {seconds:g} s: {dialer.reasons()}")
             try:
-                _introduce(peer.socket, introduction, deadline)
+                _introduce(peer.socket, introduction, deadline, stop_on)
             except OSError as error:
                 peer.socket.close()
                 dialer.note_failure(peer.endpoint, _in_words(error))
@@ -89,13 +91,20 @@ def dial(
                 return peer
 
 
-def _introduce(connection: socket.socket, introduction: Introduction, deadline: float) -> None:
+def _introduce(connection: socket.socket, introduction: Introduction, deadline: float, stop_on: Sequence[int]) -> None:
     facts = introduction if isinstance(introduction, Mapping) else introduction(connection)
     message = json.dumps(dict(facts)).encode()
     if len(message) > MAX_INTRODUCTION:
         raise ValueError(f"an introduction of {len(message)} bytes is longer than {MAX_INTRODUCTION}")
-    connection.settimeout(max(0.001, min(HANDSHAKE_TIMEOUT, deadline - time.monotonic())))
+    left = max(0.001, min(HANDSHAKE_TIMEOUT, deadline - time.monotonic()))
+    connection.settimeout(left)
     connection.sendall(LENGTH.pack(len(message)) + message)
+    if stop_on:
+        poll = select.poll()
+        for descriptor in (connection.fileno(), *stop_on):
+            poll.register(descriptor, select.POLLIN)
+        poll.poll(left * 1000)
+        connection.settimeout(0.001)
     if connection.recv(len(ACKNOWLEDGEMENT)) != ACKNOWLEDGEMENT:
         raise ConnectionResetError("it closed the connection")
     connection.settimeout(None)
@@ -139,7 +148,7 @@ class _Dialer:
     endpoints: Sequence[tuple[str, int]]
     key: KeySource
     source: str | None
-    stop_on: socket.socket | None
+    stop_on: Sequence[int]
     start: float
     _targets: list[_Target] = field(default_factory=list)
     """All addresses, the best first."""
@@ -154,11 +163,12 @@ class _Dialer:
 
     def __post_init__(self) -> None:
         self._unresolved = [_Unresolved(endpoint, self.start) for endpoint in self.endpoints]
-        if self.stop_on is not None:
-            self._selector.register(self.stop_on, selectors.EVENT_READ)
+        for descriptor in self.stop_on:
+            self._selector.register(descriptor, selectors.EVENT_READ)
 
     def next_connection(self, deadline: float) -> PeerConnection | None:
-        """Return the next connection with a peer that knows the key; None at the deadline or if `stop_on` is readable.
+        """Return the next connection with a peer that knows the key; None at the deadline, or when one of `stop_on` is
+        readable.
 
         A connection counts once all better endpoints have failed again or had `_PREFERENCE` to answer too: the other
         side begins to listen at one address after the other, and the first to answer may be a slow network that nobody
@@ -311,7 +321,7 @@ class _Dialer:
             target.reason = reason
         target.is_refused |= is_refused
         now = time.monotonic()
-        target.due = now + (_REFUSED_PAUSE if is_refused else target.pause)
+        target.due = now + (min(_REFUSED_PAUSE, 5 * target.pause) if is_refused else target.pause)
         target.pause = min(_LONGEST_PAUSE, target.pause * 1.5)
         for other in _untried(self._targets):
             other.due = min(other.due, now)

@@ -388,5 +388,5 @@ class ProgressEngine:
         state.give_back()
         self._gpu_monitor.close(is_hurried)
         self._groups.close()
-        local_group.close()
+        local_group.close(is_hurried)
         return self._unreported_error.text

@@ -6,6 +6,7 @@ from __future__ import annotations
 import os
 
 from distrun.host.interfaces import matching, own_interfaces
+from distrun.runtime.elastic.interruption import Interruption
 from distrun.runtime.rendezvous.client import Client
 from distrun.runtime.rendezvous.protocol import Member, Rendezvous, RendezvousEndpoint
 from distrun.runtime.rendezvous.server import Server
@@ -20,6 +21,7 @@ def rendezvous_across_hosts(
     agreed: dict[str, int],
     timeout: float,
     network: str = "",
+    interruption: Interruption | None = None,
 ) -> Rendezvous:
     """Meet the ranks of all hosts.
 
@@ -32,9 +34,11 @@ def rendezvous_across_hosts(
         agreed: numbers of which rank 0's hold for everybody.
         timeout: seconds to wait for the slowest rank.
         network: interfaces and subnets that may be used (see `host.interfaces.matching`); empty allows all.
+        interruption: what ends the wait before.
 
     Raises:
-        BootstrapError: a rank did not come in time or was not who it should be. No descriptor is left open then.
+        BootstrapError: a rank did not come in time or was not who it should be, or the wait was interrupted. No
+            descriptor is left open then.
         UsageError: `network` allows no interface of this machine.
     """
     allowed = None
@@ -42,5 +46,5 @@ def rendezvous_across_hosts(
         allowed = [interface.address for interface in matching(own_interfaces(), network, f"host {hostname!r}")]
     mine = Member(rank, host, hostname, os.getpid(), "", 0)
     if rank == 0:
-        return Server(size, mine, endpoint, timeout).run(agreed, allowed)
-    return Client(size, mine, endpoint, timeout).run(allowed)
+        return Server(size, mine, endpoint, timeout, interruption).run(agreed, allowed)
+    return Client(size, mine, endpoint, timeout, interruption).run(allowed)

@@ -15,6 +15,7 @@ from distrun.host.connections.dialer import PeerConnection, dial
 from distrun.host.connections.listener import Listener, listen
 from distrun.host.endpoints import format_endpoint
 from distrun.host.interfaces import is_loopback
+from distrun.runtime.elastic.interruption import Interruption, check, stop_descriptors
 from distrun.runtime.rendezvous.protocol import (
     ALARM,
     CONTROL,
@@ -29,11 +30,19 @@ from distrun.runtime.rendezvous.protocol import (
 class Client:
     """The side of a rank other than rank 0."""
 
-    def __init__(self, size: int, mine: Member, endpoint: RendezvousEndpoint, timeout: float) -> None:
+    def __init__(
+        self,
+        size: int,
+        mine: Member,
+        endpoint: RendezvousEndpoint,
+        timeout: float,
+        interruption: Interruption | None = None,
+    ) -> None:
         self._size = size
         self._mine = mine
         self._endpoint = endpoint
         self._timeout = timeout
+        self._interruption = interruption
         self._deadline = time.monotonic() + timeout
 
     def run(self, allowed: list[str] | None) -> Rendezvous:
@@ -73,8 +82,15 @@ class Client:
     def _connect(self, introduction: Callable[[socket.socket], dict[str, Any]]) -> PeerConnection:
         key = self._endpoint.opener or self._endpoint.known_key
         try:
-            return dial(self._endpoint.addresses, key, introduction, self._deadline)
+            return dial(
+                self._endpoint.addresses,
+                key,
+                introduction,
+                self._deadline,
+                stop_on=stop_descriptors(self._interruption),
+            )
         except BootstrapError as error:
+            check(self._interruption)
             raise BootstrapError(
                 f"rank {self._mine.rank} did not find rank 0 within {self._timeout:g} s: {error}; see whether rank 0 "
                 "is still starting (raise --start-timeout), has ended, or is to be reached at another address "
@@ -85,8 +101,10 @@ class Client:
         """Return the alarm; None when rank 0 has sent something instead, which can only be why it gave up."""
         try:
             introduction = self._introduction(ALARM, self._mine)
-            return dial([server.endpoint], server.key, introduction, self._deadline, stop_on=server.socket).socket
+            stop_on = (server.socket.fileno(), *stop_descriptors(self._interruption))
+            return dial([server.endpoint], server.key, introduction, self._deadline, stop_on=stop_on).socket
         except BootstrapError as error:
+            check(self._interruption)
             if _is_readable(server.socket):
                 return None
             raise BootstrapError(f"rank {self._mine.rank} reached rank 0 once and not again: {error}") from None
@@ -96,7 +114,8 @@ class Client:
         endpoint, rank = format_endpoint(*server.endpoint), self._mine.rank
         try:
             # Rank 0 began to wait before we found it, and can tell who is missing: let it give up first.
-            message = receive_message(server.socket, time.monotonic() + self._timeout + ERROR_TIMEOUT)
+            until = time.monotonic() + self._timeout + ERROR_TIMEOUT
+            message = receive_message(server.socket, until, self._interruption)
         except TimeoutError:
             raise BootstrapError(
                 f"rank {rank} met rank 0 at {endpoint}, but some rank of another host did not come within "

@@ -23,6 +23,7 @@ from typing import Any
 from distrun.errors import BootstrapError, UsageError
 from distrun.host.connections.listener import Listener
 from distrun.host.endpoints import LAST_PORT, parse_endpoint
+from distrun.runtime.elastic.interruption import Interruption, await_readable
 
 CONTROL, ALARM = "control", "alarm"
 """The purposes of the two connections."""
@@ -134,12 +135,16 @@ def send_message(connection: socket.socket, message: dict[str, Any], timeout: fl
     connection.sendall(pack_message(message))
 
 
-def receive_message(connection: socket.socket, deadline: float) -> dict[str, Any]:
+def receive_message(
+    connection: socket.socket, deadline: float, interruption: Interruption | None = None
+) -> dict[str, Any]:
     """Receive a message until the monotonic time `deadline`; the connection blocks without a timeout afterwards.
 
     Raises:
         OSError: nothing came in time, or the connection ended.
+        BootstrapError: the wait was interrupted.
     """
+    await_readable(connection, deadline, interruption)
     (size,) = _LENGTH.unpack(_receive_exactly(connection, _LENGTH.size, deadline))
     if size > _MAX_MESSAGE:
         raise ConnectionError(f"a message of {size} bytes")

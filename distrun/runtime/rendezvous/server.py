@@ -15,6 +15,7 @@ from distrun.errors import BootstrapError
 from distrun.host.connections.listener import Listener, listen
 from distrun.host.endpoints import format_endpoint
 from distrun.host.interfaces import addresses_on_own_host, own_interfaces
+from distrun.runtime.elastic.interruption import Interruption, check, stop_descriptors
 from distrun.runtime.rendezvous.protocol import (
     ALARM,
     CONTROL,
@@ -34,11 +35,19 @@ _FILES_PER_RANK = 8
 class Server:
     """Rank 0's side of the rendezvous."""
 
-    def __init__(self, size: int, mine: Member, endpoint: RendezvousEndpoint, timeout: float) -> None:
+    def __init__(
+        self,
+        size: int,
+        mine: Member,
+        endpoint: RendezvousEndpoint,
+        timeout: float,
+        interruption: Interruption | None = None,
+    ) -> None:
         self._size = size
         self._mine = mine
         self._endpoint = endpoint
         self._timeout = timeout
+        self._interruption = interruption
         self._deadline = time.monotonic() + timeout
         self._members: dict[int, Member] = {}
         self._connections: dict[str, dict[int, socket.socket]] = {CONTROL: {}, ALARM: {}}
@@ -81,13 +90,16 @@ class Server:
 
     def _await_ranks(self, listener: Listener) -> None:
         with select.epoll() as epoll:
-            epoll.register(listener, select.EPOLLIN)
+            for fd in (listener.fileno(), *stop_descriptors(self._interruption)):
+                epoll.register(fd, select.EPOLLIN)
             while not self._is_complete():
                 left = self._deadline - time.monotonic()
                 if left <= 0:
                     raise BootstrapError(self._timeout_message(listener))
                 # A second at most: clients that take too long have to be dropped.
-                for fd, _ in epoll.poll(min(left, 1.0)):
+                ready = epoll.poll(min(left, 1.0))
+                check(self._interruption)
+                for fd, _ in ready:
                     if fd != listener.fileno():
                         raise BootstrapError(self._lost_message(fd))
                 while (client := listener.receive(0)) is not None:

@@ -18,6 +18,8 @@ from dataclasses import dataclass
 
 from distrun.errors import BootstrapError
 from distrun.host.connections.authentication import AuthenticationError, client_side, run_handshake, server_side
+from distrun.runtime.elastic import interruption
+from distrun.runtime.elastic.interruption import Interruption
 from distrun.runtime.shared_memory.doorbell import new_bell_fd
 from distrun.runtime.shared_memory.segment import new_segment_fd, segment_size
 
@@ -54,22 +56,30 @@ def own_peer_info(size: int) -> PeerInfo:
     return PeerInfo(os.getpid(), segment, new_bell_fd(), new_bell_fd(), os.pidfd_open(os.getpid()))
 
 
-def rendezvous_within_host(name: str, key: bytes | None, position: int, size: int, timeout: float) -> list[PeerInfo]:
+def rendezvous_within_host(
+    name: str,
+    key: bytes | None,
+    position: int,
+    size: int,
+    timeout: float,
+    interruption: Interruption | None = None,
+) -> list[PeerInfo]:
     """Meet the other ranks of this host; returns everybody's descriptors by position, our own included.
 
     Args:
         name: the same on all ranks that should meet, and on no others; need not be secret.
         key: the job key, or None where no launcher of ours gave one.
         timeout: seconds to wait for the slowest rank.
+        interruption: what ends the wait before.
 
     Raises:
-        BootstrapError: a rank did not come in time, or another process took its place.
+        BootstrapError: a rank did not come in time, another process took its place, or the wait was interrupted.
     """
     mine = own_peer_info(size)
     if size == 1:
         return [mine]
     address = "\0distrun-" + hashlib.sha256(f"{os.getuid()}:{name}".encode()).hexdigest()[:32]
-    deadline = _Deadline(timeout)
+    deadline = _Deadline(timeout, interruption)
     with ExitStack() as undo:
         undo.callback(mine.close)
         if position == 0:
@@ -81,11 +91,12 @@ def rendezvous_within_host(name: str, key: bytes | None, position: int, size: in
 
 
 class _Deadline:
-    """The time at which waiting ends."""
+    """The time at which waiting ends, and what may end it before."""
 
-    def __init__(self, timeout: float) -> None:
+    def __init__(self, timeout: float, interruption: Interruption | None) -> None:
         self.timeout = timeout
         self._time = time.monotonic() + timeout
+        self.interruption = interruption
 
     def left(self) -> float:
         """Return the seconds that are left, never quite 0, which would mean "do not block" to a socket."""
@@ -93,6 +104,18 @@ class _Deadline:
 
     def is_over(self) -> bool:
         return time.monotonic() > self._time
+
+    def await_readable(self, connection: socket.socket) -> None:
+        """Return when there is something to read; raises `TimeoutError`, and `BootstrapError` if interrupted."""
+        interruption.await_readable(connection, self._time, self.interruption)
+
+    def pause(self, seconds: float) -> None:
+        """Let some time pass; raises `BootstrapError` if interrupted."""
+        interruption.pause(seconds, self.interruption)
+
+    def check(self) -> None:
+        """Raise `BootstrapError` if the wait was interrupted."""
+        interruption.check(self.interruption)
 
 
 def _serve(
@@ -113,6 +136,7 @@ def _serve(
             try:
                 position, peer_info = _receive_client(client, secret, deadline)
             except (OSError, BootstrapError):
+                deadline.check()
                 client.close()  # not one of our ranks, which are still awaited
                 continue
             if position not in missing:
@@ -131,7 +155,7 @@ def _serve(
 
 def _accept(listener: socket.socket, deadline: _Deadline, missing: list[int], size: int) -> socket.socket:
     try:
-        listener.settimeout(deadline.left())
+        deadline.await_readable(listener)
         return listener.accept()[0]
     except TimeoutError:
         raise BootstrapError(
@@ -141,10 +165,11 @@ def _accept(listener: socket.socket, deadline: _Deadline, missing: list[int], si
 
 
 def _receive_client(client: socket.socket, secret: bytes, deadline: _Deadline) -> tuple[int, PeerInfo]:
-    client.settimeout(min(_HANDSHAKE_TIMEOUT, deadline.left()))
+    client.settimeout(_HANDSHAKE_TIMEOUT)
     _check_same_user(client)
-    run_handshake(client, server_side(secret, _CONTEXT))
-    return _receive(client)
+    until = _Deadline(min(_HANDSHAKE_TIMEOUT, deadline.left()), deadline.interruption)
+    run_handshake(client, server_side(secret, _CONTEXT), until.await_readable)
+    return _receive(client, until)
 
 
 def _join(
@@ -154,11 +179,11 @@ def _join(
         server.settimeout(deadline.left())
         _check_same_user(server)
         try:
-            _authenticate(server, secret)
+            _authenticate(server, secret, deadline)
             socket.send_fds(server, [_HELLO.pack(position, mine.pid)], mine.descriptors)
             everybody = []
             for peer in range(size):
-                _, peer_info = _receive(server)
+                _, peer_info = _receive(server, deadline)
                 if peer == position:
                     peer_info.close()  # our own, come back: keep the originals
                     peer_info = mine
@@ -174,10 +199,10 @@ def _join(
             raise BootstrapError(f"rank 0 ended while the ranks of this host were meeting ({error})") from None
 
 
-def _authenticate(server: socket.socket, secret: bytes) -> None:
+def _authenticate(server: socket.socket, secret: bytes, deadline: _Deadline) -> None:
     """Prove that we know the key, and see that the server does."""
     try:
-        run_handshake(server, client_side(secret, _CONTEXT))
+        run_handshake(server, client_side(secret, _CONTEXT), deadline.await_readable)
     except AuthenticationError:
         raise BootstrapError("the process that listens in rank 0's place does not know the job key") from None
 
@@ -197,12 +222,13 @@ def _connect(address: str, deadline: _Deadline) -> socket.socket:
                 f"rank 0 did not call init() within {deadline.timeout:g} s: see whether it is still starting "
                 "(raise --start-timeout) or has ended"
             )
-        time.sleep(pause)
+        deadline.pause(pause)
         pause = min(0.02, pause * 1.5)
 
 
-def _receive(connection: socket.socket) -> tuple[int, PeerInfo]:
+def _receive(connection: socket.socket, deadline: _Deadline) -> tuple[int, PeerInfo]:
     """Return a peer's position and descriptors, which are closed on exec like all of ours."""
+    deadline.await_readable(connection)
     message, fds, _, _ = socket.recv_fds(connection, _HELLO.size, _DESCRIPTORS, socket.MSG_CMSG_CLOEXEC)
     if len(message) != _HELLO.size or len(fds) != _DESCRIPTORS:
         for fd in fds:

@@ -12,6 +12,7 @@ import os
 import platform
 import select
 import threading
+from collections.abc import Iterable
 
 _SEES_STORES_IN_ORDER = platform.machine() in ("x86_64", "AMD64", "i686")
 _fence_lock = threading.Lock()
@@ -91,21 +92,20 @@ def new_bell_fd() -> int:
 
 
 class Sleeper:
-    """Waits for a bell, for the end of processes and for the network in one call."""
+    """Waits for a bell, for the end of processes and for what else there is in one call."""
 
-    def __init__(self, bell: Doorbell, pidfds: dict[int, int], network: int | None = None) -> None:
-        """`pidfds` maps each rank's pidfd to the rank; `network` is a descriptor that is readable when something
-        came."""
+    def __init__(self, bell: Doorbell, pidfds: dict[int, int], others: Iterable[int] = ()) -> None:
+        """`pidfds` maps each rank's pidfd to the rank; `others` are descriptors that are readable when something
+        came, over the network, say."""
         self._bell = bell
         self._pidfds = pidfds
         self._poll = select.poll()
         self._poll.register(bell.fd, select.POLLIN)
-        self._network = network
-        for fd in (*pidfds, *(() if network is None else (network,))):
+        for fd in (*pidfds, *others):
             self._poll.register(fd, select.POLLIN)
 
     def sleep(self, timeout: float | None = None) -> list[int]:
-        """Sleep until the bell rings, a process ends, something comes over the network or `timeout` seconds are over.
+        """Sleep until the bell rings, a process ends, something else has come or `timeout` seconds are over.
 
         Returns:
             The ranks that have ended since the last call.
@@ -114,7 +114,7 @@ class Sleeper:
         for fd, _ in self._poll.poll(None if timeout is None else max(0.0, timeout) * 1000):
             if fd == self._bell.fd:
                 self._bell.drain()
-            elif fd != self._network:
+            elif fd in self._pidfds:
                 self._poll.unregister(fd)
                 ended.append(self._pidfds[fd])
         return ended

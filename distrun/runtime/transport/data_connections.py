@@ -10,12 +10,13 @@ import errno
 import socket
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 from distrun.errors import BootstrapError
 from distrun.host.connections.dialer import dial
 from distrun.host.connections.listener import Listener, listen
 from distrun.host.interfaces import is_loopback
+from distrun.runtime.elastic.interruption import Interruption, await_readable, check, stop_descriptors
 from distrun.runtime.rendezvous.protocol import Rendezvous
 from distrun.runtime.transport.connections import Stream
 from distrun.runtime.transport.host_layout import HostLayout
@@ -35,7 +36,13 @@ class DataConnections(LinkMaker):
     """The data connections of one rank."""
 
     def __init__(
-        self, rendezvous: Rendezvous, layout: HostLayout, network: Network, local_group: LocalGroup, timeout: float
+        self,
+        rendezvous: Rendezvous,
+        layout: HostLayout,
+        network: Network,
+        local_group: LocalGroup,
+        timeout: float,
+        interruption: Interruption | None = None,
     ) -> None:
         """
         Args:
@@ -44,6 +51,7 @@ class DataConnections(LinkMaker):
             network: what the connections become part of.
             local_group: the ranks of this host.
             timeout: seconds in which peers must have connected.
+            interruption: what ends the wait for them before.
         """
         self._members = rendezvous.members
         self._key = rendezvous.key
@@ -54,6 +62,7 @@ class DataConnections(LinkMaker):
         self._network = network
         self._local_group = local_group
         self._timeout = timeout
+        self._interruption = interruption
         self._streams: dict[int, Stream] = {}
 
     def make(self, local_ranks: LocalRanks, peers: Peers, tell: Callable[[int], Sequence[int]]) -> Links:
@@ -102,7 +111,8 @@ class DataConnections(LinkMaker):
         while True:
             until = min(deadline, time.monotonic() + DIAL_INTERVAL)
             try:
-                return dial([(member.address, port)], self._key, introduction, until, source).socket
+                stop_on = stop_descriptors(self._interruption)
+                return dial([(member.address, port)], self._key, introduction, until, source, stop_on).socket
             except BootstrapError as error:
                 self._check()
                 if time.monotonic() >= deadline:
@@ -113,7 +123,9 @@ class DataConnections(LinkMaker):
 
     def _accept(self, missing: set[int], listener: Listener, deadline: float) -> None:
         while missing:
-            client = listener.receive(max(0.001, min(CHECK_INTERVAL, deadline - time.monotonic())))
+            with suppress(TimeoutError):
+                await_readable(listener, min(deadline, time.monotonic() + CHECK_INTERVAL), self._interruption)
+            client = listener.receive(0)
             self._check()
             if client is not None:
                 connection, introduction = client
@@ -134,6 +146,7 @@ class DataConnections(LinkMaker):
 
     def _check(self) -> None:
         """Raise if nobody may come any more."""
+        check(self._interruption)
         self._network.progress()
         reason = self._local_group.lost_rank() or self._local_group.stop_reason
         if reason is not None:

@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 
 from distrun.errors import JobAbortedError
+from distrun.runtime.elastic.interruption import Interruption, stop_descriptors
 from distrun.runtime.operations import waking_clock
 from distrun.runtime.operations.timeouts import Timeouts, WaitTimer
 from distrun.runtime.rendezvous.within_host import PeerInfo
@@ -62,10 +63,12 @@ class LocalGroup(LocalRanks):
         timeouts: Timeouts,
         network: Network | None = None,
         clock: Callable[[], float] = waking_clock.now,
+        interruption: Interruption | None = None,
     ) -> None:
         """
         Args:
             network: given where the job has more hosts than this one.
+            interruption: what may end all waits.
             clock: the time in seconds, by which waits are timed.
         """
         size = os.fstat(peers[0].segment).st_size
@@ -81,7 +84,9 @@ class LocalGroup(LocalRanks):
         self.service_bells = _bells([p.service_bell for p in peers], segments, SERVICE_SLEEPING)
         self.bell = self.bells[own]
         self._pidfds = {peers[index].pidfd: index for index in self.others}
-        self._sleeper = Sleeper(self.bell, self._pidfds, None if network is None else network.fd)
+        self._interruption = interruption
+        others = (*([] if network is None else [network.fd]), *stop_descriptors(interruption))
+        self._sleeper = Sleeper(self.bell, self._pidfds, others)
         self._ended: dict[int, str] = {}
         self._left_at: dict[int, float] = {}  # when we saw that a peer had left
         self.stop_reason: str | None = None
@@ -184,6 +189,8 @@ class LocalGroup(LocalRanks):
         for index in self._sleeper.sleep(None if seconds == float("inf") else seconds):
             self.note_end(index)
         waking_clock.note_sleep(began, seconds)
+        if self._interruption is not None:
+            self.stop_reason = self.stop_reason or self._interruption.interruption
 
     def note_end(self, index: int) -> None:
         """A peer's process is known to have ended."""
@@ -265,7 +272,7 @@ class LocalGroup(LocalRanks):
 
     def service_sleeper(self) -> Sleeper:
         """For the progress thread: sleeps until our service bell rings, or another host calls."""
-        return Sleeper(self.service_bells[self.own], {}, None if self.network is None else self.network.alarm_fd)
+        return Sleeper(self.service_bells[self.own], {}, [] if self.network is None else [self.network.alarm_fd])
 
     def disown(self) -> None:
         """In a forked child: touch nothing of the parent's any more, and end a wait that the fork has interrupted."""
@@ -275,9 +282,9 @@ class LocalGroup(LocalRanks):
         if self.network is not None:
             self.network.disown()
 
-    def close(self) -> None:
+    def close(self, is_hurried: bool = False) -> None:
         """Close the descriptors. The memory itself goes when the last array in it does."""
         for peer_info in self._peers:
             peer_info.close()
         if self.network is not None:
-            self.network.close()
+            self.network.close(is_hurried)

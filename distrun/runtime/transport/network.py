@@ -217,14 +217,15 @@ class Network:
         """Whether messages wait here because the kernel's buffers are full."""
         return any(channel.is_sending for channel in self._channels.values())
 
-    def close(self) -> None:
-        """Close all connections when what was sent has left, or after `CLOSE_TIMEOUT`."""
+    def close(self, is_hurried: bool = False) -> None:
+        """Close all connections when what was sent has left, or after `CLOSE_TIMEOUT`; `is_hurried`: nobody waits for
+        what was sent but for the reason why we go, so after `REASON_TIMEOUT`."""
         if self._is_closed:
             return
         self._is_closed = True
         if self._failure is not None:
             self.on_failure()
-        deadline = time.monotonic() + CLOSE_TIMEOUT
+        deadline = time.monotonic() + (REASON_TIMEOUT if is_hurried else CLOSE_TIMEOUT)
         with select.epoll() as waiting:
             # An epoll object is readable itself when one of its connections is ready.
             waiting.register(self.fd, select.EPOLLIN)

@@ -25,11 +25,13 @@ import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from types import FrameType
+from weakref import WeakSet
 
 import torch
 from torch import Tensor
 
 from distrun.errors import CollectiveError, UsageError
+from distrun.runtime import world
 from distrun.runtime.operations.handle import Handle
 from distrun.runtime.operations.reduction import Average
 from distrun.torch import cuda
@@ -39,6 +41,8 @@ from distrun.torch.gradients.parameters import TrackedParameters
 from distrun.torch.gradients.planning import Settings, agree_on_buckets
 from distrun.torch.operations import run, submit
 from distrun.torch.reductions import allreduce_
+
+_reducers: WeakSet[GradientReducer] = WeakSet()
 
 
 class GradientReducer:
@@ -71,8 +75,10 @@ class GradientReducer:
         self._tasks: set[int] = set()  # the graph tasks of the open pass that we know of
         self._dead = -1  # this task and earlier ones are over: their pass has failed
         self._lock = threading.RLock()
+        self._is_alone = self._finds_itself_alone()
         self._close_pass()
         self.follow_parameters()
+        _reducers.add(self)
 
     def follow_parameters(self) -> None:
         """Take note of parameters added, unfrozen or taken away since the last call."""
@@ -81,10 +87,31 @@ class GradientReducer:
                 self._buckets = None
                 self._arrived = {}
 
+    def _finds_itself_alone(self) -> bool:
+        """Whether this rank's gradients stay as they are; in an elastic job until its next generation."""
+        process_set = self._settings.process_set
+        return process_set.included() is False or process_set.size() == 1
+
+    def begin_generation(self) -> None:
+        """Forget the last generation: the ranks have to agree anew, and what gradients there are belong to a step that
+        is done, or will be done again."""
+        with self._lock:
+            self._dead = max(self._tasks, default=self._dead)
+            self._close_pass()
+            for parameter in self._parameters.tensors:
+                parameter.grad = None
+            self._buckets, self._home, self._unsent = None, [], 0
+            self._arrived = {}
+            self._passes = 0
+            self._is_reduced = self._is_on_gpu = self._is_recorded = False
+            self._is_alone = self._finds_itself_alone()
+
     # A backward pass -------------------------------------------------------------------------------------------------
 
     def arrive(self, parameter: int) -> None:
         """The gradient of the parameter of this id is complete."""
+        if self._is_alone:
+            return
         task = backward.current_task()
         with self._lock:
             if task in self._tasks or self._enter_task(task):
@@ -220,6 +247,8 @@ class GradientReducer:
     def is_due(self) -> bool:
         """Whether there may be gradients that have not been reduced. A replayed graph calls no hooks, and reduces its
         own."""
+        if self._is_alone:
+            return False
         return self._passes > 0 or not (self._is_reduced or self._is_recorded)
 
     def forget(self) -> None:
@@ -306,8 +335,8 @@ class GradientReducer:
 
     def reduce_loss(self, loss: Tensor | float | None) -> Tensor | float | None:
         """The loss of all ranks together, so that an optimizer that looks at it does the same everywhere."""
-        if loss is None:
-            return None
+        if loss is None or self._is_alone:
+            return loss
         value = (
             loss.detach().clone()
             if isinstance(loss, Tensor)
@@ -316,3 +345,11 @@ class GradientReducer:
         settings = self._settings
         reduced = allreduce_(value, None, f"{self._name}.loss", settings.op, process_set=settings.process_set)
         return reduced if isinstance(loss, Tensor) else reduced.item()
+
+
+def _begin_generation() -> None:
+    for reducer in list(_reducers):
+        reducer.begin_generation()
+
+
+world.on_joining(_begin_generation)

@@ -441,7 +441,7 @@ def test_a_socket_that_meets_itself_is_no_answer():
         itself.bind(place)
         itself.connect(place)
         assert itself.getsockname() == itself.getpeername()  # such things exist
-        attempts = dialer._Dialer([place], KEY, None, None, time.monotonic())
+        attempts = dialer._Dialer([place], KEY, None, (), time.monotonic())
         target = dialer._Target(place, socket.AF_INET, place, 0.0, connection=itself)
         with pytest.raises(ConnectionRefusedError):
             attempts._begin(target, itself)
@@ -454,7 +454,7 @@ def test_dialing_ends_when_something_comes_on_another_connection():
         threading.Thread(target=theirs.close).start()
         start = time.monotonic()
         with pytest.raises(BootstrapError, match="no connection was made"):
-            dial([mute.getsockname()], KEY, {}, start + 20.0, stop_on=ours)
+            dial([mute.getsockname()], KEY, {}, start + 20.0, stop_on=[ours.fileno()])
         assert time.monotonic() - start < 5.0
 
 

@@ -108,7 +108,7 @@ class FakeLocalGroup:
     def disown(self) -> None:
         self.stop_reason = "this process was forked"
 
-    def close(self) -> None:
+    def close(self, is_hurried: bool = False) -> None:
         self.is_closed = True
 
 
