@@ -181,7 +181,7 @@ class _Progress:
         name = gradients.name_of_step(self._optimizer) if self._has_begun else gradients.BEGINNING
         if name is None:
             return None
-        set_id = self._ranks.process_set_id or 0
+        set_id = self._ranks.number
         handle = Handle(world.engine(), Request("barrier", name, "uint8", shapes, process_set=set_id), ())
         handle.site = site
         return handle

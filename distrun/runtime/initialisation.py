@@ -9,13 +9,14 @@ from typing import Any
 from distrun.errors import UsageError
 from distrun.runtime import world
 from distrun.runtime.collectives.objects import allgather_object
-from distrun.runtime.process_set import ProcessSet, add_process_set, register
+from distrun.runtime.process_set import ProcessSet, Rule
+from distrun.runtime.process_sets import add_process_set, register
 
 DYNAMIC = "dynamic"
 """Horovod's scripts give this as `process_sets` if they add sets later, which needs no announcement here."""
 
 
-def init(comm: Any = None, process_sets: Sequence[ProcessSet | Sequence[int]] | str | None = None) -> None:
+def init(comm: Any = None, process_sets: Sequence[ProcessSet | Sequence[int] | Rule] | str | None = None) -> None:
     """Join the job this process was started in: afterwards rank, size and the collectives are available.
 
     Works under distrun, mpirun (Open MPI, MPICH), srun and torchrun; a plain `python train.py` is a world of one.
@@ -43,7 +44,7 @@ def init(comm: Any = None, process_sets: Sequence[ProcessSet | Sequence[int]] | 
                 add_process_set(process_set)
 
 
-def _sets(process_sets: Any) -> Sequence[ProcessSet | Sequence[int]]:
+def _sets(process_sets: Any) -> Sequence[ProcessSet | Sequence[int] | Rule]:
     if process_sets is None or process_sets == DYNAMIC:
         return []
     if isinstance(process_sets, str) or not hasattr(process_sets, "__iter__"):

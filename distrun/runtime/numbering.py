@@ -20,6 +20,15 @@ class Numbering:
         self._mark = 0
         _all.append(self)
 
+    @property
+    def count(self) -> int:
+        """The number that the next thing will have."""
+        return self._next
+
+    def restart(self) -> None:
+        """Count from 0 again: all that was counted is gone."""
+        self._next = 0
+
     def next(self) -> int:
         """Return the number of the next thing."""
         number = self._next

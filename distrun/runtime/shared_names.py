@@ -13,10 +13,9 @@ from distrun.runtime.operations.reduction import (
     Product as Product,
     Sum as Sum,
 )
-from distrun.runtime.process_set import (
-    ProcessSet as ProcessSet,
+from distrun.runtime.process_set import ProcessSet as ProcessSet, global_process_set as global_process_set
+from distrun.runtime.process_sets import (
     add_process_set as add_process_set,
-    global_process_set as global_process_set,
     remove_process_set as remove_process_set,
 )
 from distrun.runtime.world import (

@@ -10,7 +10,7 @@ import tensorflow as tf
 
 from distrun.graphs.tensorflow import binding
 from distrun.runtime import initialisation, world
-from distrun.runtime.process_set import by_id
+from distrun.runtime.process_sets import by_id
 
 __all__ = [
     "init",

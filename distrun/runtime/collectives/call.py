@@ -22,7 +22,8 @@ from distrun.runtime import horovod, world
 from distrun.runtime.operations.handle import AnyHandle, Handle, HandleGroup
 from distrun.runtime.operations.reduction import Average, ReduceOp, Sum, check_op
 from distrun.runtime.operations.request import CPU, Request, Shape
-from distrun.runtime.process_set import ProcessSet, by_id, global_process_set
+from distrun.runtime.process_set import ProcessSet, global_process_set
+from distrun.runtime.process_sets import by_id
 
 Tensor = TypeVar("Tensor")
 
@@ -111,7 +112,7 @@ def _id_of(process_set: ProcessSet) -> int:
     if not isinstance(process_set, ProcessSet):
         raise UsageError(f"process_set={process_set!r} is not a distrun.ProcessSet: see distrun.add_process_set")
     process_set.check_included()
-    return process_set.process_set_id or 0
+    return process_set.number
 
 
 def reduction_call(

@@ -51,7 +51,7 @@ def join(process_set: ProcessSet = global_process_set) -> int:
     """
     process_set.check_included()
     engine = world.engine()
-    handle = Handle(engine, Request(JOIN, JOIN_NAME, "uint8", (), process_set=process_set.process_set_id or 0), ())
+    handle = Handle(engine, Request(JOIN, JOIN_NAME, "uint8", (), process_set=process_set.number), ())
     handle.given = world.rank()
     engine.run(handle).wait()
     return int(handle.given)
