@@ -13,6 +13,7 @@ from distrun.elastic.arrays import broadcast_arrays
 from distrun.elastic.donor import NEW, Election, Standing, elect
 from distrun.elastic.part import Part
 from distrun.elastic.state import State
+from distrun.elastic.stateful import StatefulPart, is_stateful
 from distrun.errors import UsageError
 from distrun.runtime import collectives, world
 from distrun.runtime.collectives import objects
@@ -43,7 +44,8 @@ class ObjectState(State):
         Args:
             bcast_object: a function such as `distrun.broadcast_object`, by which objects are sent.
             get_rank: accepted for Horovod's sake, and not needed.
-            kwargs: the attributes; those that are no objects to pickle become parts (see `part_of`).
+            kwargs: the attributes. What has `state_dict` and `load_state_dict` is kept and sent by these, such as what
+                `distrun.data.shard` returns; other objects are pickled.
         """
         super().__init__(bcast_object or objects.broadcast_object, get_rank)
         self._parts: dict[str, Part] = {}
@@ -65,7 +67,7 @@ class ObjectState(State):
 
     def part_of(self, name: str, value: Any) -> Part | None:
         """Return the part that an attribute is kept and sent by; None for an object to pickle."""
-        return None
+        return StatefulPart(value) if is_stateful(value) else None
 
     def broadcast_tensors(self, tensors: Sequence[Any], root_rank: int) -> None:
         """Overwrite the tensors of all parts with those of a rank, in place; here they are contiguous numpy arrays."""
@@ -82,7 +84,7 @@ class ObjectState(State):
         """Take note of a step boundary."""
         super().mark()
         for part in self._parts.values():
-            part.mark()
+            part.advance()
 
     def save(self) -> None:
         """Keep a copy of every part, in host memory."""

@@ -27,8 +27,12 @@ class Part:
         """Go back to the copy that `save` has kept."""
         raise NotImplementedError(f"{type(self).__name__} has no restore: let it go back to the copy")
 
+    def advance(self) -> None:
+        """Take note that the script has come to a step boundary: once per step, so it should cost nothing."""
+        self.mark()
+
     def mark(self) -> None:
-        """Take note that it is at a step boundary. Costs next to nothing: this is called once per step."""
+        """Take note that it is as at a step boundary: the script has come to one, or it has taken the donor's state."""
 
     def is_clean(self) -> bool:
         """Return whether it is as it was when `mark` was called last, as far as the weights are concerned."""

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from distrun.elastic.part import Part
+from distrun.elastic.stateful import advance, is_stateful
 from distrun.errors import UsageError
 from distrun.runtime import world
 from distrun.torch.state.skeletons import places, with_tensors, without_tensors
@@ -115,6 +116,10 @@ class ObjectStateHandler(StateHandler):
         """Go back to the copy."""
         self.value.load_state_dict(copy.deepcopy(self._saved))
 
+    def advance(self) -> None:
+        """Tell it that a step is done, if it wants to know."""
+        advance(self.value)
+
     def describe(self) -> Any:
         """Return the skeleton of its state_dict."""
         return without_tensors(self.value.state_dict(), [])
@@ -169,9 +174,11 @@ class OptimizerStateHandler(ObjectStateHandler):
         super().set_value(value)
         self._watch()
 
-    def mark(self) -> None:
+    def advance(self) -> None:
         """Take note that all steps so far belong to the past."""
         self._has_stepped = False
+
+    mark = advance
 
     def is_clean(self) -> bool:
         """Return whether it has made no step since."""
@@ -220,9 +227,7 @@ def handler_of(value: Any) -> StateHandler | None:
     for kind, handler in _registry:
         if isinstance(value, kind):
             return handler(value)
-    if hasattr(value, "state_dict") and hasattr(value, "load_state_dict") and not isinstance(value, type):
-        return ObjectStateHandler(value)
-    return None
+    return ObjectStateHandler(value) if is_stateful(value) else None
 
 
 def _copied(state: Any, before: Any) -> Any:

@@ -199,3 +199,33 @@ def test_a_state_of_ones_own_may_have_horovods_methods_only():
     for method in ("save", "restore", "sync"):
         with pytest.raises(NotImplementedError, match=f"^State has no {method}: let it"):
             getattr(elastic.State(), method)()
+
+
+class Place:
+    """A place in the data, as `distrun.data` has them."""
+
+    def __init__(self):
+        self.fetched = self.done = 0
+
+    def advance(self):
+        self.done = self.fetched
+
+    def state_dict(self):
+        return {"done": self.done}
+
+    def load_state_dict(self, state):
+        self.done = self.fetched = state["done"]
+
+
+def test_what_tells_its_state_by_itself_hears_of_boundaries_and_of_no_other_thing():
+    state = elastic.ObjectState(place=Place())
+    state.place.fetched = 3
+    state.sync()
+    assert state.place.done == 0
+    state.commit()
+    assert state.place.done == 3
+    state.place.fetched = 5
+    state.advance()
+    assert state.place.done == 5
+    state.restore()
+    assert state.place.done == 3
