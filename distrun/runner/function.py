@@ -17,7 +17,7 @@ from distrun.runner.job import Job, JobOptions, Outcome
 from distrun.runner.output.printer import Style
 from distrun.runner.output.sinks import DescriptorSink, Sink, TextSink
 from distrun.runner.planning.hosts import Host, parse_host_list
-from distrun.runner.planning.plan import LaunchPlan, LaunchRequest
+from distrun.runner.planning.plan import LaunchRequest
 from distrun.runner.planning.prepare import chosen_settings, prepare, read_hostfile
 from distrun.runner.planning.ssh_config import SshOptions
 
@@ -60,6 +60,16 @@ def run(
     openmpi_env: bool = False,
     horovod: bool = False,
     verbose: bool = False,
+    elastic: bool = False,
+    min_np: int | None = None,
+    max_np: int | None = None,
+    hosts_from: str | None = None,
+    spares: int = 0,
+    max_restarts: int | None = None,
+    restart_window: float | None = None,
+    reset_limit: int | None = None,
+    cooldown: tuple[float, float] | None = None,
+    elastic_timeout: float | None = None,
 ) -> list[Result]:
     """Call `function(*args, **kwargs)` once per rank, each in a process of its own, and return the results by rank.
 
@@ -72,7 +82,8 @@ def run(
         env: variables for the ranks besides those of this process.
         ssh: how to reach other hosts, and the Python that calls the function there.
         horovod: whether `import horovod` gives distrun in the ranks.
-        hosts and the rest: like the options of `distrun` of the same name.
+        hosts and the rest: like the options of `distrun` of the same name. The last ten make the job elastic: a rank
+            that fails is replaced, and the results are those of the ranks that there are at the end.
 
     Raises:
         UsageError: the request cannot be met.
@@ -97,7 +108,6 @@ def run(
         keepalive=None if ssh is None else ssh.keepalive,
     )
     ssh = ssh or SshOptions(keepalive=chosen_settings(request).keepalive)
-    plan = prepare(request, grace, ssh)
     options = JobOptions(
         grace=grace,
         start_timeout=start_timeout,
@@ -108,16 +118,37 @@ def run(
         ssh=ssh,
         function=_pickled(function, tuple(args), dict(kwargs or {})),
     )
-    return _execute(plan, options)
+    limits = {
+        "min_np": min_np,
+        "max_np": max_np,
+        "hosts_from": hosts_from,
+        "spares": spares,
+        "max_restarts": max_restarts,
+        "restart_window": restart_window,
+        "reset_limit": reset_limit,
+        "cooldown": cooldown,
+        "elastic_timeout": elastic_timeout,
+    }
+    if elastic or any(limits.values()):
+        return _execute(_elastic_job(request, limits, options))
+    return _execute(Job(prepare(request, grace, ssh), options, _sink(sys.stdout), _sink(sys.stderr)))
 
 
-def _execute(plan: LaunchPlan, options: JobOptions) -> list[Any]:
-    outcome = Job(plan, options, _sink(sys.stdout), _sink(sys.stderr)).run()
+def _elastic_job(request: LaunchRequest, limits: Mapping[str, Any], options: JobOptions) -> Job:
+    from distrun.runner.elastic.job import ElasticJob
+    from distrun.runner.elastic.preparation import ElasticRequest, prepare_elastic
+
+    plan = prepare_elastic(request, ElasticRequest(**limits), options.grace, options.ssh)
+    return ElasticJob(plan, options, _sink(sys.stdout), _sink(sys.stderr))
+
+
+def _execute(job: Job) -> list[Any]:
+    outcome = job.run()
     if outcome.interrupted_by is not None:
         _interrupt(outcome.interrupted_by)
     if outcome.failure is not None:
         _raise(outcome)
-    return [_result(rank, outcome) for rank in range(plan.size)]
+    return [_result(rank, outcome) for rank in range(outcome.size)]
 
 
 def _hosts(listed: str | None, file: str | None) -> list[Host]:

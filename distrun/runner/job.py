@@ -69,6 +69,8 @@ class Outcome:
     interrupted_by: int | None
     results: dict[int, bytes] = field(repr=False)
     """The bytes that ranks sent through their result pipes."""
+    size: int
+    """The number of ranks, at the end."""
 
 
 class Job:
@@ -136,9 +138,6 @@ class Job:
 
     def _name(self, process: int) -> str:
         return self._names[process]
-
-    def _ranked_results(self) -> dict[int, bytes]:
-        return {rank: bytes(data) for rank, data in self._results.items()}
 
     def control(self, agent: AgentClient, frame: Frame) -> None:
         """Take what a process says on its control channel."""
@@ -335,7 +334,8 @@ class Job:
         while (event := self._next_event(give_up)) is not None and not isinstance(event, events.Printed):
             if isinstance(event, events.SignalReceived):
                 break
-        return Outcome(self._policy.status, failure, failure_report, interrupted_by, self._ranked_results())
+        results = {rank: bytes(data) for rank, data in self._results.items()}
+        return Outcome(self._policy.status, failure, failure_report, interrupted_by, results, self._plan.size)
 
     def _failure_report(self, failure: Failure) -> str:
         process = failure.rank

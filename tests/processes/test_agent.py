@@ -3,67 +3,23 @@
 from __future__ import annotations
 
 import os
-import subprocess
 import sys
-import time
 
 import pytest
+from spoken_agent import DEADLINE, SpokenAgent
 
 from distrun import __version__
 from distrun.runner.planning.plan import AgentPlan, RankPlan
 from distrun.runner.protocol.exits import RankExit
-from distrun.runner.protocol.frames import WINDOW, Frame, FrameDecoder, FrameKind
+from distrun.runner.protocol.frames import WINDOW, Frame, FrameKind
 from distrun.runner.protocol.handshake import Greeting, HostInfo, find_first_frame
-
-DEADLINE = 30.0  # seconds
-
-
-class LaunchContext:
-    """The launcher's end of an agent."""
-
-    def __init__(self) -> None:
-        self.process = subprocess.Popen(
-            [sys.executable, "-m", "distrun.runner.agent"], stdin=subprocess.PIPE, stdout=subprocess.PIPE
-        )
-        self.received: list[Frame] = []
-        self._decoder = FrameDecoder()
-
-    def start(self, *codes: str, stdin: int | None = None) -> None:
-        """Have ranks started that execute this Python."""
-        ranks = [RankPlan(rank, rank, 1, 0, 1, {"CODE": code}, rank == stdin) for rank, code in enumerate(codes)]
-        command = [sys.executable, "-c", "import os; exec(os.environ['CODE'])"]
-        plan = AgentPlan("here", command, os.getcwd(), 5.0, dict(os.environ), ranks)
-        self.send(Frame(FrameKind.PLAN, payload=plan.to_json()))
-
-    def send(self, frame: Frame) -> None:
-        self.process.stdin.write(frame.encode())
-        self.process.stdin.flush()
-
-    def receive(self, kind: FrameKind) -> Frame:
-        """Read on until a frame of this kind comes."""
-        deadline = time.monotonic() + DEADLINE
-        while time.monotonic() < deadline:
-            data = os.read(self.process.stdout.fileno(), 1 << 16)
-            assert data, "the agent is gone"
-            frames = list(self._decoder.feed(data))
-            self.received += frames
-            for frame in frames:
-                if frame.kind is kind:
-                    return frame
-        raise AssertionError(f"no {kind!r}")
-
-    def output(self) -> bytes:
-        return b"".join(frame.payload for frame in self.received if frame.kind is FrameKind.STDOUT)
 
 
 @pytest.fixture
 def launcher():
-    launcher = LaunchContext()
+    launcher = SpokenAgent()
     yield launcher
-    launcher.process.kill()
-    launcher.process.wait(DEADLINE)
-    launcher.process.stdin.close()
-    launcher.process.stdout.close()
+    launcher.close()
 
 
 def test_the_output_of_a_rank_precedes_its_end(launcher):

@@ -50,7 +50,7 @@ class ElasticProcesses:
     def seconds_left(self) -> float | None:
         """Seconds until `tend` has something to do; None = it has nothing."""
         now = time.monotonic()
-        due = [max(0.0, kill_at - now) for kill_at in self._kill_at.values()]
+        due = [max(0.0, kill_at - now) for kill_at in self._kill_at.values() if kill_at < math.inf]
         left = self._leftovers.seconds_left
         return min(due if left is None else [*due, left], default=None)
 

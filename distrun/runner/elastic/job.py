@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Collection, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from distrun.errors import DistrunError
@@ -13,7 +13,7 @@ from distrun.runner.connect.connector import Connector, Starter
 from distrun.runner.connect.local import LocalAgentProcess
 from distrun.runner.elastic.discovery import Discovery
 from distrun.runner.elastic.host_list import HostList
-from distrun.runner.job import Job, JobOptions
+from distrun.runner.job import Job, JobOptions, Outcome
 from distrun.runner.output.sinks import RankFiles, Sink
 from distrun.runner.planning.elastic import ElasticPlanner, World, provisional
 from distrun.runner.planning.plan import AgentPlan, LaunchPlan, describe
@@ -137,9 +137,15 @@ class ElasticJob(Job):
     def _name(self, process: int) -> str:
         return self._elastic.name(process)
 
-    def _ranked_results(self) -> dict[int, bytes]:
-        members = {member.process: member.rank for member in self._members}
-        return {members[process]: bytes(data) for process, data in self._results.items() if process in members}
+    def _conclude(self) -> Outcome:
+        outcome = super()._conclude()
+        ranks = {member.process: member.rank for member in self._members}
+        failure = outcome.failure
+        if failure is not None and failure.rank is not None:  # which may have been no member yet, or no more
+            ranks = {failure.rank: self._rank(failure.rank)} | ranks
+            failure = replace(failure, rank=ranks[failure.rank])
+        results = {ranks[process]: data for process, data in outcome.results.items() if process in ranks}
+        return replace(outcome, failure=failure, results=results, size=len(self._members))
 
     def _failure_report(self, failure: Failure) -> str:
         return "\n".join([*self._elastic.story, super()._failure_report(failure)])

@@ -172,7 +172,7 @@ def _options(elastic: ElasticRequest, np: int, most: int, keepalive: float) -> E
         UsageError: the limits contradict each other.
     """
     min_np, max_np = elastic.min_np or np, elastic.max_np or max(np, most)
-    if not min_np <= np <= max_np:
+    if not 1 <= min_np <= np <= max_np:
         raise UsageError(
             f"-np {np} is not between --min-np {min_np} and --max-np {max_np}: give numbers that rise in this order"
         )

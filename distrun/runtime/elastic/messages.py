@@ -16,7 +16,7 @@ A process of an elastic job is, in the order of its life:
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 
 CONTROL_FD = "DISTRUN_CONTROL_FD"
 """The variable that names the descriptor of the control channel. Only ranks of elastic jobs have it."""
@@ -105,7 +105,7 @@ _KINDS = {
 
 def encode(message: Message) -> bytes:
     """Return a message as it travels."""
-    return json.dumps([type(message).__name__, asdict(message)], separators=(",", ":")).encode("ascii")
+    return json.dumps([type(message).__name__, vars(message)], separators=(",", ":")).encode("ascii")
 
 
 def decode(data: bytes) -> Message:

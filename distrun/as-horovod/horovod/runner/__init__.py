@@ -38,24 +38,21 @@ def run(
 ) -> list[Any]:
     """Call `func(*args, **kwargs)` on `num_proc` ranks, and return the results by rank: see `distrun.run`.
 
+    With `min_num_proc`, `max_num_proc` or `host_discovery_script` the job is elastic.
+
     `disable_cache` and `use_gloo` change nothing. `executable` is the Python on other hosts.
 
     Raises:
-        UsageError: elastic training or mpirun is asked for, or the request cannot be met.
+        UsageError: mpirun is asked for, or the request cannot be met.
         Exception: the exception of the first rank that failed.
     """
     from distrun.runner import function  # not before: every rank imports this module
     from distrun.runner.planning.ssh_config import SshOptions
 
     ranks = num_proc if np is None else np
-    _refuse_elastic(
-        ranks,
-        min_num_proc=min_np if min_num_proc is None else min_num_proc,
-        max_num_proc=max_np if max_num_proc is None else max_num_proc,
-        reset_limit=reset_limit,
-        cooldown_range=cooldown_range,
-        host_discovery_script=host_discovery_script,
-    )
+    least = min_np if min_num_proc is None else min_num_proc
+    most = max_np if max_num_proc is None else max_num_proc
+    is_elastic = least is not None or most is not None or host_discovery_script is not None
     if use_mpi or mpi_args:
         given = f"use_mpi={use_mpi}" if use_mpi else f"mpi_args={mpi_args!r}"
         raise UsageError(
@@ -68,7 +65,7 @@ def run(
         func,
         args,
         kwargs,
-        np=ranks,
+        np=max(ranks, least or 1),
         hosts=hosts,
         hostfile=hostfile,
         env={"DISTRUN_NETWORK": listed} if listed else None,
@@ -78,16 +75,13 @@ def run(
         horovod=True,
         verbose=bool(verbose),
         start_timeout=60.0 if start_timeout is None else float(start_timeout),
+        min_np=least,
+        max_np=most,
+        hosts_from=host_discovery_script,
+        # Both limit elastic jobs, and do not make one.
+        reset_limit=reset_limit if is_elastic else None,
+        cooldown=(cooldown_range[0], cooldown_range[1]) if is_elastic and cooldown_range else None,
     )
-
-
-def _refuse_elastic(ranks: int, **options: Any) -> None:
-    for name, value in options.items():
-        if value is not None and not (name in ("min_num_proc", "max_num_proc") and value == ranks):
-            raise UsageError(
-                f"horovod.run: {name}={value!r} asks for elastic training, which is not there yet: leave it out, and "
-                "give num_proc"
-            )
 
 
 def _python(executable: str | None) -> str | None:
