@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from distrun.data.plan import Plan
+from distrun.data.position import Position
 from distrun.data.shards import Batches, Samples
 from distrun.data.waiting import Judge, Watch
 
@@ -18,8 +19,10 @@ from distrun.data.waiting import Judge, Watch
 class KerasBatches(Batches, keras.utils.PyDataset):
     """Batches that `fit` takes too; an epoch of `fit` is over when all of them have been read."""
 
-    def __init__(self, pick: Callable[[NDArray[np.int64]], Any], plan: Plan, judge: Judge | None) -> None:
-        Batches.__init__(self, pick, plan, judge)
+    def __init__(
+        self, pick: Callable[[NDArray[np.int64]], Any], plan: Plan, judge: Judge | None, position: Position | None
+    ) -> None:
+        Batches.__init__(self, pick, plan, judge, position)
         keras.utils.PyDataset.__init__(self)
         self._read = 0
 
@@ -37,8 +40,8 @@ class KerasBatches(Batches, keras.utils.PyDataset):
 class PyDatasetPart(Samples, keras.utils.PyDataset):
     """This rank's items, batches mostly, of a PyDataset."""
 
-    def __init__(self, source: Any, plan: Plan, judge: Judge | None) -> None:
-        Samples.__init__(self, source, plan)
+    def __init__(self, source: Any, plan: Plan, judge: Judge | None, position: Position | None) -> None:
+        Samples.__init__(self, source, plan, position)
         keras.utils.PyDataset.__init__(self, source.workers, source.use_multiprocessing, source.max_queue_size)
         self._judge = judge
         self._watch = None if judge is None else Watch(judge)

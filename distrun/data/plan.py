@@ -2,7 +2,8 @@
 
 The ranks deal the samples out like cards: rank r takes every sample whose place in the common order is r modulo the
 number of ranks. So the ranks' k-th batches are together the k-th batch of one process whose batches are as large as all
-of theirs.
+of theirs, and what is done of an epoch after k steps is the beginning of its order. Other ranks, more or fewer, go on
+from there: one number says what is left for them.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ class Division:
     shuffle: bool | int = False
     seed: int = 0
     drop_remainder: bool = False
+    pad: bool = True
 
     def __post_init__(self) -> None:
         if self.batch_size is not None:
@@ -56,10 +58,12 @@ class Division:
 
 @dataclass(frozen=True)
 class Plan:
-    """A division of a known number of samples."""
+    """A division of a known number of samples, or of what is left of them."""
 
     division: Division
     samples: int
+    start: int = 0
+    """The samples that are done, the first in the order of the epoch: only the others are divided."""
 
     def __post_init__(self) -> None:
         round_, ranks = self.division.round, self.division.ranks
@@ -75,33 +79,78 @@ class Plan:
             )
 
     @property
+    def left(self) -> int:
+        """The samples that are to be divided."""
+        return max(0, self.samples - self.start)
+
+    @property
     def padded(self) -> int:
-        """The number of samples that are taken twice in an epoch, so that all ranks get as many."""
-        return 0 if self.division.drop_remainder else -self.samples % self.division.ranks
+        """The number of samples that are taken twice in an epoch, so that all ranks get as many.
+
+        Without padding they are those that the ranks take who would have none otherwise.
+        """
+        if self.division.drop_remainder:
+            return 0
+        if self.division.pad or 0 < self.left < self.division.ranks:
+            return -self.left % self.division.ranks
+        return 0
 
     @property
     def dropped(self) -> int:
         """The number of samples that are left out of an epoch."""
-        return self.samples % self.division.round if self.division.drop_remainder else 0
+        return self.left % self.division.round if self.division.drop_remainder else 0
 
     @property
     def per_rank(self) -> int:
-        """The samples of each rank in an epoch."""
-        return (self.samples + self.padded - self.dropped) // self.division.ranks
+        """The samples of this rank. Without padding, some ranks have one more than others."""
+        return len(range(self.division.rank, self._dealt, self.division.ranks))
 
     @property
     def steps(self) -> int:
-        """The batches of each rank in an epoch, the last of which may be smaller, alike on all ranks."""
-        return -(-self.per_rank // (self.division.batch_size or 1))
+        """The batches of each rank, alike on all ranks. The last may be smaller; without padding, it may differ by one
+        sample between ranks, and have one more than the batch size."""
+        # A last round that has no sample for some ranks belongs to the one before.
+        return -(-self._dealt // self.division.round) - (0 < self._dealt % self.division.round < self.division.ranks)
+
+    def batch(self, step: int) -> slice:
+        """Return which of this rank's samples its batch number `step` has."""
+        size = self.division.batch_size or 1
+        return slice(step * size, None if step == self.steps - 1 else (step + 1) * size)
+
+    def done(self, steps: int) -> int:
+        """Return how many samples of the epoch are done after so many steps of all ranks."""
+        return self.samples if steps >= self.steps else self.start + steps * self.division.round
 
     def indices(self, epoch: int) -> NDArray[np.int64]:
         """This rank's samples in the order of an epoch."""
-        rank, ranks = self.division.rank, self.division.ranks
-        places = np.arange(rank, self.per_rank * ranks, ranks) % self.samples  # padding starts over
-        return self._order(epoch)[places] if self.division.shuffle else places
+        return self._order(epoch, np.arange(self.division.rank, self._dealt, self.division.ranks))
 
-    def _order(self, epoch: int) -> NDArray[np.int64]:
-        return generator(self.division.seed, epoch).permutation(self.samples)
+    def remaining(self, epoch: int) -> NDArray[np.int64]:
+        """All samples that are to be divided, in the order of an epoch."""
+        return self._order(epoch, np.arange(self.left))
+
+    @property
+    def _dealt(self) -> int:
+        return self.left + self.padded - self.dropped
+
+    def _order(self, epoch: int, places: NDArray[np.int64]) -> NDArray[np.int64]:
+        places = (places + self.start) % self.samples  # what is padded with are the first samples of the epoch
+        return (
+            generator(self.division.seed, epoch).permutation(self.samples)[places] if self.division.shuffle else places
+        )
+
+
+@dataclass(frozen=True)
+class StreamPlan:
+    """A division of a stream, whose end nobody knows beforehand, or of what is left of it."""
+
+    division: Division
+    start: int = 0
+    """The samples that are done, those that came first."""
+
+    def done(self, steps: int) -> int:
+        """Return how many samples are done after so many steps of all ranks, had the stream as many."""
+        return self.start + steps * self.division.round
 
 
 def generator(seed: int, epoch: int) -> np.random.RandomState:

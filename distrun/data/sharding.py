@@ -7,11 +7,12 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from distrun.data import structures
-from distrun.data.plan import Division, Plan
+from distrun.data.plan import Division, Plan, StreamPlan
+from distrun.data.position import Position
 from distrun.data.shards import Batches, Samples, Stream, pick_rows, pick_samples
 from distrun.data.waiting import new_judge
 from distrun.errors import UsageError
-from distrun.runtime import world
+from distrun.runtime import regroup, world
 from distrun.runtime.collectives import consistency
 from distrun.runtime.numbering import Numbering
 
@@ -25,6 +26,9 @@ def shard(
     shuffle: bool | int = False,
     seed: int = 0,
     drop_remainder: bool = False,
+    pad: bool = True,
+    position: Position | None = None,
+    elastic: bool | None = None,
     **loader: Any,
 ) -> Any:
     """This rank's part of `data`, as long as every other rank's. All ranks call it with the same data, in the same
@@ -46,13 +50,21 @@ def shard(
     that takes N times as many. In an epoch every sample is taken once, except as `padded` and `dropped` of the result
     say: if the ranks cannot divide the samples evenly, some ranks take one more, from the first of the data or, in a
     stream, from those of its last round; with `drop_remainder`, the samples that do not fill a batch on every rank are
-    left out instead.
+    left out instead. With `pad=False` every sample is taken just once: in the last step some ranks have one sample
+    less than others, or one more than `batch_size`. (Where there are fewer samples than ranks, which may happen when
+    the rest of an epoch is dealt out anew, those without one still take a sample that another has.)
 
     `shuffle=True` takes the samples in an order that depends on `seed` and the epoch alone. For a stream give the
     number of samples to choose from: it cannot be shuffled as a whole. Each iteration over the result is another epoch;
     `set_epoch(n)` says which is next, and must be called before every epoch for a torch Dataset in a DataLoader of
     one's own. Where distrun.keras is imported, `fit` keeps that order; elsewhere pass it `shuffle=False`, or Keras
     mixes the batches once more. Arrays without `batch_size` are those of epoch 0.
+
+    The result has a `position`, and is one itself: it belongs into the state of an elastic training, see `Position`.
+    When ranks come or go, it deals out what is left of the epoch among those that there are then; iterators made before
+    are refused. A `position` of one's own makes the result go on from there, in a training function, say, that makes
+    its data each time it is entered. A tf.data.Dataset has a position in an elastic job only, or with `elastic=True`,
+    since its length is unknown then; and a generator can be gone through once, so it cannot be dealt out anew.
 
     Batches tell when this rank waits too long for its input, see `watch`; to a tf.data.Dataset, apply it last.
 
@@ -62,33 +74,38 @@ def shard(
         MismatchError: the ranks gave data of different lengths, or other arguments.
         NotInitializedError: before `init()`.
     """
-    division = Division(world.rank(), world.size(), batch_size, shuffle, seed, drop_remainder)
+    division = Division(world.rank(), world.size(), batch_size, shuffle, seed, drop_remainder, pad)
     kind = _kind(data)
     if loader and kind is not _torch:
         raise UsageError(
             f"{', '.join(loader)}: only for a torch Dataset are there arguments of a DataLoader; leave it out"
         )
-    return kind(data, division, **loader)
+    if kind is _tensorflow and (regroup.is_elastic() if elastic is None else elastic):
+        position = position or Position()
+    return kind(data, division, position, **loader)
 
 
-def _arrays(data: Any, division: Division) -> Any:
+def _arrays(data: Any, division: Division, position: Position | None) -> Any:
     plan = Plan(division, _agreed(structures.rows(data), division))
     if division.batch_size is None:
         return structures.take(data, plan.indices(0))
-    return _batches(pick_rows(data), plan)
+    return _batches(pick_rows(data), plan, position)
 
 
-def _sequence(data: Any, division: Division) -> Any:
+def _sequence(data: Any, division: Division, position: Position | None) -> Any:
     plan = Plan(division, _agreed(len(data), division))
-    return Samples(data, plan) if division.batch_size is None else _batches(pick_samples(data), plan)
+    if division.batch_size is None:
+        return Samples(data, plan, position)
+    return _batches(pick_samples(data), plan, position)
 
 
-def _stream(data: Any, division: Division) -> Any:
+def _stream(data: Any, division: Division, position: Position | None) -> Any:
     _agreed(None, division)
-    return Stream(data, division, new_judge())
+    _refuse_uneven(division)
+    return Stream(data, division, new_judge(), position)
 
 
-def _tensorflow(data: Any, division: Division) -> Any:
+def _tensorflow(data: Any, division: Division, position: Position | None) -> Any:
     from distrun.data import tf_data
 
     length, seeds = tf_data.length(data), tf_data.seeds(data)
@@ -98,20 +115,31 @@ def _tensorflow(data: Any, division: Division) -> Any:
             "shuffle() a seed, or let shard shuffle"
         )
     _agreed(length, division, *(f"shuffle() with the seeds {one} and {other}" for one, other in seeds))
-    return tf_data.divided(data, division, None if length is None else Plan(division, length))
+    if length is None:
+        _refuse_uneven(division)
+    plan = StreamPlan(division) if length is None else Plan(division, length)
+    if position is None:
+        return tf_data.divided(data, plan)
+    if tf_data.reshuffles(data):
+        raise UsageError(
+            "the tf.data.Dataset shuffles anew in each iteration, so ranks that come in would take their part of "
+            "another order: let shard shuffle, or give its shuffle() reshuffle_each_iteration=False"
+        )
+    return tf_data.elastic(data, plan, position)
 
 
-def _torch(data: Any, division: Division, **loader: Any) -> Any:
+def _torch(data: Any, division: Division, position: Position | None, **loader: Any) -> Any:
     from distrun.data import torch_data
 
     samples: Any
     if torch_data.is_stream(data):
         _agreed(None, division)
-        samples = torch_data.DatasetStream(data, division)
+        _refuse_uneven(division)
+        samples = torch_data.DatasetStream(data, division, position)
     else:
-        samples = torch_data.DatasetSamples(data, Plan(division, _agreed(len(data), division)))
+        samples = torch_data.DatasetSamples(data, Plan(division, _agreed(len(data), division)), position)
     if division.batch_size is not None:
-        return torch_data.Loader(samples, division, new_judge(), loader)
+        return torch_data.Loader(samples, new_judge(), loader)
     if loader:
         raise UsageError(
             f"{', '.join(loader)}: without a batch_size there is no DataLoader to give that to; give a batch_size"
@@ -119,7 +147,7 @@ def _torch(data: Any, division: Division, **loader: Any) -> Any:
     return samples
 
 
-def _keras(data: Any, division: Division) -> Any:
+def _keras(data: Any, division: Division, position: Position | None) -> Any:
     from distrun.data import keras_data
 
     if division.batch_size is not None:
@@ -132,25 +160,40 @@ def _keras(data: Any, division: Division) -> Any:
             "a PyDataset without end cannot be divided from outside: let its __getitem__(i) make item i * "
             "distrun.size() + distrun.rank()"
         )
-    return keras_data.PyDatasetPart(data, Plan(division, _agreed(data.num_batches, division)), new_judge())
+    if not division.pad:
+        raise UsageError(
+            "pad=False for a PyDataset, whose items are batches: some ranks would have a step more than others; leave "
+            "pad out"
+        )
+    return keras_data.PyDatasetPart(data, Plan(division, _agreed(data.num_batches, division)), new_judge(), position)
 
 
-def _batches(pick: Any, plan: Plan) -> Batches:
+def _batches(pick: Any, plan: Plan, position: Position | None) -> Batches:
     if "keras" not in sys.modules:
-        return Batches(pick, plan, new_judge())
+        return Batches(pick, plan, new_judge(), position)
     from distrun.data import keras_data
 
-    return keras_data.KerasBatches(pick, plan, new_judge())
+    return keras_data.KerasBatches(pick, plan, new_judge(), position)
 
 
 def _agreed(samples: int | None, division: Division, *more: str) -> Any:
     """The number of samples, which is the same on all ranks, as are the arguments."""
-    if division.ranks > 1:
+    name = f"distrun.data.{_calls.next()}"
+    # A rank that has come in later is alone in its script; its position tells whether it has the data of the others.
+    if division.ranks > 1 and not (regroup.is_elastic() and world.generation() > 1):
         length = "samples without a known end" if samples is None else f"{samples} samples"
-        settings = ("batch_size", "shuffle", "seed", "drop_remainder")
+        settings = ("batch_size", "shuffle", "seed", "drop_remainder", "pad")
         entries = [length, *(f"{name}={getattr(division, name)!r}" for name in settings), *more]
-        consistency.compare(entries, "the data given to distrun.data.shard", f"distrun.data.{_calls.next()}")
+        consistency.compare(entries, "the data given to distrun.data.shard", name)
     return samples
+
+
+def _refuse_uneven(division: Division) -> None:
+    if not division.pad:
+        raise UsageError(
+            "pad=False for data of unknown length, whose last round nobody knows beforehand: leave pad out, or give "
+            "data with a length"
+        )
 
 
 def _kind(data: Any) -> Any:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
 from functools import partial
 from itertools import cycle, islice
 from typing import Any, TypeVar
@@ -11,128 +12,188 @@ import numpy as np
 from numpy.typing import NDArray
 
 from distrun.data import structures
-from distrun.data.plan import Division, Plan, generator
+from distrun.data.plan import Division, Plan, StreamPlan, generator
+from distrun.data.position import Position
 from distrun.data.waiting import Judge, measured
+from distrun.errors import UsageError
 
 Item = TypeVar("Item")
 
 
 class Shard:
-    """The base of all that `shard` returns (a tf.data.Dataset has `padded`, `dropped` and `set_epoch` too)."""
+    """The base of all that `shard` returns (a tf.data.Dataset has the same attributes)."""
 
-    padded: int | None
-    """The samples that are taken twice in an epoch, by all ranks together; None: not known before its end."""
-    dropped: int | None
-    """The samples that are left out of an epoch, by all ranks together; None: not known before its end."""
+    position: Position
+    """How much of an epoch is done."""
 
-    def __init__(self, plan: Plan | None) -> None:
-        self.padded = None if plan is None else plan.padded
-        self.dropped = None if plan is None else plan.dropped
-        self._epoch: Any = np.zeros((), np.int64)  # not an int, since worker processes of torch must see it change
-        self._next_epoch = 0
+    def __init__(self, plan: Plan | StreamPlan, position: Position | None = None) -> None:
+        # Not attributes, since worker processes of torch must see them change.
+        self._deal: Any = np.zeros(4, np.int64)
+        self._bind(plan, position)
+
+    def _bind(self, plan: Plan | StreamPlan, position: Position | None) -> None:
+        self._whole = plan
+        self._dealt: tuple[list[int], Any] | None = None
+        self.position = Position() if position is None else position
+        self.position.bind(plan, self._redealt)
+
+    def _redealt(self) -> None:
+        plan = self.position.plan
+        deal = (self.position.epoch, plan.start, plan.division.rank, plan.division.ranks)
+        for place, number in enumerate(deal):
+            self._deal[place] = number
+
+    @property
+    def _plan(self) -> Any:
+        """The plan of what was left of the epoch when it was last dealt out; in worker processes too."""
+        deal = self._deal.tolist()
+        if self._dealt is None or self._dealt[0] != deal:
+            _, start, rank, ranks = deal
+            division = replace(self._whole.division, rank=rank, ranks=ranks)
+            self._dealt = deal, replace(self._whole, division=division, start=start)
+        return self._dealt[1]
+
+    @property
+    def padded(self) -> int | None:
+        """The samples that are taken twice in an epoch, by all ranks together; None: not known before its end."""
+        return getattr(self._plan, "padded", None)
+
+    @property
+    def dropped(self) -> int | None:
+        """The samples that are left out of an epoch, by all ranks together; None: not known before its end."""
+        return getattr(self._plan, "dropped", None)
 
     @property
     def epoch(self) -> int:
         """The epoch whose order we have now, from 0."""
-        return int(self._epoch)
+        return int(self._deal[0])
 
     def set_epoch(self, epoch: int) -> None:
-        """Set the epoch that comes next, when a job is continued, say."""
-        self._epoch[()] = self._next_epoch = epoch
+        """Set the epoch that comes next, when a job is continued, say. One that ranks have come into keeps what was
+        done of it."""
+        self.position.set_epoch(epoch)
 
-    def _begin_epoch(self) -> None:
-        """Called when its first sample is fetched: Keras makes iterators that it never uses."""
-        self._epoch[()] = self._next_epoch
-        self._next_epoch += 1
+    def advance(self, batches: int | None = None) -> None:
+        """Say that a step is done, see `Position.advance`."""
+        self.position.advance(batches)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the position."""
+        return self.position.state_dict()
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Go on from a position, see `Position.load_state_dict`."""
+        self.position.load_state_dict(state_dict)
+
+    def _epoch_of(self, items: Callable[[], Iterable[Item]]) -> Iterator[Item]:
+        """Go through an epoch, which begins when its first sample is fetched: Keras makes iterators that it never
+        uses."""
+        position = self.position
+        position.begin()
+        deals = position.deals
+        for item in items():
+            position.take()
+            yield item
+            position.check(deals)
+        position.end()
 
 
 class Choice(Shard):
     """The samples of this rank in an epoch, by their places in all the data."""
 
-    def __init__(self, plan: Plan) -> None:
-        super().__init__(plan)
-        self._plan = plan
-        self._chosen: tuple[int, NDArray[np.int64]] | None = None
+    def __init__(self, plan: Plan, position: Position | None = None) -> None:
+        super().__init__(plan, position)
+        self._chosen: tuple[list[int], NDArray[np.int64]] | None = None
 
     @property
     def _indices(self) -> NDArray[np.int64]:
-        epoch = self.epoch
-        if self._chosen is None or self._chosen[0] != epoch:
-            self._chosen = epoch, self._plan.indices(epoch)
+        deal = self._deal.tolist()
+        if self._chosen is None or self._chosen[0] != deal:
+            self._chosen = deal, self._plan.indices(deal[0])
         return self._chosen[1]
 
 
 class Samples(Choice, Sequence[Any]):
     """This rank's samples of a sequence."""
 
-    def __init__(self, source: Any, plan: Plan) -> None:
-        super().__init__(plan)
+    def __init__(self, source: Any, plan: Plan, position: Position | None = None) -> None:
+        super().__init__(plan, position)
         self._source = source
 
     def __len__(self) -> int:
-        return self._plan.per_rank
+        return int(self._plan.per_rank)
 
     def __getitem__(self, place: Any) -> Any:
+        self.position.read()
         if isinstance(place, slice):
             return [self._source[int(index)] for index in self._indices[place]]
         return self._source[int(self._indices[place])]
 
     def __iter__(self) -> Iterator[Any]:
         """The next epoch."""
-        self._begin_epoch()
-        for index in self._indices:
-            yield self._source[int(index)]
+        return self._epoch_of(lambda: (self._source[int(index)] for index in self._indices))
 
 
 class Batches(Choice, Sequence[Any]):
     """This rank's batches of arrays, or of a sequence of samples, which are stacked."""
 
-    def __init__(self, pick: Callable[[NDArray[np.int64]], Any], plan: Plan, judge: Judge | None) -> None:
-        super().__init__(plan)
+    def __init__(
+        self,
+        pick: Callable[[NDArray[np.int64]], Any],
+        plan: Plan,
+        judge: Judge | None,
+        position: Position | None = None,
+    ) -> None:
+        super().__init__(plan, position)
         self._pick = pick
         self._judge = judge
 
     def __len__(self) -> int:
-        return self._plan.steps
+        return int(self._plan.steps)
 
     def __getitem__(self, step: Any) -> Any:
+        self.position.read()
         if isinstance(step, slice):
             return [self[place] for place in range(len(self))[step]]
         return self._batch(range(len(self))[step])
 
     def __iter__(self) -> Iterator[Any]:
         """The next epoch."""
-        return measured(self._batches(), self._judge)
-
-    def _batches(self) -> Iterator[Any]:
-        self._begin_epoch()
-        for step in range(len(self)):
-            yield self._batch(step)
+        return measured(self._epoch_of(lambda: map(self._batch, range(len(self)))), self._judge)
 
     def _batch(self, step: int) -> Any:
-        length = self._plan.division.batch_size or 1
-        return self._pick(self._indices[step * length : (step + 1) * length])
+        return self._pick(self._indices[self._plan.batch(step)])
 
 
 class Stream(Shard, Iterable[Any]):
     """This rank's samples, or batches, of something that can only be gone through."""
 
-    def __init__(self, source: Iterable[Any], division: Division, judge: Judge | None) -> None:
-        super().__init__(None)
+    def __init__(
+        self, source: Iterable[Any], division: Division, judge: Judge | None, position: Position | None = None
+    ) -> None:
+        super().__init__(StreamPlan(division), position)
         self._source = source
-        self._division = division
         self._judge = judge
+        self._begun: int | None = None
         _ = division.buffer  # complains while there is somebody to hear it
 
     def __iter__(self) -> Iterator[Any]:
         """The next epoch. It is a generator, as Keras wants one."""
-        if self._division.batch_size is None:
-            return self._samples()
-        return measured(map(structures.stack, chunks(self._samples(), self._division.batch_size)), self._judge)
+        if self._plan.division.batch_size is None:
+            return self._epoch_of(self._samples)
+        return measured(self._epoch_of(self._batches), self._judge)
+
+    def _batches(self) -> Iterator[Any]:
+        return map(structures.stack, chunks(self._samples(), self._plan.division.batch_size))
 
     def _samples(self) -> Iterator[Any]:
-        self._begin_epoch()
-        yield from deal(self._source, self._division, self.epoch)
+        begun, self._begun = self._begun, self.position.deals
+        if begun not in (None, self._begun) and iter(self._source) is self._source:
+            raise UsageError(
+                f"a {type(self._source).__name__} can be gone through once, so this rank cannot go through what is "
+                "left of its epoch with other ranks: give shard an iterable that begins anew each time"
+            )
+        return deal(self._source, self._plan, self.epoch)
 
 
 def pick_rows(arrays: Any) -> Callable[[NDArray[np.int64]], Any]:
@@ -145,13 +206,15 @@ def pick_samples(source: Any) -> Callable[[NDArray[np.int64]], Any]:
     return lambda indices: structures.stack([source[int(index)] for index in indices])
 
 
-def deal(source: Iterable[Item], division: Division, epoch: int) -> Iterator[Item]:
+def deal(source: Iterable[Item], plan: StreamPlan, epoch: int) -> Iterator[Item]:
     """This rank's items of a stream that all ranks read: one of every `ranks`.
 
     The last round may be incomplete: then it is left out, or starts over until all ranks have as many.
     """
-    buffer = division.buffer
+    division, buffer = plan.division, plan.division.buffer
     items = shuffled(source, buffer, generator(division.seed, epoch)) if buffer else source
+    if plan.start:
+        items = islice(items, plan.start, None)
     for items_of_all in chunks(items, division.round):
         if len(items_of_all) < division.round:
             if division.drop_remainder:

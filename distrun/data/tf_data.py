@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import tensorflow as tf
 
-from distrun.data.plan import Division, Plan
+from distrun.data.plan import Division, Plan, StreamPlan
+from distrun.data.position import Position
 from distrun.data.waiting import FIRST_LOOK, Judge, tell
 
 _LARGEST = 2**31 - 2
@@ -29,26 +30,54 @@ def seeds(dataset: Any) -> list[tuple[int, int]]:
     return found
 
 
-def divided(dataset: Any, division: Division, plan: Plan | None) -> Any:
-    """This rank's elements, or batches of them; without a plan, of a dataset of unknown length or without an end."""
+def reshuffles(dataset: Any) -> bool:
+    """Whether a `shuffle` in it has another order each time that it is gone through."""
+    return bool(getattr(dataset, "_reshuffle_each_iteration", False)) or any(map(reshuffles, dataset._inputs()))
+
+
+def divided(dataset: Any, plan: Plan | StreamPlan) -> Any:
+    """This rank's elements, or batches of them; each iteration is the next epoch."""
     epoch = tf.Variable(0, dtype=tf.int64, trainable=False)
-    is_endless = dataset.cardinality() == tf.data.INFINITE_CARDINALITY
+    division = plan.division
+    mine = dataset
     if division.shuffle:
-        buffer = plan.samples if plan and division.shuffle is True else division.buffer
-        mine = _shuffled(dataset, buffer, division.seed, epoch)
-    else:
-        mine = dataset
-    if plan is not None:
-        mine = mine.take(plan.samples - plan.dropped).concatenate(dataset.take(plan.padded))
-    if plan is not None or is_endless:
-        mine = _dealt(mine, division)
-    else:
-        mine = _dealt_by_rounds(mine, division)
-    if plan is not None:
+
+        def epoch_of(_: Any) -> Any:
+            number = epoch.read_value()
+            with tf.control_dependencies([epoch.assign(number + 1)]):
+                return _shuffled(dataset, plan, tf.identity(number))
+
+        mine = tf.data.Dataset.range(1).flat_map(epoch_of)
+    mine = _part(mine, dataset, plan, _Deal.of(plan))
+    if isinstance(plan, Plan):
         mine = mine.apply(tf.data.experimental.assert_cardinality(plan.steps))
-    mine.padded = None if plan is None else plan.padded
-    mine.dropped = None if plan is None else plan.dropped
+    mine.padded, mine.dropped = getattr(plan, "padded", None), getattr(plan, "dropped", None)
     mine.set_epoch = epoch.assign
+    mine.position = None
+    return mine
+
+
+def elastic(dataset: Any, plan: Plan | StreamPlan, position: Position) -> Any:
+    """This rank's elements of what is left of an epoch when an iteration begins, whatever ranks there are then."""
+
+    def begin() -> Any:
+        position.begin(None)
+        return np.array([position.epoch, *_Deal.of(position.plan)], np.int64)
+
+    def numbers(_: Any) -> Any:
+        return tuple(tf.unstack(tf.ensure_shape(tf.numpy_function(begin, [], tf.int64), (1 + len(_Deal._fields),))))
+
+    def rest(epoch: Any, *deal: Any) -> Any:
+        mine = _shuffled(dataset, plan, epoch) if plan.division.shuffle else dataset
+        return _part(mine, dataset, plan, _Deal(*deal))
+
+    position.bind(plan)
+    # Numbers that were made in the function of `flat_map` would crash TensorFlow 2.21.0, which asks it for its length.
+    mine = tf.data.Dataset.range(1).map(numbers).flat_map(rest)
+    mine.padded, mine.dropped = getattr(plan, "padded", None), getattr(plan, "dropped", None)
+    mine.position = position
+    for name in ("set_epoch", "advance", "state_dict", "load_state_dict"):
+        setattr(mine, name, getattr(position, name))
     return mine
 
 
@@ -78,32 +107,68 @@ def watched(dataset: Any, judge: Judge) -> Any:
     return timed.apply(tf.data.experimental.assert_cardinality(dataset.cardinality()))
 
 
-def _shuffled(dataset: Any, buffer: int, seed: int, epoch: Any) -> Any:
-    """Return the elements in another order each time, which depends on nothing else, such as the seed of a dropout."""
+class _Deal(NamedTuple):
+    """The numbers in a plan; tensors, where they are not known before an iteration begins."""
 
-    def epoch_of(_: Any) -> Any:
-        tf.random.set_seed(1 + seed % _LARGEST)  # of this function's graph alone
-        number = epoch.read_value()
-        with tf.control_dependencies([epoch.assign(number + 1)]):
-            return dataset.shuffle(buffer, seed=tf.identity(number))
+    rank: Any
+    ranks: Any
+    start: Any
+    left: Any
+    padded: Any
+    steps: Any
 
-    return tf.data.Dataset.range(1).flat_map(epoch_of)
+    @classmethod
+    def of(cls, plan: Plan | StreamPlan) -> _Deal:
+        division = plan.division
+        if isinstance(plan, StreamPlan):
+            return cls(division.rank, division.ranks, plan.start, 0, 0, 0)
+        return cls(division.rank, division.ranks, plan.start, plan.left - plan.dropped, plan.padded, plan.steps)
 
 
-def _dealt(dataset: Any, division: Division) -> Any:
-    mine = dataset.shard(division.ranks, division.rank)
-    if division.batch_size is None:
+def _shuffled(dataset: Any, plan: Plan | StreamPlan, epoch: Any) -> Any:
+    """Return the elements in the order of an epoch, which depends on nothing else, such as the seed of a dropout. To be
+    called in a function of a graph."""
+    division = plan.division
+    buffer = plan.samples if isinstance(plan, Plan) and division.shuffle is True else division.buffer
+    tf.random.set_seed(1 + division.seed % _LARGEST)  # of this function's graph alone
+    return dataset.shuffle(buffer, seed=epoch)
+
+
+def _part(mine: Any, dataset: Any, plan: Plan | StreamPlan, deal: _Deal) -> Any:
+    """This rank's part of the elements in their order, `mine`, which are padded with the first of `dataset`."""
+    division = plan.division
+    mine = mine.skip(deal.start)
+    if isinstance(plan, StreamPlan) and dataset.cardinality() != tf.data.INFINITE_CARDINALITY:
+        return _dealt_by_rounds(mine, division, deal)
+    if isinstance(plan, Plan):
+        mine = mine.take(deal.left).concatenate(dataset.take(deal.padded))
+    return _dealt(mine, division, deal)
+
+
+def _dealt(dataset: Any, division: Division, deal: _Deal) -> Any:
+    mine = dataset.shard(deal.ranks, deal.rank)
+    size = division.batch_size
+    if size is None:
         return mine
-    return mine.batch(division.batch_size, drop_remainder=division.drop_remainder)
+    if division.pad or division.drop_remainder:
+        return mine.batch(size, drop_remainder=division.drop_remainder)
+    # The last batch may have one more, so no batch ends after so many elements, but before the next one's number.
+    last = tf.cast(deal.steps, tf.int64) - 1
+    return mine.enumerate().group_by_window(
+        lambda place, _: tf.minimum(place // size, last),
+        lambda _, members: members.map(lambda _, element: element).batch(size + 1),
+        window_size_func=lambda step: tf.where(step < last, tf.constant(size, tf.int64), size + 1),
+    )
 
 
-def _dealt_by_rounds(dataset: Any, division: Division) -> Any:
+def _dealt_by_rounds(dataset: Any, division: Division, deal: _Deal) -> Any:
     """Deal out a dataset whose last round nobody knows beforehand. If that is incomplete, it starts over."""
 
-    def deal(*components: Any) -> Any:
+    def one_round(*components: Any) -> Any:
         samples = tf.data.Dataset.zip(components if len(components) > 1 or is_tuple else components[0])
-        missing = -samples.cardinality() % division.ranks
-        return _dealt(samples.concatenate(samples.repeat().take(missing)), division)
+        missing = -samples.cardinality() % tf.cast(deal.ranks, tf.int64)
+        return _dealt(samples.concatenate(samples.repeat().take(missing)), division, deal)
 
     is_tuple = isinstance(dataset.element_spec, tuple)
-    return dataset.window(division.round, drop_remainder=division.drop_remainder).flat_map(deal)
+    size = deal.ranks * (division.batch_size or 1)
+    return dataset.window(size, drop_remainder=division.drop_remainder).flat_map(one_round)

@@ -6,9 +6,10 @@ from collections.abc import Iterator
 from typing import Any
 
 import torch
-from torch.utils.data import DataLoader, Dataset, IterableDataset
+from torch.utils.data import DataLoader, Dataset, IterableDataset, Sampler
 
-from distrun.data.plan import Division, Plan
+from distrun.data.plan import Division, Plan, StreamPlan
+from distrun.data.position import Position
 from distrun.data.shards import Samples, Shard, deal
 from distrun.data.waiting import Judge, measured
 
@@ -17,9 +18,9 @@ class DatasetSamples(Samples, Dataset[Any]):
     """This rank's samples of a dataset with a length. In a DataLoader of one's own, the epoch is what `set_epoch` said
     last."""
 
-    def __init__(self, source: Any, plan: Plan) -> None:
-        super().__init__(source, plan)
-        self._epoch = _shared_epoch()
+    def __init__(self, source: Any, plan: Plan, position: Position | None = None) -> None:
+        super().__init__(source, plan, position)
+        _share(self)
 
 
 class DatasetStream(Shard, IterableDataset[Any]):
@@ -28,36 +29,48 @@ class DatasetStream(Shard, IterableDataset[Any]):
     In worker processes each worker's stream is divided like the whole.
     """
 
-    def __init__(self, source: IterableDataset[Any], division: Division) -> None:
-        super().__init__(None)
+    def __init__(self, source: IterableDataset[Any], division: Division, position: Position | None = None) -> None:
+        super().__init__(StreamPlan(division), position)
         self._source = source
-        self._division = division
-        self._epoch = _shared_epoch()
         _ = division.buffer  # complains while there is somebody to hear it
+        _share(self)
 
     def __iter__(self) -> Iterator[Any]:
-        return deal(self._source, self._division, self.epoch)
+        return deal(self._source, self._plan, self.epoch)
 
 
 class Loader(Shard, DataLoader[Any]):
     """A DataLoader of this rank's batches; each iteration is the next epoch."""
 
-    def __init__(
-        self, samples: DatasetSamples | DatasetStream, division: Division, judge: Judge | None, options: dict[str, Any]
-    ) -> None:
-        Shard.__init__(self, None)
-        self.padded, self.dropped = samples.padded, samples.dropped
-        DataLoader.__init__(self, samples, batch_size=division.batch_size, drop_last=division.drop_remainder, **options)
+    def __init__(self, samples: DatasetSamples | DatasetStream, judge: Judge | None, options: dict[str, Any]) -> None:
+        whole = samples._whole
+        Shard.__init__(self, whole, samples.position)
+        self._samples = samples  # sees what it is dealt by us, in worker processes too
+        self._deal = samples._deal
         self._judge = judge
+        division = whole.division
+        if division.pad or isinstance(samples, DatasetStream):
+            options = {"batch_size": division.batch_size, "drop_last": division.drop_remainder, **options}
+        else:
+            options = {"batch_sampler": _Places(samples), **options}
+        DataLoader.__init__(self, samples, **options)
 
     def __iter__(self) -> Iterator[Any]:  # type: ignore[override]  # DataLoader promises an iterator of a private class
-        return measured(self._batches(), self._judge)
+        return measured(self._epoch_of(lambda: DataLoader.__iter__(self)), self._judge)
 
-    def _batches(self) -> Iterator[Any]:
-        self._begin_epoch()
-        samples: Any = self.dataset
-        samples.set_epoch(self.epoch)
-        yield from DataLoader.__iter__(self)
+
+class _Places(Sampler[list[int]]):
+    """The batches of a shard without padding, whose last one a DataLoader would not make."""
+
+    def __init__(self, samples: DatasetSamples) -> None:
+        self._samples = samples
+
+    def __iter__(self) -> Iterator[list[int]]:
+        plan, places = self._samples._plan, range(len(self._samples))
+        return (list(places[plan.batch(step)]) for step in range(plan.steps))
+
+    def __len__(self) -> int:
+        return int(self._samples._plan.steps)
 
 
 def is_stream(dataset: Any) -> bool:
@@ -65,6 +78,6 @@ def is_stream(dataset: Any) -> bool:
     return isinstance(dataset, IterableDataset)
 
 
-def _shared_epoch() -> torch.Tensor:
-    """Return an epoch number in memory that worker processes see, even those that live longer than an epoch."""
-    return torch.zeros((), dtype=torch.int64).share_memory_()  # type: ignore[no-untyped-call]
+def _share(samples: Shard) -> None:
+    """Put what is dealt into memory that worker processes see, even those that live longer than an epoch."""
+    samples._deal = torch.from_numpy(samples._deal).share_memory_()  # type: ignore[no-untyped-call]

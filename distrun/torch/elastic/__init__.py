@@ -13,11 +13,13 @@
     train(dt.elastic.TorchState(model, optimizer, step=0))
 
 The names are Horovod's. `TorchState` has a handler for each model, optimizer and so on (`handlers`), and one for random
-numbers (`randomness`); the tensors of all of them travel together (`tensors`).
+numbers (`randomness`); the tensors of all of them travel together (`tensors`). `ElasticSampler` divides a dataset anew
+when ranks come or go, as what `distrun.data.shard` returns does.
 """
 
 from typing import TYPE_CHECKING
 
+from distrun.data.elastic_sampler import ElasticSampler as ElasticSampler
 from distrun.elastic import (
     HostsUpdatedInterrupt as HostsUpdatedInterrupt,
     ObjectState as ObjectState,

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 from itertools import chain
 
 import numpy as np
 import pytest
 from hypothesis import given, strategies as st
 
-from distrun.data.plan import Division, Plan, generator
+from distrun.data.plan import Division, Plan, StreamPlan, generator
 from distrun.data.shards import chunks, deal, shuffled
 from distrun.errors import UsageError
 
@@ -59,6 +60,49 @@ def test_the_ranks_batches_are_together_those_of_one_process(samples, ranks, bat
     assert [sorted(chain(*step)) for step in zip(*parts, strict=True)] == [sorted(step) for step in together]
 
 
+@given(LENGTHS, SIZES, BATCHES, st.booleans(), EPOCHS)
+def test_without_padding_each_sample_is_taken_once_in_equally_many_steps(samples, ranks, batch, shuffle, epoch):
+    everybody = plans(samples, ranks, batch_size=batch, shuffle=shuffle, pad=False)
+    if everybody is None:
+        assert samples < ranks
+        return
+    assert len({plan.steps for plan in everybody}) == 1
+    parts = [[plan.indices(epoch)[plan.batch(step)].tolist() for step in range(plan.steps)] for plan in everybody]
+    assert sorted(chain(*chain(*parts))) == list(range(samples))
+    for step in zip(*parts, strict=True):
+        sizes = {len(batch) for batch in step}
+        assert max(sizes) - min(sizes) <= 1
+        assert 1 <= min(sizes) <= max(sizes) <= (batch or 1) + 1
+    assert everybody[0].padded == everybody[0].dropped == 0
+
+
+@given(LENGTHS, SIZES, BATCHES, st.booleans(), st.booleans(), EPOCHS, st.data())
+def test_what_is_left_of_an_epoch_is_dealt_out_like_a_whole_one(samples, ranks, batch, drop, pad, epoch, data):
+    everybody = plans(samples, ranks, batch_size=batch, shuffle=True, drop_remainder=drop, pad=pad)
+    if everybody is None:
+        return
+    order = Plan(Division(0, 1, shuffle=True), samples).indices(epoch).tolist()
+    start = data.draw(st.integers(0, samples))
+    rest = [replace(plan, start=start) for plan in everybody]
+    left = samples - start
+    parts = [[plan.indices(epoch)[plan.batch(step)].tolist() for step in range(plan.steps)] for plan in rest]
+    times = Counter(chain(*chain(*parts)))
+    padded, dropped = rest[0].padded, rest[0].dropped
+    expected = Counter(order[start : samples - dropped])
+    expected.update(order[(start + left + place) % samples] for place in range(padded))
+    assert times == expected
+    assert padded < ranks
+    assert pad or padded == 0 or left < ranks
+    for step in range(rest[0].steps + 1):
+        done = rest[0].done(step)
+        assert {plan.done(step) for plan in rest} == {done}
+        taken = Counter(chain(*chain(*(part[:step] for part in parts))))
+        if step < rest[0].steps:
+            assert taken == Counter(order[start:done])
+        else:
+            assert done == samples
+
+
 def test_an_order_depends_on_seed_and_epoch_alone_and_never_changes():
     def order(seed, epoch, ranks=1):
         return Plan(Division(0, ranks, shuffle=True, seed=seed), 10).indices(epoch).tolist()
@@ -72,7 +116,8 @@ def test_an_order_depends_on_seed_and_epoch_alone_and_never_changes():
 @given(LENGTHS, SIZES, BATCHES, st.integers(0, 20), SEEDS, EPOCHS, st.booleans())
 def test_a_stream_is_dealt_out_as_if_its_length_were_known(samples, ranks, batch, buffer, seed, epoch, drop):
     parts = [
-        list(deal(range(samples), Division(rank, ranks, batch, buffer, seed, drop), epoch)) for rank in range(ranks)
+        list(deal(range(samples), StreamPlan(Division(rank, ranks, batch, buffer, seed, drop)), epoch))
+        for rank in range(ranks)
     ]
     assert len({len(part) for part in parts}) == 1
     times = Counter(index for part in parts for index in part)
