@@ -122,14 +122,18 @@ class ElasticPlanner:
         contracts = self._variables.contracts(places, meeting, number)
         environs = [self._variables.of(contract, nodes[contract.hostname], len(hosts)) for contract in contracts]
         if self._request.tf_config:
-            ends = [
-                format_endpoint(addresses[place.host], self._infos[place.host].ports[place.slot % reserved_at])
-                for place in places
-                for reserved_at in (self._rooms[place.host],)
-            ]
-            for environ, value in zip(environs, tf_config.values(ends), strict=True):
-                environ |= {name: value for name in ("TF_CONFIG",) if name in environ}
+            for environ, value in zip(environs, tf_config.values(self._endpoints(places, addresses)), strict=True):
+                if "TF_CONFIG" in environ:  # the user has not set it
+                    environ["TF_CONFIG"] = value
         return World(environs, defaults)
+
+    def _endpoints(self, places: Sequence[Place], addresses: Mapping[str, str]) -> list[str]:
+        """Return where each rank may listen: each slot has a port of its own."""
+        ports = {host: self._infos[host].ports for host in addresses}
+        return [
+            format_endpoint(addresses[place.host], ports[place.host][place.slot % self._rooms[place.host]])
+            for place in places
+        ]
 
     def process(self, number: int, place: Place, environ: dict[str, str], defaults: dict[str, str]) -> RankPlan:
         """Return the plan of a process.

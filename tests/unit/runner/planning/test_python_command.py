@@ -1,0 +1,46 @@
+"""Commands that are Python programs, in two parts."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+
+from distrun.runner.planning.python_command import split
+
+
+@pytest.mark.parametrize(
+    ("line", "interpreter", "program"),
+    [
+        ("python train.py --lr 1", "python", "train.py --lr 1"),
+        ("/opt/venv/bin/python3.11 -u -OO train.py -u", "/opt/venv/bin/python3.11 -u -OO", "train.py -u"),
+        ("python3 -X dev -Wignore -W error -m mod a", "python3 -X dev -Wignore -W error", "-m mod a"),
+        ("python -c pass", "python", "-c pass"),
+        ("pypy3 x.py", "pypy3", "x.py"),
+    ],
+)
+def test_the_interpreter_keeps_its_options(line, interpreter, program, tmp_path):
+    parts = split(line.split(), os.defpath, str(tmp_path))
+    assert (" ".join(parts.interpreter), " ".join(parts.program)) == (interpreter, program)
+
+
+@pytest.mark.parametrize(
+    "line", ["sleep 3", "python", "python -", "python -m", "python -i x.py", "python -um mod", "nix"]
+)
+def test_other_commands_are_none(line, tmp_path):
+    assert split(line.split(), os.defpath, str(tmp_path)) is None
+
+
+def test_a_folder_is_none(tmp_path):
+    (tmp_path / "app").mkdir()
+    assert split(["python", "app"], os.defpath, str(tmp_path)) is None
+
+
+def test_a_script_is_run_by_the_python_of_its_first_line(tmp_path):
+    for name, first in (("tool", "#!/usr/bin/env python3 -u"), ("pip", "#!/x/bin/python"), ("sh", "#!/bin/sh")):
+        (tmp_path / name).write_text(f"{first}\n")
+        (tmp_path / name).chmod(0o755)
+    tool = split(["tool", "a"], str(tmp_path), "/")
+    assert (tool.interpreter, tool.program) == (("python3", "-u"), (str(tmp_path / "tool"), "a"))
+    assert split(["./pip"], None, str(tmp_path)).interpreter == ("/x/bin/python",)
+    assert split(["sh"], str(tmp_path), "/") is None
