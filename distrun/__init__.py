@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from distrun.errors import (
     BootstrapError as BootstrapError,
+    CheckpointError as CheckpointError,
     CollectiveError as CollectiveError,
     DistrunError as DistrunError,
     JobAbortedError as JobAbortedError,

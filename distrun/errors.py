@@ -34,6 +34,10 @@ class BootstrapError(DistrunError, RuntimeError):
     """The ranks of a job could not find or trust one another."""
 
 
+class CheckpointError(DistrunError, RuntimeError):
+    """A checkpoint could not be written or read."""
+
+
 class CollectiveError(DistrunError, RuntimeError):
     """A collective operation failed. Unless it is a `JobAbortedError`, the job can go on."""
 

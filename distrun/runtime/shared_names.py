@@ -1,6 +1,7 @@
 """The names that `distrun` and every framework face pass on.
 
-Who this rank is, operators, process sets, the barrier, and the error of Horovod's scripts.
+Who this rank is and how often it was started anew, operators, process sets, the barrier, and the error of Horovod's
+scripts.
 """
 
 from distrun.errors import HorovodInternalError as HorovodInternalError
@@ -18,6 +19,7 @@ from distrun.runtime.process_sets import (
     add_process_set as add_process_set,
     remove_process_set as remove_process_set,
 )
+from distrun.runtime.restarts import restart_count as restart_count
 from distrun.runtime.world import (
     cross_rank as cross_rank,
     cross_size as cross_size,

@@ -1,0 +1,194 @@
+"""Saving and restoring the state of a training run: the public interface."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import secrets
+from pathlib import Path
+from types import SimpleNamespace, TracebackType
+from typing import Any
+
+from distrun.checkpoint import folder, parts, trees
+from distrun.checkpoint.folder import NOTES, Checkpoint
+from distrun.checkpoint.loading import VERSION, newest
+from distrun.checkpoint.ranks import present
+from distrun.checkpoint.snapshot import Snapshot, shares
+from distrun.checkpoint.writer import Writer
+from distrun.errors import CheckpointError, UsageError
+
+_ATTEMPT = (
+    *("DISTRUN_JOB", "DISTRUN_GENERATION", "TORCHELASTIC_RUN_ID", "TORCHELASTIC_RESTART_COUNT", "MASTER_PORT"),
+    *("SLURM_JOB_ID", "SLURM_STEP_ID", "SLURM_RESTART_COUNT", "PMIX_NAMESPACE", "PMI_JOBID"),
+)
+"""Variables that are the same on all ranks of a job, and others once the ranks are started anew."""
+
+
+class CheckpointManager:
+    """Saves the state of a run in a folder, beside the training, and restores the newest that is whole.
+
+    What is saved has names, which `save` and `restore` are given as keyword arguments. A value may be
+
+    - an object with `state_dict` and `load_state_dict`: models, optimizers, schedulers of torch, wrapped or not;
+    - a model or an optimizer of Keras 3 or Keras 2 (a compiled model brings its optimizer), a `tf.Variable`;
+    - tensors of torch on any device, arrays of JAX and numpy, pytrees (optax's states, flax's too), named tuples;
+    - numbers, texts, bytes, None, and lists, tuples, sets and dicts of all these.
+
+    The ranks of a job all make the same calls. With `sharded=False` rank 0 writes, in a folder of which the others need
+    see nothing; with `sharded=True` each writes its share of the tensors, all of which are taken to be equal on all
+    ranks, to a folder that all hosts share. What is not a tensor is always rank 0's. Any number of ranks may restore
+    either.
+
+    It is used in a `with`, or closed, or neither: an interpreter that exits waits for what is being written.
+    """
+
+    def __init__(self, directory: str | os.PathLike[str], max_to_keep: int | None = 3, sharded: bool = False) -> None:
+        """Nothing is read or made yet.
+
+        Args:
+            directory: the folder, one for each run; `save` makes it.
+            max_to_keep: the number of checkpoints that stay, the newest; None: all. While one is written there is one
+                more.
+            sharded: whether each rank writes a share.
+
+        Raises:
+            UsageError: `max_to_keep` is less than 1.
+        """
+        if max_to_keep is not None and (type(max_to_keep) is not int or max_to_keep < 1):
+            raise UsageError(f"max_to_keep={max_to_keep!r}: it is a whole number from 1, or None to keep all")
+        self._run = Path(directory).absolute()
+        self._keep = max_to_keep
+        self._is_sharded = sharded
+        self._own = secrets.token_hex(4)
+        self._snapshot = Snapshot()
+        self._writer = Writer()
+        self._damaged: set[Checkpoint] = set()
+
+    def __enter__(self) -> CheckpointManager:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    # Saving
+
+    def save(self, step: int, /, **state: Any) -> None:
+        """Save a state, of which a copy in memory is taken at once; it is written while training goes on.
+
+        A call waits until the one before has been written. Whatever happens meanwhile, the checkpoint before it stays
+        whole.
+
+        Args:
+            step: what `restore` will say; best the number of steps, or of epochs, that are done.
+            state: named values.
+
+        Raises:
+            UsageError: a value is nothing that a checkpoint can hold.
+            CheckpointError: the checkpoint before this one could not be written, or there is no folder for this one.
+        """
+        self._writer.wait()
+        if type(step) is not int or step < 0:
+            raise UsageError(f"save: step={step!r} is not a whole number >= 0")
+        ranks = present()
+        count = ranks.size if self._is_sharded else 1
+        if ranks.rank >= count:
+            return
+        builder = trees.Builder()
+        form = {name: builder.form(value, name) for name, value in state.items()}
+        dealt = shares({name: tensor.size for name, tensor in builder.tensors.items()}, count)
+        own = {name: builder.tensors[name] for name in dealt[ranks.rank]}
+        checkpoint = Checkpoint(self._run, step, self._attempt(count), count)
+        path = checkpoint.part(ranks.rank)
+        try:
+            checkpoint.folder.mkdir(parents=True, exist_ok=True)
+            if count > 1:  # saved again: the parts of both must not be taken for one
+                path.unlink(missing_ok=True)
+        except OSError as error:
+            raise self._not_written(checkpoint, error) from error
+        entries = self._snapshot.take(own)
+        notes: dict[str, Any] = {"version": VERSION, "attempt": checkpoint.attempt}
+        if ranks.rank == 0:
+            notes |= {"step": step, "state": form, "shares": dealt if count > 1 else []}
+
+        def write() -> None:
+            try:
+                if ranks.rank == 0:
+                    notes["serial"] = max((each.serial for each in folder.look(self._run)), default=0) + 1
+                data = self._snapshot.data(entries)
+                parts.write(path, {NOTES: json.dumps(notes, separators=(",", ":"))}, entries, data)
+                parts.sync_folder(self._run)
+                if ranks.rank == 0:
+                    folder.prune(self._run, self._keep, checkpoint.attempt, self._damaged)
+            except OSError as error:
+                raise self._not_written(checkpoint, error) from error
+
+        self._writer.start(write)
+
+    def wait(self) -> None:
+        """Return when what this process writes is on the disk.
+
+        Raises:
+            CheckpointError: it could not be written.
+        """
+        self._writer.wait()
+
+    def close(self) -> None:
+        """Wait as `wait` does, raise what it raises, and give the memory of the copy back."""
+        try:
+            self._writer.wait()
+        finally:
+            self._snapshot = Snapshot()
+
+    def _attempt(self, count: int) -> str:
+        """Return the text that tells checkpoints of the same step apart; all ranks that write parts have the same."""
+        if count == 1:
+            return self._own
+        variables = "\n".join(os.environ.get(name, "") for name in _ATTEMPT)
+        return hashlib.blake2b(variables.encode(), digest_size=4).hexdigest()
+
+    def _not_written(self, checkpoint: Checkpoint, error: OSError) -> CheckpointError:
+        return CheckpointError(
+            f"the checkpoint of step {checkpoint.step} could not be written to {self._run}: {error.strerror or error}; "
+            "those before it are as they were"
+        )
+
+    # Restoring
+
+    def restore(self, step: int = 0, **state: Any) -> SimpleNamespace:
+        """Give all ranks the state of the newest checkpoint that is whole.
+
+        One that is damaged is skipped, with a warning. Objects with a state (models, optimizers, variables) are
+        overwritten in place; an optimizer of Keras by itself must have been built. All else is made anew, tensors where
+        the given ones are. Rank 0 chooses and reads; with `sharded=True` all ranks do.
+
+        Args:
+            step: what the result says if there is no checkpoint.
+            state: named values: what to overwrite, and what to return if there is no checkpoint. They may be fewer than
+                were saved.
+
+        Returns:
+            An object with the attributes `step`, as it was saved, and one for each name in `state`.
+
+        Raises:
+            UsageError: the checkpoint has no value of a name, or one that does not fit.
+            CheckpointError: the folder cannot be read, is not shared by all hosts although `sharded=True` needs that,
+                or what was being written before could not be.
+        """
+        self._writer.wait()
+        ranks = present()
+        loaded = newest(self._run, ranks, self._is_sharded, self._damaged)
+        if loaded is None:
+            return SimpleNamespace(step=step, **state)
+        notes, data = loaded
+        form = notes["state"]
+        for name in state:
+            if name not in form:
+                raise UsageError(
+                    f"the checkpoint of step {notes['step']} in {self._run} has no {name!r}, only "
+                    f"{', '.join(form) or 'its step'}: restore what was saved, or begin a new folder"
+                )
+        values = {name: trees.restored(form[name], data, like, name) for name, like in state.items()}
+        return SimpleNamespace(step=notes["step"], **values)
