@@ -44,9 +44,16 @@ class State(Enum):
     CONNECTING = "connecting"
     RUNNING = "running"
     SETTLING = "settling"
+    PREPARING = "preparing"
+    """Of elastic jobs: the members leave their generation at the next step boundary."""
+    REGROUPING = "regrouping"
+    """Of elastic jobs: the generation is over, and the next is not begun yet."""
     ENDING = "ending"
     FINISHING = "finishing"
     OVER = "over"
+
+
+_LIVE = (State.RUNNING, State.SETTLING, State.PREPARING, State.REGROUPING)  # there are ranks, and the job goes on
 
 
 @dataclass(frozen=True)
@@ -200,7 +207,7 @@ class Policy:
                 return self._finish(0.0, now)  # what SIGKILL does not end, waiting does not either
             case State.FINISHING:
                 return [KillAgents(), *self._agents_gone(set(self._agents))]
-            case State.OVER:
+            case State.OVER | State.PREPARING | State.REGROUPING:
                 return []
 
     def _host_settled(self, host: str, refusal: str | None, now: float) -> list[Action]:
@@ -213,7 +220,7 @@ class Policy:
         if self._connecting:
             return []
         if self._refusals:
-            return self._give_up(_refused(self._refusals), now)
+            return self._give_up(refused(self._refusals), now)
         self.state = State.RUNNING
         return [StartRanks()]
 
@@ -222,7 +229,7 @@ class Policy:
         for host, step in self._connecting.items():
             late = f"{step} took longer than {limit}" if step else f"its turn did not come within {limit}"
             self._refusals[host] = f"{late}: allow more, or see what 'distrun doctor -H {host}' says"
-        return self._give_up(_refused(self._refusals), now)
+        return self._give_up(refused(self._refusals), now)
 
     def _give_up(self, failure: Failure | None, now: float) -> list[Action]:
         """End before any rank has been started: the agents that are ready leave, the others are not waited for."""
@@ -236,7 +243,7 @@ class Policy:
         """Fail because of something that is no rank's doing."""
         if self.state is State.CONNECTING:
             return self._give_up(failure, now)
-        if self.state in (State.RUNNING, State.SETTLING):
+        if self.state in _LIVE:
             return self._fail(failure, now)
         return []
 
@@ -325,7 +332,7 @@ class Policy:
         if signum in (signal.SIGUSR1, signal.SIGUSR2):
             return [] if self.state is State.CONNECTING else [SignalRanks(signum)]
         if host:
-            if self.state not in (State.RUNNING, State.SETTLING):
+            if self.state not in _LIVE:
                 return []
             self._heard_of_signal = True
         elif self._heard_of_signal:  # who ends the launchers of all hosts at once does not ask us to hurry
@@ -335,7 +342,7 @@ class Policy:
             case State.CONNECTING:
                 self.interrupted_by = signum
                 return self._give_up(None, now)
-            case State.RUNNING | State.SETTLING:
+            case state if state in _LIVE:
                 self.interrupted_by = signum
                 return self._end(signum if signum in _ENDING_SIGNALS else signal.SIGTERM, now)
             case State.ENDING if not self._killing:
@@ -346,7 +353,7 @@ class Policy:
                 return []
 
 
-def _refused(reasons: Mapping[str, str]) -> Failure:
+def refused(reasons: Mapping[str, str]) -> Failure:
     """Return one failure for all hosts that cannot be used; its status is 2, as it is for the user to correct."""
     if len(reasons) == 1:
         ((host, reason),) = reasons.items()

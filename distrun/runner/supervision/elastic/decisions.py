@@ -1,0 +1,225 @@
+"""What is to be done in an elastic job, decided from all that is known and the time."""
+
+from __future__ import annotations
+
+from itertools import islice
+from typing import TYPE_CHECKING
+
+from distrun.runner.supervision.elastic import wording
+from distrun.runner.supervision.elastic.actions import ActivateSpares, PrepareMembers, Say, StartNewcomers
+from distrun.runner.supervision.elastic.links import suspected_host
+from distrun.runner.supervision.elastic.processes import Process
+from distrun.runner.supervision.elastic.regrouping import Regrouping
+from distrun.runner.supervision.policy import Failure, State, refused
+
+if TYPE_CHECKING:
+    from distrun.runner.supervision.policy import Action
+
+PATIENCE = 5.0  # seconds for which a change waits for what is on its way, so that all comes at once
+
+
+class Decisions(Regrouping):
+    """What follows from the facts: `_decide` is called whenever they have changed, and at the deadline."""
+
+    def _decide(self, now: float) -> list[Action]:
+        """Return what is to be done now, and set the deadline."""
+        actions: list[Action] = []
+        for step in (self._staff, self._advance, self._staff):
+            if not self._ends_as_any_job:
+                actions += step(now)
+        if not self._ends_as_any_job:
+            self.deadline = self._next_deadline(now)
+        return actions
+
+    def _next_deadline(self, now: float) -> float | None:
+        """Return the time at which something is to be decided though nothing has happened."""
+        processes, timeout = self._processes, self._options.elastic_timeout
+        times = [*self._places.uncertain.values(), self._look_again]
+        for deadlines in (self._places.connecting, processes.starting, processes.leaving):
+            times += list(islice(deadlines.values(), 1))  # the first is the earliest
+        times += [newcomer.born + timeout for newcomer in islice(processes.arriving.values(), 1)]
+        if self._lacking_since is not None:
+            times.append(self._lacking_since + timeout)
+        if self.state is State.SETTLING:
+            times.append(self._settle_by)
+        patience = [self._regroup_at, self._regroup_at + PATIENCE] if self.state is State.REGROUPING else []
+        if self._planned_since is not None:
+            patience.append(self._planned_since + PATIENCE)
+        times += [time for time in patience if time > now]
+        nearest = min(times)
+        return None if nearest == float("inf") else nearest
+
+    # --- hosts and processes
+
+    def _staff(self, now: float) -> list[Action]:
+        """Connect to hosts, start newcomers and spares, and let go what is not needed, if anything has changed."""
+        if not self._changed and now < self._look_again:
+            return []
+        self._changed = False
+        actions: list[Action] = [*self._workforce.connect(now), *self._workforce.let_go(now)]
+        if self._processes.members and not self._processes.unenrolled:
+            actions += self._start_newcomers(now)
+        if self._is_calm:
+            actions += self._workforce.keep_spares(now)
+        times = (self._places.next_retry(now), self._workforce.barring.next_end(now))
+        self._look_again = min((time for time in times if time is not None), default=float("inf"))
+        return actions
+
+    def _start_newcomers(self, now: float) -> list[Action]:
+        """Start as many newcomers as there is room for, or end those for which there is none any more."""
+        processes, options = self._processes, self._options
+        staying = len(processes.members) - len(self._workforce.leavers())
+        wanted = options.max_np - staying - processes.newcomers
+        if wanted <= 0:
+            surplus = [*processes.arrived, *processes.arriving][wanted:] if wanted else []
+            return self._end_processes(surplus, 0.0, now)
+        needed = 0
+        if self.state is State.REGROUPING:
+            needed = max(0, options.min_np - len(processes.members) - processes.newcomers)
+        newcomers, spares = self._workforce.start(self._workforce.free_places(wanted, needed, now), now)
+        if not newcomers:
+            return []
+        expected = self._next_generation(processes.members.values(), self._workforce.newcomers())
+        started = frozenset(process.number for process in newcomers) - spares
+        return [
+            *([ActivateSpares(expected, spares)] if spares else []),
+            *([StartNewcomers(expected, started)] if started else []),
+        ]
+
+    # --- from state to state
+
+    @property
+    def _is_calm(self) -> bool:
+        """Whether a planned change may come: all ranks have met, and would survive it."""
+        processes = self._processes
+        return self.state is State.RUNNING and not processes.unjoined and not processes.unenrolled
+
+    @property
+    def _all_wait(self) -> bool:
+        return len(self._processes.waiting) == len(self._processes.members)
+
+    def _advance(self, now: float) -> list[Action]:
+        """Go on to another state if it is time."""
+        match self.state:
+            case State.CONNECTING:
+                return self._begin_first(now)
+            case State.RUNNING if self._is_calm:
+                return self._plan(now)
+            case State.SETTLING if now >= self._settle_by or self._all_wait:
+                return self._settle(now)
+            case State.PREPARING if self._all_wait:
+                return self._begin_planned(now)
+            case State.REGROUPING if now >= self._regroup_at:
+                return self._regroup(now)
+            case _:
+                return []
+
+    def _begin_first(self, now: float) -> list[Action]:
+        """Begin the first generation when no host is being connected to for the first time, and there is room."""
+        if self._places.connecting.keys() - self._places.away.keys():
+            return []
+        options, missing = self._options, self._places.missing()
+        have = len(self._workforce.free_places(options.max_np, 0, now))
+        can_come = options.discovers and not self._has_lacked_for_long(now)
+        needed = options.np if can_come else options.min_np
+        if have >= needed:
+            cannot = [] if options.discovers else missing.items()  # else it was told when it happened
+            return [*(Say(f"host {host} cannot be used: {why}") for host, why in cannot), *self._begin_anew(now)]
+        if options.discovers:
+            return self._await_capacity(have, needed, now)
+        few = f"the hosts have {wording.count(have, 'slot')}, fewer than the {options.min_np} ranks of --min-np"
+        return self._failed_as_a_whole(refused(missing) if missing else Failure(None, 2, few), now)
+
+    def _plan(self, now: float) -> list[Action]:
+        """Have the members leave at a step boundary if newcomers wait, or if hosts are to be released."""
+        processes = self._processes
+        staying, joining = self._planned_members()
+        if len(staying) == len(processes.members) and not joining:
+            self._planned_since = None
+            return []
+        if self._planned_since is None:
+            self._planned_since = now
+        if processes.arriving and now < self._planned_since + PATIENCE:
+            return []
+        leavers = [process for process in processes.members.values() if process not in staying]
+        self.state, self._reason, self._is_told = State.PREPARING, wording.change(len(joining), leavers), False
+        return [PrepareMembers(self._generation.number, frozenset(processes.members), self._reason)]
+
+    def _planned_members(self) -> tuple[dict[Process, None], list[Process]]:
+        """Return who would stay, and who would join, if the generation were left now."""
+        members, arrived = self._processes.members.values(), list(self._processes.arrived.values())
+        max_np = self._options.max_np
+        leavers = set(self._workforce.leavers())
+        # Somebody has to stay who knows what has been learnt: where all leave, the last one does so the next time.
+        staying = dict.fromkeys(process for process in members if process not in leavers) or dict.fromkeys(
+            islice(members, 1)
+        )
+        if len(staying) + len(arrived) < self._options.min_np:
+            staying = dict.fromkeys(members)  # better on a host that may go than not at all
+        return staying, arrived[: max_np - len(staying)]
+
+    def _begin_planned(self, now: float) -> list[Action]:
+        staying, joining = self._planned_members()
+        return self._begin(list(staying), joining, frozenset(), now)
+
+    def _settle(self, now: float) -> list[Action]:
+        """Take it that a link has failed, since no process has."""
+        hosts = {member.rank: member.host for member in self._generation.members}
+        suspect, before = suspected_host(self._complaints, hosts), self._suspect
+        rank, complaint = next(iter(self._complaints.items()))
+        sentence = complaint if self._lost_peer else f"rank {rank} on {hosts[rank]} has lost its peers: {complaint}"
+        actions = self._broken(self._lost_peer or Failure(None, 1, sentence), sentence, None, now)
+        self._suspect = suspect
+        if suspect is not None and suspect == before and self.state is State.REGROUPING:
+            actions += self._bar(suspect, now)
+        return actions
+
+    def _bar(self, host: str, now: float) -> list[Action]:
+        """Do without a host whose links have failed twice in a row, if the job can."""
+        self._workforce.barring.bar(host, now)
+        self._changed = True
+        there = [process.number for process in self._processes.members.values() if process.host == host]
+        others = len(self._processes.members) - len(there)
+        places = self._workforce.free_places(self._options.max_np, 0, now)
+        if not others or others + self._processes.newcomers + len(places) < self._options.min_np:
+            return []
+        text = f"host {host} is barred for a while: its links have failed twice in a row"
+        return [Say(text), *self._end_processes(there, 0.0, now)]
+
+    def _regroup(self, now: float) -> list[Action]:
+        """Begin the next generation when nobody can go on in the old one, and there are ranks enough."""
+        processes, options = self._processes, self._options
+        if processes.leaving or self._unswept & self._places.uncertain.keys():
+            return []
+        members, arrived = list(processes.members.values()), list(processes.arrived.values())
+        if members:
+            joining = arrived[: options.max_np - len(members)]
+            if len(members) + len(joining) >= options.min_np:
+                return self._begin(members, joining, frozenset(), now)
+            return self._await_capacity(len(members) + len(joining), options.min_np, now)
+        room, needed = options.max_np - processes.newcomers, options.min_np - processes.newcomers
+        have = processes.newcomers + len(self._workforce.free_places(room, needed, now))
+        if have >= options.min_np:
+            if have < options.max_np and self._places.connecting and now < self._regroup_at + PATIENCE:
+                return []  # ranks that are all started anew cannot be joined later unless they enrol
+            return self._begin_anew(now)
+        return self._await_capacity(have, options.min_np, now)
+
+    # --- too few ranks
+
+    def _await_capacity(self, have: int, needed: int, now: float) -> list[Action]:
+        options = self._options
+        if self._lacking_since is None:
+            self._lacking_since = now
+            text = f"waiting for {wording.count(needed - have, 'more rank')}"
+            self._is_told = True
+            return [Say(f"{self._reason}: {text}" if self._reason else text)]
+        if not self._has_lacked_for_long(now):
+            return []
+        status = 1 if self._cause is None else self._cause.status
+        text = wording.lack(have, options, self._places, self._processes)
+        return self._failed_as_a_whole(Failure(None, status, text), now)
+
+    def _has_lacked_for_long(self, now: float) -> bool:
+        since = self._lacking_since
+        return since is not None and now >= since + self._options.elastic_timeout

@@ -1,0 +1,141 @@
+"""What follows from failures: of hosts, of processes, of links, and from what does not happen in time."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from itertools import takewhile
+from typing import TYPE_CHECKING, TypeVar
+
+from distrun.runner.protocol.keepalive import PER_SILENCE
+from distrun.runner.supervision import events
+from distrun.runner.supervision.elastic import wording
+from distrun.runner.supervision.elastic.actions import Say
+from distrun.runner.supervision.elastic.decisions import Decisions
+from distrun.runner.supervision.elastic.processes import Process, Role
+from distrun.runner.supervision.policy import ROOT_CAUSE_TIMEOUT, Failure, State
+
+if TYPE_CHECKING:
+    from distrun.runner.supervision.policy import Action
+
+_Key = TypeVar("_Key", str, int)
+
+UNKNOWN_SILENCE = 30.0  # seconds after which an agent without keepalives has surely noticed that its connection is cut
+
+
+class Failures(Decisions):
+    """Takes note of failures, and draws their consequences."""
+
+    def _refused(self, host: str, reason: str, now: float) -> list[Action]:
+        said = self._places.away[host].reason if host in self._places.away else None
+        retry = self._places.refused(host, reason, now)
+        self._changed = True
+        if reason == said or (self.state is State.CONNECTING and not self._options.discovers):
+            return []  # the second: either it is why the job ends, or it is told when the job begins without the host
+        return [Say(f"host {host} cannot be used now: {reason} (next try in {retry - now:g} s)")]
+
+    def _host_lost(self, event: events.AgentLost, now: float) -> list[Action]:
+        """Give up the processes of a host. Until it is certain that they are dead, there is no new generation."""
+        host = event.host
+        if host not in self._places.ready and host not in self._places.connecting:
+            return []
+        was_released = host in self._places.releasing
+        processes = [self._processes.gone(number) for number in list(self._processes.on_host[host])]
+        members = [process for process in processes if process and process.generation == self._generation.number > 0]
+        silence = self._options.keepalive
+        margin = UNKNOWN_SILENCE if silence is None else silence + silence / PER_SILENCE + 0.5
+        self._places.lost(host, event.reason, now + margin if processes and not event.was_silent else now, now)
+        self._changed = True
+        if was_released:
+            return []
+        self._workforce.barring.failed(host, None, now)
+        if members:
+            self._unswept.add(host)
+            failure = Failure(None, event.status, event.reason)
+            return self._broken(failure, event.reason, min(process.born for process in members), now)
+        self._story.add(event.reason, self._generation.number, now)
+        return [] if self.state is State.CONNECTING else [Say(event.reason)]
+
+    def _gone(self, number: int, failure: Failure, lost_peer: bool, now: float) -> list[Action]:
+        process = self._processes.gone(number)
+        self._changed |= not self._processes.leaving  # of thousands that are ended, the last one counts
+        return [] if process is None else self._failed(process, process.role, failure, lost_peer, now)
+
+    def _failed(self, process: Process, role: Role, failure: Failure, lost_peer: bool, now: float) -> list[Action]:
+        """Draw the consequences of the end of a process that had this role."""
+        if role is Role.LEAVING:
+            return []
+        sentence = f"{wording.described(process)} {failure.what}"
+        if role is Role.MEMBER:
+            return self._member_gone(process, failure, lost_peer, sentence, now)
+        slot = self._workforce.SPARE_SLOT if process.slot is None else process.slot
+        self._workforce.barring.failed(process.host, slot, now)
+        self._story.add(sentence, self._generation.number, now)
+        if role is Role.NEWCOMER and self.state is State.REGROUPING:
+            return self._charged(failure, sentence, process.born, now)
+        return [Say(sentence)]
+
+    def _member_gone(
+        self, process: Process, failure: Failure, lost_peer: bool, sentence: str, now: float
+    ) -> list[Action]:
+        if failure.status == 0:
+            return self._ended_well(process, now)
+        if lost_peer and self.state in (State.RUNNING, State.SETTLING):
+            self._lost_peer = self._lost_peer or failure
+            self._complain(process, sentence, now)
+            return []
+        if not lost_peer:
+            assert process.slot is not None
+            self._workforce.barring.failed(process.host, process.slot, now)
+        return self._broken(failure, sentence, process.born, now)
+
+    def _complain(self, process: Process, why: str, now: float) -> None:
+        """Take note that a member has left, and wait for a while to learn whose failure it was."""
+        assert process.rank is not None
+        self._complaints.setdefault(process.rank, why)
+        if self.state is State.RUNNING:
+            self.state, self._settle_by = State.SETTLING, now + ROOT_CAUSE_TIMEOUT
+            # A host that is cut off is known to be lost one keepalive later than its peers know.
+            if self._options.keepalive is not None and len(self._places.ready) > 1:
+                self._settle_by += self._options.keepalive / PER_SILENCE
+
+    def _ended_well(self, process: Process, now: float) -> list[Action]:
+        """End the job as any job ends: whoever has done its work is never replaced. Others must not wait for it."""
+        if self.state in (State.RUNNING, State.PREPARING) and not self._processes.waiting:
+            return self._close(now)
+        why = "has ended well, while others wait for the next generation"
+        failure = self._cause or self._lost_peer or Failure(process.number, 1, why)
+        return self._failed_as_a_whole(failure, now)
+
+    def _give_up_on_the_late(self, now: float) -> list[Action]:
+        places, processes = self._places, self._processes
+        actions: list[Action] = []
+        for host in [host for host, until in places.uncertain.items() if until <= now]:
+            places.certain(host, now)
+            self._changed = True
+        for host in _late(places.connecting, now):
+            step, limit = places.steps.get(host, "connecting"), f"the {self._start_timeout:g} s of --start-timeout"
+            actions += self._refused(host, f"{step} took longer than {limit}", now)
+        for number in _late(processes.leaving, now):
+            del processes.leaving[number]
+            actions.append(Say(f"{wording.described(processes.alive[number])} does not end, not even by SIGKILL"))
+        for number in _late(processes.starting, now):
+            del processes.starting[number]
+            actions += self._too_late(number, f"did not start within {self._start_timeout:g} s", now)
+        timeout = self._options.elastic_timeout
+        for number in _late({number: p.born + timeout for number, p in processes.arriving.items()}, now):
+            where = f"did not come to distrun.init() or elastic.run within the {timeout:g} s of --elastic-timeout"
+            actions += self._too_late(number, where, now)
+        return actions
+
+    def _too_late(self, number: int, what: str, now: float) -> list[Action]:
+        """End a process that is late, and treat it as one that failed."""
+        if self._ends_as_any_job or (process := self._processes.alive.get(number)) is None:
+            return []
+        role = process.role
+        ended = self._end_processes({number}, 0.0, now)
+        return [*ended, *self._failed(process, role, Failure(number, 1, what), False, now)] if ended else []
+
+
+def _late(deadlines: Mapping[_Key, float], now: float) -> list[_Key]:
+    """Return those whose deadlines have passed; the deadlines are in order."""
+    return [key for key, _ in takewhile(lambda item: item[1] <= now, deadlines.items())]

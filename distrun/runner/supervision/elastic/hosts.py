@@ -1,0 +1,135 @@
+"""The hosts of an elastic job: which are listed, which have an agent, and when to try the others again."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+RETRY_FIRST, RETRY_LONGEST = 10.0, 60.0  # seconds until a host that could not be reached is tried again; they double
+
+
+@dataclass
+class Away:
+    """A host that has failed, and has no agent now."""
+
+    reason: str
+    failures: int
+    """In a row."""
+    retry: float | None
+    """The time at which it is to be tried again; None = not before it is certain that nothing of the job is left there.
+    """
+
+
+class Hosts:
+    """What is known of each host. Who is on it, is the business of `Processes`."""
+
+    def __init__(self, slots: Mapping[str, int], start_timeout: float) -> None:
+        """
+        Args:
+            slots: host -> slots, in the order in which they are to be used.
+            start_timeout: seconds in which a host must be ready.
+        """
+        self.slots = dict(slots)
+        """Of the hosts that are listed, in their order."""
+        self.has_shrunk = False
+        """Whether there were ever more slots on some host, so that there may be processes that have none now."""
+        self.ready: dict[str, None] = {}
+        """Those that have an agent, listed or not."""
+        self.connecting: dict[str, float] = {}
+        """host -> by when it must be ready; in this order"""
+        self.steps: dict[str, str] = {}
+        """host -> the step that the connection has come to"""
+        self.away: dict[str, Away] = {}
+        self.uncertain: dict[str, float] = {}
+        """Hosts whose agent is lost, where something of the job may still run -> until when at most."""
+        self.releasing: set[str] = set()
+        """Those whose agents have been told to leave, and have not left yet."""
+        self._start_timeout = start_timeout
+
+    def is_usable(self, host: str) -> bool:
+        """Whether processes may be started there."""
+        return host in self.ready and host in self.slots and host not in self.releasing
+
+    def found(self, slots: Mapping[str, int]) -> bool:
+        """Take note of the hosts that are listed now; return whether that is a change."""
+        if self.slots == slots:
+            return False
+        for host in slots.keys() - self.slots.keys():
+            if host not in self.uncertain:
+                self.away.pop(host, None)  # it may be another machine with the same name
+        self.has_shrunk |= any(slots.get(host, 0) < before for host, before in self.slots.items())
+        self.slots = dict(slots)
+        return True
+
+    def to_connect(self, slots: int, now: float) -> list[str]:
+        """Return the hosts that are to be connected to, so that there are so many slots, and take note of it.
+
+        Those that never failed are taken first. Those that did do not count until they are ready: others are tried
+        beside them.
+        """
+        missing = slots - sum(self.slots[host] for host in self.ready if self.is_usable(host))
+        missing -= sum(self.slots.get(host, 0) for host in self.connecting if host not in self.away)
+        chosen = []
+        for host in sorted(self.slots, key=self._failures):
+            if missing <= 0:
+                break
+            if host in self.ready or host in self.connecting or host in self.uncertain:
+                continue
+            away = self.away.get(host)
+            if away is None:
+                missing -= self.slots[host]
+            elif away.retry is None or away.retry > now:
+                continue
+            self.connecting[host] = now + self._start_timeout
+            chosen.append(host)
+        return chosen
+
+    def next_retry(self, now: float) -> float | None:
+        """Return the time after `now` at which the next host may be tried again, None if there is none."""
+        times = (away.retry for host, away in self.away.items() if host in self.slots)
+        return min((time for time in times if time is not None and time > now), default=None)
+
+    def missing(self) -> dict[str, str]:
+        """Return the hosts that are listed and cannot be used, with the reasons."""
+        return {h: away.reason for h, away in self.away.items() if h in self.slots and h not in self.ready}
+
+    def is_ready(self, host: str) -> None:
+        """Take note that a host has an agent."""
+        self.connecting.pop(host, None)
+        self.ready[host] = None
+
+    def refused(self, host: str, reason: str, now: float) -> float:
+        """Take note that a host cannot be used now; return when it is to be tried again."""
+        self.connecting.pop(host, None)
+        self.left(host)
+        failures = self._failures(host) + 1
+        retry = now + min(RETRY_LONGEST, RETRY_FIRST * 2.0 ** min(failures - 1, 10))
+        self.away[host] = Away(reason, failures, retry)
+        return retry
+
+    def works(self, host: str) -> None:
+        """Take note that processes run well on a host, so that earlier failures to reach it count no more."""
+        self.away.pop(host, None)
+
+    def lost(self, host: str, reason: str, until: float, now: float) -> None:
+        """Take note that a host's agent is lost, and that something may still run there, until a time at most."""
+        self.refused(host, reason, now)
+        self.uncertain[host] = until
+        self.away[host].retry = None
+
+    def certain(self, host: str, now: float) -> None:
+        """Take note that nothing of the job runs any more on a host whose agent was lost."""
+        self.uncertain.pop(host, None)
+        away = self.away.get(host)
+        if away is not None and away.retry is None:
+            away.retry = (
+                now if away.failures == 1 else now + min(RETRY_LONGEST, RETRY_FIRST * 2.0 ** (away.failures - 2))
+            )
+
+    def left(self, host: str) -> None:
+        """Take note that a host's agent has left."""
+        self.ready.pop(host, None)
+        self.releasing.discard(host)
+
+    def _failures(self, host: str) -> int:
+        return self.away[host].failures if host in self.away else 0

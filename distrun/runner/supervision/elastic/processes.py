@@ -1,0 +1,174 @@
+"""The processes of an elastic job: what each is, where it is, and which of them are waited for."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable
+from dataclasses import dataclass
+from enum import Enum
+
+
+class Role(Enum):
+    """What a process is in the job; see `distrun.runtime.elastic.messages` for the order of its life."""
+
+    SPARE = "a spare"
+    NEWCOMER = "a newcomer"
+    MEMBER = "a member"
+    LEAVING = "being ended"
+
+
+@dataclass(eq=False)
+class Process:
+    """One process, from its start on."""
+
+    number: int
+    host: str
+    slot: int | None
+    """None in a spare, which has no GPU yet."""
+    role: Role
+    born: float
+    """The time at which it was started, or activated."""
+    pid: int | None = None
+    rank: int | None = None
+    """In the latest generation that it was in."""
+    generation: int = 0
+    """The latest that it was assigned to."""
+    is_warm: bool = False
+    """Of a spare: it has imported everything."""
+
+    def __str__(self) -> str:
+        """`rank 1 on h2`, `a newcomer on h2`."""
+        what = "a newcomer" if self.role is Role.LEAVING else self.role.value
+        return f"{what if self.rank is None else f'rank {self.rank}'} on {self.host}"
+
+
+class Processes:
+    """All processes that are alive, by role; the sets of those that something is awaited of."""
+
+    def __init__(self) -> None:
+        self.known: dict[int, Process] = {}
+        """All that there ever were, for their names."""
+        self.alive: dict[int, Process] = {}
+        self.members: dict[int, Process] = {}
+        """Of the present generation, as far as they are alive and are to survive it."""
+        self.arriving: dict[int, Process] = {}
+        """Newcomers that are not yet where they wait for a place, in the order in which they were started."""
+        self.arrived: dict[int, Process] = {}
+        """Newcomers that wait for a place."""
+        self.waiting: set[int] = set()
+        """Members that have left the present generation and wait for the next."""
+        self.unjoined: set[int] = set()
+        """Members that have not yet met the others of the present generation."""
+        self.enrolled: set[int] = set()
+        self.unenrolled: set[int] = set()
+        """Members that would not survive the end of the generation."""
+        self.starting: dict[int, float] = {}
+        """Those that are not reported as started yet -> by when they must be; in this order."""
+        self.leaving: dict[int, float] = {}
+        """Members of the present generation that are being ended -> when they are given up; in this order."""
+        self.spares: defaultdict[str, dict[int, Process]] = defaultdict(dict)
+        """host -> its spares"""
+        self.on_host: defaultdict[str, dict[int, Process]] = defaultdict(dict)
+        """host -> all its processes"""
+        self._places: dict[tuple[str, int], int] = {}
+
+    @property
+    def newcomers(self) -> int:
+        """The number of newcomers."""
+        return len(self.arriving) + len(self.arrived)
+
+    def is_free(self, host: str, slot: int) -> bool:
+        """Whether a slot has no process."""
+        return (host, slot) not in self._places
+
+    def taken(self, host: str) -> int:
+        """Return how many slots of a host have a process."""
+        return len(self.on_host[host]) - len(self.spares[host])
+
+    def start_spare(self, host: str, now: float, start_by: float) -> Process:
+        """Add a spare, which is being started."""
+        spare = self._add(host, None, Role.SPARE, now, start_by)
+        self.spares[host][spare.number] = spare
+        return spare
+
+    def start(self, host: str, slot: int, now: float, start_by: float) -> Process:
+        """Return a newcomer for a slot: the warmest spare of the host, or one that is being started."""
+        spares = self.spares[host].values()
+        spare = next((spare for spare in spares if spare.is_warm), next(iter(spares), None))
+        if spare is None:
+            process = self._add(host, slot, Role.NEWCOMER, now, start_by)
+        else:
+            process = spare
+            del self.spares[host][process.number]
+            process.slot, process.role, process.born = slot, Role.NEWCOMER, now
+        self._places[host, slot] = process.number
+        self.arriving[process.number] = process
+        return process
+
+    def arrive(self, number: int) -> None:
+        """Take note that a newcomer waits for a place."""
+        if number in self.arriving:
+            self.arrived[number] = self.arriving.pop(number)
+
+    def enroll(self, number: int) -> None:
+        """Take note that a process survives the end of its generation from now on."""
+        if self.alive[number].role in (Role.NEWCOMER, Role.MEMBER):
+            self.enrolled.add(number)
+            self.unenrolled.discard(number)
+
+    def begin(self, generation: int, members: Iterable[Process]) -> None:
+        """Make these, in rank order, the members of a generation. Who was one and is not among them is being ended."""
+        before = self.members
+        self.members = {process.number: process for process in members}
+        for number in before.keys() - self.members.keys():
+            self._dismiss(before[number])
+        for rank, process in enumerate(self.members.values()):
+            process.rank, process.generation, process.role = rank, generation, Role.MEMBER
+            self.arriving.pop(process.number, None)
+            self.arrived.pop(process.number, None)
+        self.waiting.clear()
+        self.leaving.clear()
+        self.unjoined = set(self.members)
+        self.unenrolled = set(self.members) - self.enrolled
+
+    def end(self, numbers: Iterable[int], give_up: float) -> frozenset[int]:
+        """Take note that these are being ended; return those that were not yet."""
+        ended = []
+        for number in list(numbers):
+            process = self.alive[number]
+            if process.role is Role.LEAVING:
+                continue
+            if process.role is Role.MEMBER and number not in self.waiting:
+                self.leaving[number] = give_up
+            self._dismiss(process)
+            ended.append(number)
+        return frozenset(ended)
+
+    def gone(self, number: int) -> Process | None:
+        """Take note that a process is dead; return it, None if it was dead already."""
+        process = self.alive.pop(number, None)
+        if process is None:
+            return None
+        role = process.role
+        self._dismiss(process)
+        process.role = role
+        self.leaving.pop(number, None)
+        self.starting.pop(number, None)
+        del self.on_host[process.host][number]
+        if process.slot is not None:
+            del self._places[process.host, process.slot]
+        return process
+
+    def _add(self, host: str, slot: int | None, role: Role, now: float, start_by: float) -> Process:
+        process = Process(len(self.known), host, slot, role, now)
+        self.known[process.number] = self.alive[process.number] = self.on_host[host][process.number] = process
+        self.starting[process.number] = start_by
+        return process
+
+    def _dismiss(self, process: Process) -> None:
+        """Take a process out of all roles."""
+        number, process.role = process.number, Role.LEAVING
+        for processes in (self.members, self.arriving, self.arrived, self.spares[process.host]):
+            processes.pop(number, None)
+        for numbers in (self.waiting, self.unjoined, self.enrolled, self.unenrolled):
+            numbers.discard(number)

@@ -1,0 +1,45 @@
+"""What the user of an elastic job reads."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from distrun.runner.supervision.elastic.hosts import Hosts
+from distrun.runner.supervision.elastic.options import ElasticOptions
+from distrun.runner.supervision.elastic.processes import Process, Processes
+
+
+def count(number: int, noun: str) -> str:
+    """Return a text such as `1 rank` or `2 ranks`."""
+    return f"{number} {noun}{'s' * (number != 1)}"
+
+
+def described(process: Process) -> str:
+    """Return a text such as `rank 1 on h2 (pid 4711)`."""
+    return str(process) if process.pid is None else f"{process} (pid {process.pid})"
+
+
+def change(joining: int, leavers: Iterable[Process]) -> str:
+    """Return why members are to leave a generation: `2 ranks join and 1 rank on h3 leaves`."""
+    hosts = [process.host for process in leavers]
+    parts = []
+    if joining:
+        parts.append(f"{count(joining, 'rank')} {'joins' if joining == 1 else 'join'}")
+    if hosts:
+        where = ", ".join(dict.fromkeys(hosts))
+        parts.append(f"{count(len(hosts), 'rank')} on {where} {'leaves' if len(hosts) == 1 else 'leave'}")
+    return " and ".join(parts)
+
+
+def lack(have: int, options: ElasticOptions, hosts: Hosts, processes: Processes) -> str:
+    """Return why a job ends that had too few ranks for too long, with a line for whatever was missing."""
+    lines = [
+        f"the job had {have} of the {options.min_np} ranks of --min-np for the {options.elastic_timeout:g} s of "
+        "--elastic-timeout"
+    ]
+    lines += [f"    host {host}: {reason}" for host, reason in hosts.missing().items()]
+    lines += [f"    host {host} is still being connected to" for host in hosts.connecting if host not in hosts.away]
+    lines += [f"    {described(newcomer)} has not arrived" for newcomer in processes.arriving.values()]
+    if len(lines) == 1:
+        lines.append(f"    there are no more than {count(sum(hosts.slots.values()), 'slot')}")
+    return "\n".join(lines)
