@@ -1,4 +1,4 @@
-"""What is to be done in an elastic job, decided from all that is known and the time."""
+"""The decisions in an elastic job, from all that is known and the time."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ PATIENCE = 5.0  # seconds for which a change waits for what is on its way, so th
 
 
 class Decisions(Regrouping):
-    """What follows from the facts: `_decide` is called whenever they have changed, and at the deadline."""
+    """Decides: `_decide` is to be called whenever the facts have changed, and at the deadline."""
 
     def _decide(self, now: float) -> list[Action]:
         """Return what is to be done now, and set the deadline."""

@@ -1,4 +1,4 @@
-"""What follows from failures: of hosts, of processes, of links, and from what does not happen in time."""
+"""The consequences of failures: of hosts, of processes, of links, and of what does not happen in time."""
 
 from __future__ import annotations
 

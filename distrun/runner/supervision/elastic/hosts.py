@@ -21,7 +21,7 @@ class Away:
 
 
 class Hosts:
-    """What is known of each host. Who is on it, is the business of `Processes`."""
+    """All that is known of each host but its processes, which are the business of `Processes`."""
 
     def __init__(self, slots: Mapping[str, int], start_timeout: float) -> None:
         """
@@ -30,11 +30,11 @@ class Hosts:
             start_timeout: seconds in which a host must be ready.
         """
         self.slots = dict(slots)
-        """Of the hosts that are listed, in their order."""
+        """host -> slots, of the hosts that are listed, in their order"""
         self.has_shrunk = False
         """Whether there were ever more slots on some host, so that there may be processes that have none now."""
         self.ready: dict[str, None] = {}
-        """Those that have an agent, listed or not."""
+        """The hosts that have an agent, listed or not."""
         self.connecting: dict[str, float] = {}
         """host -> by when it must be ready; in this order"""
         self.steps: dict[str, str] = {}
@@ -43,7 +43,7 @@ class Hosts:
         self.uncertain: dict[str, float] = {}
         """Hosts whose agent is lost, where something of the job may still run -> until when at most."""
         self.releasing: set[str] = set()
-        """Those whose agents have been told to leave, and have not left yet."""
+        """The hosts whose agents have been told to leave, and have not left yet."""
         self._start_timeout = start_timeout
 
     def is_usable(self, host: str) -> bool:

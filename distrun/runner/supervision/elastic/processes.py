@@ -9,7 +9,7 @@ from enum import Enum
 
 
 class Role(Enum):
-    """What a process is in the job; see `distrun.runtime.elastic.messages` for the order of its life."""
+    """The part of a process in the job; `distrun.runtime.elastic.messages` has the order of its life."""
 
     SPARE = "a spare"
     NEWCOMER = "a newcomer"
@@ -34,7 +34,7 @@ class Process:
     generation: int = 0
     """The latest that it was assigned to."""
     is_warm: bool = False
-    """Of a spare: it has imported everything."""
+    """Whether it is a spare that has imported everything."""
 
     def __str__(self) -> str:
         """`rank 1 on h2`, `a newcomer on h2`."""
@@ -50,7 +50,7 @@ class Processes:
         """All that there ever were, for their names."""
         self.alive: dict[int, Process] = {}
         self.members: dict[int, Process] = {}
-        """Of the present generation, as far as they are alive and are to survive it."""
+        """The processes of the present generation that are alive and not being ended."""
         self.arriving: dict[int, Process] = {}
         """Newcomers that are not yet where they wait for a place, in the order in which they were started."""
         self.arrived: dict[int, Process] = {}
@@ -63,7 +63,7 @@ class Processes:
         self.unenrolled: set[int] = set()
         """Members that would not survive the end of the generation."""
         self.starting: dict[int, float] = {}
-        """Those that are not reported as started yet -> by when they must be; in this order."""
+        """process -> by when it must be reported as started; in this order."""
         self.leaving: dict[int, float] = {}
         """Members of the present generation that are being ended -> when they are given up; in this order."""
         self.spares: defaultdict[str, dict[int, Process]] = defaultdict(dict)

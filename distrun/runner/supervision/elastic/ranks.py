@@ -1,4 +1,4 @@
-"""Who gets which rank in the next generation."""
+"""The ranks of the next generation."""
 
 from __future__ import annotations
 

@@ -54,12 +54,12 @@ class Regrouping(Policy):
         self._has_joined = False
         """Whether any rank has met the others of the present generation."""
         self._futile = 0
-        """How many generations in a row were futile."""
+        """The number of futile generations in a row."""
 
         self._cause: Failure | None = None
         """Why the present generation is over."""
         self._reason = ""
-        """The same as a sentence, or why it is to be left."""
+        """The cause as a sentence, or why the generation is to be left."""
         self._is_told = False
         """Whether the user knows the reason."""
         self._complaints: dict[int, str] = {}

@@ -1,4 +1,4 @@
-"""What the user of an elastic job reads."""
+"""The words in which the user of an elastic job is told of it."""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ class Workforce:
         self.processes = Processes()
         self.barring = Barring(options.cooldown)
         self.modules: tuple[str, ...] | None = None
-        """What spares are to import; None = not known yet."""
+        """The modules that spares are to import; None = not known yet."""
         self._options = options
         self._start_timeout = start_timeout
 
