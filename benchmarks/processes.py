@@ -62,7 +62,7 @@ def run(command: Sequence[str], environ: Mapping[str, str], deadline: float) -> 
         text=True,
         errors="replace",
         start_new_session=True,  # a Ctrl-C is for us: we end the child, in order
-        preexec_fn=_end_with_parent,
+        preexec_fn=end_with_parent,
     )
     try:
         output, _ = child.communicate(timeout=deadline)
@@ -83,7 +83,7 @@ def _last_lines(output: str) -> str:
     return "\n".join(output.strip().splitlines()[-100:])
 
 
-def _end_with_parent() -> None:
+def end_with_parent() -> None:
     """Have the kernel send SIGTERM to this child when its parent is gone, even if that was killed."""
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
 
@@ -97,12 +97,17 @@ def _end(child: subprocess.Popen[str]) -> str:
 
     Launchers end their ranks when asked to; those that do not are ended with them. Ranks have groups of their own.
     """
-    family = [psutil.Process(child.pid)]
-    family += family[0].children(recursive=True)
-    child.terminate()
-    _, alive = psutil.wait_procs(family, GRACE)
-    for process in alive:
-        with contextlib.suppress(psutil.NoSuchProcess):
-            process.kill()
+    end_family(psutil.Process(child.pid))
     output, _ = child.communicate()
     return output or ""
+
+
+def end_family(process: psutil.Process) -> None:
+    """End a process and its children, if it has not ended; it is collected by whoever has started it."""
+    with contextlib.suppress(psutil.NoSuchProcess):
+        family = [process, *process.children(recursive=True)]
+        process.terminate()
+        _, alive = psutil.wait_procs(family, GRACE)
+        for each in alive:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                each.kill()

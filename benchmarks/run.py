@@ -26,11 +26,12 @@ import policy
 import processes
 import psutil
 import ranks
+import recovery
 
 HERE = Path(__file__).resolve().parent
 DEADLINES = {"allreduce": 300.0, "many": 240.0, "step": 300.0}
 """Seconds the programs that run on ranks may take."""
-CHOICES = (*DEADLINES, "frameworks", "launch", "policy", "hosts", "gpu")
+CHOICES = (*DEADLINES, "frameworks", "launch", "policy", "recovery", "hosts", "gpu")
 
 
 def main() -> int:
@@ -98,6 +99,8 @@ def _tables(name: str, quick: bool, environ: dict[str, str], work: Path) -> Iter
         yield policy.compare(quick)
     elif name == "frameworks":
         yield from frameworks.compare(quick, environ, work)
+    elif name == "recovery":
+        yield from recovery.compare(quick, environ, work)
     elif name == "hosts":
         yield from hosts.compare(quick, environ, work)
     elif name == "gpu":

@@ -1,0 +1,248 @@
+"""Recovery: how long a job takes to go on after `kill -9` of one of its ranks, and what being able to costs."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from itertools import pairwise
+from pathlib import Path
+from statistics import median
+from typing import NamedTuple
+
+import launch
+import processes
+import psutil
+import ranks
+from comparison import Comparison
+from measuring import summary
+
+RANKS = Path(__file__).with_name("recovery_ranks.py")
+SYNC = Path(__file__).with_name("recovery_sync.py")
+SIZES = (2, 4)
+ROUNDS = 5
+BEFORE = 15
+"""Steps that all ranks have done before one is killed."""
+PAUSE = 0.02
+"""Seconds that each step sleeps, so that ranks which share cores keep pace."""
+DEADLINE = 90.0
+IDLE = 0.5
+"""Seconds without any processor time after which a spare is taken to be ready."""
+
+SHRINK, WARM, COLD, RESTART, WARM_RESTART = "shrink", "warm spare", "replaced", "restarted", "restarted, spares"
+TORCHRUN, TORCHRUN_OWN_STORE = "torchrun", "torchrun, own store"
+IMPORTS = "imports"
+
+
+@dataclass(frozen=True)
+class Way:
+    """A way to survive: a kind of script, and the command that starts it."""
+
+    kind: str
+    launcher: Callable[[int], list[str]]
+    """The command line up to the Python, for a number of ranks."""
+    spares: int = 0
+    environ: Mapping[str, str] = field(default_factory=dict)
+
+
+def _distrun(*options: str) -> Callable[[int], list[str]]:
+    return lambda size: [*launch.distrun(), "-q", "-np", str(size), *options, sys.executable]
+
+
+def _torchrun(size: int) -> list[str]:
+    torchrun = processes.find("torchrun", "`pip install torch` brings it")
+    return [torchrun, "--nproc-per-node", str(size), "--max-restarts", "3"]
+
+
+WAYS = {
+    SHRINK: Way("elastic", _distrun("--elastic", "--min-np", "1")),
+    WARM: Way("elastic", _distrun("--elastic", "--spares", "1"), spares=1),
+    COLD: Way("elastic", _distrun("--elastic")),
+    RESTART: Way("checkpoint", _distrun("--max-restarts", "3")),
+    WARM_RESTART: Way("checkpoint", _distrun("--max-restarts", "3", "--spares", "4"), spares=4),
+    TORCHRUN: Way("ddp", _torchrun),
+    TORCHRUN_OWN_STORE: Way("ddp", _torchrun, environ={"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}),
+}
+
+
+def compare(quick: bool, environ: Mapping[str, str], work: Path) -> Iterator[Comparison]:
+    """Yield the table of recoveries, of steps that do not fail, and of the state that a newcomer gets."""
+    environ = {**environ, **ranks.one_thread()}
+    rounds = 3 if quick else ROUNDS
+    yield _recoveries(rounds, environ, work)
+    yield _steps(rounds, environ, work)
+    launcher = [*launch.distrun(), "-q", "-np", "2", sys.executable]
+    yield ranks.launch(launcher, SYNC, quick, environ, work, DEADLINE)
+
+
+# Recoveries -----------------------------------------------------------------------------------------------------------
+
+
+class Recovery(NamedTuple):
+    """The seconds from a kill to rank 0's next completed step, and the steps that were done again."""
+
+    seconds: float
+    lost: int
+
+
+def _recoveries(rounds: int, environ: Mapping[str, str], work: Path) -> Comparison:
+    comparison = Comparison(
+        "kill -9 of one rank, seconds until rank 0's next completed step",
+        "job",
+        [*WAYS, IMPORTS],
+        [(TORCHRUN_OWN_STORE, RESTART), (TORCHRUN_OWN_STORE, WARM)],
+        notes=[
+            f"{SHRINK}, {WARM}, {COLD}: distrun --elastic, with --min-np 1, --spares 1, or neither; {RESTART}: distrun "
+            "--max-restarts 3, a script with checkpoints every 10 steps, with --spares 4 as well; torchrun "
+            "--max-restarts 3: DDP over gloo with the same checkpoints, as it comes and with "
+            "TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1. The model has 1.6 million parameters and Adam. imports: the "
+            "processor's wall time of `import torch, distrun.torch` in a new process, which every replacement but a "
+            "spare pays."
+        ],
+    )
+    for size in SIZES:
+        seconds: dict[str, list[float]] = {}
+        lost: dict[str, list[int]] = {}
+        failed: dict[str, list[str]] = {}
+        for number in range(rounds):
+            seconds.setdefault(IMPORTS, []).append(_import_time(environ))
+            for name, way in WAYS.items():
+                folder = work / f"{name}.{size}.{number}".replace(" ", "-")
+                try:
+                    found = recovery(way, size, {**environ, **way.environ}, folder)
+                except processes.ProcessError as error:
+                    failed.setdefault(name, []).append(str(error).strip().splitlines()[0])
+                else:
+                    seconds.setdefault(name, []).append(found.seconds)
+                    lost.setdefault(name, []).append(found.lost)
+        comparison.add(f"{size} ranks", {name: summary(values) for name, values in seconds.items()})
+        told = ", ".join(f"{name} {median(values):g}" for name, values in lost.items())
+        comparison.notes.append(f"{size} ranks: steps lost, medians: {told}.")
+        for name, errors in failed.items():
+            comparison.notes.append(f"{size} ranks: {name} failed in {len(errors)} of {rounds} runs: {errors[0]}")
+    return comparison
+
+
+def recovery(way: Way, size: int, environ: Mapping[str, str], folder: Path) -> Recovery:
+    """Start a job, kill its last rank, and measure.
+
+    Raises:
+        processes.ProcessError: it did not come that far, or did not go on.
+    """
+    folder.mkdir()
+    with _job([*way.launcher(size), str(RANKS), way.kind, str(folder), "100000", str(PAUSE)], environ, folder) as job:
+        job.wait_for(lambda: all(job.steps(rank)[BEFORE:] for rank in range(size)), "train")
+        job.wait_for(lambda: job.idle_spares() >= way.spares, "make its spares ready")
+        victim, (_, pid, generation) = size - 1, job.notes(size - 1, "start")[-1]
+        killed = time.monotonic()
+        os.kill(pid, signal.SIGKILL)
+        job.wait_for(lambda: any(step[2] > generation for step in job.steps(0)), f"go on without rank {victim}")
+        after = next(step for step in job.steps(0) if step[2] > generation)
+        before = [step for step in job.steps(0) if step[2] == generation]
+        return Recovery(after[0] - killed, before[-1][1] - after[1] + 1)
+
+
+class _Job:
+    """A launcher that runs, and what its ranks have noted."""
+
+    def __init__(self, child: psutil.Popen, folder: Path) -> None:
+        self._child = child
+        self._folder = folder
+        self._idle: dict[int, tuple[float, float]] = {}  # of each spare its processor time, and since when it is that
+
+    def notes(self, rank: int, word: str) -> list[tuple[float, int, int]]:
+        """Return when a rank has noted a word, with its two numbers."""
+        try:
+            lines = [line.split() for line in (self._folder / f"{rank}.log").read_text().splitlines(keepends=False)]
+        except FileNotFoundError:
+            return []
+        return [(float(line[0]), int(line[2]), int(line[3])) for line in lines if len(line) == 4 and line[1] == word]
+
+    def steps(self, rank: int) -> list[tuple[float, int, int]]:
+        """Return when a rank has completed its steps: their numbers, and the generation or restart."""
+        return self.notes(rank, "step")
+
+    def idle_spares(self) -> int:
+        """Return how many spares have nothing to do any more."""
+        count = 0
+        for process in self._child.children(recursive=True):
+            with contextlib.suppress(psutil.Error):
+                if process.environ().get("DISTRUN_SPARE") != "1":
+                    continue
+                used, now = sum(process.cpu_times()[:2]), time.monotonic()
+                before, since = self._idle.get(process.pid, (-1.0, now))
+                self._idle[process.pid] = (used, since if used == before else now)
+                count += used == before and now - since > IDLE and used > 0.1
+        return count
+
+    def wait_for(self, condition: Callable[[], bool], what: str) -> None:
+        """Look every 2 ms whether something is the case.
+
+        Raises:
+            processes.ProcessError: the job has ended, or it has not happened in time.
+        """
+        end = time.monotonic() + DEADLINE
+        while not condition():
+            if self._child.poll() is not None:
+                raise processes.ProcessError(f"the job ended with status {self._child.returncode} and did not {what}")
+            if time.monotonic() > end:
+                raise processes.ProcessError(f"the job did not {what} within {DEADLINE:.0f} s")
+            time.sleep(0.002)
+
+
+@contextlib.contextmanager
+def _job(command: list[str], environ: Mapping[str, str], folder: Path) -> Iterator[_Job]:
+    with (folder / "output").open("w") as output:
+        child = psutil.Popen(
+            command,
+            env=environ,
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+            preexec_fn=processes.end_with_parent,
+        )
+        try:
+            yield _Job(child, folder)
+        finally:
+            processes.end_family(child)
+
+
+def _import_time(environ: Mapping[str, str]) -> float:
+    return processes.run([sys.executable, "-c", "import torch, distrun.torch"], environ, DEADLINE).seconds
+
+
+# Jobs that do not fail ------------------------------------------------------------------------------------------------
+
+PLAIN, ELASTIC, ELASTIC_SCRIPT = "distrun", "distrun --elastic", "with elastic.run"
+STEPS = 300
+
+
+def _steps(rounds: int, environ: Mapping[str, str], work: Path) -> Comparison:
+    comparison = Comparison(
+        "step of a job that does not fail, 2 ranks, medians of jobs",
+        "job",
+        [PLAIN, ELASTIC, ELASTIC_SCRIPT],
+        [(ELASTIC, PLAIN), (ELASTIC_SCRIPT, PLAIN)],
+        notes=[f"{ELASTIC}: the same script; {ELASTIC_SCRIPT}: distrun --elastic, a script that calls advance()."],
+    )
+    ways = {
+        PLAIN: ("plain", _distrun()),
+        ELASTIC: ("plain", _distrun("--elastic")),
+        ELASTIC_SCRIPT: ("elastic", _distrun("--elastic")),
+    }
+    found: dict[str, list[float]] = {}
+    for number in range(rounds):
+        for name, (kind, launcher) in ways.items():
+            folder = work / f"steps.{name}.{number}".replace(" ", "")
+            folder.mkdir()
+            processes.run([*launcher(2), str(RANKS), kind, str(folder), str(STEPS), "0"], environ, DEADLINE)
+            times = [float(line.split()[0]) for line in (folder / "0.log").read_text().splitlines() if " step " in line]
+            found.setdefault(name, []).append(median(end - begin for begin, end in pairwise(times[20:])))
+    comparison.add("6 x Linear(512)", {name: summary(values) for name, values in found.items()})
+    return comparison
