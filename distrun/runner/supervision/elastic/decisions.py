@@ -42,7 +42,9 @@ class Decisions(Regrouping):
             times.append(self._lacking_since + timeout)
         if self.state is State.SETTLING:
             times.append(self._settle_by)
-        patience = [self._regroup_at, self._regroup_at + PATIENCE] if self.state is State.REGROUPING else []
+        patience = [self._regroup_at] if self.state is State.REGROUPING else []
+        if self.state is State.REGROUPING and self._places.connecting:
+            patience.append(self._regroup_at + PATIENCE)
         if self._planned_since is not None:
             patience.append(self._planned_since + PATIENCE)
         times += [time for time in patience if time > now]
@@ -69,17 +71,17 @@ class Decisions(Regrouping):
         """Start as many newcomers as there is room for, or end those for which there is none any more."""
         processes, options = self._processes, self._options
         staying = len(processes.members) - len(self._workforce.leavers())
-        wanted = options.max_np - staying - processes.newcomers
+        wanted = options.max_np - staying - len(processes.newcomers)
         if wanted <= 0:
             surplus = [*processes.arrived, *processes.arriving][wanted:] if wanted else []
             return self._end_processes(surplus, 0.0, now)
         needed = 0
         if self.state is State.REGROUPING:
-            needed = max(0, options.min_np - len(processes.members) - processes.newcomers)
+            needed = max(0, options.min_np - len(processes.members) - len(processes.newcomers))
         newcomers, spares = self._workforce.start(self._workforce.free_places(wanted, needed, now), now)
         if not newcomers:
             return []
-        expected = self._next_generation(processes.members.values(), self._workforce.newcomers())
+        expected = self._next_generation(processes.members.values(), processes.newcomers)
         started = frozenset(process.number for process in newcomers) - spares
         return [
             *([ActivateSpares(expected, spares)] if spares else []),
@@ -181,7 +183,7 @@ class Decisions(Regrouping):
         there = [process.number for process in self._processes.members.values() if process.host == host]
         others = len(self._processes.members) - len(there)
         places = self._workforce.free_places(self._options.max_np, 0, now)
-        if not others or others + self._processes.newcomers + len(places) < self._options.min_np:
+        if not others or others + len(self._processes.newcomers) + len(places) < self._options.min_np:
             return []
         text = f"host {host} is barred for a while: its links have failed twice in a row"
         return [Say(text), *self._end_processes(there, 0.0, now)]
@@ -197,8 +199,9 @@ class Decisions(Regrouping):
             if len(members) + len(joining) >= options.min_np:
                 return self._begin(members, joining, frozenset(), now)
             return self._await_capacity(len(members) + len(joining), options.min_np, now)
-        room, needed = options.max_np - processes.newcomers, options.min_np - processes.newcomers
-        have = processes.newcomers + len(self._workforce.free_places(room, needed, now))
+        newcomers = len(processes.newcomers)
+        room, needed = options.max_np - newcomers, options.min_np - newcomers
+        have = newcomers + len(self._workforce.free_places(room, needed, now))
         if have >= options.min_np:
             if have < options.max_np and self._places.connecting and now < self._regroup_at + PATIENCE:
                 return []  # ranks that are all started anew cannot be joined later unless they enrol

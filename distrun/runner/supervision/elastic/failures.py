@@ -94,9 +94,9 @@ class Failures(Decisions):
         self._complaints.setdefault(process.rank, why)
         if self.state is State.RUNNING:
             self.state, self._settle_by = State.SETTLING, now + ROOT_CAUSE_TIMEOUT
-            # A host that is cut off is known to be lost one keepalive later than its peers know.
+            # We may notice that a host is cut off two keepalives later than its peers do.
             if self._options.keepalive is not None and len(self._places.ready) > 1:
-                self._settle_by += self._options.keepalive / PER_SILENCE
+                self._settle_by += 2 * self._options.keepalive / PER_SILENCE
 
     def _ended_well(self, process: Process, now: float) -> list[Action]:
         """End the job as any job ends: whoever has done its work is never replaced. Others must not wait for it."""

@@ -73,9 +73,9 @@ class Processes:
         self._places: dict[tuple[str, int], int] = {}
 
     @property
-    def newcomers(self) -> int:
-        """The number of newcomers."""
-        return len(self.arriving) + len(self.arrived)
+    def newcomers(self) -> list[Process]:
+        """All newcomers."""
+        return [*self.arriving.values(), *self.arrived.values()]
 
     def is_free(self, host: str, slot: int) -> bool:
         """Whether a slot has no process."""

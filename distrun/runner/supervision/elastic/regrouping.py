@@ -119,11 +119,11 @@ class Regrouping(Policy):
 
     def _begin_anew(self, now: float) -> list[Action]:
         """Begin a generation in which nobody has survived another: start as many processes as there is room for."""
-        newcomers, options = self._workforce.newcomers(), self._options
+        newcomers, options = self._processes.newcomers, self._options
         room, needed = options.max_np - len(newcomers), options.min_np - len(newcomers)
         started, _ = self._workforce.start(self._workforce.free_places(room, needed, now), now)
         start = frozenset(process.number for process in started)
-        return self._begin([], self._workforce.newcomers(), start, now)
+        return self._begin([], self._processes.newcomers, start, now)
 
     def _begin(
         self, survivors: list[Process], newcomers: list[Process], start: frozenset[int], now: float
@@ -146,7 +146,7 @@ class Regrouping(Policy):
 
     def _next_generation(self, survivors: Iterable[Process], newcomers: Iterable[Process]) -> Generation:
         ranks = {process.number: process.rank for process in survivors if process.rank is not None}
-        order = in_rank_order(ranks, [process.number for process in newcomers])
+        order = in_rank_order(ranks, [process.number for process in self._workforce.in_order(newcomers)])
         alive = self._processes.alive
         members = (
             Member(number, rank, alive[number].host, slot)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from distrun.runner.supervision.elastic.actions import ConnectHosts, EndProcesses, ReleaseHost, StartSpares
 from distrun.runner.supervision.elastic.barring import Barring
@@ -65,11 +65,10 @@ class Workforce:
                 spares.add(process.number)
         return newcomers, frozenset(spares)
 
-    def newcomers(self) -> list[Process]:
-        """Return the newcomers in the order of their places."""
+    def in_order(self, processes: Iterable[Process]) -> list[Process]:
+        """Return processes in the order of their places."""
         order = {host: index for index, host in enumerate(self.hosts.slots)}
-        newcomers = [*self.processes.arriving.values(), *self.processes.arrived.values()]
-        return sorted(newcomers, key=lambda process: (order.get(process.host, len(order)), process.host, process.slot))
+        return sorted(processes, key=lambda process: (order.get(process.host, len(order)), process.host, process.slot))
 
     def connect(self, now: float) -> list[ConnectHosts]:
         """Return the action that connects to more hosts if there are too few slots."""

@@ -1,0 +1,98 @@
+"""Histories of elastic jobs: events are told to the policy one by one, with the time, and its actions looked at."""
+
+from __future__ import annotations
+
+from distrun.runner.protocol.exits import RankExit
+from distrun.runner.supervision.elastic.actions import BeginGeneration, Say
+from distrun.runner.supervision.elastic.options import ElasticOptions
+from distrun.runner.supervision.elastic.policy import ElasticPolicy
+from distrun.runner.supervision.events import HostReady, ProcessSaid, RankExited, RankStarted
+from distrun.runtime.elastic.messages import Enrolled, Finished, Joined, Waiting
+
+GRACE = 5.0
+START_TIMEOUT = 60.0
+
+
+class History:
+    """One job. Hosts have names of one letter: `a2b1` are host a with two slots and b with one."""
+
+    def __init__(self, hosts, np, min_np=None, max_np=None, **options):
+        slots = {hosts[i]: int(hosts[i + 1]) for i in range(0, len(hosts), 2)}
+        limits = ElasticOptions(np, np if min_np is None else min_np, max_np or np, **options)
+        self.policy = ElasticPolicy(slots, limits, GRACE, START_TIMEOUT, 0.0)
+        self.now = 0.0
+        self.generation = None
+        self.said = []
+
+    def at(self, now):
+        """Let the time pass, and return what is to be done then."""
+        self.now = now
+        return self._kept(self.policy.tick(now))
+
+    def hear(self, event):
+        """Return what is to be done after an event."""
+        return self._kept([*self.policy.handle(event, self.now), *self.policy.tick(self.now)])
+
+    def _kept(self, actions):
+        for action in actions:
+            if isinstance(action, BeginGeneration):
+                self.generation = action.generation
+        self.said += [action.text for action in actions if isinstance(action, Say)]
+        return [action for action in actions if not isinstance(action, Say)]
+
+    # --- what processes do
+
+    def exit(self, process, code, lost_peer=False):
+        return self.hear(RankExited(process, RankExit(code), lost_peer))
+
+    def kill(self, process):
+        return self.exit(process, -9)
+
+    def arrive(self, process):
+        """A newcomer has come to where it waits."""
+        return [*self.hear(RankStarted(process, 100 + process)), *self.hear(ProcessSaid(process, Waiting(0)))]
+
+    def leave(self, process, reason="lost rank 0"):
+        return self.hear(ProcessSaid(process, Waiting(self.generation.number, reason)))
+
+    def finish(self, process):
+        return self.hear(ProcessSaid(process, Finished()))
+
+    def meet(self, enrolled=True):
+        """All ranks of the generation meet, and enrol if they are to; returns what is to be done then."""
+        actions = []
+        for process in self.processes:
+            actions += self.hear(RankStarted(process, 100 + process))
+            actions += self.hear(ProcessSaid(process, Joined(self.generation.number)))
+            if enrolled:
+                actions += self.hear(ProcessSaid(process, Enrolled(["torch"])))
+        return actions
+
+    # --- what there is
+
+    @property
+    def processes(self):
+        """The processes of the generation, in rank order."""
+        return [member.process for member in self.generation.members]
+
+    @property
+    def places(self):
+        """Where they are: `a0 a1 b0`."""
+        return " ".join(f"{member.host}{member.slot}" for member in self.generation.members)
+
+    def begun(self, actions):
+        """Return the processes of the generation that these actions begin, in rank order; it is all they do."""
+        (action,) = actions
+        assert isinstance(action, BeginGeneration)
+        return [member.process for member in action.generation.members]
+
+
+def running(hosts="a4", np=4, enrolled=True, **options):
+    """Return a job whose first generation has met."""
+    job = History(hosts, np, **options)
+    (connect,) = job.at(0.0)
+    for host in sorted(connect.hosts):
+        job.hear(HostReady(host))
+    assert job.generation is not None
+    job.meet(enrolled)
+    return job
