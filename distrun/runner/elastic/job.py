@@ -148,7 +148,9 @@ class ElasticJob(Job):
         return replace(outcome, failure=failure, results=results, size=len(self._members))
 
     def _failure_report(self, failure: Failure) -> str:
-        return "\n".join([*self._elastic.story, super()._failure_report(failure)])
+        story = self._elastic.story
+        before = ["distrun: what has failed:", *(f"    {line}" for line in story)] if len(story) > 1 else []
+        return "\n".join([*before, super()._failure_report(failure)])
 
     def _release_agents(self) -> None:
         if self._discovery is not None:

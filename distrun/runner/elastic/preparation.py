@@ -117,7 +117,8 @@ def _with_script(
     if launcher != "srun" and request.slots is None:
         request = replace(request, slots=1)
     checks = make_plan(replace(request, hosts=(Host("localhost", np),), share_gpus=True), context, 0.0)
-    if os.sep in script and not os.access(script.split()[0], os.X_OK):
+    program = script if os.path.isfile(script) else script.split()[0] if script.strip() else ""
+    if not program or (os.sep in program and not os.access(program, os.X_OK)):
         raise UsageError(f"--hosts-from {script!r} cannot be executed: give a program, or the command line of one")
     first = LaunchPlan(context.job, np, (), warnings=check_plan(request, checks, ()).warnings, launcher=launcher)
     listed = HostList(lambda more: resolve_hosts(more, launcher, ssh), request.slots or 1)
