@@ -25,7 +25,7 @@ from distrun.runner.supervision.elastic import actions
 from distrun.runner.supervision.elastic.options import UNLIMITED, ElasticOptions
 from distrun.runner.supervision.elastic.policy import ElasticPolicy
 from distrun.runner.supervision.policy import Failure
-from distrun.runtime.elastic.messages import Activate, Assignment, Message, Preload, Prepare, decode, encode
+from distrun.runtime.elastic.messages import Activate, Assignment, Message, Preload, Prepare, Warm, decode, encode
 
 
 @dataclass(frozen=True)
@@ -173,6 +173,8 @@ class ElasticJob(Job):
         match event:
             case events.HostReady(host, note) if note:
                 self._printer.say(f"distrun: host {host} {note}")
+            case events.ProcessSaid(process, Warm()):
+                self._log(f"{self._name(process)} is warm")
             case events.HostCleaned(host) | events.AgentGone(host):
                 self._planner.remove(host)
                 if (agent := self._agents.pop(host, None)) is not None:

@@ -1,0 +1,262 @@
+"""Elastic jobs of real processes on this machine: ranks, agents and hosts come and go, and training goes on."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import sys
+
+import psutil
+import pytest
+
+from distrun.errors import LaunchError
+from distrun.runner.function import run
+
+# Tells of each entry into the function: `at GENERATION RANK SIZE SLOT PID STEP`. A test lets it end by a file.
+ELASTIC = """
+import os, time
+import distrun, numpy
+from distrun import elastic
+
+distrun.init()
+
+@elastic.run
+def train(state):
+    place = [os.environ["DISTRUN_" + name] for name in ("GENERATION", "RANK", "SIZE", "SLOT")]
+    print("at", *place, os.getpid(), state.step, flush=True)
+    while not distrun.allreduce(numpy.array([float(os.path.exists(os.environ["END"]))]), name="end").any():
+        state.step += 1
+        state.advance()
+        time.sleep(0.01)
+    return state.step
+
+steps = train(elastic.ObjectState(step=0))
+print("done", distrun.rank(), steps, flush=True)
+"""
+# Fails on one rank as long as it has not been restarted often enough.
+PLAIN = """
+import os, sys, time
+if os.environ["RANK"] == "1" and int(os.environ["DISTRUN_RESTART"]) < int(os.environ["FAILURES"]):
+    sys.exit(3)
+if int(os.environ["DISTRUN_RESTART"]) < int(os.environ["FAILURES"]):
+    time.sleep(1000)
+print("done", os.environ["RANK"], os.environ["DISTRUN_RESTART"], os.environ["DISTRUN_GENERATION"], flush=True)
+"""
+
+
+class Training:
+    """A running job of ELASTIC."""
+
+    def __init__(self, distrun, tmp_path, *arguments: str, script: str = ELASTIC, **environ: str) -> None:
+        self._end = tmp_path / "end"
+        self.script = tmp_path / "train.py"
+        self.script.write_text(script)
+        self.job = distrun(*arguments, sys.executable, str(self.script), END=str(self._end), **environ)
+        self._seen = 0
+        """The generation that was waited for last."""
+
+    def wait_for_ranks(self, size: int) -> dict[int, int]:
+        """Wait until a later generation of this size has entered the function; return its process ids by rank."""
+        pattern = re.compile(rb"^\[\d+\] at (\d+) (\d+) %d \d+ (\d+) \d+$" % size, re.MULTILINE)
+        lines = 0
+        while True:
+            lines = self.job.stdout.wait_for(b"\n", lines + 1).count(b"\n")
+            generations: dict[int, dict[int, int]] = {}
+            for match in pattern.finditer(self.job.stdout.data):
+                generations.setdefault(int(match[1]), {})[int(match[2])] = int(match[3])
+            for generation, ranks in generations.items():
+                if generation > self._seen and len(ranks) == size:
+                    self._seen = generation
+                    return ranks
+
+    def finish(self) -> bytes:
+        """Let it end; returns what it has printed."""
+        self._end.touch()
+        assert self.job.wait() == 0
+        self.job.assert_gone()
+        return self.job.stdout.data
+
+
+def kill(pid: int) -> None:
+    os.kill(pid, signal.SIGKILL)
+
+
+def done(output: bytes) -> dict[int, int]:
+    """rank -> the number of its last step."""
+    return {int(rank): int(step) for rank, step in re.findall(rb"done (\d+) (\d+)", output)}
+
+
+@pytest.fixture
+def training(distrun, tmp_path):
+    return lambda *arguments, **more: Training(distrun, tmp_path, *arguments, **more)
+
+
+@pytest.mark.parametrize("victim", [0, 1])
+def test_a_rank_that_is_killed_is_replaced_and_no_step_is_lost(training, victim):
+    trained = training("--elastic", "-np", "3", "-H", "localhost:3")
+    before = trained.wait_for_ranks(3)
+    kill(before[victim])
+    after = trained.wait_for_ranks(3)
+    assert len(set(before.values()) & set(after.values())) == 2
+    assert (after[0], after[2]) == (before[1 if victim == 0 else 0], before[2])
+    last = done(trained.finish())
+    assert len(last) == 3
+    assert len(set(last.values())) == 1
+    assert b"was killed by SIGKILL" in trained.job.stderr.data
+
+
+def test_it_shrinks_where_it_may_and_grows_again(training):
+    trained = training("--min-np", "1", "-np", "3", "-H", "localhost:3")
+    before = trained.wait_for_ranks(3)
+    kill(before[1])
+    kill(before[2])
+    assert trained.wait_for_ranks(1) == {0: before[0]}
+    after = trained.wait_for_ranks(3)
+    assert after[0] == before[0]
+    assert len(done(trained.finish())) == 3
+
+
+def test_a_replacement_has_the_slot_of_the_one_that_failed(training):
+    trained = training("--elastic", "-np", "2", "-H", "localhost:2")
+    kill(trained.wait_for_ranks(2)[0])
+    trained.wait_for_ranks(2)
+    output = trained.finish()
+    places = re.findall(rb"at \d+ (\d+) 2 (\d+) ", output)
+    assert {(int(rank), int(slot)) for rank, slot in places} == {(0, 0), (1, 1), (0, 1), (1, 0)}
+
+
+def test_when_an_agent_is_killed_its_ranks_start_anew(training):
+    trained = training("--elastic", "-np", "2", "-H", "localhost:2")
+    before = trained.wait_for_ranks(2)
+    trained.job.agent().kill()
+    after = trained.wait_for_ranks(2)
+    assert not set(before.values()) & set(after.values())
+    assert not any(psutil.pid_exists(pid) for pid in before.values())
+    trained.finish()
+
+
+def test_hosts_and_slots_come_and_go_as_the_script_says(training, tmp_path):
+    listing = tmp_path / "hosts"
+    listing.write_text("localhost:1\n")
+    trained = training("--hosts-from", f"cat {listing}", "--min-np", "1")
+
+    def list_slots(slots: int) -> None:
+        (tmp_path / "new").write_text(f"localhost:{slots}\n")
+        (tmp_path / "new").replace(listing)
+
+    (first,) = trained.wait_for_ranks(1).values()
+    list_slots(3)
+    assert first in trained.wait_for_ranks(3).values()
+    list_slots(2)
+    assert len(trained.wait_for_ranks(2)) == 2
+    assert len(done(trained.finish())) == 2
+
+
+def test_spares_take_over_and_are_replenished(training):
+    trained = training("--spares", "1", "-v", "-np", "2", "-H", "localhost:2")
+    before = trained.wait_for_ranks(2)
+    for number in (1, 2):
+        trained.job.stderr.wait_for(b"a spare on localhost started (pid ", number)
+        spare = int(re.findall(rb"a spare on localhost started \(pid (\d+)\)", trained.job.stderr.data)[number - 1])
+        trained.job.stderr.wait_for(b"a spare on localhost is warm", number)
+        kill(before[1])
+        before = trained.wait_for_ranks(2)
+        assert before[1] == spare
+    trained.finish()
+
+
+def test_a_script_without_elastic_code_is_restarted(distrun, python):
+    job = distrun("--max-restarts", "3", "-np", "2", "-H", "localhost:2", *python(PLAIN), FAILURES="2")
+    assert job.wait() == 0
+    assert sorted(job.stdout.data.splitlines()) == [b"[0] done 0 2 3", b"[1] done 1 2 3"]
+    assert job.stderr.data.count(b"exited with code 3") == 2
+    job.assert_gone()
+
+
+def test_a_job_that_fails_too_often_says_why_once_with_the_story(distrun, python):
+    job = distrun("--max-restarts", "1", "-np", "2", "-H", "localhost:2", *python(PLAIN), FAILURES="9")
+    assert job.wait() == 3
+    report = job.stderr.data.partition(b"distrun: what has failed:\n")[2].decode()
+    assert [line.partition(": ")[0].partition(", ")[2] for line in report.splitlines()[:2]] == [
+        "generation 1",
+        "generation 2",
+    ]
+    assert "(pid " in report.splitlines()[2]
+    assert "exited with code 3" in report.splitlines()[2]
+    job.assert_gone()
+
+
+def test_torchruns_restarts_are_restarts(tmp_path, distrun):
+    script = tmp_path / "train.py"
+    script.write_text(
+        "import os, sys\nimport torch, torch.distributed as dist\n"
+        "dist.init_process_group('gloo')\n"
+        "count = os.environ['TORCHELASTIC_RESTART_COUNT']\n"
+        "if dist.get_rank() == 1 and count == '0': os._exit(9)\n"
+        "dist.all_reduce(torch.ones(1))\n"
+        "print('done', dist.get_rank(), count, os.environ['TORCHELASTIC_MAX_RESTARTS'], flush=True)\n"
+    )
+    job = distrun("--torchrun-env", "--reset-limit", "2", "-np", "2", "-H", "localhost:2", sys.executable, str(script))
+    assert job.wait() == 0
+    assert sorted(job.stdout.data.splitlines()) == [b"[0] done 0 1 2", b"[1] done 1 1 2"]
+    job.assert_gone()
+
+
+def test_output_is_kept_by_rank_through_all_generations(training, tmp_path):
+    trained = training("--elastic", "-np", "2", "-H", "localhost:2", "--output-dir", str(tmp_path / "logs"))
+    kill(trained.wait_for_ranks(2)[1])
+    trained.wait_for_ranks(2)
+    trained.finish()
+    kept = (tmp_path / "logs" / "rank.1" / "stdout").read_text()
+    assert re.findall(r"at (\d) (\d) 2", kept) == [("1", "1"), ("2", "1")]
+
+
+def test_ctrl_c_ends_all(training):
+    trained = training("--elastic", "--spares", "1", "-np", "2", "-H", "localhost:2")
+    trained.wait_for_ranks(2)
+    trained.job.process.send_signal(signal.SIGINT)
+    assert trained.job.wait() == 130
+    trained.job.assert_gone()
+
+
+def test_a_launcher_that_is_killed_takes_all_with_it(training):
+    trained = training("--elastic", "--spares", "1", "-np", "2", "-H", "localhost:2")
+    trained.wait_for_ranks(2)
+    trained.job.process.kill()
+    family = trained.job.family()
+    psutil.wait_procs(family, 30)
+    assert trained.job.family() == []
+
+
+def train(path):
+    import distrun
+    from distrun import elastic
+
+    distrun.init()
+
+    @elastic.run
+    def steps(state):
+        while state.step < 20:
+            distrun.barrier()
+            state.step += 1
+            state.advance()
+            if state.step == 5 and distrun.rank() == 1 and not os.path.exists(path):
+                open(path, "w").close()
+                os.kill(os.getpid(), signal.SIGKILL)
+        return distrun.rank(), state.step
+
+    return steps(elastic.ObjectState(step=0))
+
+
+def test_distrun_run_returns_the_results_of_the_ranks_at_the_end(tmp_path):
+    assert run(train, (str(tmp_path / "died"),), np=2, hosts="localhost:2", elastic=True) == [(0, 20), (1, 20)]
+
+
+def fail():
+    raise KeyError("nothing here")
+
+
+def test_distrun_run_raises_what_the_last_failure_raised():
+    with pytest.raises((KeyError, LaunchError), match="nothing here"):
+        run(fail, np=2, hosts="localhost:2", max_restarts=1)
