@@ -27,6 +27,7 @@ import processes
 import psutil
 import ranks
 import recovery
+import regroup
 
 HERE = Path(__file__).resolve().parent
 DEADLINES = {"allreduce": 300.0, "many": 240.0, "step": 300.0}
@@ -97,6 +98,7 @@ def _tables(name: str, quick: bool, environ: dict[str, str], work: Path) -> Iter
         yield launch.compare(quick, environ)
     elif name == "policy":
         yield policy.compare(quick)
+        yield regroup.compare(quick)
     elif name == "frameworks":
         yield from frameworks.compare(quick, environ, work)
     elif name == "recovery":
