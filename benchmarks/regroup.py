@@ -1,4 +1,4 @@
-"""Regroup: what a death costs the launcher of an elastic job, by the number of agents, without any process or network."""
+"""Regroup: what a death costs the launcher of an elastic job, by the number of agents, without any process."""
 
 from __future__ import annotations
 
