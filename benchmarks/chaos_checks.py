@@ -14,16 +14,16 @@ Fact = dict[str, Any]
 
 @dataclass
 class Report:
-    """What an examination found."""
+    """The findings of an examination."""
 
     generations: int = 0
-    """Those in which some rank came to train."""
+    """The number of those in which some rank came to train."""
     steps: int = 0
-    """Those that are done."""
+    """The number of steps that are done."""
     sizes: set[int] = field(default_factory=set)
     """The numbers of ranks by which they were done."""
     losses: list[float] = field(default_factory=list)
-    """Of each step in turn, over the samples of all ranks."""
+    """The loss of each step in turn, over the samples of all ranks."""
     faults: list[str] = field(default_factory=list)
     """Sentences; empty: all is well."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import sys
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -15,6 +16,8 @@ from distrun.errors import UsageError
 from distrun.runtime import regroup, world
 from distrun.runtime.collectives import consistency
 from distrun.runtime.numbering import Numbering
+
+log = logging.getLogger("distrun")
 
 _calls = Numbering()
 
@@ -102,6 +105,8 @@ def _sequence(data: Any, division: Division, position: Position | None) -> Any:
 def _stream(data: Any, division: Division, position: Position | None) -> Any:
     _agreed(None, division)
     _refuse_uneven(division)
+    if regroup.is_elastic() and iter(data) is data:
+        _warn(f"a {type(data).__name__}, which can be gone through once", "an iterable that begins anew each time")
     return Stream(data, division, new_judge(), position)
 
 
@@ -139,7 +144,10 @@ def _torch(data: Any, division: Division, position: Position | None, **loader: A
     else:
         samples = torch_data.DatasetSamples(data, Plan(division, _agreed(len(data), division)), position)
     if division.batch_size is not None:
-        return torch_data.Loader(samples, new_judge(), loader)
+        made = torch_data.Loader(samples, new_judge(), loader)
+        if regroup.is_elastic() and not made.can_go_on:
+            _warn("an IterableDataset in several workers, each of which has read some of it", "num_workers=1")
+        return made
     if loader:
         raise UsageError(
             f"{', '.join(loader)}: without a batch_size there is no DataLoader to give that to; give a batch_size"
@@ -186,6 +194,10 @@ def _agreed(samples: int | None, division: Division, *more: str) -> Any:
         entries = [length, *(f"{name}={getattr(division, name)!r}" for name in settings), *more]
         consistency.compare(entries, "the data given to distrun.data.shard", name)
     return samples
+
+
+def _warn(what: str, remedy: str) -> None:
+    log.warning("ranks that come or go in an epoch cannot go on with %s: give shard %s", what, remedy)
 
 
 def _refuse_uneven(division: Division) -> None:

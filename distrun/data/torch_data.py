@@ -12,6 +12,7 @@ from distrun.data.plan import Division, Plan, StreamPlan
 from distrun.data.position import Position
 from distrun.data.shards import Samples, Shard, deal
 from distrun.data.waiting import Judge, measured
+from distrun.errors import UsageError
 
 
 class DatasetSamples(Samples, Dataset[Any]):
@@ -56,7 +57,20 @@ class Loader(Shard, DataLoader[Any]):
         DataLoader.__init__(self, samples, **options)
 
     def __iter__(self) -> Iterator[Any]:  # type: ignore[override]  # DataLoader promises an iterator of a private class
-        return measured(self._epoch_of(lambda: DataLoader.__iter__(self)), self._judge)
+        return measured(self._epoch_of(self._batches), self._judge)
+
+    def _batches(self) -> Iterator[Any]:
+        if self._plan.start and not self.can_go_on:
+            raise UsageError(
+                f"nobody knows what each of {self.num_workers} workers has read of an IterableDataset, so what is left "
+                "of its epoch cannot be gone through: give shard num_workers=1"
+            )
+        return DataLoader.__iter__(self)
+
+    @property
+    def can_go_on(self) -> bool:
+        """Whether what is left of an epoch can be gone through."""
+        return not (isinstance(self._samples, DatasetStream) and self.num_workers > 1)
 
 
 class _Places(Sampler[list[int]]):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from itertools import chain
 
@@ -99,6 +100,20 @@ def test_a_stream_in_a_worker_goes_on_too():
     alone.position.redeal(0, 1)
     rest = [batch.tolist() for batch in alone]
     assert sorted(chain(seen, *rest)) == list(range(N))
+
+
+def test_a_stream_in_several_workers_is_refused_in_the_midst_of_an_epoch(monkeypatch, caplog):
+    mine = shard(Counting(), 4, num_workers=2)
+    mine.load_state_dict({"epoch": 0, "done": 8})
+    with pytest.raises(UsageError, match=r"what each of 2 workers has read.*give shard num_workers=1"):
+        next(iter(mine))
+    assert not caplog.messages
+    monkeypatch.setattr("distrun.runtime.regroup.is_elastic", lambda: True)
+    monkeypatch.setattr(logging.getLogger("distrun"), "propagate", True)
+    shard(Counting(), 4, num_workers=2)
+    shard(iter(range(9)), 4)
+    remedies = {message.partition(": give shard ")[2] for message in caplog.messages}
+    assert remedies == {"num_workers=1", "an iterable that begins anew each time"}
 
 
 def sampler(rank, ranks, batch_size=None):
