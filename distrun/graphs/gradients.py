@@ -58,6 +58,8 @@ def reduce_gradients(
 
 
 def _threshold() -> int | None:
-    """Within a host calls move memory, which the backward pass needs for itself: overlapping them gains nothing."""
+    """Within a host calls move memory, which the backward pass needs for itself: overlapping them gains nothing. Ranks
+    of elastic jobs may have traced their functions when the job had one host, and newcomers when it has several: they
+    plan alike."""
     topology = world.topology()
-    return DEFAULT_THRESHOLD if topology.local_size < topology.size else None
+    return DEFAULT_THRESHOLD if topology.local_size < topology.size or world.is_elastic() else None

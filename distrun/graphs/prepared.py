@@ -123,6 +123,9 @@ def prepare(call: Call, dtypes: tuple[str, ...], shapes: tuple[Shape, ...]) -> P
     return Prepared(call, dtypes, shapes)
 
 
+world.on_leaving(prepare.cache_clear)  # the numbers of process sets stand for others in the next world
+
+
 def storage_of(dtype: str) -> np.dtype[Any]:
     """Return the numpy dtype in which elements of a type lie in memory."""
     return ELEMENT_TYPES[dtype].storage

@@ -3,9 +3,11 @@ on."""
 
 from __future__ import annotations
 
+import hashlib
 import re
 from collections.abc import Sequence
 
+from distrun.runtime import world
 from distrun.runtime.collectives import consistency
 from distrun.runtime.process_set import ProcessSet, global_process_set
 
@@ -14,8 +16,12 @@ from distrun.runtime.process_set import ProcessSet, global_process_set
 _ids: dict[tuple[int, ...], dict[tuple[str, ...], int]] = {}
 
 
-def signature_id(entries: Sequence[str], what: str, process_set: ProcessSet = global_process_set) -> int:
-    """Return the number of a list of entries, the same on all ranks; a list is compared when it is first seen.
+def signature_id(entries: Sequence[str], what: str, process_set: ProcessSet = global_process_set) -> int | str:
+    """Return a short name of a list of entries, the same on all ranks; a list is compared when it is first seen.
+
+    It is a number. In elastic jobs it is a digest, which needs no counting: a newcomer sees lists for the first time
+    that survivors have in functions which they traced long ago. For the same reason lists are not compared there but in
+    the first generation, in which all ranks see them for the first time.
 
     Args:
         entries: one text per gradient or variable, made by `consistency.describe`.
@@ -28,6 +34,8 @@ def signature_id(entries: Sequence[str], what: str, process_set: ProcessSet = gl
     """
     key = (what, *entries)
     process_set.check_included()
+    if world.is_elastic():
+        return _digest(key, process_set)
     ids = _ids.setdefault(() if process_set is global_process_set else tuple(process_set.ranks or ()), {})
     number = ids.get(key)
     if number is None:
@@ -36,6 +44,20 @@ def signature_id(entries: Sequence[str], what: str, process_set: ProcessSet = gl
             consistency.compare(list(entries), what, f"consistency.{number}", process_set=process_set)
         ids[key] = number
     return number
+
+
+_compared: dict[tuple[str, ...], str] = {}  # digests of lists, in elastic jobs
+
+
+def _digest(key: tuple[str, ...], process_set: ProcessSet) -> str:
+    digest = _compared.get(key)
+    if digest is None:
+        digest = hashlib.blake2b("\n".join(key).encode(), digest_size=8).hexdigest()
+        if world.generation() == 1:
+            what, *entries = key
+            consistency.compare(entries, what, f"consistency.{what}", process_set=process_set)
+        _compared[key] = digest
+    return digest
 
 
 def canonical_name(name: str) -> str:

@@ -98,6 +98,11 @@ class ProcessSet:
         self._check_present()
         return len(self._ranks)
 
+    def stays_one(self) -> bool:
+        """Return whether this rank is the only one of the set, and no generation will change that: then what a program
+        is made of today may do without collectives."""
+        return self.size() == 1 and not world.is_elastic()
+
     def ranks_of(self, size: int) -> tuple[int, ...]:
         """Return the ranks of the set in a job with so many, rising.
 

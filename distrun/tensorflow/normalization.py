@@ -35,7 +35,7 @@ class SyncBatchNormalization(tf.keras.layers.BatchNormalization):
     def _moments(self, inputs: Any, *args: Any, **kwargs: Any) -> tuple[Any, Any]:
         """Called with `mask` by Keras 3, with `reduction_axes, keep_dims, mask=None` by Keras 2."""
         mean, variance = super()._moments(inputs, *args, **kwargs)
-        if self._process_set.size() == 1:
+        if self._process_set.stays_one():
             return mean, variance
         mask = kwargs.get("mask", None if _IS_LEGACY else args[0] if args else None)
         rows = tf.size(inputs) / tf.size(mean) if mask is None else tf.reduce_sum(tf.cast(mask, tf.float64))

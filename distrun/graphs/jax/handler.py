@@ -21,6 +21,7 @@ from distrun.graphs.jax import ffi
 from distrun.graphs.jax.arrays import perform_evenly
 from distrun.graphs.jax.shapes import PROBE, REDUCING, Shape, result_shape
 from distrun.graphs.prepared import Flat, prepare, storage_of
+from distrun.runtime import world
 from distrun.runtime.collectives.call import Call
 
 TARGET = "distrun_collective"
@@ -110,3 +111,6 @@ def _decode(text: bytes) -> _Reducing | _Gathering:
     collective = Call.decode(encoded)
     kind = _Probing if collective.kind == PROBE else _Reducing if collective.kind in REDUCING else _Gathering
     return kind(collective, dtypes, [tuple(shape) for shape in shapes])
+
+
+world.on_leaving(_decode.cache_clear)

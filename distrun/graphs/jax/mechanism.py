@@ -25,9 +25,10 @@ from distrun.graphs.jax import callback
 from distrun.graphs.jax.arrays import perform, perform_evenly
 from distrun.graphs.jax.derivatives import Perform
 from distrun.graphs.jax.shapes import PROBE
-from distrun.runtime import settings
+from distrun.runtime import settings, world
 from distrun.runtime.collectives.call import Call
 from distrun.runtime.settings import JAX_CALL
+from distrun.runtime.topology import Topology
 
 _log = logging.getLogger("distrun")
 
@@ -45,7 +46,7 @@ def call(arrays: Sequence[Any], collective: Call) -> list[Any]:
     """
     if not is_traced(arrays):
         return on_the_spot(perform, arrays, collective)
-    if collective.process_set.size() == 1 and collective.prescale == collective.postscale == 1.0:
+    if collective.process_set.stays_one() and collective.prescale == collective.postscale == 1.0:
         return list(arrays)
     if not collective.name:
         collective = collective._replace(name=f"jax.{collective.kind}")
@@ -94,6 +95,8 @@ def _mechanism() -> Perform:
     """The way into programs. Found when first needed: to try it is to start JAX, which is the user's to set up
     before."""
     choice = settings.current().jax_call
+    _trace_anew_if_moved()
+    world.on_joining(_trace_anew_if_moved)
     atexit.register(finish)  # before world.shutdown, which was registered before
     if choice == "io_callback" or (choice == "auto" and jax.default_backend() != "cpu"):
         return callback.call
@@ -110,6 +113,20 @@ def _mechanism() -> Perform:
             *(jax.__version__, type(error).__name__, error, JAX_CALL),
         )
         return callback.call
+
+
+_traced_at: Topology | None = None
+
+
+def _trace_anew_if_moved() -> None:
+    """Have all programs traced anew in a generation in which this rank's place is another one.
+
+    What their code asked about the world when they were traced is a constant in them.
+    """
+    global _traced_at
+    before, _traced_at = _traced_at, world.topology()
+    if before not in (None, _traced_at):
+        jax.clear_caches()
 
 
 def _tried_primitive() -> Perform:

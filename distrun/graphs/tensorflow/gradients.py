@@ -5,14 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import numpy as np
 import tensorflow as tf
 
 from distrun.errors import NotOfferedError
 from distrun.graphs.gradients import reduce_gradients as reduce_dense
 from distrun.graphs.tensorflow import tracing
 from distrun.graphs.tensorflow.calls import call
+from distrun.runtime import world
 from distrun.runtime.collectives.call import Call
 from distrun.runtime.operations.reduction import Average, Sum
+from distrun.runtime.process_set import ProcessSet
 from distrun.tensor_fusion.buckets import GradientInfo
 
 Perform = Callable[[Sequence[Any], Call], list[tf.Tensor]]
@@ -32,7 +35,7 @@ def reduce_gradients(gradients: Sequence[Any], collective: Call, sparse_as_dense
         tf.convert_to_tensor(each) if isinstance(each, tf.IndexedSlices) and sparse_as_dense else each
         for each in gradients
     ]
-    if collective.process_set.size() == 1 and collective.prescale * collective.postscale == 1.0:
+    if collective.process_set.stays_one() and collective.prescale * collective.postscale == 1.0:
         return results
     collective = tracing.told_apart(collective)
     sparse = [place for place, each in enumerate(results) if isinstance(each, tf.IndexedSlices)]
@@ -72,7 +75,16 @@ def _scaled(values: tf.Tensor, collective: Call) -> tf.Tensor:
     factor = collective.prescale * collective.postscale
     if factor != 1.0:
         values = values * tf.cast(factor, values.dtype)
-    return values / tf.cast(collective.process_set.size(), values.dtype) if collective.op is Average else values
+    return values / tf.cast(_size_of(collective.process_set), values.dtype) if collective.op is Average else values
+
+
+def _size_of(process_set: ProcessSet) -> int | tf.Tensor:
+    """The number of ranks; in an elastic job it is asked whenever the graph runs."""
+    if tf.executing_eagerly() or not world.is_elastic():
+        return process_set.size()
+    size = tf.numpy_function(lambda: np.int32(process_set.size()), [], tf.int32)
+    size.set_shape([])
+    return size
 
 
 def _one_after_the_other() -> Perform:

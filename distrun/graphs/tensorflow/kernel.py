@@ -28,6 +28,7 @@ from distrun.graphs.tensorflow.c_api import COMPUTE, COMPUTE_ASYNC, CREATE, DELE
 from distrun.graphs.tensorflow.context import Context
 from distrun.graphs.tensorflow.done_callback import DoneCallback
 from distrun.graphs.tensorflow.errors import status_code
+from distrun.runtime import world
 from distrun.runtime.collectives.call import Call
 from distrun.runtime.operations.request import Shape
 
@@ -47,6 +48,10 @@ class Kernel:
     def __init__(self, collective: Call) -> None:
         self.collective = collective
         self._last: tuple[tuple[str, ...], tuple[Shape, ...], Prepared | None] = (), (), None
+
+    def forget(self) -> None:
+        """Prepare the collective anew."""
+        self._last = (), (), None
 
     def prepare(self, dtypes: Sequence[str], shapes: Sequence[Shape]) -> Prepared:
         """The collective for these tensors."""
@@ -110,6 +115,11 @@ class Registration:
             self._register(_REDUCE + suffix, ["xs: T"], ["ys: T"], self._infer_like_inputs, _reduce)
             inputs, outputs = ["xs: T", "splits: int32"], ["ys: T", "received: int32"]
             self._register(_MOVE_ROWS + suffix, inputs, outputs, self._infer_nothing, _move_rows)
+
+    def forget(self) -> None:
+        """Prepare all collectives anew: the numbers of process sets stand for others in the next world."""
+        for kernel in list(self._kernels.values()):
+            kernel.forget()
 
     def _register(
         self, name: str, inputs: Sequence[str], outputs: Sequence[str], infer: Callable[[int, int], None], run: Run
@@ -224,6 +234,7 @@ def register() -> None:
     global _registration
     if _registration is None:
         _registration = Registration(Library(tf.sysconfig.get_lib()))
+        world.on_leaving(_registration.forget)
 
 
 # Nodes ----------------------------------------------------------------------------------------------------------------

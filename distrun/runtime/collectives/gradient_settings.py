@@ -39,7 +39,8 @@ class GradientSettings:
             raise UsageError(f"gradient_predivide_factor={self.predivide} must be greater than 0")
 
     def is_alone(self) -> bool:
-        """Whether this rank's gradients stay as they are: it belongs to the process set by itself, or not at all.
+        """Whether this rank's gradients stay as they are: it belongs to the process set by itself, or not at all. In an
+        elastic job others may join a rank that is by itself, so its gradients are reduced all the same.
 
         Raises:
             UsageError: the set is not registered.
@@ -47,7 +48,7 @@ class GradientSettings:
         """
         if self.process_set.process_set_id is None:
             self.process_set.check_included()  # says so
-        return not self.process_set.included() or self.process_set.size() == 1
+        return not self.process_set.included() or self.process_set.stays_one()
 
     def call(self, name: str, site: str = "") -> Call:
         """Return the call that reduces gradients under `name`."""
