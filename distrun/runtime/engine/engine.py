@@ -388,5 +388,6 @@ class ProgressEngine:
         state.give_back()
         self._gpu_monitor.close(is_hurried)
         self._groups.close()
+        self._negotiator.close()
         local_group.close(is_hurried)
         return self._unreported_error.text

@@ -92,6 +92,11 @@ class Negotiator:
         else:
             self._follow()
 
+    def close(self) -> None:
+        """Let go of what points back here, so that the shared memory goes with its last user and waits for no garbage
+        collection."""
+        del self._stall_monitor
+
     # Waiting ----------------------------------------------------------------------------------------------------------
 
     def has_news(self) -> bool:
