@@ -98,7 +98,7 @@ def join(
     if topology.rank == 0 and inits == 1 and not LaunchContract.is_present(environ):  # else the launcher has told
         for sentence in [*unknown(environ), *horovod.without_effect(environ)]:
             log.warning("%s", sentence)
-    device = devices.bind(topology, environ, settings.share_gpus)
+    device = devices.bind(topology, environ, settings.share_gpus, environment.slot())
     bootstrap = _Bootstrap(environment, topology, device, settings, meeting, interruption)
     if topology.size > topology.local_size:
         return bootstrap.across_hosts()
@@ -127,7 +127,7 @@ def _join_some(
         )
     place, size = ranks.index(job.rank), len(ranks)
     topology = Topology(place, size, place, size, 0, 1, job.hostname)
-    device = devices.bind(job, environ, settings.share_gpus)
+    device = devices.bind(job, environ, settings.share_gpus, environment.slot())
     bootstrap = _Bootstrap(environment, topology, device, settings, meeting, interruption, ranks)
     return bootstrap.world_of(bootstrap.on_one_host())
 
@@ -311,6 +311,7 @@ class _Bootstrap:
             self.device.sharers > 1,
             self._timeouts(),
             self.settings.gpu_backend,
+            self.interruption is not None,
         )
 
     def _timeouts(self) -> Timeouts:

@@ -251,7 +251,10 @@ def size() -> int:
 
 
 def local_rank() -> int:
-    """Return this process's position among the ranks of its host, which is the number of its GPU."""
+    """Return this process's position among the ranks of its host, which is the number of its GPU.
+
+    In an elastic job that holds at first only: a process keeps its GPU when its number changes, see `device`.
+    """
     return current().topology.local_rank
 
 

@@ -17,16 +17,17 @@ from distrun.runtime.topology import Topology
 __all__ = ["Device", "bind"]
 
 
-def bind(topology: Topology, environ: Mapping[str, str], share_gpus: bool = False) -> Device:
+def bind(topology: Topology, environ: Mapping[str, str], share_gpus: bool = False, slot: int | None = None) -> Device:
     """Return this rank's device: a GPU where any is visible, the CPU otherwise.
 
     Args:
         topology: the place of the rank.
         environ: the variables that say which GPUs are visible.
         share_gpus: whether ranks may share a GPU where there are fewer GPUs than ranks on this host.
+        slot: the place on its host that this process has for life; None: its local rank.
 
     Raises:
         UsageError: there are fewer, and they may not.
     """
     kind = Cuda if visible_gpus(environ) else Cpu
-    return kind.bind(topology, environ, share_gpus)
+    return kind.bind(topology, environ, share_gpus, slot)

@@ -22,7 +22,9 @@ class Device(abc.ABC):
 
     @classmethod
     @abc.abstractmethod
-    def bind(cls, topology: Topology, environ: Mapping[str, str], share_gpus: bool = False) -> Device:
+    def bind(
+        cls, topology: Topology, environ: Mapping[str, str], share_gpus: bool = False, slot: int | None = None
+    ) -> Device:
         """Return the device for the rank at `topology`; see `distrun.runtime.devices.bind`.
 
         Raises:

@@ -15,5 +15,7 @@ class Cpu(Device):
     name: ClassVar[str] = "cpu"
 
     @classmethod
-    def bind(cls, topology: Topology, environ: Mapping[str, str], share_gpus: bool = False) -> Cpu:
+    def bind(
+        cls, topology: Topology, environ: Mapping[str, str], share_gpus: bool = False, slot: int | None = None
+    ) -> Cpu:
         return cls(index=0)

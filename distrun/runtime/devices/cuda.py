@@ -1,4 +1,4 @@
-"""NVIDIA GPUs: rank i of a host has GPU i."""
+"""NVIDIA GPUs: rank i of a host has GPU i, and keeps it in an elastic job, whatever number it has later."""
 
 from __future__ import annotations
 
@@ -31,15 +31,18 @@ class Cuda(Device):
     """The number of ranks of this host that have this GPU."""
 
     @classmethod
-    def bind(cls, topology: Topology, environ: Mapping[str, str], share_gpus: bool = False) -> Cuda:
-        gpus, rank, ranks = visible_gpus(environ), topology.local_rank, topology.local_size
-        if gpus >= ranks:
-            return cls(index=rank)
+    def bind(
+        cls, topology: Topology, environ: Mapping[str, str], share_gpus: bool = False, slot: int | None = None
+    ) -> Cuda:
+        gpus, ranks = visible_gpus(environ), topology.local_size
+        place = topology.local_rank if slot is None else slot
+        if gpus >= ranks and gpus > place:
+            return cls(index=place)
         if gpus and environ.get(_OWN):
             return cls(index=0)
         if gpus and share_gpus:
-            index = rank % gpus
-            return cls(index, sharers=len(range(index, ranks, gpus)))
+            index = place % gpus
+            return cls(index, sharers=len(range(index, max(ranks, place + 1), gpus)))
         raise UsageError(
             f"{ranks} ranks on {topology.hostname} but only {gpus} visible GPU{'' if gpus == 1 else 's'}: "
             f"start at most {gpus} there, give distrun --share-gpus (or set {SHARE_GPUS}=1) to let ranks share them, "

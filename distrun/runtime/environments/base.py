@@ -57,6 +57,10 @@ class Environment(abc.ABC):
         """Return which world of the job this is, counted from 1; 0: the launcher is still to tell."""
         return 1
 
+    def slot(self) -> int:
+        """Return the place on its host that this process has for life: its local rank, unless that may change."""
+        return self.topology().local_rank
+
     def job_key(self) -> bytes | None:
         """Return the secret that the ranks of the job share; None where the launcher gives none."""
         return None

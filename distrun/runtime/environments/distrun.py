@@ -40,6 +40,9 @@ class Distrun(Environment):
     def generation(self) -> int:
         return self._contract().generation
 
+    def slot(self) -> int:
+        return self._contract().slot
+
     def job_key(self) -> bytes | None:
         try:
             return bytes.fromhex(self._contract().key)

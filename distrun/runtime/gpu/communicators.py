@@ -97,7 +97,7 @@ class Communicators:
         known = self._communicators.get(process_set)
         if known is not None:
             return known
-        reason = self._why_aborted()
+        reason = self.aborted
         if reason is not None:
             raise JobAbortedError(reason)
         host_backend = self._host_backends[process_set]
@@ -105,7 +105,7 @@ class Communicators:
             set_environment()
         made = SingleRankCommunicator(self._driver) if host_backend.size == 1 else self._make(host_backend)
         with self._lock:
-            reason = self._why_aborted()
+            reason = self.aborted
             if reason is None:
                 self._communicators[process_set] = made
                 return made
@@ -122,7 +122,7 @@ class Communicators:
                 return Communicator(nccl, size, group_id, rank)
 
         def failure() -> str | None:
-            return self._why_aborted() or self._peer_failure()
+            return self.aborted or self._peer_failure()
 
         def dispose(late: Communicator) -> None:
             with self._driver.use():
@@ -153,9 +153,9 @@ class Communicators:
             raise NcclError(text.decode(errors="replace"))
         return text
 
-    def _why_aborted(self) -> str | None:
-        # A method, so that type checkers do not take it for constant: another thread may have set it since the last
-        # call.
+    @property
+    def aborted(self) -> str | None:
+        """Why nothing can be done with them any more; another thread may set it at any time."""
         return self._aborted
 
     def check(self) -> None:

@@ -37,6 +37,8 @@ log = logging.getLogger("distrun")
 SHUTDOWN_DRAIN_TIMEOUT = 10.0
 """Seconds that `shutdown` waits for operations in flight while none of them ends."""
 
+_SHORTEST_PAUSE, _LONGEST_PAUSE = 2e-5, 1e-3  # seconds between two looks at whether the device is done
+
 CAPTURED_CLOSE_TIMEOUTS = Timeouts(0.0, 1.0)
 """How long to wait for the end of a communicator whose calls CUDA graphs contain, which may live as long as the
 process."""
@@ -66,6 +68,7 @@ class Gpu:
         self.driver = Driver(config.index)
         self.packer = Packer(self.driver)
         self._config = config
+        self.is_elastic = config.is_elastic
         self._groups = groups
         self._host_backend = groups.backends[WORLD]
         self._peer_failure = peer_failure
@@ -191,6 +194,25 @@ class Gpu:
             self.driver.wait(self._own_stream.ptr, self.driver.record(handle.stream))
         return buffer
 
+    def await_end(self, handle: DeviceHandle) -> None:
+        """In an elastic job: wait until the device has carried out an operation, or it was given up, which
+        `handle.error` says then. What is captured into a CUDA graph is not waited for.
+
+        Raises:
+            CollectiveError: the device has failed.
+        """
+        if self.driver.is_capturing(handle.stream):
+            return
+        finished = handle.finished
+        assert finished is not None
+        pause = _SHORTEST_PAUSE
+        while self._communicators.aborted is None and not self.driver.is_done(finished):
+            time.sleep(pause)  # an event that is blocked for could not be given up
+            pause = min(_LONGEST_PAUSE, 1.2 * pause)
+        reason = self._communicators.aborted  # set before the abort that lets the device pass the event
+        if reason is not None and handle.error is None:
+            handle.error = JobAbortedError(reason)
+
     # Monitoring ------------------------------------------------------------------------------------------------------
 
     @property
@@ -239,8 +261,11 @@ class Gpu:
         else:
             with suppress(CollectiveError):  # the device has failed, which has been reported
                 self._staged.close()
+        if self.is_elastic:  # the others may leave one by one: nobody waits for them
+            self._communicators.abort("the world was left")
         self._communicators.close(CAPTURED_CLOSE_TIMEOUTS if self._is_captured else None)
         self._nccl.clear()
+        self._groups.before_removal.remove(self._remove)
         return reason
 
     def _drain(self, drain_timeout: float) -> str | None:

@@ -59,7 +59,8 @@ class DeviceHandle(Handle):
         """As in `Handle`. `arena` is where inputs and outputs lie, and where further outputs are allocated."""
         super().__init__(engine, request, inputs, outputs, collect, given)  # type: ignore[arg-type]
         self.arena = arena
-        self._driver = engine.gpu().driver
+        self._gpu = engine.gpu()
+        self._driver = self._gpu.driver
         self.kept_alive: list[Any] = [buffer.owner for buffer in inputs if isinstance(buffer.owner, Borrowed)]
         self.stream = arena.current_stream()
         self.ready = self._driver.record(self.stream)
@@ -73,11 +74,13 @@ class DeviceHandle(Handle):
     def wait(self) -> Any:
         """Wait until the operation is queued; return its result, for use by what the calling thread queues from now on.
 
-        The host does not wait for the device: to read the result on the host, synchronise as for any other GPU
-        computation. Raises as `Handle.wait` does.
+        The host does not wait for the device, but in elastic jobs: to read the result on the host, synchronise as for
+        any other GPU computation. Raises as `Handle.wait` does.
         """
         if not self.done:
             self.engine.wait(self)
+        if self._gpu.is_elastic and self.error is None and self.finished is not None:
+            self._gpu.await_end(self)
         if self.error is None and self.finished is not None:
             stream = self.arena.current_stream()
             self._driver.wait(stream, self.finished)

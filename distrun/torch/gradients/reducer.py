@@ -71,6 +71,7 @@ class GradientReducer:
         self._is_reduced = False  # since the last step
         self._is_on_gpu = False  # whether any bucket is
         self._is_recorded = False  # whether a CUDA graph reduces the gradients when it is replayed
+        self._has_stale_graph = False  # whether one was recorded in an earlier generation, and none since
         self._call: FrameType | None = None  # of the engine: tells one pass from another
         self._tasks: set[int] = set()  # the graph tasks of the open pass that we know of
         self._dead = -1  # this task and earlier ones are over: their pass has failed
@@ -103,6 +104,7 @@ class GradientReducer:
             self._buckets, self._home, self._unsent = None, [], 0
             self._arrived = {}
             self._passes = 0
+            self._has_stale_graph |= self._is_recorded
             self._is_reduced = self._is_on_gpu = self._is_recorded = False
             self._is_alone = self._finds_itself_alone()
 
@@ -269,6 +271,11 @@ class GradientReducer:
 
     def _complete(self) -> None:
         if not self._reduces:  # not at the end of a backward pass that reduces
+            if self._has_stale_graph and not self._passes:
+                raise UsageError(
+                    "the CUDA graph that reduces these gradients was captured before ranks came or went, and with it "
+                    "the connections of then: let it go, run some whole steps, and capture it anew"
+                )
             self.follow_parameters()
             self._check_again()
         if self._buckets is None:
@@ -305,7 +312,7 @@ class GradientReducer:
         self._buckets = buckets
         self._unsent = len(buckets)
         self._is_on_gpu = any(cuda.kind(parameter) == cuda.CUDA for parameter in self._parameters.tensors)
-        self._is_recorded = False
+        self._is_recorded = self._has_stale_graph = False
         homes = {place: bucket for bucket in buckets for place in bucket.places}
         self._home = [homes[place] for place in range(len(self._parameters.tensors))]
 

@@ -27,7 +27,7 @@ def driver(simulated):
 
 def submitted(driver, inputs=()):
     """Return a handle as it is when the operation has been queued."""
-    engine = SimpleNamespace(gpu=lambda: SimpleNamespace(driver=driver))
+    engine = SimpleNamespace(gpu=lambda: SimpleNamespace(driver=driver, is_elastic=False))
     handle = DeviceHandle(engine, REQUEST, inputs, arena=CupyArena(driver))
     handle.done, handle.finished = True, driver.record(0)
     handle.operation = InFlightOperation("allreduce 'a'", [handle.ready], handle.finished, [handle], handle.kept_alive)
