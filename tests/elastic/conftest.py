@@ -17,9 +17,9 @@ def supervise(tmp_path: Path) -> Iterator[Callable[..., Supervisor]]:
     """Return a function that starts a job: `supervise("objects", 3, "100")` has 3 ranks of programs/objects.py."""
     with ExitStack() as jobs:
 
-        def start(program: str, size: int, *arguments: str, **environ: str) -> Supervisor:
+        def start(program: str, size: int, *arguments: str, hosts: int = 1, **environ: str) -> Supervisor:
             environ = {"DISTRUN_STALL_TIMEOUT": "60", **environ}
-            supervisor = Supervisor(python(PROGRAMS / f"{program}.py", *arguments), tmp_path, environ)
+            supervisor = Supervisor(python(PROGRAMS / f"{program}.py", *arguments), tmp_path, environ, hosts)
             jobs.enter_context(supervisor).begin(size)
             return supervisor
 

@@ -1,4 +1,6 @@
-"""A launcher of elastic jobs in a hundred lines, for tests of what ranks do: one host, no agent, policy by hand.
+"""A launcher of elastic jobs in a hundred lines, for tests of what ranks do: no agent, policy by hand.
+
+Its hosts are names: ranks of several meet over the loopback interface, always at the same port.
 
 The tests of the launcher itself start real jobs with `distrun --elastic`.
 """
@@ -34,6 +36,8 @@ class Process:
 
     popen: subprocess.Popen[bytes]
     control: socket.socket
+    host: str
+    slot: int
     said: list[Message] = field(default_factory=list)
     lines: list[str] = field(default_factory=list)
     """All whole lines that it has written so far."""
@@ -91,13 +95,18 @@ class Supervisor:
     """Starts processes, and makes them generations. Use it in a `with`: nothing is left behind."""
 
     def __init__(
-        self, command: Sequence[str], folder: Path | None = None, environ: dict[str, str] | None = None
+        self, command: Sequence[str], folder: Path | None = None, environ: dict[str, str] | None = None, hosts: int = 1
     ) -> None:
-        """Args: the command of every process; the folder in which they run; variables on top of ours."""
+        """Args: the command of every process; the folder in which they run; variables on top of ours; the number of
+        hosts, among which processes are dealt out."""
         self._command = list(command)
         self._folder = folder
         self._environ = {**os.environ, **(environ or {})}
         self._job, self._key = secrets.token_hex(16), secrets.token_hex(32)
+        self._hosts = hosts
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            self._port = probe.getsockname()[1]
         self.generation = 0
         self.members: list[Process] = []
         self.processes: list[Process] = []
@@ -109,33 +118,42 @@ class Supervisor:
         for process in self.processes:
             process.close()
 
-    def contract(self, rank: int, size: int, generation: int) -> dict[str, str]:
-        """Return the variables of a rank."""
+    def contract(self, rank: int, hosts: Sequence[str], slot: int, generation: int) -> dict[str, str]:
+        """Return the variables of a rank, given the host of each."""
+        place = hosts[:rank].count(hosts[rank])
+        having = [host for host in dict.fromkeys(hosts) if hosts.count(host) > place]
         return LaunchContract(
             job=self._job,
             key=self._key,
             rank=rank,
-            size=size,
-            local_rank=rank,
-            local_size=size,
-            cross_rank=0,
-            cross_size=1,
-            hostname="localhost",
+            size=len(hosts),
+            local_rank=place,
+            local_size=hosts.count(hosts[rank]),
+            cross_rank=having.index(hosts[rank]),
+            cross_size=len(having),
+            hostname=hosts[rank],
             master_addr="127.0.0.1",
             master_port=29400,
+            rendezvous=f"127.0.0.1:{self._port}",
             generation=generation,
+            slot=slot,
             restart=max(0, generation - 1),
         ).to_environ()
 
     def start(self, rank: int, size: int, generation: int = 0) -> Process:
         """Start a process; generation 0 is a newcomer."""
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        number = len(self.processes)
+        host, slot = f"host{number % self._hosts}", number // self._hosts
+        hosts = [host] * size  # a newcomer's place is provisional
+        if generation:
+            hosts = [f"host{index % self._hosts}" for index in range(size)]
         with theirs:
             popen = subprocess.Popen(
                 self._command,
                 env={
                     **self._environ,
-                    **self.contract(rank, size, generation),
+                    **self.contract(rank, hosts, slot, generation),
                     messages.CONTROL_FD: str(theirs.fileno()),
                     "OMP_NUM_THREADS": "1",
                 },
@@ -144,7 +162,7 @@ class Supervisor:
                 pass_fds=[theirs.fileno()],
                 cwd=self._folder,
             )
-        self.processes.append(process := Process(popen, ours))
+        self.processes.append(process := Process(popen, ours, host, slot))
         return process
 
     def begin(self, size: int) -> None:
@@ -156,8 +174,9 @@ class Supervisor:
         """Make the next generation of processes, in rank order."""
         self.generation += 1
         self.members = list(members)
+        hosts = [process.host for process in members]
         for rank, process in enumerate(members):
-            environ = self.contract(rank, len(members), self.generation)
+            environ = self.contract(rank, hosts, process.slot, self.generation)
             process.control.send(messages.encode(Assignment(self.generation, environ, reason)))
 
     def prepare(self, reason: str = "a test says so") -> None:
