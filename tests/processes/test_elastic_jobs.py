@@ -9,31 +9,11 @@ import sys
 
 import psutil
 import pytest
+from elastic_training import Training, done, kill
 
 from distrun.errors import LaunchError
 from distrun.runner.function import run
 
-# Tells of each entry into the function: `at GENERATION RANK SIZE SLOT PID STEP`. A test lets it end by a file.
-ELASTIC = """
-import os, time
-import distrun, numpy
-from distrun import elastic
-
-distrun.init()
-
-@elastic.run
-def train(state):
-    place = [os.environ["DISTRUN_" + name] for name in ("GENERATION", "RANK", "SIZE", "SLOT")]
-    print("at", *place, os.getpid(), state.step, flush=True)
-    while not distrun.allreduce(numpy.array([float(os.path.exists(os.environ["END"]))]), name="end").any():
-        state.step += 1
-        state.advance()
-        time.sleep(0.01)
-    return state.step
-
-steps = train(elastic.ObjectState(step=0))
-print("done", distrun.rank(), steps, flush=True)
-"""
 # Fails on one rank as long as it has not been restarted often enough.
 PLAIN = """
 import os, sys, time
@@ -43,48 +23,6 @@ if int(os.environ["DISTRUN_RESTART"]) < int(os.environ["FAILURES"]):
     time.sleep(1000)
 print("done", os.environ["RANK"], os.environ["DISTRUN_RESTART"], os.environ["DISTRUN_GENERATION"], flush=True)
 """
-
-
-class Training:
-    """A running job of ELASTIC."""
-
-    def __init__(self, distrun, tmp_path, *arguments: str, script: str = ELASTIC, **environ: str) -> None:
-        self._end = tmp_path / "end"
-        self.script = tmp_path / "train.py"
-        self.script.write_text(script)
-        self.job = distrun(*arguments, sys.executable, str(self.script), END=str(self._end), **environ)
-        self._seen = 0
-        """The generation that was waited for last."""
-
-    def wait_for_ranks(self, size: int) -> dict[int, int]:
-        """Wait until a later generation of this size has entered the function; return its process ids by rank."""
-        pattern = re.compile(rb"^\[\d+\] at (\d+) (\d+) %d \d+ (\d+) \d+$" % size, re.MULTILINE)
-        lines = 0
-        while True:
-            lines = self.job.stdout.wait_for(b"\n", lines + 1).count(b"\n")
-            generations: dict[int, dict[int, int]] = {}
-            for match in pattern.finditer(self.job.stdout.data):
-                generations.setdefault(int(match[1]), {})[int(match[2])] = int(match[3])
-            for generation, ranks in generations.items():
-                if generation > self._seen and len(ranks) == size:
-                    self._seen = generation
-                    return ranks
-
-    def finish(self) -> bytes:
-        """Let it end; returns what it has printed."""
-        self._end.touch()
-        assert self.job.wait() == 0
-        self.job.assert_gone()
-        return self.job.stdout.data
-
-
-def kill(pid: int) -> None:
-    os.kill(pid, signal.SIGKILL)
-
-
-def done(output: bytes) -> dict[int, int]:
-    """rank -> the number of its last step."""
-    return {int(rank): int(step) for rank, step in re.findall(rb"done (\d+) (\d+)", output)}
 
 
 @pytest.fixture

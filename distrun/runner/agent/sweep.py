@@ -1,7 +1,8 @@
 """Ending what a dead agent has left behind on its host.
 
 The program reads `JOB AGENT` from stdin, the name of the job and the process id of the agent, and kills every process
-of that job, which it knows by the environment.
+of that job, which it knows by the environment. With `JOB AGENT HOST` it kills those of this host only: an elastic job
+goes on elsewhere, and what is another host to it may be another container on the same machine.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import os
 import sys
 import time
+from collections.abc import Sequence
 from contextlib import suppress
 
 from distrun.runner.system.descendants import has_marker
@@ -18,24 +20,25 @@ _INTERVAL = 0.02
 
 
 def main() -> None:
-    """Read the job and the agent from stdin, and kill until no process is left; exit with 1 if some are."""
-    job, agent = sys.stdin.readline().split()
+    """Read the job, the agent and perhaps the host from stdin, and kill until no process is left; exit with 1 if some are."""
+    job, agent, *host = sys.stdin.readline().split()
+    markers = [f"DISTRUN_JOB={job}", *(f"DISTRUN_HOSTNAME={name}" for name in host)]
     give_up = time.monotonic() + _TIMEOUT
-    while sweep(f"DISTRUN_JOB={job}", int(agent)):
+    while sweep(markers, int(agent)):
         if time.monotonic() >= give_up:
             sys.exit(1)
         time.sleep(_INTERVAL)  # a process may fork between being listed and being killed
 
 
-def sweep(marker: str, agent: int) -> int:
-    """SIGKILL every process with this `NAME=VALUE` in its environment, and the agent; return their number."""
+def sweep(markers: Sequence[str], agent: int) -> int:
+    """SIGKILL every process with all of these `NAME=VALUE` in its environment, and the agent; return their number."""
     import psutil
 
     killed = 0
     for process in psutil.process_iter():
         with suppress(psutil.Error):
             is_agent = process.pid == agent and "distrun.runner.agent" in process.cmdline()
-            if process.pid != os.getpid() and (is_agent or has_marker(process, marker)):
+            if process.pid != os.getpid() and (is_agent or all(has_marker(process, marker) for marker in markers)):
                 process.kill()
                 killed += 1
     return killed

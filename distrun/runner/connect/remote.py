@@ -38,7 +38,8 @@ class RemoteAgent(ABC):
         self.keepalive: float | None = keepalive or None
         # An agent of an elastic job must have given us up, and ended its ranks, before we give it up and go on without:
         # what it has heard last may be younger by an interval than what we have.
-        margin = keepalive / PER_SILENCE + _MARGIN if plan.room else 0.0
+        self._is_elastic = plan.room > 0
+        margin = keepalive / PER_SILENCE + _MARGIN if self._is_elastic else 0.0
         self._patience = keepalive + margin if keepalive else None
         self._host = plan.host
         self._job = job
@@ -123,7 +124,8 @@ class RemoteAgent(ABC):
         with suppress(OSError, HostError):  # out of reach; the agent notices that it is alone, too
             sweep = self._run(SWEEP)
             try:
-                sweep.write(f"{self._job} {self.pid}\n".encode())
+                host = f" {self._host}" if self._is_elastic else ""
+                sweep.write(f"{self._job} {self.pid}{host}\n".encode())
                 sweep.end_input()
                 while sweep.read(self._sweep_timeout()):  # a login shell may print something
                     pass

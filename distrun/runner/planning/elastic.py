@@ -75,8 +75,9 @@ class ElasticPlanner:
         routes = {} if route is None else {host.name: route}
         part = host_part(host, room, self._request, replace(self._context, routes=routes), self._common)
         ports = part.ports + (_MASTER_PORTS - 1 if PORTS not in self._context.environ else 0)
-        # By the name of the job the agent knows what is left of a process.
-        return replace(part, room=room, ports=ports, environ={**part.environ, "DISTRUN_JOB": self._context.job})
+        # By these it is known what is left of a process, even of a spare, which has no contract yet.
+        marks = {"DISTRUN_JOB": self._context.job, "DISTRUN_HOSTNAME": host.name}
+        return replace(part, room=room, ports=ports, environ={**part.environ, **marks})
 
     def add(self, host: str, info: HostInfo) -> None:
         """Take note of what the agent of a host says of it.

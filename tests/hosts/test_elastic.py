@@ -1,0 +1,111 @@
+"""Elastic jobs on several hosts: what fails or leaves is made good, and nothing is left on any host."""
+
+from __future__ import annotations
+
+import signal
+
+import pytest
+from elastic_training import Training, done, kill
+
+
+@pytest.fixture
+def training(distrun, tmp_path):
+    return lambda *arguments, **more: Training(distrun, tmp_path, *arguments, **more)
+
+
+def finish(trained, *hosts):
+    output = trained.finish()
+    for host in hosts:
+        host.assert_gone()
+    return done(output)
+
+
+@pytest.mark.parametrize("victim", [0, 1, 2])
+def test_a_rank_on_another_host_is_replaced(training, alpha, beta, victim):
+    trained = training("--elastic", "-H", "alpha:2,beta:1")
+    before = trained.wait_for_ranks(3)
+    kill(before[victim])
+    after = trained.wait_for_ranks(3)
+    assert len(set(before.values()) & set(after.values())) == 2
+    assert len(set(finish(trained, alpha, beta).values())) == 1
+
+
+@pytest.mark.parametrize("host", ["alpha", "beta"])
+def test_the_ranks_of_an_agent_that_is_killed_start_anew_on_its_host(training, network, alpha, beta, host):
+    trained = training("--elastic", "-H", "alpha:1,beta:1")
+    before = trained.wait_for_ranks(2)
+    network.hosts[host].agent().kill()
+    after = trained.wait_for_ranks(2)
+    assert len(set(before.values()) & set(after.values())) == 1
+    assert len(finish(trained, alpha, beta)) == 2
+
+
+def test_a_host_that_is_cut_off_is_left_out_and_trains_no_more(training, alpha, beta):
+    trained = training("--min-np", "1", "--keepalive", "2", "-H", "alpha:1,beta:2")
+    trained.wait_for_ranks(3)
+    lost = beta.processes()
+    beta.cut()
+    try:
+        trained.wait_for_ranks(1)
+        # The other half has ended before this one went on.
+        assert not [process for process in lost if process.is_running() and process.status() != "zombie"]
+    finally:
+        beta.mend()
+    assert len(trained.wait_for_ranks(3)) == 3  # it is back
+    finish(trained, alpha, beta)
+
+
+def test_hosts_come_and_go_as_the_script_says(training, tmp_path, alpha, beta):
+    listing = tmp_path / "hosts"
+    listing.write_text("alpha:1\n")
+    trained = training("--hosts-from", f"cat {listing}", "--min-np", "1")
+
+    def list_hosts(*hosts: str) -> None:
+        (tmp_path / "new").write_text("".join(f"{host}\n" for host in hosts))
+        (tmp_path / "new").replace(listing)
+
+    (first,) = trained.wait_for_ranks(1).values()
+    list_hosts("alpha:1", "beta:2")
+    assert first in trained.wait_for_ranks(3).values()
+    list_hosts("beta:2")  # rank 0's host leaves
+    assert first not in trained.wait_for_ranks(2).values()
+    alpha.assert_gone()
+    list_hosts("localhost", "beta")
+    trained.wait_for_ranks(2)
+    finish(trained, alpha, beta)
+
+
+def test_a_script_without_elastic_code_starts_anew_on_all_hosts(distrun, python, alpha, beta):
+    code = (
+        "import os, time\n"
+        "import distrun\n"
+        "distrun.init()\n"
+        "if distrun.rank() == 1 and os.environ['DISTRUN_RESTART'] == '0': os._exit(3)\n"
+        "distrun.barrier()\n"
+        "print('done', distrun.rank(), os.environ['DISTRUN_RESTART'], flush=True)\n"
+    )
+    job = distrun("--elastic", "-H", "alpha:1,beta:1", *python(code))
+    assert job.wait() == 0
+    assert sorted(job.stdout.data.splitlines()) == [b"[0] done 0 1", b"[1] done 1 1"]
+    alpha.assert_gone()
+    beta.assert_gone()
+    job.assert_gone()
+
+
+def test_spares_of_other_hosts_take_over(training, alpha, beta):
+    trained = training("--spares", "1", "-v", "-H", "alpha:1,beta:1")
+    before = trained.wait_for_ranks(2)
+    trained.job.stderr.wait_for(b"a spare on beta is warm")
+    kill(before[1])
+    assert trained.wait_for_ranks(2)[0] == before[0]
+    assert len(finish(trained, alpha, beta)) == 2
+
+
+def test_an_interrupted_job_leaves_nothing_on_any_host(training, alpha, beta):
+    trained = training("--elastic", "--spares", "1", "-H", "alpha:1,beta:1")
+    trained.wait_for_ranks(2)
+    trained.job.process.send_signal(signal.SIGINT)
+    assert trained.job.wait() == 130
+    alpha.assert_gone()
+    beta.assert_gone()
+    trained.job.assert_gone()
