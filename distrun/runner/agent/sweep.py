@@ -20,7 +20,7 @@ _INTERVAL = 0.02
 
 
 def main() -> None:
-    """Read the job, the agent and perhaps the host from stdin, and kill until no process is left; exit with 1 if some are."""
+    """Read from stdin what is to go, and kill until no process of it is left; exit with 1 if some are."""
     job, agent, *host = sys.stdin.readline().split()
     markers = [f"DISTRUN_JOB={job}", *(f"DISTRUN_HOSTNAME={name}" for name in host)]
     give_up = time.monotonic() + _TIMEOUT
