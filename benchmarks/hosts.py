@@ -14,6 +14,7 @@ from comparison import Comparison
 from hosts_allreduce import BOUND, ONE_WAY, SIZES
 from measuring import Summary
 from namespaces import Link
+from remote_ranks import DISTRUN
 
 HERE = Path(__file__).resolve().parent
 LINKS = (
@@ -24,6 +25,7 @@ LINKS = (
     Link("1 Gbit/s, MTU 9000", 1e9, 9000),
 )
 DEADLINE = 300.0
+PLAIN, ENCRYPTED = "distrun", "distrun --encrypt"
 
 
 def compare(quick: bool, environ: Mapping[str, str], work: Path) -> Iterator[Comparison]:
@@ -36,6 +38,7 @@ def compare(quick: bool, environ: Mapping[str, str], work: Path) -> Iterator[Com
         raise processes.ProcessError(reason)
     yield _traffic(environ, work)
     yield _times(quick, environ, work)
+    yield _encryption(quick, environ, work)
     yield _launch(quick, environ, work)
 
 
@@ -72,6 +75,26 @@ def _traffic(environ: Mapping[str, str], work: Path) -> Comparison:
     for task, results in two.rows.items():
         one.add(task, results)
     return one
+
+
+def _encryption(quick: bool, environ: Mapping[str, str], work: Path) -> Comparison:
+    """Compare allreduces with and without encryption, in two runs, over a link that has no limit but the memory."""
+    runs = {
+        name: _on_ranks(
+            "hosts_allreduce.py", LINKS[0], 1, quick, {**environ, "DISTRUN_ENCRYPT": on}, work / f"tls-{on}"
+        )
+        for name, on in ((PLAIN, "0"), (ENCRYPTED, "1"))
+    }
+    comparison = Comparison(
+        "allreduce in place, sum, float32, 2 hosts, one rank each, with --encrypt",
+        "size",
+        [PLAIN, ENCRYPTED],
+        [(ENCRYPTED, PLAIN)],
+        notes=["TLS 1.3 with AES-256-GCM; each rank encrypts and decrypts on the core that it runs on."],
+    )
+    for size in runs[PLAIN].rows:
+        comparison.add(size, {name: found.rows[size][DISTRUN] for name, found in runs.items()})
+    return comparison
 
 
 def _launch(quick: bool, environ: Mapping[str, str], work: Path) -> Comparison:

@@ -270,6 +270,7 @@ def _request(options: dict[str, Any]) -> LaunchRequest:
         stall_timeout=options["stall_timeout"],
         start_timeout=options["start_timeout"],
         keepalive=options["keepalive"],
+        encrypt=options["encrypt"],
         network=options["network"],
         wire_dtype=options["wire_dtype"],
         launcher=options["launcher"],

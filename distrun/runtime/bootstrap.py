@@ -230,14 +230,14 @@ class _Bootstrap:
     def _prefers_mpi(self) -> bool:
         self.settings.check_backend(hosts=2)
         choice = self.settings.backend
-        return choice == "mpi" or (choice == "auto" and self.environment.is_mpi)
+        return choice == "mpi" or (choice == "auto" and self.environment.is_mpi and not self.settings.encrypt)
 
     def _endpoint(self) -> RendezvousEndpoint:
         endpoint = self.environment.endpoint()
         if endpoint is None:
             topology, settings = self.topology, self.settings
             endpoint = mpi_rendezvous.find(topology.rank, topology.size, settings.network, settings.start_timeout)
-        return _of_meeting(endpoint, self.meeting)
+        return replace(_of_meeting(endpoint, self.meeting), is_encrypted=self.settings.encrypt)
 
     def _check(self, layout: HostLayout) -> None:
         if len(layout.local_ranks) != self.topology.local_size:
@@ -310,9 +310,14 @@ class _Bootstrap:
             self.settings.share_gpus,
             self.device.sharers > 1,
             self._timeouts(),
-            self.settings.gpu_backend,
+            self._gpu_backend(),
             self.interruption is not None,
         )
+
+    def _gpu_backend(self) -> str:
+        """Return what moves tensors between GPUs: what is encrypted, where that is asked for, which NCCL is not."""
+        is_encrypted = self.settings.encrypt and self.topology.local_size < self.topology.size
+        return "staged" if is_encrypted and self.settings.gpu_backend == "auto" else self.settings.gpu_backend
 
     def _timeouts(self) -> Timeouts:
         return Timeouts(self.settings.stall_warning, self.settings.stall_timeout)

@@ -26,6 +26,7 @@ KEEPALIVE = "DISTRUN_KEEPALIVE"
 BACKEND = "DISTRUN_BACKEND"
 NETWORK = "DISTRUN_NETWORK"
 WIRE_DTYPE = "DISTRUN_WIRE_DTYPE"
+ENCRYPT = "DISTRUN_ENCRYPT"
 KEY = "DISTRUN_KEY"
 TENSORFLOW_OP = "DISTRUN_TENSORFLOW_OP"
 JAX_CALL = "DISTRUN_JAX_CALL"
@@ -147,6 +148,8 @@ class Settings:
     """The ports at which we may listen, `5000-5099`; empty: any."""
     wire_dtype: str = _setting("", _one_of("float16", "bfloat16"))
     """The type in which float32 and float64 travel between hosts; empty: their own."""
+    encrypt: bool = _setting(False, _switch("connections between hosts are encrypted"))
+    """Whether connections with other hosts are encrypted; the same on all ranks."""
     key: bytes | None = _setting(None, _key, secret=True)
     """The secret that the ranks share where no launcher of ours gives them one."""
     tensorflow_op: str = _setting("auto", _one_of("auto", "kernel", "numpy_function"))
@@ -186,11 +189,18 @@ class Settings:
         return cls(**given)
 
     def check_backend(self, hosts: int) -> None:
-        """Refuse a backend that cannot connect ranks on so many hosts.
+        """Refuse a backend that cannot connect ranks on so many hosts, or not as they are to be connected.
 
         Raises:
-            UsageError: tcp on one host, or shared_memory on several.
+            UsageError: tcp on one host, shared_memory on several, or encryption with what does not encrypt.
         """
+        if self.encrypt and hosts > 1:
+            for variable, value, other in ((BACKEND, self.backend, "tcp"), (GPU_BACKEND, self.gpu_backend, "staged")):
+                if value in ("mpi", "nccl"):
+                    raise UsageError(
+                        f"{variable}={value!r} moves arrays by a library whose connections distrun cannot encrypt: use "
+                        f"auto or {other}, or leave --encrypt ({ENCRYPT}=1) out"
+                    )
         if self.backend == "tcp" and hosts == 1:
             raise UsageError(f"{BACKEND}='tcp' does not connect the ranks of one host: use auto, shared_memory or mpi")
         if self.backend == "shared_memory" and hosts > 1:

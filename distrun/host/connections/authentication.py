@@ -33,8 +33,8 @@ class AuthenticationError(BootstrapError):
     """The other side does not know the job key."""
 
 
-def server_side(key: bytes, context: bytes) -> Handshake[None]:
-    """Run the server's side.
+def server_side(key: bytes, context: bytes) -> Handshake[bytes]:
+    """Run the server's side; returns the challenges and the context, which no other connection has.
 
     Raises:
         AuthenticationError: the client does not know the key; it was told nothing but a challenge.
@@ -47,10 +47,11 @@ def server_side(key: bytes, context: bytes) -> Handshake[None]:
     if not hmac.compare_digest(proof, _mac(key, b"client", transcript)):
         raise AuthenticationError("a process that does not know the job key tried to join")
     yield _mac(key, b"server", transcript)
+    return transcript
 
 
-def client_side(key: bytes, context: bytes) -> Handshake[None]:
-    """Run the client's side.
+def client_side(key: bytes, context: bytes) -> Handshake[bytes]:
+    """Run the client's side; returns what the server's does.
 
     Raises:
         AuthenticationError: the server does not know the key, or finds that we do not: it closed the connection after
@@ -66,6 +67,7 @@ def client_side(key: bytes, context: bytes) -> Handshake[None]:
         raise AuthenticationError("it does not accept the job key") from None
     if not hmac.compare_digest(proof, _mac(key, b"server", transcript)):
         raise AuthenticationError("it does not know the job key")
+    return transcript
 
 
 def _mac(key: bytes, side: bytes, transcript: bytes) -> bytes:

@@ -12,7 +12,7 @@ import socket
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from distrun.errors import BootstrapError, DistrunError
 from distrun.host.connections.authentication import NonblockingHandshake
@@ -25,9 +25,13 @@ from distrun.host.connections.handshake import (
     KeySource,
     client_handshake,
     context,
+    encrypted,
 )
 from distrun.host.connections.tcp_options import set_tcp_options
 from distrun.host.endpoints import format_endpoint
+
+if TYPE_CHECKING:
+    from distrun.host.connections.tls import Session
 
 _STAGGER = 0.05  # seconds between the first attempts at one endpoint and the next
 _PREFERENCE = 0.25  # seconds in which a better endpoint may still answer once another has
@@ -54,6 +58,7 @@ def dial(
     deadline: float,
     source: str | None = None,
     stop_on: Sequence[int] = (),
+    is_encrypted: bool = False,
 ) -> PeerConnection:
     """Connect with the first of the endpoints that answers and knows the key.
 
@@ -68,12 +73,13 @@ def dial(
         source: the address of our own to connect from, in digits; endpoints of the other family (IPv4, IPv6) are
             tried all the same.
         stop_on: descriptors; gives up once one of them is readable, be it a connection that has ended.
+        is_encrypted: whether the connection is encrypted, for which the other side must have decided as well.
 
     Raises:
         BootstrapError: no process that knows the key answered in time; the text tells what happened at each endpoint.
     """
     start = time.monotonic()
-    with contextlib.closing(_Dialer(endpoints, key, source, stop_on, start)) as dialer:
+    with contextlib.closing(_Dialer(endpoints, key, source, stop_on, start, is_encrypted)) as dialer:
         while True:
             peer = dialer.next_connection(deadline)
             if peer is None:
@@ -127,7 +133,7 @@ class _Target:
     """Whether an authentication has failed."""
     tries: int = 0
     connection: socket.socket | None = None
-    handshake: NonblockingHandshake[bytes] | None = None
+    handshake: NonblockingHandshake[tuple[bytes, Session | None]] | None = None
     until: float = 0.0
     """The time at which the attempt under way is given up."""
 
@@ -150,6 +156,7 @@ class _Dialer:
     source: str | None
     stop_on: Sequence[int]
     start: float
+    is_encrypted: bool = False
     _targets: list[_Target] = field(default_factory=list)
     """All addresses, the best first."""
     _unresolved: list[_Unresolved] = field(default_factory=list)
@@ -298,7 +305,8 @@ class _Dialer:
         target.connection = target.handshake = None
         target.due = float("inf")
         connection.setblocking(True)
-        return PeerConnection(connection, address[:2], handshake.result)
+        key, session = handshake.result
+        return PeerConnection(encrypted(connection, session), address[:2], key)
 
     def _begin(self, target: _Target, connection: socket.socket) -> None:
         """Begin the handshake when the connection is made; raises `OSError` when it cannot be made."""
@@ -309,7 +317,8 @@ class _Dialer:
         if address == connection.getsockname():
             # Where no process listens, TCP may connect a socket with itself.
             raise ConnectionRefusedError(errno.ECONNREFUSED, os.strerror(errno.ECONNREFUSED))
-        target.handshake = NonblockingHandshake(connection, client_handshake(self.key, context(address)))
+        handshake = client_handshake(self.key, context(address), self.is_encrypted)
+        target.handshake = NonblockingHandshake(connection, handshake)
 
     def _fail(self, target: _Target, reason: str, is_refused: bool = False) -> None:
         """End an attempt that came to nothing: pause before the next, and let an endpoint that was not tried yet have

@@ -1,7 +1,9 @@
 """The handshake: what two processes say to each other over a new TCP connection before they use it.
 
-    server   "distrun1", length, greeting    the greeting is public and mostly empty; munge puts the sealed key into it
+    server   "distrun1", length, greeting    the greeting is public and mostly empty; munge puts the sealed key into it;
+                                             "distrunE" where connections are encrypted
     both     the proofs of `authentication`
+             TLS                             where connections are encrypted, for all that follows; see `tls`
     client   length, introduction            a JSON object: who the client is, and what the connection is for
     server   "!"                             the acknowledgement: without it the client connects again
 
@@ -17,11 +19,15 @@ import json
 import socket
 import struct
 from collections.abc import Callable, Mapping
-from typing import Any
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 from distrun.errors import BootstrapError
 from distrun.host.connections.authentication import AuthenticationError, Handshake, client_side, server_side
 from distrun.host.interfaces import without_zone
+
+if TYPE_CHECKING:
+    from distrun.host.connections.tls import Session
 
 HANDSHAKE_TIMEOUT = 10.0
 """Seconds that a handshake may take in all."""
@@ -32,17 +38,41 @@ KeySource = bytes | Callable[[bytes], bytes]
 Introduction = Mapping[str, Any] | Callable[[socket.socket], Mapping[str, Any]]
 """The client's facts about itself, or what makes them once the connection, and so our address, is known."""
 
-MAGIC = b"distrun1"
+PLAIN, ENCRYPTED = b"distrun1", b"distrunE"
+"""How a greeting begins, and so whether TLS follows the proofs. It cannot be exchanged for the other on the way: it is
+part of what is proved, and each side knows beforehand which one it wants."""
 ACKNOWLEDGEMENT = b"!"
 LENGTH = struct.Struct("<I")
 MAX_GREETING = 1 << 14
 MAX_INTRODUCTION = 1 << 16
 
 
-def server_handshake(greeting: bytes, key: bytes, context: bytes) -> Handshake[dict[str, Any]]:
-    """Run the server's side, after which it has the introduction."""
+@dataclass(frozen=True)
+class Accepted:
+    """A client after the handshake, as the server knows it."""
+
+    introduction: dict[str, Any]
+    session: Session | None
+    """The TLS session that the connection goes on with; None: it is not encrypted."""
+
+
+def server_handshake(greeting: bytes, key: bytes, context: bytes, is_encrypted: bool = False) -> Handshake[Accepted]:
+    """Run the server's side, after which it has the introduction; `greeting` begins with what `begin_greeting` says."""
     yield greeting
-    yield from server_side(key, context)
+    transcript = yield from server_side(key, _proved(context, is_encrypted))
+    if not is_encrypted:
+        return Accepted((yield from _take_introduction()), None)
+    session = _session(key, transcript, is_server=True)
+    yield from session.handshake()
+    return Accepted((yield from session.through(_take_introduction())), session)
+
+
+def begin_greeting(greeting: bytes, is_encrypted: bool) -> bytes:
+    """Return a greeting as it is sent."""
+    return (ENCRYPTED if is_encrypted else PLAIN) + LENGTH.pack(len(greeting)) + greeting
+
+
+def _take_introduction() -> Handshake[dict[str, Any]]:
     (size,) = LENGTH.unpack((yield LENGTH.size))
     if size > MAX_INTRODUCTION:
         raise BootstrapError(f"an introduction of {size} bytes is longer than {MAX_INTRODUCTION}")
@@ -56,16 +86,50 @@ def server_handshake(greeting: bytes, key: bytes, context: bytes) -> Handshake[d
     return introduction
 
 
-def client_handshake(key: KeySource, context: bytes) -> Handshake[bytes]:
-    """Run the client's side up to the introduction; returns the key that both know."""
-    head = yield len(MAGIC) + LENGTH.size
-    (size,) = LENGTH.unpack(head[len(MAGIC) :])
-    if not head.startswith(MAGIC) or size > MAX_GREETING:
+def client_handshake(
+    key: KeySource, context: bytes, is_encrypted: bool = False
+) -> Handshake[tuple[bytes, Session | None]]:
+    """Run the client's side up to the introduction; returns the key that both know, and the TLS session if any."""
+    head = yield len(PLAIN) + LENGTH.size
+    (size,) = LENGTH.unpack(head[len(PLAIN) :])
+    wanted, other = (ENCRYPTED, PLAIN) if is_encrypted else (PLAIN, ENCRYPTED)
+    if head.startswith(other):
+        does, does_not = ("does not encrypt", "does") if is_encrypted else ("encrypts", "does not")
+        raise AuthenticationError(f"it {does}, and this process {does_not}: give all DISTRUN_ENCRYPT=1, or none")
+    if not head.startswith(wanted) or size > MAX_GREETING:
         raise AuthenticationError("another program answers there")
     greeting = yield size
     secret = key if isinstance(key, bytes) else key(greeting)
-    yield from client_side(secret, context)
-    return secret
+    transcript = yield from client_side(secret, _proved(context, is_encrypted))
+    if not is_encrypted:
+        return secret, None
+    session = _session(secret, transcript, is_server=False)
+    yield from session.handshake()
+    return secret, session
+
+
+def _proved(context: bytes, is_encrypted: bool) -> bytes:
+    return context + b" encrypted" if is_encrypted else context
+
+
+def _session(key: bytes, transcript: bytes, is_server: bool) -> Session:
+    try:
+        from distrun.host.connections.tls import Session
+    except ImportError as error:
+        raise BootstrapError(
+            f"connections cannot be encrypted: {error}; install the package cryptography for this Python, or start "
+            "the job without --encrypt"
+        ) from None
+    return Session(key, transcript, is_server)
+
+
+def encrypted(connection: socket.socket, session: Session | None) -> socket.socket:
+    """Return the connection that goes on with a session: itself where there is none."""
+    if session is None:
+        return connection
+    from distrun.host.connections.tls import TlsSocket
+
+    return TlsSocket(connection, session)
 
 
 def context(address: tuple[Any, ...]) -> bytes:

@@ -15,10 +15,11 @@ from distrun.errors import BootstrapError
 from distrun.host.connections.authentication import AuthenticationError, NonblockingHandshake
 from distrun.host.connections.handshake import (
     HANDSHAKE_TIMEOUT,
-    LENGTH,
-    MAGIC,
     MAX_GREETING,
+    Accepted,
+    begin_greeting,
     context,
+    encrypted,
     server_handshake,
 )
 from distrun.host.connections.tcp_options import set_tcp_options
@@ -72,7 +73,7 @@ class _Client:
     """A client whose handshake is under way."""
 
     connection: socket.socket
-    handshake: NonblockingHandshake[dict[str, Any]]
+    handshake: NonblockingHandshake[Accepted]
     address: str
     until: float
     events: int = select.EPOLLOUT
@@ -86,17 +87,21 @@ class Listener:
     `HANDSHAKE_TIMEOUT`, or sooner when there are more than `MAX_HANDSHAKES`. One thread at a time may use it.
     """
 
-    def __init__(self, listeners: Sequence[socket.socket], key: bytes, greeting: bytes = b"") -> None:
+    def __init__(
+        self, listeners: Sequence[socket.socket], key: bytes, greeting: bytes = b"", is_encrypted: bool = False
+    ) -> None:
         """
         Args:
             listeners: sockets that listen; `close` closes them.
             key: the job key.
             greeting: what every client is sent first, before it has proved anything; at most 16 KiB.
+            is_encrypted: whether connections are encrypted, for which clients must have decided as well.
         """
         if len(greeting) > MAX_GREETING:
             raise ValueError(f"a greeting of {len(greeting)} bytes is longer than {MAX_GREETING}")
         self._key = key
-        self._greeting = MAGIC + LENGTH.pack(len(greeting)) + greeting
+        self._is_encrypted = is_encrypted
+        self._greeting = begin_greeting(greeting, is_encrypted)
         self._listeners = {listener.fileno(): listener for listener in listeners}
         self._clients: dict[int, _Client] = {}  # the oldest first
         limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
@@ -149,10 +154,10 @@ class Listener:
                 if fd in self._listeners:
                     self._accept(self._listeners[fd])
                 elif fd in self._clients:
-                    introduction = self._advance(fd)
+                    accepted = self._advance(fd)
                     # The other events are still there at the next call.
-                    if introduction is not None:
-                        return self._hand_over(fd), introduction
+                    if accepted is not None:
+                        return encrypted(self._hand_over(fd), accepted.session), accepted.introduction
             if deadline is not None and time.monotonic() >= deadline:
                 return None
 
@@ -193,7 +198,9 @@ class Listener:
         try:
             connection.setblocking(False)
             set_tcp_options(connection)
-            handshake = server_handshake(self._greeting, self._key, context(connection.getsockname()))
+            handshake = server_handshake(
+                self._greeting, self._key, context(connection.getsockname()), self._is_encrypted
+            )
         except OSError:
             connection.close()  # the client is gone already
             return
@@ -203,8 +210,8 @@ class Listener:
         )
         self._epoll.register(fd, select.EPOLLOUT)
 
-    def _advance(self, fd: int) -> dict[str, Any] | None:
-        """Go on with a handshake; returns the client's introduction when it is complete."""
+    def _advance(self, fd: int) -> Accepted | None:
+        """Go on with a handshake; returns what is known of the client when it is complete."""
         client = self._clients[fd]
         try:
             if client.handshake.advance():

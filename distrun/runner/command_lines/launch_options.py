@@ -108,6 +108,7 @@ _OPTIONS: tuple[Callable[[Any], Any], ...] = (
         help="Interfaces or subnets for the traffic between hosts, as in eth1,10.0.0.0/8. Default: any that lead to "
         "the other hosts.",
     ),
+    click.option("--encrypt", is_flag=True, help="Encrypt what ranks of different hosts send each other, by TLS."),
     click.option(
         "--wire-dtype",
         type=click.Choice(["float16", "bfloat16"]),

@@ -11,13 +11,16 @@ from distrun.runner.nodes.connection import Connection
 from distrun.runner.nodes.messages import Assembly, Node
 
 
-def find(endpoint: tuple[str, int], secret: bytes, node: Node, seconds: float) -> Connection:
+def find(
+    endpoint: tuple[str, int], secret: bytes, node: Node, seconds: float, is_encrypted: bool = False
+) -> Connection:
     """Connect with the launcher that hosts the rendezvous.
 
     Raises:
         BootstrapError: it was not found in time.
     """
-    return Connection(dial([endpoint], secret, node.to_json(), time.monotonic() + seconds).socket)
+    deadline = time.monotonic() + seconds
+    return Connection(dial([endpoint], secret, node.to_json(), deadline, is_encrypted=is_encrypted).socket)
 
 
 def wait(connection: Connection) -> Assembly:

@@ -122,9 +122,11 @@ def _place(options: Mapping[str, Any], size: Size, environ: Mapping[str, str]) -
             f"--nnodes {size} needs a place where the nodes meet: give --rdzv-endpoint HOST:PORT, an address of one of "
             "them and a free port there, the same on all"
         )
-    secret = secret_of(Settings.of(environ).key, options["rdzv_id"] or "none")
+    settings = Settings.of(environ)
+    secret = secret_of(settings.key, options["rdzv_id"] or "none")
+    is_encrypted = options.get("encrypt") or settings.encrypt
     timeout = _seconds(conf, "timeout", _seconds(conf, "join_timeout", TIMEOUT))
-    return Place(_endpoint(text), secret, size, timeout, _switch(conf, "is_host"))
+    return Place(_endpoint(text), secret, size, timeout, _switch(conf, "is_host"), is_encrypted)
 
 
 def _endpoint(text: str) -> tuple[str, int]:

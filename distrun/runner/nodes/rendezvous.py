@@ -36,6 +36,8 @@ class Place:
     """Seconds in which the nodes have to come."""
     hosts: bool | None = None
     """Whether this node hosts the rendezvous; None = if the endpoint is its own."""
+    is_encrypted: bool = False
+    """Whether what the launchers say to each other is encrypted."""
 
 
 @dataclass(frozen=True)
@@ -71,7 +73,7 @@ def meet(place: Place, node: Node, say: Callable[[str], None]) -> Meeting:
             return _host(place, listeners, node)
         left = deadline - time.monotonic()
         try:
-            connection = client.find(place.endpoint, place.secret, node, min(left, _PATIENCE))
+            connection = client.find(place.endpoint, place.secret, node, min(left, _PATIENCE), place.is_encrypted)
             return _join(place, connection)
         except BootstrapError as error:
             reason = str(error).replace("the job key", "DISTRUN_KEY, or --rdzv-id where that is unset")
@@ -88,7 +90,7 @@ def meet(place: Place, node: Node, say: Callable[[str], None]) -> Meeting:
 
 
 def _host(place: Place, listeners: list[socket.socket], node: Node) -> Meeting:
-    server = Server(listeners, place.secret, node, Roster(place.size))
+    server = Server(listeners, place.secret, node, Roster(place.size), place.is_encrypted)
     try:
         assembly, connections = server.gather(place.timeout)
     except BaseException:

@@ -26,18 +26,26 @@ _HERE = 0  # the number of our own node in the roster; connections are numbered 
 class Server:
     """Listens until `close`, and keeps the connections of the nodes that have come."""
 
-    def __init__(self, listeners: Sequence[socket.socket], secret: bytes, node: Node, roster: Roster) -> None:
+    def __init__(
+        self,
+        listeners: Sequence[socket.socket],
+        secret: bytes,
+        node: Node,
+        roster: Roster,
+        is_encrypted: bool = False,
+    ) -> None:
         """
         Args:
             listeners: sockets that listen, which this object closes.
             secret: what the nodes know each other by.
             node: our own node.
             roster: decides who may come; it is empty.
+            is_encrypted: whether what the nodes say is encrypted.
 
         Raises:
             LaunchError: our own node is refused.
         """
-        self._listener = Listener(listeners, secret)
+        self._listener = Listener(listeners, secret, is_encrypted=is_encrypted)
         self._roster = roster
         self._connections: dict[int, Connection] = {}
         self._numbers = 0

@@ -21,7 +21,15 @@ from distrun.runner.planning.placement import count, host_of_each_rank, place, s
 from distrun.runner.planning.ranks import Meeting, Place, RankVariables
 from distrun.runner.planning.ssh_config import Route
 from distrun.runtime import horovod
-from distrun.runtime.settings import KEEPALIVE, NETWORK, STALL_TIMEOUT, STALL_WARNING, START_TIMEOUT, WIRE_DTYPE
+from distrun.runtime.settings import (
+    ENCRYPT,
+    KEEPALIVE,
+    NETWORK,
+    STALL_TIMEOUT,
+    STALL_WARNING,
+    START_TIMEOUT,
+    WIRE_DTYPE,
+)
 
 _HIDDEN = ("DISTRUN_KEY",)
 
@@ -66,6 +74,8 @@ class LaunchRequest:
     keepalive: float | None = None
     network: str | None = None
     """The interfaces and subnets that ranks of different hosts may use, separated by commas."""
+    encrypt: bool = False
+    """Whether what ranks of different hosts send each other is encrypted."""
     wire_dtype: str | None = None
     """The half-precision type in which float32 and float64 travel between hosts; None = they travel as they are."""
     launcher: str | None = None
@@ -374,7 +384,12 @@ def settings(request: LaunchRequest) -> dict[str, str]:
         START_TIMEOUT: request.start_timeout,
         KEEPALIVE: request.keepalive,
     }
-    chosen = {NETWORK: request.network, WIRE_DTYPE: request.wire_dtype, horovod.MODE: "1" if request.horovod else None}
+    chosen = {
+        NETWORK: request.network,
+        WIRE_DTYPE: request.wire_dtype,
+        ENCRYPT: "1" if request.encrypt else None,
+        horovod.MODE: "1" if request.horovod else None,
+    }
     given = {name: value for name, value in chosen.items() if value}
     return {**given, **{name: f"{value:g}" for name, value in times.items() if value is not None}}
 

@@ -72,9 +72,10 @@ class Client:
             if members[0].host == self._mine.host:
                 for connections in (control_by_rank, alarm_by_rank):
                     connections.pop(0).close()
-            listener = Listener(listeners, server.key)
+            listener = Listener(listeners, server.key, is_encrypted=self._endpoint.is_encrypted)
             undo.pop_all()
-        return Rendezvous(members, settings, control_by_rank, alarm_by_rank, listener, server.key)
+        is_encrypted = self._endpoint.is_encrypted
+        return Rendezvous(members, settings, control_by_rank, alarm_by_rank, listener, server.key, is_encrypted)
 
     def _introduction(self, purpose: str, member: Member) -> dict[str, Any]:
         return {"purpose": purpose, "size": self._size, "member": astuple(member)}
@@ -88,6 +89,7 @@ class Client:
                 introduction,
                 self._deadline,
                 stop_on=stop_descriptors(self._interruption),
+                is_encrypted=self._endpoint.is_encrypted,
             )
         except BootstrapError as error:
             check(self._interruption)
@@ -102,7 +104,10 @@ class Client:
         try:
             introduction = self._introduction(ALARM, self._mine)
             stop_on = (server.socket.fileno(), *stop_descriptors(self._interruption))
-            return dial([server.endpoint], server.key, introduction, self._deadline, stop_on=stop_on).socket
+            is_encrypted = self._endpoint.is_encrypted
+            return dial(
+                [server.endpoint], server.key, introduction, self._deadline, stop_on=stop_on, is_encrypted=is_encrypted
+            ).socket
         except BootstrapError as error:
             check(self._interruption)
             if _is_readable(server.socket):

@@ -48,6 +48,9 @@ class RendezvousEndpoint:
     opener: Callable[[bytes], bytes] | None = None
     """On the others: finds the key in a greeting, which may come from anybody; raises a DistrunError when it cannot."""
 
+    is_encrypted: bool = False
+    """Whether all connections between hosts are encrypted; the same on all ranks."""
+
     @property
     def known_key(self) -> bytes:
         """The job key.
@@ -115,6 +118,8 @@ class Rendezvous:
     """Where this rank listens for data links; still open."""
     key: bytes
     """The job key."""
+    is_encrypted: bool = False
+    """Whether connections with other hosts are encrypted."""
 
     def close(self) -> None:
         """Close all connections, and stop listening."""

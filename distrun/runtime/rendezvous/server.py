@@ -67,7 +67,7 @@ class Server:
             for opened in sockets:
                 undo.callback(opened.close)
             greeting, key = self._credentials()
-            listener = Listener(sockets, key, greeting)
+            listener = Listener(sockets, key, greeting, self._endpoint.is_encrypted)
             undo.callback(listener.close)
             address, port = listener.endpoints[0]
             self._members[0] = replace(self._mine, address=address, port=port)
@@ -80,7 +80,8 @@ class Server:
             members = tuple(self._members[rank] for rank in range(self._size))
             self._close_local_connections()
             undo.pop_all()
-        return Rendezvous(members, dict(agreed), self._connections[CONTROL], self._connections[ALARM], listener, key)
+        control, alarms = self._connections[CONTROL], self._connections[ALARM]
+        return Rendezvous(members, dict(agreed), control, alarms, listener, key, self._endpoint.is_encrypted)
 
     def _credentials(self) -> tuple[bytes, bytes]:
         """Return the greeting that clients are sent, and the key."""

@@ -235,6 +235,8 @@ class Stream(Connection):
     def __init__(self, connections: ConnectionSet, connection: socket.socket, on_close: OnClose) -> None:
         self._unsent: deque[tuple[memoryview, Transfer]] = deque()
         self._awaited: deque[tuple[memoryview, Transfer]] = deque()
+        # Where connections are encrypted, what is decrypted waits in the process, and no poll tells of it.
+        self._reads_ahead = hasattr(connection, "reads_ahead")
         super().__init__(connections, connection, on_close)
 
     @property
@@ -302,7 +304,7 @@ class Stream(Connection):
     def _read(self) -> None:
         awaited = self._awaited
         try:
-            for _ in itertools.count() if self.is_detached else range(_MAX_READS):
+            for _ in itertools.count() if self.is_detached or self._reads_ahead else range(_MAX_READS):
                 if not awaited:
                     return
                 into, transfer = awaited[0]

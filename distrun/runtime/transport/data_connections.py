@@ -55,6 +55,7 @@ class DataConnections(LinkMaker):
         """
         self._members = rendezvous.members
         self._key = rendezvous.key
+        self._is_encrypted = rendezvous.is_encrypted
         self._addresses = [address for address, _ in rendezvous.listener.endpoints]
         self._ours = rendezvous.members[layout.rank]
         self._host_of = {rank: host for host, ranks in enumerate(layout.ranks) for rank in ranks}
@@ -112,7 +113,8 @@ class DataConnections(LinkMaker):
             until = min(deadline, time.monotonic() + DIAL_INTERVAL)
             try:
                 stop_on = stop_descriptors(self._interruption)
-                return dial([(member.address, port)], self._key, introduction, until, source, stop_on).socket
+                there = [(member.address, port)]
+                return dial(there, self._key, introduction, until, source, stop_on, self._is_encrypted).socket
             except BootstrapError as error:
                 self._check()
                 if time.monotonic() >= deadline:
@@ -167,7 +169,7 @@ class DataConnections(LinkMaker):
                 f"rank {self._rank} cannot listen at {', '.join(self._addresses)} for ranks of other hosts: "
                 f"{error.strerror or error}"
             ) from None
-        listener = Listener(sockets, self._key)
+        listener = Listener(sockets, self._key, is_encrypted=self._is_encrypted)
         try:
             yield listener
         finally:

@@ -117,7 +117,7 @@ class Network:
         has_alarms = False
         for fd, _ in self._alarm_poll.poll(0):
             try:
-                data = os.read(fd, 4096)
+                data = self._alarms[self._alarm_peers[fd]].recv(4096)
             except BlockingIOError:
                 continue
             except OSError as error:

@@ -50,7 +50,7 @@ class Job:
 
     def _connections(self, rank: int, timeout: float) -> DataConnections:
         listener = Listener([listen("127.0.0.1")], KEY)
-        rendezvous: Any = SimpleNamespace(members=MEMBERS, key=KEY, listener=listener)
+        rendezvous: Any = SimpleNamespace(members=MEMBERS, key=KEY, listener=listener, is_encrypted=False)
         layout, local_group = HostLayout.of("abc", rank), self.local_groups[rank]
         made = DataConnections(rendezvous, layout, self.networks[rank], local_group, timeout)  # type: ignore[arg-type]
         listener.close()

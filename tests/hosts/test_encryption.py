@@ -1,0 +1,198 @@
+"""`--encrypt`: what goes over the wire between hosts is not to be read, and everything works as without."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import re
+import signal
+import socket
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+from warm_ranks import WarmRanks
+
+_PIDFD_GETFD = 438
+PROGRAMS = Path(__file__).parents[1] / "parallel" / "programs"
+MARK = b"a tensor that nobody may read..."
+SENDING = f"""
+import sys, numpy as np, distrun
+distrun.init()
+mark = np.frombuffer({MARK!r}, np.uint8)
+for size in (1, 100, 100_000):  # with the messages, and on the rail
+    own = np.tile(mark, size) if distrun.rank() == 0 else np.zeros(32 * size, np.uint8)
+    assert (distrun.allreduce(own, op=distrun.Sum) == np.tile(mark, size)).all()
+    assert (distrun.broadcast(own, 0) == np.tile(mark, size)).all()
+print("loaded" if {{"ssl", "cryptography"}} & set(sys.modules) else "not loaded")
+assert distrun.broadcast_object({MARK!r} * (1 + distrun.rank()), 0) == {MARK!r}
+print("sent", flush=True)
+"""
+WORKING = """
+import numpy as np, distrun
+distrun.init()
+tensor = distrun.empty(4_000_000, np.float32)
+number = 0
+while True:
+    number += 1
+    tensor[:] = number + distrun.rank()
+    distrun.allreduce_(tensor, "big", distrun.Sum)
+    assert (tensor == 2 * number + 1).all()
+    print("going", flush=True)
+"""
+
+
+class Wire:
+    """Hears all that passes a host's link."""
+
+    def __init__(self, host) -> None:
+        everything = 0x0003
+        self._socket = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, socket.htons(everything))
+        self._socket.setsockopt(socket.SOL_SOCKET, 33, 1 << 28)  # SO_RCVBUFFORCE
+        self._socket.bind((host._link, everything))
+        self._socket.settimeout(0.2)
+        self._is_over = False
+        self.packets: list[bytes] = []
+        self._thread = threading.Thread(target=self._listen)
+        self._thread.start()
+
+    def _listen(self) -> None:
+        while True:
+            try:
+                self.packets.append(self._socket.recv(1 << 17))
+            except TimeoutError:
+                if self._is_over:
+                    return
+
+    def close(self) -> bytes:
+        """Return all that was heard."""
+        self._is_over = True
+        self._thread.join()
+        self._socket.close()
+        return b"|".join(self.packets)
+
+
+@pytest.fixture
+def wire(beta):
+    made = Wire(beta)
+    yield made
+    made.close()
+
+
+@pytest.mark.parametrize("is_encrypted", [True, False])
+def test_tensors_cannot_be_read_on_the_wire(distrun, python, wire, alpha, beta, is_encrypted):
+    options = ["--encrypt"] * is_encrypted
+    job = distrun("-H", "alpha:1,beta:1", *options, *python(SENDING))
+    assert job.wait() == 0, job.stderr.data
+    assert (b"] not loaded" in job.stdout.data) != is_encrypted
+    heard = wire.close()
+    assert len(heard) > 3_000_000
+    assert (MARK in heard) != is_encrypted
+
+
+@pytest.mark.parametrize(
+    ("hosts", "programs"),
+    [
+        ("alpha:1,beta:1", ["allreduce", "errors", "objects", "allgather"]),
+        ("alpha:2,beta:2", ["allreduce", "order", "alltoall", "broadcast"]),
+        ("localhost:1,beta:1,alpha:2", ["allreduce", "reducescatter", "process_sets"]),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "-".join(value),
+)
+def test_collectives_are_as_right_as_without(distrun, alpha, beta, hosts, programs):
+    size = sum(int(entry.partition(":")[2]) for entry in hosts.split(","))
+    with WarmRanks() as ranks:
+        job = distrun("-H", hosts, "--encrypt", *ranks.command, OMP_NUM_THREADS="1")
+        ranks.accept(size)
+        for program in programs:
+            ranks.run(PROGRAMS / f"{program}.py")
+        ranks.hang_up()
+        assert job.wait() == 0, job.stderr.data[-5000:].decode()
+    alpha.assert_gone()
+    beta.assert_gone()
+    job.assert_gone()
+
+
+@pytest.mark.parametrize("program", ["lifecycle", "bursts"])
+def test_a_life_between_two_hosts(distrun, alpha, beta, program):
+    job = distrun("-H", "alpha:1,beta:1", sys.executable, str(PROGRAMS / f"{program}.py"), DISTRUN_ENCRYPT="1")
+    assert job.wait() == 0, job.stderr.data[-5000:].decode()
+    alpha.assert_gone()
+    beta.assert_gone()
+    job.assert_gone()
+
+
+def test_a_rank_that_is_killed_in_the_middle_is_named(distrun, python, alpha, beta):
+    job = distrun("-H", "alpha:1,beta:1", "--encrypt", *python(WORKING))
+    job.stdout.wait_for(b"going", 2)
+    (rank,) = (item for item in beta.processes() if item.environ().get("RANK") == "1")
+    os.kill(rank.pid, signal.SIGKILL)
+    assert job.wait() == 137
+    assert f"rank 1 on beta (pid {rank.pid}) was killed by SIGKILL".encode() in job.stderr.data
+    alpha.assert_gone()
+    beta.assert_gone()
+    job.assert_gone()
+
+
+def test_a_cut_link_ends_the_job_and_a_short_cut_does_not(distrun, python, alpha, beta):
+    job = distrun("-H", "alpha:1,beta:1", "--encrypt", "--keepalive", "6", *python(WORKING))
+    job.stdout.wait_for(b"going", 2)
+    beta.cut()
+    time.sleep(2)
+    beta.mend()
+    job.stdout.wait_for(b"going", job.stdout.data.count(b"going") + 10)
+    beta.cut()
+    try:
+        assert job.wait() == 1
+        beta.assert_gone()
+    finally:
+        beta.mend()
+    alpha.assert_gone()
+    job.assert_gone()
+
+
+def connections_of(pid: int) -> list[socket.socket]:
+    """Return copies of a process's TCP connections, as root may take them."""
+    pidfd, libc, found = os.pidfd_open(pid), ctypes.CDLL(None), []
+    for entry in Path(f"/proc/{pid}/fd").iterdir():
+        if os.readlink(entry).startswith("socket:"):
+            connection = socket.socket(fileno=libc.syscall(_PIDFD_GETFD, pidfd, int(entry.name), 0))
+            if connection.family == socket.AF_INET:
+                found.append(connection)
+            else:
+                connection.close()
+    os.close(pidfd)
+    return found
+
+
+def test_words_that_somebody_puts_into_a_connection_end_the_job_with_a_sentence(distrun, python, alpha, beta):
+    """Such words end the connection, and change nothing; here root takes the rank's own descriptors for it."""
+    job = distrun("-H", "alpha:1,beta:1", "--encrypt", *python(WORKING))
+    job.stdout.wait_for(b"going", 2)
+    (rank,) = (item for item in beta.processes() if item.environ().get("RANK") == "1")
+    touched = 0
+    for connection in connections_of(rank.pid):
+        with connection:
+            touched += 1
+            try:
+                connection.send(b"\x17\x03\x03\x00\x20" + bytes(32))
+            except BlockingIOError:  # it is being written to, and full
+                continue
+    assert touched == 3
+    assert job.wait() == 1
+    said = job.stderr.data.decode()
+    assert re.search(r"JobAbortedError: .*rank [01] .* is gone: its connection broke \(what came was changed", said), (
+        said
+    )
+    alpha.assert_gone()
+    beta.assert_gone()
+    job.assert_gone()
+
+
+def test_what_cannot_be_encrypted_is_refused(distrun, python):
+    for variable, value in (("DISTRUN_BACKEND", "mpi"), ("DISTRUN_GPU_BACKEND", "nccl")):
+        job = distrun("-H", "alpha:1,beta:1", "--encrypt", *python(SENDING), **{variable: value})
+        assert job.wait() == 2
+        assert f"{variable}='{value}' moves arrays by a library".encode() in job.stderr.data

@@ -1,0 +1,355 @@
+"""TLS between two processes of a job: what one side gives, the other gets, and nobody else can read or change it."""
+
+from __future__ import annotations
+
+import os
+import select
+import socket
+import ssl
+import threading
+import time
+from typing import Any
+
+import pytest
+from hypothesis import given, settings, strategies as st
+
+from distrun.errors import BootstrapError
+from distrun.host.connections.authentication import run_handshake
+from distrun.host.connections.dialer import dial
+from distrun.host.connections.listener import Listener, listen
+from distrun.host.connections.tls import Session, TlsError, TlsSocket
+from distrun.runtime.transport.connections import Channel, ConnectionSet, Stream
+
+KEY = bytes(range(32))
+HERE = "127.0.0.1"
+
+
+def shake_hands(ends, sessions):
+    """Run both sides; returns what each raised."""
+    errors: list[Any] = [None, None]
+
+    def run(side: int) -> None:
+        try:
+            ends[side].settimeout(10.0)
+            run_handshake(ends[side], sessions[side].handshake())
+            ends[side].settimeout(None)
+        except (OSError, BootstrapError) as error:
+            errors[side] = error
+            ends[side].close()
+
+    threads = [threading.Thread(target=run, args=(side,)) for side in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(20.0)
+        assert not thread.is_alive()
+    return errors
+
+
+def tls_pair(buffer: int = 0) -> tuple[TlsSocket, TlsSocket]:
+    """Return two ends of an encrypted connection; they block."""
+    ends = socket.socketpair()
+    if buffer:
+        for end in ends:
+            end.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, buffer)
+    sessions = [Session(KEY, b"both challenges", is_server) for is_server in (True, False)]
+    assert shake_hands(ends, sessions) == [None, None]
+    server, client = (TlsSocket(end, session) for end, session in zip(ends, sessions, strict=True))
+    return server, client
+
+
+@pytest.fixture
+def pair():
+    server, client = tls_pair()
+    with server, client:
+        yield server, client
+
+
+# The handshake --------------------------------------------------------------------------------------------------------
+
+
+def test_a_dialled_connection_is_encrypted_with_tls_1_3_and_both_can_talk():
+    listener = Listener([listen(HERE)], KEY, is_encrypted=True)
+    found: dict[str, Any] = {}
+    thread = threading.Thread(
+        target=lambda: found.update(peer=dial(listener.endpoints, KEY, {"name": "a"}, 1e9, is_encrypted=True))
+    )
+    thread.start()
+    answer = listener.receive(10.0)
+    thread.join(10.0)
+    assert answer is not None
+    ours, introduction = answer
+    with ours, found["peer"].socket as theirs:
+        assert introduction == {"name": "a"}
+        assert found["peer"].key == KEY
+        for connection in (ours, theirs):
+            assert connection._tls.version() == "TLSv1.3"
+            assert connection.gettimeout() is None
+            assert not connection.get_inheritable()
+            assert connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
+        theirs.sendall(b"first words")
+        assert ours.recv(100) == b"first words"
+        ours.sendall(b"an answer")
+        assert theirs.recv(100) == b"an answer"
+    listener.close()
+
+
+@pytest.mark.parametrize(
+    ("served", "said"),
+    [(True, "it encrypts, and this process does not"), (False, "it does not encrypt, and this process does")],
+)
+def test_two_sides_that_want_different_things_do_not_connect_and_say_why(served, said):
+    listener = Listener([listen(HERE)], KEY, is_encrypted=served)
+    end = threading.Event()
+
+    def serve() -> None:
+        while not end.is_set():
+            assert listener.receive(0.05) is None
+
+    thread = threading.Thread(target=serve)
+    thread.start()
+    with pytest.raises(BootstrapError, match=said):
+        dial(listener.endpoints, KEY, {}, time.monotonic() + 0.7, is_encrypted=not served)
+    end.set()
+    thread.join(10.0)
+    listener.close()
+
+
+@pytest.mark.parametrize(
+    ("key", "transcript"), [(KEY[::-1], b"both challenges"), (KEY, b"those of another connection")]
+)
+def test_a_certificate_of_another_key_or_of_another_connection_is_refused(key, transcript):
+    ends = socket.socketpair()
+    server, client = Session(KEY, b"both challenges", True), Session(key, transcript, False)
+    errors = shake_hands(ends, (server, client))
+    assert isinstance(errors[1], TlsError)
+    assert isinstance(errors[0], (TlsError, OSError))
+    for end in ends:
+        end.close()
+
+
+def test_a_client_without_a_certificate_is_refused():
+    ends = socket.socketpair()
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    answer: list[object] = []
+
+    def stranger() -> None:
+        with ends[1]:
+            try:
+                with context.wrap_socket(ends[1]) as talking:
+                    answer.append(talking.recv(1))
+            except OSError as error:
+                answer.append(error)
+
+    thread = threading.Thread(target=stranger)
+    thread.start()
+    with ends[0], pytest.raises(TlsError, match="the other side cannot encrypt with the job key"):
+        run_handshake(ends[0], Session(KEY, b"", True).handshake())
+    thread.join(10.0)
+    assert len(answer) == 1
+    assert not isinstance(answer[0], bytes) or answer[0] == b""
+
+
+def test_both_sides_derive_the_same_certificates_and_each_connection_its_own():
+    server, client = Session(KEY, b"one", True), Session(KEY, b"one", False)
+    assert server._expected != client._expected
+    assert Session(KEY, b"one", True)._expected == server._expected
+    assert Session(KEY, b"two", True)._expected != server._expected
+
+
+# The stream -----------------------------------------------------------------------------------------------------------
+
+
+@settings(deadline=None, max_examples=25)
+@given(
+    st.lists(st.integers(1, 400_000), min_size=1, max_size=5), st.lists(st.integers(1, 300_000), min_size=1), st.data()
+)
+def test_bytes_arrive_as_they_were_sent_in_pieces_of_any_size(sizes, reads, data):
+    """Both sides do not block, and the kernel's buffers are small: all that is half done goes on later."""
+    server, client = tls_pair(buffer=data.draw(st.sampled_from([4096, 1 << 16])))
+    with server, client:
+        server.setblocking(False)
+        client.setblocking(False)
+        pattern = os.urandom(1000)
+        message = (pattern * (sum(sizes) // 1000 + 1))[: sum(sizes)]
+        ends = [sum(sizes[: index + 1]) for index in range(len(sizes))]
+        received, sent, turn = bytearray(), 0, 0
+        while len(received) < len(message):
+            try:
+                end = next(end for end in ends if end > sent)
+                sent += server.send(memoryview(message)[sent:end])
+            except (BlockingIOError, StopIteration):
+                pass
+            try:
+                into = bytearray(reads[turn % len(reads)])
+                count = client.recv_into(into)
+                assert count
+                received += into[:count]
+                turn += 1
+            except BlockingIOError:
+                pass
+        assert received == message
+
+
+def test_nothing_is_read_ahead_of_a_message_while_the_connection_blocks(pair):
+    """The words after the messages of the rendezvous are read without blocking, when only a poll tells of them."""
+    server, client = pair
+    server.sendall(b"a message")
+    server.sendall(b"the next")
+    assert client.recv(9) == b"a message"
+    poll = select.poll()
+    poll.register(client, select.POLLIN)
+    assert poll.poll(1000)
+    client.setblocking(False)
+    assert client.recv(100) == b"the next"
+    with pytest.raises(BlockingIOError):
+        client.recv(100)
+
+
+def test_a_timeout_in_the_middle_of_a_record_loses_nothing():
+    ends = socket.socketpair()
+    relay = socket.socketpair()
+    sessions = [Session(KEY, b"", is_server) for is_server in (True, False)]
+    assert shake_hands(ends, sessions) == [None, None]
+    ends[1].close()
+    server, client = TlsSocket(ends[0], sessions[0]), TlsSocket(relay[0], sessions[1])
+    sessions[0].tls.write(b"some words")
+    record = sessions[0].outgoing.read()
+    with server, client, relay[1]:
+        for piece in (record[:3], record[3:10]):
+            relay[1].sendall(piece)
+            client.settimeout(0.01)
+            with pytest.raises(TimeoutError):
+                client.recv(100)
+        client.setblocking(False)
+        relay[1].sendall(record[10:])
+        assert client.recv(100) == b"some words"
+
+
+def test_one_thread_sends_while_another_receives(pair):
+    server, client = pair
+    server.setblocking(False)
+    count = 20_000
+    echo = threading.Thread(target=lambda: [client.sendall(client.recv(1)) for _ in range(count)])
+    heard = bytearray()
+
+    def hear() -> None:
+        poll = select.poll()
+        poll.register(server, select.POLLIN)
+        while len(heard) < count:
+            poll.poll()
+            try:
+                heard.extend(server.recv(4096))
+            except BlockingIOError:
+                continue
+
+    ear = threading.Thread(target=hear)
+    echo.start()
+    ear.start()
+    sent = 0
+    while sent < count:
+        try:
+            sent += server.send(b"!")
+        except BlockingIOError:
+            continue
+    for thread in (echo, ear):
+        thread.join(60.0)
+        assert not thread.is_alive()
+    assert heard == b"!" * count
+
+
+def test_the_end_of_the_connection_is_the_end_and_what_came_before_is_not_lost(pair):
+    server, client = pair
+    server.sendall(b"last words")
+    server.shutdown(socket.SHUT_WR)  # half closed: the other direction goes on
+    assert client.recv(100) == b"last words"
+    assert client.recv(100) == b""
+    client.sendall(b"an answer")
+    assert server.recv(100) == b"an answer"
+
+
+# Under the rank's own connections -------------------------------------------------------------------------------------
+
+
+class Relay:
+    """Carries the records of one direction, and changes them on request."""
+
+    def __init__(self) -> None:
+        ends = socket.socketpair()
+        sessions = [Session(KEY, b"", is_server) for is_server in (True, False)]
+        assert shake_hands(ends, sessions) == [None, None]
+        for end in ends:
+            end.close()
+        self._sender = sessions[0]
+        there, self._line = socket.socketpair()
+        self.receiver = TlsSocket(there, sessions[1])
+
+    def send(self, data: bytes, flip: int | None = None) -> None:
+        self._sender.tls.write(data)
+        record = bytearray(self._sender.outgoing.read())
+        if flip is not None:
+            record[flip] ^= 1
+        self._line.sendall(record)
+
+    def close(self) -> None:
+        self._line.close()
+
+
+@pytest.fixture
+def relay():
+    made = Relay()
+    yield made
+    made.close()
+
+
+@pytest.mark.parametrize("place", [7, -1])
+def test_a_message_that_was_changed_on_the_way_ends_the_connection_with_a_sentence(relay, place):
+    connections, heard, ended = ConnectionSet(), [], []
+    Channel(connections, relay.receiver, heard.append, ended.append)
+    relay.send(b"\x05\0\0\0hello")
+    connections.progress()
+    relay.send(b"\x05\0\0\0later", flip=place)
+    connections.progress()
+    assert heard == [b"hello"]
+    assert "its connection broke (what came was changed on the way" in ended[0]
+    connections.close()
+
+
+def test_an_array_that_was_changed_on_the_way_ends_the_connection_with_a_sentence(relay):
+    connections, ended = ConnectionSet(), []
+    stream = Stream(connections, relay.receiver, ended.append)
+    into = bytearray(8)
+    ticket = stream.receive(memoryview(into))
+    relay.send(b"righ")
+    relay.send(b"teous", flip=8)
+    connections.progress()
+    connections.progress()
+    assert ticket.left
+    assert "what came was changed on the way" in ended[0]
+    connections.close()
+
+
+def test_arrays_that_came_with_one_another_are_all_found(relay):
+    """They are decrypted long before they are asked for, and nothing more comes that a poll would tell of."""
+    connections = ConnectionSet()
+    stream = Stream(connections, relay.receiver, lambda reason: None)
+    relay.send(b"abcdefghij")
+    parts = [bytearray(size) for size in (1, 2, 3, 4)]
+    tickets = [stream.receive(memoryview(part)) for part in parts]
+    connections.progress()
+    assert [ticket.left for ticket in tickets] == [0, 0, 0, 0]
+    assert b"".join(parts) == b"abcdefghij"
+    connections.close()
+
+
+def test_many_small_arrays_that_wait_are_read_at_once(relay):
+    connections = ConnectionSet()
+    stream = Stream(connections, relay.receiver, lambda reason: None)
+    parts = [bytearray(1) for _ in range(100)]
+    tickets = [stream.receive(memoryview(part)) for part in parts]
+    relay.send(bytes(range(100)))
+    connections.progress()
+    assert not any(ticket.left for ticket in tickets)
+    assert b"".join(parts) == bytes(range(100))
+    connections.close()
