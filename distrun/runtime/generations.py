@@ -12,9 +12,11 @@ from distrun.errors import BootstrapError, JobAbortedError
 from distrun.runtime.bootstrap import World, join
 from distrun.runtime.contract import LaunchContract
 from distrun.runtime.elastic.channel import Channel, channel as channel
-from distrun.runtime.elastic.messages import Assignment, Joined, Waiting
+from distrun.runtime.elastic.imports import imported
+from distrun.runtime.elastic.messages import Assignment, Imported, Joined, Waiting
 
 _inits: dict[int, int] = {}  # so often has this process called init in a generation
+_has_joined = False  # whether this process has ever
 _given: set[str] = set()  # the variables of the present assignment
 
 
@@ -30,6 +32,7 @@ def join_assigned(channel: Channel, ranks: Sequence[int] | None, over: str | Non
         UsageError: a variable has an impossible value.
         LaunchError: the launcher is gone.
     """
+    global _has_joined
     contract = LaunchContract.from_environ(os.environ)
     generation = contract.generation
     if not _given:
@@ -48,6 +51,9 @@ def join_assigned(channel: Channel, ranks: Sequence[int] | None, over: str | Non
             over = str(error)
         else:
             channel.send(Joined(generation))
+            if not _has_joined:
+                _has_joined = True
+                channel.send(Imported(imported()))
             return world
 
 

@@ -5,11 +5,10 @@
 
 from __future__ import annotations
 
-import sys
-
 from distrun.errors import JobAbortedError, UsageError
 from distrun.runtime import numbering, world
 from distrun.runtime.elastic.channel import Channel, channel
+from distrun.runtime.elastic.imports import imported
 from distrun.runtime.elastic.messages import Enrolled, Finished
 
 _is_enrolled = False
@@ -33,7 +32,7 @@ def enroll() -> None:
     if not _is_enrolled:
         _is_enrolled = True
         numbering.mark()
-        _channel().send(Enrolled(_modules()))
+        _channel().send(Enrolled(imported()))
 
 
 def planned() -> str | None:
@@ -80,17 +79,3 @@ def _channel() -> Channel:
     if opened is None:
         raise UsageError("this job cannot be regrouped: start it with `distrun --elastic`")
     return opened
-
-
-def _modules() -> list[str]:
-    """Return the modules that a spare should import too, in the order in which they were imported here.
-
-    They are the top-level packages that are installed, not the user's own, and those of distrun.
-    """
-    found = []
-    for name, module in list(sys.modules.items()):
-        path = getattr(module, "__file__", None) or ""
-        is_installed = "." not in name and "site-packages" in path
-        if (is_installed or name.partition(".")[0] == "distrun") and not name.startswith("_"):
-            found.append(name)
-    return found

@@ -84,6 +84,14 @@ class Joined:
 
 
 @dataclass(frozen=True)
+class Imported:
+    """From a member that has joined for the first time: what spares should import, if its script never enrols."""
+
+    modules: list[str]
+    """As in `Enrolled`."""
+
+
+@dataclass(frozen=True)
 class Enrolled:
     """From a member: it is in `elastic.run`, for the first time."""
 
@@ -96,10 +104,11 @@ class Finished:
     """From a member: the training function has returned on all ranks."""
 
 
-Message = Preload | Activate | Assignment | Prepare | Warm | Waiting | Joined | Enrolled | Finished
+Message = Preload | Activate | Assignment | Prepare | Warm | Waiting | Joined | Imported | Enrolled | Finished
 
 _KINDS = {
-    kind.__name__: kind for kind in (Preload, Activate, Assignment, Prepare, Warm, Waiting, Joined, Enrolled, Finished)
+    kind.__name__: kind
+    for kind in (Preload, Activate, Assignment, Prepare, Warm, Waiting, Joined, Imported, Enrolled, Finished)
 }
 
 

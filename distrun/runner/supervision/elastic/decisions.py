@@ -15,6 +15,7 @@ from distrun.runner.supervision.policy import Failure, State, refused
 if TYPE_CHECKING:
     from distrun.runner.supervision.policy import Action
 
+SPARES_PATIENCE = 10.0  # seconds after which ranks that have joined and not enrolled are taken never to do so
 PATIENCE = 5.0  # seconds for which a change waits for what is on its way, so that all comes at once
 
 
@@ -61,10 +62,11 @@ class Decisions(Regrouping):
         actions: list[Action] = [*self._workforce.connect(now), *self._workforce.let_go(now)]
         if self._processes.members and not self._processes.unenrolled:
             actions += self._start_newcomers(now)
-        if self._is_calm:
+        patience = self._begun + SPARES_PATIENCE if self._options.spares else now
+        if self._has_met and (not self._processes.unenrolled or now >= patience):
             actions += self._workforce.keep_spares(now)
-        times = (self._places.next_retry(now), self._workforce.barring.next_end(now))
-        self._look_again = min((time for time in times if time is not None), default=float("inf"))
+        times = (self._places.next_retry(now), self._workforce.barring.next_end(now), patience)
+        self._look_again = min((time for time in times if time is not None and time > now), default=float("inf"))
         return actions
 
     def _start_newcomers(self, now: float) -> list[Action]:
@@ -91,10 +93,9 @@ class Decisions(Regrouping):
     # --- from state to state
 
     @property
-    def _is_calm(self) -> bool:
-        """Whether a planned change may come: all ranks have met, and would survive it."""
-        processes = self._processes
-        return self.state is State.RUNNING and not processes.unjoined and not processes.unenrolled
+    def _has_met(self) -> bool:
+        """Whether all ranks of the present generation have met, and it is not to be left."""
+        return self.state is State.RUNNING and not self._processes.unjoined
 
     @property
     def _all_wait(self) -> bool:
@@ -105,7 +106,7 @@ class Decisions(Regrouping):
         match self.state:
             case State.CONNECTING:
                 return self._begin_first(now)
-            case State.RUNNING if self._is_calm:
+            case State.RUNNING if self._has_met and not self._processes.unenrolled:
                 return self._plan(now)
             case State.SETTLING if now >= self._settle_by or self._all_wait:
                 return self._settle(now)

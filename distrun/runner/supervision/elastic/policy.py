@@ -153,8 +153,11 @@ class ElasticPolicy(Failures):
         match message:
             case messages.Warm():
                 process.is_warm = True
-            case messages.Enrolled(modules):
+            case messages.Imported(modules):
                 if self._workforce.modules is None:
+                    self._workforce.modules = tuple(modules)
+            case messages.Enrolled(modules):
+                if not self._processes.enrolled:  # it has imported more than when it joined
                     self._workforce.modules = tuple(modules)
                 self._processes.enroll(number)
                 self._changed |= not self._processes.unenrolled

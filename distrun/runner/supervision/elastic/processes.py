@@ -11,10 +11,11 @@ from enum import Enum
 class Role(Enum):
     """The part of a process in the job; `distrun.runtime.elastic.messages` has the order of its life."""
 
-    SPARE = "a spare"
-    NEWCOMER = "a newcomer"
-    MEMBER = "a member"
-    LEAVING = "being ended"
+    SPARE = "spare"
+    NEWCOMER = "newcomer"
+    MEMBER = "member"
+    LEAVING = "leaving"
+    """It is being ended."""
 
 
 @dataclass(eq=False)
@@ -38,8 +39,9 @@ class Process:
 
     def __str__(self) -> str:
         """`rank 1 on h2`, `a newcomer on h2`."""
-        what = "a newcomer" if self.role is Role.LEAVING else self.role.value
-        return f"{what if self.rank is None else f'rank {self.rank}'} on {self.host}"
+        if self.rank is not None:
+            return f"rank {self.rank} on {self.host}"
+        return f"a {'spare' if self.slot is None else 'newcomer'} on {self.host}"
 
 
 class Processes:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -22,8 +23,9 @@ if TYPE_CHECKING:
     from distrun.runner.supervision.policy import Action
 
 GATHER_TIME = 0.01  # seconds in which the deaths of several processes, reported one after the other, become one regroup
-FUTILE_GENERATIONS = 3  # in a row: all ranks started anew, and one failed before any had joined
+FUTILE_GENERATIONS = 3  # in a row: all ranks started anew, and one failed by itself before any had joined
 FUTILE_TIME = 30.0  # seconds; a script that never joins may fail later than that without being hopeless
+_FROM_OUTSIDE = (-signal.SIGKILL, -signal.SIGTERM)  # ends that are hardly the script's own doing
 _STILL_WORKING = (State.RUNNING, State.SETTLING)
 
 
@@ -95,7 +97,8 @@ class Regrouping(Policy):
         if self.state is State.REGROUPING:
             self._regroup_at = now + GATHER_TIME
             return self._charged(failure, sentence, born, now)
-        is_futile = self._is_fresh and not self._has_joined and now < self._begun + FUTILE_TIME
+        by_itself = failure.exit is not None and failure.exit.returncode not in _FROM_OUTSIDE
+        is_futile = by_itself and self._is_fresh and not self._has_joined and now < self._begun + FUTILE_TIME
         self._futile = self._futile + 1 if is_futile else 0
         if self._futile >= FUTILE_GENERATIONS:
             why = f"no rank has joined the job in any of {FUTILE_GENERATIONS} generations"

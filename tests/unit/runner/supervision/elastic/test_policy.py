@@ -17,7 +17,7 @@ from distrun.runner.supervision.elastic.actions import (
     StartNewcomers,
     StartSpares,
 )
-from distrun.runner.supervision.elastic.decisions import PATIENCE
+from distrun.runner.supervision.elastic.decisions import PATIENCE, SPARES_PATIENCE
 from distrun.runner.supervision.elastic.failures import UNKNOWN_SILENCE
 from distrun.runner.supervision.elastic.regrouping import FUTILE_TIME, GATHER_TIME
 from distrun.runner.supervision.events import (
@@ -42,7 +42,7 @@ from distrun.runner.supervision.policy import (
     SignalRanks,
     State,
 )
-from distrun.runtime.elastic.messages import Enrolled, Joined, Waiting, Warm
+from distrun.runtime.elastic.messages import Enrolled, Imported, Joined, Waiting, Warm
 
 TERM = SignalRanks(signal.SIGTERM)
 
@@ -354,6 +354,17 @@ def test_a_script_that_fails_before_any_rank_has_joined_is_not_tried_for_ever():
             job.at(job.now + 1)
     assert actions == [TERM]
     assert job.policy.failure.what == "exited with code 1; no rank has joined the job in any of 3 generations"
+
+
+def test_a_rank_that_is_killed_from_outside_does_not_make_a_generation_futile():
+    job = History("a1", 1)
+    job.at(0)
+    job.hear(HostReady("a"))
+    for number in range(1, 5):
+        job.now = 10 * number
+        job.kill(job.processes[0])
+        job.at(job.now + GATHER_TIME)
+    assert job.policy.state is State.RUNNING
 
 
 def test_a_script_that_never_joins_may_fail_later():
@@ -699,6 +710,17 @@ def test_spares_are_kept_activated_and_replaced():
     job.at(1)
     assert job.begun(job.arrive(5)) == [0, 1, 2, 5]
     assert job.meet() == [StartSpares({6: "b"}, ("torch",))]
+
+
+def test_a_script_that_never_enrols_has_spares_too():
+    job = running("a2", 2, spares=2, enrolled=False)
+    job.hear(ProcessSaid(0, Imported(["numpy"])))
+    assert job.policy.deadline == SPARES_PATIENCE
+    assert job.at(SPARES_PATIENCE) == [StartSpares({2: "a", 3: "a"}, ("numpy",))]
+    job.kill(1)
+    job.exit(0, 1, lost_peer=True)
+    (begin,) = job.at(SPARES_PATIENCE + 1)
+    assert begin.start == {2, 3}, "which activates them with firm places"
 
 
 def test_a_warm_spare_is_taken_first():
