@@ -100,7 +100,6 @@ _WITHOUT_EFFECT = {
     r"TIMELINE.*": "recording a timeline is not there yet, and comes in a later release",
     r"DISABLE_NVTX_RANGES": "there are no NVTX ranges",
     r"(CONTROLLER|CPU_OPERATIONS|CCL_.*)": "DISTRUN_BACKEND is what chooses how arrays travel",
-    r"ELASTIC.*": "elastic training is not there yet",
     r"MPI_THREADS_DISABLE": "mpi4py decides how MPI is started",
     r"THREAD_AFFINITY": "threads are not pinned to cores",
     r"SPARK_.*": "there is no runner for Spark",
@@ -109,7 +108,7 @@ _WITHOUT_EFFECT = {
 
 # Set by launchers, or by who builds Horovod: container images keep the latter.
 _NOT_FOR_RUNS = re.compile(
-    r"HOSTNAME|(LOCAL_|CROSS_)?(RANK|SIZE)|GLOO_RENDEZVOUS_(ADDR|PORT)|STALL_CHECK_DISABLE|LOG_HIDE_TIME"
+    r"HOSTNAME|(LOCAL_|CROSS_)?(RANK|SIZE)|ELASTIC(_TIMEOUT)?|GLOO_RENDEZVOUS_(ADDR|PORT)|STALL_CHECK_DISABLE|LOG_HIDE_TIME"
     r"|DYNAMIC_PROCESS_SETS|WITH(OUT)?_.*|GPU(_.*)?|(CUDA|ROCM|NCCL|NVTX|DDL|CCL|MPI)_(HOME|INCLUDE|LIB|LINK)"
     r"|ALLOW_MIXED_GPU_IMPL|BUILD_.*|CMAKE|DEBUG|SKIP_COMPILE|(LOCAL_)?VERSION"
 )

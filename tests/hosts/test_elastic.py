@@ -109,3 +109,12 @@ def test_an_interrupted_job_leaves_nothing_on_any_host(training, alpha, beta):
     alpha.assert_gone()
     beta.assert_gone()
     trained.job.assert_gone()
+
+
+def test_an_sshd_that_ends_costs_its_ranks_and_no_more(training, alpha, beta):
+    trained = training("--elastic", "--keepalive", "0", "-H", "alpha:1,beta:1")
+    before = trained.wait_for_ranks(2)
+    alpha.agent().parent().kill()
+    after = trained.wait_for_ranks(2)  # a second connection has seen to it that nothing is left there
+    assert set(before.values()) & set(after.values()) == {before[1]}
+    assert len(finish(trained, alpha, beta)) == 2

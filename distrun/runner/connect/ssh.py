@@ -33,6 +33,7 @@ class SshAgentProcess(RemoteAgent):
         timeout: float,
         keepalive: float,
         deadline: float,
+        reconnect: Callable[[], Transport] | None = None,
     ) -> None:
         """Start the agent and shake hands with it.
 
@@ -44,11 +45,15 @@ class SshAgentProcess(RemoteAgent):
             timeout: seconds the host may take to open a channel.
             keepalive: seconds of silence after which it counts as gone, 0 = never.
             deadline: when to give up.
+            reconnect: connects once more, for the sweep when the connection is gone but perhaps not the host. A job
+                that is not elastic is over then, and does not wait for that.
 
         Raises:
             HostError: the host cannot be used.
         """
         self._transport = transport
+        self._reconnect = reconnect
+        self._second: Transport | None = None
         self._python = python
         try:
             self._channel = SshProgram(transport, python, AGENT, timeout)
@@ -72,12 +77,17 @@ class SshAgentProcess(RemoteAgent):
         """Close the connection when the sweep is done."""
         super().close()
         self._transport.close()
+        if self._second is not None:
+            self._second.close()
 
     def _run(self, module: str) -> SshProgram:
-        if not self._transport.is_active():
-            raise HostError("the SSH connection is gone")
+        transport = self._transport
+        if not transport.is_active():
+            if self._reconnect is None:
+                raise HostError("the SSH connection is gone")
+            self._second = transport = self._reconnect()
         timeout = _SILENT_TIMEOUT if self._silent else _SWEEP_TIMEOUT
-        return SshProgram(self._transport, self._python, module, timeout)
+        return SshProgram(transport, self._python, module, timeout)
 
     def _sweep_timeout(self) -> float:
         return _SWEEP_TIMEOUT
@@ -106,8 +116,10 @@ class SshStarter:
         }
         transport = self._connections.connect(route, lambda step: on_step(steps[step]))
         on_step(f"starting {self._python}")
+        again = with_timeout(route, _SWEEP_TIMEOUT)
+        reconnect = (lambda: self._connections.connect(again)) if plan.room else None
         process = SshAgentProcess(
-            plan, self._job, transport, self._python, route.timeout, self._keepalive, self._deadline
+            plan, self._job, transport, self._python, route.timeout, self._keepalive, self._deadline, reconnect
         )
         return process, process.note
 

@@ -16,6 +16,7 @@ from distrun.runner.elastic.host_list import HostList
 from distrun.runner.job import Job, JobOptions, Outcome
 from distrun.runner.output.sinks import RankFiles, Sink
 from distrun.runner.planning.elastic import ElasticPlanner, World, provisional
+from distrun.runner.planning.placement import count
 from distrun.runner.planning.plan import AgentPlan, LaunchPlan, describe
 from distrun.runner.planning.ranks import Place
 from distrun.runner.protocol.frames import Frame, FrameKind
@@ -50,9 +51,11 @@ class ElasticPlan:
         """
         limits = self.options
         most = "" if limits.max_np == UNLIMITED else f" to {limits.max_np}"
-        size = f"{limits.np} ranks, from {limits.min_np}{most} later on"
+        size = f"{count(limits.np, 'rank')}, from {limits.min_np}{most} later on"
         within = "" if limits.restart_window is None else f" within {limits.restart_window:g} s"
-        lines = [f"elastic: {size}; {limits.max_restarts} failures{within}; {limits.spares} spares per host"]
+        lines = [
+            f"elastic: {size}; {count(limits.max_restarts, 'failure')}{within}; {count(limits.spares, 'spare')} per host"
+        ]
         if self.discovery is not None:
             lines.append(f"hosts now: {','.join(map(str, self.discovery.list_hosts())) or 'none'}")
         return "\n".join([describe(self.first, inherited), *lines])

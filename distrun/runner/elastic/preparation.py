@@ -12,10 +12,11 @@ from distrun.errors import UsageError
 from distrun.runner.elastic.discovery import Discovery
 from distrun.runner.elastic.host_list import HostList
 from distrun.runner.elastic.job import ElasticPlan
+from distrun.runner.planning import python_command
 from distrun.runner.planning.elastic import ElasticPlanner
 from distrun.runner.planning.hosts import Host
 from distrun.runner.planning.placement import place, with_slots
-from distrun.runner.planning.plan import LaunchPlan, LaunchRequest, make_plan
+from distrun.runner.planning.plan import LaunchContext, LaunchPlan, LaunchRequest, make_plan
 from distrun.runner.planning.prepare import (
     check_plan,
     checked,
@@ -27,6 +28,9 @@ from distrun.runner.planning.prepare import (
 )
 from distrun.runner.planning.ssh_config import SshOptions
 from distrun.runner.supervision.elastic.options import UNLIMITED, ElasticOptions
+from distrun.runtime.settings import Settings
+
+_HOROVODS_TIMEOUT = "HOROVOD_ELASTIC_TIMEOUT"
 
 
 @dataclass(frozen=True)
@@ -82,8 +86,11 @@ def prepare_elastic(request: LaunchRequest, elastic: ElasticRequest, grace: floa
     Raises:
         UsageError: the request cannot be met.
     """
-    _check(request, elastic)
-    keepalive = chosen_settings(request).keepalive
+    settings = chosen_settings(request)
+    _check(request, elastic, settings)
+    keepalive = settings.keepalive
+    if settings.horovod and elastic.elastic_timeout is None:
+        elastic = replace(elastic, elastic_timeout=_horovods_timeout())
     if elastic.hosts_from is not None:
         return _with_script(request, elastic, elastic.hosts_from, keepalive, ssh)
     resolved = resolve(request, ssh)
@@ -94,6 +101,7 @@ def prepare_elastic(request: LaunchRequest, elastic: ElasticRequest, grace: floa
     np = request.np or total
     options = _options(elastic, np, np, keepalive)
     first = replace(make_plan(replace(request, np=np), context, grace), launcher=resolved.launcher)
+    first, options = _without_vain_spares(first, options, request, context)
     listed = HostList(lambda more: resolve_hosts(more, resolved.launcher, ssh))
     slots = listed.add_resolved(hosts, resolved.routes)
     planner = ElasticPlanner(request, context, options)
@@ -121,18 +129,20 @@ def _with_script(
     if not program or (os.sep in program and not os.access(program, os.X_OK)):
         raise UsageError(f"--hosts-from {script!r} cannot be executed: give a program, or the command line of one")
     first = LaunchPlan(context.job, np, (), warnings=check_plan(request, checks, ()).warnings, launcher=launcher)
+    first, options = _without_vain_spares(first, options, request, context)
     listed = HostList(lambda more: resolve_hosts(more, launcher, ssh), request.slots or 1)
     planner = ElasticPlanner(request, context, options)
     return ElasticPlan(first, planner, options, listed, {}, Discovery(script, listed))
 
 
-def _check(request: LaunchRequest, elastic: ElasticRequest) -> None:
+def _check(request: LaunchRequest, elastic: ElasticRequest, settings: Settings) -> None:
     """Refuse what a job cannot be that changes while it runs.
 
     Raises:
         UsageError: the request asks for that.
     """
     remedies = {
+        "DISTRUN_BACKEND='mpi'": (settings.backend == "mpi", "MPI ends all ranks when one is gone: use auto"),
         "--launcher mpirun": (request.launcher == "mpirun", "MPI ends all ranks when one is gone: leave it out"),
         f"--ps {request.ps}": (bool(request.ps), "parameter servers have no state that others could take over"),
         f"--stdin {request.stdin}": (request.stdin is not None, "the rank may be another process later: leave it out"),
@@ -147,6 +157,16 @@ def _check(request: LaunchRequest, elastic: ElasticRequest) -> None:
             raise UsageError(f"{said} does not go with an elastic job: {why}")
 
 
+def _horovods_timeout() -> float | None:
+    """Return the seconds of HOROVOD_ELASTIC_TIMEOUT, None if it is not set."""
+    text = os.environ.get(_HOROVODS_TIMEOUT)
+    if not text:
+        return None
+    if not text.isdecimal() or not int(text):
+        raise UsageError(f"{_HOROVODS_TIMEOUT}={text!r} is no number of seconds >= 1: correct it, or unset it")
+    return float(text)
+
+
 def _hosts(request: LaunchRequest, default: int) -> list[Host]:
     """Return the hosts with their slots, which are at least as many as there are ranks at first.
 
@@ -158,6 +178,17 @@ def _hosts(request: LaunchRequest, default: int) -> list[Host]:
     bare = 1 if request.hosts else default
     placed = {host.name: ranks for host, ranks in place(given, request.np, bare, oversubscribe=request.oversubscribe)}
     return [replace(host, slots=max(host.slots or bare, placed.get(host.name, 0))) for host in given]
+
+
+def _without_vain_spares(
+    plan: LaunchPlan, options: ElasticOptions, request: LaunchRequest, context: LaunchContext
+) -> tuple[LaunchPlan, ElasticOptions]:
+    """Return both without spares, and with a note, if the command is one that has none."""
+    wdir = request.wdir or context.cwd
+    if not options.spares or python_command.split(request.command, context.environ.get("PATH"), wdir) is not None:
+        return plan, options
+    why = f"there are no spares of {request.command[0]!r}, which is no Python program: ranks are started when needed"
+    return replace(plan, notes=(*plan.notes, why)), replace(options, spares=0)
 
 
 def _options(elastic: ElasticRequest, np: int, most: int, keepalive: float) -> ElasticOptions:
