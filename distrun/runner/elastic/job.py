@@ -53,9 +53,8 @@ class ElasticPlan:
         most = "" if limits.max_np == UNLIMITED else f" to {limits.max_np}"
         size = f"{count(limits.np, 'rank')}, from {limits.min_np}{most} later on"
         within = "" if limits.restart_window is None else f" within {limits.restart_window:g} s"
-        lines = [
-            f"elastic: {size}; {count(limits.max_restarts, 'failure')}{within}; {count(limits.spares, 'spare')} per host"
-        ]
+        failures, spares = count(limits.max_restarts, "failure"), count(limits.spares, "spare")
+        lines = [f"elastic: {size}; {failures}{within}; {spares} per host"]
         if self.discovery is not None:
             lines.append(f"hosts now: {','.join(map(str, self.discovery.list_hosts())) or 'none'}")
         return "\n".join([describe(self.first, inherited), *lines])
