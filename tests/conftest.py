@@ -186,6 +186,12 @@ def _simulated_environ(gpus: int, folder: Path, kernels: Path) -> dict[str, str]
 
 
 @pytest.fixture
+def gpu_environ(tmp_path: Path, tmp_path_factory: pytest.TempPathFactory) -> Callable[[int], dict[str, str]]:
+    """Return a function that returns the variables of processes on a host with so many simulated GPUs."""
+    return lambda gpus: _simulated_environ(gpus, tmp_path / "gpus", tmp_path_factory.getbasetemp() / "kernels")
+
+
+@pytest.fixture
 def gpu_job(
     run_ranks: Callable[..., subprocess.CompletedProcess[str]],
     tmp_path: Path,

@@ -7,6 +7,7 @@ The tests of the launcher itself start real jobs with `distrun --elastic`.
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import secrets
@@ -144,7 +145,9 @@ class Supervisor:
         """Start a process; generation 0 is a newcomer."""
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         number = len(self.processes)
-        host, slot = f"host{number % self._hosts}", number // self._hosts
+        host = f"host{number % self._hosts}"
+        taken = {process.slot for process in self.processes if process.host == host and process.popen.poll() is None}
+        slot = next(slot for slot in itertools.count() if slot not in taken)
         hosts = [host] * size  # a newcomer's place is provisional
         if generation:
             hosts = [f"host{index % self._hosts}" for index in range(size)]

@@ -43,6 +43,11 @@ class Cuda(Device):
         if gpus and share_gpus:
             index = place % gpus
             return cls(index, sharers=len(range(index, max(ranks, place + 1), gpus)))
+        if gpus >= ranks:
+            raise UsageError(
+                f"slot {place} of {topology.hostname} has no GPU, for {gpus} are visible there: give the host at most "
+                f"{gpus} slots, or set {VISIBLE}='' to train on the CPU"
+            )
         raise UsageError(
             f"{ranks} ranks on {topology.hostname} but only {gpus} visible GPU{'' if gpus == 1 else 's'}: "
             f"start at most {gpus} there, give distrun --share-gpus (or set {SHARE_GPUS}=1) to let ranks share them, "

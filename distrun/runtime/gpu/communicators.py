@@ -294,5 +294,8 @@ def _run_watched(
             dispose(results[0])
         raise
     if errors:
-        raise errors[0]
+        try:
+            raise errors[0]
+        finally:
+            errors.clear()  # or error and frame would keep each other, and all that we were called with
     return results[0]

@@ -39,6 +39,10 @@ SHUTDOWN_DRAIN_TIMEOUT = 10.0
 
 _SHORTEST_PAUSE, _LONGEST_PAUSE = 2e-5, 1e-3  # seconds between two looks at whether the device is done
 
+_ABORT_TIMEOUT = 1.0
+"""Seconds in which the device ends operations that were aborted."""
+_never_ended: list[InFlightOperation] = []
+
 CAPTURED_CLOSE_TIMEOUTS = Timeouts(0.0, 1.0)
 """How long to wait for the end of a communicator whose calls CUDA graphs contain, which may live as long as the
 process."""
@@ -85,6 +89,7 @@ class Gpu:
         self._wait_timer: WaitTimer | None = None
         # A CUDA graph that contains operations executes them, when it is replayed, without our knowledge.
         self._is_captured = False
+        self._given_up: list[InFlightOperation] = []
 
     # Execution -------------------------------------------------------------------------------------------------------
 
@@ -243,6 +248,7 @@ class Gpu:
         for operation in lost:
             for handle in operation.handles:
                 handle.error = JobAbortedError(reason)
+        self._given_up += lost
         was_captured, self._is_captured = self._is_captured, False
         return bool(lost) or was_captured
 
@@ -266,7 +272,22 @@ class Gpu:
         self._communicators.close(CAPTURED_CLOSE_TIMEOUTS if self._is_captured else None)
         self._nccl.clear()
         self._groups.before_removal.remove(self._remove)
+        self._let_go()
         return reason
+
+    def _let_go(self) -> None:
+        """Let go of the memory of operations that were given up, when the device has done with them: it ends what NCCL
+        has aborted. What it does not end keeps its memory as long as the process lives."""
+        deadline = time.monotonic() + _ABORT_TIMEOUT
+        with suppress(CollectiveError):  # the device has failed
+            while self._given_up:
+                if self.driver.is_done(self._given_up[-1].finished):
+                    self._given_up.pop().handles = ()  # which refer to it
+                elif time.monotonic() > deadline:
+                    break
+                else:
+                    time.sleep(_LONGEST_PAUSE)
+        _never_ended.extend(self._given_up)
 
     def _drain(self, drain_timeout: float) -> str | None:
         """Wait until nothing is in flight; return why that will never be, or None."""

@@ -79,7 +79,7 @@ class InFlight:
 
     def _check(self, now: float) -> None:
         while self._operations and self._is_done(self._operations[0].finished):
-            self._operations.popleft()
+            self._operations.popleft().handles = ()  # which refer to it
         if not self._operations:
             return
         oldest = self._operations[0]
