@@ -74,7 +74,7 @@ def _train(state: State, func: Callable[[], _Result]) -> _Result:
         except Exception as error:
             if not state.is_abort(error):
                 raise
-            reason, is_aborted = str(error), True
+            reason, is_aborted = state.reason_of(error), True
         # Not in the `except` clause: the error keeps what the function had alive, loaders and activations among it.
         regroup.rejoin(reason)
         is_back = True

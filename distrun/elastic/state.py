@@ -113,6 +113,10 @@ class State:
             cause = cause.__cause__ or (None if cause.__suppress_context__ else cause.__context__)
         return False
 
+    def reason_of(self, error: Exception) -> str:
+        """Return what the launcher and other ranks are told of an exception that says that a rank is lost."""
+        return str(error)
+
     # What classes override --------------------------------------------------------------------------------------------
 
     def mark(self) -> None:

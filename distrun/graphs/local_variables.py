@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
@@ -46,16 +47,17 @@ class LocalVariables:
         self,
         gradients: Sequence[Any],
         variables: Sequence[Any],
-        factor: float,
+        factor: Callable[[], Any],
         reduce: Callable[[list[Any], list[Any]], list[Any]],
     ) -> list[Any]:
-        """Return the gradients, those of local variables times `factor` and the others as `reduce(gradients,
+        """Return the gradients, those of local variables times `factor()` and the others as `reduce(gradients,
         variables)` returns them."""
         local = {id(variable) for variable in self.all()}
         if not local:
             return reduce(list(gradients), list(variables))
         places = [place for place, variable in enumerate(variables[: len(gradients)]) if id(variable) not in local]
-        results = [scaled(gradient, factor) for gradient in gradients]
+        own = factor()
+        results = [scaled(gradient, own) for gradient in gradients]
         reduced = reduce([gradients[place] for place in places], [variables[place] for place in places])
         for place, gradient in zip(places, reduced, strict=True):
             results[place] = gradient
@@ -68,10 +70,13 @@ def without(variables: Iterable[Any], left_out: Iterable[Any]) -> list[Any]:
     return [variable for variable in variables if id(variable) not in unwanted]
 
 
-def scaled(gradient: Any, factor: float) -> Any:
-    """Return a gradient of any framework times a number; None stays None, and tf.IndexedSlices stay so."""
-    if gradient is None or factor == 1.0:
+def scaled(gradient: Any, factor: Any) -> Any:
+    """Return a gradient of any framework times a number, or a scalar of TensorFlow; None stays None, and
+    tf.IndexedSlices stay so."""
+    if gradient is None or (isinstance(factor, float) and factor == 1.0):
         return gradient
+    if not isinstance(factor, float):
+        factor = sys.modules["tensorflow"].cast(factor, gradient.dtype)
     if type(gradient).__name__ == "IndexedSlices":
         return type(gradient)(gradient.values * factor, gradient.indices, gradient.dense_shape)
     return gradient * factor

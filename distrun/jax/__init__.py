@@ -32,6 +32,10 @@ if not TYPE_CHECKING:  # see `distrun.exports`
 
 
 def __getattr__(name: str) -> object:
+    if name == "elastic":
+        import distrun.jax.elastic as elastic  # not before: most jobs are not
+
+        return elastic
     if name != "DistributedOptimizer":
         raise AttributeError(f"module 'distrun.jax' has no attribute {name!r}")
     from distrun.jax.optimizer import DistributedOptimizer  # not before: it needs optax, and the rest does not

@@ -39,8 +39,8 @@ def broadcast_parameters(tree: Any, root_rank: int = 0, process_set: ProcessSet 
     if not paths:
         return tree
     leaves = [leaf for _, leaf in paths]
-    sent = arrays.perform(collective, [_numbers(leaf) for leaf in leaves])
-    received = [_like(array, leaf) for array, leaf in zip(sent, leaves, strict=True)]
+    sent = arrays.perform(collective, [as_host_array(leaf) for leaf in leaves])
+    received = [like(array, leaf) for array, leaf in zip(sent, leaves, strict=True)]
     return jax.tree_util.tree_unflatten(structure, received)
 
 
@@ -60,11 +60,12 @@ def _is_key(leaf: Any) -> bool:
     return isinstance(leaf, jax.Array) and jax.dtypes.issubdtype(leaf.dtype, jax.dtypes.prng_key)
 
 
-def _numbers(leaf: Any) -> Any:
+def as_host_array(leaf: Any) -> Any:
+    """Return the numbers of a leaf, in host memory."""
     return mechanism.as_numpy(jax.random.key_data(leaf) if _is_key(leaf) else leaf)
 
 
-def _like(array: Any, leaf: Any) -> Any:
+def like(array: Any, leaf: Any) -> Any:
     """Return what has been received, in the form of the leaf that it replaces."""
     if _is_key(leaf):
         return jax.random.wrap_key_data(array, impl=jax.random.key_impl(leaf))

@@ -37,9 +37,8 @@ if not TYPE_CHECKING:  # see `distrun.exports`
 
 
 def __getattr__(name: str) -> object:
-    if name == "elastic":
-        raise AttributeError(
-            "elastic training is not there yet, so there is no distrun.keras.elastic: save checkpoints, and start the "
-            "job again when a rank is lost"
-        )
-    raise AttributeError(f"module 'distrun.keras' has no attribute {name!r}")
+    if name != "elastic":
+        raise AttributeError(f"module 'distrun.keras' has no attribute {name!r}")
+    import distrun.keras.elastic as elastic  # not before: most jobs are not
+
+    return elastic

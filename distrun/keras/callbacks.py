@@ -19,12 +19,15 @@ from distrun.graphs.local_variables import LocalVariables, without
 from distrun.keras import gradients
 from distrun.keras.choice import CHOSEN
 from distrun.keras.gradients import Distributed
-from distrun.keras.library import state_of
+from distrun.keras.library import attach, state_of
 from distrun.keras.values import array_of
 from distrun.keras.variables import broadcast_variables
-from distrun.runtime import world
+from distrun.runtime import collectives, regroup, world
 from distrun.runtime.collectives import consistency
 from distrun.runtime.process_set import ProcessSet, global_process_set
+
+_SIZE = "_distrun_rate_for"
+"""The attribute of an optimizer that holds the number of ranks that its learning rate is meant for."""
 
 Callback: Any = CHOSEN.PACKAGE.callbacks.Callback
 """The base class of callbacks, of the Keras that `tf.keras` is."""
@@ -162,13 +165,17 @@ def _averages(values: dict[str, Any], operation: str, ranks: ProcessSet) -> dict
 
 class LearningRateScheduleCallback(Callback):
     """Sets the learning rate to `initial_lr * multiplier(epoch)`, in epochs from `start_epoch` on and before
-    `end_epoch`."""
+    `end_epoch`.
+
+    In an elastic job rates are in proportion to the number of ranks: when that changes, so does `initial_lr`, and the
+    optimizer's present rate with it, whatever has set that.
+    """
 
     _supports_tf_logs = True  # in Keras 2: nobody waits for the logs of a step for our sake
 
     def __init__(
         self,
-        initial_lr: float,
+        initial_lr: float | Callable[[], float],
         multiplier: float | Callable[[float], float],
         start_epoch: int = 0,
         end_epoch: int | None = None,
@@ -178,7 +185,8 @@ class LearningRateScheduleCallback(Callback):
     ) -> None:
         """Arguments:
 
-        initial_lr: the learning rate that is multiplied.
+        initial_lr: the learning rate that is multiplied; or a function that returns it, called when training begins,
+            for rates that are not in proportion to the number of ranks.
         multiplier: a function of the epoch or, for `multiplier ** (epoch - start_epoch)`, a number.
         staircase: set it once per epoch. Otherwise before every batch, for a fraction of an epoch; not with a number.
         momentum_correction: when the rate changes, rescale the momentum of SGD and RMSprop, in which the old one is
@@ -187,11 +195,13 @@ class LearningRateScheduleCallback(Callback):
         steps_per_epoch: what fractions of an epoch are counted by, if `fit` does not know.
         """
         super().__init__()
-        if not (isinstance(initial_lr, (int, float)) and initial_lr > 0):
+        if not (callable(initial_lr) or (isinstance(initial_lr, (int, float)) and initial_lr > 0)):
             raise UsageError(
                 f"initial_lr={initial_lr!r} must be a number greater than 0, such as the optimizer's learning rate"
             )
-        self.initial_lr = float(initial_lr)
+        self._give_rate = initial_lr if callable(initial_lr) else None
+        self.initial_lr = 0.0 if callable(initial_lr) else float(initial_lr)
+        self._size = world.size() if world.is_initialized() else 0
         self.start_epoch = start_epoch
         self.end_epoch = end_epoch
         self.staircase = staircase or not callable(multiplier)
@@ -207,7 +217,11 @@ class LearningRateScheduleCallback(Callback):
         return self._multiplier ** (epoch - self.start_epoch)
 
     def on_train_begin(self, logs: Logs = None) -> None:
-        """Find out what fractions of an epoch are."""
+        """Find out what the rate is for these ranks, and what fractions of an epoch are."""
+        if self._give_rate is not None:
+            self.initial_lr = float(self._give_rate())
+        if regroup.is_elastic():
+            self._adjust_to_size()
         if self.staircase or self.steps_per_epoch:
             return
         self.steps_per_epoch = (self.params or {}).get("steps")
@@ -216,6 +230,20 @@ class LearningRateScheduleCallback(Callback):
                 f"{type(self).__name__} cannot know how many steps an epoch of this dataset has: pass steps_per_epoch "
                 "to it"
             )
+
+    def _adjust_to_size(self) -> None:
+        """Adjust the rates to the number of ranks. Rank 0 says by how much: it was there before, if any rank was."""
+        optimizer, size = self._optimizer(), world.size()
+        if self._give_rate is None and self._size:
+            self.initial_lr *= size / self._size
+        self._size = size
+        growth = size / getattr(optimizer, _SIZE, size)
+        self.initial_lr, growth = collectives.broadcast(
+            np.array([self.initial_lr, growth]), 0, "keras.learning_rate"
+        ).tolist()
+        attach(optimizer, _SIZE, size)
+        if growth != 1 and self._give_rate is None:
+            self._set(float(array_of(optimizer.learning_rate)) * growth)
 
     def on_epoch_begin(self, epoch: int, logs: Logs = None) -> None:
         """Remember where we are, and climb a stair."""
@@ -263,7 +291,7 @@ class LearningRateWarmupCallback(LearningRateScheduleCallback):
 
     def __init__(
         self,
-        initial_lr: float,
+        initial_lr: float | Callable[[], float],
         warmup_epochs: int = 5,
         momentum_correction: bool = True,
         steps_per_epoch: int | None = None,

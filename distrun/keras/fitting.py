@@ -38,14 +38,15 @@ def is_distributed(model: Any) -> bool:
     return not optimizer.distrun_settings.is_alone()
 
 
-def _prepare(model: Any) -> type | None:
+def _prepare(model: Any) -> tuple[type, bool] | None:
     """Return what a train function is to be made for, before it is made."""
-    if not isinstance(getattr(model, "optimizer", None), Distributed):
+    optimizer = getattr(model, "optimizer", None)
+    if not isinstance(optimizer, Distributed):
         return None
-    if model.optimizer.distrun_library.BACKEND == "tensorflow" and is_distributed(model) and model.jit_compile:
+    if optimizer.distrun_library.BACKEND == "tensorflow" and is_distributed(model) and model.jit_compile:
         _warn_of_xla()
         model.jit_compile = False
-    return type(model.optimizer)
+    return type(optimizer), optimizer.distrun_settings.process_set.included()
 
 
 def _warn_of_xla() -> None:
@@ -80,6 +81,9 @@ def _as_it_is(kind: Library, arguments: dict[str, Any]) -> dict[str, Any]:
 
 def _train(kind: Library, fit: Callable[..., Any], model: Any, arguments: dict[str, Any]) -> Any:
     arguments = _as_it_is(kind, arguments)
+    course = _course_of(arguments)
+    if course is not None:
+        fit = partial(course.fit, kind, fit)
     if not is_distributed(model):
         return fit(model, **arguments)
     _catch_up()
@@ -95,6 +99,13 @@ def _train(kind: Library, fit: Callable[..., Any], model: Any, arguments: dict[s
         raise MismatchError(progress.explain(clash[0])) from error
 
 
+def _course_of(arguments: dict[str, Any]) -> Any:
+    """The course of an `ElasticCallback` among the callbacks, which says where to go on; None if there is none."""
+    given = arguments.get("callbacks")
+    listed = given if isinstance(given, (list, tuple)) else getattr(given, "callbacks", [given])
+    return next((each.distrun_course for each in listed if hasattr(each, "distrun_course")), None)
+
+
 def _catch_up() -> None:
     """Wait until all ranks have heard of a `fit` that failed here: the operations of another one have the same
     names."""
@@ -106,9 +117,12 @@ def _catch_up() -> None:
 
 
 def _is_ours(error: Exception) -> bool:
-    """Whether the error is a collective's, so that other ranks have it too. TensorFlow and JAX make it one of their
-    own."""
-    return isinstance(error, CollectiveError) or _OURS.search(str(error)) is not None
+    """Whether the error is a collective's, so that other ranks have it too, or leads to other ranks. TensorFlow and JAX
+    make it one of their own."""
+    if isinstance(error, CollectiveError) or _OURS.search(str(error)) is not None:
+        return True
+    # By its name, so that elastic training is not loaded where nobody uses it.
+    return type(error).__name__ == "HostsUpdatedInterrupt"
 
 
 _OURS = re.compile(r"\b(Mismatch|Stall|JobAborted|Call)Error: ")

@@ -101,10 +101,29 @@ def reduce(optimizer: Any, gradients: Sequence[Any], variables: Sequence[Any]) -
     settings = optimizer.distrun_settings
     ranks = settings.process_set
     gradients = [scaled(gradient, settings.factor) for gradient in gradients]
+    is_tensorflow = optimizer.distrun_library.BACKEND == "tensorflow"
     if settings.is_alone():
+        if is_tensorflow:
+            from distrun.graphs.tensorflow.facts import stay_out
+
+            stay_out(ranks)
         return gradients
-    factor = 1.0 / ranks.size() if settings.scale_local else 1.0
-    return local_variables(optimizer).apart(gradients, variables, factor, partial(_reduce, optimizer))
+
+    def share() -> Any:
+        return 1.0 / _size(ranks, is_tensorflow) if settings.scale_local else 1.0
+
+    return local_variables(optimizer).apart(gradients, variables, share, partial(_reduce, optimizer))
+
+
+def _size(ranks: ProcessSet, is_tensorflow: bool) -> Any:
+    """The number of ranks: of TensorFlow's a tensor, where a graph may outlive this world."""
+    if not is_tensorflow:
+        return ranks.size()
+    import tensorflow as tf
+
+    from distrun.graphs.tensorflow.facts import number
+
+    return number(ranks.size, tf.float32)
 
 
 def _reduce(optimizer: Any, gradients: list[Any], variables: list[Any]) -> list[Any]:

@@ -132,6 +132,22 @@ def velocities(optimizer: Any) -> list[Any]:
     return list(getattr(optimizer, "momentums", None) or getattr(optimizer, "_momentums", None) or [])
 
 
+def iterations(optimizer: Any) -> Any:
+    return _core(optimizer).iterations
+
+
+def rates(optimizer: Any) -> list[Any]:
+    optimizer = _core(optimizer)
+    found = optimizer._hyper.values() if _is_legacy(optimizer) else [optimizer._learning_rate]
+    return [each for each in found if hasattr(each, "assign")]
+
+
+def drop_passes(optimizer: Any) -> None:
+    accumulation = vars(optimizer).get(PASSES)
+    if accumulation is not None:
+        accumulation.drop()
+
+
 def scaling_optimizers() -> list[Any]:
     return [loss_scale_optimizer.LossScaleOptimizer, loss_scale_optimizer.LossScaleOptimizerV3]
 

@@ -182,6 +182,18 @@ def velocities(optimizer: Any) -> list[Any]:
     return [variable for variable in found if variable is not None] if optimizer.momentum else []
 
 
+def iterations(optimizer: Any) -> Any:
+    return _core(optimizer)._iterations
+
+
+def rates(optimizer: Any) -> list[Any]:
+    return []
+
+
+def drop_passes(optimizer: Any) -> None:
+    """Do nothing: Keras adds up in variables of the optimizer."""
+
+
 def scaling_optimizers() -> list[Any]:
     return [LossScaleOptimizer]
 

@@ -60,6 +60,19 @@ class Library(Protocol):
         """Return the variables of a momentum that contains the learning rate: they are rescaled when that changes."""
         ...
 
+    def iterations(self, optimizer: Any, /) -> Any:
+        """Return the variable that counts an optimizer's steps."""
+        ...
+
+    def rates(self, optimizer: Any, /) -> list[Any]:
+        """Return the variables, such as the learning rate, that belong to an optimizer and are not among its variables."""
+        ...
+
+    def drop_passes(self, optimizer: Any, /) -> None:
+        """Forget gradients that were added up here for an update that has not come; Keras's own sums are variables of
+        the optimizer, and all ranks take them over."""
+        ...
+
     def scaling_optimizers(self) -> list[Any]:
         """Return the classes of the optimizers that scale the loss and have another one inside."""
         ...
@@ -154,7 +167,7 @@ def misses(keras: Any, what: str) -> UsageError:
 
 
 def around_training(
-    keras: Any, prepare: Callable[[Any], type | None], train: Callable[[Any, Any, dict[str, Any]], Any]
+    keras: Any, prepare: Callable[[Any], object | None], train: Callable[[Any, Any, dict[str, Any]], Any]
 ) -> None:
     """Take part in training from now on.
 
@@ -168,7 +181,7 @@ def around_training(
     @functools.wraps(make_train_function)
     def make(self: Any, force: bool = False) -> Any:
         purpose = prepare(self)
-        is_stale = purpose is not None and getattr(self.train_function, "distrun_purpose", None) is not purpose
+        is_stale = purpose is not None and getattr(self.train_function, "distrun_purpose", None) != purpose
         result = make_train_function(self, force=force or is_stale)
         if purpose is not None and self.train_function is not None:
             self.train_function.distrun_purpose = purpose

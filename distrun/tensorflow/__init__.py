@@ -36,6 +36,10 @@ if not TYPE_CHECKING:  # see `distrun.exports`
 
 
 def __getattr__(name: str) -> object:
+    if name == "elastic":
+        import distrun.tensorflow.elastic as elastic  # not before: most jobs are not
+
+        return elastic
     if name != "SyncBatchNormalization":
         raise AttributeError(f"module 'distrun.tensorflow' has no attribute {name!r}")
     from distrun.tensorflow.normalization import SyncBatchNormalization  # not before: it loads Keras

@@ -17,6 +17,7 @@ import tensorflow as tf
 
 from distrun.errors import UsageError
 from distrun.graphs.tensorflow import call, call_rows, placed, told_apart
+from distrun.graphs.tensorflow.facts import may_change, number
 from distrun.runtime import world
 from distrun.runtime.collectives.call import Call, reducescatter_gradient_factor
 from distrun.runtime.operations.reduction import Average, Sum
@@ -41,7 +42,7 @@ def allreduce(tensors: Sequence[Any], collective: Call) -> list[tf.Tensor]:
 def allgather(tensors: Sequence[Any], collective: Call) -> list[tf.Tensor]:
     """Back flow this rank's rows of the averaged gradients."""
     collective = placed(collective)
-    rank = collective.process_set.rank()
+    rank = number(collective.process_set.rank, tf.int32)
 
     def forward(given: Sequence[tf.Tensor]) -> Any:
         results, received = call_rows(given, collective)
@@ -61,7 +62,7 @@ def allgather(tensors: Sequence[Any], collective: Call) -> list[tf.Tensor]:
 def reducescatter(tensors: Sequence[Any], collective: Call) -> list[tf.Tensor]:
     """Back flow the ranks' gradients put together, times `reducescatter_gradient_factor`."""
     collective = placed(collective)
-    factor = reducescatter_gradient_factor(collective)
+    factor = number(lambda: reducescatter_gradient_factor(collective), tf.float64)
 
     def backward(gradients: Gradients) -> list[tf.Tensor]:
         back = _of_gradient(collective)._replace(kind="allgather", op=Average, prescale=1.0, postscale=1.0, wire="")
@@ -76,6 +77,9 @@ def broadcast(tensors: Sequence[Any], collective: Call) -> list[tf.Tensor]:
 
     def backward(gradients: Gradients) -> list[tf.Tensor]:
         averaged = allreduce(gradients, _averaging(collective))
+        if may_change():
+            is_root = tf.equal(number(world.rank, tf.int32), collective.root)
+            return [tf.where(is_root, each, tf.zeros_like(each)) for each in averaged]
         if world.rank() == collective.root:
             return averaged
         with tf.control_dependencies(averaged):  # or a graph would leave out the allreduce, which the root needs

@@ -12,6 +12,7 @@ from distrun.graphs import signatures
 from distrun.graphs.compression import Compression, Compressor, compressed, wire_type
 from distrun.graphs.local_variables import LocalVariables
 from distrun.graphs.tensorflow import reduce_gradients
+from distrun.graphs.tensorflow.facts import number, stay_out
 from distrun.runtime.collectives.consistency import describe
 from distrun.runtime.collectives.gradient_settings import GradientSettings, check_groups
 from distrun.runtime.operations.reduction import ReduceOp
@@ -42,12 +43,16 @@ class GradientReduction(GradientSettings):
         """
         ranks = self.process_set
         if self.is_alone():
+            stay_out(ranks)
             return list(gradients)
 
         def reduce(gradients: list[Any], sources: list[Any]) -> list[Any]:
             return self._reduce(gradients, sources, use_generic_names)
 
-        return self.local.apart(gradients, sources, 1.0 / ranks.size() if self.scale_local else 1.0, reduce)
+        def share() -> Any:
+            return 1.0 / number(ranks.size, tf.float32) if self.scale_local else 1.0
+
+        return self.local.apart(gradients, sources, share, reduce)
 
     def _reduce(self, gradients: Sequence[Any], sources: Sequence[Any], use_generic_names: bool) -> list[Any]:
         if not gradients:

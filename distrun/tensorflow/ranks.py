@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
-import numpy as np
 import tensorflow as tf
 
 from distrun.graphs.tensorflow import binding
+from distrun.graphs.tensorflow.facts import scalar
 from distrun.runtime import initialisation, world
 from distrun.runtime.process_sets import by_id
 
@@ -35,36 +34,25 @@ def init(comm: Any = None, process_sets: Any = None) -> None:
 
 def size_op(process_set_id: int = 0, name: str | None = None) -> tf.Tensor:
     """The number of ranks in a process set, as an int32 scalar. In a graph it is found out each time that it runs."""
-    return _scalar(lambda: by_id(process_set_id).size(), name)
+    return scalar(lambda: by_id(process_set_id).size(), name)
 
 
 def rank_op(name: str | None = None) -> tf.Tensor:
     """This process's rank, as an int32 scalar. In a graph it is found out each time that it runs."""
-    return _scalar(world.rank, name)
+    return scalar(world.rank, name)
 
 
 def local_size_op(name: str | None = None) -> tf.Tensor:
     """The number of ranks on this host, as an int32 scalar. In a graph it is found out each time that it runs."""
-    return _scalar(world.local_size, name)
+    return scalar(world.local_size, name)
 
 
 def local_rank_op(name: str | None = None) -> tf.Tensor:
     """This process's rank on its host, as an int32 scalar. In a graph it is found out each time that it runs."""
-    return _scalar(world.local_rank, name)
+    return scalar(world.local_rank, name)
 
 
 def process_set_included_op(process_set_id: int = 0, name: str | None = None) -> tf.Tensor:
     """Whether this rank belongs to a process set, as an int32 scalar: 1 or 0. In a graph it is found out each time that
     it runs."""
-    return _scalar(lambda: by_id(process_set_id).included(), name)
-
-
-@tf.autograph.experimental.do_not_convert
-def _scalar(fact: Callable[[], int], name: str | None) -> tf.Tensor:
-    """A fact about the world: the world may be another one when the graph runs again, after `shutdown` and `init`."""
-    world.current()
-    if tf.executing_eagerly():
-        return tf.constant(int(fact()), tf.int32, name=name)
-    scalar = tf.numpy_function(lambda: np.int32(fact()), [], tf.int32, name=name)
-    scalar.set_shape([])
-    return scalar
+    return scalar(lambda: by_id(process_set_id).included(), name)

@@ -10,6 +10,7 @@ import tensorflow as tf
 from distrun.errors import NotOfferedError, UsageError
 from distrun.graphs import signatures
 from distrun.graphs.tensorflow import call
+from distrun.graphs.tensorflow.facts import may_change
 from distrun.runtime.collectives import objects
 from distrun.runtime.collectives.call import broadcast_call
 from distrun.runtime.process_set import ProcessSet, global_process_set
@@ -48,13 +49,13 @@ def broadcast_variables(
                 "say"
             )
     collective = broadcast_call("broadcast_variables", root_rank, process_set)
-    if process_set.size() == 1:
+    if process_set.size() == 1 and not may_change():
         return None if tf.executing_eagerly() else tf.no_op()
     entries = [entry_of(variable, place) for place, variable in enumerate(variables)]
     number = signatures.signature_id(entries, "the variables to broadcast", process_set)
     if not variables:
         return None if tf.executing_eagerly() else tf.no_op()
-    return assign_all(variables, call(variables, collective.named(str(number))))
+    return assign_all(variables, call(variables, collective.named(number)))
 
 
 def broadcast_global_variables(root_rank: int) -> Any:

@@ -98,6 +98,8 @@ def _mechanism() -> Perform:
     _trace_anew_if_moved()
     world.on_joining(_trace_anew_if_moved)
     atexit.register(finish)  # before world.shutdown, which was registered before
+    if world.is_elastic():
+        world.on_leaving(finish)  # or a program under way would be taken for one of the next generation
     if choice == "io_callback" or (choice == "auto" and jax.default_backend() != "cpu"):
         return callback.call
     try:

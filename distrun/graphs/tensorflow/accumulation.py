@@ -60,6 +60,11 @@ class Accumulation:
             results[place] = gradient
         return is_due, results
 
+    def drop(self) -> None:
+        """Begin anew, without what has been added up so far. Where TensorFlow runs eagerly."""
+        for each in (self._count, *self._sums) if self._count is not None else ():
+            each.assign(tf.zeros_like(each))
+
     def _prepare(self, gradients: Sequence[Any], variables: Sequence[Any]) -> None:
         if self._count is not None and list(map(id, variables)) == list(map(id, self._owners)):
             return

@@ -4,18 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from typing import Any
+from weakref import ReferenceType, ref
 
-import numpy as np
 import tensorflow as tf
 
 from distrun.errors import NotOfferedError
 from distrun.graphs.gradients import reduce_gradients as reduce_dense
 from distrun.graphs.tensorflow import tracing
 from distrun.graphs.tensorflow.calls import call
-from distrun.runtime import world
+from distrun.graphs.tensorflow.facts import may_change, number
 from distrun.runtime.collectives.call import Call
 from distrun.runtime.operations.reduction import Average, Sum
-from distrun.runtime.process_set import ProcessSet
 from distrun.tensor_fusion.buckets import GradientInfo
 
 Perform = Callable[[Sequence[Any], Call], list[tf.Tensor]]
@@ -50,7 +49,30 @@ def reduce_gradients(gradients: Sequence[Any], collective: Call, sparse_as_dense
         gathered = gather_slices([results[place] for place in sparse], collective.named("sparse"), put)
         for place, slices in zip(sparse, gathered, strict=True):
             results[place] = slices
-    return results
+    return _together(results) if may_change() else results
+
+
+_counters: list[ReferenceType[Any]] = []
+
+
+def count_after_reductions(variable: Any) -> None:
+    """Have a variable that counts steps change only when the gradients of a step have been reduced.
+
+    In a tf.function nothing else keeps it from counting a step whose gradients never come.
+    """
+    _counters.append(ref(variable))
+
+
+def _together(gradients: Sequence[Any]) -> list[Any]:
+    """The gradients, none of them before all are there: or a step that fails might change some variables and not
+    others."""
+    tensors = tf.nest.flatten(gradients, expand_composites=True)
+    with tf.control_dependencies([tensor for tensor in tensors if tensor is not None]):
+        together = [tensor if tensor is None else tf.identity(tensor) for tensor in tensors]
+        for counter in [each() for each in _counters]:
+            if counter is not None:
+                tf.convert_to_tensor(counter)  # whoever writes it waits until it has been read here
+    return tf.nest.pack_sequence_as(gradients, together, expand_composites=True)
 
 
 def gather_slices(slices: Sequence[tf.IndexedSlices], collective: Call, put: Perform = call) -> list[tf.IndexedSlices]:
@@ -75,16 +97,9 @@ def _scaled(values: tf.Tensor, collective: Call) -> tf.Tensor:
     factor = collective.prescale * collective.postscale
     if factor != 1.0:
         values = values * tf.cast(factor, values.dtype)
-    return values / tf.cast(_size_of(collective.process_set), values.dtype) if collective.op is Average else values
-
-
-def _size_of(process_set: ProcessSet) -> int | tf.Tensor:
-    """The number of ranks; in an elastic job it is asked whenever the graph runs."""
-    if tf.executing_eagerly() or not world.is_elastic():
-        return process_set.size()
-    size = tf.numpy_function(lambda: np.int32(process_set.size()), [], tf.int32)
-    size.set_shape([])
-    return size
+    if collective.op is not Average:
+        return values
+    return values / tf.cast(number(collective.process_set.size, tf.int32), values.dtype)
 
 
 def _one_after_the_other() -> Perform:

@@ -27,6 +27,12 @@ def environment(backend: str, **more: str) -> dict[str, str]:
     return {**os.environ, **quick, **chosen, "DISTRUN_STALL_TIMEOUT": "60", **more}
 
 
+@pytest.fixture(scope="session")
+def rank_environment() -> Callable[..., dict[str, str]]:
+    """Return `environment`."""
+    return environment
+
+
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """A test with a `backend` runs on all of them, unless it says which."""
     given = [mark.args[0] for mark in metafunc.definition.iter_markers("parametrize")]

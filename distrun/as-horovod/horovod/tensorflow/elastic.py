@@ -1,11 +1,17 @@
-"""Elastic training, which is not there yet: see `horovod.common.elastic`."""
+"""Elastic training with TensorFlow: see `distrun.tensorflow.elastic`."""
 
-from horovod.common.elastic import Absent, ObjectState as ObjectState, State as State, run as run
+from distrun.elastic.loop import run_fn as run_fn
+from distrun.tensorflow.elastic import (
+    ObjectState as ObjectState,
+    State as State,
+    TensorFlowState as TensorFlowState,
+    run as run,
+)
 
 
-class TensorFlowState(Absent):
-    """A state of variables."""
+def __getattr__(name: str) -> object:
+    if name != "TensorFlowKerasState":
+        raise AttributeError(f"module 'horovod.tensorflow.elastic' has no attribute {name!r}")
+    import distrun.tensorflow.elastic
 
-
-class TensorFlowKerasState(Absent):
-    """A state of a Keras model and its optimizer."""
+    return distrun.tensorflow.elastic.TensorFlowKerasState  # not before: it loads Keras

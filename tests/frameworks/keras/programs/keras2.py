@@ -306,7 +306,6 @@ def _():
             "op": lambda: hvd.DistributedOptimizer(keras.optimizers.SGD(), op=hvd_tf.Max),
             "a callback of Keras 3": foreign_callback,
             "global variables": lambda: hvd.broadcast_global_variables(0),
-            "elastic": lambda: hvd.elastic,
         }.items()
     }
 

@@ -1,7 +1,8 @@
-"""Elastic training, which is not there yet: see `horovod.common.elastic`."""
+"""Elastic training with tf.keras: see `distrun.keras.elastic`."""
 
-from horovod.keras.elastic import (
+from distrun.keras.elastic import (
     CommitStateCallback as CommitStateCallback,
+    ElasticCallback as ElasticCallback,
     KerasState as KerasState,
     UpdateBatchStateCallback as UpdateBatchStateCallback,
     UpdateEpochStateCallback as UpdateEpochStateCallback,

@@ -1,0 +1,39 @@
+"""Elastic training with Keras: `fit` goes on, inside its epoch, when ranks come or go.
+
+    state = elastic.KerasState(model)
+
+    @elastic.run
+    def train(state):
+        model.fit(batches, epochs=10, callbacks=[elastic.ElasticCallback(state)])
+
+    train(state)
+
+The room: `state` has the state of a model and its optimizer, `steps` what it needs on JAX, where steps are computed
+ahead; `callbacks` has the callbacks, Horovod's and ours, and `resuming` how a `fit` goes on in the middle of an epoch.
+"""
+
+from distrun.elastic import (
+    HostsUpdatedInterrupt as HostsUpdatedInterrupt,
+    ObjectState as ObjectState,
+    State as State,
+    run as run,
+)
+from distrun.keras.elastic.callbacks import (
+    CommitStateCallback as CommitStateCallback,
+    ElasticCallback as ElasticCallback,
+    UpdateBatchStateCallback as UpdateBatchStateCallback,
+    UpdateEpochStateCallback as UpdateEpochStateCallback,
+)
+from distrun.keras.elastic.state import KerasState as KerasState
+
+__all__ = [
+    "CommitStateCallback",
+    "ElasticCallback",
+    "HostsUpdatedInterrupt",
+    "KerasState",
+    "ObjectState",
+    "State",
+    "UpdateBatchStateCallback",
+    "UpdateEpochStateCallback",
+    "run",
+]

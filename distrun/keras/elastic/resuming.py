@@ -1,0 +1,198 @@
+"""How a `fit` goes on where another one was left: in the middle of an epoch, with other ranks.
+
+A `fit` that goes on is two of Keras's, one for the rest of the epoch and one for the other epochs, with one list of
+callbacks, which see a single `fit` that began at the beginning.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from distrun.keras.elastic import callback_states, stages
+from distrun.keras.library import Library, attach
+from distrun.runtime.numbering import Numbering
+
+_fits = Numbering()
+
+
+class Course:
+    """The course of the `fit`s of a state, which `state.epoch`, `state.batch` and `state.course` tell.
+
+    `state.course` is a dictionary that is replaced, never changed. Its entries, each of which may be missing:
+
+        fit         the number of the `fit` that is, or was last, under way
+        steps       the batches of an epoch of it, with the ranks that there were
+        data        the position in the data of `distrun.data.shard`
+        logs        of an epoch whose batches are all done, what its end is to be told
+        callbacks   what callbacks knew at the end of the last epoch
+        history     the epochs that are done, with their logs
+        is_stopped  whether a callback has ended the training
+    """
+
+    def __init__(self, state: Any) -> None:
+        self._state = state
+        self._reached = 0
+        self._position: Any = None
+
+    def fit(self, kind: Library, fit: Callable[..., Any], model: Any, **arguments: Any) -> Any:
+        """Do what `fit(model, **arguments)` does, and has not done yet."""
+        state, epochs = self._state, arguments.get("epochs", 1)
+        if not self._find_place(_fits.next(), arguments.get("initial_epoch", 0)):
+            return fit(model, **{**arguments, "initial_epoch": epochs, "epochs": epochs})
+        epoch = state.epoch
+        if state.course.get("is_stopped"):
+            epochs = epoch
+        total, left = self._find_data(kind, model, arguments)
+        verbose = arguments.get("verbose", "auto")
+        callbacks = stages.callback_list(
+            *(kind.PACKAGE, self, _listed(arguments.get("callbacks")), total),
+            add_history=True,
+            add_progbar=verbose != 0,
+            model=model,
+            verbose=1 if verbose == "auto" else verbose,
+            epochs=epochs,
+            steps=total,
+        )
+        arguments = {**arguments, "callbacks": callbacks}
+        model.stop_training = False
+        if epoch < epochs and state.course.get("logs") is not None:
+            callbacks.on_train_begin()
+            callbacks.on_epoch_begin(epoch)
+            callbacks.on_epoch_end(epoch, dict(state.course["logs"]))
+            epoch += 1
+        elif epoch < epochs and state.batch:
+            callbacks.distrun_offset = state.batch
+            rest = {} if left is None else {"steps_per_epoch": left}
+            with _unfinished(model.optimizer):
+                fit(model, **{**arguments, **rest, "initial_epoch": epoch, "epochs": epoch + 1})
+            callbacks.distrun_offset = 0
+            epoch += 1
+        if not model.stop_training and not (callbacks.distrun_has_begun and epoch >= epochs):
+            fit(model, **{**arguments, "initial_epoch": epoch, "epochs": epochs})
+        callbacks.distrun_end()
+        return model.history
+
+    # Where it is ------------------------------------------------------------------------------------------------------
+
+    def _find_place(self, number: int, initial_epoch: int) -> bool:
+        """Return whether the `fit` of this number is not over."""
+        state = self._state
+        known = state.course.get("fit")
+        if known is None:  # the first, which may begin where a checkpoint was
+            state.epoch = max(initial_epoch, state.epoch)
+        elif known > number:
+            return False
+        elif known < number:
+            state.epoch, state.batch = initial_epoch, 0
+            state.course = {}
+        state.course = {**state.course, "fit": number}
+        return True
+
+    def _find_data(self, kind: Library, model: Any, arguments: dict[str, Any]) -> tuple[int | None, int | None]:
+        """Return the batches of a whole epoch, if anybody knows, and those to say to `fit` of what is left of this
+        one."""
+        state, course = self._state, self._state.course
+        position = getattr(arguments.get("x"), "position", None)
+        self._position = None
+        if position is not None and hasattr(position, "load_state_dict"):
+            position.per_step = getattr(model, "steps_per_execution", None) or 1
+            if not any(getattr(value, "position", value) is position for value in vars(state).values()):
+                self._position = position
+                if "data" in course:
+                    position.load_state_dict(course["data"])
+            if not state.batch and position.next_epoch != state.epoch:
+                position.set_epoch(state.epoch)
+            steps = getattr(position.plan, "steps", None)
+            total = None if steps is None else replace(position.plan, start=0).steps
+            if total is not None and state.batch and course.get("logs") is None:
+                state.batch = total - steps
+            self._reached = state.batch
+            state.course = {**state.course, "steps": total}
+            return total, None
+        total = steps_of(kind, arguments)
+        if state.batch and course.get("logs") is None:
+            then = course.get("steps")
+            state.batch = 0 if total is None or not then else min(total - 1, round(state.batch * total / then))
+        self._reached = state.batch
+        state.course = {**state.course, "steps": total}
+        return total, None if total is None else total - state.batch
+
+    # What callbacks say -----------------------------------------------------------------------------------------------
+
+    def reach(self, batch: int) -> None:
+        """So many batches of the epoch are done."""
+        if batch > self._reached:
+            state = self._state
+            steps, self._reached = batch - self._reached, batch
+            state.batch = batch
+            if self._position is not None:
+                self._position.advance(steps)
+                state.course = {**state.course, "data": self._position.state_dict()}
+            state.advance()
+
+    def end_batches(self, batches: int, logs: dict[str, Any]) -> None:
+        """All batches of the epoch are done; what its end is told is known."""
+        self._state.course = {**self._state.course, "logs": {name: _plain(value) for name, value in logs.items()}}
+        self.reach(batches)
+
+    def end_epoch(self, epoch: int, logs: dict[str, Any], callbacks: Any, is_stopped: bool) -> None:
+        """The epoch is done, with all that its end has to do."""
+        state = self._state
+        done = [*state.course.get("history", ()), (epoch, {name: _plain(value) for name, value in logs.items()})]
+        state.epoch, state.batch, self._reached = epoch + 1, 0, 0
+        state.course = {
+            **state.course,
+            "logs": None,
+            "callbacks": callback_states.of(callbacks),
+            "history": done,
+            "is_stopped": is_stopped,
+        }
+
+    def restore(self, callbacks: Any) -> None:
+        """Have the callbacks know what they knew: training has just begun for them."""
+        course = self._state.course
+        callback_states.restore(callbacks, course.get("callbacks", {}), course.get("history", ()))
+
+
+def steps_of(kind: Library, arguments: dict[str, Any]) -> int | None:
+    """Return the batches of an epoch that `fit` goes through with these arguments; None if nobody can tell."""
+    if arguments.get("steps_per_epoch"):
+        return int(arguments["steps_per_epoch"])
+    data: Any = arguments.get("x")
+    if callable(getattr(data, "cardinality", None)):
+        known = int(data.cardinality())
+        return known if known > 0 else None
+    arrays: Any = data
+    while isinstance(arrays, (list, tuple, dict)) and arrays:
+        arrays = next(iter(arrays.values())) if isinstance(arrays, dict) else arrays[0]
+    shape = getattr(arrays, "shape", None)
+    if shape is not None:
+        rows = int(shape[0] * (1 - (arguments.get("validation_split") or 0.0)))
+        return -(-rows // (arguments.get("batch_size") or 32))
+    return len(data) or None if hasattr(data, "__len__") else None
+
+
+def _plain(value: Any) -> Any:
+    array = np.asarray(value)
+    return array if array.ndim else array.item()
+
+
+def _listed(given: Any) -> list[Any]:
+    if hasattr(given, "callbacks"):  # a CallbackList
+        return list(given.callbacks)
+    return [given] if hasattr(given, "on_train_begin") else list(given or [])
+
+
+@contextlib.contextmanager
+def _unfinished(optimizer: Any) -> Iterator[None]:
+    """Keep an optimizer from doing what it does to the weights at the end of training, such as averaging them."""
+    attach(optimizer, "finalize_variable_values", lambda *_: None)
+    try:
+        yield
+    finally:
+        object.__delattr__(optimizer, "finalize_variable_values")

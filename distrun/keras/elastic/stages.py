@@ -1,0 +1,108 @@
+"""A list of callbacks for several calls of Keras's `fit`, which are one `fit` to the callbacks."""
+
+from __future__ import annotations
+
+import types
+from collections.abc import Sequence
+from functools import cache
+from typing import Any, Protocol
+
+
+class Course(Protocol):
+    """The listener of the callbacks: see `resuming.Course`."""
+
+    def end_batches(self, batches: int, logs: dict[str, Any], /) -> None:
+        """All batches of the epoch are done."""
+        ...
+
+    def end_epoch(self, epoch: int, logs: dict[str, Any], callbacks: Any, is_stopped: bool, /) -> None:
+        """The epoch is done."""
+        ...
+
+    def restore(self, callbacks: Any, /) -> None:
+        """Have the callbacks know what they knew."""
+        ...
+
+
+def callback_list(keras: Any, course: Course, callbacks: Sequence[Any], steps_known: int | None, **options: Any) -> Any:
+    """Return a CallbackList of a Keras, with two callbacks more, that tell a course what it has to know.
+
+    Args:
+        keras: the package.
+        callbacks: the user's.
+        steps_known: the batches of an epoch, if anybody knows.
+        options: those of the CallbackList.
+    """
+    base = keras.callbacks.Callback
+    last = _made(_Last, base)(course)
+    made = _made(_Stages, keras.callbacks.CallbackList)(
+        [_made(_First, base)(course, steps_known), *callbacks, last], **options
+    )
+    made.distrun_course, last.distrun_list = course, made
+    return made
+
+
+@cache
+def _made(mixin: type, base: type) -> Any:
+    return types.new_class(mixin.__name__.strip("_"), (mixin, base))
+
+
+class _Stages:
+    """The list."""
+
+    distrun_course: Course
+    distrun_offset = 0
+    """The batches of the epoch that were done before."""
+    distrun_has_begun = False
+    distrun_logs: Any = None
+
+    def on_train_begin(self, logs: Any = None) -> None:
+        if not self.distrun_has_begun:
+            self.distrun_has_begun = True
+            super().on_train_begin(logs)  # type: ignore[misc]
+            self.distrun_course.restore(self)
+
+    def on_train_end(self, logs: Any = None) -> None:
+        self.distrun_logs = logs
+
+    def distrun_end(self) -> None:
+        """End the training: no further `fit` follows."""
+        super().on_train_end(self.distrun_logs)  # type: ignore[misc]
+
+    def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
+        super().on_train_batch_begin(batch + self.distrun_offset, logs)  # type: ignore[misc]
+
+    def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+        super().on_train_batch_end(batch + self.distrun_offset, logs)  # type: ignore[misc]
+
+
+class _First:
+    """The first callback: before others do what they do at the end of an epoch, its last batch is done."""
+
+    _supports_tf_logs = True
+
+    def __init__(self, course: Course, steps_known: int | None) -> None:
+        super().__init__()
+        self._course = course
+        self._steps_known = steps_known
+        self._begun = 0
+
+    def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
+        self._begun = batch + 1
+
+    def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+        self._course.end_batches(self._steps_known or self._begun, logs or {})
+
+
+class _Last:
+    """The last callback: everybody has done what there was to do at the end of an epoch."""
+
+    model: Any
+    distrun_list: Any = None
+
+    def __init__(self, course: Course) -> None:
+        super().__init__()
+        self._course = course
+
+    def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+        self._course.end_epoch(epoch, logs or {}, self.distrun_list, bool(self.model.stop_training))

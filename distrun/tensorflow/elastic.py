@@ -1,0 +1,139 @@
+"""Elastic training with TensorFlow: `tf.function`, tapes, and sessions of TensorFlow 1.
+
+    @elastic.run
+    def train(state):
+        while state.step < steps:
+            train_step(next(batches))  # a tf.function with a DistributedGradientTape
+            state.step += 1
+            state.advance()
+
+    train(elastic.TensorFlowKerasState(model, optimizer, step=0))
+
+A traced function outlives the ranks that it was traced for: what distrun puts into it asks for ranks and sizes when it
+runs. What the script itself puts in, such as `1 / distrun.size()`, stays; `distrun.size_op()` does not. The functions
+of `fit` are for `distrun.keras.elastic`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import tensorflow as tf
+
+from distrun.elastic import (
+    HostsUpdatedInterrupt as HostsUpdatedInterrupt,
+    ObjectState as ObjectState,
+    State as State,
+    run as run,
+)
+from distrun.elastic.graphs import GraphState, HostArrays
+from distrun.elastic.part import Part
+from distrun.errors import UsageError
+from distrun.graphs.tensorflow.gradients import count_after_reductions
+from distrun.tensorflow.gradients import entry_of
+
+if TYPE_CHECKING:
+    from distrun.keras.elastic.tensorflow_state import TensorFlowKerasState as TensorFlowKerasState
+
+__all__ = ["HostsUpdatedInterrupt", "ObjectState", "State", "TensorFlowKerasState", "TensorFlowState", "run"]
+
+
+class TensorFlowState(GraphState):
+    """A state of variables, and of objects: `TensorFlowState(model.variables + optimizer.variables, step=0)`.
+
+    A rank is taken to be in the middle of a step if a variable that counts, a scalar of integers such as an optimizer's
+    `iterations`, is not what it was at the last step boundary. If there is none, ranks are taken to be at a boundary
+    always: so they are if every step reduces its gradients before it changes any variable.
+    """
+
+    def __init__(self, variables: Any = None, session: Any = None, **kwargs: Any) -> None:
+        """Make a state.
+
+        Args:
+            variables: variables of TensorFlow or Keras; None: all global variables of the graph.
+            session: in a graph of TensorFlow 1, the session that holds their values; None: the default session.
+            kwargs: objects, each of which becomes an attribute.
+
+        Raises:
+            UsageError: `variables` is None where TensorFlow runs eagerly, which keeps no list of them.
+        """
+        if variables is None:
+            if tf.executing_eagerly():
+                raise UsageError(
+                    "TensorFlowState needs variables where TensorFlow runs eagerly: give it "
+                    "model.variables + optimizer.variables, say"
+                )
+            variables = tf.compat.v1.global_variables()
+        super().__init__(variables=_Given(list(variables), session), **kwargs)
+        self.variables = list(variables)
+        self.session = session
+
+    def part_of(self, name: str, value: Any) -> Part | None:
+        """Return the part for the variables; None for an object to pickle."""
+        return Variables(value.variables, value.session) if isinstance(value, _Given) else super().part_of(name, value)
+
+
+class _Given:
+    """Variables with the session that holds their values."""
+
+    def __init__(self, variables: list[Any], session: Any) -> None:
+        self.variables = variables
+        self.session = session
+
+
+class Variables(HostArrays):
+    """Variables of TensorFlow, and of Keras on TensorFlow."""
+
+    def __init__(self, variables: Sequence[Any], session: Any = None) -> None:
+        super().__init__()
+        self._variables = list(variables)
+        self._given_session = session
+        self._counters = [each for each in self._variables if _counts(each)]
+        for counter in self._counters:
+            count_after_reductions(counter)
+        self._counted: list[Any] = []
+
+    def mark(self) -> None:
+        self._counted = self._values_of(self._counters)
+
+    def is_clean(self) -> bool:
+        return self._values_of(self._counters) == self._counted
+
+    def entries(self) -> list[str]:
+        return [entry_of(variable, place) for place, variable in enumerate(self._variables)]
+
+    def values(self) -> list[Any]:
+        return self._values_of(self._variables)
+
+    def assign(self, arrays: Sequence[Any]) -> None:
+        for variable, array in zip(self._variables, arrays, strict=True):
+            if tf.executing_eagerly():
+                variable.assign(array)
+            else:
+                variable.load(array, self._session())
+
+    def _values_of(self, variables: Sequence[Any]) -> list[Any]:
+        if tf.executing_eagerly():
+            return [np.asarray(variable.numpy()) for variable in variables]
+        return [np.asarray(value) for value in self._session().run(list(variables))]
+
+    def _session(self) -> Any:
+        session = self._given_session or tf.compat.v1.get_default_session()
+        if session is None:
+            raise UsageError("TensorFlowState has no session to ask for values: give it session=..., or a default one")
+        return session
+
+
+def _counts(variable: Any) -> bool:
+    """Whether a variable is a scalar of integers."""
+    return len(variable.shape) == 0 and bool(tf.as_dtype(variable.dtype).is_integer)
+
+
+def __getattr__(name: str) -> object:
+    if name != "TensorFlowKerasState":
+        raise AttributeError(f"module 'distrun.tensorflow.elastic' has no attribute {name!r}")
+    from distrun.keras.elastic.tensorflow_state import TensorFlowKerasState  # not before: it loads Keras
+
+    return TensorFlowKerasState

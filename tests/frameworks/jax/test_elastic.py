@@ -1,0 +1,43 @@
+"""Jitted steps go on with other ranks, although they are computed ahead when a rank is lost."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+from elastic_supervisor import Supervisor, Waiting, python
+
+pytest.importorskip("optax")
+
+PROGRAM = Path(__file__).parent / "programs" / "elastic.py"
+
+pytestmark = pytest.mark.feature_group("Elastic training")
+
+
+def _await_hold(member, generation):
+    member.await_output(lambda lines: any('"held"' in line and f'"generation": {generation}' in line for line in lines))
+
+
+def test_steps_that_one_rank_has_compiled_go_on_with_two_and_with_the_other_alone(tmp_path):
+    os.mkfifo(tmp_path / "go")
+    variables = {"HOLD": "1:0:7 2:0:15", "DISTRUN_STALL_TIMEOUT": "100", "JAX_PLATFORMS": "cpu"}
+    with Supervisor(python(PROGRAM), tmp_path, variables) as supervisor:
+        supervisor.begin(1)
+        coming = supervisor.start(1, 2)
+        (first,) = supervisor.members
+        _await_hold(first, 1)
+        supervisor.await_message(coming, Waiting)
+        supervisor.prepare("a host has come")
+        (tmp_path / "go").write_text("")
+        supervisor.await_message(first, Waiting)
+        supervisor.assign([first, coming])
+        _await_hold(first, 2)
+        supervisor.replace(0, newcomers=0)
+        assert supervisor.await_exits() == [0], coming.output()[-3000:]
+        (result,) = [fact for fact in coming.told() if "result" in fact]
+    # The weights are what the sizes of all steps make them: the program has seen to that.
+    assert result["step"] == 24
+    assert result["sizes"] == [1] * 8 + [2] * 7 + [1] * 9
+    assert result["traces"] == {"step": [2, 3], "rows": [2, 3]}  # a shape that holds the size has all made anew
+    assert result["looped"] == 24.0 * 1

@@ -1,0 +1,91 @@
+"""`fit` goes on inside its epoch when ranks are killed, come and go, on each backend and with either Keras."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+from elastic_supervisor import Supervisor, Waiting, python
+
+PROGRAMS = Path(__file__).parent / "programs"
+EPOCHS, STEPS = 3, 12
+
+pytestmark = pytest.mark.feature_group("Elastic training")
+
+
+@pytest.fixture(scope="module", params=["tensorflow", "jax", "torch", "tf_keras"])
+def job(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, rank_environment):
+    """A job in which a rank is killed and replaced, another one comes, and rank 0 is killed."""
+    pytest.importorskip(request.param)
+    folder: Path = tmp_path_factory.mktemp("elastic")
+    os.mkfifo(folder / "go")
+    variables = rank_environment(request.param, HOLD="1:1:0:7 2:0:1:3 3:0:1:9", DISTRUN_STALL_TIMEOUT="100", TMPDIR=str(folder))
+    with Supervisor(python(PROGRAMS / "elastic.py"), folder, variables) as supervisor:
+        supervisor.begin(2)
+        coming = supervisor.start(2, 3)
+        _await_hold(supervisor.members[1], 1)
+        supervisor.replace(1)
+        _await_hold(supervisor.members[0], 2)
+        supervisor.await_message(coming, Waiting)
+        supervisor.prepare("a host has come")
+        (folder / "go").write_text("")
+        for member in supervisor.members:
+            _await_waiting(supervisor, member, 2)
+        supervisor.assign([*supervisor.members, coming])
+        _await_hold(supervisor.members[0], 3)
+        supervisor.replace(0, newcomers=0)
+        assert supervisor.await_exits() == [0, 0], [member.output()[-3000:] for member in supervisor.members]
+        yield supervisor
+
+
+def _await_hold(member, generation):
+    member.await_output(lambda lines: any('"held"' in line and f'"generation": {generation}' in line for line in lines))
+
+
+def _await_waiting(supervisor, member, generation):
+    """Wait until a member has left a generation."""
+    while (said := supervisor.await_message(member, Waiting)).generation != generation:
+        assert "was killed by SIGKILL" in said.reason
+        assert "\n" not in said.reason
+
+
+def _results(job):
+    return [fact for member in job.members for fact in member.told() if "result" in fact]
+
+
+def test_all_ranks_end_with_the_same_weights_and_the_same_state_of_the_optimizer(job):
+    results = _results(job)
+    assert len(results) == 2
+    assert {digest for result in results for digest in result["weights"]} == {results[0]["weights"][0]}
+    assert {digest for result in results for digest in result["slots"]} == {results[0]["slots"][0]}
+
+
+def test_each_step_is_made_once_and_callbacks_count_on(job):
+    assert [result["iterations"] for result in _results(job)] == [EPOCHS * STEPS] * 2
+    done = 0
+    for generation in range(1, 5):
+        made = [
+            [fact["step"] for fact in process.told() if "step" in fact and fact["generation"] == generation]
+            for process in job.processes
+        ]
+        for part in made:
+            assert part == list(range(done, done + len(part)))
+        done += max(map(len, made))
+    assert done == EPOCHS * STEPS
+
+
+def test_the_history_has_all_epochs_on_newcomers_too(job):
+    for result in _results(job):
+        assert result["epochs"] == list(range(EPOCHS))
+        assert result["losses"] == EPOCHS
+
+
+def test_the_learning_rate_goes_by_the_present_size(job):
+    rates = [
+        (fact["generation"], round(fact["rate"], 6))
+        for process in job.processes
+        for fact in process.told()
+        if "begin" in fact and fact["generation"] > 2  # before, the rate rises
+    ]
+    assert sorted(rates) == [(3, 0.03)] * 3 + [(4, 0.02)] * 2

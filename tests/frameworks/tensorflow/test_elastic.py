@@ -1,0 +1,59 @@
+"""Traced functions outlive the ranks that they were traced for; states of variables."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from elastic_supervisor import Supervisor, Waiting, python
+
+PROGRAMS = Path(__file__).parent / "programs"
+
+pytestmark = pytest.mark.feature_group("Elastic training")
+
+
+def _await_hold(member, generation):
+    member.await_output(lambda lines: any('"held"' in line and f'"generation": {generation}' in line for line in lines))
+
+
+def test_a_function_that_one_rank_has_traced_goes_on_with_two_and_with_the_other_alone(tmp_path):
+    os.mkfifo(tmp_path / "go")
+    variables = {"HOLD": "1:0:7 2:0:15", "DISTRUN_STALL_TIMEOUT": "100", "TF_CPP_MIN_LOG_LEVEL": "3"}
+    with Supervisor(python(PROGRAMS / "elastic.py"), tmp_path, variables) as supervisor:
+        supervisor.begin(1)
+        coming = supervisor.start(1, 2)
+        (first,) = supervisor.members
+        _await_hold(first, 1)
+        supervisor.await_message(coming, Waiting)
+        supervisor.prepare("a host has come")
+        (tmp_path / "go").write_text("")
+        supervisor.await_message(first, Waiting)
+        supervisor.assign([first, coming])
+        _await_hold(first, 2)
+        supervisor.replace(0, newcomers=0)
+        assert supervisor.await_exits() == [0], coming.output()[-3000:]
+        steps = [(fact["step"], fact["size"]) for fact in coming.told() if "step" in fact]
+        made = [(fact["step"], fact["size"]) for fact in first.told() if "step" in fact]
+    assert [step for step, _ in made] == list(range(1, 16))
+    assert [step for step, _ in steps] == list(range(9, 25))
+    assert [size for _, size in steps] == [2] * 7 + [1] * 9
+    (result,) = [fact for fact in coming.told() if "result" in fact]
+    assert result["count"] == 24
+    assert result["traces"] == [2]
+
+
+def test_errors_of_the_user_are_not_taken_for_the_loss_of_a_rank():
+    code = """
+import tensorflow as tf
+from distrun.elastic.graphs import GraphState
+state = GraphState()
+assert not state.is_abort(tf.errors.UnknownError(None, None, "a disk is full"))
+assert not state.is_abort(KeyError("JobAbortedError: not ours"))
+lost = tf.errors.UnknownError(None, None, "Graph execution error:\\n\\nJobAbortedError: rank 1 is gone\\n\\t [[{{node}}]]")
+assert state.is_abort(lost)
+assert state.reason_of(lost) == "rank 1 is gone"
+"""
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=240)
