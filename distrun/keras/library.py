@@ -65,7 +65,7 @@ class Library(Protocol):
         ...
 
     def rates(self, optimizer: Any, /) -> list[Any]:
-        """Return the variables, such as the learning rate, that belong to an optimizer and are not among its variables."""
+        """Return what belongs to an optimizer and is not among its variables, such as the learning rate."""
         ...
 
     def drop_passes(self, optimizer: Any, /) -> None:

@@ -55,7 +55,7 @@ def broadcast_variables(
     number = signatures.signature_id(entries, "the variables to broadcast", process_set)
     if not variables:
         return None if tf.executing_eagerly() else tf.no_op()
-    return assign_all(variables, call(variables, collective.named(number)))
+    return assign_all(variables, call(variables, collective.named(str(number))))
 
 
 def broadcast_global_variables(root_rank: int) -> Any:

@@ -20,7 +20,9 @@ def job(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
     pytest.importorskip(request.param)
     folder: Path = tmp_path_factory.mktemp("elastic")
     os.mkfifo(folder / "go")
-    variables = rank_environment(request.param, HOLD="1:1:0:7 2:0:1:3 3:0:1:9", DISTRUN_STALL_TIMEOUT="100", TMPDIR=str(folder))
+    variables = rank_environment(
+        request.param, HOLD="1:1:0:7 2:0:1:3 3:0:1:9", DISTRUN_STALL_TIMEOUT="100", TMPDIR=str(folder)
+    )
     with Supervisor(python(PROGRAMS / "elastic.py"), folder, variables) as supervisor:
         supervisor.begin(2)
         coming = supervisor.start(2, 3)

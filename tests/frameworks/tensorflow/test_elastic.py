@@ -52,7 +52,7 @@ from distrun.elastic.graphs import GraphState
 state = GraphState()
 assert not state.is_abort(tf.errors.UnknownError(None, None, "a disk is full"))
 assert not state.is_abort(KeyError("JobAbortedError: not ours"))
-lost = tf.errors.UnknownError(None, None, "Graph execution error:\\n\\nJobAbortedError: rank 1 is gone\\n\\t [[{{node}}]]")
+lost = tf.errors.UnknownError(None, None, "Graph execution error:\\n\\nJobAbortedError: rank 1 is gone\\n [[{{node}}]]")
 assert state.is_abort(lost)
 assert state.reason_of(lost) == "rank 1 is gone"
 """

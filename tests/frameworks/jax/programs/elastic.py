@@ -1,12 +1,14 @@
 """Jitted steps, computed ahead, with other ranks after a while: made by one rank alone, then two, then the other alone.
 
-HOLD names places, `generation:rank:step`, at which a rank waits until somebody opens the named pipe `go`.
+HOLD names places, `generation:rank:step`, at which a rank waits until somebody opens the named pipe `go`, and it
+knows of a planned change.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import time
 from typing import Any
 
 import jax
@@ -16,7 +18,7 @@ import optax
 
 import distrun.jax as dt
 from distrun.jax import elastic
-from distrun.runtime import world
+from distrun.runtime import regroup, world
 
 STEPS = 24
 
@@ -54,9 +56,13 @@ def train(state: Any) -> None:
             tell(held=True)
             with open("go") as pipe:
                 pipe.read()
+            while regroup.planned() is None:  # what the launcher has said is read by a thread
+                time.sleep(0.001)
         value = float(state.step + 1)
         # Nothing waits for what is computed: the loss of a rank comes to light when it does.
-        state.params, state.moments, state.looped = step(state.params, state.moments, jnp.float32(value * (dt.rank() + 1)))
+        state.params, state.moments, state.looped = step(
+            state.params, state.moments, jnp.float32(value * (dt.rank() + 1))
+        )
         number = dt.size()
         state.velocity = 0.5 * state.velocity + value * (number + 1) / 2
         state.expected -= state.velocity

@@ -1,6 +1,7 @@
 """A `fit` under a launcher that replaces, drops and adds ranks; tells of each batch in a line of JSON.
 
-HOLD names places, `generation:rank:epoch:batch`, at which a rank waits until somebody opens the named pipe `go`.
+HOLD names places, `generation:rank:epoch:batch`, at which a rank waits until somebody opens the named pipe `go`,
+and it knows of a planned change.
 """
 
 from __future__ import annotations
@@ -8,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import time
 from typing import Any
 
 import numpy as np
@@ -17,7 +19,7 @@ from distrun.keras import elastic
 from distrun.keras.choice import CHOSEN
 from distrun.keras.library import state_of
 from distrun.keras.values import array_of
-from distrun.runtime import world
+from distrun.runtime import regroup, world
 
 keras: Any = CHOSEN.PACKAGE
 EPOCHS, STEPS, ROWS = 3, 12, 8
@@ -52,6 +54,8 @@ class Witness(keras.callbacks.Callback):
             tell(held=True)
             with open("go") as pipe:
                 pipe.read()
+            while regroup.planned() is None:  # what the launcher has said is read by a thread
+                time.sleep(0.001)
 
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
         if isinstance(logs["loss"], float):  # JAX computes ahead, and Keras leaves what has failed as it is

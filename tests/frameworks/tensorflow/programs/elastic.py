@@ -1,19 +1,21 @@
 """A loop around a tf.function, which is traced by one rank alone and goes on with two, and with another one alone.
 
-HOLD names places, `generation:rank:step`, at which a rank waits until somebody opens the named pipe `go`.
+HOLD names places, `generation:rank:step`, at which a rank waits until somebody opens the named pipe `go`, and it
+knows of a planned change.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import time
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
 import distrun.tensorflow as dt
-from distrun.runtime import world
+from distrun.runtime import regroup, world
 from distrun.tensorflow import elastic
 
 STEPS = 24
@@ -57,6 +59,8 @@ def train(state: Any) -> None:
             tell(held=True)
             with open("go") as pipe:
                 pipe.read()
+            while regroup.planned() is None:  # what the launcher has said is read by a thread
+                time.sleep(0.001)
         value = float(state.step + 1)
         size, rank, gathered, back = step(tf.constant(value * (dt.rank() + 1)))
         number = dt.size()
