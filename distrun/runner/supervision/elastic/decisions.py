@@ -36,14 +36,15 @@ class Decisions(Regrouping):
         """Return the time at which something is to be decided though nothing has happened."""
         processes, timeout = self._processes, self._options.elastic_timeout
         times = [*self._places.uncertain.values(), self._look_again]
+        patience = [self._regroup_at] if self.state is State.REGROUPING else []
         for deadlines in (self._places.connecting, processes.starting, processes.leaving):
             times += list(islice(deadlines.values(), 1))  # the first is the earliest
         times += [newcomer.born + timeout for newcomer in islice(processes.arriving.values(), 1)]
         if self._lacking_since is not None:
             times.append(self._lacking_since + timeout)
+            patience += [] if self._is_told else [self._lacking_since + PATIENCE]
         if self.state is State.SETTLING:
             times.append(self._settle_by)
-        patience = [self._regroup_at] if self.state is State.REGROUPING else []
         if self.state is State.REGROUPING and self._places.connecting:
             patience.append(self._regroup_at + PATIENCE)
         if self._planned_since is not None:
@@ -215,8 +216,10 @@ class Decisions(Regrouping):
         options = self._options
         if self._lacking_since is None:
             self._lacking_since = now
-            text = f"waiting for {wording.count(needed - have, 'more rank')}"
+        # At the start, nobody wonders yet.
+        if not self._is_told and (self._reason or now >= self._lacking_since + PATIENCE):
             self._is_told = True
+            text = f"waiting for {wording.count(needed - have, 'more rank')}"
             return [Say(f"{self._reason}: {text}" if self._reason else text)]
         if not self._has_lacked_for_long(now):
             return []

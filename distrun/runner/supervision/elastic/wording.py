@@ -41,5 +41,6 @@ def lack(have: int, options: ElasticOptions, hosts: Hosts, processes: Processes)
     lines += [f"    host {host} is still being connected to" for host in hosts.connecting if host not in hosts.away]
     lines += [f"    {described(newcomer)} has not arrived" for newcomer in processes.arriving.values()]
     if len(lines) == 1:
-        lines.append(f"    there are no more than {count(sum(hosts.slots.values()), 'slot')}")
+        slots = count(sum(hosts.slots.values()), "slot")
+        lines.append(f"    the hosts have no more than {slots}" if hosts.slots else "    no host is listed")
     return "\n".join(lines)

@@ -126,6 +126,8 @@ def test_too_few_slots_end_the_job():
 def test_a_job_whose_hosts_are_found_waits_for_them():
     job = History("", 3, min_np=2, max_np=8, discovers=True)
     assert job.at(0) == []
+    assert job.said == [], "it has hardly begun"
+    job.at(PATIENCE)
     assert job.said == ["waiting for 3 more ranks"]
     assert job.hear(HostsFound({"a": 2})) == [ConnectHosts(frozenset("a"))]
     assert job.hear(HostReady("a")) == [], "two would do, three are asked for"
@@ -140,13 +142,14 @@ def test_a_job_whose_hosts_are_not_found_begins_with_what_it_has_or_ends():
         job.at(0)
         job.hear(HostsFound({"a": slots}))
         job.hear(HostReady("a"))
+        job.at(PATIENCE)
         assert job.policy.deadline == 600
         actions = job.at(600)
         if ranks is None:
             assert actions == [FinishAgents(0.0)]
             assert job.policy.failure.what.splitlines() == [
                 "the job had 1 of the 2 ranks of --min-np for the 600 s of --elastic-timeout",
-                "    there are no more than 1 slot",
+                "    the hosts have no more than 1 slot",
             ]
         else:
             assert len(job.begun(actions)) == ranks
