@@ -212,7 +212,8 @@ class Supervisor:
             self.await_message(process, Waiting)
         self.prepare(reason)
         for process in self.members:
-            self.await_message(process, Waiting)
+            while self.await_message(process, Waiting) != Waiting(self.generation, reason):
+                pass
         self.assign([*self.members, *started], reason)
 
     def await_message(self, process: Process, *kinds: type) -> Message:
@@ -232,7 +233,10 @@ class Supervisor:
 
     def await_exits(self) -> list[int]:
         """Wait until all members have exited; return their statuses."""
-        return [process.popen.wait(DEADLINE) for process in self.members]
+        try:
+            return [process.popen.wait(DEADLINE) for process in self.members]
+        except subprocess.TimeoutExpired:
+            raise AssertionError("\n\n".join(process.output()[-3000:] for process in self.members)) from None
 
 
 def facts_in(lines: Sequence[str]) -> list[dict[str, Any]]:

@@ -12,9 +12,9 @@
 
     train(dt.elastic.TorchState(model, optimizer, step=0))
 
-The names are Horovod's. `TorchState` has a handler for each model, optimizer and so on (`handlers`), and one for random
-numbers (`randomness`); the tensors of all of them travel together (`tensors`). `ElasticSampler` divides a dataset anew
-when ranks come or go, as what `distrun.data.shard` returns does.
+The names are Horovod's. `TorchState` has a handler for each model, optimizer and so on (`handlers`, `optimizers`,
+chosen by type in `registry`), and one for random numbers (`randomness`); the tensors of all of them travel together
+(`tensors`). `ElasticSampler` divides a dataset anew when ranks come or go, as what `distrun.data.shard` returns does.
 """
 
 from typing import TYPE_CHECKING
@@ -27,8 +27,8 @@ from distrun.elastic import (
     run as run,
 )
 from distrun.exports import exported as _exported
-from distrun.torch.elastic.handlers import (
-    StateHandler as StateHandler,
+from distrun.torch.elastic.handlers import StateHandler as StateHandler
+from distrun.torch.elastic.registry import (
     get_handler_registry as get_handler_registry,
     set_handler_registry as set_handler_registry,
 )

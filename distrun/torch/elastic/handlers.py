@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from distrun.elastic.part import Part
-from distrun.elastic.stateful import advance, is_stateful
+from distrun.elastic.stateful import advance
 from distrun.errors import UsageError
 from distrun.runtime import world
 from distrun.torch.state.skeletons import places, with_tensors, without_tensors
@@ -60,7 +60,7 @@ class ModelStateHandler(StateHandler):
 
     def save(self) -> None:
         """Keep a copy of its state_dict."""
-        self._saved = _copied(self.value.state_dict(), self._saved)
+        self._saved = copied(self.value.state_dict(), self._saved)
 
     def restore(self) -> None:
         """Go back to the copy."""
@@ -110,7 +110,7 @@ class ObjectStateHandler(StateHandler):
 
     def save(self) -> None:
         """Keep a copy of its state_dict."""
-        self._saved = _copied(self.value.state_dict(), self._saved)
+        self._saved = copied(self.value.state_dict(), self._saved)
 
     def restore(self) -> None:
         """Go back to the copy."""
@@ -153,42 +153,6 @@ class ObjectStateHandler(StateHandler):
         self.value.load_state_dict(state)
 
 
-class OptimizerStateHandler(ObjectStateHandler):
-    """The handler of an optimizer, plain or distributed."""
-
-    def __init__(self, value: torch.optim.Optimizer) -> None:
-        """`value` is the optimizer."""
-        super().__init__(value)
-        self._has_stepped = False
-        self._watch()
-
-    def _watch(self) -> None:
-        self._hook = self.value.register_step_pre_hook(self._note_step)
-
-    def _note_step(self, *_: object) -> None:
-        self._has_stepped = True
-
-    def set_value(self, value: torch.optim.Optimizer) -> None:
-        """Take another optimizer."""
-        self._hook.remove()
-        super().set_value(value)
-        self._watch()
-
-    def advance(self) -> None:
-        """Take note that all steps so far belong to the past."""
-        self._has_stepped = False
-
-    mark = advance
-
-    def is_clean(self) -> bool:
-        """Return whether it has made no step since."""
-        return not self._has_stepped
-
-    def abandon(self) -> None:
-        """Drop the gradients of the step that failed."""
-        self.value.zero_grad()
-
-
 class GradScalerStateHandler(ObjectStateHandler):
     """The handler of a `GradScaler`."""
 
@@ -202,35 +166,7 @@ class GradScalerStateHandler(ObjectStateHandler):
             super()._load(state)
 
 
-Registry = list[tuple[type, Callable[[Any], StateHandler]]]
-
-_registry: Registry = [
-    (torch.nn.Module, ModelStateHandler),
-    (torch.optim.Optimizer, OptimizerStateHandler),
-    (torch.amp.grad_scaler.GradScaler, GradScalerStateHandler),
-]
-
-
-def get_handler_registry() -> Registry:
-    """Return the pairs of a type and its handler, the first of which that fits an object is used."""
-    return _registry
-
-
-def set_handler_registry(registry: Registry) -> None:
-    """Use other handlers for states that are made from now on: pairs of a type and a handler."""
-    global _registry
-    _registry = registry
-
-
-def handler_of(value: Any) -> StateHandler | None:
-    """Return a handler of a value; None for a plain object."""
-    for kind, handler in _registry:
-        if isinstance(value, kind):
-            return handler(value)
-    return ObjectStateHandler(value) if is_stateful(value) else None
-
-
-def _copied(state: Any, before: Any) -> Any:
+def copied(state: Any, before: Any) -> Any:
     """Return a copy of a state_dict, in the memory of the copy before it where it fits."""
     tensors: list[Tensor] = []
     old: list[Tensor] = []
@@ -238,8 +174,8 @@ def _copied(state: Any, before: Any) -> Any:
     if places(without_tensors(before, old)) != places(skeleton):
         old = [torch.empty_like(tensor) for tensor in tensors]
     with torch.no_grad():
-        for copied, tensor in zip(old, tensors, strict=True):
-            copied.copy_(tensor)
+        for kept, tensor in zip(old, tensors, strict=True):
+            kept.copy_(tensor)
     return with_tensors(copy.deepcopy(skeleton), old)
 
 

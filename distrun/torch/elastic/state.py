@@ -11,8 +11,10 @@ from torch import Tensor
 from distrun.elastic.donor import Election
 from distrun.elastic.objects import ObjectState
 from distrun.elastic.part import Part
-from distrun.torch.elastic.handlers import StateHandler, handler_of
+from distrun.torch.elastic.handlers import StateHandler
+from distrun.torch.elastic.optimizers import OptimizerStateHandler
 from distrun.torch.elastic.randomness import RandomNumbers
+from distrun.torch.elastic.registry import handler_of
 from distrun.torch.elastic.tensors import broadcast_tensors
 from distrun.torch.state.objects import broadcast_object
 
@@ -41,6 +43,9 @@ class TorchState(ObjectState):
         """
         super().__init__(broadcast_object, None, model=model, optimizer=optimizer, **kwargs)
         self._parts["random numbers"] = RandomNumbers()
+        self._optimizers = [part for part in self._parts.values() if isinstance(part, OptimizerStateHandler)]
+        for handler in self._optimizers:
+            handler.others = self._optimizers
 
     def __setattr__(self, name: str, value: Any) -> None:
         """Set an attribute; a part of the state is replaced by its new value."""
@@ -52,6 +57,13 @@ class TorchState(ObjectState):
     def part_of(self, name: str, value: Any) -> Part | None:
         """Return the handler of an attribute; None for an object to pickle."""
         return handler_of(value)
+
+    def abandon(self) -> None:
+        """Drop what is left of a step that failed half-way, and undo what can be undone of it."""
+        super().abandon()
+        if all(handler.can_undo for handler in self._optimizers):
+            for handler in self._optimizers:
+                handler.undo()
 
     def broadcast_tensors(self, tensors: Sequence[Tensor], root_rank: int) -> None:
         """Overwrite the tensors of all parts with those of a rank, in place."""

@@ -137,6 +137,39 @@ def without_a_clean_rank_all_go_back_to_the_best_commit():
     assert all(map(torch.equal, tensors_of([model.state_dict(), optimizer.state_dict()]), tensors_of(kept[:2])))
 
 
+@check
+def a_step_that_backward_passes_follow_before_the_boundary_is_undone():
+    first, second = network(), network()
+    for model in (first, second):
+        hvd.broadcast_parameters(model.state_dict(), 0)
+    turns = [torch.optim.Adam(model.parameters(), 0.1) for model in (first, second)]
+    state = hvd.elastic.TorchState(first=turns[0], second=turns[1], model=first, other=second, step=0)
+    state.sync()
+    for step in range(3):
+        kept = copy.deepcopy([first.state_dict(), turns[0].state_dict()])
+        for optimizer, model in zip(turns, (first, second), strict=True):
+            optimizer.zero_grad()
+            loss_of(model, batches(1)[0]).backward()
+            if step < 2 or optimizer is turns[0]:
+                optimizer.step()
+        if step < 2:
+            state.advance()
+    assert state._parts["first"]._is_followed
+    assert not state._parts["second"]._is_followed  # and costs no copy
+    assert state._parts["second"]._before is None
+    assert not torch.equal(first[0].weight, kept[0]["0.weight"])
+    state.recover(True)
+    state.sync()
+    now = [first.state_dict(), turns[0].state_dict()]
+    assert all(map(torch.equal, tensors_of(now), tensors_of(kept)))
+    assert state._boundaries == 2
+    first_again = copy.deepcopy(tensors_of(now))
+    loss_of(first, batches(1)[0]).backward()
+    turns[0].step()
+    state.abandon()  # the copy that was gone back to is a copy still
+    assert all(map(torch.equal, tensors_of([first.state_dict(), turns[0].state_dict()]), first_again))
+
+
 class Extra(torch.nn.Module):
     """A module with a buffer and with state that is no tensor."""
 

@@ -1,0 +1,93 @@
+"""The handler of an optimizer, which sees its steps, and undoes the one that others have to follow."""
+
+from __future__ import annotations
+
+import copy
+import itertools
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from distrun.torch.elastic.handlers import ObjectStateHandler, copied
+
+
+class OptimizerStateHandler(ObjectStateHandler):
+    """The handler of an optimizer, plain or distributed.
+
+    Where optimizers take turns, as those of a GAN do, a rank may be lost when one of them has made its step and another
+    one waits for gradients: then no rank is at a step boundary. The handler finds out whether backward passes follow a
+    step before the next boundary, and if so keeps a copy, each time, of what the first step after a boundary changes.
+    The optimizer whose step is the last costs no copy. If none is the last, since the script marks boundaries more
+    rarely, nothing can be undone, and none does.
+    """
+
+    def __init__(self, value: torch.optim.Optimizer) -> None:
+        """`value` is the optimizer."""
+        super().__init__(value)
+        self.others: Sequence[OptimizerStateHandler] = (self,)
+        """All optimizers of the state."""
+        self._is_followed = False
+        self._before: Any = None
+        self._watch()
+
+    def _watch(self) -> None:
+        self._has_stepped = False
+        self._can_undo = False
+        self._hooks = [self.value.register_step_pre_hook(self._note_step)]
+        first = next((parameter for parameter in self._parameters() if parameter.requires_grad), None)
+        if first is not None:
+            hook = first.register_post_accumulate_grad_hook(self._note_gradient)  # type: ignore[no-untyped-call]
+            self._hooks.append(hook)
+
+    def _parameters(self) -> list[Tensor]:
+        groups = self.value.param_groups
+        return list(itertools.chain.from_iterable(group["params"] for group in groups))
+
+    def _note_step(self, *_: object) -> None:
+        if self._is_followed and not self._has_stepped and not all(other._is_followed for other in self.others):
+            self._before = copied([self._parameters(), self.value.state_dict()], self._before)
+            self._can_undo = True
+        self._has_stepped = True
+
+    def _note_gradient(self, _: Tensor) -> None:
+        for other in self.others:
+            if other._has_stepped:
+                other._is_followed = True
+
+    def set_value(self, value: torch.optim.Optimizer) -> None:
+        """Take another optimizer."""
+        for hook in self._hooks:
+            hook.remove()
+        super().set_value(value)
+        self._watch()
+
+    def advance(self) -> None:
+        """Take note that all steps so far belong to the past."""
+        self._has_stepped = self._can_undo = False
+
+    mark = advance
+
+    def is_clean(self) -> bool:
+        """Return whether it has made no step since, or none that was not undone."""
+        return not self._has_stepped
+
+    @property
+    def can_undo(self) -> bool:
+        """Whether its steps since the last boundary, if any, can be undone."""
+        return self._can_undo or not self._has_stepped
+
+    def undo(self) -> None:
+        """Go back to the last boundary."""
+        if self._has_stepped:
+            parameters, state = self._before
+            with torch.no_grad():
+                for parameter, kept in zip(self._parameters(), parameters, strict=True):
+                    parameter.copy_(kept)
+            self._load(copy.deepcopy(state))
+            self.advance()
+
+    def abandon(self) -> None:
+        """Drop the gradients of the step that failed."""
+        self.value.zero_grad()
