@@ -9,7 +9,7 @@ import pytest
 
 pytest.importorskip("torch")
 
-STEPS = 400
+STEPS = 250
 BATCH = 12
 
 

@@ -36,3 +36,13 @@ def test_the_digits_are_learned_and_all_checks_hold(launcher, tmp_path):
     assert done.stdout.count("... ok") == 3
     assert "FAILED" not in done.stdout
     assert checkpoint.exists()
+
+
+def test_a_rank_that_kills_itself_is_replaced_and_every_sample_is_used_once():
+    command = [*DISTRUN, "2", "--elastic", sys.executable, str(EXAMPLE.with_name("torch_digits_elastic.py"))]
+    done = subprocess.run(
+        [*command, "--check", "--kill", "40", "--epochs", "4"], capture_output=True, text=True, timeout=240
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stdout.count("... ok") == 4
+    assert "was killed by SIGKILL" in done.stderr
