@@ -25,6 +25,8 @@ from measuring import summary
 RANKS = Path(__file__).with_name("recovery_ranks.py")
 SYNC = Path(__file__).with_name("recovery_sync.py")
 SIZES = (2, 4)
+SIZE = "SIZE"
+"""An option of a launcher that stands for the number of ranks."""
 ROUNDS = 5
 BEFORE = 15
 """Steps that all ranks have done before one is killed."""
@@ -46,12 +48,17 @@ class Way:
     kind: str
     launcher: Callable[[int], list[str]]
     """The command line up to the Python, for a number of ranks."""
-    spares: int = 0
+    spares: Callable[[int], int] = lambda size: 0
+    """The number of its spares, for a number of ranks."""
     environ: Mapping[str, str] = field(default_factory=dict)
 
 
 def _distrun(*options: str) -> Callable[[int], list[str]]:
-    return lambda size: [*launch.distrun(), "-q", "-np", str(size), *options, sys.executable]
+    return lambda size: [
+        *(*launch.distrun(), "-q", "-np", str(size)),
+        *(str(size) if option == SIZE else option for option in options),
+        sys.executable,
+    ]
 
 
 def _torchrun(size: int) -> list[str]:
@@ -61,10 +68,10 @@ def _torchrun(size: int) -> list[str]:
 
 WAYS = {
     SHRINK: Way("elastic", _distrun("--elastic", "--min-np", "1")),
-    WARM: Way("elastic", _distrun("--elastic", "--spares", "1"), spares=1),
+    WARM: Way("elastic", _distrun("--elastic", "--spares", "1"), spares=lambda size: 1),
     COLD: Way("elastic", _distrun("--elastic")),
     RESTART: Way("checkpoint", _distrun("--max-restarts", "3")),
-    WARM_RESTART: Way("checkpoint", _distrun("--max-restarts", "3", "--spares", "4"), spares=4),
+    WARM_RESTART: Way("checkpoint", _distrun("--max-restarts", "3", "--spares", SIZE), spares=lambda size: size),
     TORCHRUN: Way("ddp", _torchrun),
     TORCHRUN_OWN_STORE: Way("ddp", _torchrun, environ={"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}),
 }
@@ -98,7 +105,7 @@ def _recoveries(rounds: int, environ: Mapping[str, str], work: Path) -> Comparis
         [(TORCHRUN_OWN_STORE, RESTART), (TORCHRUN_OWN_STORE, WARM)],
         notes=[
             f"{SHRINK}, {WARM}, {COLD}: distrun --elastic, with --min-np 1, --spares 1, or neither; {RESTART}: distrun "
-            "--max-restarts 3, a script with checkpoints every 10 steps, with --spares 4 as well; torchrun "
+            "--max-restarts 3, a script with checkpoints every 10 steps, and as many spares as ranks; torchrun "
             "--max-restarts 3: DDP over gloo with the same checkpoints, as it comes and with "
             "TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1. The model has 1.6 million parameters and Adam. imports: the "
             "processor's wall time of `import torch, distrun.torch` in a new process, which every replacement but a "
@@ -137,7 +144,7 @@ def recovery(way: Way, size: int, environ: Mapping[str, str], folder: Path) -> R
     folder.mkdir()
     with _job([*way.launcher(size), str(RANKS), way.kind, str(folder), "100000", str(PAUSE)], environ, folder) as job:
         job.wait_for(lambda: all(job.steps(rank)[BEFORE:] for rank in range(size)), "train")
-        job.wait_for(lambda: job.idle_spares() >= way.spares, "make its spares ready")
+        job.wait_for(lambda: job.idle_spares() >= way.spares(size), "make its spares ready")
         victim, (_, pid, generation) = size - 1, job.notes(size - 1, "start")[-1]
         killed = time.monotonic()
         os.kill(pid, signal.SIGKILL)

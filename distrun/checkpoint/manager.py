@@ -17,6 +17,7 @@ from distrun.checkpoint.ranks import present
 from distrun.checkpoint.snapshot import Snapshot, shares
 from distrun.checkpoint.writer import Writer
 from distrun.errors import CheckpointError, UsageError
+from distrun.runtime import regroup
 
 _ATTEMPT = (
     *("DISTRUN_JOB", "DISTRUN_GENERATION", "TORCHELASTIC_RUN_ID", "TORCHELASTIC_RESTART_COUNT", "MASTER_PORT"),
@@ -64,6 +65,7 @@ class CheckpointManager:
         self._snapshot = Snapshot()
         self._writer = Writer()
         self._damaged: set[Checkpoint] = set()
+        self._has_saved = False
 
     def __enter__(self) -> CheckpointManager:
         return self
@@ -90,6 +92,9 @@ class CheckpointManager:
             CheckpointError: the checkpoint before this one could not be written, or there is no folder for this one.
         """
         self._writer.wait()
+        if not self._has_saved:
+            self._has_saved = True
+            regroup.show_imports()
         if type(step) is not int or step < 0:
             raise UsageError(f"save: step={step!r} is not a whole number >= 0")
         ranks = present()

@@ -9,7 +9,7 @@ from distrun.errors import JobAbortedError, UsageError
 from distrun.runtime import numbering, world
 from distrun.runtime.elastic.channel import Channel, channel
 from distrun.runtime.elastic.imports import imported
-from distrun.runtime.elastic.messages import Enrolled, Finished
+from distrun.runtime.elastic.messages import Enrolled, Finished, Imported
 
 _is_enrolled = False
 
@@ -33,6 +33,16 @@ def enroll() -> None:
         _is_enrolled = True
         numbering.mark()
         _channel().send(Enrolled(imported()))
+
+
+def show_imports() -> None:
+    """Tell the launcher what spares should import, once a script that does not enrol has trained for a step.
+
+    Some modules are imported late, and a script of torch.distributed never joins. Does nothing in other jobs.
+    """
+    opened = channel()
+    if opened is not None and not _is_enrolled:
+        opened.send(Imported(imported(), is_training=True))
 
 
 def planned() -> str | None:

@@ -8,12 +8,14 @@ import sys
 def imported() -> list[str]:
     """Return the modules that a spare should import too, in the order in which they were imported here.
 
-    They are the top-level packages that are installed, not the user's own, and those of distrun.
+    They are what is installed, not the user's own, and distrun's. Packages within packages are among them, for some are
+    imported late: torch._dynamo by the first optimizer, which takes as long as torch. The modules in them are left out,
+    since most come with their package, and all would be a message of hundreds of kilobytes.
     """
     found = []
     for name, module in list(sys.modules.items()):
         path = getattr(module, "__file__", None) or ""
-        is_installed = "." not in name and "site-packages" in path
+        is_installed = "site-packages" in path and ("." not in name or hasattr(module, "__path__"))
         if (is_installed or name.partition(".")[0] == "distrun") and not name.startswith("_"):
             found.append(name)
     return found

@@ -89,6 +89,8 @@ class Imported:
 
     modules: list[str]
     """As in `Enrolled`."""
+    is_training: bool = False
+    """Whether the script has come so far that it will not enrol: spares may be started at once."""
 
 
 @dataclass(frozen=True)

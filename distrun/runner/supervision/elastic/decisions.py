@@ -64,7 +64,8 @@ class Decisions(Regrouping):
         if self._processes.members and not self._processes.unenrolled:
             actions += self._start_newcomers(now)
         patience = self._begun + SPARES_PATIENCE if self._options.spares else now
-        if self._has_met and (not self._processes.unenrolled or now >= patience):
+        has_come_far = self._has_met and (not self._processes.unenrolled or now >= patience)
+        if has_come_far or (self._is_training and self.state is State.RUNNING):
             actions += self._workforce.keep_spares(now)
         times = (self._places.next_retry(now), self._workforce.barring.next_end(now), patience)
         self._look_again = min((time for time in times if time is not None and time > now), default=float("inf"))

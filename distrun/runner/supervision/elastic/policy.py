@@ -153,9 +153,11 @@ class ElasticPolicy(Failures):
         match message:
             case messages.Warm():
                 process.is_warm = True
-            case messages.Imported(modules):
-                if self._workforce.modules is None:
+            case messages.Imported(modules, is_training) if is_member:
+                if self._workforce.modules is None or (is_training and not self._processes.enrolled):
                     self._workforce.modules = tuple(modules)
+                self._is_training |= is_training
+                self._changed |= is_training
             case messages.Enrolled(modules):
                 if not self._processes.enrolled:  # it has imported more than when it joined
                     self._workforce.modules = tuple(modules)

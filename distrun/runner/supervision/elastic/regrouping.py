@@ -55,6 +55,8 @@ class Regrouping(Policy):
         """Whether nobody in the present generation had survived another."""
         self._has_joined = False
         """Whether any rank has met the others of the present generation."""
+        self._is_training = False
+        """Whether a script without elastic code has come so far in it that it says what it has imported."""
         self._futile = 0
         """The number of futile generations in a row."""
 
@@ -140,6 +142,7 @@ class Regrouping(Policy):
         processes.begin(generation.number, [processes.alive[member.process] for member in generation.members])
         self._generation, self._begun, self._is_fresh, self._has_joined = generation, now, not survivors, False
         self._cause, self._lost_peer, self._reason, self._is_told = None, None, "", False
+        self._is_training = False
         self._lacking_since = self._planned_since = None
         self._complaints.clear()
         self._unswept.clear()

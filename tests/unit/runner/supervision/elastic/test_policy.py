@@ -740,6 +740,23 @@ def test_spares_that_fail_are_not_started_again_and_again():
     assert job.policy.state is State.RUNNING
 
 
+def test_a_script_without_elastic_code_has_spares_once_it_trains():
+    job = running("a2", 2, spares=2, enrolled=False)
+    assert job.hear(ProcessSaid(0, Imported(["torch"], is_training=True))) == [
+        StartSpares({2: "a", 3: "a"}, ("torch",))
+    ]
+    for spare in (2, 3):
+        job.hear(ProcessSaid(spare, Warm()))
+    assert job.kill(1) == [EndProcesses(frozenset({0}), GRACE)]
+    job.exit(0, -15)
+    (begin,) = job.at(job.policy.deadline)
+    assert job.processes == [2, 3]
+    assert begin.start == {2, 3}, "the spares, which are activated"
+    assert job.hear(ProcessSaid(2, Imported(["torch"], is_training=True))) == [
+        StartSpares({4: "a", 5: "a"}, ("torch",))
+    ]
+
+
 def test_spares_take_part_where_all_are_started_anew():
     job = running("a2", 2, spares=1)
     job.kill(0)
