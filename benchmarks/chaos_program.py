@@ -13,6 +13,7 @@ import argparse
 import hashlib
 import json
 import os
+import socket
 import time
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,8 @@ from torch.utils.data import DataLoader, Dataset
 import distrun.data
 import distrun.torch as dt
 from distrun.runtime import world
+
+HOST = socket.gethostname()
 
 
 class Numbers(Dataset[Any]):
@@ -49,6 +52,7 @@ def main() -> None:
     parser.add_argument("--data", choices=["shard", "sampler"], default="shard")
     parser.add_argument("--workers", type=int, default=0, help="worker processes of each rank's DataLoader")
     parser.add_argument("--pause", type=float, default=0.0, help="seconds to sleep in each step")
+    parser.add_argument("--until", type=Path, help="a file that ends the training at the end of an epoch")
     parser.add_argument("--log", type=Path, help="the folder of the facts; printed without it")
     args = parser.parse_args()
     torch.set_num_threads(1)
@@ -69,8 +73,8 @@ def main() -> None:
 
     @dt.elastic.run
     def train(state: Any) -> None:
-        log.tell("start", step=state.step, weights=fingerprint(model, optimizer))
-        for state.epoch in range(state.epoch, args.epochs):  # noqa: B020  # the range is made once
+        log.tell("start", step=state.step, weights=fingerprint(model, optimizer), host=HOST, pid=os.getpid())
+        while state.epoch < args.epochs and not is_told_to_end(args.until):
             place.set_epoch(state.epoch)
             for number, (indices, inputs, targets) in enumerate(loader):
                 optimizer.zero_grad()
@@ -84,10 +88,16 @@ def main() -> None:
                     place.record_batch(number, args.batch)
                 state.step += 1
                 state.advance()
+            state.epoch += 1
 
     state = dt.elastic.TorchState(model, optimizer, place=place, epoch=0, step=0)
     train(state)
-    log.tell("end", step=state.step, weights=fingerprint(model, optimizer))
+    log.tell("end", step=state.step, epochs=state.epoch, weights=fingerprint(model, optimizer))
+
+
+def is_told_to_end(until: Path | None) -> bool:
+    """Whether the file is there, which all ranks must see alike."""
+    return until is not None and dt.allreduce(torch.tensor(float(until.exists())), name="until").item() > 0
 
 
 class Log:
@@ -96,7 +106,7 @@ class Log:
     def __init__(self, folder: Path | None) -> None:
         self._file = 1  # standard output
         if folder is not None:
-            name = f"{world.topology().hostname}.{os.getpid()}.jsonl"
+            name = f"{HOST}.{os.getpid()}.jsonl"
             self._file = os.open(folder / name, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
 
     def tell(self, what: str, **facts: object) -> None:

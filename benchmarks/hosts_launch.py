@@ -42,9 +42,8 @@ def compare(hosts: Hosts, quick: bool, environ: Mapping[str, str]) -> Comparison
         [(MPIRUN, DISTRUN)],
         notes=[f"{DISTRUN}: distrun -np 4 -H a:2,b:2; {MPIRUN}: mpirun -np 4 --host a:2,b:2; from a third machine."],
     )
-    home = _home(hosts)
+    home = log_in(hosts)
     config = str(home / ".ssh" / "config")
-    _serve(hosts, home / ".ssh", config)
     mpirun = ["--prtemca", "plm_ssh_agent", f"ssh -F {config}", "-np", "4", "--host", "a:2,b:2"]
     commands = {
         DISTRUN: lambda: (hosts.login.command(*launch.distrun(), "-np", "4", "-H", "a:2,b:2"), 4),
@@ -52,6 +51,13 @@ def compare(hosts: Hosts, quick: bool, environ: Mapping[str, str]) -> Comparison
     }
     launch.measure(comparison, commands, quick, {**environ, **hosts.environ, "HOME": str(home), "SSH_AUTH_SOCK": ""})
     return comparison
+
+
+def log_in(hosts: Hosts) -> Path:
+    """Start sshd on both hosts; return a home directory from which it lets us in."""
+    home = _home(hosts)
+    _serve(hosts, home / ".ssh", str(home / ".ssh" / "config"))
+    return home
 
 
 def _home(hosts: Hosts) -> Path:
