@@ -8,6 +8,8 @@ from typing import Protocol
 
 from distrun.errors import BootstrapError
 
+_LONGEST = 1e6  # seconds that one poll can wait
+
 
 class Interruption(Protocol):
     """The control channel, say. Only elastic jobs have one; None is passed around in others."""
@@ -52,7 +54,7 @@ def await_readable(connection: _Descriptor, until: float, interruption: Interrup
     poll.register(connection.fileno(), select.POLLIN)
     for fd in stop_descriptors(interruption):
         poll.register(fd, select.POLLIN)
-    ready = [fd for fd, _ in poll.poll(max(0.0, until - time.monotonic()) * 1000)]
+    ready = [fd for fd, _ in poll.poll(1000 * min(max(0.0, until - time.monotonic()), _LONGEST))]
     check(interruption)
     if not ready:
         raise TimeoutError("timed out")

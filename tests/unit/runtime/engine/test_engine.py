@@ -541,3 +541,43 @@ def test_a_coordinator_tells_all_decisions_before_it_executes_the_first(make_ran
         handle.wait()
     assert told == [messages.DEFINE, messages.DEFINE]
     assert rank.backend.executed == ["allreduce 'a'", "allreduce 'b'"]
+
+
+# A generation that is over -------------------------------------------------------------------------------------------
+
+
+def test_what_is_under_way_fails_with_the_reason_why_the_generation_is_over(rank):
+    handle = rank.engine.submit(rank.handle("a"))
+    rank.engine.fail("rank 0 was killed by SIGKILL")
+    assert (handle.done, rank.turn) == (True, "idle")
+    for later in (handle.wait, lambda: rank.engine.run(rank.handle("b"))):
+        with pytest.raises(JobAbortedError, match=r"^rank 0 was killed by SIGKILL$"):
+            later()
+    assert rank.group.announced == []  # the others are told by the launcher
+    assert rank.group.stop_reason == "rank 0 was killed by SIGKILL"
+
+
+def test_the_thread_that_has_the_turn_fails_what_is_under_way(rank):
+    """The channel's thread comes while the main thread communicates, and does not wait for it."""
+    handle, other = rank.engine.run(rank.handle("a")), rank.engine.run(rank.handle("b"))
+
+    def end() -> None:
+        thread = threading.Thread(target=rank.engine.fail, args=["rank 0 was killed by SIGKILL"])
+        thread.start()
+        thread.join(DEADLINE)
+        assert not thread.is_alive()
+        assert (handle.done, rank.turn) == (False, "caller")
+
+    rank.group.history += [end]
+    with pytest.raises(JobAbortedError, match=r"^rank 0 was killed by SIGKILL$"):
+        handle.wait()
+    assert other.done
+
+
+def test_a_rank_that_leaves_a_generation_that_is_over_has_lost_nothing_unreported(rank):
+    rank.start()
+    handle = rank.engine.submit(rank.handle("a"))
+    rank.engine.fail("rank 0 was killed by SIGKILL")
+    assert rank.engine.shutdown("it leaves this generation") is None
+    assert handle.done
+    assert rank.group.is_closed
