@@ -18,7 +18,7 @@ from distrun.host.endpoints import parse_ports
 from distrun.host.interfaces import parse_network
 from distrun.runtime import horovod
 from distrun.runtime.contract import PREFIX, LaunchContract
-from distrun.runtime.elastic.messages import CONTROL_FD, SPARE
+from distrun.runtime.elastic.variables import CONTROL_FD, SPARE
 
 STALL_WARNING = "DISTRUN_STALL_WARNING"
 STALL_TIMEOUT = "DISTRUN_STALL_TIMEOUT"

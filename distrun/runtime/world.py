@@ -15,7 +15,7 @@ from distrun.errors import JobAbortedError, NotInitializedError, UsageError
 from distrun.runtime import settings
 from distrun.runtime.bootstrap import AnyEngine, World, join
 from distrun.runtime.devices import Device
-from distrun.runtime.elastic.messages import CONTROL_FD
+from distrun.runtime.elastic.variables import CONTROL_FD
 from distrun.runtime.engine.engine import FAREWELL
 from distrun.runtime.topology import Topology
 
