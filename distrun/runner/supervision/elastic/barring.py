@@ -17,12 +17,27 @@ class Barring:
         self._first, self._longest = cooldown
         self._failures: defaultdict[tuple[str, int | None], deque[float]] = defaultdict(deque)
         self._until: dict[tuple[str, int | None], float] = {}
+        self._firm: set[tuple[str, int | None]] = set()
+        """Slots that failed at the start when they failed last."""
 
-    def failed(self, host: str, slot: int | None, now: float) -> None:
-        """Take note of the failure of a slot, or of a host's agent if there is no slot."""
+    def failed(self, host: str, slot: int | None, now: float, *, at_start: bool = False) -> None:
+        """Take note of the failure of a slot, or of a host's agent if there is no slot.
+
+        Args:
+            host, slot: where.
+            now: when.
+            at_start: whether it failed before it was of any use: then its bar does not give way.
+        """
         if slot is not None:
             self._count(host, slot, SLOT_FAILURES, now)
+            self._firm.discard((host, slot))
+            if at_start:
+                self._firm.add((host, slot))
         self._count(host, None, HOST_FAILURES, now)
+
+    def gives_way(self, host: str, slot: int) -> bool:
+        """Whether a slot that is barred may be used if the job cannot go on without."""
+        return (host, slot) not in self._firm
 
     def bar(self, host: str, now: float) -> None:
         """Bar a host at once, however often it has failed."""

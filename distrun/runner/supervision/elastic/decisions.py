@@ -225,7 +225,7 @@ class Decisions(Regrouping):
         if not self._has_lacked_for_long(now):
             return []
         status = 1 if self._cause is None else self._cause.status
-        text = wording.lack(have, options, self._places, self._processes)
+        text = wording.lack(have, options, self._workforce, now)
         return self._failed_as_a_whole(Failure(None, status, text), now)
 
     def _has_lacked_for_long(self, now: float) -> bool:

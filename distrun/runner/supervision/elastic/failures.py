@@ -68,7 +68,7 @@ class Failures(Decisions):
         if role is Role.MEMBER:
             return self._member_gone(process, failure, lost_peer, sentence, now)
         slot = self._workforce.SPARE_SLOT if process.slot is None else process.slot
-        self._workforce.barring.failed(process.host, slot, now)
+        self._workforce.barring.failed(process.host, slot, now, at_start=True)
         self._story.add(sentence, self._generation.number, now)
         if role is Role.NEWCOMER and self.state is State.REGROUPING:
             return self._charged(failure, sentence, process.born, now)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from distrun.runner.supervision.elastic.hosts import Hosts
 from distrun.runner.supervision.elastic.options import ElasticOptions
-from distrun.runner.supervision.elastic.processes import Process, Processes
+from distrun.runner.supervision.elastic.processes import Process
+from distrun.runner.supervision.elastic.workforce import Workforce
 
 
 def count(number: int, noun: str) -> str:
@@ -31,15 +31,20 @@ def change(joining: int, leavers: Iterable[Process]) -> str:
     return " and ".join(parts)
 
 
-def lack(have: int, options: ElasticOptions, hosts: Hosts, processes: Processes) -> str:
+def lack(have: int, options: ElasticOptions, workforce: Workforce, now: float) -> str:
     """Return why a job ends that had too few ranks for too long, with a line for whatever was missing."""
+    hosts = workforce.hosts
     lines = [
         f"the job had {have} of the {options.min_np} ranks of --min-np for the {options.elastic_timeout:g} s of "
         "--elastic-timeout"
     ]
     lines += [f"    host {host}: {reason}" for host, reason in hosts.missing().items()]
     lines += [f"    host {host} is still being connected to" for host in hosts.connecting if host not in hosts.away]
-    lines += [f"    {described(newcomer)} has not arrived" for newcomer in processes.arriving.values()]
+    lines += [f"    {described(newcomer)} has not arrived" for newcomer in workforce.processes.arriving.values()]
+    lines += [
+        f"    host {host}: {count(slots, 'slot')} barred after failures"
+        for host, slots in workforce.barred(now).items()
+    ]
     if len(lines) == 1:
         slots = count(sum(hosts.slots.values()), "slot")
         lines.append(f"    the hosts have no more than {slots}" if hosts.slots else "    no host is listed")

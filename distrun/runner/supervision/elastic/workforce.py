@@ -33,7 +33,7 @@ class Workforce:
         Args:
             limit: how many at most.
             needed: how many the job cannot go on without: if there are not enough others, what is barred is used all
-                the same, what comes free next first.
+                the same, what comes free next first, but for what failed at its start.
             now: the time.
         """
         free: list[tuple[str, int]] = []
@@ -49,7 +49,7 @@ class Workforce:
                     until = self.barring.until(host, slot)
                     if until <= now:
                         free.append((host, slot))
-                    else:
+                    elif self.barring.gives_way(host, slot):
                         barred.append((until, host, slot))
         free += [(host, slot) for _, host, slot in sorted(barred)[: max(0, needed - len(free))]]
         return free[:limit]
@@ -70,14 +70,17 @@ class Workforce:
         order = {host: index for index, host in enumerate(self.hosts.slots)}
         return sorted(processes, key=lambda process: (order.get(process.host, len(order)), process.host, process.slot))
 
+    def barred(self, now: float) -> dict[str, int]:
+        """Return how many slots are barred on each host that is ready, where there are any."""
+        if self.barring.next_end(now) is None:
+            return {}
+        slots = {host: range(self.hosts.slots.get(host, 0)) for host in self.hosts.ready}
+        counts = {host: sum(self.barring.until(host, slot) > now for slot in own) for host, own in slots.items()}
+        return {host: count for host, count in counts.items() if count}
+
     def connect(self, now: float) -> list[ConnectHosts]:
         """Return the action that connects to more hosts if there are too few slots."""
-        barred = 0
-        if self.barring.next_end(now) is not None:
-            for host in self.hosts.ready:
-                slots = range(self.hosts.slots.get(host, 0))
-                barred += sum(self.barring.until(host, slot) > now for slot in slots)
-        chosen = self.hosts.to_connect(self._options.max_np + barred, now)
+        chosen = self.hosts.to_connect(self._options.max_np + sum(self.barred(now).values()), now)
         return [ConnectHosts(frozenset(chosen))] if chosen else []
 
     def keep_spares(self, now: float) -> list[StartSpares]:

@@ -410,6 +410,26 @@ def test_what_is_barred_is_used_if_the_job_cannot_go_on_without():
     assert job.generation.number == 5
 
 
+def test_newcomers_that_fail_at_the_start_are_tried_less_and_less_often():
+    job = running("a2", 2, elastic_timeout=60.0)
+    (newcomer,) = started(job.kill(1))
+    tries = []
+    while job.policy.state is State.REGROUPING:
+        if newcomer is not None:
+            job.exit(newcomer, 1)
+            newcomer = None
+        for action in job.at(job.policy.deadline):
+            if isinstance(action, StartNewcomers):
+                (newcomer,) = action.processes
+                tries.append(job.now)
+    assert tries == [10, 30]
+    assert job.policy.failure.what.splitlines() == [
+        "the job had 1 of the 2 ranks of --min-np for the 60 s of --elastic-timeout",
+        "    host a: 1 slot barred after failures",
+    ]
+    assert len(job.policy.story) == 4
+
+
 def test_another_slot_is_taken_before_one_that_is_barred():
     job = running("a2b2", 2)
     job.now = 10
