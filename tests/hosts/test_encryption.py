@@ -196,3 +196,29 @@ def test_what_cannot_be_encrypted_is_refused(distrun, python):
         job = distrun("-H", "alpha:1,beta:1", "--encrypt", *python(SENDING), **{variable: value})
         assert job.wait() == 2
         assert f"{variable}='{value}' moves arrays by a library".encode() in job.stderr.data
+
+
+KEYS = """
+import distrun.runtime.mpi.rendezvous as mpi_rendezvous
+find = mpi_rendezvous.find
+def told(*arguments):
+    endpoint = find(*arguments)
+    print("key", endpoint.key.hex(), flush=True)
+    return endpoint
+mpi_rendezvous.find = told
+import numpy as np, distrun
+distrun.init()
+assert distrun.allreduce(np.ones(1), op=distrun.Sum) == 2
+"""
+
+
+def test_the_job_key_does_not_pass_through_mpi(mpirun, python, wire, alpha, beta):
+    job = mpirun("-H", "alpha:1,beta:1", "--no-tag-output", *python(KEYS))
+    assert job.wait() == 0, job.stderr.data
+    heard = wire.close()
+    (key,) = {line.split()[-1] for line in job.stdout.data.splitlines() if b"key" in line}
+    assert len(key) == 64
+    assert job.stdout.data.count(key) == 2
+    heard = heard.replace(b"key " + key, b"")  # what the ranks print goes through mpirun
+    assert key not in heard
+    assert bytes.fromhex(key.decode()) not in heard

@@ -8,7 +8,7 @@ import stat
 import pytest
 
 from distrun.errors import BootstrapError
-from distrun.runtime.rendezvous import munge
+from distrun.host import munge
 
 KEY = "ab" * 32
 OPENED = f"STATUS:  0\nUID:   {os.getuid()}\n\n{KEY}"

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from distrun import __version__
-from distrun.errors import UsageError
+from distrun.errors import BootstrapError, UsageError
 from distrun.host.endpoints import PORTS, reserve_port
 from distrun.runner.agent.elastic import ElasticProcesses
 from distrun.runner.agent.ending import Ending
@@ -30,6 +30,7 @@ from distrun.runner.system.loop import Loop
 from distrun.runner.system.oom import OomCounter
 
 if TYPE_CHECKING:
+    from distrun.host.sealing import Opener
     from distrun.runner.agent.elastic import ElasticProcesses
 
 _ORPHAN_GRACE = 2.0  # seconds between SIGTERM and SIGKILL when the launcher has vanished
@@ -116,11 +117,19 @@ class Agent:
     def _greet(self, greeting: handshake.Greeting) -> None:
         if greeting.allowed_ports:
             os.environ[PORTS] = greeting.allowed_ports
+        opener: Opener | None = None
         try:
             self._reservation = reserve_port()  # kept open until we leave
             info = handshake.describe_host(greeting, self._reservation)
-        except UsageError as error:
+            if greeting.sealing:
+                from distrun.runner.protocol.sealed_frames import answered
+
+                public, credential, opener = answered(greeting)
+                info = replace(info, sealing=public, credential=credential)
+        except (UsageError, BootstrapError) as error:
             info = handshake.HostInfo(__version__, platform.python_version(), os.getpid(), problem=str(error))
+        if opener is not None:
+            self._launcher.open_with(opener)
         self._launcher.send_raw(handshake.MAGIC)
         self._launcher.send(Frame(FrameKind.HELLO, payload=info.to_json()))
         if greeting.keepalive:

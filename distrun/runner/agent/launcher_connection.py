@@ -5,10 +5,15 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from contextlib import suppress
+from typing import TYPE_CHECKING
 
+from distrun.errors import BootstrapError
 from distrun.runner.protocol.frames import Frame, FrameDecoder, FrameKind
 from distrun.runner.protocol.keepalive import Keepalive
 from distrun.runner.system.loop import WRITE, Loop
+
+if TYPE_CHECKING:
+    from distrun.host.sealing import Opener
 
 
 class LauncherConnection:
@@ -32,7 +37,8 @@ class LauncherConnection:
         self._reports = reports
         self._handle = handle
         self._on_loss = on_loss
-        self._decoder = FrameDecoder()
+        self._decoder, self._opened = FrameDecoder(), FrameDecoder()
+        self._opener: Opener | None = None
         self._outgoing = bytearray()
         self._unacknowledged = 0
         self._keepalive: Keepalive | None = None
@@ -69,6 +75,10 @@ class LauncherConnection:
     def acknowledge(self, count: int) -> None:
         """Take note that the launcher has dealt with so many bytes of output."""
         self._unacknowledged -= count
+
+    def open_with(self, opener: Opener) -> None:
+        """From now on, take sealed frames only, and open them."""
+        self._opener = opener
 
     def keep_alive(self, silence: float) -> None:
         """From now on, give the launcher up after so many seconds of silence, and speak often enough not to be given
@@ -120,7 +130,20 @@ class LauncherConnection:
         if self._keepalive is not None:
             self._keepalive.heard()
         for frame in self._decoder.feed(data):
-            self._handle(frame)
+            if self._opener is None:
+                self._handle(frame)
+            else:
+                self._open(self._opener, frame)
+
+    def _open(self, opener: Opener, frame: Frame) -> None:
+        """Handle the frame in a sealed one. Any other is not the launcher's, and its line is given up."""
+        try:
+            opened = opener.open(frame.payload if frame.kind is FrameKind.SEALED else b"")
+        except BootstrapError:
+            self.lose()
+            return
+        for inner in self._opened.feed(opened):
+            self._handle(inner)
 
     def _flush(self) -> None:
         try:

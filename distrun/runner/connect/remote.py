@@ -7,6 +7,8 @@ import threading
 import time
 from abc import ABC, abstractmethod
 from contextlib import suppress
+from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from distrun.host.endpoints import PORTS
 from distrun.runner.connect.agent_client import SilenceError
@@ -16,13 +18,24 @@ from distrun.runner.protocol.frames import Frame, FrameKind
 from distrun.runner.protocol.handshake import Greeting, HostError, HostInfo, check_compatibility
 from distrun.runner.protocol.keepalive import PER_SILENCE
 
+if TYPE_CHECKING:
+    from distrun.runner.protocol.sealed_frames import SealOffer
+
 _MARGIN = 0.5  # seconds for ending processes by SIGKILL, and for clocks
 
 
 class RemoteAgent(ABC):
     """An agent on another host; see `distrun.runner.connect.agent_client.AgentProcess` for the interface."""
 
-    def __init__(self, plan: AgentPlan, job: str, program: Program, keepalive: float, deadline: float) -> None:
+    def __init__(
+        self,
+        plan: AgentPlan,
+        job: str,
+        program: Program,
+        keepalive: float,
+        deadline: float,
+        offer: SealOffer | None = None,
+    ) -> None:
         """Shake hands with an agent that has just been started.
 
         Args:
@@ -31,6 +44,7 @@ class RemoteAgent(ABC):
             program: the agent.
             keepalive: seconds of silence after which it counts as gone, 0 = never.
             deadline: when to give up, as `time.monotonic()`.
+            offer: how to seal what the agent is sent, where others may listen; None = they cannot.
 
         Raises:
             HostError: the host cannot be used.
@@ -50,11 +64,14 @@ class RemoteAgent(ABC):
         self._sweeper: threading.Thread | None = None
         self._is_clean = False
         greeting = Greeting(keepalive, plan.wdir, plan.ports, os.environ.get(PORTS, ""))
+        if offer is not None:
+            greeting = replace(greeting, sealing=offer.public, credential=offer.credential)
         with suppress(OSError):  # it has ended already; that there is no answer will tell why
             program.write(Frame(FrameKind.HELLO, payload=greeting.to_json()).encode())
         payload, self._early = first_frame(program, deadline)
         self.host_info = HostInfo.from_json(payload)
         self.note = check_compatibility(self.host_info, program.python)
+        self._seal = None if offer is None else offer.accepted(self.host_info)
 
     @property
     def pid(self) -> int:
@@ -63,6 +80,8 @@ class RemoteAgent(ABC):
 
     def write(self, data: bytes) -> None:
         """Send frames to the agent."""
+        if self._seal is not None:
+            data = Frame(FrameKind.SEALED, payload=self._seal.seal(data)).encode()
         self._program.write(data)
 
     def read(self) -> bytes:

@@ -14,6 +14,7 @@ from distrun.runner.planning.plan import AgentPlan
 from distrun.runner.planning.ssh_config import SshOptions
 from distrun.runner.protocol.exits import signal_name
 from distrun.runner.protocol.handshake import HostError
+from distrun.runner.protocol.sealed_frames import SealOffer
 
 _SWEEP_TIMEOUT = 10.0  # seconds for starting a second step and ending what a dead agent left behind
 _SILENT_TIMEOUT = 4.0  # seconds for that when the agent is silent: it may be stopped, but likely the node is cut off
@@ -23,7 +24,14 @@ class SrunAgentProcess(RemoteAgent):
     """An agent on another node; see `distrun.runner.connect.agent_client.AgentProcess` for the interface."""
 
     def __init__(
-        self, plan: AgentPlan, job: str, steps: JobSteps, python: str, keepalive: float, deadline: float
+        self,
+        plan: AgentPlan,
+        job: str,
+        steps: JobSteps,
+        python: str,
+        keepalive: float,
+        deadline: float,
+        offer: SealOffer,
     ) -> None:
         """Start the agent and shake hands with it.
 
@@ -34,6 +42,7 @@ class SrunAgentProcess(RemoteAgent):
             python: the Python of the node.
             keepalive: seconds of silence after which it counts as gone, 0 = never.
             deadline: when to give up.
+            offer: how to seal what the agent is sent: srun's streams are not encrypted.
 
         Raises:
             HostError: the node cannot be used.
@@ -42,7 +51,7 @@ class SrunAgentProcess(RemoteAgent):
         self._python = python
         self._step = steps.start(plan.host, python, AGENT)
         try:
-            super().__init__(plan, job, self._step, keepalive, deadline)
+            super().__init__(plan, job, self._step, keepalive, deadline, offer)
         except HostError as error:
             self._step.kill()
             raise HostError(self._step.with_slurm_error(str(error))) from None
@@ -79,11 +88,14 @@ class SrunStarter:
         self._python = os.path.expanduser(options.python or sys.executable)
         self._keepalive = options.keepalive
         self._deadline = time.monotonic() + start_timeout
+        self._offer = SealOffer()
 
     def start(self, plan: AgentPlan, on_step: Callable[[str], None]) -> tuple[SrunAgentProcess, str]:
         """Start the agent of a node."""
         on_step(f"starting {self._python} by srun")
-        process = SrunAgentProcess(plan, self._job, self._steps, self._python, self._keepalive, self._deadline)
+        process = SrunAgentProcess(
+            plan, self._job, self._steps, self._python, self._keepalive, self._deadline, self._offer
+        )
         return process, process.note
 
     def close(self) -> None:

@@ -67,6 +67,8 @@ class FrameKind(IntEnum):
 
     ACK = 32
     """So many bytes of output (or of stdin) have been dealt with; payload: the number."""
+    SEALED = 34
+    """To the agent: a frame that nobody on the way can read or change; see `sealed_frames`."""
     KEEPALIVE = 33
     """No payload: shows the other side that the connection is alive. Between hosts only."""
     CONTROL = 34

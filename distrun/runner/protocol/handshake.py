@@ -45,6 +45,10 @@ class Greeting:
     """The number of free ports that the ranks need, besides the one for rank 0."""
     allowed_ports: str = ""
     """The ports at which agent and ranks may listen, as in DISTRUN_PORTS; empty = any."""
+    sealing: str = ""
+    """The launcher's public key, with which the agent's makes what seals frames; empty = frames are not sealed."""
+    credential: str = ""
+    """A munge credential that vouches for it; empty = there is no munge here."""
 
     def to_json(self) -> bytes:
         """Return the payload of a HELLO frame."""
@@ -76,6 +80,10 @@ class HostInfo:
     """The free ports that the greeting asked for."""
     machine: str = ""
     """Agents that share a host say the same here, under whichever names; see `machine.identity`. Empty = unknown."""
+    sealing: str = ""
+    """The agent's public key, if the launcher has one and it can be used here; see `sealed_frames`."""
+    credential: str = ""
+    """A munge credential that vouches for it, if there was one for the launcher's."""
 
     def to_json(self) -> bytes:
         """Return the payload of a HELLO frame."""

@@ -8,8 +8,8 @@ import socket
 from collections.abc import Mapping
 
 from distrun.errors import UsageError
+from distrun.host import munge
 from distrun.runtime.environments.base import PORTS, Environment
-from distrun.runtime.rendezvous import munge
 from distrun.runtime.rendezvous.protocol import RendezvousEndpoint
 from distrun.runtime.topology import Topology
 

@@ -1,4 +1,8 @@
-"""The endpoint of the rendezvous where an MPI launcher started the ranks: MPI itself tells it to them."""
+"""The endpoint of the rendezvous where an MPI launcher started the ranks: MPI itself tells it to them.
+
+MPI's connections can be read on the network, so rank 0 seals the job key for each of the others, by the public key that
+it has sent. Only where a rank lacks the package cryptography the key travels as it is.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +10,7 @@ import json
 import secrets
 import socket
 import time
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -19,7 +24,11 @@ from distrun.runtime.rendezvous.protocol import RendezvousEndpoint
 if TYPE_CHECKING:
     from mpi4py import MPI
 
+    from distrun.host.sealing import KeyPair
+
 _POLL_INTERVAL = 0.001  # seconds
+
+_PUBLIC_SIZE = 32  # bytes
 
 _reservations: list[socket.socket] = []
 
@@ -44,15 +53,22 @@ def find(rank: int, size: int, network: str, timeout: float) -> RendezvousEndpoi
         "`python -m mpi4py --mpi-library` shows which it finds), or start the script with `distrun`",
     )
     deadline = time.monotonic() + timeout
-    text = np.frombuffer(_own_endpoint(network) if rank == 0 else b"", np.uint8).copy()  # MPI wants it writable
+    keys = _key_pair()
+    own = np.frombuffer(bytes(_PUBLIC_SIZE) if keys is None else keys.public, np.uint8).copy()  # MPI wants it writable
+    publics = np.empty((size if rank == 0 else 0, _PUBLIC_SIZE), np.uint8)
+    _complete(world, lambda: world.Igather(own, publics, 0), deadline, timeout)
+    told, key = _own_endpoint(network, keys, [row.tobytes() for row in publics]) if rank == 0 else (b"", "")
+    text = np.frombuffer(told, np.uint8).copy()
     length = np.array([text.size], np.int64)
-    _share(world, length, deadline, timeout)
+    _complete(world, lambda: world.Ibcast(length, 0), deadline, timeout)
     buffer = text if rank == 0 else np.empty(int(length[0]), np.uint8)
-    _share(world, buffer, deadline, timeout)
-    sentence, addresses, port, key = json.loads(buffer.tobytes())
+    _complete(world, lambda: world.Ibcast(buffer, 0), deadline, timeout)
+    sentence, addresses, port, shown, public, sealed = json.loads(buffer.tobytes())
     if sentence:
         raise UsageError(sentence)
-    return RendezvousEndpoint(tuple((address, port) for address in addresses), bytes.fromhex(key))
+    if rank and keys is not None and sealed:
+        key = keys.opener_from(bytes.fromhex(public)).open(bytes.fromhex(sealed[rank])).decode("ascii")
+    return RendezvousEndpoint(tuple((address, port) for address in addresses), bytes.fromhex(key or shown))
 
 
 def release() -> None:
@@ -61,12 +77,10 @@ def release() -> None:
         _reservations.pop().close()
 
 
-def _share(
-    world: MPI.Intracomm, array: np.ndarray[tuple[int], np.dtype[np.generic]], deadline: float, timeout: float
-) -> None:
-    """Broadcast rank 0's array; raises `BootstrapError` at the deadline."""
+def _complete(world: MPI.Intracomm, start: Callable[[], MPI.Request], deadline: float, timeout: float) -> None:
+    """Start a collective of MPI and wait for its end; raises `BootstrapError` at the deadline."""
     try:
-        request = world.Ibcast(array, 0)
+        request = start()
         done = bool(request.Test())
     except _errors() as error:
         abort_at_exit()  # the others wait
@@ -91,14 +105,36 @@ def _errors() -> type[Exception]:
     return MPI.Exception
 
 
-def _own_endpoint(network: str) -> bytes:
-    """Return what rank 0 has to tell; a sentence when the job cannot start, for which the others should not wait."""
+def _own_endpoint(network: str, keys: KeyPair | None, publics: Sequence[bytes]) -> tuple[bytes, str]:
+    """Return what rank 0 has to tell, and the job key that it has made.
+
+    When the job cannot start that is a sentence, for which the others should not wait.
+
+    Args:
+        network: see `find`.
+        keys: rank 0's own.
+        publics: everybody's public key; zeros of a rank that has none.
+    """
     try:
         present = own_interfaces()
         chosen = matching(present, network, f"host {socket.gethostname()!r}")
     except UsageError as error:
-        return json.dumps([str(error), [], 0, ""]).encode()
+        return json.dumps([str(error), [], 0, "", "", []]).encode(), ""
     addresses = [interface.address for interface in reachable(chosen) or chosen]
     release()
     _reservations.append(reserve_port())
-    return json.dumps(["", addresses, _reservations[0].getsockname()[1], secrets.token_hex(32)]).encode()
+    key = secrets.token_hex(32)
+    public, sealed = "", list[str]()
+    if keys is not None and all(map(any, publics)):
+        public, sealed = keys.public.hex(), [keys.seal_for(other).seal(key.encode()).hex() for other in publics]
+    shown = "" if sealed else key
+    return json.dumps(["", addresses, _reservations[0].getsockname()[1], shown, public, sealed]).encode(), key
+
+
+def _key_pair() -> KeyPair | None:
+    """Return a key pair with which to receive the job key; None where the package cryptography is missing."""
+    try:
+        from distrun.host.sealing import KeyPair
+    except ImportError:
+        return None
+    return KeyPair("job key by MPI")

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from distrun.errors import UsageError
+from distrun.host import munge
 from distrun.runtime.environments import detect
 from distrun.runtime.environments.slurm import first_host, likely_ports
-from distrun.runtime.rendezvous import munge
 
 SECRET = "0123456789abcdef" * 2
 SRUN = {"SLURM_JOB_ID": "17", "SLURM_STEP_ID": "3", "SLURM_PROCID": "1", "SLURM_STEP_NODELIST": "node[07-09]"}

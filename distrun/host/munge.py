@@ -1,4 +1,6 @@
-"""munge: a cluster's service by which hosts vouch for a user to one another, here to tell all ranks of a job its key.
+"""munge: a cluster's service by which hosts vouch for a user to one another.
+
+Here it tells all ranks of a job its key, and vouches for the public keys of launcher and agents.
 
 `munge` wraps a text into a credential that only this cluster's `unmunge` can open, and only for the user it is
 restricted to; `unmunge` tells who made it. The credential may therefore be shown to anybody.
@@ -27,6 +29,35 @@ def is_here() -> bool:
     return all(shutil.which(tool) for tool in ("munge", "unmunge"))
 
 
+def vouched(text: str) -> bytes:
+    """Return a credential that tells this text to processes of our user, and to nobody else, and that it is ours.
+
+    Raises:
+        BootstrapError: munge does not work.
+    """
+    status, credential = _run(["munge", f"--restrict-uid={os.getuid()}", "--ttl=-1"], text.encode())
+    if status:
+        raise BootstrapError(f"munge ended with status {status}: {_REMEDY}")
+    return credential.strip()
+
+
+def opened(credential: bytes, whose: str) -> str:
+    """Return the text in a credential, which may come from anybody; `whose` names who should have made it.
+
+    Raises:
+        BootstrapError: it is not a credential, was made by another user, or munge does not work.
+    """
+    status, said = _run(["unmunge", "--keys=STATUS,UID", "--numeric"], credential)
+    metadata, _, text = said.partition(b"\n\n")
+    values = dict(line.split(b":", 1) for line in metadata.splitlines() if b":" in line)
+    if status not in (_SUCCESS, _REPLAYED) or not values.get(b"UID", b"").strip().isdigit():
+        raise BootstrapError(f"{whose}'s munge credential cannot be opened (status {status} of unmunge): {_REMEDY}")
+    uid = int(values[b"UID"])
+    if uid != os.getuid():
+        raise BootstrapError(f"user id {uid} answers in {whose}'s place, and we are {os.getuid()}: {_REMEDY}")
+    return text.decode("ascii", "replace").strip()
+
+
 def new_key() -> tuple[bytes, bytes]:
     """Return a credential and a new key: the credential tells the key to processes of our user, and to nobody else.
 
@@ -34,28 +65,17 @@ def new_key() -> tuple[bytes, bytes]:
         BootstrapError: munge does not work.
     """
     key = secrets.token_hex(_KEY)
-    status, credential = _run(["munge", f"--restrict-uid={os.getuid()}", "--ttl=-1"], key.encode())
-    if status:
-        raise BootstrapError(f"munge ended with status {status}: {_REMEDY}")
-    return credential.strip(), bytes.fromhex(key)
+    return vouched(key), bytes.fromhex(key)
 
 
 def key_of(credential: bytes) -> bytes:
-    """Return the key in a credential, which may come from anybody.
+    """Return the key in a credential of rank 0's, which may come from anybody.
 
     Raises:
         BootstrapError: it is not a credential, was made by another user, or munge does not work.
     """
-    status, opened = _run(["unmunge", "--keys=STATUS,UID", "--numeric"], credential)
-    metadata, _, key = opened.partition(b"\n\n")
-    values = dict(line.split(b":", 1) for line in metadata.splitlines() if b":" in line)
-    if status not in (_SUCCESS, _REPLAYED) or not values.get(b"UID", b"").strip().isdigit():
-        raise BootstrapError(f"rank 0's munge credential cannot be opened (status {status} of unmunge): {_REMEDY}")
-    uid = int(values[b"UID"])
-    if uid != os.getuid():
-        raise BootstrapError(f"user id {uid} answers in rank 0's place, and we are {os.getuid()}: {_REMEDY}")
     try:
-        found = bytes.fromhex(key.decode("ascii").strip())
+        found = bytes.fromhex(opened(credential, "rank 0"))
     except ValueError:
         found = b""
     if len(found) != _KEY:
