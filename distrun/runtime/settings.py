@@ -18,7 +18,7 @@ from distrun.host.endpoints import parse_ports
 from distrun.host.interfaces import parse_network
 from distrun.runtime import horovod
 from distrun.runtime.contract import PREFIX, LaunchContract
-from distrun.runtime.elastic.variables import CONTROL_FD, SPARE
+from distrun.runtime.elastic.variables import CONTROL_FD, PROCESS, SPARE
 
 STALL_WARNING = "DISTRUN_STALL_WARNING"
 STALL_TIMEOUT = "DISTRUN_STALL_TIMEOUT"
@@ -229,7 +229,7 @@ def unknown(names: Iterable[str]) -> list[str]:
 
     Variables of the launch contract and of elastic jobs are known, though users should not set them.
     """
-    known = {*VARIABLES, CONTROL_FD, SPARE, *(PREFIX + entry.name.upper() for entry in fields(LaunchContract))}
+    known = {*VARIABLES, CONTROL_FD, PROCESS, SPARE, *(PREFIX + entry.name.upper() for entry in fields(LaunchContract))}
     unclaimed = sorted({name for name in names if name.startswith(PREFIX)} - known)
     return [f"{name} is not a setting of distrun and changes nothing: {_remedy(name)}" for name in unclaimed]
 

@@ -12,7 +12,8 @@ import threading
 from collections.abc import Callable
 
 from distrun.errors import LaunchError
-from distrun.runtime.elastic.messages import CONTROL_FD, Activate, Assignment, Message, Prepare, decode, encode
+from distrun.runtime.elastic.messages import Assignment, Message, Prepare, decode, encode
+from distrun.runtime.elastic.variables import CONTROL_FD
 
 MAX_MESSAGE = 1 << 20
 """Bytes of the longest message: all variables of a rank."""
@@ -26,7 +27,6 @@ class Channel:
     def __init__(self, connection: socket.socket) -> None:
         self._connection = connection
         self._changed = threading.Condition()
-        self._activation: Activate | None = None
         self._assignment: Assignment | None = None
         self._prepare: Prepare | None = None
         self._is_gone = False
@@ -54,18 +54,6 @@ class Channel:
         """The reason why the present generation is to be left at the next step boundary; None: it is not."""
         prepare = self._prepare
         return None if prepare is None or prepare.generation != self.generation else prepare.reason
-
-    def await_activation(self) -> Activate:
-        """Return what the launcher tells a spare that is to run the script.
-
-        Raises:
-            LaunchError: the launcher is gone.
-        """
-        with self._changed:
-            self._changed.wait_for(lambda: self._activation or self._is_gone)
-            if self._activation is None:
-                raise LaunchError(LAUNCHER_GONE)
-            return self._activation
 
     def await_assignment(self) -> Assignment:
         """Return the newest assignment, which must be later than `generation`, and make it the present one.
@@ -120,8 +108,6 @@ class Channel:
                 self._assignment = message
         elif isinstance(message, Prepare):
             self._prepare = message
-        elif isinstance(message, Activate):
-            self._activation = message
 
     def disown(self) -> None:
         """Close the copies of a forked child, in which there is no thread."""

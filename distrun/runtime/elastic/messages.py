@@ -18,12 +18,7 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass, field
 
-CONTROL_FD = "DISTRUN_CONTROL_FD"
-"""The variable that names the descriptor of the control channel. Only ranks of elastic jobs have it."""
-SPARE = "DISTRUN_SPARE"
-"""The variable that is 1 in a spare until it is activated."""
-PROCESS = "DISTRUN_PROCESS"
-"""The variable that holds the number of the process, also in whatever it starts."""
+from distrun.runtime.elastic.variables import CONTROL_FD as CONTROL_FD, PROCESS as PROCESS, SPARE as SPARE
 
 
 @dataclass(frozen=True)

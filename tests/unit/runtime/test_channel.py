@@ -12,7 +12,7 @@ import pytest
 from distrun.errors import BootstrapError, LaunchError
 from distrun.runtime.elastic import interruption
 from distrun.runtime.elastic.channel import Channel
-from distrun.runtime.elastic.messages import Activate, Assignment, Joined, Prepare, Waiting, decode, encode
+from distrun.runtime.elastic.messages import Assignment, Joined, Prepare, Waiting, decode, encode
 
 DEADLINE = 60.0
 
@@ -87,14 +87,9 @@ def test_without_a_launcher_nothing_is_waited_for(launcher):
     launcher.leave()
     assert "the launcher is gone" in str(channel.interruption)
     assert launcher.interrupts
-    for wait in (channel.await_assignment, channel.await_activation, lambda: channel.send(Joined(1))):
+    for wait in (channel.await_assignment, lambda: channel.send(Joined(1))):
         with pytest.raises(LaunchError, match="the launcher is gone"):
             wait()
-
-
-def test_a_spare_is_activated(launcher):
-    launcher.say(Activate({"A": "1"}))
-    assert launcher.channel.await_activation() == Activate({"A": "1"})
 
 
 def test_what_is_said_arrives(launcher):
