@@ -207,13 +207,13 @@ class Supervisor:
 
     def grow(self, newcomers: int, reason: str = "a host has come") -> None:
         """Have the members leave at a step boundary, and make the next generation of them and newcomers."""
-        started = [self.start(0, len(self.members) + newcomers) for _ in range(newcomers)]
-        for process in started:
-            self.await_message(process, Waiting)
         self.prepare(reason)
         for process in self.members:
             while self.await_message(process, Waiting) != Waiting(self.generation, reason):
                 pass
+        started = [self.start(0, len(self.members) + newcomers) for _ in range(newcomers)]
+        for process in started:
+            self.await_message(process, Waiting)
         self.assign([*self.members, *started], reason)
 
     def await_message(self, process: Process, *kinds: type) -> Message:
