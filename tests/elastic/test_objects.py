@@ -71,3 +71,18 @@ def test_a_planned_change_is_made_between_two_steps(supervise):
     supervisor.assign([*supervisor.members, newcomer])
     check(supervisor)
     assert [fact for fact in newcomer.told() if "step" in fact][-1]["size"] == 3
+
+
+def test_a_rank_that_dies_when_others_have_come_to_the_end_is_replaced(supervise):
+    supervisor = supervise("objects", 3, "20", "late")
+    supervisor.members[1].await_output(lambda lines: any("is_late" in line for line in lines))
+    supervisor.replace(1)
+    check(supervisor, 20)
+    assert not [fact for fact in supervisor.members[1].told() if "step" in fact]  # there was none left
+
+
+def test_survivors_end_alone_when_one_dies_at_the_end(supervise):
+    supervisor = supervise("objects", 2, "20", "late")
+    supervisor.members[1].await_output(lambda lines: any("is_late" in line for line in lines))
+    supervisor.replace(1, newcomers=0)
+    check(supervisor, 20)
