@@ -33,8 +33,8 @@ BEFORE = 15
 PAUSE = 0.02
 """Seconds that each step sleeps, so that ranks which share cores keep pace."""
 DEADLINE = 90.0
-IDLE = 0.5
-"""Seconds without any processor time after which a spare is taken to be ready."""
+IMPORTED = 0.3
+"""Seconds of processor time that a spare has used before it has imported anything worth while."""
 
 SHRINK, WARM, COLD, RESTART, WARM_RESTART = "shrink", "warm spare", "replaced", "restarted", "restarted, spares"
 TORCHRUN, TORCHRUN_OWN_STORE = "torchrun", "torchrun, own store"
@@ -144,7 +144,7 @@ def recovery(way: Way, size: int, environ: Mapping[str, str], folder: Path) -> R
     folder.mkdir()
     with _job([*way.launcher(size), str(RANKS), way.kind, str(folder), "100000", str(PAUSE)], environ, folder) as job:
         job.wait_for(lambda: all(job.steps(rank)[BEFORE:] for rank in range(size)), "train")
-        job.wait_for(lambda: job.idle_spares() >= way.spares(size), "make its spares ready")
+        job.wait_for(lambda: job.warm_spares() >= way.spares(size), "make its spares ready")
         victim, (_, pid, generation) = size - 1, job.notes(size - 1, "start")[-1]
         killed = time.monotonic()
         os.kill(pid, signal.SIGKILL)
@@ -160,7 +160,6 @@ class _Job:
     def __init__(self, child: psutil.Popen, folder: Path) -> None:
         self._child = child
         self._folder = folder
-        self._idle: dict[int, tuple[float, float]] = {}  # of each spare its processor time, and since when it is that
 
     def notes(self, rank: int, word: str) -> list[tuple[float, int, int]]:
         """Return when a rank has noted a word, with its two numbers."""
@@ -174,17 +173,16 @@ class _Job:
         """Return when a rank has completed its steps: their numbers, and the generation or restart."""
         return self.notes(rank, "step")
 
-    def idle_spares(self) -> int:
-        """Return how many spares have nothing to do any more."""
+    def warm_spares(self) -> int:
+        """Return how many spares have imported everything: they sleep in a read of their control channel."""
         count = 0
         for process in self._child.children(recursive=True):
-            with contextlib.suppress(psutil.Error):
-                if process.environ().get("DISTRUN_SPARE") != "1":
-                    continue
-                used, now = sum(process.cpu_times()[:2]), time.monotonic()
-                before, since = self._idle.get(process.pid, (-1.0, now))
-                self._idle[process.pid] = (used, since if used == before else now)
-                count += used == before and now - since > IDLE and used > 0.1
+            with contextlib.suppress(psutil.Error, OSError):
+                environ = process.environ()
+                if environ.get("DISTRUN_SPARE") == "1" and sum(process.cpu_times()[:2]) > IMPORTED:
+                    # 0 0x7 0x55d3c1a0 0x100000 ...: the system call and its arguments, or `running`
+                    call = Path(f"/proc/{process.pid}/syscall").read_text().split()
+                    count += call[1:2] == [hex(int(environ["DISTRUN_CONTROL_FD"]))]
         return count
 
     def wait_for(self, condition: Callable[[], bool], what: str) -> None:

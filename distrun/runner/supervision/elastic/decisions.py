@@ -63,7 +63,7 @@ class Decisions(Regrouping):
         actions: list[Action] = [*self._workforce.connect(now), *self._workforce.let_go(now)]
         if self._processes.members and not self._processes.unenrolled:
             actions += self._start_newcomers(now)
-        patience = self._begun + SPARES_PATIENCE if self._options.spares else now
+        patience = self._met + SPARES_PATIENCE if self._options.spares else now
         has_come_far = self._has_met and (not self._processes.unenrolled or now >= patience)
         if has_come_far or (self._is_training and self.state is State.RUNNING):
             actions += self._workforce.keep_spares(now)

@@ -165,6 +165,7 @@ class ElasticPolicy(Failures):
                 self._changed |= not self._processes.unenrolled
             case messages.Joined(generation) if is_member and generation == process.generation:
                 self._processes.unjoined.discard(number)
+                self._met = now
                 self._has_joined = True
                 self._places.works(process.host)
                 self._changed |= not self._processes.unjoined

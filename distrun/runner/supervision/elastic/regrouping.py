@@ -51,6 +51,8 @@ class Regrouping(Policy):
         self._generation = Generation(0, ())
         """The present one; 0 before the first."""
         self._begun = now
+        self._met = now
+        """When the last rank of the present generation has met the others."""
         self._is_fresh = True
         """Whether nobody in the present generation had survived another."""
         self._has_joined = False
