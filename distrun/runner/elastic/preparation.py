@@ -9,6 +9,7 @@ from dataclasses import dataclass, fields, replace
 from typing import Any
 
 from distrun.errors import UsageError
+from distrun.host.endpoints import free_port
 from distrun.runner.elastic.discovery import Discovery
 from distrun.runner.elastic.host_list import HostList
 from distrun.runner.elastic.job import ElasticPlan
@@ -104,7 +105,7 @@ def prepare_elastic(request: LaunchRequest, elastic: ElasticRequest, grace: floa
     first, options = _without_vain_spares(first, options, request, context)
     listed = HostList(lambda more: resolve_hosts(more, resolved.launcher, ssh))
     slots = listed.add_resolved(hosts, resolved.routes)
-    planner = ElasticPlanner(request, context, options)
+    planner = ElasticPlanner(request, context, options, free_port)
     return ElasticPlan(check_plan(request, first, resolved.notes), planner, options, listed, slots)
 
 
@@ -131,7 +132,7 @@ def _with_script(
     first = LaunchPlan(context.job, np, (), warnings=check_plan(request, checks, ()).warnings, launcher=launcher)
     first, options = _without_vain_spares(first, options, request, context)
     listed = HostList(lambda more: resolve_hosts(more, launcher, ssh), request.slots or 1)
-    planner = ElasticPlanner(request, context, options)
+    planner = ElasticPlanner(request, context, options, free_port)
     return ElasticPlan(first, planner, options, listed, {}, Discovery(script, listed))
 
 

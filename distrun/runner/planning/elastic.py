@@ -5,7 +5,7 @@ Pure, but for the memory of which hosts there are.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from distrun.errors import UsageError
@@ -46,8 +46,23 @@ class World:
 class ElasticPlanner:
     """Plans for one elastic job, as its hosts come and go."""
 
-    def __init__(self, request: LaunchRequest, context: LaunchContext, options: ElasticOptions) -> None:
-        """Args: the user's request; the facts, whose routes may grow; the limits."""
+    def __init__(
+        self,
+        request: LaunchRequest,
+        context: LaunchContext,
+        options: ElasticOptions,
+        free_port: Callable[[], int] | None = None,
+    ) -> None:
+        """
+        Args:
+            request: the user's request.
+            context: the facts.
+            options: the limits.
+            free_port: returns a port that is free on this machine now; None = one of those that were free when its
+                agent was started, as on other hosts.
+        """
+        self._free_port = free_port
+        self._here = ""
         self._request = request
         self._context = context
         self._options = options
@@ -73,6 +88,7 @@ class ElasticPlanner:
         room = min(host.slots or 1, self._options.max_np)
         self._rooms[host.name] = room
         routes = {} if route is None else {host.name: route}
+        self._here = host.name if route is None else self._here
         part = host_part(host, room, self._request, replace(self._context, routes=routes), self._common)
         ports = part.ports + (_MASTER_PORTS - 1 if PORTS not in self._context.environ else 0)
         # By these it is known what is left of a process, even of a spare, which has no contract yet.
@@ -111,7 +127,7 @@ class ElasticPlanner:
         first = self._infos[hosts[0]]
         reserved = self._rooms[hosts[0]] if self._request.tf_config else 0
         ports = (first.port, *first.ports[reserved:])
-        port = ports[number % len(ports)]
+        port = self._free_port() if self._free_port and hosts[0] == self._here else ports[number % len(ports)]
         meeting, defaults = Meeting("127.0.0.1", port), {}
         addresses = dict.fromkeys(hosts, "127.0.0.1")
         if len(hosts) > 1:

@@ -51,6 +51,13 @@ def test_each_generation_takes_the_next_port_for_other_frameworks():
     assert ports[8] == ports[0]
 
 
+def test_on_this_machine_a_port_is_looked_for_when_it_is_needed():
+    made = ElasticPlanner(LaunchRequest(("x",)), LAUNCH, ElasticOptions(1, 1, 1), iter((7, 8)).__next__)
+    made.part(Host("here", 1), None)
+    made.add("here", info(0))
+    assert [contracts(made.world([Place("here", 0)], number))[0].master_port for number in (1, 2)] == [7, 8]
+
+
 def test_ranks_meet_at_the_host_where_rank_0_is_now():
     made = planner("here", "a", "b")
     before = contracts(made.world([Place("here", 0), Place("a", 0)], 1))
