@@ -66,6 +66,7 @@ class Job:
             with path.open("rb") as file:
                 file.seek(self._read.get(path, 0))
                 lines = file.read()
+            lines = lines[: lines.rfind(b"\n") + 1]  # the last may still be on its way
             self._read[path] = self._read.get(path, 0) + len(lines)
             for line in lines.splitlines():
                 fact = json.loads(line)
