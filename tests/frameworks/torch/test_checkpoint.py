@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -10,6 +11,7 @@ from pathlib import Path
 import pytest
 
 SCRIPT = Path(__file__).parent / "programs" / "ddp_checkpoint.py"
+EXAMPLE = Path(__file__).parents[3] / "examples" / "torch_checkpoint.py"
 DISTRUN = [sys.executable, "-m", "distrun.runner", "-np"]
 DEADLINE = 240.0
 
@@ -31,7 +33,7 @@ def test_scripts_of_torch_distributed_have_checkpoints_too(tmp_path, mode):
             check=False,
         )
         assert done.returncode == 0, done.stdout + done.stderr
-        start, total = done.stdout.partition("RESULT")[2].split()
+        start, total, _ = done.stdout.partition("RESULT")[2].split()
         return int(start), float(total)
 
     assert run("a", 4)[0] == 0
@@ -39,3 +41,32 @@ def test_scripts_of_torch_distributed_have_checkpoints_too(tmp_path, mode):
     resumed = run("a", 8)
     assert resumed == (4, at_once[1])
     assert run("b", 8, size=3) == (8, at_once[1])
+
+
+def restarting(*arguments: str, **environ: str) -> str:
+    """Run a script on two ranks that may be started anew; return its output."""
+    done = subprocess.run(
+        [*DISTRUN, "2", "--max-restarts", "2", sys.executable, *arguments],
+        env={**os.environ, "OMP_NUM_THREADS": "1", **environ},
+        capture_output=True,
+        text=True,
+        timeout=DEADLINE,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert ("2 ranks start anew; 1 of 2 restarts" in done.stderr) == ("FAIL_AT" in environ or "--fail-at" in arguments)
+    return done.stdout
+
+
+def test_ranks_of_torch_distributed_that_are_started_anew_go_on_as_if_nothing_had_happened(tmp_path):
+    undisturbed = restarting(str(SCRIPT), str(tmp_path / "a"), "12").partition("RESULT")[2].split()
+    start, *result = restarting(str(SCRIPT), str(tmp_path / "b"), "12", FAIL_AT="8").partition("RESULT")[2].split()
+    assert 6 <= int(start) <= 8  # rank 0 was at most a step behind, and one checkpoint may not have been written yet
+    assert result == [undisturbed[1], "1"]
+
+
+def test_the_example_goes_on_from_its_last_checkpoint(tmp_path):
+    output = restarting(str(EXAMPLE), str(tmp_path), "--fail-at", "120")
+    assert "from step 0, restarted 0 times" in output
+    assert "from step 100, restarted 1 times" in output
+    assert re.search(r"step 300: accuracy (9\d|100)\.\d%", output)
