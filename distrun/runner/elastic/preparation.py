@@ -216,6 +216,7 @@ def _options(elastic: ElasticRequest, np: int, most: int, keepalive: float) -> E
     return replace(
         default,
         max_restarts=default.max_restarts if restarts is None else restarts,
+        gives_up_early=restarts is None,  # else the user wants so many tries
         restart_window=window,
         elastic_timeout=elastic.elastic_timeout or default.elastic_timeout,
         cooldown=elastic.cooldown or default.cooldown,

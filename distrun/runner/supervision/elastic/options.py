@@ -21,6 +21,8 @@ class ElasticOptions:
     """The number of spares on each host."""
     max_restarts: int = 10
     """The number of failures that are made good within the window; planned changes are free."""
+    gives_up_early: bool = True
+    """Whether a script that fails again and again before any rank has joined ends the job while restarts are left."""
     restart_window: float | None = 3600.0
     """Seconds after which a failure is forgotten; None = never."""
     elastic_timeout: float = 600.0

@@ -104,7 +104,7 @@ class Regrouping(Policy):
         by_itself = failure.exit is not None and failure.exit.returncode not in _FROM_OUTSIDE
         is_futile = by_itself and self._is_fresh and not self._has_joined and now < self._begun + FUTILE_TIME
         self._futile = self._futile + 1 if is_futile else 0
-        if self._futile >= FUTILE_GENERATIONS:
+        if self._options.gives_up_early and self._futile >= FUTILE_GENERATIONS:
             why = f"no rank has joined the job in any of {FUTILE_GENERATIONS} generations"
             return self._fail_for_good(failure, why, now)
         self.state, self._regroup_at, self._suspect = State.REGROUPING, now + GATHER_TIME, None

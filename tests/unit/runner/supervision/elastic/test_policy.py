@@ -359,6 +359,18 @@ def test_a_script_that_fails_before_any_rank_has_joined_is_not_tried_for_ever():
     assert job.policy.failure.what == "exited with code 1; no rank has joined the job in any of 3 generations"
 
 
+def test_who_asks_for_so_many_restarts_gets_them():
+    job = History("a1", 1, max_restarts=4, gives_up_early=False)
+    job.at(0)
+    job.hear(HostReady("a"))
+    for number in range(1, 6):
+        job.now = 10 * number
+        actions = job.exit(job.processes[0], 1)
+        job.at(job.now + 1)
+    assert job.generation.number == 5
+    assert actions == [FinishAgents(GRACE)]
+
+
 def test_a_rank_that_is_killed_from_outside_does_not_make_a_generation_futile():
     job = History("a1", 1)
     job.at(0)
