@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from distrun.runtime import collectives, world
 
-LARGE = 1 << 20
+LARGE = 4 << 20
 """Bytes from which on an array travels by itself; smaller ones are packed into one."""
 
 

@@ -205,7 +205,7 @@ def buffers_and_extra_state_and_gradient_scalers_travel_too():
 @check
 def memory_formats_and_dtypes_are_each_ranks_own_affair():
     image = torch.full((2, 3, 4, 4), float(RANK)).contiguous(memory_format=torch.channels_last)
-    large = torch.full((600, 600), float(RANK))
+    large = torch.full((1100, 1100), float(RANK))
     model = torch.nn.Module()
     for name, tensor in (
         ("image", image),
