@@ -214,3 +214,44 @@ def test_a_cut_that_is_shorter_than_the_keepalive_is_survived_by_a_job_that_idle
     alpha.assert_gone()
     beta.assert_gone()
     job.assert_gone()
+
+
+def test_ranks_that_only_exchange_arrays_notice_a_dead_link_in_the_middle_of_one(distrun, python, alpha, beta):
+    """Rank 0, on this machine, reaches both: nobody's alarms end, and the kernel goes on trying for longer."""
+    job = distrun("-H", "localhost:1,alpha:1,beta:1", "--keepalive", "3", *python(WORKING))
+    job.stdout.wait_for(b"going", 3)
+    silence(alpha, beta)
+    silence(beta, alpha)
+    started = time.monotonic()
+    try:
+        assert job.process.wait(60) == 1
+        assert time.monotonic() - started < 12  # the kernel alone takes 14
+    finally:
+        listen_again(alpha, beta)
+        listen_again(beta, alpha)
+    job.wait()
+    said = job.stderr.data.decode()
+    assert re.search(
+        r"rank [12] \(process \d+ on host (alpha|beta)\) is gone: nothing was heard from its host", said
+    ), said
+    alpha.assert_gone()
+    beta.assert_gone()
+    job.assert_gone()
+
+
+def test_a_stall_warning_says_that_packets_are_lost(distrun, python, alpha, beta):
+    job = distrun("-H", "localhost:1,alpha:1,beta:1", "--keepalive", "0", "--stall-warning", "4", *python(WORKING))
+    job.stdout.wait_for(b"going", 3)
+    silence(alpha, beta)
+    silence(beta, alpha)
+    try:
+        job.stderr.wait_for(b"times again without an acknowledgement: the network loses packets")
+    finally:
+        listen_again(alpha, beta)
+        listen_again(beta, alpha)
+    job.stdout.wait_for(b"going", job.stdout.data.count(b"going") + 9)
+    job.process.send_signal(signal.SIGTERM)
+    assert job.wait() == 143
+    alpha.assert_gone()
+    beta.assert_gone()
+    job.assert_gone()

@@ -15,12 +15,16 @@ import struct
 from collections import deque
 from collections.abc import Callable
 
+from distrun.host.connections.tcp_info import TcpInfo
 from distrun.runtime.shared_memory.mailbox import LARGEST
 
 _LENGTH = struct.Struct("<I")
 _READ, _WRITE = select.EPOLLIN, select.EPOLLOUT
 _CHUNK = 1 << 18  # bytes of messages taken at a time
 _MAX_READS = 8  # of a stream before other connections are read
+
+SILENT = "nothing was heard from its host any more"
+"""Why a connection with a host that is gone has ended."""
 
 OnClose = Callable[[str], None]
 """Called once, with the reason why a connection ended."""
@@ -279,6 +283,19 @@ class Stream(Connection):
                 self._close(reason_of(error))
         return transfer
 
+    def info(self) -> TcpInfo | None:
+        """Return what the kernel knows of it; None when it is closed."""
+        try:
+            return None if self.is_closed else TcpInfo.of(self.socket)
+        except OSError:
+            return None
+
+    def give_up_if_silent(self, silence: float) -> None:
+        """Close it if what was sent has been unanswered for so many seconds."""
+        info = self.info()
+        if info is not None and info.is_dead(silence):
+            self._close(SILENT)
+
     def _notify_closed(self) -> None:
         """Tell why it is closed if anything is still to be sent or received: a rank that has left after its part is not
         missed."""
@@ -345,5 +362,5 @@ class Stream(Connection):
 def reason_of(error: OSError) -> str:
     """Return how a connection ended, for people."""
     if isinstance(error, TimeoutError):
-        return "nothing was heard from its host any more"
+        return SILENT
     return f"its connection broke ({error.strerror or error})"

@@ -111,7 +111,7 @@ class TcpLinks(Links):
         return [host for host, stream in self._streams.items() if stream.is_receiving or stream.is_sending]
 
     def _waiting_for(self, what: str, hosts: Iterable[int]) -> str:
-        ranks = ", ".join(self._network.describe(self._peers[host]) for host in hosts)
+        ranks = ", ".join(self._network.describe_link(self._peers[host]) for host in hosts)
         return f"{what}, which has begun and waits for {ranks or 'other hosts'}"
 
 

@@ -20,7 +20,7 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
-from distrun.host.connections.tcp_options import DEAD_HOST_TIMEOUT, set_tcp_options
+from distrun.host.connections.tcp_options import DEAD_HOST_TIMEOUT, keepalive_times, set_tcp_options
 from distrun.runtime.operations import waking_clock
 from distrun.runtime.rendezvous.protocol import Member
 from distrun.runtime.shared_memory.segment import FAILED, LEFT
@@ -29,6 +29,7 @@ from distrun.runtime.transport.connections import Channel, ConnectionSet, Stream
 _LEFT, _FAILED = b"\x01", b"\x02"  # first bytes of the messages that are for the network itself
 _MAX_REASON = 4000
 _RANK = struct.Struct("<I")
+_SUSPICIOUS_RETRIES = 4  # of one packet, each after twice the time of the one before
 CLOSE_TIMEOUT = 20.0
 """Seconds that a rank which leaves gives others to take what they have not taken yet."""
 REASON_TIMEOUT = 0.5
@@ -88,6 +89,10 @@ class Network:
         self._left: dict[int, str] = {}
         self._failure: str | None = None
         self._suspicion: tuple[float, str] | None = None
+        self._streams: dict[int, Stream] = {}
+        self._interval = keepalive_times(silence)[1]
+        self._next_check = float("inf")
+        """When to see whether data that was sent is still answered: the kernel counts retries, which takes longer."""
         self.progress = self._connections.progress
         self._is_ours = True
         self._is_closed = False
@@ -97,7 +102,28 @@ class Network:
         # A peer that is stopped, or computes for a minute, does not read and is alive: the kernel must not give up on
         # what has waited for long. Dead hosts are noticed on the alarm connections.
         set_tcp_options(connection, self._silence, may_be_unread=True)
-        return Stream(self._connections, connection, partial(self._suspect, rank))
+        stream = self._streams[rank] = Stream(self._connections, connection, partial(self._suspect, rank))
+        if self._silence:
+            self._next_check = waking_clock.now() + self._interval
+        return stream
+
+    def _check_streams(self) -> None:
+        """Give up streams on which nothing is answered any more though something is under way."""
+        self._next_check = waking_clock.now() + self._interval
+        for stream in self._streams.values():
+            if stream.is_sending or stream.is_receiving:
+                stream.give_up_if_silent(self._silence + self._interval)
+
+    def describe_link(self, rank: int) -> str:
+        """Return the rank for people, with what is wrong on the way to it: data that was sent is not acknowledged."""
+        stream, who = self._streams.get(rank), self.describe(rank)
+        info = None if stream is None else stream.info()
+        if info is None or info.retries < _SUSPICIOUS_RETRIES or not info.unanswered:
+            return who
+        return (
+            f"{who}, to which data has been sent {info.retries} times again without an acknowledgement: the network "
+            "loses packets, or only large ones (see `distrun doctor`)"
+        )
 
     # Messages -------------------------------------------------------------------------------------------------------
 
@@ -174,6 +200,8 @@ class Network:
         """Return why an operation that has begun cannot complete; None when nothing of the kind is known."""
         if self._failure is not None:
             return self._failure
+        if waking_clock.now() >= self._next_check:
+            self._check_streams()
         if self._suspicion is not None and waking_clock.now() >= self._suspicion[0] + REASON_TIMEOUT:
             return self._suspicion[1]
         return None
@@ -190,7 +218,12 @@ class Network:
     @property
     def next_look(self) -> float:
         """The time of the waking clock at which `trouble` may know more though nothing has come."""
-        return float("inf") if self._suspicion is None else self._suspicion[0] + REASON_TIMEOUT
+        if self._suspicion is not None:
+            return self._suspicion[0] + REASON_TIMEOUT
+        for stream in self._streams.values():
+            if stream.is_receiving or stream.is_sending:
+                return self._next_check
+        return float("inf")
 
     def describe(self, rank: int) -> str:
         """Return a rank for people: `rank 5 (process 4242 on host beta)`."""

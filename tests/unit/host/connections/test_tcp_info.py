@@ -1,0 +1,51 @@
+"""What the kernel knows of a connection, and when that means that the other host is gone."""
+
+from __future__ import annotations
+
+import socket
+
+import pytest
+
+from distrun.host.connections.tcp_info import TcpInfo
+
+
+@pytest.mark.parametrize(
+    ("info", "is_dead"),
+    [
+        (TcpInfo(retries=0, unanswered=3, silence=100.0), False),  # it has only just been sent
+        (TcpInfo(retries=5, unanswered=3, silence=2.9), False),
+        (TcpInfo(retries=1, unanswered=3, silence=3.0), True),
+        (TcpInfo(retries=2, unanswered=0, silence=3.5), True),  # probes of a closed window, or keepalives
+    ],
+)
+def test_a_host_that_does_not_answer_what_is_sent_again_is_dead(info, is_dead):
+    assert info.is_dead(3.0) == is_dead
+
+
+def test_the_kernel_is_asked_about_a_real_connection():
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        listener.listen()
+        with socket.create_connection(listener.getsockname()) as one, listener.accept()[0] as other:
+            one.sendall(b"x")
+            assert other.recv(1) == b"x"
+            for connection in (one, other):
+                info = TcpInfo.of(connection)
+                assert info.retries == 0
+                assert 0 <= info.silence < 30
+        with pytest.raises(OSError, match="Bad file descriptor"):
+            TcpInfo.of(one)
+
+
+def test_a_process_that_does_not_read_is_no_dead_host():
+    """The window is closed, and the kernel there answers whoever asks for it."""
+    with socket.socket() as listener:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        listener.bind(("127.0.0.1", 0))
+        listener.listen()
+        with socket.create_connection(listener.getsockname()) as one, listener.accept()[0]:
+            one.setblocking(False)
+            with pytest.raises(BlockingIOError):
+                while True:
+                    one.send(bytes(1 << 16))
+            assert not TcpInfo.of(one).is_dead(0.5)
