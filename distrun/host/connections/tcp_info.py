@@ -1,4 +1,4 @@
-"""What the kernel knows of a TCP connection (TCP_INFO): whether what is sent on it is answered."""
+"""TCP_INFO, by which the kernel tells whether what is sent on a TCP connection is answered."""
 
 from __future__ import annotations
 

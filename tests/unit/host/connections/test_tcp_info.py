@@ -1,4 +1,4 @@
-"""What the kernel knows of a connection, and when that means that the other host is gone."""
+"""TCP_INFO of real connections, and when it means that the other host is gone."""
 
 from __future__ import annotations
 
