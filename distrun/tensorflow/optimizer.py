@@ -77,6 +77,11 @@ def DistributedOptimizer(  # noqa: N802 - Horovod's name
             scale_local_gradients,
         )
         passes = check_passes(backward_passes_per_step)
+        if passes > 1 and world.is_elastic():
+            raise UsageError(
+                f"backward_passes_per_step={passes} of an optimizer of TensorFlow 1 does not go with an elastic job, "
+                "whose ranks would count the passes differently: leave it out, or leave --elastic out"
+            )
         factor = 1.0 / passes if average_aggregated_gradients else 1.0
         return _DistributedOptimizer(optimizer, reduction, passes, factor, name, use_locking)
     if not {kind.__module__.partition(".")[0] for kind in type(optimizer).__mro__} & {"keras", "tf_keras"}:

@@ -47,7 +47,7 @@ class Course:
         epoch = state.epoch
         if state.course.get("is_stopped"):
             epochs = epoch
-        total, left = self._find_data(kind, model, arguments)
+        total, left = self._find_data(kind, arguments)
         verbose = arguments.get("verbose", "auto")
         callbacks = stages.callback_list(
             *(kind.PACKAGE, self, _listed(arguments.get("callbacks")), total),
@@ -93,18 +93,19 @@ class Course:
         state.course = {**state.course, "fit": number}
         return True
 
-    def _find_data(self, kind: Library, model: Any, arguments: dict[str, Any]) -> tuple[int | None, int | None]:
+    def _find_data(self, kind: Library, arguments: dict[str, Any]) -> tuple[int | None, int | None]:
         """Return the batches of a whole epoch, if anybody knows, and those to say to `fit` of what is left of this
         one."""
         state, course = self._state, self._state.course
         position = getattr(arguments.get("x"), "position", None)
         self._position = None
         if position is not None and hasattr(position, "load_state_dict"):
-            position.per_step = getattr(model, "steps_per_execution", None) or 1
-            if not any(getattr(value, "position", value) is position for value in vars(state).values()):
-                self._position = position
-                if "data" in course:
-                    position.load_state_dict(course["data"])
+            position.per_step = 0  # not `state.advance` counts, but `reach`
+            self._position = position
+            if "data" in course and not any(
+                getattr(value, "position", value) is position for value in vars(state).values()
+            ):
+                position.load_state_dict(course["data"])
             if not state.batch and position.next_epoch != state.epoch:
                 position.set_epoch(state.epoch)
             steps = getattr(position.plan, "steps", None)
@@ -131,7 +132,8 @@ class Course:
             steps, self._reached = batch - self._reached, batch
             state.batch = batch
             if self._position is not None:
-                self._position.advance(steps)
+                if self._position.epoch == state.epoch:  # else Keras has moved on to the next one already
+                    self._position.advance(steps)
                 state.course = {**state.course, "data": self._position.state_dict()}
             state.advance()
 

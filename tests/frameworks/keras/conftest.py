@@ -45,9 +45,10 @@ def launch() -> Callable[..., subprocess.CompletedProcess[str]]:
     """Runs a Python script on `size` ranks, or on the hosts of a list as for `distrun -H`; 0 is without distrun."""
 
     def run(
-        backend: str, script: Path, *arguments: str, size: int | str = 2, **more: str
+        backend: str, script: Path, *arguments: str, size: int | str = 2, elastic: bool = False, **more: str
     ) -> subprocess.CompletedProcess[str]:
         where = ["-H", size] if isinstance(size, str) else ["-np", str(size)]
+        where += ["--elastic"] if elastic else []
         launcher: Sequence[str] = [sys.executable, "-m", "distrun.runner", *where] if size else []
         return subprocess.run(
             [*launcher, sys.executable, str(script), *arguments],

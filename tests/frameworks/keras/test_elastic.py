@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 
 import pytest
-from elastic_supervisor import Supervisor, Waiting, python
+from elastic_supervisor import DEADLINE, Supervisor, Waiting, python
 
 PROGRAMS = Path(__file__).parent / "programs"
 EPOCHS, STEPS = 3, 12
@@ -91,3 +91,17 @@ def test_the_learning_rate_goes_by_the_present_size(job):
         if "begin" in fact and fact["generation"] > 2  # before, the rate rises
     ]
     assert sorted(rates) == [(3, 0.03)] * 3 + [(4, 0.02)] * 2
+
+
+@pytest.mark.parametrize(("library", "death"), [("torch", "1:1:1:5"), ("jax", "1:0:1:0")])
+def test_each_sample_is_taken_once_in_an_epoch(tmp_path, rank_environment, library, death):
+    pytest.importorskip(library)
+    with Supervisor(python(PROGRAMS / "elastic_data.py"), tmp_path, rank_environment(library, DIE=death)) as supervisor:
+        supervisor.begin(3)
+        rank = int(death.split(":")[1])
+        supervisor.members[rank].popen.wait(DEADLINE)
+        supervisor.replace(rank, newcomers=0)
+        assert supervisor.await_exits() == [0, 0], [member.output()[-3000:] for member in supervisor.members]
+        results = [fact for member in supervisor.members for fact in member.told() if "result" in fact]
+    assert [result["result"] for result in results] == [[3.0] * 96] * 2
+    assert [(result["epochs"], result["size"]) for result in results] == [([0, 1, 2], 2)] * 2

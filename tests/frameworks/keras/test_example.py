@@ -29,3 +29,12 @@ def test_alone_and_from_a_checkpoint(launch, tmp_path):
     arguments = ["--check", "--epochs", "6", "--checkpoint", str(tmp_path / "digits.keras")]
     check(launch("torch", EXAMPLE, *arguments, size=0))
     assert (tmp_path / "digits.keras").exists()
+
+
+def test_a_rank_dies_and_nothing_is_lost(launch):
+    pytest.importorskip("torch")
+    elastic = EXAMPLE.with_name("keras_digits_elastic.py")
+    done = launch("torch", elastic, "--check", "--epochs", "6", "--kill", "2:9", elastic=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stdout.count("... ok") == 4
+    assert "rank 1 dies at batch 9 of epoch 2" in done.stdout
