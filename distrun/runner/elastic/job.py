@@ -91,7 +91,9 @@ class ElasticJob(Job):
         self._members: tuple[actions.Member, ...] = ()
         self._processes: dict[int, str] = {}  # process -> host
         self._spares: set[int] = set()
-        self._connectors: dict[str, Connector] = {}
+        self._connectors: dict[str, Connector] = {}  # of the hosts that are being connected to
+        self._lost: dict[str, AgentClient] = {}  # agents that are lost, until their hosts are swept
+        self._wanted: set[str] = set()  # hosts to connect to as soon as the agent before has gone
         self._all_connectors: list[Connector] = []
         self._cleaners: list[threading.Thread] = []
         self._world: tuple[actions.Generation, World] | None = None
@@ -159,6 +161,8 @@ class ElasticJob(Job):
             self._discovery.close()
         for cleaner in self._cleaners:
             cleaner.join()
+        for agent in self._lost.values():
+            agent.close()
         super()._release_agents()
         for connector in self._all_connectors:
             connector.close()
@@ -167,6 +171,9 @@ class ElasticJob(Job):
         match event:
             case events.HostReady():
                 return self._welcome(event)
+            case events.HostRefused(host):
+                self._connectors.pop(host, None)
+                return event
             case _:
                 return event
 
@@ -177,10 +184,14 @@ class ElasticJob(Job):
                 self._printer.say(f"distrun: host {host} {note}")
             case events.ProcessSaid(process, Warm()):
                 self._log(f"{self._name(process)} is warm")
-            case events.HostCleaned(host) | events.AgentGone(host):
+            case events.AgentLost(host) if host in self._agents:
                 self._planner.remove(host)
-                if (agent := self._agents.pop(host, None)) is not None:
-                    agent.close()
+                self._lost[host] = self._agents.pop(host)
+            case events.AgentGone(host) if host in self._agents:
+                self._planner.remove(host)
+                self._part_with(host, self._agents.pop(host))
+            case events.HostCleaned(host) if host in self._lost:
+                self._part_with(host, self._lost.pop(host))
             case _:
                 pass
 
@@ -221,6 +232,11 @@ class ElasticJob(Job):
     def _connect_hosts(self, names: Iterable[str]) -> None:
         remote: list[AgentPlan] = []
         for name in names:
+            if name in self._connectors:
+                continue  # its event is yet to come
+            if name in self._agents or name in self._lost:  # the agent before must be gone, and the sweep be over
+                self._wanted.add(name)
+                continue
             try:
                 self._parts[name] = part = self._planner.part(*self._listed[name])
                 if part.remote:
@@ -254,11 +270,17 @@ class ElasticJob(Job):
         agent.start_ranks(self._parts[host], self._options.function)
         return event
 
+    def _part_with(self, host: str, agent: AgentClient) -> None:
+        agent.close()
+        if host in self._wanted:
+            self._wanted.discard(host)
+            self._connect_hosts([host])
+
     def _clean_up(self, host: str) -> None:
         """End what a lost agent has left behind (a thread of its own)."""
         is_certain = False
         try:
-            if (agent := self._agents.get(host)) is not None:
+            if (agent := self._lost.get(host)) is not None:
                 agent.clean_up()
                 is_certain = agent.process.is_clean()
         finally:
