@@ -53,7 +53,7 @@ def test_a_stop_that_is_longer_than_the_keepalive_ends_nothing(shell, alpha, bet
     for _ in range(2):
         stop(shell)
         assert len(ranks(alpha, beta)) == 2
-        assert are_stopped(ranks(alpha, beta))
+        wait_until(lambda: are_stopped(ranks(alpha, beta)))
         time.sleep(2.5 * KEEPALIVE)  # there is nothing to wait for
         before = shell.type("fg\n")
         shell.wait_for("[0] step", shell.wait_for("[1] step", before))

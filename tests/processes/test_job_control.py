@@ -48,8 +48,8 @@ def test_ctrl_z_stops_the_ranks_and_fg_lets_them_go_on(shell):
     shell.wait_for("Stopped", before)
     ranks, launcher = shell.ranks(), shell.family("distrun.runner")
     assert len(ranks) == 2
-    assert are_stopped(ranks)
-    assert are_stopped(launcher)
+    wait_until(lambda: are_stopped(ranks))  # a process that waits for a core stops when it gets one
+    wait_until(lambda: are_stopped(launcher))
     before = shell.type("fg\n")
     shell.wait_for("[0] step", shell.wait_for("[1] step", before))
     before = shell.type("\x03")
@@ -74,7 +74,7 @@ def test_a_job_goes_on_in_the_background_and_is_stopped_and_ended_there(shell):
     before = shell.type("\x1a")
     shell.wait_for("Stopped", before)
     ranks = shell.ranks()
-    assert are_stopped(ranks)
+    wait_until(lambda: are_stopped(ranks))  # a process that waits for a core stops when it gets one
     shell.type("kill -INT %1; fg\n")  # Ctrl-C while it is stopped
     wait_until(lambda: not shell.ranks() and not shell.family("distrun.runner"))
     before = shell.type("echo status $?\n")
