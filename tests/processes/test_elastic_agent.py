@@ -19,6 +19,17 @@ from distrun.runner.protocol.frames import Frame, FrameKind
 COMMAND = [sys.executable, "-c", "import os; exec(os.environ['CODE'])"]
 CHANNEL = "import os, socket; channel = socket.socket(fileno=int(os.environ['DISTRUN_CONTROL_FD']))\n"
 
+# Prints which of these processes are alive; a zombie, which may go at any moment, has no environment.
+ALIVE = """
+left = []
+for pid in PIDS:
+    try:
+        left += [pid] if open(f"/proc/{pid}/environ").read() else []
+    except OSError:
+        continue
+print(left)
+"""
+
 
 @pytest.fixture
 def launcher():
@@ -121,8 +132,7 @@ def test_what_a_dead_process_has_left_is_gone_before_its_replacement_starts(laun
     (started,) = of(launcher, 0, FrameKind.STARTED)
     os.kill(int(started.payload.split()[0]), signal.SIGKILL)
     launcher.receive(FrameKind.EXITED)
-    alive = "[pid for pid in PIDS if os.path.exists(f'/proc/{pid}') and open(f'/proc/{pid}/environ').read()]"
-    start(launcher, 1, f"print({alive})".replace("PIDS", str(pids)))
+    start(launcher, 1, ALIVE.replace("PIDS", str(pids)))
     launcher.receive(FrameKind.EXITED)
     assert len(pids) == 4
     assert launcher.output().endswith(b"up\n[]\n")
