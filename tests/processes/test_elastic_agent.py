@@ -126,7 +126,7 @@ def test_one_that_ignores_sigterm_is_killed_after_the_grace(launcher):
 
 def test_what_a_dead_process_has_left_is_gone_before_its_replacement_starts(launcher):
     worker = "import os, time\nfor _ in range(3):\n if os.fork() == 0:\n  os.setsid(); time.sleep(1000)\n"
-    start(launcher, 0, worker + "print('up')\ntime.sleep(1000)")
+    start(launcher, 0, worker + "os.write(1, b'up\\n')\ntime.sleep(1000)")  # in one write: it is killed after the first
     launcher.receive(FrameKind.STDOUT)
     pids = family(launcher.job)
     (started,) = of(launcher, 0, FrameKind.STARTED)

@@ -150,34 +150,34 @@ def test_a_launcher_that_is_killed_takes_all_with_it(training):
     assert trained.job.family() == []
 
 
-def train(path):
-    import distrun
-    from distrun import elastic
-
-    distrun.init()
-
-    @elastic.run
-    def steps(state):
-        while state.step < 20:
-            distrun.barrier()
-            state.step += 1
-            state.advance()
-            if state.step == 5 and distrun.rank() == 1 and not os.path.exists(path):
-                open(path, "w").close()
-                os.kill(os.getpid(), signal.SIGKILL)
-        return distrun.rank(), state.step
-
-    return steps(elastic.ObjectState(step=0))
-
-
 def test_distrun_run_returns_the_results_of_the_ranks_at_the_end(tmp_path):
-    assert run(train, (str(tmp_path / "died"),), np=2, hosts="localhost:2", elastic=True) == [(0, 20), (1, 20)]
+    path = tmp_path / "died"
 
+    def train():  # here, so that it is pickled by value: ranks cannot import the tests
+        import distrun
+        from distrun import elastic
 
-def fail():
-    raise KeyError("nothing here")
+        distrun.init()
+
+        @elastic.run
+        def steps(state):
+            while state.step < 20:
+                distrun.barrier()
+                state.step += 1
+                state.advance()
+                if state.step == 5 and distrun.rank() == 1 and not path.exists():
+                    path.touch()
+                    os.kill(os.getpid(), signal.SIGKILL)
+            return distrun.rank(), state.step
+
+        return steps(elastic.ObjectState(step=0))
+
+    assert run(train, np=2, hosts="localhost:2", elastic=True) == [(0, 20), (1, 20)]
 
 
 def test_distrun_run_raises_what_the_last_failure_raised():
+    def fail():
+        raise KeyError("nothing here")
+
     with pytest.raises((KeyError, LaunchError), match="nothing here"):
         run(fail, np=2, hosts="localhost:2", max_restarts=1)

@@ -20,15 +20,18 @@ from distrun.host.endpoints import reserve_port
 from distrun.host.interfaces import matching, own_interfaces, reachable
 from distrun.runtime.mpi.requests import abort_at_exit, comm_world, keep
 from distrun.runtime.rendezvous.protocol import RendezvousEndpoint
+from distrun.runtime.topology import list_ranks
 
 if TYPE_CHECKING:
     from mpi4py import MPI
+    from numpy.typing import NDArray
 
     from distrun.host.sealing import KeyPair
 
 _POLL_INTERVAL = 0.001  # seconds
 
 _PUBLIC_SIZE = 32  # bytes
+_PUBLIC_TAG = 0  # nothing else is sent before the ranks have met
 
 _reservations: list[socket.socket] = []
 
@@ -55,9 +58,8 @@ def find(rank: int, size: int, network: str, timeout: float) -> RendezvousEndpoi
     deadline = time.monotonic() + timeout
     keys = _key_pair()
     own = np.frombuffer(bytes(_PUBLIC_SIZE) if keys is None else keys.public, np.uint8).copy()  # MPI wants it writable
-    publics = np.empty((size if rank == 0 else 0, _PUBLIC_SIZE), np.uint8)
-    _complete(world, lambda: world.Igather(own, publics, 0), deadline, timeout)
-    told, key = _own_endpoint(network, keys, [row.tobytes() for row in publics]) if rank == 0 else (b"", "")
+    publics = _gather(world, own, deadline, timeout)
+    told, key = _own_endpoint(network, keys, publics) if rank == 0 else (b"", "")
     text = np.frombuffer(told, np.uint8).copy()
     length = np.array([text.size], np.int64)
     _complete(world, lambda: world.Ibcast(length, 0), deadline, timeout)
@@ -79,24 +81,51 @@ def release() -> None:
 
 def _complete(world: MPI.Intracomm, start: Callable[[], MPI.Request], deadline: float, timeout: float) -> None:
     """Start a collective of MPI and wait for its end; raises `BootstrapError` at the deadline."""
+    if _await(world, lambda: [start()], deadline):
+        raise BootstrapError(
+            f"rank {world.rank} waited for {timeout:g} s in init() for the other ranks, some of which did not call "
+            "it: see whether they are still starting (raise DISTRUN_START_TIMEOUT) or have ended"
+        )
+
+
+def _gather(world: MPI.Intracomm, own: NDArray[np.uint8], deadline: float, timeout: float) -> list[bytes]:
+    """Return the public keys of all ranks on rank 0, none on the others.
+
+    By messages, not by a collective of MPI's: that could not tell which rank is missing.
+    """
+    if world.rank:
+        _complete(world, lambda: world.Isend(own, 0, _PUBLIC_TAG), deadline, timeout)
+        return []
+    rows = np.empty((world.size, _PUBLIC_SIZE), np.uint8)
+    rows[0] = own
+    others = range(1, world.size)
+    missing = _await(world, lambda: [world.Irecv(rows[rank], rank, _PUBLIC_TAG) for rank in others], deadline)
+    if missing:
+        late = list_ranks([others[place] for place in missing])
+        raise BootstrapError(
+            f"{late} of {world.size} did not call init() within {timeout:g} s: see whether they are still starting "
+            "(raise DISTRUN_START_TIMEOUT) or have ended"
+        )
+    return [row.tobytes() for row in rows]
+
+
+def _await(world: MPI.Intracomm, start: Callable[[], list[MPI.Request]], deadline: float) -> list[int]:
+    """Start requests of MPI, and wait until all are done or the deadline has come; return the places of those that are
+    not done."""
     try:
-        request = start()
-        done = bool(request.Test())
+        requests = start()
+        left = [place for place, request in enumerate(requests) if not request.Test()]
     except _errors() as error:
         abort_at_exit()  # the others wait
         raise BootstrapError(
             f"MPI does not connect rank {world.rank} with the others ({error}): see what it says above; it may have "
             "been given a network that is not there (--network, or --mca btl_tcp_if_include)"
         ) from None
-    while not done:
-        if time.monotonic() >= deadline:
-            keep([request])
-            raise BootstrapError(
-                f"rank {world.rank} waited for {timeout:g} s in init() for the other ranks, some of which did not call "
-                "it: see whether they are still starting (raise DISTRUN_START_TIMEOUT) or have ended"
-            )
+    while left and time.monotonic() < deadline:
         time.sleep(_POLL_INTERVAL)
-        done = bool(request.Test())
+        left = [place for place in left if not requests[place].Test()]
+    keep([requests[place] for place in left])
+    return left
 
 
 def _errors() -> type[Exception]:
