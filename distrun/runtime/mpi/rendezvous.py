@@ -124,7 +124,8 @@ def _await(world: MPI.Intracomm, start: Callable[[], list[MPI.Request]], deadlin
     while left and time.monotonic() < deadline:
         time.sleep(_POLL_INTERVAL)
         left = [place for place in left if not requests[place].Test()]
-    keep([requests[place] for place in left])
+    if left:
+        keep([requests[place] for place in left])
     return left
 
 
