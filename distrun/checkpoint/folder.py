@@ -13,7 +13,6 @@ from __future__ import annotations
 import json
 import logging
 import re
-import shutil
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -122,6 +121,10 @@ def _delete(checkpoint: Checkpoint) -> None:
     try:
         if checkpoint.count:
             checkpoint.part(0).unlink(missing_ok=True)  # from here on it is not finished, whatever happens
-        shutil.rmtree(checkpoint.folder)
+        for path in checkpoint.folder.iterdir():
+            path.unlink(missing_ok=True)
+        checkpoint.folder.rmdir()
+    except FileNotFoundError:
+        pass  # another rank deletes it too
     except OSError as error:
         _log.warning("the old checkpoint %s cannot be deleted: %s", checkpoint.folder, error.strerror or error)

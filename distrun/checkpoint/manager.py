@@ -125,8 +125,8 @@ class CheckpointManager:
                 data = self._snapshot.data(entries)
                 parts.write(path, {NOTES: json.dumps(notes, separators=(",", ":"))}, entries, data)
                 parts.sync_folder(self._run)
-                if ranks.rank == 0:
-                    folder.prune(self._run, self._keep, checkpoint.attempt, self._damaged)
+                # Each rank looks: only the last to write its part finds the checkpoint whole.
+                folder.prune(self._run, self._keep, checkpoint.attempt, self._damaged)
             except OSError as error:
                 raise self._not_written(checkpoint, error) from error
 

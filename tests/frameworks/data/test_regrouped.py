@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 from itertools import chain
+from multiprocessing import resource_tracker
 
 import numpy as np
 import pytest
@@ -12,7 +13,8 @@ import pytest
 torch = pytest.importorskip("torch")
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
-from torch.utils.data import DataLoader, Dataset, IterableDataset  # noqa: E402
+from small_datasets import Numbers  # noqa: E402
+from torch.utils.data import DataLoader, IterableDataset  # noqa: E402
 
 import distrun  # noqa: E402
 from distrun.data import shard  # noqa: E402
@@ -26,14 +28,6 @@ N = 43
 ORDER = Plan(Division(0, 1, shuffle=True, seed=3), N)
 
 
-class Numbers(Dataset):
-    def __len__(self):
-        return N
-
-    def __getitem__(self, index):
-        return index
-
-
 class Counting(IterableDataset):
     def __iter__(self):
         return iter(range(N))
@@ -42,11 +36,14 @@ class Counting(IterableDataset):
 @pytest.fixture(autouse=True)
 def _one_rank():
     distrun.init()
+    yield
+    distrun.shutdown()
+    resource_tracker._resource_tracker._stop()  # a process of multiprocessing's, which spawned workers have needed
 
 
 def loader(rank, ranks, dataset=None, pad=False, **options):
     division = Division(rank, ranks, 4, shuffle=True, seed=3, pad=pad)
-    return Loader(DatasetSamples(dataset or Numbers(), Plan(division, N)), None, options)
+    return Loader(DatasetSamples(dataset or Numbers(N), Plan(division, N)), None, options)
 
 
 def step(iterators):
@@ -117,7 +114,7 @@ def test_a_stream_in_several_workers_is_refused_in_the_midst_of_an_epoch(monkeyp
 
 
 def sampler(rank, ranks, batch_size=None):
-    made = ElasticSampler(Numbers(), seed=3, batch_size=batch_size)
+    made = ElasticSampler(Numbers(N), seed=3, batch_size=batch_size)
     made._position.redeal(rank, ranks)
     return made
 
@@ -163,7 +160,7 @@ def test_a_sampler_of_batches_takes_every_sample_once():
         everybody = [sampler(rank, ranks, batch_size=3) for rank in range(ranks)]
         for mine in everybody:
             mine.load_state_dict({"epoch": 0, "processed_num": len(seen)})
-        loaders = [DataLoader(Numbers(), batch_sampler=mine, num_workers=generation % 2) for mine in everybody]
+        loaders = [DataLoader(Numbers(N), batch_sampler=mine, num_workers=generation % 2) for mine in everybody]
         assert len({len(mine) for mine in loaders}) == 1
         iterators = [iter(mine) for mine in loaders]
         for number in range(2 if generation < 2 else len(loaders[0])):

@@ -147,7 +147,8 @@ def planned(monkeypatch):
     parameters = [torch.nn.Parameter(torch.ones(1)) for _ in range(4)]
     optimizer = torch.optim.SGD(parameters, 0.1)
     log, tasks, ends = [], threading.local(), []
-    made = GradientReducer("test", optimizer, {}, Settings(process_set=None))
+    pair = SimpleNamespace(included=lambda: True, size=lambda: 2)
+    made = GradientReducer("test", optimizer, {}, Settings(process_set=pair))
     made._buckets = buckets = [Fake((0, 1), log), Fake((2, 3), log)]
     made._home = [buckets[0], buckets[0], buckets[1], buckets[1]]
     made._unsent = 2

@@ -121,9 +121,9 @@ def test_what_cannot_be_deleted_is_told_and_fails_nothing(tmp_path, monkeypatch,
     for serial in range(1, 3):
         save(tmp_path, serial, serial)
 
-    def refuse(path):
+    def refuse(path, missing_ok=False):
         raise OSError(30, "Read-only file system")
 
-    monkeypatch.setattr(folder.shutil, "rmtree", refuse)
+    monkeypatch.setattr(Path, "unlink", refuse)
     folder.prune(tmp_path, 1, OURS, set())
     assert "cannot be deleted: Read-only file system" in caplog.text

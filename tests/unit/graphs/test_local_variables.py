@@ -24,7 +24,7 @@ def doubled(gradients, variables):
 
 
 def test_without_local_variables_all_gradients_are_reduced():
-    assert LocalVariables().apart([1.0, None], ["a", "b"], 0.5, doubled) == [2.0, None]
+    assert LocalVariables().apart([1.0, None], ["a", "b"], lambda: 0.5, doubled) == [2.0, None]
 
 
 def test_gradients_of_local_variables_and_layers_are_scaled_and_the_others_reduced_in_place():
@@ -33,14 +33,14 @@ def test_gradients_of_local_variables_and_layers_are_scaled_and_the_others_reduc
     local.add(bias)
     local.add_layers(layer)
     layer.trainable_weights.append(kernel)  # built later
-    assert local.apart([1.0, 10.0, 100.0], [kernel, other, bias], 0.25, doubled) == [0.25, 20.0, 25.0]
+    assert local.apart([1.0, 10.0, 100.0], [kernel, other, bias], lambda: 0.25, doubled) == [0.25, 20.0, 25.0]
     assert local.others([kernel, other, bias]) == [other]
 
 
 def test_there_may_be_fewer_gradients_than_variables():
     local = LocalVariables()
     local.add("b")
-    assert local.apart([1.0], ["a", "b"], 0.5, doubled) == [2.0]
+    assert local.apart([1.0], ["a", "b"], lambda: 0.5, doubled) == [2.0]
 
 
 def test_variables_are_compared_by_identity():
