@@ -124,6 +124,6 @@ def test_what_cannot_be_deleted_is_told_and_fails_nothing(tmp_path, monkeypatch,
     def refuse(path, missing_ok=False):
         raise OSError(30, "Read-only file system")
 
-    monkeypatch.setattr(Path, "unlink", refuse)
+    monkeypatch.setattr(type(tmp_path), "unlink", refuse)
     folder.prune(tmp_path, 1, OURS, set())
     assert "cannot be deleted: Read-only file system" in caplog.text
