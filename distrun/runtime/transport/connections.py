@@ -95,6 +95,8 @@ class Connection:
         self.is_detached = False
         """Whether it is polled no longer, because its other end is gone and only what has come is left to read."""
         self._reason = ""
+        # Where connections are encrypted, what is decrypted waits in the process, and no poll tells of it.
+        self._reads_ahead = hasattr(connection, "reads_ahead")
         self._connections = connections
         self._on_close = on_close
         connections.add(self)
@@ -200,13 +202,18 @@ class Channel(Connection):
             pass  # its end has been noticed already
 
     def _read(self) -> None:
+        while self._read_some() and self._reads_ahead and not self.is_closed:
+            pass
+
+    def _read_some(self) -> bool:
+        """Take what one read gives; whether there was anything."""
         try:
             data = self.socket.recv(_CHUNK)
         except BlockingIOError:
-            return
+            return False
         if not data:
             self._close("its connection was closed")
-            return
+            return False
         if self._received:
             data = self._received + data
         start, end = 0, len(data)
@@ -214,13 +221,14 @@ class Channel(Connection):
             (length,) = _LENGTH.unpack_from(data, start)
             if length > LARGEST:
                 self._close(f"it sent a message of {length} bytes, and none is larger than {LARGEST}")
-                return
+                return False
             if end - start - _LENGTH.size < length:
                 break
             start += _LENGTH.size
             self._on_message(data[start : start + length])
             start += length
         self._received = data[start:]
+        return True
 
 
 class Transfer:
@@ -239,8 +247,6 @@ class Stream(Connection):
     def __init__(self, connections: ConnectionSet, connection: socket.socket, on_close: OnClose) -> None:
         self._unsent: deque[tuple[memoryview, Transfer]] = deque()
         self._awaited: deque[tuple[memoryview, Transfer]] = deque()
-        # Where connections are encrypted, what is decrypted waits in the process, and no poll tells of it.
-        self._reads_ahead = hasattr(connection, "reads_ahead")
         super().__init__(connections, connection, on_close)
 
     @property

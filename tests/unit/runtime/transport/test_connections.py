@@ -52,6 +52,29 @@ def test_messages_of_all_sizes_arrive_whole_and_in_order_in_both_directions(fort
     assert one.reasons == other.reasons == []
 
 
+class Ahead(socket.socket):
+    """Takes all that the kernel has at once and gives it away in small pieces, as an encrypted connection may."""
+
+    reads_ahead = True
+
+    def recv(self, size, flags=0):
+        if not (kept := getattr(self, "kept", b"")):
+            kept = super().recv(size, flags)
+        self.kept = kept[7:]
+        return kept[:7]
+
+
+def test_what_was_read_ahead_is_taken_though_no_poll_tells_of_it():
+    raw, connection = socket.socketpair()
+    end = End(Channel, Ahead(fileno=connection.detach()))
+    messages = [b"x" * size for size in range(30)]
+    raw.sendall(b"".join(struct.pack("<I", len(message)) + message for message in messages))
+    end.connections.progress()
+    assert end.messages == messages
+    raw.close()
+    end.connections.close()
+
+
 @QUIET
 @given(st.lists(st.binary(max_size=20), max_size=10), st.lists(st.integers(1, 30), min_size=1, max_size=30))
 def test_messages_may_be_torn_anywhere(messages, pieces):
