@@ -166,9 +166,9 @@ def test_a_stopped_remote_rank_is_a_stall_and_the_job_goes_on(distrun, python, a
     before = job.stdout.data.count(b"going")
     rank.resume()
     job.stdout.wait_for(b"going", before + 10)
+    assert b"Error" not in job.stderr.data
     job.process.send_signal(signal.SIGTERM)
     assert job.wait() == 143
-    assert b"Error" not in job.stderr.data
     alpha.assert_gone()
     beta.assert_gone()
     job.assert_gone()
@@ -187,9 +187,9 @@ def test_a_cut_that_is_shorter_than_the_keepalive_is_survived_in_the_middle_of_a
     before = job.stdout.data.count(b"step")
     beta.mend()
     job.stdout.wait_for(b"step", before + 10)
+    assert b"Error" not in job.stderr.data  # afterwards, whoever dies later may say who died first
     job.process.send_signal(signal.SIGTERM)
     assert job.wait() == 143
-    assert b"Error" not in job.stderr.data
     alpha.assert_gone()
     beta.assert_gone()
     job.assert_gone()
