@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 
 from distrun.runtime import collectives, world
 
-LARGE = 4 << 20
-"""Bytes from which on an array travels by itself; smaller ones are packed into one."""
+LARGE = 1 << 18
+"""Bytes from which on an array travels by itself, which spares it two copies; smaller ones are packed into one."""
 
 
 def broadcast_arrays(arrays: Sequence[NDArray[Any]], root_rank: int, name: str) -> None:
