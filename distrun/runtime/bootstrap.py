@@ -213,6 +213,7 @@ class _Bootstrap:
             settings.start_timeout,
             settings.network,
             self.interruption,
+            settings.keepalive,
         )
 
     def _agreed(self) -> dict[str, int]:

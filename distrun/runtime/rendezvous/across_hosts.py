@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import os
 
+from distrun.host.connections.tcp_options import DEAD_HOST_TIMEOUT
 from distrun.host.interfaces import matching, own_interfaces
 from distrun.runtime.elastic.interruption import Interruption
 from distrun.runtime.rendezvous.client import Client
@@ -22,6 +23,7 @@ def rendezvous_across_hosts(
     timeout: float,
     network: str = "",
     interruption: Interruption | None = None,
+    silence: float = DEAD_HOST_TIMEOUT,
 ) -> Rendezvous:
     """Meet the ranks of all hosts.
 
@@ -35,6 +37,7 @@ def rendezvous_across_hosts(
         timeout: seconds to wait for the slowest rank.
         network: interfaces and subnets that may be used (see `host.interfaces.matching`); empty allows all.
         interruption: what ends the wait before.
+        silence: seconds after which a rank that does not answer counts as gone; 0: never.
 
     Raises:
         BootstrapError: a rank did not come in time or was not who it should be, or the wait was interrupted. No
@@ -46,5 +49,5 @@ def rendezvous_across_hosts(
         allowed = [interface.address for interface in matching(own_interfaces(), network, f"host {hostname!r}")]
     mine = Member(rank, host, hostname, os.getpid(), "", 0)
     if rank == 0:
-        return Server(size, mine, endpoint, timeout, interruption).run(agreed, allowed)
-    return Client(size, mine, endpoint, timeout, interruption).run(allowed)
+        return Server(size, mine, endpoint, timeout, interruption, silence).run(agreed, allowed)
+    return Client(size, mine, endpoint, timeout, interruption, silence).run(allowed)

@@ -13,6 +13,7 @@ from typing import Any
 from distrun.errors import BootstrapError
 from distrun.host.connections.dialer import PeerConnection, dial
 from distrun.host.connections.listener import Listener, listen
+from distrun.host.connections.tcp_options import DEAD_HOST_TIMEOUT, set_tcp_options
 from distrun.host.endpoints import format_endpoint
 from distrun.host.interfaces import is_loopback
 from distrun.runtime.elastic.interruption import Interruption, check, stop_descriptors
@@ -37,12 +38,14 @@ class Client:
         endpoint: RendezvousEndpoint,
         timeout: float,
         interruption: Interruption | None = None,
+        silence: float = DEAD_HOST_TIMEOUT,
     ) -> None:
         self._size = size
         self._mine = mine
         self._endpoint = endpoint
         self._timeout = timeout
         self._interruption = interruption
+        self._silence = silence
         self._deadline = time.monotonic() + timeout
 
     def run(self, allowed: list[str] | None) -> Rendezvous:
@@ -63,9 +66,11 @@ class Client:
 
             server = self._connect(introduction)
             control = undo.enter_context(server.socket)
+            set_tcp_options(control, self._silence)
             alarm = self._connect_alarm(server)
             if alarm is not None:
                 undo.enter_context(alarm)
+                set_tcp_options(alarm, self._silence)
             members, settings = self._receive_table(server)
             assert alarm is not None  # rank 0 does not tell who is there before it has all alarms
             control_by_rank, alarm_by_rank = {0: control}, {0: alarm}

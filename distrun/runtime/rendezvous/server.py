@@ -13,6 +13,7 @@ from typing import Any
 
 from distrun.errors import BootstrapError
 from distrun.host.connections.listener import Listener, listen
+from distrun.host.connections.tcp_options import DEAD_HOST_TIMEOUT, set_tcp_options
 from distrun.host.endpoints import format_endpoint
 from distrun.host.interfaces import addresses_on_own_host, own_interfaces
 from distrun.runtime.elastic.interruption import Interruption, check, stop_descriptors
@@ -42,12 +43,14 @@ class Server:
         endpoint: RendezvousEndpoint,
         timeout: float,
         interruption: Interruption | None = None,
+        silence: float = DEAD_HOST_TIMEOUT,
     ) -> None:
         self._size = size
         self._mine = mine
         self._endpoint = endpoint
         self._timeout = timeout
         self._interruption = interruption
+        self._silence = silence
         self._deadline = time.monotonic() + timeout
         self._members: dict[int, Member] = {}
         self._connections: dict[str, dict[int, socket.socket]] = {CONTROL: {}, ALARM: {}}
@@ -131,6 +134,7 @@ class Server:
                     send_message(connection, {"error": sentence}, ERROR_TIMEOUT)
                 raise BootstrapError(sentence)
             undo.pop_all()
+        set_tcp_options(connection, self._silence)  # it may wait for long, for the slowest rank
         connections[rank] = connection
         if purpose == CONTROL:
             self._members[rank] = member

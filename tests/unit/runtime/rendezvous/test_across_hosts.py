@@ -36,11 +36,13 @@ class Rank(threading.Thread):
         host: str = "",
         timeout: float = 20.0,
         network: str = "",
+        silence: float = 15.0,
     ) -> None:
         super().__init__()
         host = host or f"id-{rank}"
         self._arguments: tuple[Any, ...] = (
             rank, size, host, host.replace("id", "host"), endpoint, {"fusion": 64 + rank}, timeout, network,
+            None, silence,
         )  # fmt: skip
         self._rendezvous: Rendezvous | None = None
         self.error: Exception | None = None
@@ -100,6 +102,19 @@ def test_everybody_knows_everybody_and_rank_0s_settings(endpoint):
     assert (members[0].address, members[0].port) == endpoint.addresses[0]
     assert all(rendezvous.agreed == {"fusion": 64} for rendezvous in meetings)
     assert all(rendezvous.key == KEY for rendezvous in meetings)
+    close(meetings)
+
+
+def test_all_connections_allow_for_as_much_silence_as_the_job(endpoint):
+    ranks = [Rank(rank, 2, endpoint, silence=60.0) for rank in range(2)]
+    meetings = [rank.end() for rank in ranks]
+    connections = [*meetings[0].control.values(), *meetings[1].control.values()]
+    connections += [*meetings[0].alarms.values(), *meetings[1].alarms.values()]
+    times = [
+        [connection.getsockopt(socket.IPPROTO_TCP, option) for option in (socket.TCP_KEEPINTVL, socket.TCP_KEEPCNT)]
+        for connection in connections
+    ]
+    assert times == [[6, 10]] * 4
     close(meetings)
 
 
