@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 
-from distrun.errors import BootstrapError, JobAbortedError
+from distrun.errors import BootstrapError, JobAbortedError, LaunchError
 from distrun.runtime.bootstrap import World, join
 from distrun.runtime.contract import LaunchContract
-from distrun.runtime.elastic.channel import Channel, channel as channel
+from distrun.runtime.elastic.channel import Channel, channel as channel, opened_channel
 from distrun.runtime.elastic.imports import imported
-from distrun.runtime.elastic.messages import Assignment, Imported, Joined, Waiting
+from distrun.runtime.elastic.messages import Assignment, Ending, Imported, Joined, Waiting
 
 _inits: dict[int, int] = {}  # so often has this process called init in a generation
 _has_joined = False  # whether this process has ever
@@ -55,6 +56,14 @@ def join_assigned(channel: Channel, ranks: Sequence[int] | None, over: str | Non
                 _has_joined = True
                 channel.send(Imported(imported()))
             return world
+
+
+def say_ending() -> None:
+    """Tell the launcher that the script of this process has come to its end, if the process ever had to do with it."""
+    channel = opened_channel()
+    if channel is not None:
+        with suppress(LaunchError):
+            channel.send(Ending())
 
 
 def _apply(assignment: Assignment) -> None:

@@ -172,6 +172,10 @@ def _disown() -> None:
 def _leave() -> None:
     """Shut down at the interpreter's exit, where an exception would change nothing: lost results must not end in
     success."""
+    if CONTROL_FD in os.environ and getattr(sys, "last_value", None) is None:
+        from distrun.runtime import generations
+
+        generations.say_ending()
     try:
         shutdown()
     except JobAbortedError as error:

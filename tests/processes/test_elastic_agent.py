@@ -166,7 +166,7 @@ def test_a_spare_imports_waits_and_then_is_the_command(launcher):
     code = "import sys; print('decimal' in sys.modules, os.environ['A'], 'DISTRUN_SPARE' in os.environ)"
     activation = ["Activate", {"environ": {"CODE": code, "A": "b"}}]
     launcher.send(Frame(FrameKind.CONTROL, 0, json.dumps(activation).encode()))
-    assert RankExit.decode(launcher.receive(FrameKind.EXITED).payload) == RankExit(0)
+    assert RankExit.decode(launcher.receive(FrameKind.EXITED).payload) == RankExit(0, unasked=True)
     assert launcher.output() == b"True b False\n"
 
 

@@ -222,6 +222,7 @@ class Agent:
             self._relay.drain(rank)
             if self._elastic is not None:
                 self._elastic.drain(rank)
+                rank_exit = replace(rank_exit, unasked=not self._elastic.is_ending(rank.number))
             self._launcher.send(Frame(FrameKind.EXITED, rank.number, rank_exit.encode()))
             if self._elastic is not None:
                 self._elastic.exited(rank, rank_exit.returncode)

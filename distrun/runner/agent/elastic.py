@@ -75,6 +75,10 @@ class ElasticProcesses:
             process.signal(signal.SIGTERM if grace > 0 else signal.SIGKILL)
             self._kill_at[number] = min(time.monotonic() + grace, self._kill_at.get(number, math.inf))
 
+    def is_ending(self, number: int) -> bool:
+        """Whether a process that has not been reported as gone was told to end."""
+        return number in self._kill_at
+
     def drain(self, process: RankProcess) -> None:
         """Pass on the last that a process has said that is gone."""
         self._control.drain(process.number)

@@ -25,6 +25,8 @@ class RankExit:
     returncode: int
     out_of_memory: bool = False
     """Whether the kernel killed a process of the control group for want of memory at that moment."""
+    unasked: bool = False
+    """In an elastic job, whether the process had not been told to end."""
 
     @property
     def failed(self) -> bool:
@@ -57,10 +59,10 @@ class RankExit:
 
     def encode(self) -> bytes:
         """Return the payload of an EXITED frame."""
-        return b"%d %d" % (self.returncode, self.out_of_memory)
+        return b"%d %d %d" % (self.returncode, self.out_of_memory, self.unasked)
 
     @classmethod
     def decode(cls, payload: bytes) -> RankExit:
         """Return the end that `encode` encoded."""
-        returncode, out_of_memory = payload.split()
-        return cls(int(returncode), out_of_memory == b"1")
+        returncode, out_of_memory, unasked = payload.split()
+        return cls(int(returncode), out_of_memory == b"1", unasked == b"1")

@@ -132,6 +132,11 @@ def channel() -> Channel | None:
     return _channel
 
 
+def opened_channel() -> Channel | None:
+    """Return the control channel if this process has opened it."""
+    return _channel
+
+
 def _open(descriptor: str) -> socket.socket | None:
     try:
         connection = socket.socket(fileno=int(descriptor))

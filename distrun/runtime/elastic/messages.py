@@ -101,11 +101,17 @@ class Finished:
     """From a member: the training function has returned on all ranks."""
 
 
-Message = Preload | Activate | Assignment | Prepare | Warm | Waiting | Joined | Imported | Enrolled | Finished
+@dataclass(frozen=True)
+class Ending:
+    """From a member: its script has come to its end without an error, and the interpreter is about to exit. The status
+    is not known yet: it may have been `sys.exit(3)`."""
+
+
+Message = Preload | Activate | Assignment | Prepare | Warm | Waiting | Joined | Imported | Enrolled | Finished | Ending
 
 _KINDS = {
     kind.__name__: kind
-    for kind in (Preload, Activate, Assignment, Prepare, Warm, Waiting, Joined, Imported, Enrolled, Finished)
+    for kind in (Preload, Activate, Assignment, Prepare, Warm, Waiting, Joined, Imported, Enrolled, Finished, Ending)
 }
 
 

@@ -47,6 +47,8 @@ class Decisions(Regrouping):
             times.append(self._settle_by)
         if self.state is State.REGROUPING and self._places.connecting:
             patience.append(self._regroup_at + PATIENCE)
+        if self.state is State.REGROUPING and processes.ending:
+            patience.append(self._regroup_at + PATIENCE)
         if self._planned_since is not None:
             patience.append(self._planned_since + PATIENCE)
         times += [time for time in patience if time > now]
@@ -196,6 +198,10 @@ class Decisions(Regrouping):
         processes, options = self._processes, self._options
         if processes.leaving or self._unswept & self._places.uncertain.keys():
             return []
+        for number in islice(processes.ending, 1):
+            # Its status decides. If that takes long, it is saving its results, say.
+            is_late = now >= self._regroup_at + PATIENCE
+            return self._at_the_end_already(processes.members[number], now) if is_late else []
         members, arrived = list(processes.members.values()), list(processes.arrived.values())
         if members:
             joining = arrived[: options.max_np - len(members)]

@@ -63,7 +63,10 @@ class Failures(Decisions):
     def _failed(self, process: Process, role: Role, failure: Failure, lost_peer: bool, now: float) -> list[Action]:
         """Draw the consequences of the end of a process that had this role."""
         if role is Role.LEAVING:
-            return []
+            # Some end well before they hear that they are to end, for a rank that was lost when the work was done.
+            has_ended_well = failure.exit is not None and failure.exit.unasked and failure.status == 0
+            is_recent = process.generation == self._generation.number and self.state is State.REGROUPING
+            return self._ended_well(process, now) if has_ended_well and is_recent else []
         sentence = f"{wording.described(process)} {failure.what}"
         if role is Role.MEMBER:
             return self._member_gone(process, failure, lost_peer, sentence, now)
@@ -102,8 +105,12 @@ class Failures(Decisions):
         """End the job as any job ends: whoever has done its work is never replaced. Others must not wait for it."""
         if self.state in (State.RUNNING, State.PREPARING) and not self._processes.waiting:
             return self._close(now)
+        if self._cause is not None:
+            return self._at_the_end_already(process, now)
         why = "has ended well, while others wait for the next generation"
-        failure = self._cause or self._lost_peer or Failure(process.number, 1, why)
+        failure = self._lost_peer or Failure(process.number, 1, why)
+        if self.state is State.SETTLING:
+            return self._close(now, failure)
         return self._failed_as_a_whole(failure, now)
 
     def _give_up_on_the_late(self, now: float) -> list[Action]:

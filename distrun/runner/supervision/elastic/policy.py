@@ -175,6 +175,9 @@ class ElasticPolicy(Failures):
                 self._processes.waiting.add(number)
                 if self.state in (State.RUNNING, State.SETTLING):
                     self._complain(process, reason, now)
+            case messages.Ending() if is_member:
+                process.is_ending = True
+                self._processes.ending.add(number)
             case messages.Finished() if is_member:
                 return self._ended_well(process, now)
         return []

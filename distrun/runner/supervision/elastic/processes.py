@@ -36,6 +36,8 @@ class Process:
     """The latest that it was assigned to."""
     is_warm: bool = False
     """Whether it is a spare that has imported everything."""
+    is_ending: bool = False
+    """Whether its script has come to its end."""
 
     def __str__(self) -> str:
         """`rank 1 on h2`, `a newcomer on h2`."""
@@ -64,6 +66,8 @@ class Processes:
         self.enrolled: set[int] = set()
         self.unenrolled: set[int] = set()
         """Members that would not survive the end of the generation."""
+        self.ending: set[int] = set()
+        """Members whose script has come to its end."""
         self.starting: dict[int, float] = {}
         """process -> by when it must be reported as started; in this order."""
         self.leaving: dict[int, float] = {}
@@ -172,5 +176,5 @@ class Processes:
         number, process.role = process.number, Role.LEAVING
         for processes in (self.members, self.arriving, self.arrived, self.spares[process.host]):
             processes.pop(number, None)
-        for numbers in (self.waiting, self.unjoined, self.enrolled, self.unenrolled):
+        for numbers in (self.waiting, self.unjoined, self.enrolled, self.unenrolled, self.ending):
             numbers.discard(number)

@@ -109,8 +109,12 @@ class Regrouping(Policy):
             return self._fail_for_good(failure, why, now)
         self.state, self._regroup_at, self._suspect = State.REGROUPING, now + GATHER_TIME, None
         self._cause, self._reason, self._is_told = failure, sentence, False
-        actions = self._charged(failure, "", born, now)
-        return actions or self._end_processes(self._processes.unenrolled, self._grace, now)
+        if actions := self._charged(failure, "", born, now):
+            return actions
+        processes = self._processes
+        if by_itself and failure.rank is not None and processes.known[failure.rank].is_ending:
+            processes.ending.clear()  # a script that ends itself with a status does so on all ranks
+        return self._end_processes(processes.unenrolled - processes.ending, self._grace, now)
 
     def _charged(self, failure: Failure, sentence: str, born: float | None, now: float) -> list[Action]:
         """Tell the user of a failure, or end the job if it is one too many."""
@@ -179,14 +183,27 @@ class Regrouping(Policy):
     def _fail_for_good(self, failure: Failure, why: str, now: float) -> list[Action]:
         return self._failed_as_a_whole(replace(failure, what=f"{failure.what}; {why}"), now)
 
-    def _close(self, now: float) -> list[Action]:
-        """From now on, end as any job does: some ranks have ended well."""
+    def _at_the_end_already(self, process: Process, now: float) -> list[Action]:
+        """Fail because of a rank that was lost when another one had done its work: to start anew would repeat that."""
+        assert self._cause is not None
+        why = f"nothing is started anew, since {wording.described(process)} has come to the end of its work"
+        return self._fail_for_good(self._cause, why, now)
+
+    def _close(self, now: float, lost_peer: Failure | None = None) -> list[Action]:
+        """From now on, end as any job does: some ranks have ended well.
+
+        Args:
+            now: the time.
+            lost_peer: the failure of a rank that lost a peer, which is the job's unless there is another; None: none.
+        """
         others = [*self._processes.arriving, *self._processes.arrived]
         others += [number for spares in self._processes.spares.values() for number in spares]
         actions = self._end_processes(others, 0.0, now)
         self._hand_over()
         self._alive.intersection_update(self._processes.members)
         self.state, self.deadline = State.RUNNING, None
+        if lost_peer is not None:
+            actions += self._await_root_cause(lost_peer, now)
         return actions if self._alive else [*actions, *self._all_exited(now)]
 
     def _hand_over(self) -> None:

@@ -11,6 +11,7 @@ from distrun.runner.supervision.elastic.options import ElasticOptions
 from distrun.runner.supervision.elastic.policy import ElasticPolicy
 from distrun.runner.supervision.events import HostsFound
 from distrun.runner.supervision.policy import State
+from distrun.runtime.elastic.messages import Ending
 
 HOSTS = ("a", "b", "c")
 
@@ -67,6 +68,12 @@ class AnyHistory(RuleBasedStateMachine):
         if members and self.cluster.is_elastic:
             self.cluster.leave(members[index % len(members)], "lost its peer rank 1")
             self.cluster.live()
+
+    @rule(index=st.integers(0, 20))
+    def a_script_comes_to_its_end(self, index):
+        members = [process for process in self.cluster.alive() if process.joined]
+        if members:
+            self.cluster.tell(members[index % len(members)].number, Ending())
 
     @rule(host=st.sampled_from(HOSTS), is_certain=st.booleans())
     def a_host_is_lost(self, host, is_certain):

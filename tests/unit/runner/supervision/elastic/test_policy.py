@@ -7,6 +7,7 @@ import signal
 import pytest
 from elastic_history import GRACE, START_TIMEOUT, History, running
 
+from distrun.runner.protocol.exits import RankExit
 from distrun.runner.supervision.elastic.actions import (
     ActivateSpares,
     BeginGeneration,
@@ -29,6 +30,7 @@ from distrun.runner.supervision.events import (
     HostsFound,
     HostStep,
     ProcessSaid,
+    RankExited,
     RankNotStarted,
     RankStarted,
     SignalReceived,
@@ -42,7 +44,7 @@ from distrun.runner.supervision.policy import (
     SignalRanks,
     State,
 )
-from distrun.runtime.elastic.messages import Enrolled, Imported, Joined, Waiting, Warm
+from distrun.runtime.elastic.messages import Ending, Enrolled, Imported, Joined, Waiting, Warm
 
 TERM = SignalRanks(signal.SIGTERM)
 
@@ -845,9 +847,77 @@ def test_who_waits_for_others_that_have_ended_well_fails():
     assert job.policy.failure.what == "cannot go on, since another rank has ended already: rank 2 has left"
     job = running()
     job.leave(1, "rank 2 has left")
-    assert job.exit(2, 0) == [TERM]
+    assert job.exit(2, 0) == []
+    assert job.at(job.policy.deadline) == [TERM]
     assert job.policy.failure.what == "has ended well, while others wait for the next generation"
     assert job.policy.status == 1
+
+
+@pytest.mark.parametrize("enrolled", [True, False])
+def test_a_rank_that_lost_a_peer_at_the_end_waits_for_the_root_cause(enrolled):
+    job = running(enrolled=enrolled)
+    if enrolled:
+        job.leave(1, "rank 3 has left")
+    else:
+        job.exit(1, 1, lost_peer=True)
+    assert job.exit(0, 0) == []
+    assert job.kill(3) == [TERM]
+    assert (job.policy.failure.rank, job.policy.status) == (3, 137)
+
+
+def test_the_last_two_of_a_job_one_has_ended_well_and_the_other_lost_it():
+    job = running("a2", 2, enrolled=False)
+    job.exit(1, 1, lost_peer=True)
+    assert job.exit(0, 0) == [FinishAgents(GRACE)]
+    assert job.policy.status == 1
+
+
+NOT_ANEW = "was killed by SIGKILL; nothing is started anew, since rank 0 on a (pid 100) has come to the end of its work"
+
+
+def test_nothing_is_started_anew_when_a_rank_is_lost_while_another_has_come_to_its_end():
+    job = running(enrolled=False)
+    job.hear(ProcessSaid(0, Ending()))
+    assert job.kill(1) == [EndProcesses(frozenset({2, 3}), GRACE)]
+    for process in (2, 3):
+        job.exit(process, -15)
+    assert job.at(job.now + 1) == []  # what it exits with decides
+    assert job.exit(0, 0) == [FinishAgents(GRACE)]
+    assert (job.policy.failure.what, job.policy.status) == (NOT_ANEW, 137)
+
+
+def test_a_rank_that_takes_long_to_exit_at_its_end_decides_too():
+    job = running("a2", 2, enrolled=False)
+    job.hear(ProcessSaid(0, Ending()))
+    assert job.kill(1) == []
+    while job.policy.state is State.REGROUPING:
+        actions = job.at(job.policy.deadline)
+    assert (actions, job.policy.failure.what) == ([TERM], NOT_ANEW)
+
+
+def test_a_rank_that_ends_itself_with_a_status_at_its_end_is_started_anew_with_the_others():
+    job = running("a2", 2, enrolled=False)
+    job.hear(ProcessSaid(0, Ending()))
+    assert job.kill(1) == []
+    job.exit(0, 3)
+    assert isinstance(job.at(job.policy.deadline)[0], BeginGeneration)
+    job = running("a2", 2, enrolled=False)
+    job.hear(ProcessSaid(0, Ending()))
+    job.hear(ProcessSaid(1, Ending()))
+    assert job.exit(1, 3) == [EndProcesses(frozenset({0}), GRACE)]
+    job.exit(0, 3)
+    assert isinstance(job.at(job.policy.deadline)[0], BeginGeneration)
+
+
+def test_a_rank_that_has_ended_well_before_it_heard_that_it_should_end_was_at_its_end():
+    job = running("a2", 2, enrolled=False)
+    assert job.kill(1) == [EndProcesses(frozenset({0}), GRACE)]
+    assert job.hear(RankExited(0, RankExit(0, unasked=True))) == [FinishAgents(GRACE)]
+    assert (job.policy.failure.what, job.policy.status) == (NOT_ANEW, 137)
+    job = running("a2", 2, enrolled=False)
+    job.kill(1)
+    job.exit(0, 0)  # it has saved its state, being told to end
+    assert isinstance(job.at(job.policy.deadline)[0], BeginGeneration)
 
 
 def test_the_agent_of_a_host_whose_ranks_have_ended_well_may_be_lost():
