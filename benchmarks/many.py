@@ -6,10 +6,11 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-from comparison import Comparison
-from measuring import Rounds
 from numpy.typing import NDArray
-from ranks import OPENMPI, SIZE, Rank, main
+
+from benchmarks.support.comparison import Comparison
+from benchmarks.support.measuring import Rounds
+from benchmarks.support.ranks import OPENMPI, SIZE, Rank, main
 
 COUNT, ELEMENTS = 200, 1024
 ROUNDS = Rounds(45, turn=3)

@@ -5,9 +5,8 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 
-from comparison import Comparison
-from measuring import summary
-
+from benchmarks.support.comparison import Comparison
+from benchmarks.support.measuring import summary
 from distrun.runtime.negotiation import messages
 from distrun.runtime.negotiation.controller import Controller
 from distrun.runtime.negotiation.negotiator import Negotiator

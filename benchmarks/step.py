@@ -7,9 +7,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from comparison import Comparison
-from measuring import Rounds, Span, Summary, slowest, summary, timed
-from ranks import SIZE, Rank, main
+from benchmarks.support.comparison import Comparison
+from benchmarks.support.measuring import Rounds, Span, Summary, slowest, summary, timed
+from benchmarks.support.ranks import SIZE, Rank, main
 
 if TYPE_CHECKING:
     import torch

@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 from elastic_supervisor import Supervisor, Waiting
 
-BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
-sys.path.insert(0, str(BENCHMARKS))
+ROOT = Path(__file__).parents[2]
+sys.path.append(str(ROOT))
 
-import chaos_checks  # noqa: E402
+from benchmarks.chaos import checks  # noqa: E402
 
 SAMPLES, BATCH, EPOCHS = 216, 6, 3  # divisible by the batches of two ranks and of three: no stream is padded
 
@@ -26,7 +26,9 @@ def train(tmp_path, supervise):
         arguments = [f"--{name}={number}" for name, number in numbers.items()]
         # The multiprocessing of ranks that are killed leaves folders behind.
         environ = {"TMPDIR": str(tmp_path)}
-        return supervise(str(BENCHMARKS / "chaos_program"), size, *arguments, "--pause=0.02", *options, **environ)
+        return supervise(
+            str(ROOT / "benchmarks" / "chaos" / "program"), size, *arguments, "--pause=0.02", *options, **environ
+        )
 
     return start
 
@@ -51,7 +53,7 @@ def examined(job):
     """Return the report on a job that is to have lost nothing."""
     assert job.await_exits() == [0] * len(job.members), [process.output() for process in job.members]
     facts = [fact for process in job.processes for fact in process.told()]
-    report = chaos_checks.examine(facts, SAMPLES, EPOCHS)
+    report = checks.examine(facts, SAMPLES, EPOCHS)
     assert report.faults == []
     return report
 
@@ -79,4 +81,4 @@ def test_the_losses_are_those_of_an_undisturbed_job(train):
     for rank in (1, 0):
         job.members[0].await_step(job.generation, 7)
         job.replace(rank)
-    assert chaos_checks.differences(examined(job), calm) == []
+    assert checks.differences(examined(job), calm) == []

@@ -1,4 +1,4 @@
-"""Elastic training on some kind of data, without a framework; tells the facts that chaos_checks.py examines."""
+"""Elastic training on some kind of data, without a framework; tells what benchmarks/chaos/checks.py examines."""
 
 from __future__ import annotations
 

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parents[3] / "benchmarks"))
+sys.path.append(str(Path(__file__).parents[3]))
 
-from chaos_checks import differences, examine, facts_in
+from benchmarks.chaos.checks import differences, examine, facts_in
 
 SAMPLES, EPOCHS = 12, 2
 

@@ -5,18 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-import hosts_launch
-import namespaces
-import processes
-import ranks
-import remote_ranks
-from comparison import Comparison
-from hosts_allreduce import BOUND, ONE_WAY, SIZES
-from measuring import Summary
-from namespaces import Link
-from remote_ranks import DISTRUN
+from benchmarks.hosts import launch, namespaces, ranks as remote_ranks
+from benchmarks.hosts.allreduce import BOUND, ONE_WAY, SIZES
+from benchmarks.hosts.namespaces import Link
+from benchmarks.hosts.ranks import DISTRUN
+from benchmarks.support import processes, ranks
+from benchmarks.support.comparison import Comparison
+from benchmarks.support.measuring import Summary
 
-HERE = Path(__file__).resolve().parent
 LINKS = (
     Link("veth"),
     Link("10 Gbit/s", 10e9),
@@ -45,7 +41,7 @@ def compare(quick: bool, environ: Mapping[str, str], work: Path) -> Iterator[Com
 def _times(quick: bool, environ: Mapping[str, str], work: Path) -> Comparison:
     whole: Comparison | None = None
     for number, link in enumerate(LINKS):
-        found = _on_ranks("hosts_allreduce.py", link, 1, quick, environ, work / f"link-{number}")
+        found = _on_ranks("benchmarks.hosts.allreduce", link, 1, quick, environ, work / f"link-{number}")
         rows, found.rows = found.rows, {}
         whole = whole or found
         for size, results in rows.items():
@@ -71,7 +67,9 @@ def _speed(rows: Mapping[str, Mapping[str, Summary]]) -> str:
 
 
 def _traffic(environ: Mapping[str, str], work: Path) -> Comparison:
-    one, two = (_on_ranks("hosts_traffic.py", LINKS[0], count, False, environ, work / f"{count}") for count in (1, 2))
+    one, two = (
+        _on_ranks("benchmarks.hosts.traffic", LINKS[0], count, False, environ, work / f"{count}") for count in (1, 2)
+    )
     for task, results in two.rows.items():
         one.add(task, results)
     return one
@@ -81,7 +79,7 @@ def _encryption(quick: bool, environ: Mapping[str, str], work: Path) -> Comparis
     """Compare allreduces with and without encryption, in two runs, over a link that has no limit but the memory."""
     runs = {
         name: _on_ranks(
-            "hosts_allreduce.py", LINKS[0], 1, quick, {**environ, "DISTRUN_ENCRYPT": on}, work / f"tls-{on}"
+            "benchmarks.hosts.allreduce", LINKS[0], 1, quick, {**environ, "DISTRUN_ENCRYPT": on}, work / f"tls-{on}"
         )
         for name, on in ((PLAIN, "0"), (ENCRYPTED, "1"))
     }
@@ -99,7 +97,7 @@ def _encryption(quick: bool, environ: Mapping[str, str], work: Path) -> Comparis
 
 def _launch(quick: bool, environ: Mapping[str, str], work: Path) -> Comparison:
     with namespaces.hosts(work / "launch", LINKS[0]) as hosts:
-        return hosts_launch.compare(hosts, quick, environ)
+        return launch.compare(hosts, quick, environ)
 
 
 def _on_ranks(
@@ -108,4 +106,4 @@ def _on_ranks(
     """Run a program on hosts made for it; return its result."""
     with namespaces.hosts(work, link) as hosts:
         launcher, theirs = remote_ranks.launcher(hosts, per_host), remote_ranks.environ(hosts, environ)
-        return ranks.launch(launcher, HERE / program, quick, theirs, work, DEADLINE)
+        return ranks.launch(launcher, program, quick, theirs, work, DEADLINE)

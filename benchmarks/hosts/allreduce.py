@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from comparison import Comparison
-from measuring import Rounds, durations, summary, take_turns
-from namespaces import ADDRESSES, A
-from ranks import OPENMPI, run
-from remote_ranks import DISTRUN, GLOO, RemoteRank, meet
-from streams import Stream
+from benchmarks.hosts.namespaces import ADDRESSES, A
+from benchmarks.hosts.ranks import DISTRUN, GLOO, RemoteRank, meet
+from benchmarks.hosts.streams import Stream
+from benchmarks.support.comparison import Comparison
+from benchmarks.support.measuring import Rounds, durations, summary, take_turns
+from benchmarks.support.ranks import OPENMPI, run
 
 SIZES = {
     "4 KB": (4 << 10, Rounds(60, turn=5)),

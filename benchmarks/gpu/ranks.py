@@ -16,10 +16,10 @@ from pathlib import Path
 
 import torch
 import torch.distributed
-from gpu import ALONE, DDP, DISTRUN, FOREACH, MEMCPY, ONE_BY_ONE
-from measuring import Rounds, Summary, summary
 
 import distrun.torch
+from benchmarks.gpu.tables import ALONE, DDP, DISTRUN, FOREACH, MEMCPY, ONE_BY_ONE
+from benchmarks.support.measuring import Rounds, Summary, summary
 from distrun.tensor_fusion.device_packing import Piece
 from distrun.torch.gradients.reducer import GradientReducer, Settings
 

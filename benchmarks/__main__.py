@@ -1,4 +1,4 @@
-"""Measure distrun beside comparable systems, in one run on this machine: python benchmarks/run.py --help."""
+"""Measure distrun beside comparable systems, in one run on this machine: python -m benchmarks --help."""
 
 from __future__ import annotations
 
@@ -16,20 +16,15 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, NoReturn
 
-import comparison
-import frameworks
-import gpu
-import hosts
-import launch
-import namespaces
-import policy
-import processes
 import psutil
-import ranks
-import recovery
-import regroup
 
-HERE = Path(__file__).resolve().parent
+from benchmarks import launch, policy
+from benchmarks.elastic import recovery, regroup
+from benchmarks.frameworks import tables as frameworks
+from benchmarks.gpu import tables as gpu
+from benchmarks.hosts import namespaces, tables as hosts
+from benchmarks.support import comparison, processes, ranks
+
 DEADLINES = {"allreduce": 300.0, "many": 240.0, "step": 300.0}
 """Seconds the programs that run on ranks may take."""
 CHOICES = (*DEADLINES, "frameworks", "launch", "policy", "recovery", "hosts", "gpu")
@@ -67,7 +62,7 @@ def main() -> int:
 
 
 def _options() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="benchmarks/run.py", description=__doc__.partition(":")[0] + ".")
+    parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__.partition(":")[0] + ".")
     parser.add_argument("--only", choices=(*CHOICES, "all"), default="all", help="what to measure; default: all")
     parser.add_argument("--quick", action="store_true", help="a third of the rounds")
     parser.add_argument("--json", type=Path, metavar="FILE", help="also write everything, in seconds, to FILE")
@@ -108,7 +103,7 @@ def _tables(name: str, quick: bool, environ: dict[str, str], work: Path) -> Iter
     elif name == "gpu":
         yield from gpu.compare(quick, environ, work)
     else:
-        yield ranks.start(HERE / f"{name}.py", sys.executable, quick, environ, work, DEADLINES[name])
+        yield ranks.start(f"benchmarks.{name}", sys.executable, quick, environ, work, DEADLINES[name])
 
 
 def _environ(work: Path) -> dict[str, str]:

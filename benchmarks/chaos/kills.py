@@ -1,4 +1,4 @@
-"""The ways to disturb a job of chaos_program.py: a rank or an agent is killed, a link cut, a host lost."""
+"""The ways to disturb a job of program.py: a rank or an agent is killed, a link cut, a host lost."""
 
 from __future__ import annotations
 
@@ -11,11 +11,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import chaos_checks
-import processes
 import psutil
-from chaos_job import DEADLINE, Job
-from namespaces import Host, Hosts
+
+from benchmarks.chaos import checks
+from benchmarks.chaos.job import DEADLINE, Job
+from benchmarks.hosts.namespaces import Host, Hosts
+from benchmarks.support import processes
 
 KEEPALIVE = 2.0
 """Seconds of silence after which a host counts as gone: what jobs are started with."""
@@ -38,10 +39,10 @@ class Place:
         return [process for process in family if any(word in _command_line(process) for word in words)]
 
 
-def _kill_rank(place: Place, hosts: Hosts | None, starts: list[chaos_checks.Fact], chance: random.Random) -> None:
+def _kill_rank(place: Place, hosts: Hosts | None, starts: list[checks.Fact], chance: random.Random) -> None:
     name = place.host.name if place.host else None
     here = {fact["pid"] for fact in starts if name in (None, fact["host"])}
-    victims = [process for process in place.processes("chaos_program.py") if _own_number(process) in here]
+    victims = [process for process in place.processes("chaos/program.py") if _own_number(process) in here]
     chance.choice(sorted(victims, key=lambda process: process.pid)).kill()
 
 
@@ -57,7 +58,7 @@ def _cut_link(place: Place, hosts: Hosts | None, *_: Any) -> None:
 
 def _lose_host(place: Place, hosts: Hosts | None, *_: Any) -> None:
     with _cut(place, hosts):
-        for process in place.processes("chaos_program.py", "distrun.runner.agent", "distrun-agent"):
+        for process in place.processes("chaos/program.py", "distrun.runner.agent", "distrun-agent"):
             with contextlib.suppress(psutil.NoSuchProcess):
                 process.kill()
         time.sleep(KEEPALIVE * 2)

@@ -17,9 +17,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import ranks
-from measuring import Rounds
 from numpy.typing import NDArray
+
+from benchmarks.support import ranks
+from benchmarks.support.measuring import Rounds
 
 Array = NDArray[np.float32]
 

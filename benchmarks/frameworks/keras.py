@@ -8,7 +8,20 @@ from typing import Any
 
 import keras
 import numpy as np
-from frameworks_ranks import ALONE, BATCH, LARGE, RATE, SMALL, TENSORS_200, Size, Training, Ways, main, meeting
+
+from benchmarks.frameworks.ranks import (
+    ALONE,
+    BATCH,
+    LARGE,
+    RATE,
+    SMALL,
+    TENSORS_200,
+    Size,
+    Training,
+    Ways,
+    main,
+    meeting,
+)
 
 DATA_PARALLEL, DISTRUN = "DataParallel", "distrun"
 

@@ -16,8 +16,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-import processes
 import psutil
+
+from benchmarks.support import processes
 
 LOGIN, A, B = "login", "a", "b"
 ADDRESSES = {LOGIN: "10.231.0.1", A: "10.231.0.2", B: "10.231.0.3"}

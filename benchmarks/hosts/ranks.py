@@ -12,12 +12,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import processes
-import ranks
-from comparison import Comparison
-from namespaces import ADDRESSES, INTERFACE, A, B, Hosts
 from numpy.typing import NDArray
-from ranks import OPENMPI
+
+from benchmarks.hosts.namespaces import ADDRESSES, INTERFACE, A, B, Hosts
+from benchmarks.support import processes, ranks
+from benchmarks.support.comparison import Comparison
+from benchmarks.support.ranks import OPENMPI
 
 if TYPE_CHECKING:
     from mpi4py import MPI
@@ -36,6 +36,7 @@ def launcher(hosts: Hosts, per_host: int) -> list[str]:
     options += ["--host", f"{A}:{per_host},{B}:{per_host}", "-np", str(2 * per_host), "--bind-to", "none"]
     options += ["--mca", "pml", "ob1", "--mca", "btl", "self,tcp" if per_host == 1 else "self,sm,tcp"]
     options += ["--mca", "btl_tcp_if_include", INTERFACE, "--tag-output"]
+    options += ["--wdir", os.getcwd()]  # where Python finds our modules; entering the namespace has left it
     if 2 * per_host > (os.cpu_count() or 1):  # what Open MPI does by itself where the cores it counts are its own
         options += ["--mca", "mpi_yield_when_idle", "1"]
     return hosts.login.command(mpirun, *options, sys.executable)

@@ -1,11 +1,11 @@
 """Chaos: ranks, agents, links and hosts of an elastic job are killed at random, and nothing may be lost.
 
-    python benchmarks/chaos.py --kills 200                one machine: ranks are killed, spares replace them
-    python benchmarks/chaos.py --kills 200 --min-np 1     they are not waited for: the world shrinks, and grows again
-    python benchmarks/chaos.py --kills 200 --hosts        two hosts in network namespaces (needs root): also agents are
+    python -m benchmarks.chaos --kills 200                one machine: ranks are killed, spares replace them
+    python -m benchmarks.chaos --kills 200 --min-np 1     they are not waited for: the world shrinks, and grows again
+    python -m benchmarks.chaos --kills 200 --hosts        two hosts in network namespaces (needs root): also agents are
                                                           killed, links cut, and hosts lost
 
-The judge is chaos_checks.py. Where the world keeps its size, the losses are also compared with those of a job that
+The judge is checks.py. Where the world keeps its size, the losses are also compared with those of a job that
 nobody disturbs. Exit status 0: all is well.
 """
 
@@ -24,18 +24,16 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-import chaos_checks
-import hosts_launch
-import launch
-import namespaces
-import processes
 import psutil
-import ranks
-from chaos_job import HangError, Job
-from chaos_kills import KEEPALIVE, KINDS, Place
-from namespaces import Hosts, Link
 
-PROGRAM = Path(__file__).with_name("chaos_program.py")
+from benchmarks.chaos import checks
+from benchmarks.chaos.job import HangError, Job
+from benchmarks.chaos.kills import KEEPALIVE, KINDS, Place
+from benchmarks.hosts import launch, namespaces
+from benchmarks.hosts.namespaces import Hosts, Link
+from benchmarks.support import launchers, processes, ranks
+
+PROGRAM = Path(__file__).with_name("program.py")
 SAMPLES, BATCH = 192, 8
 PAUSE = 0.01
 MOST_STEPS = 12
@@ -70,17 +68,17 @@ def _chaos(args: argparse.Namespace, hosts: Hosts | None, work: Path) -> int:
     with start("chaos", []) as job:
         killed = _kill(job, args, hosts)
         job.end()
-    facts = chaos_checks.facts_in(job.folder)
+    facts = checks.facts_in(job.folder)
     epochs = max((fact["epochs"] for fact in facts if fact["what"] == "end"), default=0)
-    report = chaos_checks.examine(facts, SAMPLES, epochs)
+    report = checks.examine(facts, SAMPLES, epochs)
     faults = [*job.faults, *report.faults]
     print(f"{sum(killed.values())} kills in {time.monotonic() - begun:.0f} s: {dict(killed)}")
     print(f"{report.generations} generations of {sorted(report.sizes)} ranks, {report.steps} steps, {epochs} epochs")
     if len(report.sizes) == 1 and not faults:
         with start("calm", [f"--epochs={epochs}"]) as calm:
             calm.end()
-        undisturbed = chaos_checks.examine(chaos_checks.facts_in(calm.folder), SAMPLES, epochs)
-        faults += chaos_checks.differences(report, undisturbed) + undisturbed.faults
+        undisturbed = checks.examine(checks.facts_in(calm.folder), SAMPLES, epochs)
+        faults += checks.differences(report, undisturbed) + undisturbed.faults
         print("the losses were compared with those of an undisturbed job")
     print("\n".join(faults) or "nothing was lost or doubled, and all weights were equal", flush=True)
     return 1 if faults else 0
@@ -94,7 +92,7 @@ def _starter(args: argparse.Namespace, hosts: Hosts | None, work: Path) -> Calla
     if hosts is not None:
         half = args.ranks // 2
         options += ["-H", f"a:{args.ranks - half},b:{half}"]
-        environ = {**environ, **hosts.environ, "HOME": str(hosts_launch.log_in(hosts)), "SSH_AUTH_SOCK": ""}
+        environ = {**environ, **hosts.environ, "HOME": str(launch.log_in(hosts)), "SSH_AUTH_SOCK": ""}
 
     @contextlib.contextmanager
     def start(name: str, more: Sequence[str]) -> Iterator[Job]:
@@ -102,7 +100,7 @@ def _starter(args: argparse.Namespace, hosts: Hosts | None, work: Path) -> Calla
         folder.mkdir()
         program = [sys.executable, str(PROGRAM), f"--samples={SAMPLES}", f"--batch={BATCH}", f"--log={folder}"]
         program += [f"--workers={args.workers}", f"--until={folder / 'end'}", "--epochs=1000000", f"--pause={PAUSE}"]
-        command = [*launch.distrun(), *options, *program, *more]
+        command = [*launchers.distrun(), *options, *program, *more]
         job = Job(hosts.login.command(*command) if hosts else command, environ, folder, bool(more))
         try:
             yield job
@@ -133,7 +131,3 @@ def _kill(job: Job, args: argparse.Namespace, hosts: Hosts | None) -> Counter[st
         job.faults.append(str(error))
     print()
     return killed
-
-
-if __name__ == "__main__":
-    sys.exit(main())

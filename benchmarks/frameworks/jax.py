@@ -9,8 +9,21 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
-from frameworks_ranks import ALONE, LARGE, RATE, SMALL, TENSORS_200, Size, Training, Ways, main, meeting, steps
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+from benchmarks.frameworks.ranks import (
+    ALONE,
+    LARGE,
+    RATE,
+    SMALL,
+    TENSORS_200,
+    Size,
+    Training,
+    Ways,
+    main,
+    meeting,
+    steps,
+)
 
 GLOO, DISTRUN = "gloo", "distrun"
 

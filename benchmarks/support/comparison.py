@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from measuring import Summary
+from benchmarks.support.measuring import Summary
 
 WIDTH = 120  # of a line of Markdown
 

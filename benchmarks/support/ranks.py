@@ -19,9 +19,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
 import numpy as np
-import processes
-from comparison import Comparison
-from measuring import Rounds, Span, Summary, durations, summary, take_turns
+
+from benchmarks.support import processes
+from benchmarks.support.comparison import Comparison
+from benchmarks.support.measuring import Rounds, Span, Summary, durations, summary, take_turns
 
 if TYPE_CHECKING:
     from mpi4py import MPI
@@ -40,9 +41,9 @@ Short, because a rank that spins for long has used up its share of a core when t
 
 
 def start(
-    program: Path, python: str, quick: bool, environ: Mapping[str, str], work: Path, deadline: float
+    program: str, python: str, quick: bool, environ: Mapping[str, str], work: Path, deadline: float
 ) -> Comparison:
-    """Run a program of this directory on two ranks; return the result of its rank 0.
+    """Run a module of this package on two ranks; return the result of its rank 0.
 
     Raises:
         processes.ProcessError: mpirun is missing, or the program failed or took more than `deadline` seconds.
@@ -56,15 +57,15 @@ def start(
 
 
 def launch(
-    launcher: Sequence[str], program: Path, quick: bool, environ: Mapping[str, str], work: Path, deadline: float
+    launcher: Sequence[str], program: str, quick: bool, environ: Mapping[str, str], work: Path, deadline: float
 ) -> Comparison:
-    """Run a program of this directory with `launcher`, a command line that ends with a Python; return rank 0's result.
+    """Run a module of this package with `launcher`, a command line that ends with a Python; return rank 0's result.
 
     Raises:
         processes.ProcessError: the program failed or took more than `deadline` seconds.
     """
-    result = work / f"{program.stem}.json"
-    arguments = [str(program), "--result", str(result), "--deadline", str(deadline), *["--quick"][: int(quick)]]
+    result = work / f"{program}.json"
+    arguments = ["-m", program, "--result", str(result), "--deadline", str(deadline), *["--quick"][: int(quick)]]
     processes.run([*launcher, *arguments], environ, deadline + processes.GRACE)
     return Comparison.decode(json.loads(result.read_text()))
 
@@ -181,7 +182,7 @@ def run(meet: Callable[[bool], AnyRank], compare: Callable[[AnyRank], Comparison
 
 def arguments() -> argparse.ArgumentParser:
     """Parse the arguments of a rank program."""
-    parser = argparse.ArgumentParser(description="Runs on the ranks that benchmarks/run.py starts.")
+    parser = argparse.ArgumentParser(description="Runs on the ranks that python -m benchmarks starts.")
     parser.add_argument("--result", type=Path, required=True)
     parser.add_argument("--deadline", type=float, required=True)
     parser.add_argument("--quick", action="store_true")
@@ -209,5 +210,5 @@ def _meet(quick: bool) -> Rank:
     torch.distributed.init_process_group("gloo", rank=distrun.rank(), world_size=distrun.size())
     ranks = {distrun.size(), torch.distributed.get_world_size(), MPI.COMM_WORLD.Get_size()}
     if ranks != {SIZE}:
-        raise SystemExit(f"distrun, gloo and MPI see {ranks} ranks, not {SIZE} each: start me with benchmarks/run.py")
+        raise SystemExit(f"distrun, gloo and MPI see {ranks} ranks, not {SIZE}: start me with python -m benchmarks")
     return Rank(distrun.rank(), MPI.COMM_WORLD, quick)

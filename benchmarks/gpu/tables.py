@@ -7,13 +7,11 @@ import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-import launch
-import processes
-from comparison import Comparison
-from measuring import Summary
+from benchmarks.support import launchers, processes
+from benchmarks.support.comparison import Comparison
+from benchmarks.support.measuring import Summary
 
 MEMCPY, ONE_BY_ONE, FOREACH, DISTRUN, DDP, ALONE = "memcpy", "one by one", "_foreach_copy_", "distrun", "DDP", "alone"
-HERE = Path(__file__).resolve().parent
 DEADLINE = 300.0
 """The time limit of one program in seconds."""
 
@@ -65,12 +63,13 @@ def _fill(
 ) -> Comparison:
     result = work / "gpu"
     command = [
-        *launch.distrun(),
+        *launchers.distrun(),
         "-np",
         str(ranks),
         "--share-gpus",
         sys.executable,
-        str(HERE / "gpu_ranks.py"),
+        "-m",
+        "benchmarks.gpu.ranks",
         subject,
     ]
     command += ["--result", str(result), *(["--quick"] if quick else [])]

@@ -6,7 +6,8 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import tensorflow as tf
-from frameworks_ranks import ALONE, LARGE, RATE, SMALL, TENSORS_100, Size, Training, Ways, main, steps
+
+from benchmarks.frameworks.ranks import ALONE, LARGE, RATE, SMALL, TENSORS_100, Size, Training, Ways, main, steps
 
 MULTI_WORKER, DISTRUN = "MultiWorkerMirrored", "distrun"
 

@@ -1,4 +1,4 @@
-"""Ranks that are killed: training scripts of three kinds that note each step. benchmarks/recovery.py starts them.
+"""Ranks that are killed: training scripts of three kinds that note each step. recovery.py starts them.
 
 elastic      distrun.torch with elastic.run
 checkpoint   distrun.torch and a checkpoint every tenth step, for ranks that are all started anew

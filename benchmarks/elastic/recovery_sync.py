@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import torch
-from comparison import Comparison
-from measuring import Rounds, durations, summary, take_turns
-from ranks import run
 
 import distrun.torch as dt
+from benchmarks.support.comparison import Comparison
+from benchmarks.support.measuring import Rounds, durations, summary, take_turns
+from benchmarks.support.ranks import run
 
 WIDTH, LAYERS = 512, 6
 BROADCAST, SYNC, PICKLED = "one broadcast", "TorchState.sync", "broadcast_object"

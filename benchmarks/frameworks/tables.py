@@ -10,15 +10,13 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-import launch
 import numpy as np
-import processes
-import ranks
-from comparison import Comparison
-from frameworks_ranks import ALONE, BATCH, path_of
-from measuring import Summary, summary
 
-HERE = Path(__file__).resolve().parent
+from benchmarks.frameworks.ranks import ALONE, BATCH, path_of
+from benchmarks.support import launchers, processes, ranks
+from benchmarks.support.comparison import Comparison
+from benchmarks.support.measuring import Summary, summary
+
 DEADLINE = 240.0
 """The time limit of one program in seconds."""
 TURNS = 2
@@ -53,7 +51,7 @@ Trainings = dict[str, Steps]
 
 @dataclass(frozen=True)
 class Job:
-    """A program of this directory, which trains models of all sizes, alone and by one system."""
+    """A module that trains models of all sizes, alone and by one system."""
 
     program: str
     system: str
@@ -70,7 +68,7 @@ class Job:
             processes.ProcessError: it failed or took too long.
         """
         result = work / "frameworks"
-        command = [*launch.distrun(), "-np", str(ranks.SIZE), *self.options, sys.executable, str(HERE / self.program)]
+        command = [*launchers.distrun(), "-np", str(ranks.SIZE), *self.options, sys.executable, "-m", self.program]
         command += ["--system", self.system, "--result", str(result), "--deadline", str(DEADLINE)]
         command += ["--quick"] if quick else []
         processes.run(command, {**environ, **SETTINGS, **self.environ}, DEADLINE + processes.GRACE)
@@ -124,22 +122,22 @@ class Subject:
 
 
 def _keras(backend: str, system: str) -> Job:
-    return Job("frameworks_keras.py", system, f"{backend}: ", environ={"KERAS_BACKEND": backend})
+    return Job("benchmarks.frameworks.keras", system, f"{backend}: ", environ={"KERAS_BACKEND": backend})
 
 
 SUBJECTS = (
     Subject(
         "TensorFlow, step in a tf.function",
         [
-            Job("frameworks_tensorflow.py", MULTI_WORKER, options=["--tf-config"]),
-            Job("frameworks_tensorflow.py", DISTRUN),
+            Job("benchmarks.frameworks.tensorflow", MULTI_WORKER, options=["--tf-config"]),
+            Job("benchmarks.frameworks.tensorflow", DISTRUN),
         ],
         f"{MULTI_WORKER}: tf.distribute.MultiWorkerMirroredStrategy, in a loop of one's own; "
         f"{DISTRUN}: distrun.tensorflow.DistributedGradientTape.",
     ),
     Subject(
         "JAX, jitted step with optax",
-        [Job("frameworks_jax.py", GLOO), Job("frameworks_jax.py", DISTRUN)],
+        [Job("benchmarks.frameworks.jax", GLOO), Job("benchmarks.frameworks.jax", DISTRUN)],
         f"{GLOO}: jax.distributed, and jax.lax.pmean of the gradients in jax.shard_map; "
         f"{DISTRUN}: distrun.jax.DistributedOptimizer.",
     ),

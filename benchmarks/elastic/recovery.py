@@ -15,15 +15,14 @@ from pathlib import Path
 from statistics import median
 from typing import NamedTuple
 
-import launch
-import processes
 import psutil
-import ranks
-from comparison import Comparison
-from measuring import summary
+
+from benchmarks.support import launchers, processes, ranks
+from benchmarks.support.comparison import Comparison
+from benchmarks.support.measuring import summary
 
 RANKS = Path(__file__).with_name("recovery_ranks.py")
-SYNC = Path(__file__).with_name("recovery_sync.py")
+SYNC = "benchmarks.elastic.recovery_sync"
 SIZES = (2, 4)
 SIZE = "SIZE"
 """An option of a launcher that stands for the number of ranks."""
@@ -55,15 +54,14 @@ class Way:
 
 def _distrun(*options: str) -> Callable[[int], list[str]]:
     return lambda size: [
-        *(*launch.distrun(), "-q", "-np", str(size)),
+        *(*launchers.distrun(), "-q", "-np", str(size)),
         *(str(size) if option == SIZE else option for option in options),
         sys.executable,
     ]
 
 
 def _torchrun(size: int) -> list[str]:
-    torchrun = processes.find("torchrun", "`pip install torch` brings it")
-    return [torchrun, "--nproc-per-node", str(size), "--max-restarts", "3"]
+    return [launchers.torchrun(), "--nproc-per-node", str(size), "--max-restarts", "3"]
 
 
 WAYS = {
@@ -83,7 +81,7 @@ def compare(quick: bool, environ: Mapping[str, str], work: Path) -> Iterator[Com
     rounds = 3 if quick else ROUNDS
     yield _recoveries(rounds, environ, work)
     yield _steps(rounds, environ, work)
-    launcher = [*launch.distrun(), "-q", "-np", "2", sys.executable]
+    launcher = [*launchers.distrun(), "-q", "-np", "2", sys.executable]
     yield ranks.launch(launcher, SYNC, quick, environ, work, DEADLINE)
 
 

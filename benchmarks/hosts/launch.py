@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
-import launch
-import namespaces
-import processes
-from comparison import Comparison
-from namespaces import ADDRESSES, DEADLINE, A, B, Hosts
+from benchmarks.hosts import namespaces
+from benchmarks.hosts.namespaces import ADDRESSES, DEADLINE, A, B, Hosts
+from benchmarks.launch import measure
+from benchmarks.support import launchers, processes
+from benchmarks.support.comparison import Comparison
 
 DISTRUN, MPIRUN = "distrun", "mpirun"
 
@@ -46,10 +46,10 @@ def compare(hosts: Hosts, quick: bool, environ: Mapping[str, str]) -> Comparison
     config = str(home / ".ssh" / "config")
     mpirun = ["--prtemca", "plm_ssh_agent", f"ssh -F {config}", "-np", "4", "--host", "a:2,b:2"]
     commands = {
-        DISTRUN: lambda: (hosts.login.command(*launch.distrun(), "-np", "4", "-H", "a:2,b:2"), 4),
-        MPIRUN: lambda: (hosts.login.command(launch.mpirun(), *mpirun), 4),
+        DISTRUN: lambda: (hosts.login.command(*launchers.distrun(), "-np", "4", "-H", "a:2,b:2"), 4),
+        MPIRUN: lambda: (hosts.login.command(launchers.mpirun(), *mpirun), 4),
     }
-    launch.measure(comparison, commands, quick, {**environ, **hosts.environ, "HOME": str(home), "SSH_AUTH_SOCK": ""})
+    measure(comparison, commands, quick, {**environ, **hosts.environ, "HOME": str(home), "SSH_AUTH_SOCK": ""})
     return comparison
 
 

@@ -1,10 +1,10 @@
-"""Elastic training that tells of every step, for chaos.py, which kills its ranks, and for tests.
+"""Elastic training that tells of every step, for campaign.py, which kills its ranks, and for tests.
 
-    distrun -np 2 --elastic python benchmarks/chaos_program.py --log FOLDER
+    distrun -np 2 --elastic python benchmarks/chaos/program.py --log FOLDER
 
 Each process appends its facts to a file of its own in FOLDER, or prints them: a line of JSON each, written at once. A
 step's fact is written before its gradients are reduced, so each rank's fact of a step that is done is there, whoever
-was killed since. chaos_checks.py decides by the facts whether all is well.
+was killed since. checks.py decides by the facts whether all is well.
 """
 
 from __future__ import annotations

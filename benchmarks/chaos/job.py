@@ -1,4 +1,4 @@
-"""A job of chaos_program.py that runs."""
+"""A job of program.py that runs."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
-import chaos_checks
-import processes
+from benchmarks.chaos import checks
+from benchmarks.support import processes
 
 DEADLINE = 180.0
 """Seconds after which a job that does not go on counts as hanging; far more than anything takes."""
@@ -22,14 +22,14 @@ class HangError(Exception):
 
 
 class Job:
-    """A running job of chaos_program.py."""
+    """A running job of program.py."""
 
     def __init__(self, command: Sequence[str], environ: dict[str, str], folder: Path, ends_by_itself: bool) -> None:
         self.folder = folder
         self.faults: list[str] = []
         self._ends_by_itself = ends_by_itself
         self._read: dict[Path, int] = {}
-        self._told: dict[int, list[chaos_checks.Fact]] = {}
+        self._told: dict[int, list[checks.Fact]] = {}
         self._output = folder / "output"
         with self._output.open("wb") as output:
             self.popen = subprocess.Popen(
@@ -42,7 +42,7 @@ class Job:
                 preexec_fn=processes.end_with_parent,
             )
 
-    def wait_for_steps(self, generation: int, steps: int, size: int) -> list[chaos_checks.Fact]:
+    def wait_for_steps(self, generation: int, steps: int, size: int) -> list[checks.Fact]:
         """Wait until a generation after this one has done so many steps, with so many ranks at least; return what its
         ranks told when they began.
 
@@ -60,7 +60,7 @@ class Job:
             time.sleep(0.02)
         raise HangError(f"after generation {generation} the job does not go on:\n{self.output()}")
 
-    def _latest(self) -> tuple[int, list[chaos_checks.Fact]]:
+    def _latest(self) -> tuple[int, list[checks.Fact]]:
         """Return the latest generation, and what its ranks have told so far."""
         for path in self.folder.glob("*.jsonl"):
             with path.open("rb") as file:

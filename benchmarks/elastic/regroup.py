@@ -5,9 +5,8 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable
 
-from comparison import Comparison
-from measuring import Summary, summary
-
+from benchmarks.support.comparison import Comparison
+from benchmarks.support.measuring import Summary, summary
 from distrun.host.interfaces import Interface
 from distrun.runner.planning.elastic import ElasticPlanner
 from distrun.runner.planning.hosts import Host

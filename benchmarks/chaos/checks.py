@@ -1,4 +1,4 @@
-"""Decides by the facts that the ranks of chaos_program.py told whether no sample and no step was lost or doubled."""
+"""Decides by the facts that the ranks of program.py told whether no sample and no step was lost or doubled."""
 
 from __future__ import annotations
 

@@ -6,11 +6,11 @@ import socket
 from collections.abc import Callable
 from pathlib import Path
 
-from comparison import Comparison
-from measuring import Summary
-from namespaces import INTERFACE
-from ranks import OPENMPI, run
-from remote_ranks import DISTRUN, GLOO, RemoteRank, meet
+from benchmarks.hosts.namespaces import INTERFACE
+from benchmarks.hosts.ranks import DISTRUN, GLOO, RemoteRank, meet
+from benchmarks.support.comparison import Comparison
+from benchmarks.support.measuring import Summary
+from benchmarks.support.ranks import OPENMPI, run
 
 NBYTES = 16 << 20
 TIMES = 10
@@ -55,7 +55,7 @@ def _counter() -> int:
         name, _, counters = line.partition(":")
         if name.strip() == INTERFACE:
             return int(counters.split()[8])
-    raise SystemExit(f"there is no {INTERFACE} here: start me with benchmarks/run.py")
+    raise SystemExit(f"there is no {INTERFACE} here: start me with python -m benchmarks")
 
 
 if __name__ == "__main__":

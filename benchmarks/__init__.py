@@ -1,0 +1,11 @@
+"""Measurements of distrun beside comparable systems: python -m benchmarks --help, or scripts/bench --help.
+
+allreduce, many, step   operations of two ranks, beside Open MPI and gloo
+launch, policy          starting processes; the coordinator's work, by the number of ranks
+frameworks/             training steps of TensorFlow, JAX and Keras
+elastic/                recovery from a killed rank, and the regrouping of many
+chaos/                  many kills, one after the other, and a judge of whether anything was lost
+hosts/                  two hosts, which are network namespaces
+gpu/                    NVIDIA GPUs
+support/                tables, child processes, ranks and rounds of measurements
+"""
