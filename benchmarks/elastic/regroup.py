@@ -10,9 +10,9 @@ from benchmarks.support.measuring import Summary, summary
 from distrun.host.interfaces import Interface
 from distrun.runner.planning.elastic import ElasticPlanner
 from distrun.runner.planning.hosts import Host
-from distrun.runner.planning.plan import LaunchContext, LaunchRequest
-from distrun.runner.planning.ranks import Place
+from distrun.runner.planning.request import LaunchContext, LaunchRequest
 from distrun.runner.planning.ssh_config import Route
+from distrun.runner.planning.variables.ranks import Place
 from distrun.runner.protocol.exits import RankExit
 from distrun.runner.protocol.frames import Frame, FrameKind
 from distrun.runner.protocol.handshake import HostInfo

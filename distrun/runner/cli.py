@@ -17,7 +17,8 @@ from distrun.runner.command_lines.own_options import are_all_own, own_options
 from distrun.runner.connect.options import host_list, ssh_options
 from distrun.runner.planning.hosts import Host
 from distrun.runner.planning.placement import parse_ranks
-from distrun.runner.planning.plan import LaunchPlan, LaunchRequest, describe
+from distrun.runner.planning.plan import LaunchPlan, describe
+from distrun.runner.planning.request import LaunchRequest
 
 if TYPE_CHECKING:
     from distrun.runner.command_lines.table import Translation

@@ -17,8 +17,8 @@ from distrun.runner.job import Job, JobOptions, Outcome
 from distrun.runner.output.printer import Style
 from distrun.runner.output.sinks import DescriptorSink, Sink, TextSink
 from distrun.runner.planning.hosts import Host, parse_host_list
-from distrun.runner.planning.plan import LaunchRequest
 from distrun.runner.planning.prepare import chosen_settings, prepare, read_hostfile
+from distrun.runner.planning.request import LaunchRequest
 from distrun.runner.planning.ssh_config import SshOptions
 
 Result = TypeVar("Result")

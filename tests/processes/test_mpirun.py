@@ -25,7 +25,8 @@ from distrun.runner.planning.mpirun import (
     identify,
     make_plan,
 )
-from distrun.runner.planning.plan import LaunchContext, LaunchRequest, describe
+from distrun.runner.planning.plan import describe
+from distrun.runner.planning.request import LaunchContext, LaunchRequest
 from distrun.runner.planning.ssh_config import Route, SshOptions
 
 HERE = MpirunOptions(["python", "train.py"], [("localhost", 4)], "/work", is_local=True)

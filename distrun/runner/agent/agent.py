@@ -19,8 +19,8 @@ from distrun.runner.agent.ending import Ending
 from distrun.runner.agent.launcher_connection import LauncherConnection
 from distrun.runner.agent.rank_process import RankProcess, StartError
 from distrun.runner.agent.relay import Relay
-from distrun.runner.planning.environ import complete_on_host
 from distrun.runner.planning.plan import AgentPlan, RankPlan
+from distrun.runner.planning.variables.environ import complete_on_host
 from distrun.runner.protocol import handshake
 from distrun.runner.protocol.exits import RankExit
 from distrun.runner.protocol.frames import Frame, FrameKind

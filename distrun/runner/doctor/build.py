@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from distrun import __version__
 from distrun.host.interfaces import own_interfaces, reachable
 from distrun.runner.doctor.machine_facts import first_line
-from distrun.runner.planning.environ import search_path
+from distrun.runner.planning.variables.environ import search_path
 from distrun.runner.system.fan_out import call_for_each
 
 _TIMEOUT = 120.0  # seconds for one attempt; importing TensorFlow on a busy machine takes many

@@ -16,8 +16,9 @@ from distrun.runner.doctor.host_checks import CheckOptions, HostChecks
 from distrun.runner.doctor.report import Report
 from distrun.runner.doctor.shell_commands import ShellCommands
 from distrun.runner.planning.hosts import Host
-from distrun.runner.planning.plan import AgentPlan, LaunchPlan, LaunchRequest
+from distrun.runner.planning.plan import AgentPlan, LaunchPlan
 from distrun.runner.planning.prepare import prepare
+from distrun.runner.planning.request import LaunchRequest
 from distrun.runner.planning.ssh_config import SshOptions
 from distrun.runner.system.fan_out import call_for_each
 from distrun.runtime.settings import BACKEND, current

@@ -18,7 +18,7 @@ from distrun.runner.output.sinks import RankFiles, Sink
 from distrun.runner.planning.elastic import ElasticPlanner, World, provisional
 from distrun.runner.planning.placement import count
 from distrun.runner.planning.plan import AgentPlan, LaunchPlan, describe
-from distrun.runner.planning.ranks import Place
+from distrun.runner.planning.variables.ranks import Place
 from distrun.runner.protocol.frames import Frame, FrameKind
 from distrun.runner.protocol.handshake import HostError
 from distrun.runner.supervision import events, policy

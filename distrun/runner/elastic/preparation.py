@@ -17,7 +17,8 @@ from distrun.runner.planning import python_command
 from distrun.runner.planning.elastic import ElasticPlanner
 from distrun.runner.planning.hosts import Host
 from distrun.runner.planning.placement import place, with_slots
-from distrun.runner.planning.plan import LaunchContext, LaunchPlan, LaunchRequest, make_plan
+from distrun.runner.planning.plan import LaunchPlan
+from distrun.runner.planning.planner import make_plan
 from distrun.runner.planning.prepare import (
     check_plan,
     checked,
@@ -27,6 +28,7 @@ from distrun.runner.planning.prepare import (
     resolve,
     resolve_hosts,
 )
+from distrun.runner.planning.request import LaunchContext, LaunchRequest
 from distrun.runner.planning.ssh_config import SshOptions
 from distrun.runner.supervision.elastic.options import UNLIMITED, ElasticOptions
 from distrun.runtime.settings import Settings

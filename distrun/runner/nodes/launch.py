@@ -13,8 +13,10 @@ from distrun.runner.nodes.peers import Peers
 from distrun.runner.nodes.rendezvous import Place, meet
 from distrun.runner.planning import endpoints
 from distrun.runner.planning.hosts import Host
-from distrun.runner.planning.plan import LaunchContext, LaunchPlan, LaunchRequest, make_plan
+from distrun.runner.planning.plan import LaunchPlan
+from distrun.runner.planning.planner import make_plan
 from distrun.runner.planning.prepare import checked, chosen_settings, launch_context, prepare
+from distrun.runner.planning.request import LaunchContext, LaunchRequest
 from distrun.runner.planning.ssh_config import Route
 from distrun.runner.protocol.handshake import Greeting, describe_host
 

@@ -11,21 +11,16 @@ from dataclasses import dataclass, replace
 from distrun.errors import UsageError
 from distrun.host.endpoints import PORTS, format_endpoint
 from distrun.host.interfaces import matching
-from distrun.runner.planning import tf_config
 from distrun.runner.planning.endpoints import interface_defaults, meeting_at
 from distrun.runner.planning.hosts import Host
 from distrun.runner.planning.networks import Networks
-from distrun.runner.planning.plan import (
-    AgentPlan,
-    LaunchContext,
-    LaunchRequest,
-    RankPlan,
-    common_variables,
-    host_part,
-    rank_variables,
-)
-from distrun.runner.planning.ranks import Meeting, Place
+from distrun.runner.planning.plan import AgentPlan, RankPlan
+from distrun.runner.planning.planner import host_part
+from distrun.runner.planning.request import LaunchContext, LaunchRequest
 from distrun.runner.planning.ssh_config import Route
+from distrun.runner.planning.variables import tf_config
+from distrun.runner.planning.variables.job import common_variables, rank_variables
+from distrun.runner.planning.variables.ranks import Meeting, Place
 from distrun.runner.protocol.handshake import HostError, HostInfo
 from distrun.runner.supervision.elastic.options import ElasticOptions
 from distrun.runtime.elastic.messages import SPARE

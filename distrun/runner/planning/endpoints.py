@@ -8,10 +8,10 @@ from dataclasses import replace
 from distrun.errors import UsageError
 from distrun.host.endpoints import format_endpoint
 from distrun.host.interfaces import Interface
-from distrun.runner.planning import tf_config
 from distrun.runner.planning.networks import Networks
 from distrun.runner.planning.plan import AgentPlan, LaunchPlan
-from distrun.runner.planning.ranks import Meeting
+from distrun.runner.planning.variables import tf_config
+from distrun.runner.planning.variables.ranks import Meeting
 from distrun.runner.protocol.handshake import HostInfo
 
 

@@ -19,26 +19,20 @@ from enum import Enum
 from distrun.errors import UsageError
 from distrun.host.connections.tcp_options import keepalive_times
 from distrun.host.interfaces import parse_network
-from distrun.runner.planning.environ import (
+from distrun.runner.planning.hosts import Host
+from distrun.runner.planning.placement import spread
+from distrun.runner.planning.plan import AgentPlan, LaunchPlan, RankPlan
+from distrun.runner.planning.planner import master_address, placed_ranks
+from distrun.runner.planning.request import LaunchContext, LaunchRequest
+from distrun.runner.planning.ssh_config import SshOptions
+from distrun.runner.planning.variables.environ import (
     forwarded_variables,
     inherited_variables,
     requested_variables,
     search_path,
     thread_variables,
 )
-from distrun.runner.planning.hosts import Host
-from distrun.runner.planning.placement import spread
-from distrun.runner.planning.plan import (
-    AgentPlan,
-    LaunchContext,
-    LaunchPlan,
-    LaunchRequest,
-    RankPlan,
-    master_address,
-    placed_ranks,
-    settings,
-)
-from distrun.runner.planning.ssh_config import SshOptions
+from distrun.runner.planning.variables.job import settings
 from distrun.runtime import horovod
 
 _VERSION_TIMEOUT = 20.0  # seconds for `mpirun --version`

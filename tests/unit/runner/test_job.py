@@ -15,7 +15,9 @@ import pytest
 from distrun.runner.connect.connector import Connector
 from distrun.runner.job import Job, JobOptions
 from distrun.runner.planning.hosts import Host
-from distrun.runner.planning.plan import AgentPlan, LaunchContext, LaunchRequest, make_plan
+from distrun.runner.planning.plan import AgentPlan
+from distrun.runner.planning.planner import make_plan
+from distrun.runner.planning.request import LaunchContext, LaunchRequest
 from distrun.runner.planning.ssh_config import Route
 from distrun.runner.protocol.exits import RankExit
 from distrun.runner.protocol.frames import Frame, FrameDecoder, FrameKind

@@ -7,7 +7,7 @@ import pytest
 from distrun.host.interfaces import Interface
 from distrun.runner.nodes.launch import plan_of
 from distrun.runner.nodes.messages import Assembly, Node
-from distrun.runner.planning.plan import LaunchContext, LaunchRequest
+from distrun.runner.planning.request import LaunchContext, LaunchRequest
 from distrun.runner.protocol.handshake import HostInfo
 
 

@@ -11,9 +11,9 @@ from distrun.errors import UsageError
 from distrun.host.interfaces import Interface
 from distrun.runner.planning.elastic import ElasticPlanner, provisional
 from distrun.runner.planning.hosts import Host
-from distrun.runner.planning.plan import LaunchContext, LaunchRequest
-from distrun.runner.planning.ranks import Place
+from distrun.runner.planning.request import LaunchContext, LaunchRequest
 from distrun.runner.planning.ssh_config import Route
+from distrun.runner.planning.variables.ranks import Place
 from distrun.runner.protocol.handshake import HostError, HostInfo
 from distrun.runner.supervision.elastic.options import ElasticOptions
 from distrun.runtime.contract import LaunchContract

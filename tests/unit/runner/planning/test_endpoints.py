@@ -11,7 +11,8 @@ from distrun.errors import UsageError
 from distrun.host.interfaces import Interface
 from distrun.runner.planning.endpoints import completed
 from distrun.runner.planning.hosts import Host
-from distrun.runner.planning.plan import LaunchContext, LaunchRequest, make_plan
+from distrun.runner.planning.planner import make_plan
+from distrun.runner.planning.request import LaunchContext, LaunchRequest
 from distrun.runner.planning.ssh_config import Route
 from distrun.runner.protocol.handshake import HostInfo
 

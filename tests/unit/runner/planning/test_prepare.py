@@ -12,8 +12,8 @@ pytest.importorskip("paramiko")
 
 from distrun.errors import UsageError
 from distrun.runner.planning.hosts import parse_host_list
-from distrun.runner.planning.plan import LaunchRequest
 from distrun.runner.planning.prepare import prepare
+from distrun.runner.planning.request import LaunchRequest
 
 
 @pytest.fixture(autouse=True)

@@ -7,7 +7,7 @@ import json
 import pytest
 
 from distrun.errors import UsageError
-from distrun.runner.planning.tf_config import check, servers, values
+from distrun.runner.planning.variables.tf_config import check, servers, values
 
 PLACES = ["a:1", "a:2", "b:1", "[fd00::1]:2"]
 

@@ -6,7 +6,7 @@ from collections import Counter
 
 from hypothesis import given, strategies as st
 
-from distrun.runner.planning.ranks import Meeting, Place, RankVariables
+from distrun.runner.planning.variables.ranks import Meeting, Place, RankVariables
 from distrun.runtime.contract import LaunchContract
 
 VARIABLES = RankVariables("0" * 32, "1" * 64)

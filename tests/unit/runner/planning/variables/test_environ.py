@@ -8,7 +8,7 @@ import sys
 import pytest
 
 from distrun.errors import UsageError
-from distrun.runner.planning.environ import (
+from distrun.runner.planning.variables.environ import (
     complete_on_host,
     forwarded_variables,
     inherited_variables,

@@ -1,0 +1,86 @@
+"""The inputs of a plan: the user's request, and the facts about the launching process."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from distrun.runner.planning.hosts import Host
+from distrun.runner.planning.ssh_config import Route
+
+
+@dataclass(frozen=True)
+class LaunchRequest:
+    """The user's request; the defaults are those of the command line."""
+
+    command: tuple[str, ...]
+    np: int | None = None
+    """The number of ranks; None = all slots of the hosts."""
+    hosts: tuple[Host, ...] = ()
+    """The hosts; none = this machine, with its default slots."""
+    exports: tuple[str, ...] = ()
+    """The values of `-x`."""
+    wdir: str | None = None
+    openmpi_env: bool = False
+    torchrun_env: bool = False
+    """Whether ranks get the variables that only torchrun sets."""
+    name: str = "none"
+    """The job's name, as torchrun calls it: TORCHELASTIC_RUN_ID."""
+    nodes: int | None = None
+    """The number of hosts that have a launcher each, ours included, whatever a scheduler says; None = not so."""
+    slots: int | None = None
+    """Slots of each host that is listed without, 1 by default, or of this machine if none is listed."""
+    ranks_per_host: int | None = None
+    """The number of ranks of every host; None = its slots."""
+    oversubscribe: bool = False
+    """Whether hosts take more ranks than they have slots when `np` asks for more."""
+    bind_to: str = "none"
+    """The kind of CPUs that ranks are bound to: core, socket, numa or none."""
+    report_bindings: bool = False
+    map_by: str = "slot"
+    """`slot`: all slots of a host are filled before the next one's; `node`: hosts take turns."""
+    share_gpus: bool = False
+    """Whether a host may have more ranks than GPUs were listed for it."""
+    stdin: int | None = None
+    """The rank that gets the launcher's standard input."""
+    stall_warning: float | None = None
+    stall_timeout: float | None = None
+    start_timeout: float | None = None
+    keepalive: float | None = None
+    network: str | None = None
+    """The interfaces and subnets that ranks of different hosts may use, separated by commas."""
+    encrypt: bool = False
+    """Whether what ranks of different hosts send each other is encrypted."""
+    wire_dtype: str | None = None
+    """The half-precision type in which float32 and float64 travel between hosts; None = they travel as they are."""
+    launcher: str | None = None
+    """The program that starts ranks on other hosts: ssh, srun or mpirun; None = the one that fits."""
+    mpi_args: str | None = None
+    """Further arguments for mpirun, quoted as in a shell."""
+    tf_config: bool = False
+    """Whether ranks get TF_CONFIG."""
+    ps: int = 0
+    """The number of ranks that are parameter servers in TF_CONFIG."""
+    tag_output: bool = True
+    output_dir: str | None = None
+    rank_filter: str | None = None
+    horovod: bool = False
+    """Whether the command is a script of Horovod's, which finds distrun as `horovod`."""
+
+
+@dataclass(frozen=True)
+class LaunchContext:
+    """The facts that a plan needs about the launching process and the moment."""
+
+    environ: Mapping[str, str]
+    cwd: str
+    job: str
+    key: str
+    master_port: int
+    cores: int
+    slots: int
+    """Slots of this machine when the user lists no hosts."""
+    routes: Mapping[str, Route] = field(default_factory=dict)
+    """The routes to the hosts that are not this machine."""
+    address: str = "127.0.0.1"
+    """This machine's address as the other hosts reach it."""

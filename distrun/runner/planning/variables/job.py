@@ -1,0 +1,121 @@
+"""The variables that a request asks for: those of all ranks, of a host's ranks, and what makes those of one rank."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from distrun.errors import UsageError
+from distrun.runner.planning.hosts import Host
+from distrun.runner.planning.placement import count
+from distrun.runner.planning.request import LaunchContext, LaunchRequest
+from distrun.runner.planning.variables.environ import (
+    AUTO,
+    forwarded_variables,
+    inherited_variables,
+    requested_variables,
+    thread_variables,
+)
+from distrun.runner.planning.variables.ranks import RankVariables
+from distrun.runtime import horovod
+from distrun.runtime.settings import (
+    ENCRYPT,
+    KEEPALIVE,
+    NETWORK,
+    STALL_TIMEOUT,
+    STALL_WARNING,
+    START_TIMEOUT,
+    WIRE_DTYPE,
+)
+
+
+@dataclass(frozen=True)
+class CommonVariables:
+    """The variables that do not depend on host or rank."""
+
+    inherited: dict[str, str]
+    """The launcher's variables, with the settings that the user asks for."""
+    exports: dict[str, str]
+    """The variables of `-x`."""
+    notes: list[str]
+
+    def network(self, request: LaunchRequest) -> str:
+        """Return the interfaces and subnets that ranks of different hosts may use; empty = all."""
+        return request.network or self.exports.get(NETWORK) or self.inherited.get(NETWORK, "")
+
+
+def common_variables(request: LaunchRequest, context: LaunchContext) -> CommonVariables:
+    """Return the variables that do not depend on host or rank, and notes for the user."""
+    inherited = {**inherited_variables(context.environ), **settings(request)}
+    return CommonVariables(inherited, *requested_variables(request.exports, inherited))
+
+
+def settings(request: LaunchRequest) -> dict[str, str]:
+    """Return the variables of the settings that the user asks for."""
+    times = {
+        STALL_WARNING: request.stall_warning,
+        STALL_TIMEOUT: request.stall_timeout,
+        START_TIMEOUT: request.start_timeout,
+        KEEPALIVE: request.keepalive,
+    }
+    chosen = {
+        NETWORK: request.network,
+        WIRE_DTYPE: request.wire_dtype,
+        ENCRYPT: "1" if request.encrypt else None,
+        horovod.MODE: "1" if request.horovod else None,
+    }
+    given = {name: value for name, value in chosen.items() if value}
+    return {**given, **{name: f"{value:g}" for name, value in times.items() if value is not None}}
+
+
+def host_variables(
+    host: Host, ranks: int, request: LaunchRequest, context: LaunchContext, variables: CommonVariables
+) -> dict[str, str]:
+    """Return the variables that all ranks of a host have in common.
+
+    Args:
+        host: the host.
+        ranks: the number of ranks that share its cores.
+        request: the user's request.
+        context: the facts.
+        variables: `common_variables` of both.
+
+    Raises:
+        UsageError: the host has too few GPUs.
+    """
+    inherited, exports = variables.inherited, variables.exports
+    remote = host.name in context.routes
+    common = {
+        **(forwarded_variables(inherited) if remote else inherited),
+        **_gpus(host, ranks, request.share_gpus),
+        **exports,
+    }
+    common |= {} if remote else horovod.search_path(common)
+    chosen = {"OMP_NUM_THREADS": AUTO} if remote else thread_variables(common, context.cores, ranks)
+    return {"PYTHONUNBUFFERED": "1", **chosen, **common}
+
+
+def _gpus(host: Host, ranks: int, share: bool) -> dict[str, str]:
+    """Return the variables by which ranks find the GPUs that are listed for their host."""
+    if host.gpus and ranks > len(host.gpus) and not share:
+        raise UsageError(
+            f"{ranks} ranks on {host.name} are more than its {count(len(host.gpus), 'GPU')} {','.join(host.gpus)}: "
+            "list more, lower its slots, or give --share-gpus"
+        )
+    listed = {"CUDA_VISIBLE_DEVICES": ",".join(host.gpus)} if host.gpus else {}
+    return {**listed, **({"DISTRUN_SHARE_GPUS": "1"} if share else {})}
+
+
+def rank_variables(request: LaunchRequest, context: LaunchContext, variables: CommonVariables) -> RankVariables:
+    """Return what makes the variables of ranks."""
+    count = context.environ.get("SLURM_RESTART_COUNT", "")
+    return RankVariables(
+        context.job,
+        context.key,
+        frozenset(variables.exports),
+        openmpi=request.openmpi_env,
+        torchrun=request.torchrun_env,
+        name=request.name,
+        horovod=request.horovod,
+        tf_config=request.tf_config,
+        restarts=int(count) if count.isdecimal() else 0,
+    )
