@@ -20,8 +20,10 @@ Where every host has a launcher of its own, as with torchrun, these meet first (
 the same facts, executes its own part, and hears of the events on other hosts.
 
 `doctor` examines hosts and the network between them before there is a job. `compat` starts the job of a command line of
-another launcher, which `command_lines` translates. `suspension` stops a job by Ctrl-Z and lets it go on. Calls go
-down: cli -> doctor, function -> job -> suspension, nodes -> connect, output -> planning, supervision -> protocol ->
-system; an agent, on its host, uses the data of planning, protocol and system. Of the runtime, the launcher knows
-`distrun.runtime.contract` only: the environment variables that a rank is born with.
+another launcher, which `command_lines` translates. `elastic` has the job whose ranks and hosts come and go.
+`suspension` stops a job by Ctrl-Z and lets it go on. Calls go down: cli -> doctor, function -> elastic -> job ->
+suspension, nodes -> connect, output -> planning, supervision -> protocol -> system; an agent, on its host, uses the
+data of planning, protocol and system. Of the runtime, the launcher knows the environment variables that a rank is born
+with (`contract`), the settings, what Horovod calls these, and the messages to processes of elastic jobs
+(`elastic.messages`).
 """

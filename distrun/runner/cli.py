@@ -22,7 +22,7 @@ from distrun.runner.planning.request import LaunchRequest
 
 if TYPE_CHECKING:
     from distrun.runner.command_lines.table import Translation
-    from distrun.runner.job import JobOptions
+    from distrun.runner.job.options import JobOptions
     from distrun.runner.nodes.options import NodeOptions
     from distrun.runner.nodes.peers import Peers
     from distrun.runner.nodes.rendezvous import Place
@@ -196,7 +196,7 @@ def _run_node(options: dict[str, Any], ranks: int, place: Place, number: int | N
 
 
 def _execute(options: dict[str, Any], request: LaunchRequest, plan: LaunchPlan, peers: Peers | None = None) -> int:
-    from distrun.runner.job import Job
+    from distrun.runner.job.job import Job
     from distrun.runner.output.sinks import DescriptorSink
 
     job_options = _job_options(options, request, plan, plan.size)
@@ -205,7 +205,7 @@ def _execute(options: dict[str, Any], request: LaunchRequest, plan: LaunchPlan, 
 
 def _job_options(options: dict[str, Any], request: LaunchRequest, plan: LaunchPlan, most: int) -> JobOptions:
     """Return the options that concern this process only; `most` is the number of ranks that there may come to be."""
-    from distrun.runner.job import JobOptions
+    from distrun.runner.job.options import JobOptions
     from distrun.runner.output.printer import Style
     from distrun.runner.planning.prepare import chosen_settings
 

@@ -13,7 +13,8 @@ from pathlib import Path
 from typing import Any, NoReturn, TextIO, TypeVar
 
 from distrun.errors import LaunchError, UsageError
-from distrun.runner.job import Job, JobOptions, Outcome
+from distrun.runner.job.job import Job
+from distrun.runner.job.options import JobOptions, Outcome
 from distrun.runner.output.printer import Style
 from distrun.runner.output.sinks import DescriptorSink, Sink, TextSink
 from distrun.runner.planning.hosts import Host, parse_host_list

@@ -82,7 +82,7 @@ class Discovery:
             except UsageError as error:  # the last list that could be read stays
                 if str(error) != problem and not self._stopped.is_set():
                     problem = str(error)
-                    say(f"distrun: {problem}")
+                    say(problem)
             self._stopped.wait(self._interval)
 
     def _output(self) -> str:

@@ -12,7 +12,7 @@ from distrun.errors import UsageError
 from distrun.host.endpoints import free_port
 from distrun.runner.elastic.discovery import Discovery
 from distrun.runner.elastic.host_list import HostList
-from distrun.runner.elastic.job import ElasticPlan
+from distrun.runner.elastic.plan import ElasticPlan
 from distrun.runner.planning import python_command
 from distrun.runner.planning.elastic import ElasticPlanner
 from distrun.runner.planning.hosts import Host

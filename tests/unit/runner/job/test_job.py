@@ -13,7 +13,8 @@ from collections.abc import Callable
 import pytest
 
 from distrun.runner.connect.connector import Connector
-from distrun.runner.job import Job, JobOptions
+from distrun.runner.job.job import Job
+from distrun.runner.job.options import JobOptions
 from distrun.runner.planning.hosts import Host
 from distrun.runner.planning.plan import AgentPlan
 from distrun.runner.planning.planner import make_plan

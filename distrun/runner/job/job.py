@@ -1,29 +1,28 @@
-"""One job from start to end: the queue of events, the state machine that decides, and the effects of its decisions."""
+"""The thread that decides: events come from one queue, a state machine decides, and its actions are executed here."""
 
 from __future__ import annotations
 
 import signal
 import time
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING
 
 from distrun.errors import LaunchError
 from distrun.runner.connect import stdin
-from distrun.runner.connect.agent_client import AgentClient, AgentProcess
+from distrun.runner.connect.agent_client import AgentClient
 from distrun.runner.connect.connector import Connector, Starter
-from distrun.runner.connect.local import LocalAgentProcess
-from distrun.runner.output.printer import Printer, Style
+from distrun.runner.job.agents import Agents, usual_starter
+from distrun.runner.job.options import JobOptions, Outcome
+from distrun.runner.job.reporter import Reporter
 from distrun.runner.output.sinks import RankFiles, Sink
 from distrun.runner.planning import endpoints
-from distrun.runner.planning.plan import AgentPlan, LaunchPlan
-from distrun.runner.planning.ssh_config import Route, SshOptions
-from distrun.runner.protocol.exits import RankExit, signal_name
+from distrun.runner.planning.plan import LaunchPlan
+from distrun.runner.protocol.exits import RankExit
 from distrun.runner.protocol.frames import Frame, FrameKind
 from distrun.runner.supervision import events, policy, signals
-from distrun.runner.supervision.failure_report import StderrTails, format_report
 from distrun.runner.supervision.policy import Failure, Policy, State
 from distrun.runner.suspension import Suspension
 from distrun.runner.system import descendants
@@ -33,44 +32,6 @@ if TYPE_CHECKING:
     from distrun.runner.nodes.peers import Peers
 
 _PRINT_TIMEOUT = 2.0  # seconds for which a blocked terminal may delay the end of a job that a signal ended
-
-
-@dataclass(frozen=True)
-class JobOptions:
-    """The options that are not part of the plan, as they concern this process only."""
-
-    grace: float = 5.0
-    """Seconds between SIGTERM and SIGKILL."""
-    start_timeout: float = 60.0
-    style: Style = field(default_factory=Style)
-    output_dir: str | None = None
-    stdin: int | None = None
-    verbose: bool = False
-    timeout: float | None = None
-    """Seconds after which the job is ended; None = never."""
-    bindings: bool = False
-    """Whether the CPUs that ranks are bound to are printed."""
-    notes: bool = True
-    """Whether the plan's notes are printed."""
-    ssh: SshOptions = field(default_factory=SshOptions)
-    function: bytes | None = None
-    """The pickled function of `distrun.run`. With it the launcher is embedded in a process that has other things to do.
-    """
-
-
-@dataclass(frozen=True)
-class Outcome:
-    """The end of a job."""
-
-    status: int
-    """The exit status for `distrun`."""
-    failure: Failure | None
-    failure_report: str | None
-    interrupted_by: int | None
-    results: dict[int, bytes] = field(repr=False)
-    """The bytes that ranks sent through their result pipes."""
-    size: int
-    """The number of ranks, at the end."""
 
 
 class Job:
@@ -102,20 +63,14 @@ class Job:
         self._peers = peers
         # The parts of the plan that this launcher executes.
         self._parts = {part.host: part for part in plan.agents if peers is None or part.host == peers.here}
-        self._files = self._rank_files(Path(options.output_dir)) if options.output_dir else None
-        self._printer = Printer(stdout, stderr, options.style, self._files, self.post)
-        self._stderr_tails = StderrTails()
+        self._host_of = {rank.rank: agent.host for agent in plan.agents for rank in agent.ranks}
+        files = self._rank_files(Path(options.output_dir)) if options.output_dir else None
+        self._reporter = Reporter(options, stdout, stderr, files, self._rank, self._name, self.post)
         self._results: dict[int, bytearray] = {}
-        self._pids: dict[int, int] = {}
-        self._hosts = {rank.rank: agent.host for agent in plan.agents for rank in agent.ranks}
-        self._names = {rank: f"rank {rank} on {host}" for rank, host in self._hosts.items()}
-        if plan.by_mpirun:
-            self._names = {0: "mpirun"}
-        self._agents: dict[str, AgentClient] = {}
+        self._agents = Agents(self, self._reporter.log)
         # mpirun stops its ranks itself when it is asked to; it could not once it is stopped.
         self._suspension = Suspension(self._agents, signal.SIGTSTP if plan.by_mpirun else signal.SIGSTOP)
         self._time_limit = float("inf")
-        self._is_embedded = options.function is not None
         self._starter = starter
         self._connector: Connector | None = None
         self._policy = self._make_policy()
@@ -125,19 +80,18 @@ class Job:
     def _make_policy(self) -> Policy:
         options, now = self._options, self._suspension.now()
         remote = [part.host for part in self._parts.values() if part.remote]
-        return Policy(self._hosts, options.grace, options.start_timeout, now, remote, self._plan.servers)
+        return Policy(self._host_of, options.grace, options.start_timeout, now, remote, self._plan.servers)
 
     def _rank_files(self, directory: Path) -> RankFiles:
-        return RankFiles(
-            directory, self._plan.size, [rank.rank for part in self._parts.values() for rank in part.ranks]
-        )
+        ranks = [rank.rank for part in self._parts.values() for rank in part.ranks]
+        return RankFiles(directory, self._plan.size, ranks)
 
     def _rank(self, process: int) -> int:
         """Return the rank that a process has at present."""
         return process
 
     def _name(self, process: int) -> str:
-        return self._names[process]
+        return "mpirun" if self._plan.by_mpirun else f"rank {process} on {self._host_of[process]}"
 
     def control(self, agent: AgentClient, frame: Frame) -> None:
         """Take what a process says on its control channel."""
@@ -147,10 +101,7 @@ class Job:
 
     def output(self, agent: AgentClient, frame: Frame) -> None:
         """Print what a rank wrote (an agent's thread)."""
-        if frame.kind is FrameKind.STDERR:
-            self._stderr_tails.record(frame.process, frame.payload)
-        stream = "stderr" if frame.kind is FrameKind.STDERR else "stdout"
-        self._printer.output(self._rank(frame.process), stream, frame.payload, agent.acknowledge)
+        self._reporter.output(agent, frame)
 
     def result(self, frame: Frame) -> None:
         """Keep a piece of a rank's result (an agent's thread)."""
@@ -158,19 +109,20 @@ class Job:
 
     def reports_lost_peer(self, rank: int) -> bool:
         """Whether a rank that is gone says that it lost a peer (an agent's thread)."""
-        return self._stderr_tails.reports_lost_peer(rank)
+        return self._reporter.stderr_tails.reports_lost_peer(rank)
 
     def post(self, event: events.Event) -> None:
         """Tell the decider, and those of the other nodes, what has happened here (any thread, and signal handlers)."""
         if self._peers is not None:
             failed = event.rank if isinstance(event, events.RankExited) and event.exit.failed else None
-            self._peers.tell(event, b"" if failed is None else b"\n".join(self._stderr_tails.lines(failed)))
+            last_words = [] if failed is None else self._reporter.stderr_tails.lines(failed)
+            self._peers.tell(event, b"\n".join(last_words))
         self._queue.put(event)
 
     def hear(self, news: News) -> None:
         """Tell the decider what has happened on another node (the thread of `peers`)."""
         if isinstance(news.event, events.RankExited) and news.last_words:
-            self._stderr_tails.record(news.event.rank, news.last_words)
+            self._reporter.stderr_tails.record(news.event.rank, news.last_words)
         self._queue.put(news.event)
 
     # --- the decider
@@ -195,45 +147,32 @@ class Job:
                     self._release_agents()
                 return self._conclude()
         finally:
-            if self._is_embedded:
+            if self._options.is_embedded:
                 descendants.set_subreaper(False)
 
     def _start(self) -> None:
-        self._printer.start()
+        self._reporter.start()
         if self._plan.by_mpirun:
-            self._log(self._plan.by_mpirun)
+            self._reporter.log(self._plan.by_mpirun)
         for text in (*self._plan.warnings, *(self._plan.notes if self._options.notes else ())):
-            self._printer.say(f"distrun: {text}")
+            self._reporter.say(text)
         self._connect()
 
     def _connect(self) -> None:
         """Start agents on all hosts, and the ranks where that needs no waiting."""
         # Children of this process that are not below its local agent must not be ended with the job.
-        has_others = self._is_embedded or self._plan.launcher == "srun"
+        has_others = self._options.is_embedded or self._plan.launcher == "srun"
         marker = f"DISTRUN_JOB={self._plan.job}" if has_others else None
         for part in self._parts.values():
             if not part.remote:
-                self._adopt(part, LocalAgentProcess(part, marker))
+                self._agents.start_here(part, marker)
         remote = [part for part in self._parts.values() if part.remote]
         if not remote:
             self._start_ranks()
             return
-        self._connector = Connector(remote, self._starter or self._usual_starter(), self.post)
+        starter = self._starter or usual_starter(self._plan, self._options, self._plan.routes)
+        self._connector = Connector(remote, starter, self.post)
         self._connector.start()
-
-    def _usual_starter(self, routes: Mapping[str, Route] | None = None) -> Starter:
-        if self._plan.launcher == "srun":
-            from distrun.runner.connect.srun import SrunStarter
-
-            return SrunStarter(self._plan.job, self._options.ssh, self._options.start_timeout)
-        from distrun.runner.connect.ssh import SshStarter  # paramiko costs 200 ms
-
-        return SshStarter(self._plan.job, routes or self._plan.routes, self._options.ssh, self._options.start_timeout)
-
-    def _adopt(self, part: AgentPlan, process: AgentProcess) -> None:
-        self._agents[part.host] = agent = AgentClient(part.host, process, self)
-        agent.start()
-        self._log(f"agent on {part.host} started (pid {process.pid})")
 
     def _start_ranks(self) -> None:
         if self._plan.needs_host_info and self._peers is None:  # nodes have told each other when they met
@@ -241,7 +180,7 @@ class Job:
         for host, part in self._parts.items():
             self._agents[host].start_ranks(part, self._options.function)
         if self._options.stdin is not None:
-            stdin.forward(self._agents[self._hosts[self._options.stdin]], self._options.stdin)
+            stdin.forward(self._agents[self._host_of[self._options.stdin]], self._options.stdin)
 
     def _decide(self) -> None:
         while self._policy.state is not State.OVER:
@@ -249,7 +188,7 @@ class Job:
             event = self._judged(self._next_event(due, self._suspension.now))
             if event is not None:
                 self._note(event)
-                if not self._is_about_stops(event):
+                if not self._stop_or_go_on(event):
                     self._act(self._policy.handle(event, self._suspension.now()))
             now = self._suspension.now()
             if now >= self._time_limit:
@@ -257,8 +196,32 @@ class Job:
                 self._time_limit = float("inf")
             self._act(self._policy.tick(now))
 
-    def _is_about_stops(self, event: events.Event) -> bool:
-        """Whether an event is a request to stop or to go on, which is obeyed here: nothing else is decided about it."""
+    def _next_event(self, deadline: float, clock: Callable[[], float] = time.monotonic) -> events.Event | None:
+        """Return the next event; None when the deadline, a time of the clock, comes first."""
+        try:
+            return self._queue.get(timeout=None if deadline == float("inf") else max(0.0, deadline - clock()))
+        except Empty:
+            return None
+
+    def _judged(self, event: events.Event | None) -> events.Event | None:
+        """Return the event; that an mpirun ends as if all were well though it has lost a host is a failure."""
+        match event:
+            case events.RankExited(rank, RankExit(0)) if self._plan.by_mpirun:
+                has_lost_host = self._reporter.stderr_tails.reports_lost_host(rank)
+                return replace(event, exit=RankExit(1)) if has_lost_host else event
+            case _:
+                return event
+
+    def _note(self, event: events.Event) -> None:
+        """Take note of an event, and tell the user, before it is decided what to do."""
+        if isinstance(event, events.HostReady):
+            if self._connector is None or self._policy.state is not State.CONNECTING:
+                return  # it comes too late; the connector lets it go
+            self._agents.adopt(event.host, self._connector.take(event.host))
+        self._reporter.note(event)
+
+    def _stop_or_go_on(self, event: events.Event) -> bool:
+        """Stop the job, or let it go on, if an event asks for that; return whether it does: it concerns no decision."""
         match event:
             case events.SignalReceived(signal.SIGTSTP, ""):
                 self._suspension.stop()
@@ -272,21 +235,6 @@ class Job:
                 return False
         return True
 
-    def _judged(self, event: events.Event | None) -> events.Event | None:
-        """Return the event; that an mpirun ends as if all were well though it has lost a host is a failure."""
-        match event:
-            case events.RankExited(rank, RankExit(0)) if self._plan.by_mpirun:
-                return replace(event, exit=RankExit(1)) if self._stderr_tails.reports_lost_host(rank) else event
-            case _:
-                return event
-
-    def _next_event(self, deadline: float, clock: Callable[[], float] = time.monotonic) -> events.Event | None:
-        """Return the next event; None when the deadline, a time of the clock, comes first."""
-        try:
-            return self._queue.get(timeout=None if deadline == float("inf") else max(0.0, deadline - clock()))
-        except Empty:
-            return None
-
     def _act(self, actions: list[policy.Action]) -> None:
         for action in actions:
             self._perform(action)
@@ -296,29 +244,22 @@ class Job:
             case policy.StartRanks():
                 self._start_ranks()
             case policy.SignalRanks(signum):
-                self._broadcast(Frame.number(FrameKind.SIGNAL, signum))
+                self._agents.broadcast(Frame.number(FrameKind.SIGNAL, signum))
             case policy.FinishAgents(grace):
-                self._broadcast(Frame.number(FrameKind.FINISH, grace))
+                self._agents.broadcast(Frame.number(FrameKind.FINISH, grace))
             case policy.CleanUpAfter(host):
                 if host in self._agents:  # what is left on another node is the business of its launcher
                     self._agents[host].clean_up()
             case policy.KillAgents():
-                for agent in self._agents.values():
-                    agent.kill()
-                    agent.clean_up()
+                self._agents.kill()
 
-    def _broadcast(self, frame: Frame) -> None:
-        for agent in self._agents.values():
-            agent.send(frame)
+    # --- the end
 
     def _release_agents(self) -> None:
         """Leave no agent behind, even when a decision itself failed."""
         if self._policy.state is not State.OVER:
-            for agent in self._agents.values():
-                agent.kill()
-                agent.clean_up()
-        for agent in self._agents.values():
-            agent.close()
+            self._agents.kill()
+        self._agents.close()
         if self._peers is not None:
             self._peers.close()
         if self._connector is not None:
@@ -329,7 +270,7 @@ class Job:
         failure, interrupted_by = self._policy.failure, self._policy.interrupted_by
         failure_report = None if failure is None else self._failure_report(failure)
         # An embedded launcher does not print the report: `distrun.run` raises it.
-        self._printer.close(None if self._is_embedded else failure_report)
+        self._reporter.close(None if self._options.is_embedded else failure_report)
         give_up = float("inf") if interrupted_by is None else time.monotonic() + _PRINT_TIMEOUT
         while (event := self._next_event(give_up)) is not None and not isinstance(event, events.Printed):
             if isinstance(event, events.SignalReceived):
@@ -338,42 +279,4 @@ class Job:
         return Outcome(self._policy.status, failure, failure_report, interrupted_by, results, self._plan.size)
 
     def _failure_report(self, failure: Failure) -> str:
-        process = failure.rank
-        if process is None:
-            return format_report(failure, "", self._pids, [])
-        log = None if self._files is None else str(self._files.path(self._rank(process), "stderr"))
-        return format_report(failure, self._name(process), self._pids, self._stderr_tails.lines(process), log)
-
-    # --- messages to the user meanwhile
-
-    def _note(self, event: events.Event) -> None:
-        match event:
-            case events.HostReady(host, note) if self._connector and self._policy.state is State.CONNECTING:
-                self._adopt(self._parts[host], self._connector.take(host))
-                if note:
-                    self._printer.say(f"distrun: host {host} {note}")
-            case events.RankStarted(rank, pid, cpus):
-                self._pids[rank] = pid
-                self._log(f"{self._name(rank)} started (pid {pid})")
-                if self._options.bindings or (cpus and self._options.verbose):
-                    bound = f"is bound to CPUs {cpus}" if cpus else "is not bound"
-                    self._printer.say(f"distrun: {self._name(rank)} {bound}")
-            case events.RankExited(rank, end):
-                self._log(f"{self._name(rank)} {end}")
-            case events.AgentGone(host, ended, unkillable):
-                if unkillable:
-                    self._printer.say(
-                        f"distrun: processes on {host} that do not end, not even by SIGKILL: {unkillable}"
-                    )
-                if ended:
-                    self._log(f"the agent on {host} ended what ranks had left behind, processes: {ended}")
-            case events.SignalReceived(signum, ""):
-                self._log(f"received signal {signum}")
-            case events.SignalReceived(signum, host):
-                self._printer.say(f"distrun: the launcher on {host} received {signal_name(signum)}")
-            case _:
-                pass
-
-    def _log(self, text: str) -> None:
-        if self._options.verbose:
-            self._printer.say(f"distrun: {text}")
+        return self._reporter.failure_report(failure)

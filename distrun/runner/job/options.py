@@ -1,0 +1,51 @@
+"""A job as its caller sees it: options in, an outcome out."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from distrun.runner.output.printer import Style
+from distrun.runner.planning.ssh_config import SshOptions
+from distrun.runner.supervision.policy import Failure
+
+
+@dataclass(frozen=True)
+class JobOptions:
+    """The options that are not part of the plan, as they concern this process only."""
+
+    grace: float = 5.0
+    """Seconds between SIGTERM and SIGKILL."""
+    start_timeout: float = 60.0
+    style: Style = field(default_factory=Style)
+    output_dir: str | None = None
+    stdin: int | None = None
+    verbose: bool = False
+    timeout: float | None = None
+    """Seconds after which the job is ended; None = never."""
+    bindings: bool = False
+    """Whether the CPUs that ranks are bound to are printed."""
+    notes: bool = True
+    """Whether the plan's notes are printed."""
+    ssh: SshOptions = field(default_factory=SshOptions)
+    function: bytes | None = None
+    """The pickled function of `distrun.run`; None = the ranks run the plan's command."""
+
+    @property
+    def is_embedded(self) -> bool:
+        """Whether the launcher runs in a process that has other things to do, that of `distrun.run`."""
+        return self.function is not None
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """The end of a job."""
+
+    status: int
+    """The exit status for `distrun`."""
+    failure: Failure | None
+    failure_report: str | None
+    interrupted_by: int | None
+    results: dict[int, bytes] = field(repr=False)
+    """The bytes that ranks sent through their result pipes."""
+    size: int
+    """The number of ranks, at the end."""

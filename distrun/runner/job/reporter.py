@@ -1,0 +1,103 @@
+"""Telling the user of a job: what ranks write, what happens meanwhile, and the failure report."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from distrun.runner.connect.agent_client import AgentClient
+from distrun.runner.job.options import JobOptions
+from distrun.runner.output.printer import Printer
+from distrun.runner.output.sinks import RankFiles, Sink
+from distrun.runner.protocol.exits import signal_name
+from distrun.runner.protocol.frames import Frame, FrameKind
+from distrun.runner.supervision import events
+from distrun.runner.supervision.failure_report import StderrTails, format_report
+from distrun.runner.supervision.policy import Failure
+
+
+class Reporter:
+    """Tells the user. Frames and events have numbers of processes, which in most jobs are the ranks."""
+
+    def __init__(
+        self,
+        options: JobOptions,
+        stdout: Sink,
+        stderr: Sink,
+        files: RankFiles | None,
+        rank_of: Callable[[int], int],
+        name_of: Callable[[int], str],
+        post: Callable[[events.Event], None],
+    ) -> None:
+        """
+        Args:
+            options: those of the job.
+            stdout, stderr: where to print.
+            files: where to keep all output besides.
+            rank_of: returns the rank that a process has at present.
+            name_of: returns what to call a process, such as `rank 3 on alpha`.
+            post: is told when printing fails or is done, by the printing thread.
+        """
+        self.stderr_tails = StderrTails()
+        self._options = options
+        self._files = files
+        self._rank_of = rank_of
+        self._name_of = name_of
+        self._printer = Printer(stdout, stderr, options.style, files, post)
+        self._pids: dict[int, int] = {}
+
+    def start(self) -> None:
+        """Begin to print."""
+        self._printer.start()
+
+    def say(self, text: str) -> None:
+        """Print a line of the launcher's own."""
+        self._printer.say(f"distrun: {text}")
+
+    def log(self, text: str) -> None:
+        """Print a line that only --verbose shows."""
+        if self._options.verbose:
+            self.say(text)
+
+    def output(self, agent: AgentClient, frame: Frame) -> None:
+        """Print what a process wrote, and acknowledge it to its agent (an agent's thread)."""
+        if frame.kind is FrameKind.STDERR:
+            self.stderr_tails.record(frame.process, frame.payload)
+        stream = "stderr" if frame.kind is FrameKind.STDERR else "stdout"
+        self._printer.output(self._rank_of(frame.process), stream, frame.payload, agent.acknowledge)
+
+    def note(self, event: events.Event) -> None:
+        """Tell of an event, if it is one to tell of."""
+        match event:
+            case events.HostReady(host, note) if note:
+                self.say(f"host {host} {note}")
+            case events.RankStarted(process, pid, cpus):
+                self._pids[process] = pid
+                self.log(f"{self._name_of(process)} started (pid {pid})")
+                if self._options.bindings or (cpus and self._options.verbose):
+                    bound = f"is bound to CPUs {cpus}" if cpus else "is not bound"
+                    self.say(f"{self._name_of(process)} {bound}")
+            case events.RankExited(process, end):
+                self.log(f"{self._name_of(process)} {end}")
+            case events.AgentGone(host, ended, unkillable):
+                if unkillable:
+                    self.say(f"processes on {host} that do not end, not even by SIGKILL: {unkillable}")
+                if ended:
+                    self.log(f"the agent on {host} ended what ranks had left behind, processes: {ended}")
+            case events.SignalReceived(signum, ""):
+                self.log(f"received signal {signum}")
+            case events.SignalReceived(signum, host):
+                self.say(f"the launcher on {host} received {signal_name(signum)}")
+            case _:
+                pass
+
+    def failure_report(self, failure: Failure) -> str:
+        """Return the report of the first failure."""
+        process = failure.rank
+        if process is None:
+            return format_report(failure, "", self._pids, [])
+        log = None if self._files is None else str(self._files.path(self._rank_of(process), "stderr"))
+        return format_report(failure, self._name_of(process), self._pids, self.stderr_tails.lines(process), log)
+
+    def close(self, failure_report: str | None) -> None:
+        """Print what is left, and a failure report last; `events.Printed` is posted when that is done."""
+        self._printer.close(failure_report)
