@@ -11,6 +11,7 @@ from collections import deque
 from dataclasses import dataclass, field
 
 from distrun.runner.protocol.exits import RankExit
+from distrun.runner.supervision.actions import CleanUpAfter, FinishAgents, KillAgents, SignalRanks
 from distrun.runner.supervision.elastic import actions
 from distrun.runner.supervision.elastic.policy import ElasticPolicy
 from distrun.runner.supervision.events import (
@@ -23,7 +24,7 @@ from distrun.runner.supervision.events import (
     RankExited,
     RankStarted,
 )
-from distrun.runner.supervision.policy import CleanUpAfter, FinishAgents, KillAgents, SignalRanks, State
+from distrun.runner.supervision.policy import State
 from distrun.runtime.elastic.messages import Enrolled, Finished, Joined, Waiting, Warm
 
 ENDED = (State.ENDING, State.FINISHING, State.OVER)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from distrun.runner.connect.agent_client import AgentClient
 from distrun.runner.connect.connector import Starter
@@ -16,12 +17,16 @@ from distrun.runner.job.job import Job
 from distrun.runner.job.options import JobOptions, Outcome
 from distrun.runner.output.sinks import RankFiles, Sink
 from distrun.runner.protocol.frames import Frame, FrameKind
-from distrun.runner.supervision import events, policy
+from distrun.runner.supervision import events
+from distrun.runner.supervision.actions import CleanUpAfter
 from distrun.runner.supervision.elastic import actions
 from distrun.runner.supervision.elastic.options import UNLIMITED
 from distrun.runner.supervision.elastic.policy import ElasticPolicy
-from distrun.runner.supervision.policy import Failure
+from distrun.runner.supervision.failure import Failure
 from distrun.runtime.elastic.messages import Warm, decode
+
+if TYPE_CHECKING:
+    from distrun.runner.supervision.actions import Action
 
 
 class ElasticJob(Job):
@@ -116,7 +121,7 @@ class ElasticJob(Job):
             case _:
                 pass
 
-    def _perform(self, action: policy.Action) -> None:
+    def _perform(self, action: Action) -> None:
         match action:
             case actions.BeginGeneration(generation, start):
                 self._processes.begin(generation, start)
@@ -134,7 +139,7 @@ class ElasticJob(Job):
                 self._hosts.release(host, self._options.grace)
             case actions.Say(text):
                 self._reporter.say(text)
-            case policy.CleanUpAfter(host):
+            case CleanUpAfter(host):
                 self._hosts.sweep(host)
             case _:
                 super()._perform(action)

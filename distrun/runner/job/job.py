@@ -22,8 +22,9 @@ from distrun.runner.planning import endpoints
 from distrun.runner.planning.plan import LaunchPlan
 from distrun.runner.protocol.exits import RankExit
 from distrun.runner.protocol.frames import Frame, FrameKind
-from distrun.runner.supervision import events, policy, signals
-from distrun.runner.supervision.policy import Failure, Policy, State
+from distrun.runner.supervision import actions, events, signals
+from distrun.runner.supervision.failure import Failure
+from distrun.runner.supervision.policy import Policy, State
 from distrun.runner.suspension import Suspension
 from distrun.runner.system import descendants
 
@@ -235,22 +236,22 @@ class Job:
                 return False
         return True
 
-    def _act(self, actions: list[policy.Action]) -> None:
-        for action in actions:
+    def _act(self, decided: list[actions.Action]) -> None:
+        for action in decided:
             self._perform(action)
 
-    def _perform(self, action: policy.Action) -> None:
+    def _perform(self, action: actions.Action) -> None:
         match action:
-            case policy.StartRanks():
+            case actions.StartRanks():
                 self._start_ranks()
-            case policy.SignalRanks(signum):
+            case actions.SignalRanks(signum):
                 self._agents.broadcast(Frame.number(FrameKind.SIGNAL, signum))
-            case policy.FinishAgents(grace):
+            case actions.FinishAgents(grace):
                 self._agents.broadcast(Frame.number(FrameKind.FINISH, grace))
-            case policy.CleanUpAfter(host):
+            case actions.CleanUpAfter(host):
                 if host in self._agents:  # what is left on another node is the business of its launcher
                     self._agents[host].clean_up()
-            case policy.KillAgents():
+            case actions.KillAgents():
                 self._agents.kill()
 
     # --- the end

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from distrun.runner.output.printer import Style
 from distrun.runner.planning.ssh_config import SshOptions
-from distrun.runner.supervision.policy import Failure
+from distrun.runner.supervision.failure import Failure
 
 
 @dataclass(frozen=True)

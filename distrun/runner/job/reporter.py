@@ -11,8 +11,8 @@ from distrun.runner.output.sinks import RankFiles, Sink
 from distrun.runner.protocol.exits import signal_name
 from distrun.runner.protocol.frames import Frame, FrameKind
 from distrun.runner.supervision import events
+from distrun.runner.supervision.failure import Failure
 from distrun.runner.supervision.failure_report import StderrTails, format_report
-from distrun.runner.supervision.policy import Failure
 
 
 class Reporter:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from distrun.runner.supervision.policy import Failure
+from distrun.runner.supervision.failure import Failure
 
 LAST_LINES = 20
 _MAX_LINE = 2000  # bytes; of a longer line, only the end is reported

@@ -18,15 +18,16 @@ from __future__ import annotations
 
 import signal
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING
 
-from distrun.runner.protocol.exits import RankExit
 from distrun.runner.supervision import events
+from distrun.runner.supervision.actions import CleanUpAfter, FinishAgents, KillAgents, SignalRanks, StartRanks
+from distrun.runner.supervision.connecting import Connecting
+from distrun.runner.supervision.failure import Failure
 
 if TYPE_CHECKING:
-    from distrun.runner.supervision.elastic.actions import ElasticAction
+    from distrun.runner.supervision.actions import Action
 
 # Seconds for which the failure of a rank that lost a peer is held back until that peer, whose interpreter may still be
 # shutting down, has exited too.
@@ -54,54 +55,6 @@ class State(Enum):
 
 
 _LIVE = (State.RUNNING, State.SETTLING, State.PREPARING, State.REGROUPING)  # there are ranks, and the job goes on
-
-
-@dataclass(frozen=True)
-class StartRanks:
-    """Action: all hosts are ready; hand the agents their parts of the plan."""
-
-
-@dataclass(frozen=True)
-class SignalRanks:
-    """Action: send this signal to the process group of every rank that is alive."""
-
-    signum: int
-
-
-@dataclass(frozen=True)
-class FinishAgents:
-    """Action: have the agents end what the ranks left behind, and leave."""
-
-    grace: float
-    """Seconds between SIGTERM and SIGKILL."""
-
-
-@dataclass(frozen=True)
-class KillAgents:
-    """Action: the agents do not answer; end them and, as far as they can be reached, their descendants."""
-
-
-@dataclass(frozen=True)
-class CleanUpAfter:
-    """Action: an agent has vanished; end its descendants if they can be reached."""
-
-    host: str
-
-
-if TYPE_CHECKING:
-    Action = StartRanks | SignalRanks | FinishAgents | KillAgents | CleanUpAfter | ElasticAction
-
-
-@dataclass(frozen=True)
-class Failure:
-    """The first failure, which is reported."""
-
-    rank: int | None
-    """None when no rank but an agent, or the launch itself, failed."""
-    status: int
-    what: str
-    """The predicate of the report's first sentence; the whole sentence when there is no rank."""
-    exit: RankExit | None = None
 
 
 class Policy:
@@ -136,8 +89,7 @@ class Policy:
         self._servers = frozenset(servers)
         self._starting = set(hosts)
         self._agents = set(hosts.values())
-        self._connecting = dict.fromkeys(remote, "")  # host -> the step that it has come to
-        self._refusals: dict[str, str] = {}
+        self._connecting = Connecting(remote, start_timeout)
         self._grace = grace
         self._start_timeout = start_timeout
         self._killing = False
@@ -156,8 +108,7 @@ class Policy:
         """Take note of an event; return what is to be done."""
         match event:
             case events.HostStep():
-                if event.host in self._connecting:
-                    self._connecting[event.host] = event.step
+                self._connecting.note_step(event.host, event.step)
                 return []
             case events.HostReady():
                 return self._host_settled(event.host, None, now)
@@ -194,7 +145,8 @@ class Policy:
         self.deadline = None
         match self.state:
             case State.CONNECTING:
-                return self._connecting_took_too_long(now)
+                self._connecting.time_out()
+                return self._give_up(self._connecting.failure, now)
             case State.RUNNING:
                 late = ", ".join(map(str, sorted(self._starting)))
                 return self._fail(Failure(None, 1, f"ranks {late} did not start within {self._start_timeout:g} s"), now)
@@ -211,32 +163,27 @@ class Policy:
                 return []
 
     def _host_settled(self, host: str, refusal: str | None, now: float) -> list[Action]:
-        if self.state is not State.CONNECTING or host not in self._connecting:
+        if not self._connecting.settle(host, refusal):
             return []
-        del self._connecting[host]
         if refusal is not None:
-            self._refusals[host] = refusal
             self._agents.discard(host)
-        if self._connecting:
+        return self._start_when_connected(now)
+
+    def _start_when_connected(self, now: float) -> list[Action]:
+        """Start the ranks, or give up, if no host is waited for any more."""
+        if self.state is not State.CONNECTING or self._connecting.hosts:
             return []
-        if self._refusals:
-            return self._give_up(refused(self._refusals), now)
+        if (failure := self._connecting.failure) is not None:
+            return self._give_up(failure, now)
         self.state = State.RUNNING
         return [StartRanks()]
-
-    def _connecting_took_too_long(self, now: float) -> list[Action]:
-        limit = f"the {self._start_timeout:g} s of --start-timeout"
-        for host, step in self._connecting.items():
-            late = f"{step} took longer than {limit}" if step else f"its turn did not come within {limit}"
-            self._refusals[host] = f"{late}: allow more, or see what 'distrun doctor -H {host}' says"
-        return self._give_up(refused(self._refusals), now)
 
     def _give_up(self, failure: Failure | None, now: float) -> list[Action]:
         """End before any rank has been started: the agents that are ready leave, the others are not waited for."""
         self.failure = failure
         self._alive.clear()
         self._starting.clear()
-        self._agents.difference_update(self._connecting)
+        self._agents.difference_update(self._connecting.hosts)
         return self._finish(0.0, now)
 
     def _failed_as_a_whole(self, failure: Failure, now: float) -> list[Action]:
@@ -317,8 +264,8 @@ class Policy:
         self._agents.discard(event.host)
         actions: list[Action] = [CleanUpAfter(event.host)]
         if self.state is State.CONNECTING:
-            self._connecting.setdefault(event.host, "")
-            actions += self._host_settled(event.host, event.reason, now)
+            self._connecting.refuse(event.host, event.reason)
+            actions += self._start_when_connected(now)
         elif self.state in (State.RUNNING, State.SETTLING):
             actions += self._fail(Failure(None, event.status, event.reason), now)
         elif self.state is State.ENDING and not self._alive:
@@ -351,12 +298,3 @@ class Policy:
                 return [FinishAgents(0.0)]
             case _:
                 return []
-
-
-def refused(reasons: Mapping[str, str]) -> Failure:
-    """Return one failure for all hosts that cannot be used; its status is 2, as it is for the user to correct."""
-    if len(reasons) == 1:
-        ((host, reason),) = reasons.items()
-        return Failure(None, 2, f"host {host} cannot be used, so no rank was started: {reason}")
-    lines = [f"    {host}: {reason}" for host, reason in reasons.items()]
-    return Failure(None, 2, "\n".join([f"{len(lines)} hosts cannot be used, so no rank was started:", *lines]))

@@ -10,10 +10,11 @@ from distrun.runner.supervision.elastic.actions import ActivateSpares, PrepareMe
 from distrun.runner.supervision.elastic.links import suspected_host
 from distrun.runner.supervision.elastic.processes import Process
 from distrun.runner.supervision.elastic.regrouping import Regrouping
-from distrun.runner.supervision.policy import Failure, State, refused
+from distrun.runner.supervision.failure import Failure, refused
+from distrun.runner.supervision.policy import State
 
 if TYPE_CHECKING:
-    from distrun.runner.supervision.policy import Action
+    from distrun.runner.supervision.actions import Action
 
 SPARES_PATIENCE = 10.0  # seconds after which ranks that have joined and not enrolled are taken never to do so
 PATIENCE = 5.0  # seconds for which a change waits for what is on its way, so that all comes at once

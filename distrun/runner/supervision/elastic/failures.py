@@ -12,10 +12,11 @@ from distrun.runner.supervision.elastic import wording
 from distrun.runner.supervision.elastic.actions import Say
 from distrun.runner.supervision.elastic.decisions import Decisions
 from distrun.runner.supervision.elastic.processes import Process, Role
-from distrun.runner.supervision.policy import ROOT_CAUSE_TIMEOUT, Failure, State
+from distrun.runner.supervision.failure import Failure
+from distrun.runner.supervision.policy import ROOT_CAUSE_TIMEOUT, State
 
 if TYPE_CHECKING:
-    from distrun.runner.supervision.policy import Action
+    from distrun.runner.supervision.actions import Action
 
 _Key = TypeVar("_Key", str, int)
 

@@ -24,14 +24,16 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from distrun.runner.supervision import events
+from distrun.runner.supervision.actions import CleanUpAfter
 from distrun.runner.supervision.elastic.failures import Failures
 from distrun.runner.supervision.elastic.options import ElasticOptions
 from distrun.runner.supervision.elastic.processes import Process, Role
-from distrun.runner.supervision.policy import CleanUpAfter, Failure, State
+from distrun.runner.supervision.failure import Failure
+from distrun.runner.supervision.policy import State
 from distrun.runtime.elastic import messages
 
 if TYPE_CHECKING:
-    from distrun.runner.supervision.policy import Action
+    from distrun.runner.supervision.actions import Action
 
 
 class ElasticPolicy(Failures):

@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from distrun.runner.supervision import events
+from distrun.runner.supervision.actions import CleanUpAfter
 from distrun.runner.supervision.elastic import wording
 from distrun.runner.supervision.elastic.actions import BeginGeneration, EndProcesses, Generation, Member, Say
 from distrun.runner.supervision.elastic.budget import Budget
@@ -16,11 +17,12 @@ from distrun.runner.supervision.elastic.processes import Process
 from distrun.runner.supervision.elastic.ranks import in_rank_order
 from distrun.runner.supervision.elastic.story import Story
 from distrun.runner.supervision.elastic.workforce import Workforce
-from distrun.runner.supervision.policy import KILL_TIMEOUT, CleanUpAfter, Failure, Policy, State
+from distrun.runner.supervision.failure import Failure
+from distrun.runner.supervision.policy import KILL_TIMEOUT, Policy, State
 from distrun.runtime.elastic import messages
 
 if TYPE_CHECKING:
-    from distrun.runner.supervision.policy import Action
+    from distrun.runner.supervision.actions import Action
 
 GATHER_TIME = 0.01  # seconds in which the deaths of several processes, reported one after the other, become one regroup
 FUTILE_GENERATIONS = 3  # in a row: all ranks started anew, and one failed by itself before any had joined

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from distrun.runner.supervision.failure import Failure
 from distrun.runner.supervision.failure_report import LAST_LINES, StderrTails, format_report
-from distrun.runner.supervision.policy import Failure
 
 
 def test_the_report_names_rank_host_process_end_and_last_lines():

@@ -7,6 +7,7 @@ import signal
 import pytest
 
 from distrun.runner.protocol.exits import RankExit
+from distrun.runner.supervision.actions import CleanUpAfter, FinishAgents, KillAgents, SignalRanks, StartRanks
 from distrun.runner.supervision.events import (
     AgentGone,
     AgentLost,
@@ -21,18 +22,7 @@ from distrun.runner.supervision.events import (
     SignalReceived,
     TimeUp,
 )
-from distrun.runner.supervision.policy import (
-    KILL_TIMEOUT,
-    LEAVE_TIMEOUT,
-    ROOT_CAUSE_TIMEOUT,
-    CleanUpAfter,
-    FinishAgents,
-    KillAgents,
-    Policy,
-    SignalRanks,
-    StartRanks,
-    State,
-)
+from distrun.runner.supervision.policy import KILL_TIMEOUT, LEAVE_TIMEOUT, ROOT_CAUSE_TIMEOUT, Policy, State
 
 GRACE = 5.0
 TERM, KILL, INT = SignalRanks(signal.SIGTERM), SignalRanks(signal.SIGKILL), SignalRanks(signal.SIGINT)

@@ -8,6 +8,7 @@ import pytest
 from elastic_history import GRACE, START_TIMEOUT, History, running
 
 from distrun.runner.protocol.exits import RankExit
+from distrun.runner.supervision.actions import CleanUpAfter, FinishAgents, SignalRanks
 from distrun.runner.supervision.elastic.actions import (
     ActivateSpares,
     BeginGeneration,
@@ -36,14 +37,7 @@ from distrun.runner.supervision.events import (
     SignalReceived,
     TimeUp,
 )
-from distrun.runner.supervision.policy import (
-    KILL_TIMEOUT,
-    ROOT_CAUSE_TIMEOUT,
-    CleanUpAfter,
-    FinishAgents,
-    SignalRanks,
-    State,
-)
+from distrun.runner.supervision.policy import KILL_TIMEOUT, ROOT_CAUSE_TIMEOUT, State
 from distrun.runtime.elastic.messages import Ending, Enrolled, Imported, Joined, Waiting, Warm
 
 TERM = SignalRanks(signal.SIGTERM)

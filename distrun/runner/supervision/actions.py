@@ -1,0 +1,45 @@
+"""The actions that the policy of a job asks for, as plain data."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from distrun.runner.supervision.elastic.actions import ElasticAction
+
+
+@dataclass(frozen=True)
+class StartRanks:
+    """Action: all hosts are ready; hand the agents their parts of the plan."""
+
+
+@dataclass(frozen=True)
+class SignalRanks:
+    """Action: send this signal to the process group of every rank that is alive."""
+
+    signum: int
+
+
+@dataclass(frozen=True)
+class FinishAgents:
+    """Action: have the agents end what the ranks left behind, and leave."""
+
+    grace: float
+    """Seconds between SIGTERM and SIGKILL."""
+
+
+@dataclass(frozen=True)
+class KillAgents:
+    """Action: the agents do not answer; end them and, as far as they can be reached, their descendants."""
+
+
+@dataclass(frozen=True)
+class CleanUpAfter:
+    """Action: an agent has vanished; end its descendants if they can be reached."""
+
+    host: str
+
+
+if TYPE_CHECKING:
+    Action = StartRanks | SignalRanks | FinishAgents | KillAgents | CleanUpAfter | ElasticAction

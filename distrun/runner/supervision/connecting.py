@@ -1,0 +1,61 @@
+"""The hosts that a job is yet to connect to: the step that each has come to, and why some cannot be used."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from distrun.runner.supervision.failure import Failure, refused
+
+
+class Connecting:
+    """Hosts that become ready or are refused, each once."""
+
+    def __init__(self, hosts: Collection[str], timeout: float) -> None:
+        """
+        Args:
+            hosts: the hosts.
+            timeout: the seconds of --start-timeout, for the user.
+        """
+        self._steps = dict.fromkeys(hosts, "")
+        self._timeout = timeout
+        self._refusals: dict[str, str] = {}
+
+    @property
+    def hosts(self) -> Collection[str]:
+        """The hosts that are still waited for."""
+        return self._steps.keys()
+
+    @property
+    def failure(self) -> Failure | None:
+        """One failure for all hosts that cannot be used; None = there are none so far."""
+        return refused(self._refusals) if self._refusals else None
+
+    def note_step(self, host: str, step: str) -> None:
+        """Take note of what begins on a host, such as `logging in as me`."""
+        if host in self._steps:
+            self._steps[host] = step
+
+    def settle(self, host: str, refusal: str | None = None) -> bool:
+        """Wait for a host no longer; return whether it was waited for.
+
+        Args:
+            host: the host.
+            refusal: why it cannot be used; None = it is ready.
+        """
+        if self._steps.pop(host, None) is None:
+            return False
+        if refusal is not None:
+            self._refusals[host] = refusal
+        return True
+
+    def refuse(self, host: str, reason: str) -> None:
+        """Take note that a host cannot be used, though it may have been ready."""
+        self._steps.pop(host, None)
+        self._refusals[host] = reason
+
+    def time_out(self) -> None:
+        """Refuse the hosts that are still waited for: they have taken too long. They stay among `hosts`."""
+        limit = f"the {self._timeout:g} s of --start-timeout"
+        for host, step in self._steps.items():
+            late = f"{step} took longer than {limit}" if step else f"its turn did not come within {limit}"
+            self._refusals[host] = f"{late}: allow more, or see what 'distrun doctor -H {host}' says"

@@ -1,0 +1,29 @@
+"""The failure that ends a job, as plain data."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from distrun.runner.protocol.exits import RankExit
+
+
+@dataclass(frozen=True)
+class Failure:
+    """The first failure, which is reported."""
+
+    rank: int | None
+    """None when no rank but an agent, or the launch itself, failed."""
+    status: int
+    what: str
+    """The predicate of the report's first sentence; the whole sentence when there is no rank."""
+    exit: RankExit | None = None
+
+
+def refused(reasons: Mapping[str, str]) -> Failure:
+    """Return one failure for all hosts that cannot be used; its status is 2, as it is for the user to correct."""
+    if len(reasons) == 1:
+        ((host, reason),) = reasons.items()
+        return Failure(None, 2, f"host {host} cannot be used, so no rank was started: {reason}")
+    lines = [f"    {host}: {reason}" for host, reason in reasons.items()]
+    return Failure(None, 2, "\n".join([f"{len(lines)} hosts cannot be used, so no rank was started:", *lines]))
