@@ -3,19 +3,15 @@
 from __future__ import annotations
 
 import contextlib
-import errno
 import json
-import os
 import select
 import selectors
 import socket
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
 
-from distrun.errors import BootstrapError, DistrunError
-from distrun.host.connections.authentication import NonblockingHandshake
+from distrun.errors import BootstrapError
 from distrun.host.connections.handshake import (
     ACKNOWLEDGEMENT,
     HANDSHAKE_TIMEOUT,
@@ -23,32 +19,12 @@ from distrun.host.connections.handshake import (
     MAX_INTRODUCTION,
     Introduction,
     KeySource,
-    client_handshake,
-    context,
-    encrypted,
 )
-from distrun.host.connections.tcp_options import set_tcp_options
+from distrun.host.connections.target import REFUSED_PAUSE, SHORTEST_PAUSE, PeerConnection, Target, in_words
 from distrun.host.endpoints import format_endpoint
-
-if TYPE_CHECKING:
-    from distrun.host.connections.tls import Session
 
 _STAGGER = 0.05  # seconds between the first attempts at one endpoint and the next
 _PREFERENCE = 0.25  # seconds in which a better endpoint may still answer once another has
-# Seconds before the next attempt: after the first, at most, and at most after a failed authentication. (Who answers may
-# be a rank 0 that has been left behind and is about to go.)
-_SHORTEST_PAUSE, _LONGEST_PAUSE, _REFUSED_PAUSE = 0.01, 0.25, 0.5
-
-
-@dataclass(frozen=True)
-class PeerConnection:
-    """A connection with another process, after the handshake. It blocks, has no timeout and has our TCP options."""
-
-    socket: socket.socket
-    endpoint: tuple[str, int]
-    """The other side's address, in digits, and port."""
-    key: bytes
-    """The key that both have proved to know."""
 
 
 def dial(
@@ -89,7 +65,7 @@ def dial(
                 _introduce(peer.socket, introduction, deadline, stop_on)
             except OSError as error:
                 peer.socket.close()
-                dialer.note_failure(peer.endpoint, _in_words(error))
+                dialer.note_failure(peer.endpoint, in_words(error))
             except BaseException:
                 peer.socket.close()
                 raise
@@ -116,28 +92,6 @@ def _introduce(connection: socket.socket, introduction: Introduction, deadline: 
     connection.settimeout(None)
 
 
-@dataclass(eq=False)
-class _Target:
-    """One address of an endpoint, and the state of the attempts to connect with it."""
-
-    endpoint: tuple[str, int]
-    """The endpoint for people, which may have a name instead of the address."""
-    family: socket.AddressFamily
-    address: tuple[Any, ...]
-    due: float
-    """The time of the next attempt."""
-    pause: float = _SHORTEST_PAUSE
-    reason: str = ""
-    """Why the last attempt failed. That of a failed authentication is kept, as it tells more than any other."""
-    is_refused: bool = False
-    """Whether an authentication has failed."""
-    tries: int = 0
-    connection: socket.socket | None = None
-    handshake: NonblockingHandshake[tuple[bytes, Session | None]] | None = None
-    until: float = 0.0
-    """The time at which the attempt under way is given up."""
-
-
 @dataclass
 class _Unresolved:
     """An endpoint whose address is not known yet."""
@@ -157,13 +111,13 @@ class _Dialer:
     stop_on: Sequence[int]
     start: float
     is_encrypted: bool = False
-    _targets: list[_Target] = field(default_factory=list)
+    _targets: list[Target] = field(default_factory=list)
     """All addresses, the best first."""
     _unresolved: list[_Unresolved] = field(default_factory=list)
     _selector: selectors.BaseSelector = field(default_factory=selectors.DefaultSelector)
     _held: PeerConnection | None = None
     """A connection, while better endpoints get a last chance."""
-    _better: list[_Target] = field(default_factory=list)
+    _better: list[Target] = field(default_factory=list)
     """The endpoints that are better than the one of `_held`."""
     _decision: float = float("inf")
     """The time at which their last chance is over."""
@@ -184,24 +138,30 @@ class _Dialer:
         while (now := time.monotonic()) < deadline:
             self._resolve(now)
             for target in self._targets:
-                if target.connection is None and target.due <= now:
-                    self._attempt(target, now)
-                elif target.connection is not None and target.until <= now:
-                    self._fail(target, self._timeout_reason(target))
+                if target.next_time > now:
+                    continue
+                if target.connection is not None:
+                    target.time_out()
+                    self._failed(target)
+                elif not target.attempt(self.source, now):
+                    self._failed(target)
             due = min(self._next_due(), deadline)
             for event, _ in self._selector.select(max(0.0, due - time.monotonic())):
                 if event.data is None:
                     return None
-                peer = self._advance(event.data)
+                target = event.data
+                peer = target.advance(self.key, self.is_encrypted)
                 if peer is not None:
-                    self._hold(peer, event.data)
+                    self._hold(peer, target)
+                elif target.connection is None:
+                    self._failed(target)
             if self._held is not None and (not self._better or time.monotonic() >= self._decision):
                 peer, self._held, self._decision = self._held, None, float("inf")
                 return peer
         peer, self._held = self._held, None
         return peer
 
-    def _hold(self, peer: PeerConnection, target: _Target) -> None:
+    def _hold(self, peer: PeerConnection, target: Target) -> None:
         """Keep the better one of two connections, and give endpoints that are better still a last chance."""
         if self._held is not None:
             if target not in self._better:
@@ -221,16 +181,13 @@ class _Dialer:
         told = {format_endpoint(*endpoint): "not tried" for endpoint in self.endpoints}
         told.update({format_endpoint(*name.endpoint): name.reason for name in self._unresolved if name.reason})
         for target in self._targets:
-            reason = target.reason
-            if target.connection is not None and not target.is_refused:
-                reason = self._timeout_reason(target)
-            if reason:
-                told[format_endpoint(*target.endpoint)] = reason
+            if target.words:
+                told[format_endpoint(*target.endpoint)] = target.words
         return ", ".join(f"{endpoint} ({reason})" for endpoint, reason in told.items()) or "there is no endpoint to try"
 
     def note_failure(self, address: tuple[str, int], reason: str) -> None:
         """Note that a connection which was returned has failed: every endpoint that answered is tried again."""
-        soon = time.monotonic() + _SHORTEST_PAUSE
+        soon = time.monotonic() + SHORTEST_PAUSE
         for target in self._targets:
             target.due = min(target.due, soon)
             if target.address[:2] == address:
@@ -239,15 +196,23 @@ class _Dialer:
     def close(self) -> None:
         """End all attempts."""
         for target in self._targets:
-            self._end(target)
+            target.end()
         if self._held is not None:
             self._held.socket.close()
         self._selector.close()
 
     def _next_due(self) -> float:
         """Return the time at which something is to be done though nothing has come."""
-        times = [target.due if target.connection is None else target.until for target in self._targets]
-        return min([self._decision, *times, *[name.due for name in self._unresolved]])
+        times = [*(target.next_time for target in self._targets), *(name.due for name in self._unresolved)]
+        return min([self._decision, *times])
+
+    def _failed(self, target: Target) -> None:
+        """Wait for an endpoint that has failed no longer, and let one that was not tried yet have its turn."""
+        if target in self._better:
+            self._better.remove(target)
+        untried = next((other for other in self._targets if not other.tries), None)
+        if untried is not None:
+            untried.due = min(untried.due, time.monotonic())
 
     def _resolve(self, now: float) -> None:
         """Find the addresses of the endpoints that have none yet."""
@@ -256,104 +221,12 @@ class _Dialer:
                 found = socket.getaddrinfo(*name.endpoint, type=socket.SOCK_STREAM)
             except (OSError, UnicodeError) as error:
                 name.reason = f"the name is unknown: {error.strerror if isinstance(error, OSError) else error}"
-                name.due = time.monotonic() + _REFUSED_PAUSE
+                name.due = time.monotonic() + REFUSED_PAUSE
                 continue
             self._unresolved.remove(name)
             for family, _, _, _, address in found:
                 due = now + _STAGGER * len(self._targets)
                 if all(target.address != address for target in self._targets):
-                    self._targets.append(_Target(name.endpoint, socket.AddressFamily(family), address, due))
-
-    def _attempt(self, target: _Target, now: float) -> None:
-        """Begin to connect."""
-        target.tries += 1
-        target.until = now + HANDSHAKE_TIMEOUT
-        try:
-            connection = target.connection = socket.socket(target.family, socket.SOCK_STREAM)
-            connection.setblocking(False)
-            set_tcp_options(connection)
-            if self.source is not None and (":" in self.source) == (target.family == socket.AF_INET6):
-                connection.bind((self.source, 0))
-            code = connection.connect_ex(target.address)
-            if code not in (0, errno.EINPROGRESS):
-                raise OSError(code, os.strerror(code))
-            self._selector.register(connection, selectors.EVENT_WRITE, target)
-        except OSError as error:
-            self._fail(target, _in_words(error))
-
-    def _advance(self, target: _Target) -> PeerConnection | None:
-        """Go on with an attempt; returns the connection when the other side has proved to know the key."""
-        connection = target.connection
-        assert connection is not None  # only attempts under way have events
-        try:
-            if target.handshake is None:
-                self._begin(target, connection)
-            handshake = target.handshake
-            assert handshake is not None
-            if not handshake.advance():
-                event = selectors.EVENT_WRITE if handshake.wants_to_send else selectors.EVENT_READ
-                self._selector.modify(connection, event, target)
-                return None
-            address = connection.getpeername()
-        except OSError as error:
-            self._fail(target, _in_words(error))
-            return None
-        except DistrunError as error:
-            self._fail(target, str(error), is_refused=True)
-            return None
-        self._selector.unregister(connection)
-        target.connection = target.handshake = None
-        target.due = float("inf")
-        connection.setblocking(True)
-        key, session = handshake.result
-        return PeerConnection(encrypted(connection, session), address[:2], key)
-
-    def _begin(self, target: _Target, connection: socket.socket) -> None:
-        """Begin the handshake when the connection is made; raises `OSError` when it cannot be made."""
-        code = connection.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
-        if code:
-            raise OSError(code, os.strerror(code))
-        address = connection.getpeername()
-        if address == connection.getsockname():
-            # Where no process listens, TCP may connect a socket with itself.
-            raise ConnectionRefusedError(errno.ECONNREFUSED, os.strerror(errno.ECONNREFUSED))
-        handshake = client_handshake(self.key, context(address), self.is_encrypted)
-        target.handshake = NonblockingHandshake(connection, handshake)
-
-    def _fail(self, target: _Target, reason: str, is_refused: bool = False) -> None:
-        """End an attempt that came to nothing: pause before the next, and let an endpoint that was not tried yet have
-        its turn."""
-        self._end(target)
-        if target in self._better:
-            self._better.remove(target)
-        if is_refused or not target.is_refused:
-            target.reason = reason
-        target.is_refused |= is_refused
-        now = time.monotonic()
-        target.due = now + (min(_REFUSED_PAUSE, 5 * target.pause) if is_refused else target.pause)
-        target.pause = min(_LONGEST_PAUSE, target.pause * 1.5)
-        for other in _untried(self._targets):
-            other.due = min(other.due, now)
-            break
-
-    def _end(self, target: _Target) -> None:
-        if target.handshake is not None:
-            target.handshake.close()
-        if target.connection is not None:
-            with contextlib.suppress(KeyError, ValueError):
-                self._selector.unregister(target.connection)
-            target.connection.close()
-        target.connection = target.handshake = None
-
-    def _timeout_reason(self, target: _Target) -> str:
-        return "no answer" if target.handshake is None else "it accepts connections and says nothing"
-
-
-def _untried(targets: Iterable[_Target]) -> Iterator[_Target]:
-    return (target for target in targets if not target.tries)
-
-
-def _in_words(error: OSError) -> str:
-    """Return why a connection failed, as in `connection refused`."""
-    text = error.strerror or str(error) or type(error).__name__
-    return text[0].lower() + text[1:]
+                    self._targets.append(
+                        Target(name.endpoint, socket.AddressFamily(family), address, self._selector, due)
+                    )

@@ -11,8 +11,9 @@ from dataclasses import astuple, replace
 from typing import Any
 
 from distrun.errors import BootstrapError
-from distrun.host.connections.dialer import PeerConnection, dial
+from distrun.host.connections.dialer import dial
 from distrun.host.connections.listener import Listener, listen
+from distrun.host.connections.target import PeerConnection
 from distrun.host.connections.tcp_options import DEAD_HOST_TIMEOUT, set_tcp_options
 from distrun.host.endpoints import format_endpoint
 from distrun.host.interfaces import is_loopback

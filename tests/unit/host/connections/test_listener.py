@@ -6,6 +6,7 @@ import contextlib
 import os
 import resource
 import select
+import selectors
 import socket
 import struct
 import threading
@@ -17,8 +18,9 @@ import pytest
 
 from distrun.errors import BootstrapError, UsageError
 from distrun.host.connections import dialer, handshake, listener
-from distrun.host.connections.dialer import PeerConnection, dial
+from distrun.host.connections.dialer import dial
 from distrun.host.connections.listener import Listener, listen
+from distrun.host.connections.target import PeerConnection, Target
 from distrun.host.endpoints import format_endpoint
 
 pytestmark = pytest.mark.usefixtures("no_descriptors_left")
@@ -441,11 +443,10 @@ def test_a_socket_that_meets_itself_is_no_answer():
         itself.bind(place)
         itself.connect(place)
         assert itself.getsockname() == itself.getpeername()  # such things exist
-        attempts = dialer._Dialer([place], KEY, None, (), time.monotonic())
-        target = dialer._Target(place, socket.AF_INET, place, 0.0, connection=itself)
-        with pytest.raises(ConnectionRefusedError):
-            attempts._begin(target, itself)
-        attempts.close()
+        with selectors.DefaultSelector() as selector:
+            target = Target(place, socket.AF_INET, place, selector, 0.0, connection=itself)
+            assert target.advance(KEY, False) is None
+            assert (target.connection, target.words) == (None, "connection refused")
 
 
 def test_dialing_ends_when_something_comes_on_another_connection():
