@@ -18,9 +18,10 @@ def init(comm: Any = None, process_sets: Any = None) -> None:
     initialisation.init(comm, process_sets)
     backend = CHOSEN.BACKEND
     if backend == "tensorflow":
-        from distrun.graphs.tensorflow import binding
+        from distrun.graphs.tensorflow import binding, generated_files
 
         binding.bind()
+        generated_files.keep_apart()
     elif backend == "jax":
         import distrun.jax
 

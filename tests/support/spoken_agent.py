@@ -9,6 +9,7 @@ import time
 
 from distrun.runner.planning.plan import AgentPlan, RankPlan
 from distrun.runner.protocol.frames import Frame, FrameDecoder, FrameKind
+from distrun.runner.system import scratch
 
 DEADLINE = 30.0  # seconds
 
@@ -22,6 +23,7 @@ class SpokenAgent:
         )
         self.received: list[Frame] = []
         self._decoder = FrameDecoder()
+        self._environ: dict[str, str] = {}  # of the processes of an elastic job
 
     def start(self, *codes: str, stdin: int | None = None) -> None:
         """Have ranks started that execute this Python."""
@@ -35,6 +37,7 @@ class SpokenAgent:
         environ = {**os.environ, "DISTRUN_JOB": job}
         plan = AgentPlan("here", command, os.getcwd(), 5.0, environ, [], room=2)
         self.send(Frame(FrameKind.PLAN, payload=plan.to_json()))
+        self._environ = environ
 
     def send(self, frame: Frame) -> None:
         self.process.stdin.write(frame.encode())
@@ -62,3 +65,4 @@ class SpokenAgent:
         self.process.wait(DEADLINE)
         self.process.stdin.close()
         self.process.stdout.close()
+        scratch.remove_all(self._environ)

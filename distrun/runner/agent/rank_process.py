@@ -51,6 +51,7 @@ class RankProcess:
         self.stdin: int | None = None
         self.control: socket.socket | None = None
         """Our end of its control channel, which only a process of an elastic job has."""
+        self._scratch: str | None = None
         theirs: list[int] = []
         try:
             self._process = self._start(plan, rank, function, theirs)
@@ -74,11 +75,14 @@ class RankProcess:
             inherit = (function, self._source(FrameKind.RESULT, theirs))
             command = [*command, *map(str, inherit)]
         if plan.room:
-            from distrun.runtime.elastic.messages import CONTROL_FD, PROCESS
+            from distrun.runner.system import scratch
+            from distrun.runtime.elastic.messages import CONTROL_FD, PROCESS, SCRATCH
 
             control = self._control(theirs)
             inherit = (*inherit, control)
             environ |= {CONTROL_FD: str(control), PROCESS: str(rank.rank)}
+            self._scratch = scratch.make(environ, rank.rank)
+            environ |= {SCRATCH: self._scratch} if self._scratch else {}
         if rank.is_spare:
             command = spare_command(command, environ, plan.wdir)
         return subprocess.Popen(
@@ -126,13 +130,17 @@ class RankProcess:
         self._process.returncode = returncode  # or subprocess would wait for that process id again
 
     def close(self) -> None:
-        """Close all pipes."""
+        """Close all pipes, and delete the files of a process of an elastic job, of which nothing is left."""
         for descriptor in self.sources:
             os.close(descriptor)
         self.sources.clear()
         self.close_stdin()
         if self.control is not None:
             self.control.close()
+        if self._scratch is not None:
+            from distrun.runner.system import scratch
+
+            scratch.remove(self._scratch)
 
     def close_stdin(self) -> None:
         """Give the rank the end of its standard input."""

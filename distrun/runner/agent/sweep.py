@@ -1,4 +1,4 @@
-"""Ending what a dead agent has left behind on its host.
+"""Ending what a dead agent has left behind on its host, and deleting the temporary files of an elastic job.
 
 The program reads `JOB AGENT` from stdin, the name of the job and the process id of the agent, and kills every process
 of that job, which it knows by the environment. With `JOB AGENT HOST` it kills those of this host only: an elastic job
@@ -28,6 +28,10 @@ def main() -> None:
         if time.monotonic() >= give_up:
             sys.exit(1)
         time.sleep(_INTERVAL)  # a process may fork between being listed and being killed
+    for name in host:
+        from distrun.runner.system import scratch
+
+        scratch.remove_all({**os.environ, "DISTRUN_JOB": job, "DISTRUN_HOSTNAME": name})
 
 
 def sweep(markers: Sequence[str], agent: int) -> int:

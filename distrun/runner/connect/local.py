@@ -44,6 +44,7 @@ class LocalAgentProcess:
         self._marker = marker
         self._program = LocalProgram(AGENT)
         self._is_clean = False
+        self._scratch_environ = plan.environ if plan.room else {}  # only processes of elastic jobs have such folders
 
     @functools.cached_property
     def host_info(self) -> HostInfo:
@@ -91,9 +92,16 @@ class LocalAgentProcess:
             exiting = [pid for pid in {*meant, *pids} if descendants.reap(pid) == (0, 0)]
             if not meant and not exiting:
                 self._is_clean = True
+                self._remove_files()
                 return
             # SIGKILL takes its time, and there is no event for the end of adopted orphans.
             time.sleep(_CLEAN_UP_INTERVAL)
+
+    def _remove_files(self) -> None:
+        if self._scratch_environ:
+            from distrun.runner.system import scratch
+
+            scratch.remove_all(self._scratch_environ)
 
     def is_clean(self) -> bool:
         """Return whether `clean_up` has found nothing more in the end."""

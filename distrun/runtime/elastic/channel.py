@@ -12,6 +12,7 @@ import threading
 from collections.abc import Callable
 
 from distrun.errors import LaunchError
+from distrun.runtime.elastic import scratch
 from distrun.runtime.elastic.messages import Assignment, Message, Prepare, decode, encode
 from distrun.runtime.elastic.variables import CONTROL_FD
 
@@ -129,6 +130,7 @@ def channel() -> Channel | None:
         connection = _open(os.environ[CONTROL_FD])
         if connection is not None:
             _channel = Channel(connection)
+            scratch.use()
     return _channel
 
 

@@ -18,7 +18,12 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass, field
 
-from distrun.runtime.elastic.variables import CONTROL_FD as CONTROL_FD, PROCESS as PROCESS, SPARE as SPARE
+from distrun.runtime.elastic.variables import (
+    CONTROL_FD as CONTROL_FD,
+    PROCESS as PROCESS,
+    SCRATCH as SCRATCH,
+    SPARE as SPARE,
+)
 
 
 @dataclass(frozen=True)
