@@ -19,6 +19,7 @@ from typing import Any, NoReturn
 import psutil
 
 from benchmarks import launch, policy
+from benchmarks.chaos import tables as chaos
 from benchmarks.elastic import recovery, regroup
 from benchmarks.frameworks import tables as frameworks
 from benchmarks.gpu import tables as gpu
@@ -27,7 +28,7 @@ from benchmarks.support import comparison, processes, ranks
 
 DEADLINES = {"allreduce": 300.0, "many": 240.0, "step": 300.0}
 """Seconds the programs that run on ranks may take."""
-CHOICES = (*DEADLINES, "frameworks", "launch", "policy", "recovery", "hosts", "gpu")
+CHOICES = (*DEADLINES, "frameworks", "launch", "policy", "recovery", "chaos", "hosts", "gpu")
 
 
 def main() -> int:
@@ -98,6 +99,8 @@ def _tables(name: str, quick: bool, environ: dict[str, str], work: Path) -> Iter
         yield from frameworks.compare(quick, environ, work)
     elif name == "recovery":
         yield from recovery.compare(quick, environ, work)
+    elif name == "chaos":
+        yield from chaos.compare(quick, environ, work)
     elif name == "hosts":
         yield from hosts.compare(quick, environ, work)
     elif name == "gpu":

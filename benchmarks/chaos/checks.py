@@ -84,6 +84,25 @@ def differences(report: Report, undisturbed: Report, tolerance: float = 1e-9) ->
     ][:5]
 
 
+def pauses(facts: Iterable[Fact], kills: Iterable[tuple[float, int]]) -> list[float]:
+    """Return the seconds from each kill until all ranks of a later generation were in a step.
+
+    Args:
+        facts: those of the job; each of a step has its time.
+        kills: the time of each and the generation that it hit. Those after which no step came are left out.
+    """
+    firsts: dict[int, dict[int, float]] = defaultdict(dict)
+    sizes: dict[int, int] = {}
+    for fact in facts:
+        if fact["what"] == "step":
+            first = firsts[fact["generation"]]
+            first[fact["rank"]] = min(fact["at"], first.get(fact["rank"], fact["at"]))
+            sizes[fact["generation"]] = fact["size"]
+    whole = [(number, max(first.values())) for number, first in sorted(firsts.items()) if len(first) == sizes[number]]
+    after = [(killed, [at for number, at in whole if number > generation]) for killed, generation in kills]
+    return [min(times) - killed for killed, times in after if times]
+
+
 def _common_start(number: int, told: Sequence[Fact], report: Report) -> int | None:
     starts = [fact for fact in told if fact["what"] == "start"]
     for name in ("step", "weights", "size"):

@@ -80,7 +80,14 @@ def main() -> None:
                 optimizer.zero_grad()
                 # Ranks with a sample more or less than others: the step is that of all samples together.
                 loss = torch.square(model(inputs)[:, 0] - targets).sum() / args.batch
-                log.tell("step", step=state.step, epoch=state.epoch, samples=indices.tolist(), loss=loss.item())
+                log.tell(
+                    "step",
+                    step=state.step,
+                    epoch=state.epoch,
+                    samples=indices.tolist(),
+                    loss=loss.item(),
+                    at=time.monotonic(),
+                )
                 loss.backward()
                 time.sleep(args.pause)
                 optimizer.step()

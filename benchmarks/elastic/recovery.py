@@ -8,7 +8,9 @@ import signal
 import subprocess
 import sys
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
@@ -37,7 +39,10 @@ IMPORTED = 0.3
 
 SHRINK, WARM, COLD, RESTART, WARM_RESTART = "shrink", "warm spare", "replaced", "restarted", "restarted, spares"
 TORCHRUN, TORCHRUN_OWN_STORE = "torchrun", "torchrun, own store"
-IMPORTS = "imports"
+IMPORTS, IMPORTS_AT_ONCE = "imports", "imports at once"
+IMPORTED_MODULES = "import torch, distrun.torch, torch._dynamo"  # the last by the first optimizer
+MOST_FAILURES = 2
+"""Runs of a way that fail before no more of it is done."""
 
 
 @dataclass(frozen=True)
@@ -99,28 +104,33 @@ def _recoveries(rounds: int, environ: Mapping[str, str], work: Path) -> Comparis
     comparison = Comparison(
         "kill -9 of one rank, seconds until rank 0's next completed step",
         "job",
-        [*WAYS, IMPORTS],
+        [*WAYS, IMPORTS, IMPORTS_AT_ONCE],
         [(TORCHRUN_OWN_STORE, RESTART), (TORCHRUN_OWN_STORE, WARM)],
         notes=[
             f"{SHRINK}, {WARM}, {COLD}: distrun --elastic, with --min-np 1, --spares 1, or neither; {RESTART}: distrun "
             "--max-restarts 3, a script with checkpoints every 10 steps, and as many spares as ranks; torchrun "
             "--max-restarts 3: DDP over gloo with the same checkpoints, as it comes and with "
             "TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1. The model has 1.6 million parameters and Adam. imports: the "
-            "processor's wall time of `import torch, distrun.torch` in a new process, which every replacement but a "
-            "spare pays."
+            f"wall time of `{IMPORTED_MODULES}` in a new process, which every replacement but a spare pays; at once: "
+            "in as many processes as there are ranks, which all restarted ranks pay."
         ],
     )
+    failures: Counter[str] = Counter()  # of all sizes: those of torchrun wait for the deadline
     for size in SIZES:
         seconds: dict[str, list[float]] = {}
         lost: dict[str, list[int]] = {}
         failed: dict[str, list[str]] = {}
         for number in range(rounds):
-            seconds.setdefault(IMPORTS, []).append(_import_time(environ))
+            seconds.setdefault(IMPORTS, []).append(_import_time(environ, 1))
+            seconds.setdefault(IMPORTS_AT_ONCE, []).append(_import_time(environ, size))
             for name, way in WAYS.items():
+                if failures[name] == MOST_FAILURES:
+                    continue
                 folder = work / f"{name}.{size}.{number}".replace(" ", "-")
                 try:
                     found = recovery(way, size, {**environ, **way.environ}, folder)
                 except processes.ProcessError as error:
+                    failures[name] += 1
                     failed.setdefault(name, []).append(str(error).strip().splitlines()[0])
                 else:
                     seconds.setdefault(name, []).append(found.seconds)
@@ -129,7 +139,11 @@ def _recoveries(rounds: int, environ: Mapping[str, str], work: Path) -> Comparis
         told = ", ".join(f"{name} {median(values):g}" for name, values in lost.items())
         comparison.notes.append(f"{size} ranks: steps lost, medians: {told}.")
         for name, errors in failed.items():
-            comparison.notes.append(f"{size} ranks: {name} failed in {len(errors)} of {rounds} runs: {errors[0]}")
+            runs = len(errors) + len(seconds.get(name, []))
+            comparison.notes.append(f"{size} ranks: {name} failed in {len(errors)} of {runs} runs: {errors[0]}")
+    for name, number in failures.items():
+        if number == MOST_FAILURES:
+            comparison.notes.append(f"After {number} failed runs, {name} was left alone.")
     return comparison
 
 
@@ -216,8 +230,14 @@ def _job(command: list[str], environ: Mapping[str, str], folder: Path) -> Iterat
             processes.end_family(child)
 
 
-def _import_time(environ: Mapping[str, str]) -> float:
-    return processes.run([sys.executable, "-c", "import torch, distrun.torch"], environ, DEADLINE).seconds
+def _import_time(environ: Mapping[str, str], count: int) -> float:
+    """Return the seconds until so many processes, started at once, have imported what the script does."""
+
+    def imports(_: int) -> float:
+        return processes.run([sys.executable, "-c", IMPORTED_MODULES], environ, DEADLINE).seconds
+
+    with ThreadPoolExecutor(count) as threads:
+        return max(threads.map(imports, range(count)))
 
 
 # Jobs that do not fail ------------------------------------------------------------------------------------------------

@@ -75,3 +75,10 @@ def test_a_statement_that_has_to_be_broken_passes(prose, source):
 def test_replaced_words_are_found_in_prose_and_in_names(prose):
     found = [line for line, _ in prose.replaced_words("neighbours meet\nclass LocalGroup:\n_ledger = 1\nNewLane\n")]
     assert found == [1, 3, 4]
+
+
+def test_a_folder_of_too_many_entries_is_found_and_folders_in_it_count_once(prose):
+    files = [f"a/{number}.py" for number in range(15)] + ["a/b/1.py", "a/b/2.py"]
+    assert list(prose.large_folders(files)) == []
+    assert list(prose.large_folders([*files, "a/c/d/1.py"])) == [("a", 17)]
+    assert list(prose.large_folders(f"distrun/{number}.py" for number in range(17))) == []

@@ -10,7 +10,7 @@ import pytest
 
 sys.path.append(str(Path(__file__).parents[3]))
 
-from benchmarks.chaos.checks import differences, examine, facts_in
+from benchmarks.chaos.checks import differences, examine, facts_in, pauses
 
 SAMPLES, EPOCHS = 12, 2
 
@@ -95,3 +95,11 @@ def test_facts_are_read_from_the_files_of_all_processes(tmp_path):
     (tmp_path / "a.1.jsonl").write_text('{"rank": 0}\n{"rank": 1}\n')
     (tmp_path / "a.2.jsonl").write_text('{"rank": 2}\n')
     assert facts_in(tmp_path) == [{"rank": 0}, {"rank": 1}, {"rank": 2}]
+
+
+def test_a_pause_ends_when_all_ranks_of_a_later_generation_are_in_a_step():
+    steps = [(1, 0, 1.0), (1, 1, 1.1), (2, 0, 5.0), (3, 0, 6.0), (3, 1, 6.5), (3, 1, 7.0)]  # the second is not whole
+    facts = [
+        {"what": "step", "generation": number, "rank": rank, "size": 2, "at": at} for number, rank, at in steps
+    ] + [{"what": "end"}]
+    assert pauses(facts, [(2.0, 1), (8.0, 3)]) == [4.5]
