@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from distrun.runner.supervision.actions import Action
 
 SPARES_PATIENCE = 10.0  # seconds after which ranks that have joined and not enrolled are taken never to do so
+REMINDER = 60.0  # seconds after which the user is told of members that come to no step boundary
 PATIENCE = 5.0  # seconds for which a change waits for what is on its way, so that all comes at once
 
 
@@ -46,6 +47,8 @@ class Decisions(Regrouping):
             patience += [] if self._is_told else [self._lacking_since + PATIENCE]
         if self.state is State.SETTLING:
             times.append(self._settle_by)
+        if self.state is State.PREPARING:
+            times.append(self._remind_at)
         if self.state is State.REGROUPING and self._places.connecting:
             patience.append(self._regroup_at + PATIENCE)
         if self.state is State.REGROUPING and processes.ending:
@@ -108,6 +111,7 @@ class Decisions(Regrouping):
 
     def _advance(self, now: float) -> list[Action]:
         """Go on to another state if it is time."""
+        processes = self._processes
         match self.state:
             case State.CONNECTING:
                 return self._begin_first(now)
@@ -117,6 +121,10 @@ class Decisions(Regrouping):
                 return self._settle(now)
             case State.PREPARING if self._all_wait:
                 return self._begin_planned(now)
+            case State.PREPARING if now >= self._remind_at:
+                self._remind_at = float("inf")  # once: it goes on waiting, for nothing is lost by that
+                late = [member for number, member in processes.members.items() if number not in processes.waiting]
+                return [Say(wording.no_boundary(late, self._reason, REMINDER))]
             case State.REGROUPING if now >= self._regroup_at:
                 return self._regroup(now)
             case _:
@@ -151,6 +159,7 @@ class Decisions(Regrouping):
             return []
         leavers = [process for process in processes.members.values() if process not in staying]
         self.state, self._reason, self._is_told = State.PREPARING, wording.change(len(joining), leavers), False
+        self._remind_at = now + REMINDER
         return [PrepareMembers(self._generation.number, frozenset(processes.members), self._reason)]
 
     def _planned_members(self) -> tuple[dict[Process, None], list[Process]]:

@@ -80,6 +80,8 @@ class Regrouping(Policy):
         """Hosts with members of the present generation whose agent was lost."""
 
         self._regroup_at = self._settle_by = now
+        self._remind_at = float("inf")
+        """When the user is told of members that come to no step boundary."""
         self._lacking_since: float | None = None
         self._planned_since: float | None = None
         self._changed = True

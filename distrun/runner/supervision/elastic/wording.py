@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from distrun.runner.supervision.elastic.options import ElasticOptions
 from distrun.runner.supervision.elastic.processes import Process
@@ -29,6 +29,15 @@ def change(joining: int, leavers: Iterable[Process]) -> str:
         where = ", ".join(dict.fromkeys(hosts))
         parts.append(f"{count(len(hosts), 'rank')} on {where} {'leaves' if len(hosts) == 1 else 'leave'}")
     return " and ".join(parts)
+
+
+def no_boundary(late: Sequence[Process], reason: str, seconds: float) -> str:
+    """Return that a planned change waits, for whom, and what the user can do."""
+    others = f" and {count(len(late) - 1, 'other')}" if len(late) > 1 else ""
+    return (
+        f"{reason}: waiting for {described(late[0])}{others}, without a step boundary for {seconds:g} s; so that ranks "
+        "can come and go, have the training function call state.advance() after each step"
+    )
 
 
 def lack(have: int, options: ElasticOptions, workforce: Workforce, now: float) -> str:

@@ -19,7 +19,7 @@ from distrun.runner.supervision.elastic.actions import (
     StartNewcomers,
     StartSpares,
 )
-from distrun.runner.supervision.elastic.decisions import PATIENCE, SPARES_PATIENCE
+from distrun.runner.supervision.elastic.decisions import PATIENCE, REMINDER, SPARES_PATIENCE
 from distrun.runner.supervision.elastic.failures import UNKNOWN_SILENCE
 from distrun.runner.supervision.elastic.regrouping import FUTILE_TIME, GATHER_TIME
 from distrun.runner.supervision.events import (
@@ -634,6 +634,25 @@ def test_a_newcomer_is_not_kept_waiting_for_another_for_long():
     job.hear(RankStarted(2, 102))
     assert job.policy.deadline == 10 + PATIENCE
     assert job.at(10 + PATIENCE) == [PrepareMembers(1, frozenset({0, 1}), "1 rank joins")]
+
+
+def test_members_that_come_to_no_step_boundary_are_told_of_once_with_the_remedy():
+    job = running("a2", 2, max_np=4, discovers=True)
+    job.hear(HostsFound({"a": 4}))
+    job.arrive(3)
+    job.arrive(2)
+    assert job.policy.state is State.PREPARING
+    said = len(job.said)
+    assert job.at(PATIENCE) == []
+    assert (len(job.said), job.policy.deadline) == (said, REMINDER)
+    assert job.at(REMINDER) == []
+    assert job.policy.deadline is None
+    assert job.said[-1] == (
+        "2 ranks join: waiting for rank 0 on a (pid 100) and 1 other, without a step boundary for 60 s; so that ranks "
+        "can come and go, have the training function call state.advance() after each step"
+    )
+    job.leave(0)
+    assert job.begun(job.leave(1)) == [0, 1, 2, 3]
 
 
 def test_no_planned_change_before_all_are_enrolled():
