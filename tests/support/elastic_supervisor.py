@@ -27,7 +27,6 @@ from distrun.runtime.contract import LaunchContract
 from distrun.runtime.elastic import messages
 from distrun.runtime.elastic.messages import Assignment, Message, Prepare, Waiting
 
-MAX_MESSAGE = 1 << 17
 DEADLINE = 240.0  # seconds; far more than anything takes, so that a busy machine fails no test
 
 
@@ -40,6 +39,7 @@ class Process:
     host: str
     slot: int
     said: list[Message] = field(default_factory=list)
+    joiner: messages.Joiner = field(default_factory=messages.Joiner)
     lines: list[str] = field(default_factory=list)
     """All whole lines that it has written so far."""
     _changed: threading.Condition = field(default_factory=threading.Condition)
@@ -227,10 +227,11 @@ class Supervisor:
                     return message
             if not select.select([process.control], [], [], max(0.0, deadline - time.monotonic()))[0]:
                 raise AssertionError(f"no {kinds} within {DEADLINE} s; it wrote:\n{process.output()}")
-            data = process.control.recv(MAX_MESSAGE)
+            data = process.control.recv(2 * messages.PIECE)
             if not data:
                 raise AssertionError(f"it ended without {kinds}; it wrote:\n{process.output()}")
-            process.said.append(messages.decode(data))
+            if (message := process.joiner.feed(data)) is not None:
+                process.said.append(message)
 
     def await_exits(self) -> list[int]:
         """Wait until all members have exited; return their statuses."""

@@ -53,11 +53,15 @@ def _receive(channel: int) -> "dict[str, Any]":
     """Return the values of the launcher's next message."""
     import json
 
-    message = os.read(channel, 1 << 20)
-    if not message:  # the agent is gone, and with it the job
-        os._exit(1)
-    _, values = json.loads(message)
-    return dict(values)
+    message = b""
+    while True:
+        piece = os.read(channel, 1 << 20)
+        if not piece:  # the agent is gone, and with it the job
+            os._exit(1)
+        message += piece[1:] if piece.startswith((b"+", b".")) else piece
+        if not piece.startswith(b"+"):
+            _, values = json.loads(message)
+            return dict(values)
 
 
 def _preload(modules: "list[str]") -> None:

@@ -23,7 +23,7 @@ from distrun.runner.supervision.elastic import actions
 from distrun.runner.supervision.elastic.options import UNLIMITED
 from distrun.runner.supervision.elastic.policy import ElasticPolicy
 from distrun.runner.supervision.failure import Failure
-from distrun.runtime.elastic.messages import Warm, decode
+from distrun.runtime.elastic.messages import Joiner, Warm
 
 if TYPE_CHECKING:
     from distrun.runner.supervision.actions import Action
@@ -54,6 +54,7 @@ class ElasticJob(Job):
         self._limits = plan.options
         self._listed = plan.hosts
         self._discovery = plan.discovery
+        self._joiners: dict[int, Joiner] = {}  # by process
         super().__init__(plan.first, options, stdout, stderr)
         starter = make_starter or self._usual_starter
         self._processes = Processes(self._agents, plan.planner)
@@ -77,13 +78,15 @@ class ElasticJob(Job):
 
     def control(self, agent: AgentClient, frame: Frame) -> None:
         """Pass on what a process says on its control channel (an agent's thread)."""
+        joiner = self._joiners.setdefault(frame.process, Joiner())
         try:
-            message = decode(frame.payload)
+            message = joiner.feed(frame.payload)
         except ValueError as error:
             self._reporter.stderr_tails.record(frame.process, f"distrun: {error}\n".encode())
             agent.send(Frame.number(FrameKind.END, 0, frame.process))
             return
-        self.post(events.ProcessSaid(frame.process, message))
+        if message is not None:
+            self.post(events.ProcessSaid(frame.process, message))
 
     # --- the hooks of a job
 

@@ -10,7 +10,7 @@ from distrun.runner.planning.plan import RankPlan
 from distrun.runner.planning.variables.ranks import Place
 from distrun.runner.protocol.frames import Frame, FrameKind
 from distrun.runner.supervision.elastic.actions import Generation, Member
-from distrun.runtime.elastic.messages import Activate, Assignment, Message, Preload, Prepare, encode
+from distrun.runtime.elastic.messages import Activate, Assignment, Message, Preload, Prepare, encode_pieces
 
 
 class Processes:
@@ -116,7 +116,8 @@ class Processes:
         self._send(Frame(FrameKind.START, plan.rank, plan.to_json()))
 
     def _tell(self, process: int, message: Message) -> None:
-        self._send(Frame(FrameKind.CONTROL, process, encode(message)))
+        for piece in encode_pieces(message):
+            self._send(Frame(FrameKind.CONTROL, process, piece))
 
     def _send(self, frame: Frame) -> None:
         """Send a frame to the agent of the process that it is about, if there is one."""

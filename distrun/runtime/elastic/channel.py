@@ -13,11 +13,9 @@ from collections.abc import Callable
 
 from distrun.errors import LaunchError
 from distrun.runtime.elastic import scratch
-from distrun.runtime.elastic.messages import Assignment, Message, Prepare, decode, encode
+from distrun.runtime.elastic.messages import PIECE, Assignment, Joiner, Message, Prepare, encode_pieces
 from distrun.runtime.elastic.variables import CONTROL_FD
 
-MAX_MESSAGE = 1 << 20
-"""Bytes of the longest message: all variables of a rank."""
 LAUNCHER_GONE = "the launcher is gone, or the agent on this host"
 """Why nothing goes on when the channel has ended."""
 
@@ -27,6 +25,8 @@ class Channel:
 
     def __init__(self, connection: socket.socket) -> None:
         self._connection = connection
+        self._sending = threading.Lock()  # the pieces of a message follow each other
+        self._joiner = Joiner()
         self._changed = threading.Condition()
         self._assignment: Assignment | None = None
         self._prepare: Prepare | None = None
@@ -81,19 +81,21 @@ class Channel:
             LaunchError: it is gone.
         """
         try:
-            self._connection.send(encode(message))
+            with self._sending:
+                for piece in encode_pieces(message):
+                    self._connection.send(piece)
         except OSError as error:
             raise LaunchError(f"{LAUNCHER_GONE} ({error.strerror})") from None
 
     def _read(self) -> None:
         while True:
             try:
-                data = self._connection.recv(MAX_MESSAGE)
+                data = self._connection.recv(2 * PIECE)
             except OSError:
                 data = b""
             with self._changed:
                 if data:
-                    self._note(decode(data))
+                    self._note(self._joiner.feed(data))
                 else:
                     self._is_gone = True
                 self._changed.notify_all()
@@ -103,7 +105,7 @@ class Channel:
             if not data:
                 return
 
-    def _note(self, message: Message) -> None:
+    def _note(self, message: Message | None) -> None:
         if isinstance(message, Assignment):
             if self._assignment is None or message.generation > self._assignment.generation:
                 self._assignment = message

@@ -2,7 +2,8 @@
 
 The channel is a Unix socket of the type SOCK_SEQPACKET, whose descriptor DISTRUN_CONTROL_FD names; its other end is the
 agent's, which passes each message on unread, in a CONTROL frame. A message is one JSON object with the class's name and
-its fields.
+its fields. The kernel takes no message that is longer than its buffer, 200 KB, so long ones travel in pieces: all but
+the last begin with `+`, and the last of several with `.`.
 
 A process of an elastic job is, in the order of its life:
 
@@ -24,6 +25,9 @@ from distrun.runtime.elastic.variables import (
     SCRATCH as SCRATCH,
     SPARE as SPARE,
 )
+
+PIECE = 1 << 16
+"""Bytes of a piece, at most, without its mark."""
 
 
 @dataclass(frozen=True)
@@ -121,8 +125,38 @@ _KINDS = {
 
 
 def encode(message: Message) -> bytes:
-    """Return a message as it travels."""
+    """Return a message as it travels if it is short."""
     return json.dumps([type(message).__name__, vars(message)], separators=(",", ":")).encode("ascii")
+
+
+def encode_pieces(message: Message) -> list[bytes]:
+    """Return a message as it travels, in one piece or several."""
+    text = encode(message)
+    if len(text) <= PIECE:
+        return [text]
+    pieces = [b"+" + text[start : start + PIECE] for start in range(0, len(text), PIECE)]
+    return [*pieces[:-1], b"." + pieces[-1][1:]]
+
+
+class Joiner:
+    """Puts the pieces of messages together, of one sender."""
+
+    def __init__(self) -> None:
+        self._before = bytearray()
+
+    def feed(self, piece: bytes) -> Message | None:
+        """Take the next piece; return the message that it completes, None if more is to come.
+
+        Raises:
+            ValueError: it is none of ours.
+        """
+        if piece.startswith((b"+", b".")):
+            self._before += piece[1:]
+            if piece.startswith(b"+"):
+                return None
+            piece = bytes(self._before)
+            self._before.clear()
+        return decode(piece)
 
 
 def decode(data: bytes) -> Message:

@@ -15,6 +15,7 @@ from spoken_agent import DEADLINE, SpokenAgent
 from distrun.runner.planning.plan import RankPlan
 from distrun.runner.protocol.exits import RankExit
 from distrun.runner.protocol.frames import Frame, FrameKind
+from distrun.runtime.elastic.messages import Activate, encode_pieces
 
 COMMAND = [sys.executable, "-c", "import os; exec(os.environ['CODE'])"]
 CHANNEL = "import os, socket; channel = socket.socket(fileno=int(os.environ['DISTRUN_CONTROL_FD']))\n"
@@ -164,10 +165,13 @@ def test_a_spare_imports_waits_and_then_is_the_command(launcher):
     launcher.send(Frame(FrameKind.CONTROL, 0, json.dumps(["Preload", {"modules": ["decimal", "nowhere"]}]).encode()))
     assert json.loads(launcher.receive(FrameKind.CONTROL).payload) == ["Warm", {}]
     code = "import sys; print('decimal' in sys.modules, os.environ['A'], 'DISTRUN_SPARE' in os.environ)"
-    activation = ["Activate", {"environ": {"CODE": code, "A": "b"}}]
-    launcher.send(Frame(FrameKind.CONTROL, 0, json.dumps(activation).encode()))
+    code += "; print(len(os.environ['LONG']))"
+    pieces = encode_pieces(Activate({"CODE": code, "A": "b", "LONG": "+." * 200_000}))
+    assert len(pieces) > 1
+    for piece in pieces:
+        launcher.send(Frame(FrameKind.CONTROL, 0, piece))
     assert RankExit.decode(launcher.receive(FrameKind.EXITED).payload) == RankExit(0, unasked=True)
-    assert launcher.output() == b"True b False\n"
+    assert launcher.output() == b"True b False\n400000\n"
 
 
 def test_there_is_no_spare_of_a_command_that_is_no_python(launcher):

@@ -12,7 +12,17 @@ import pytest
 from distrun.errors import BootstrapError, LaunchError
 from distrun.runtime.elastic import interruption
 from distrun.runtime.elastic.channel import Channel
-from distrun.runtime.elastic.messages import Assignment, Joined, Prepare, Waiting, decode, encode
+from distrun.runtime.elastic.messages import (
+    PIECE,
+    Assignment,
+    Joined,
+    Joiner,
+    Prepare,
+    Waiting,
+    decode,
+    encode,
+    encode_pieces,
+)
 
 DEADLINE = 60.0
 
@@ -112,3 +122,22 @@ def test_waits_end_with_the_reason(launcher):
             interruption.await_readable(ours, float(1 << 40), channel)
         with pytest.raises(BootstrapError, match=r"^rank 1 died$"):
             interruption.pause(DEADLINE, channel)
+
+
+def test_messages_of_any_length_pass_in_both_directions(launcher):
+    environ = {"TF_CONFIG": "10.0.0.1:40000+." * 50_000}
+    *pieces, last = encode_pieces(Assignment(1, environ, "rank 1 died"))
+    assert len(pieces) > 10
+    for piece in pieces:
+        launcher.socket.send(piece)
+    launcher.socket.send(last)
+    for _ in range(len(pieces) + 1):
+        assert launcher.heard.acquire(timeout=DEADLINE)
+    assert launcher.channel.await_assignment().environ == environ
+
+    said = Waiting(1, "x" * 5 * PIECE)
+    threading.Thread(target=launcher.channel.send, args=(said,)).start()  # it waits until there is room
+    joiner, heard = Joiner(), None
+    while heard is None:
+        heard = joiner.feed(launcher.socket.recv(2 * PIECE))
+    assert heard == said
