@@ -54,9 +54,9 @@ def prepare(request: LaunchRequest, grace: float, ssh: SshOptions = _DEFAULTS) -
     resolved = resolve(request, ssh)
     request, routes = resolved.request, resolved.routes
     if resolved.launcher == "mpirun":
-        from distrun.runner.planning import mpirun
+        from distrun.runner.planning.mpirun.plan import make_plan as make_mpirun_plan
 
-        plan = mpirun.make_plan(request, launch_context(routes), grace, ssh)
+        plan = make_mpirun_plan(request, launch_context(routes), grace, ssh)
         if not routes:
             check_command(replace(plan.agents[0], command=list(request.command)))
     else:

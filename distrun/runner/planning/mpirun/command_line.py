@@ -1,0 +1,125 @@
+"""The command line of mpirun, which depends on its MPI."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from distrun.errors import UsageError
+from distrun.host.connections.tcp_options import keepalive_times
+from distrun.runner.planning.mpirun.program import MpiImplementation
+
+_MPIRUN_SHARE = 2 / 3  # of the keepalive: the silence after which mpirun gives a host up
+
+
+@dataclass(frozen=True)
+class MpirunOptions:
+    """The job that mpirun is to start, in terms that no MPI has for itself."""
+
+    command: Sequence[str]
+    hosts: Sequence[tuple[str, int]]
+    """Each host and its number of ranks, which are numbered in this options."""
+    wdir: str
+    exports: Sequence[str] = ()
+    """The names of the variables that ranks on other hosts get from mpirun's environment."""
+    is_local: bool = False
+    """Whether all ranks are on this machine."""
+    address: str = ""
+    """This machine's address as the other hosts reach it."""
+    tags: bool = True
+    output_dir: str | None = None
+    network: str = ""
+    ssh: Sequence[str] = ()
+    """Options for ssh."""
+    as_root: bool = False
+    bind_to: str = "none"
+    """The kind of CPUs that ranks are bound to: core, socket, numa or none."""
+    report_bindings: bool = False
+    keepalive: float = 0.0
+    """Seconds of silence after which ranks give a host up; 0 = never."""
+    extra: Sequence[str] = field(default=())
+    """The user's own arguments, which come last so that they win."""
+
+
+def command_line(mpi: MpiImplementation, options: MpirunOptions, program: str = "mpirun") -> list[str]:
+    """Return mpirun's command line. It holds the names of variables and never their values.
+
+    Raises:
+        UsageError: this mpirun has no option for something that is asked for.
+    """
+    if mpi is MpiImplementation.MPICH:
+        return _mpich(options, program)
+    return _intel(options, program) if mpi is MpiImplementation.INTEL else _openmpi(mpi, options, program)
+
+
+def _openmpi(mpi: MpiImplementation, options: MpirunOptions, program: str) -> list[str]:
+    is_4 = mpi is MpiImplementation.OPENMPI_4
+    words = [program, "-np", str(sum(count for _, count in options.hosts))]
+    words += ["--host", ",".join(f"{name}:{count}" for name, count in options.hosts)]
+    words += ["--map-by", "slot", "--bind-to", options.bind_to, "--wdir", options.wdir]
+    if is_4:
+        words += ["--tag-output"] * options.tags
+        words += [] if options.output_dir is None else ["--output-filename", options.output_dir]
+    elif options.output_dir is not None:
+        words += ["--output", f"dir={options.output_dir}"]
+    else:
+        words += ["--output", "tag"] * options.tags
+    words += ["--allow-run-as-root"] * options.as_root
+    words += ["--report-bindings"] * options.report_bindings
+    if options.network:
+        words += ["--mca", "btl_tcp_if_include", options.network]
+    if options.ssh:
+        words += ["--mca" if is_4 else "--prtemca", "plm_rsh_args" if is_4 else "plm_ssh_args", " ".join(options.ssh)]
+    if options.keepalive and not options.is_local:
+        # Before the ranks do: what it sends to a host to end them there keeps the kernel from noticing that it is gone.
+        times = keepalive_times(options.keepalive * _MPIRUN_SHARE)
+        for name, value in zip(("time", "intvl", "probes"), times, strict=True):
+            words += ["--mca" if is_4 else "--prtemca", f"oob_tcp_keepalive_{name}", str(value)]
+    for name in options.exports:
+        words += ["-x", name]
+    return [*words, *options.extra, *options.command]
+
+
+def _mpich(options: MpirunOptions, program: str) -> list[str]:
+    if options.ssh:
+        raise UsageError(
+            f"MPICH's mpirun passes no options to ssh ({' '.join(options.ssh)}): write them into ~/.ssh/config instead"
+        )
+    words = [program, "-n", str(sum(count for _, count in options.hosts))]
+    if not options.is_local:
+        words += ["-hosts", ",".join(f"{name}:{count}" for name, count in options.hosts), "-localhost", options.address]
+    return [
+        *words,
+        *_hydra(MpiImplementation.MPICH, options),
+        "-bind-to",
+        options.bind_to,
+        *options.extra,
+        *options.command,
+    ]
+
+
+def _intel(options: MpirunOptions, program: str) -> list[str]:
+    """Return Intel MPI's command line: hosts cannot have a number of ranks, so each gets an argument set of its own."""
+    pin = ("I_MPI_PIN", "off") if options.bind_to == "none" else ("I_MPI_PIN_DOMAIN", options.bind_to)
+    words = [program, *_hydra(MpiImplementation.INTEL, options), "-genv", *pin]
+    if not options.is_local:
+        words += ["-localhost", options.address]
+    if options.ssh:
+        words += ["-bootstrap", "ssh", "-bootstrap-exec-args", " ".join(options.ssh)]
+    words += options.extra
+    if options.is_local:
+        return [*words, "-n", str(sum(count for _, count in options.hosts)), *options.command]
+    for number, (name, count) in enumerate(options.hosts):
+        words += [":"] * (number > 0) + ["-host", name, "-n", str(count), *options.command]
+    return words
+
+
+def _hydra(mpi: MpiImplementation, options: MpirunOptions) -> list[str]:
+    """Return the options that MPICH and Intel MPI have in common."""
+    output_dir = None if options.output_dir is None else f"--output-dir {options.output_dir!r}"
+    if asked := output_dir or ("--report-bindings" if options.report_bindings else None):
+        raise UsageError(f"{asked} is more than {mpi.value}'s mpirun can do: leave it out, or use Open MPI")
+    words = ["-wdir", options.wdir]
+    words += ["-prepend-rank"] * options.tags
+    # Hydra's own -iface is about the interface of mpiexec itself, which may have another name than that of the hosts.
+    return [*words, *(["-genvlist", ",".join(options.exports)] if options.exports else [])]
