@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 
 from distrun.errors import BootstrapError, JobAbortedError, LaunchError
-from distrun.runtime.bootstrap import World, join
+from distrun.runtime.bootstrap.join import World, join
 from distrun.runtime.contract import LaunchContract
 from distrun.runtime.elastic.channel import Channel, channel as channel, opened_channel
 from distrun.runtime.elastic.imports import imported
@@ -26,7 +26,7 @@ def join_assigned(channel: Channel, ranks: Sequence[int] | None, over: str | Non
 
     Args:
         channel: the control channel.
-        ranks: see `bootstrap.join`.
+        ranks: see `bootstrap.join.join`.
         over: why the present generation is over; None: it is not, but a newcomer has none.
 
     Raises:

@@ -54,7 +54,7 @@ def _sets(process_sets: Any) -> Sequence[ProcessSet | Sequence[int] | Rule]:
 
 def _ranks_of(comm: Any) -> tuple[int, ...] | None:
     """Return the job's ranks that make up the world; None for all."""
-    from distrun.runtime.bootstrap import place_in_job
+    from distrun.runtime.bootstrap.join import place_in_job
 
     if hasattr(comm, "allgather"):
         return tuple(comm.allgather(place_in_job().rank))

@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING
 
 from distrun.errors import JobAbortedError, NotInitializedError, UsageError
 from distrun.runtime import settings
-from distrun.runtime.bootstrap import AnyEngine, World, join
+from distrun.runtime.bootstrap.facts import AnyEngine
+from distrun.runtime.bootstrap.join import World, join
 from distrun.runtime.devices import Device
 from distrun.runtime.elastic.variables import CONTROL_FD
 from distrun.runtime.engine.engine import FAREWELL

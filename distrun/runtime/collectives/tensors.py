@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from distrun.errors import UsageError
 from distrun.runtime import world
-from distrun.runtime.bootstrap import AnyEngine
+from distrun.runtime.bootstrap.facts import AnyEngine
 from distrun.runtime.collectives import on_gpu
 from distrun.runtime.collectives.call import Call, group_of, row_size, start_group
 from distrun.runtime.gpu.arrays import GpuArray, is_on_gpu

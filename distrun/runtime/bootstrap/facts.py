@@ -1,0 +1,107 @@
+"""The facts that are known before the ranks meet, and what follows from them on one host and on several alike."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from distrun.runtime.backends.groups import Groups
+from distrun.runtime.bootstrap.meeting import Meeting
+from distrun.runtime.devices import Device
+from distrun.runtime.devices.cuda import Cuda
+from distrun.runtime.elastic.interruption import Interruption
+from distrun.runtime.engine.engine import ProgressEngine
+from distrun.runtime.engine.single_process import SingleProcessEngine
+from distrun.runtime.engine.start import start_engine
+from distrun.runtime.environments import Environment
+from distrun.runtime.gpu.config import GpuConfig
+from distrun.runtime.negotiation.controller import Controller
+from distrun.runtime.operations.timeouts import Timeouts
+from distrun.runtime.rendezvous.within_host import rendezvous_within_host
+from distrun.runtime.settings import Settings
+from distrun.runtime.shared_memory.segment import FAILED
+from distrun.runtime.topology import Topology
+from distrun.runtime.transport.local_group import LocalGroup
+from distrun.runtime.transport.network import Network
+
+AnyEngine = ProgressEngine | SingleProcessEngine
+
+
+@dataclass(frozen=True)
+class Facts:
+    """The facts that are known before the ranks meet."""
+
+    environment: Environment
+    topology: Topology
+    device: Device
+    settings: Settings
+    meeting: Meeting
+    interruption: Interruption | None
+    ranks: tuple[int, ...] = ()
+    """The job's ranks that make up the world, if not all do."""
+
+    def join_local_group(self, own: int, ranks: Sequence[int], network: Network | None) -> LocalGroup:
+        """Meet the ranks of this host; returns when all have come.
+
+        Args:
+            own: this rank's position among them.
+            ranks: their ranks, by position.
+            network: the connections with ranks on other hosts; None = there are none.
+
+        Raises:
+            BootstrapError: they did not come within the start timeout, or the wait was interrupted.
+        """
+        name = f"{self.environment.job_name()}:{self.meeting}"
+        if self.ranks:
+            name += f":{hashlib.sha256(repr(self.ranks).encode()).hexdigest()[:16]}"
+        timeout = self.settings.start_timeout
+        key = self.environment.job_key()
+        peers = rendezvous_within_host(name, key, own, len(ranks), timeout, self.interruption)
+        return LocalGroup(own, ranks, peers, self.timeouts(), network, interruption=self.interruption)
+
+    def start_engine(
+        self, local_group: LocalGroup, groups: Groups, threshold: int, may_offer: bool = False
+    ) -> ProgressEngine:
+        """Start the engine of a rank that is connected with all others.
+
+        Args:
+            local_group: the ranks of this host.
+            groups: what executes operations of all ranks and of process sets.
+            threshold: the fusion threshold in bytes.
+            may_offer: whether two ranks may send each other small arrays along with their submissions.
+        """
+        controller = None
+        if self.topology.rank == 0:
+            controller = Controller({0: range(self.topology.size)}, self.settings.cache_capacity)
+        return start_engine(local_group, groups, controller, threshold, may_offer, self.gpu_config())
+
+    def gpu_config(self) -> GpuConfig | None:
+        """Return what this rank's GPU has to know of the job; None for a rank on the CPU."""
+        if not isinstance(self.device, Cuda):
+            return None
+        return GpuConfig(
+            self.device.index,
+            self.topology.hostname,
+            self.settings.share_gpus,
+            self.device.sharers > 1,
+            self.timeouts(),
+            self._gpu_backend(),
+            self.interruption is not None,
+        )
+
+    def _gpu_backend(self) -> str:
+        """Return what moves tensors between GPUs: what is encrypted, where that is asked for, which NCCL is not."""
+        is_encrypted = self.settings.encrypt and self.topology.local_size < self.topology.size
+        return "staged" if is_encrypted and self.settings.gpu_backend == "auto" else self.settings.gpu_backend
+
+    def timeouts(self) -> Timeouts:
+        """Return the times after which a stalled operation is warned of, and fails."""
+        return Timeouts(self.settings.stall_warning, self.settings.stall_timeout)
+
+
+def withdraw(local_group: LocalGroup, kind: type | None, error: BaseException | None, _: object) -> None:
+    """Let the others know why a rank could not join after all."""
+    if error is not None:
+        local_group.announce(FAILED, str(error))
+        local_group.close(is_hurried=True)
