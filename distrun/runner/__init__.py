@@ -2,7 +2,7 @@
 
 A launch, step by step:
 
-1. `cli` (or `function`, for `distrun.run`) turns options into a `LaunchRequest`.
+1. `cli` reads the options and `launch` (or `function`, for `distrun.run`) turns them into a `LaunchRequest`.
 2. `planning` looks at this machine, the scheduler and the SSH configuration, and makes a `LaunchPlan`: frozen data that
    says which rank runs on which host, in which environment. `distrun --dry-run` prints it and stops here.
 3. `job` executes the plan. It has `connect` start one agent per host: here as a child process, elsewhere by SSH or
@@ -21,8 +21,8 @@ the same facts, executes its own part, and hears of the events on other hosts.
 
 `doctor` examines hosts and the network between them before there is a job. `compat` starts the job of a command line of
 another launcher, which `command_lines` translates. `elastic` has the job whose ranks and hosts come and go.
-`suspension` stops a job by Ctrl-Z and lets it go on. Calls go down: cli -> doctor, function -> elastic -> job ->
-suspension, nodes -> connect, output -> planning, supervision -> protocol -> system; an agent, on its host, uses the
+`suspension` stops a job by Ctrl-Z and lets it go on. Calls go down: cli -> launch -> doctor, function -> elastic -> job
+-> suspension, nodes -> connect, output -> planning, supervision -> protocol -> system; an agent, on its host, uses the
 data of planning, protocol and system. Of the runtime, the launcher knows the environment variables that a rank is born
 with (`contract`), the settings, what Horovod calls these, and the messages to processes of elastic jobs
 (`elastic.messages`).

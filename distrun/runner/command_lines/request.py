@@ -1,0 +1,62 @@
+"""From the options of a launch to the request that is planned."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from distrun.errors import UsageError
+from distrun.runner.connect.options import host_list
+from distrun.runner.planning.request import LaunchRequest
+
+
+def launch_request(options: dict[str, Any]) -> LaunchRequest:
+    """Return the request that the options of a command line are.
+
+    Raises:
+        UsageError: there is no command to start, or an option is not understood.
+    """
+    if not options["command"]:
+        raise UsageError(
+            "there is no command to start: give one after the options, as in distrun -np 2 python train.py"
+        )
+    return LaunchRequest(
+        command=options["command"],
+        np=options["np"],
+        hosts=tuple(host_list(options)),
+        exports=options["exports"],
+        wdir=options["wdir"],
+        openmpi_env=options["openmpi_env"],
+        torchrun_env=options["torchrun_env"],
+        name=options["rdzv_id"] or "none",
+        slots=options["slots"],
+        ranks_per_host=options["ranks_per_host"],
+        oversubscribe=options["oversubscribe"],
+        map_by=options["map_by"],
+        bind_to=options["bind_to"],
+        report_bindings=options["report_bindings"],
+        share_gpus=options["share_gpus"],
+        stdin=_stdin_rank(options["stdin"]),
+        stall_warning=options["stall_warning"],
+        stall_timeout=options["stall_timeout"],
+        start_timeout=options["start_timeout"],
+        keepalive=options["keepalive"],
+        encrypt=options["encrypt"],
+        network=options["network"],
+        wire_dtype=options["wire_dtype"],
+        launcher=options["launcher"],
+        mpi_args=options["mpi_args"],
+        tf_config=options["tf_config"],
+        ps=options["ps"],
+        tag_output=options["tag_output"],
+        output_dir=options["output_dir"],
+        rank_filter=options["rank_filter"],
+        horovod=options["horovod"],
+    )
+
+
+def _stdin_rank(text: str) -> int | None:
+    if text == "none":
+        return None
+    if not (text.isascii() and text.isdecimal()):
+        raise UsageError(f"--stdin {text!r} is not understood: allowed are none and the number of a rank")
+    return int(text)
