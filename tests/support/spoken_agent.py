@@ -32,10 +32,10 @@ class SpokenAgent:
         plan = AgentPlan("here", command, os.getcwd(), 5.0, dict(os.environ), ranks)
         self.send(Frame(FrameKind.PLAN, payload=plan.to_json()))
 
-    def start_elastic(self, job: str, command: list[str]) -> None:
+    def start_elastic(self, job: str, command: list[str], bind_to: str = "none") -> None:
         """Hand it the plan of an elastic job, whose processes are started one by one."""
         environ = {**os.environ, "DISTRUN_JOB": job}
-        plan = AgentPlan("here", command, os.getcwd(), 5.0, environ, [], room=2)
+        plan = AgentPlan("here", command, os.getcwd(), 5.0, environ, [], bind_to=bind_to, room=2)
         self.send(Frame(FrameKind.PLAN, payload=plan.to_json()))
         self._environ = environ
 

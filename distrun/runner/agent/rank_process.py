@@ -43,8 +43,9 @@ class RankProcess:
             StartError: the command or the directory does not exist or may not be used.
         """
         self.number = rank.rank
-        self.cpus = cpus.share(plan.bind_to, rank.local_rank, rank.local_size) if plan.bind_to != "none" else set()
-        """The CPUs that it is bound to; none = it is not."""
+        is_bound = plan.bind_to != "none" and not rank.is_spare
+        self.cpus = cpus.share(plan.bind_to, rank.local_rank, rank.local_size) if is_bound else set()
+        """The CPUs that it is bound to; none = it is not. A spare binds itself when it becomes a rank."""
         self.alive = True
         self.sources: dict[int, FrameKind] = {}
         """The open descriptors to read from, and the kind of frame for what is read there."""
@@ -85,6 +86,9 @@ class RankProcess:
             environ |= {SCRATCH: self._scratch} if self._scratch else {}
         if rank.is_spare:
             command = spare_command(command, environ, plan.wdir)
+            if plan.bind_to != "none":
+                shares = (cpus.share(plan.bind_to, slot, plan.room) for slot in range(plan.room))
+                environ["DISTRUN_SPARE_CPUS"] = ";".join(map(cpus.format_cpus, shares))
         return subprocess.Popen(
             command,
             stdin=stdin,

@@ -22,6 +22,7 @@ def main() -> None:
     program = sys.argv[1:]
     os.environ.update(_wait())
     os.environ.pop("DISTRUN_SPARE", None)
+    _bind(os.environ.pop("DISTRUN_SPARE_CPUS", ""), int(os.environ.get("DISTRUN_SLOT", 0)))
     try:
         _run(program, is_safe)
     except Exception as error:  # as the interpreter does it, but without our own frames in the traceback
@@ -47,6 +48,25 @@ def _wait() -> "dict[str, str]":
     for signum in for_script:
         signal.signal(signum, signal.SIG_DFL)
     return dict(environ)
+
+
+def _bind(shares: str, slot: int) -> None:
+    """Bind this process and its threads to the CPUs of its slot.
+
+    Args:
+        shares: the CPUs of each slot, such as `0-1;2-3`; empty: ranks are not bound.
+        slot: the slot; there may be more, which share from the first on.
+    """
+    if not shares:
+        return
+    by_slot = shares.split(";")
+    ranges = (entry.partition("-") for entry in by_slot[slot % len(by_slot)].split(","))
+    cpus = {cpu for first, _, last in ranges for cpu in range(int(first), int(last or first) + 1)}
+    for thread in os.listdir("/proc/self/task"):
+        try:
+            os.sched_setaffinity(int(thread), cpus)
+        except ProcessLookupError:  # it has ended meanwhile
+            continue
 
 
 def _receive(channel: int) -> "dict[str, Any]":

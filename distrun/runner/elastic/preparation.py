@@ -90,7 +90,7 @@ def prepare_elastic(request: LaunchRequest, elastic: ElasticRequest, grace: floa
         UsageError: the request cannot be met.
     """
     settings = chosen_settings(request)
-    _check(request, elastic, settings)
+    _check(request, settings)
     keepalive = settings.keepalive
     if settings.horovod and elastic.elastic_timeout is None:
         elastic = replace(elastic, elastic_timeout=_horovods_timeout())
@@ -138,7 +138,7 @@ def _with_script(
     return ElasticPlan(first, planner, options, listed, {}, Discovery(script, listed))
 
 
-def _check(request: LaunchRequest, elastic: ElasticRequest, settings: Settings) -> None:
+def _check(request: LaunchRequest, settings: Settings) -> None:
     """Refuse what a job cannot be that changes while it runs.
 
     Raises:
@@ -149,10 +149,6 @@ def _check(request: LaunchRequest, elastic: ElasticRequest, settings: Settings) 
         "--launcher mpirun": (request.launcher == "mpirun", "MPI ends all ranks when one is gone: leave it out"),
         f"--ps {request.ps}": (bool(request.ps), "parameter servers have no state that others could take over"),
         f"--stdin {request.stdin}": (request.stdin is not None, "the rank may be another process later: leave it out"),
-        f"--bind-to {request.bind_to} --spares {elastic.spares}": (
-            request.bind_to != "none" and elastic.spares > 0,
-            "a spare has no CPUs of its own yet: leave one of them out",
-        ),
         f"--map-by {request.map_by}": (request.map_by != "slot", "ranks keep their places: leave it out"),
     }
     for said, (is_asked_for, why) in remedies.items():

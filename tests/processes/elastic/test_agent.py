@@ -15,6 +15,7 @@ from spoken_agent import DEADLINE, SpokenAgent
 from distrun.runner.planning.plan import RankPlan
 from distrun.runner.protocol.exits import RankExit
 from distrun.runner.protocol.frames import Frame, FrameKind
+from distrun.runner.system import cpus
 from distrun.runtime.elastic.messages import Activate, encode_pieces
 
 COMMAND = [sys.executable, "-c", "import os; exec(os.environ['CODE'])"]
@@ -172,6 +173,24 @@ def test_a_spare_imports_waits_and_then_is_the_command(launcher):
         launcher.send(Frame(FrameKind.CONTROL, 0, piece))
     assert RankExit.decode(launcher.receive(FrameKind.EXITED).payload) == RankExit(0, unasked=True)
     assert launcher.output() == b"True b False\n400000\n"
+
+
+def test_a_spare_is_bound_to_the_cpus_of_its_slot_with_all_its_threads():
+    agent = SpokenAgent()
+    try:
+        agent.start_elastic(secrets.token_hex(16), COMMAND, bind_to="core")
+        start(agent, 0, "unused", is_spare=True)
+        agent.send(Frame(FrameKind.CONTROL, 0, json.dumps(["Preload", {"modules": []}]).encode()))
+        agent.receive(FrameKind.CONTROL)
+        code = (
+            "import os; print([sorted(os.sched_getaffinity(int(t))) for t in os.listdir('/proc/self/task')], "
+            "'DISTRUN_SPARE_CPUS' in os.environ)"
+        )
+        agent.send(Frame(FrameKind.CONTROL, 0, encode_pieces(Activate({"CODE": code, "DISTRUN_SLOT": "3"}))[0]))
+        agent.receive(FrameKind.EXITED)
+        assert agent.output().decode() == f"{[sorted(cpus.share('core', 1, 2))]} False\n"
+    finally:
+        agent.close()
 
 
 def test_there_is_no_spare_of_a_command_that_is_no_python(launcher):

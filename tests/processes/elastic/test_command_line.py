@@ -19,7 +19,6 @@ PYTHON = (sys.executable, "-c", "import os; print(sorted(n for n in os.environ i
         (["--elastic", "--tf-config", "--ps", "1"], "--ps 1 does not go with an elastic job"),
         (["--elastic", "--stdin", "0"], "--stdin 0 does not go with an elastic job"),
         (["--elastic", "--map-by", "node"], "--map-by node does not go with an elastic job"),
-        (["--spares", "1", "--bind-to", "core"], "--bind-to core --spares 1 does not go with an elastic job"),
         (["--elastic", "-x", "DISTRUN_BACKEND=mpi"], "DISTRUN_BACKEND='mpi' does not go with an elastic job"),
         (["--elastic", "--nnodes", "2", "--rdzv-endpoint", "a"], "--nnodes 2 starts a launcher on each node"),
         (["--hosts-from", "x", "-H", "a"], "--hosts-from 'x' and the hosts a exclude each other"),
