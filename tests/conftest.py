@@ -18,6 +18,7 @@ import pytest
 from feature_matrix import FeaturePlugin
 from hypothesis import HealthCheck, settings
 from leftovers import Leftovers
+from warm_rank import program_folders
 from warm_ranks import Command, WarmJobs
 
 from distrun.host.gpus import visible_gpus
@@ -207,6 +208,7 @@ def gpu_job(
         command = [sys.executable, str(program), *arguments]
         gpus = size if isinstance(size, int) else max(size)
         simulated = _simulated_environ(gpus, tmp_path / "gpus", tmp_path_factory.getbasetemp() / "kernels")
+        simulated["PYTHONPATH"] = os.pathsep.join([simulated["PYTHONPATH"], *map(str, program_folders(program)[1:])])
         environ = {**simulated, "DISTRUN_STALL_TIMEOUT": "60", **environ}
         done = run_ranks(command, size, environ)
         both = f"{done.stdout[-5000:]}\n{done.stderr[-10000:]}"

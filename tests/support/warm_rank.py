@@ -1,7 +1,8 @@
 """A rank that runs one rank program after another, in the interpreter and with the libraries that it already has.
 
 The test that started it asks for programs over a Unix socket, whose path is the first argument. Each program finds what
-a script of its own would find: no world yet, its own arguments and variables, and its folder on the path.
+a script of its own would find: no world yet, its own arguments and variables, and its folder on the path; also the
+folder `programs` that its folder lies in.
 """
 
 from __future__ import annotations
@@ -35,7 +36,8 @@ def run(program: str, arguments: list[str], environ: dict[str, str]) -> dict[str
     argv, path, before = sys.argv, list(sys.path), dict(os.environ)
     os.environ.update(environ)
     sys.argv = [program, *arguments]
-    sys.path.insert(0, str(Path(program).parent))
+    folders = program_folders(Path(program))
+    sys.path[:0] = map(str, folders)
     printed = io.StringIO()
     with contextlib.redirect_stdout(printed), contextlib.redirect_stderr(printed):
         error = _error_of(program)
@@ -43,8 +45,14 @@ def run(program: str, arguments: list[str], environ: dict[str, str]) -> dict[str
     sys.argv, sys.path[:] = argv, path
     os.environ.clear()
     os.environ.update(before)
-    _forget(Path(program).parent)
+    _forget(folders)
     return {"printed": printed.getvalue(), "error": error or left}
+
+
+def program_folders(program: Path) -> list[Path]:
+    """Return the folder of a program, and the folder `programs` if that is its parent: what a program may import."""
+    folder = program.parent
+    return [folder, folder.parent] if folder.parent.name == "programs" else [folder]
 
 
 def _error_of(program: str) -> str:
@@ -65,10 +73,10 @@ def _error_of_leaving() -> str:
     return ""
 
 
-def _forget(folder: Path) -> None:
-    """Unload the modules that a program has found in its own folder: another folder may have some of the same names."""
+def _forget(folders: list[Path]) -> None:
+    """Unload the modules that a program has found in its own folders: other folders may have some of the same names."""
     for name, module in list(sys.modules.items()):
-        if Path(getattr(module, "__file__", None) or "/").parent == folder:
+        if Path(getattr(module, "__file__", None) or "/").parent in folders:
             del sys.modules[name]
     gc.collect()
 

@@ -296,7 +296,7 @@ class GradientReducer:
         self._is_reduced = True
         self._passes = 0
         if self._is_on_gpu and cuda.is_capturing():
-            self._is_recorded = True
+            self._is_recorded, self._has_stale_graph = True, False
 
     def _give_up(self) -> None:
         """Forfeit what could not be sent, and the rest, so that the other ranks do not wait for it."""
@@ -312,7 +312,7 @@ class GradientReducer:
         self._buckets = buckets
         self._unsent = len(buckets)
         self._is_on_gpu = any(cuda.kind(parameter) == cuda.CUDA for parameter in self._parameters.tensors)
-        self._is_recorded = self._has_stale_graph = False
+        self._is_recorded = False
         homes = {place: bucket for bucket in buckets for place in bucket.places}
         self._home = [homes[place] for place in range(len(self._parameters.tensors))]
 

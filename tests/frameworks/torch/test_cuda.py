@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import os
+import sys
 from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
+from elastic_supervisor import Supervisor
 
 from distrun.errors import UsageError
 from distrun.runtime.devices.cpu import Cpu
@@ -16,7 +19,7 @@ from distrun.torch import cuda, ranks
 from distrun.torch.gradients import device_bucket
 from distrun.torch.gradients.arrivals import Arrivals
 
-PROGRAMS = Path(__file__).parent / "programs"
+PROGRAMS = Path(__file__).parent / "programs" / "gpu"
 HERE = ("collectives", "gradients", "state", "training", "passes", "parameters", "normalization", "sparse_tensors")
 real = pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU, or torch is built without CUDA")
 
@@ -30,24 +33,39 @@ def test_some_of_the_ranks_work_on_the_gpu(gpu_job):
 
 
 def test_streams_graphs_and_models_half_on_the_cpu(gpu_job):
-    gpu_job(PROGRAMS / "cuda_streams.py", (1, 1), SIMULATED_GPU_JITTER="100")
+    gpu_job(PROGRAMS / "streams.py", (1, 1), SIMULATED_GPU_JITTER="100")
+
+
+def test_a_graph_that_was_captured_before_ranks_came_or_went_is_refused(gpu_environ, tmp_path):
+    environ = gpu_environ(2)
+    environ["PYTHONPATH"] += f"{os.pathsep}{PROGRAMS.parent}"
+    with Supervisor([sys.executable, str(PROGRAMS / "graphs.py")], tmp_path, environ) as supervisor:
+        supervisor.begin(2)
+        for rank in supervisor.members:
+            rank.await_step(1)
+        supervisor.replace(1)
+        for rank in supervisor.members:
+            rank.await_step(2)
+        supervisor.prepare()
+        supervisor.assign(supervisor.members)
+        assert supervisor.await_exits() == [0, 0], [rank.output()[-3000:] for rank in supervisor.members]
 
 
 def test_a_world_of_one(gpu_job):
-    gpu_job(PROGRAMS / "cuda_alone.py", 1)
+    gpu_job(PROGRAMS / "alone.py", 1)
 
 
 @pytest.mark.gpu
 @real
 @pytest.mark.parametrize("program", [*HERE, "compiled"])
 def test_what_works_on_the_cpu_works_on_real_gpus(job, program):
-    job("on_gpu", 2, "real", program, DISTRUN_SHARE_GPUS="1")
+    job("gpu/on_gpu", 2, "real", program, DISTRUN_SHARE_GPUS="1")
 
 
 @pytest.mark.gpu
 @real
 def test_streams_graphs_and_models_half_on_the_cpu_on_real_gpus(job):
-    job("cuda_real", 2, DISTRUN_SHARE_GPUS="1")
+    job("gpu/real", 2, DISTRUN_SHARE_GPUS="1")
 
 
 # What needs no rank ---------------------------------------------------------------------------------------------------

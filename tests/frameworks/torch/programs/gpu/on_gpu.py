@@ -1,4 +1,4 @@
-"""Runs programs of this folder with all their tensors on the GPU.
+"""Runs programs of the folder above with all their tensors on the GPU.
 
 That is the simulated one or, if the first argument is `real`, this rank's own.
 """
@@ -22,4 +22,4 @@ else:
     playing.play()
 for name in names:
     checking._checks.clear()
-    runpy.run_path(str(Path(__file__).with_name(f"{name}.py")), run_name="__main__")
+    runpy.run_path(str(Path(__file__).parents[1] / f"{name}.py"), run_name="__main__")

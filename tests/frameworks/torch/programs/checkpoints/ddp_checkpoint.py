@@ -39,6 +39,7 @@ sums = [None] * dist.get_world_size()
 dist.all_gather_object(sums, sum(each.double().sum().item() for each in model.parameters()))
 if start.step:
     assert len(set(sums)) == 1, sums
+dist.barrier()  # nobody leaves while another is still in the collective before
 if dist.get_rank() == 0:
     print("RESULT", start.step, sums[0], distrun.restart_count(), flush=True)
 dist.destroy_process_group()
