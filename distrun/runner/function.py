@@ -6,9 +6,11 @@ Function and results travel through the agents' pipes, pickled by cloudpickle: n
 from __future__ import annotations
 
 import pickle
+import re
 import signal
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NoReturn, TextIO, TypeVar
 
@@ -24,6 +26,8 @@ from distrun.runner.planning.ssh_config import SshOptions
 
 Result = TypeVar("Result")
 
+# Sentences about the command line: "-np 3 asks for more ranks than", "--hosts-from 'a b' cannot be executed".
+_OPTION = re.compile(r"(?<![\w-])(?<!distrun doctor )--?([a-zA-Z][a-z-]*)(?: (\d[\d.]*|'[^']*'))?")
 _WORKER = Path(__file__).with_name("agent") / "function_worker.py"
 
 
@@ -49,6 +53,7 @@ def run(
     hostfile: str | None = None,
     env: Mapping[str, str] | None = None,
     slots: int | None = None,
+    oversubscribe: bool = False,
     share_gpus: bool = False,
     ssh: SshOptions | None = None,
     wdir: str | None = None,
@@ -100,6 +105,7 @@ def run(
         exports=tuple(f"{name}={value}" for name, value in (env or {}).items()),
         wdir=wdir,
         slots=slots,
+        oversubscribe=oversubscribe,
         share_gpus=share_gpus,
         openmpi_env=openmpi_env,
         horovod=horovod,
@@ -130,17 +136,40 @@ def run(
         "cooldown": cooldown,
         "elastic_timeout": elastic_timeout,
     }
-    if elastic or any(limits.values()):
-        return _execute(_elastic_job(request, limits, options))
-    return _execute(Job(prepare(request, grace, ssh), options, _sink(sys.stdout), _sink(sys.stderr)))
+    with _errors_about_arguments():
+        job = _job(request, limits if elastic or any(limits.values()) else None, options)
+    return _execute(job)
 
 
-def _elastic_job(request: LaunchRequest, limits: Mapping[str, Any], options: JobOptions) -> Job:
+def _job(request: LaunchRequest, limits: Mapping[str, Any] | None, options: JobOptions) -> Job:
+    """Return the job; with limits it is an elastic one."""
+    if limits is None:
+        plan = prepare(request, options.grace, options.ssh)
+        return Job(plan, options, _sink(sys.stdout), _sink(sys.stderr))
     from distrun.runner.elastic.job import ElasticJob
     from distrun.runner.elastic.preparation import ElasticRequest, prepare_elastic
 
-    plan = prepare_elastic(request, ElasticRequest(**limits), options.grace, options.ssh)
-    return ElasticJob(plan, options, _sink(sys.stdout), _sink(sys.stderr))
+    elastic = prepare_elastic(request, ElasticRequest(**limits), options.grace, options.ssh)
+    return ElasticJob(elastic, options, _sink(sys.stdout), _sink(sys.stderr))
+
+
+@contextmanager
+def _errors_about_arguments() -> Iterator[None]:
+    """Let errors name the arguments of `run` where they name options of the command line."""
+    try:
+        yield
+    except UsageError as error:
+        raise UsageError(_OPTION.sub(_as_argument, str(error))) from None
+
+
+def _as_argument(option: re.Match[str]) -> str:
+    """Return `np=3` for `-np 3`, `np` for `-np`, and what is no argument of `run` as it is."""
+    name = {"H": "hosts", "x": "env"}.get(option[1], option[1].replace("-", "_"))
+    defaults = run.__kwdefaults__ or {}
+    if name not in defaults:
+        return option[0]
+    value = "True" if option[2] is None and defaults[name] is False else option[2]
+    return name if value is None else f"{name}={value}"
 
 
 def _execute(job: Job) -> list[Any]:

@@ -92,8 +92,22 @@ def test_a_function_that_cannot_be_pickled_starts_nothing():
 def test_bad_requests_are_usage_errors():
     with pytest.raises(UsageError, match="np=0 is not a number of ranks: give 1 or more, or None for all slots"):
         run(print, np=0)
-    with pytest.raises(UsageError, match="2 slots"):
-        run(print, np=3, hosts="localhost:2")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "complaint"),
+    [
+        ({"np": 3, "hosts": "a:2"}, "np=3 asks .* 2 slots of a:2: lower np, give .* or give oversubscribe=True"),
+        ({"np": 3, "min_np": 4}, "np=3 is not between min_np=4 and max_np=3: give numbers that rise"),
+        ({"np": 2, "hosts_from": "/no/a b"}, "hosts_from='/no/a b' cannot be executed"),
+        ({"np": 2, "wdir": "/no/where"}, "wdir='/no/where' is not a directory"),
+        ({"np": 2, "env": {"a b": "1"}}, "env='a b=1' names no variable"),
+    ],
+    ids=lambda value: next(reversed(value)) if isinstance(value, dict) else "",
+)
+def test_errors_speak_of_arguments_and_not_of_options(arguments, complaint):
+    with pytest.raises(UsageError, match=complaint):
+        run(print, **arguments)
 
 
 def test_what_ranks_print_appears_on_our_streams(capsys):
