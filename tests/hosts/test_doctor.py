@@ -253,6 +253,18 @@ def test_a_network_that_a_host_does_not_have(doctor, alpha, beta):
     assert status == 0, report["summary"]
 
 
+def test_a_machine_under_two_names_fails_with_both(doctor, home, alpha):
+    home.config.write_text(f"Host twin\n  HostName {alpha.address}\n" + home.config.read_text())
+    report, status = doctor("-H", "alpha,beta,twin")
+    assert status == 1
+    assert steps(report, "alpha")["machine"]["status"] == "ok"
+    found = steps(report, "twin")["machine"]
+    assert found["status"] == "failed"
+    assert found["text"] == "it is the same machine as alpha, and their ranks would use the same GPUs"
+    assert found["remedy"] == "list it once, as alpha, with the slots of both"
+    assert {link["from"] for link in report["links"]} == {"alpha", "beta"}
+
+
 @pytest.fixture
 def slow_alpha(alpha) -> Iterator[None]:
     """The host alpha sends with 500 Mbit/s."""

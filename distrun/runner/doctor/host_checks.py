@@ -49,7 +49,7 @@ class HostChecks:
     def __init__(self, host: str, access: Access, commands: ShellCommands, options: CheckOptions) -> None:
         """Args: its name; the access to it; the commands for a person; the options of the run."""
         self.commands = commands
-        self._host = host
+        self.host = host
         self._access = access
         self._is_local = isinstance(access, LocalAccess)
         self._options = options
@@ -74,7 +74,7 @@ class HostChecks:
             stopped = stopped or (step.status is Status.FAILED and (lost or name not in _EXAMINING))
         if stopped:
             self.close()
-        return HostReport(self._host, self._is_local, tuple(self._steps), self.machine, self._gpus_found)
+        return HostReport(self.host, self._is_local, tuple(self._steps), self.machine, self._gpus_found)
 
     def close(self) -> None:
         """ProbedHost the probe, and the connection."""
@@ -174,13 +174,18 @@ class HostChecks:
         self._gpus_found = Gpus.from_json(self._ask("gpus", _SLOW))
         return verdicts.gpus(self._gpus_found)
 
+    @property
+    def identity(self) -> str:
+        """A text that all names of its machine have in common; empty when that is not known."""
+        return "" if self.probe is None else self.probe.versions.machine
+
     def interfaces(self) -> list[Interface]:
         """Return the interfaces that other hosts can reach; none when the host was not reached."""
         return [Interface(*item) for item in self.machine.interfaces] if self.machine is not None else []
 
     def _network(self) -> Step:
         try:
-            chosen = matching(self.interfaces(), self._options.network, f"host {self._host!r}")
+            chosen = matching(self.interfaces(), self._options.network, f"host {self.host!r}")
         except UsageError as error:
             reason, _, remedy = str(error).partition(": ")
             return Step("network", Status.FAILED, reason, remedy=remedy)

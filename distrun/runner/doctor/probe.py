@@ -23,6 +23,7 @@ from distrun.host.endpoints import PORTS
 from distrun.runner.doctor import gpus, link_benchmark, machine_facts
 from distrun.runner.protocol.frames import Frame, FrameKind
 from distrun.runner.protocol.handshake import MAGIC, HostError, HostInfo
+from distrun.runner.system.machine import identity
 
 _REQUEST_TIMEOUT = 300.0  # seconds without a request after which the doctor counts as gone
 
@@ -92,7 +93,7 @@ def main() -> None:
     """Be a probe on this process's stdin and stdout."""
     answers = os.dup(1)
     os.dup2(2, 1)  # a library may print
-    versions = HostInfo(__version__, platform.python_version(), os.getpid())
+    versions = HostInfo(__version__, platform.python_version(), os.getpid(), machine=identity())
     _write(answers, MAGIC + Frame(FrameKind.HELLO, payload=versions.to_json()).encode())
     requests: SimpleQueue[bytes] = SimpleQueue()
     threading.Thread(target=_work, args=(requests, answers), daemon=True).start()

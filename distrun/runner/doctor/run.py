@@ -6,6 +6,7 @@ import os
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import closing
+from dataclasses import replace
 
 from distrun.host.interfaces import parse_network
 from distrun.runner.connect.job_steps import JobSteps
@@ -13,7 +14,7 @@ from distrun.runner.connect.ssh_transport import SshConnections, with_timeout
 from distrun.runner.doctor import network_checks, verdicts
 from distrun.runner.doctor.connect import Access, LocalAccess, SrunAccess, SshAccess
 from distrun.runner.doctor.host_checks import CheckOptions, HostChecks
-from distrun.runner.doctor.report import Report
+from distrun.runner.doctor.report import HostReport, Report
 from distrun.runner.doctor.shell_commands import ShellCommands
 from distrun.runner.planning.hosts import Host
 from distrun.runner.planning.plan import AgentPlan, LaunchPlan
@@ -69,16 +70,25 @@ def run(
 def _report(checks: Sequence[HostChecks], network: str, on_progress: Callable[[str], None]) -> Report:
     on_progress(f"examining {len(checks)} host{'s' * (len(checks) != 1)}")
     reports = call_for_each(lambda item: item.run(), checks, "doctor")
+    twins = verdicts.twins([(item.host, item.identity) for item in checks])
+    reports = [_as_twin(item, twins[item.host]) if item.host in twins else item for item in reports]
     ends = [
         network_checks.ProbedHost(report.host, item.probe, item.interfaces(), item.commands)
         for report, item in zip(reports, checks, strict=True)
-        if item.probe is not None and not item.probe.is_lost
+        if item.probe is not None and not item.probe.is_lost and report.host not in twins
     ]
     if len(ends) > 1:
         on_progress(f"measuring the network between {len(ends)} hosts")
     found, notes = network_checks.measure(ends, network)
     machines = {report.host: report.machine for report in reports if report.machine is not None}
     return Report(tuple(reports), tuple(found), (*verdicts.differences(machines), *notes))
+
+
+def _as_twin(report: HostReport, name: str) -> HostReport:
+    """Return the report on a host that is the same machine as another one."""
+    return replace(
+        report, steps=tuple(verdicts.twin(name) if step.name == "machine" else step for step in report.steps)
+    )
 
 
 class _Accesses:

@@ -60,6 +60,26 @@ def machine(found: MachineFacts) -> Step:
     return Step("machine", Status.WARNING, f"{text}: {'; '.join(troubles)}", remedy="; ".join(remedies))
 
 
+def twins(machines: Sequence[tuple[str, str]]) -> dict[str, str]:
+    """Return the hosts that are the same machine as one before them, each with the first of its names.
+
+    Args:
+        machines: each host with what tells its machine from others, empty where that is not known.
+    """
+    first: dict[str, str] = {}
+    return {host: name for host, text in machines if text and (name := first.setdefault(text, host)) != host}
+
+
+def twin(name: str) -> Step:
+    """Return the verdict on a machine that is listed under another name too."""
+    return Step(
+        "machine",
+        Status.FAILED,
+        f"it is the same machine as {name}, and their ranks would use the same GPUs",
+        remedy=f"list it once, as {name}, with the slots of both",
+    )
+
+
 def gpus(found: Gpus) -> Step:
     """Judge GPUs, driver, NCCL and what is between the GPUs."""
     text = _gpu_text(found)

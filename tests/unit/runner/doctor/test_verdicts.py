@@ -59,6 +59,11 @@ def test_limits_are_warnings(change, text, remedy):
     assert remedy in step.remedy
 
 
+def test_names_of_one_machine_are_found_and_unknown_machines_are_not():
+    hosts = [("a", "m1"), ("b", "m2"), ("c", "m1"), ("d", ""), ("e", ""), ("f", "m1")]
+    assert verdicts.twins(hosts) == {"c": "a", "f": "a"}
+
+
 def test_no_gpu_is_fine_and_good_ones_are_described():
     assert verdicts.gpus(Gpus()).text == "none"
     step = verdicts.gpus(GPUS)
