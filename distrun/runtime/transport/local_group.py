@@ -137,6 +137,7 @@ class LocalGroup(LocalRanks):
                 return True
         nudge = partial(self._nudge, self.others if needed is None else needed) if self.spare_cores <= 0 else None
         wait_timer = WaitTimer(timeouts or self.timeouts, what, nudge, self._clock)
+        began, slept = time.monotonic(), 0.0
         while True:
             self.bell.arm()
             try:
@@ -151,10 +152,14 @@ class LocalGroup(LocalRanks):
                     continue  # it has come to light only now, and nothing more may come that would wake us
                 if self.stop_reason is not None:
                     raise JobAbortedError(f"{what()}: {self.stop_reason} before it was done")
+                waking_clock.note_sleep(began, slept)  # we may have been stopped asleep, or while we looked
                 now = self._clock()
                 if until is not None and now >= until:
                     return False
-                self._sleep(min(wait_timer.look(now), self._next_look(until, is_undecided)) - now)
+                due = min(wait_timer.look(now), self._next_look(until, is_undecided))
+                began = time.monotonic()
+                slept = max(0.0, min(due - now, self._longest_sleep))
+                self._sleep(slept)
             finally:
                 self.bell.disarm()
 
@@ -184,11 +189,8 @@ class LocalGroup(LocalRanks):
             self._words[WANTED] = 0
 
     def _sleep(self, seconds: float) -> None:
-        seconds = max(0.0, min(seconds, self._longest_sleep))
-        began = time.monotonic()
         for index in self._sleeper.sleep(None if seconds == float("inf") else seconds):
             self.note_end(index)
-        waking_clock.note_sleep(began, seconds)
         if self._interruption is not None:
             self.stop_reason = self.stop_reason or self._interruption.interruption
 

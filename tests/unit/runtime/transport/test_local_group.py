@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from distrun.errors import JobAbortedError, StallError
+from distrun.runtime.operations import waking_clock
 from distrun.runtime.operations.timeouts import FOREVER, NUDGE_AFTER, Timeouts
 from distrun.runtime.rendezvous.within_host import PeerInfo
 from distrun.runtime.shared_memory.doorbell import new_bell_fd
@@ -266,6 +267,21 @@ def test_a_peer_that_has_left_before_the_decision_ends_the_wait_after_a_moment(g
     with pytest.raises(JobAbortedError, match=r"rank 2 .* has left: its script ended"):
         group.wait(never, what, is_undecided=True)
     assert sum(group.slept) == pytest.approx(REASON_TIMEOUT)
+
+
+def test_a_stop_while_it_looks_is_not_waited_for(make_group, monkeypatch):
+    group = make_group(timeouts=Timeouts(0.0, 3.0))
+    time = [100.0]
+    monkeypatch.setattr(waking_clock, "_stopped", 0.0)
+    monkeypatch.setattr(waking_clock.time, "monotonic", lambda: time[0])
+    monkeypatch.setattr(group, "_clock", waking_clock.now)
+    group.history += [lambda: None, lambda: None]
+
+    def stopped_at_the_second_look():
+        time[0] += 100.0 if len(group.slept) == 1 else 0.0
+        return len(group.slept) == 2
+
+    assert group.wait(stopped_at_the_second_look, what)
 
 
 def test_a_peer_that_has_left_and_ended_still_counts_as_one_that_has_left(group):

@@ -1,0 +1,66 @@
+"""Ctrl-Z within an allocation of a real Slurm: the ranks stop on all nodes, for longer than the keepalive, and go on.
+
+The launcher is typed at a shell on a terminal: that of `salloc`, on the machine where users log in, and that of
+`srun --pty bash`, on a node.
+"""
+
+from __future__ import annotations
+
+import shlex
+import sys
+import time
+
+import pytest
+from shell import Shell, are_stopped, wait_until
+
+KEEPALIVE = 2
+WORKING = """
+import itertools, numpy as np, distrun
+distrun.init()
+tensor = distrun.empty(100_000, np.float32)
+for number in itertools.count():
+    tensor[:] = distrun.rank() + number
+    distrun.allreduce_(tensor, "big", distrun.Sum)
+    assert (tensor == 4 * number + 6).all()
+    print("step", number, flush=True)
+"""
+INSIDE = "srun --quiet --nodes=1 --ntasks=1 --pty bash --norc --noprofile --noediting -i"
+
+
+@pytest.fixture(params=["salloc", "srun --pty"])
+def shell(request, slurm, allocation):
+    made = Shell(**allocation.environ)
+    if request.param == "srun --pty":
+        made.type(f"{INSIDE}\n")
+        made.type("echo on $(uname -n)\n")
+        made.wait_for("on alpha")
+    yield made
+    made.close()
+    slurm.end_jobs()
+
+
+def ranks(slurm):
+    return [process for process in slurm.all_processes() if process.cmdline()[1:] == ["-c", WORKING]]
+
+
+def test_a_stop_that_is_longer_than_the_keepalive_ends_nothing(shell, slurm):
+    words = ["--slots", "2", "--keepalive", str(KEEPALIVE), "--stall-timeout", "3", "--stall-warning", "0"]
+    shell.type(shlex.join([sys.executable, "-m", "distrun.runner", *words, sys.executable, "-c", WORKING]) + "\n")
+    shell.wait_for("[3] step 5")
+    for _ in range(2):
+        before = shell.type("\x1a")
+        shell.wait_for("Stopped", before)
+        stopped = ranks(slurm)
+        assert len(stopped) == 4
+        wait_until(lambda: are_stopped(ranks(slurm)))
+        time.sleep(2.5 * KEEPALIVE)  # there is nothing to wait for
+        before = shell.type("fg\n")
+        for rank in range(4):
+            shell.wait_for(f"[{rank}] step", before)
+        time.sleep(1.5 * KEEPALIVE)  # the keepalives are there again
+        assert ranks(slurm) == stopped
+    before = shell.type("\x03")
+    shell.wait_for("$ ", before)
+    before = shell.type("echo status $?\n")
+    shell.wait_for("status 130", before)
+    wait_until(lambda: not ranks(slurm) and not slurm.agents())
