@@ -209,6 +209,32 @@ class Cluster:
                 subprocess.Popen(command, env=self.environ, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
             )
 
+    def set_state(self, node: str, state: str) -> None:
+        """Have the controller take a node for `down`, as when it no longer answers, or `resume` it."""
+        self.run("scontrol", "update", f"NodeName={node}", f"State={state}", "Reason=test")
+
+    def state(self, job: str) -> str:
+        """Return Slurm's word for the state of a job, such as `PENDING`."""
+        return self.run("squeue", "--noheader", "--states=all", f"--jobs={job}", "--format=%T").strip()
+
+    def start_again(self, job: str) -> None:
+        """Wait until a job is requeued, and let it start soon: Slurm lets it wait for two minutes.
+
+        Slurm does so because the end of the first run, should it be reported later, would be taken for that of the
+        second. Besides, nodes refuse what was allowed within the second in which the first run was ended.
+        """
+        show = ("squeue", "--noheader", f"--jobs={job}", "--format=%T %r")
+        _wait(lambda: self.run(*show).strip() == "PENDING BeginTime", f"job {job} is not requeued")
+        hosts = self.network.hosts.values()
+        _wait(lambda: not any(_is_step(item) for host in hosts for item in host.processes()), "a step does not end")
+        self.run("scontrol", "update", f"JobId={job}", "StartTime=now+2")
+        _wait(lambda: self.state(job) != "PENDING", f"job {job} does not start again")
+
+    def wait_for_end(self, job: str) -> str:
+        """Wait until nothing of a job is left; return Slurm's word for how it ended, such as `COMPLETED`."""
+        _wait(lambda: job not in self.jobs(), f"job {job} does not end")
+        return self.state(job)
+
     def wait_for_nodes(self) -> None:
         """Wait until all nodes are up and nothing runs on them."""
 
@@ -221,6 +247,13 @@ class Cluster:
         except RuntimeError as error:
             logs = "\n".join(file.read_text()[-2000:] for file in self._directory.glob("*.log"))
             raise RuntimeError(f"{error}:\n{logs}") from None
+
+
+def _is_step(process: psutil.Process) -> bool:
+    try:
+        return process.name().startswith("slurmstepd")
+    except psutil.Error:
+        return False  # gone
 
 
 def _is_slurm(process: psutil.Process) -> bool:
@@ -302,8 +335,9 @@ class Allocation:
 
 
 @pytest.fixture
-def allocation(slurm: Cluster) -> Iterator[Allocation]:
-    made = Allocation(slurm)
+def allocation(slurm: Cluster, request: pytest.FixtureRequest) -> Iterator[Allocation]:
+    """An allocation; an indirect parameter gives more options of salloc."""
+    made = Allocation(slurm, *getattr(request, "param", ()))
     yield made
     made.end()
     slurm.end_jobs()
@@ -330,27 +364,28 @@ def submit(slurm: Cluster, tmp_path: Path) -> Iterator[Callable[..., Batch]]:
     """Has Slurm run `distrun` with the given arguments on the first of two nodes."""
     started: list[Batch] = []
 
-    def start(*arguments: str) -> Batch:
-        started.append(Batch(slurm, tmp_path, arguments))
+    def start(*arguments: str, options: tuple[str, ...] = ()) -> Batch:
+        started.append(Batch(slurm, tmp_path, arguments, options))
         return started[-1]
 
     yield start
     slurm.end_jobs()
     for batch in started:
-        batch.wait()
+        batch.end()
 
 
 class Batch:
     """A submitted script that runs `distrun`."""
 
-    def __init__(self, cluster: Cluster, directory: Path, arguments: tuple[str, ...]) -> None:
+    def __init__(self, cluster: Cluster, directory: Path, arguments: tuple[str, ...], options: tuple[str, ...]) -> None:
+        """Args: where; for the script and its output; of `distrun`; more of sbatch."""
         self._cluster = cluster
         self._output = directory / "output"
         script = directory / "script"
         script.write_text(f"#!/bin/sh\nexec {shlex.join([sys.executable, '-m', 'distrun.runner', *arguments])}\n")
-        options = ["--nodes=2", "--ntasks=4", "--output", str(self._output), "--chdir", str(directory)]
+        places = ["--nodes=2", "--ntasks=4", "--output", str(self._output), "--chdir", str(directory)]
         self._sbatch = subprocess.Popen(
-            ["sbatch", "--wait", "--parsable", *options, str(script)],
+            ["sbatch", "--wait", "--parsable", *places, *options, str(script)],
             env=cluster.environ,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
@@ -369,6 +404,9 @@ class Batch:
 
     def wait(self) -> int:
         """Wait until the script ends; return its exit status."""
-        status = self._sbatch.wait(DEADLINE)
-        self._sbatch.stdout.close()
-        return status
+        return self._sbatch.wait(DEADLINE)
+
+    def end(self) -> None:
+        """Leave no sbatch behind: it looks seldom, and takes a requeued job for one that has ended."""
+        self._sbatch.kill()
+        self._sbatch.communicate()

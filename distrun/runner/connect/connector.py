@@ -8,7 +8,7 @@ from typing import Protocol
 
 from distrun.runner.connect.agent_client import AgentProcess
 from distrun.runner.planning.plan import AgentPlan
-from distrun.runner.protocol.handshake import HostError
+from distrun.runner.protocol.handshake import AllocationOverError, HostError
 from distrun.runner.supervision import events
 from distrun.runner.system.fan_out import start_for_each
 
@@ -73,7 +73,8 @@ class Connector:
         try:
             process, note = self._starter.start(plan, lambda step: self._post(events.HostStep(plan.host, step)))
         except HostError as error:
-            self._post(events.HostRefused(plan.host, str(error)))
+            is_final = isinstance(error, AllocationOverError)
+            self._post(events.HostRefused(plan.host, str(error), is_final))
             return
         except Exception as error:  # any at all: a host without an event would leave the job waiting
             self._post(events.HostRefused(plan.host, repr(error)))

@@ -16,7 +16,7 @@ from contextlib import suppress
 
 from distrun.runner.connect.program import pipes, read_some, remote_command, write_all
 from distrun.runner.protocol.exits import NOT_FOUND
-from distrun.runner.protocol.handshake import HostError, explain_failed_start
+from distrun.runner.protocol.handshake import AllocationOverError, HostError, explain_failed_start
 
 _EXIT_TIMEOUT = 6.0  # seconds srun may take to exit when its task has
 _KILLED_EXIT_TIMEOUT = 2.0  # the same after it was terminated: longer only if the node does not answer
@@ -24,6 +24,10 @@ _KILLED_EXIT_TIMEOUT = 2.0  # the same after it was terminated: longer only if t
 _OPTION = re.compile(r"(?!SLURM_(?:CONF|CLUSTERS|WORKING_CLUSTER)$)(?:SLURM|SRUN|PMI)(?:[DX]?_.*)")
 # Messages of srun itself, as against those of the task.
 _OF_SLURM = re.compile(r"^(?:srun|slurmstepd|slurmd)[^:\s]*: (?:error: )?(.*)$", re.MULTILINE)
+# srun: error: Slurm job 2 has expired
+# srun: error: Unable to confirm allocation for job 2: Invalid job id specified
+# srun: error: Unable to create step for job 2: Job/step already completing or completed
+_OVER = re.compile("has expired|Invalid job id|already completing or completed")
 
 
 class JobSteps:
@@ -163,10 +167,11 @@ class JobStep:
             return explain_failed_start(NOT_FOUND, said, self.python)
         return explain_failed_start(status, output.decode(errors="replace") + self.stderr(), self.python)
 
-    def with_slurm_error(self, reason: str) -> str:
+    def refused(self, reason: str) -> HostError:
         """Return a reason for which the task did not start, with what Slurm said meanwhile."""
         said = self.slurm_error()
-        return reason if not said or said in reason else f"{reason}; srun says: {said}"
+        kind = AllocationOverError if _OVER.search(said) else HostError
+        return kind(reason if not said or said in reason else f"{reason}; srun says: {said}")
 
     def close(self) -> None:
         """Close the streams. Twice does no harm."""

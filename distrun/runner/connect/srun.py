@@ -54,7 +54,7 @@ class SrunAgentProcess(RemoteAgent):
             super().__init__(plan, job, self._step, keepalive, deadline, offer)
         except HostError as error:
             self._step.kill()
-            raise HostError(self._step.with_slurm_error(str(error))) from None
+            raise self._step.refused(str(error)) from None
         except BaseException:
             self._step.kill()
             raise
@@ -63,7 +63,7 @@ class SrunAgentProcess(RemoteAgent):
         """Wait for the agent's end."""
         status, said = self._step.wait(), self._step.slurm_error()
         words = f": {said}" if said else ""
-        if "CANCELLED" in said:  # by scancel, or at the time limit
+        if "CANCELLED" in said or said.startswith("Node failure"):  # by scancel, at the time limit, with its node
             return f"(pid {self.pid}) was ended by Slurm{words}", 143
         if status < 0:
             return f"(pid {self.pid}) is out of reach: its srun was killed by {signal_name(-status)}", 128 - status

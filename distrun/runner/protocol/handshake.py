@@ -33,6 +33,10 @@ class HostError(LaunchError):
     """A host cannot be used; the text says why and what to do, and does not name the host."""
 
 
+class AllocationOverError(HostError):
+    """The scheduler's job is over, so none of its hosts can ever be used again."""
+
+
 @dataclass(frozen=True)
 class Greeting:
     """The launcher's message: all that the agent must know before the plan comes."""

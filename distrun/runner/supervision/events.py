@@ -92,6 +92,8 @@ class HostRefused:
     host: str
     reason: str
     """The reason and the remedy, in a sentence that does not name the host."""
+    is_final: bool = False
+    """Whether no host can ever be used again, as the scheduler's job is over."""
 
 
 @dataclass(frozen=True)

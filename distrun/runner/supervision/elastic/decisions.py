@@ -231,6 +231,10 @@ class Decisions(Regrouping):
 
     def _await_capacity(self, have: int, needed: int, now: float) -> list[Action]:
         options = self._options
+        status = 1 if self._cause is None else self._cause.status
+        if self._places.over:
+            text = f"{self._places.over}, so no rank can be started any more"
+            return self._failed_as_a_whole(Failure(None, status, text), now)
         if self._lacking_since is None:
             self._lacking_since = now
         # At the start, nobody wonders yet.
@@ -240,7 +244,6 @@ class Decisions(Regrouping):
             return [Say(f"{self._reason}: {text}" if self._reason else text)]
         if not self._has_lacked_for_long(now):
             return []
-        status = 1 if self._cause is None else self._cause.status
         text = wording.lack(have, options, self._workforce, now)
         return self._failed_as_a_whole(Failure(None, status, text), now)
 

@@ -26,12 +26,16 @@ UNKNOWN_SILENCE = 30.0  # seconds after which an agent without keepalives has su
 class Failures(Decisions):
     """Takes note of failures, and draws their consequences."""
 
-    def _refused(self, host: str, reason: str, now: float) -> list[Action]:
-        said = self._places.away[host].reason if host in self._places.away else None
+    def _refused(self, host: str, reason: str, now: float, is_final: bool = False) -> list[Action]:
+        said = (self._places.over, self._places.away[host].reason if host in self._places.away else "")
+        if is_final:
+            self._places.over = reason
         retry = self._places.refused(host, reason, now)
         self._changed = True
-        if reason == said or (self.state is State.CONNECTING and not self._options.discovers):
+        if reason in said or (self.state is State.CONNECTING and not self._options.discovers):
             return []  # the second: either it is why the job ends, or it is told when the job begins without the host
+        if is_final:
+            return [Say(f"no host can be used any more: {reason}")]
         return [Say(f"host {host} cannot be used now: {reason} (next try in {retry - now:g} s)")]
 
     def _host_lost(self, event: events.AgentLost, now: float) -> list[Action]:

@@ -42,6 +42,8 @@ class Hosts:
         self.away: dict[str, Away] = {}
         self.uncertain: dict[str, float] = {}
         """Hosts whose agent is lost, where something of the job may still run -> until when at most."""
+        self.over = ""
+        """Why no host can ever be connected to again; empty = they can."""
         self.releasing: set[str] = set()
         """The hosts whose agents have been told to leave, and have not left yet."""
         self._start_timeout = start_timeout
@@ -67,6 +69,8 @@ class Hosts:
         Those that never failed are taken first. Those that did do not count until they are ready: others are tried
         beside them.
         """
+        if self.over:
+            return []
         missing = slots - sum(self.slots[host] for host in self.ready if self.is_usable(host))
         missing -= sum(self.slots.get(host, 0) for host in self.connecting if host not in self.away)
         chosen = []

@@ -102,8 +102,8 @@ class ElasticPolicy(Failures):
             case events.HostReady(host):
                 self._places.is_ready(host)
                 self._changed = True
-            case events.HostRefused(host, reason):
-                return self._refused(host, reason, now)
+            case events.HostRefused(host, reason, is_final):
+                return self._refused(host, reason, now, is_final)
             case events.HostsFound(slots):
                 self._changed |= self._places.found(slots)
             case events.HostCleaned(host, is_certain):

@@ -544,6 +544,27 @@ def test_an_agent_that_was_silent_has_given_up_already():
     assert job.places == "a0 a1"
 
 
+def test_a_job_that_lacks_ranks_ends_when_the_allocation_is_over():
+    job = running("a2b2", min_np=3)
+    job.hear(lost("b"))
+    job.at(1)
+    assert job.hear(HostCleaned("b", is_certain=True)) == [ConnectHosts(frozenset("b"))]
+    assert job.hear(HostRefused("b", "job 7 has expired", is_final=True)) == [TERM]
+    assert job.policy.failure.what == "job 7 has expired, so no rank can be started any more"
+    assert job.policy.status == 137
+
+
+def test_a_job_that_has_ranks_enough_goes_on_when_the_allocation_is_over():
+    job = running("a2b2", min_np=2)
+    job.hear(lost("b"))
+    job.at(1)
+    job.hear(HostCleaned("b", is_certain=True))
+    job.meet()
+    assert job.hear(HostRefused("b", "job 7 has expired", is_final=True)) == []
+    assert job.said[-1] == "no host can be used any more: job 7 has expired"
+    assert job.at(1000) == []
+
+
 def test_a_host_that_comes_back_is_used_again():
     job = running("a2b2", min_np=2)
     job.hear(lost("b"))
