@@ -35,8 +35,10 @@ def shell(request, slurm, allocation):
         made.type("echo on $(uname -n)\n")
         made.wait_for("on alpha")
     yield made
+    if request.param == "srun --pty":
+        made.type("exit\n")
+        slurm.assert_no_process()
     made.close()
-    slurm.end_jobs()
 
 
 def ranks(slurm):
