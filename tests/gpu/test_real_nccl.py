@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from distrun.runtime.gpu.nccl import ITEMSIZES, OPS
+from distrun.runtime.gpu.nccl.library import ITEMSIZES, OPS
 
 
 class TestConformance:

@@ -7,12 +7,12 @@ comes. An operation on a GPU, step by step:
    `handles.DeviceHandle`, which records an event, `ready`, behind the work that makes the inputs. The engine negotiates
    it as any operation.
 2. The engine gets the rank's `gpu.Gpu` from the `monitor` and calls `execute`, in the order agreed by all ranks.
-3. The first time, `transport_choice` settles with the other ranks whether NCCL is used, and `communicators` connects
-   them.
+3. The first time, `transport_choice` settles with the other ranks whether NCCL is used, and `nccl.communicators`
+   connects them.
 4. The communication stream is made to wait for `ready`, and the operation is queued on it. `nccl_backend` calls NCCL
-   (`nccl`): `nccl_reduction` gives a request in NCCL's terms, and `packing` plans which tensors are packed in the
-   `fusion_memory`, and copies them there and back. What NCCL cannot do, `staging` does through page-locked
-   memory and the host backend.
+   (`nccl.library`): `nccl.reduction` gives a request in NCCL's terms, and `packing` plans which tensors are packed in
+   the `fusion_memory`, and copies them there and back. What NCCL cannot do, `staging` does through page-locked memory
+   and the host backend.
 5. A second event, `finished`, is recorded behind it. For the host the operation is done; `in_flight` keeps its memory
    alive.
 6. The stream of whoever waits for the handle waits for `finished`. The host does not wait for the device.

@@ -19,14 +19,14 @@ from distrun.errors import CollectiveError, JobAbortedError, UsageError
 from distrun.runtime.backends.groups import WORLD, Groups
 from distrun.runtime.gpu import transport_choice
 from distrun.runtime.gpu.buffers import DeviceBuffer
-from distrun.runtime.gpu.communicators import Communicators, can_share_gpus, set_environment
 from distrun.runtime.gpu.config import GpuConfig
 from distrun.runtime.gpu.driver import Driver, Event
 from distrun.runtime.gpu.fusion_memory import FusionMemory
 from distrun.runtime.gpu.handles import DeviceHandle
 from distrun.runtime.gpu.in_flight import InFlight, InFlightOperation
+from distrun.runtime.gpu.nccl.communicators import Communicators, can_share_gpus, set_environment
+from distrun.runtime.gpu.nccl.reduction import is_supported
 from distrun.runtime.gpu.nccl_backend import NcclBackend
-from distrun.runtime.gpu.nccl_reduction import is_supported
 from distrun.runtime.gpu.packing import Packer
 from distrun.runtime.gpu.staging import StagedBackend
 from distrun.runtime.operations.handle import describe

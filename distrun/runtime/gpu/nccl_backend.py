@@ -17,8 +17,8 @@ from distrun.runtime.backends.base import Backend
 from distrun.runtime.gpu.buffers import DeviceBuffer
 from distrun.runtime.gpu.fusion_memory import FusionMemory
 from distrun.runtime.gpu.handles import Allocate, DeviceHandle
-from distrun.runtime.gpu.nccl import ITEMSIZES, AnyCommunicator, NcclError
-from distrun.runtime.gpu.nccl_reduction import BYTES, NcclReduction, nccl_reduction
+from distrun.runtime.gpu.nccl.library import ITEMSIZES, AnyCommunicator, NcclError
+from distrun.runtime.gpu.nccl.reduction import BYTES, NcclReduction, nccl_reduction
 from distrun.runtime.gpu.packing import FusionSlots, Location, Packer, PackingPlan, Span, spans
 from distrun.runtime.operations.request import Request, counts_of
 from distrun.tensor_fusion.device_packing import Piece

@@ -14,8 +14,8 @@ from typing import Any, NamedTuple
 from distrun.errors import CollectiveError
 from distrun.runtime.gpu.buffers import DeviceBuffer
 from distrun.runtime.gpu.driver import Driver
-from distrun.runtime.gpu.nccl import ITEMSIZES
-from distrun.runtime.gpu.nccl_reduction import NcclReduction
+from distrun.runtime.gpu.nccl.library import ITEMSIZES
+from distrun.runtime.gpu.nccl.reduction import NcclReduction
 from distrun.tensor_fusion.device_packing import KERNEL, THREADS, Piece, Variant, choose_variant, launches, read_code
 
 _SLOT = 16  # bytes; what is packed begins at multiples of it, as 16-byte loads and stores need

@@ -16,9 +16,9 @@ from hypothesis import HealthCheck, given, settings, strategies as st
 
 from distrun.runtime.gpu import nccl_backend
 from distrun.runtime.gpu.fusion_memory import FusionMemory
-from distrun.runtime.gpu.nccl import NcclError, SingleRankCommunicator
+from distrun.runtime.gpu.nccl.library import NcclError, SingleRankCommunicator
+from distrun.runtime.gpu.nccl.reduction import is_supported
 from distrun.runtime.gpu.nccl_backend import NcclBackend
-from distrun.runtime.gpu.nccl_reduction import is_supported
 from distrun.runtime.operations.dtypes import ELEMENT_TYPES
 from distrun.runtime.operations.reduction import Adasum, Average, Max, Min, Product, ReduceOp, Reduction, Sum, check_op
 from distrun.runtime.operations.request import Request, rows_of

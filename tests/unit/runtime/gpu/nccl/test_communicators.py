@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from distrun.errors import CollectiveError, JobAbortedError, StallError
-from distrun.runtime.gpu import communicators
-from distrun.runtime.gpu.communicators import Communicators, set_environment
-from distrun.runtime.gpu.nccl import ITEMSIZES, OPS, NcclError, SingleRankCommunicator
+from distrun.runtime.gpu.nccl import communicators
+from distrun.runtime.gpu.nccl.communicators import Communicators, set_environment
+from distrun.runtime.gpu.nccl.library import ITEMSIZES, OPS, NcclError, SingleRankCommunicator
 from distrun.runtime.operations.timeouts import Timeouts
 
 

@@ -8,8 +8,16 @@ from typing import Any
 
 import pytest
 
-from distrun.runtime.gpu import nccl
-from distrun.runtime.gpu.nccl import ITEMSIZES, OPS, Communicator, NcclError, SingleRankCommunicator, remedy, unique_id
+from distrun.runtime.gpu.nccl import library as nccl
+from distrun.runtime.gpu.nccl.library import (
+    ITEMSIZES,
+    OPS,
+    Communicator,
+    NcclError,
+    SingleRankCommunicator,
+    remedy,
+    unique_id,
+)
 
 STREAM = 7
 

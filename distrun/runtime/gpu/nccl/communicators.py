@@ -15,7 +15,7 @@ import numpy as np
 from distrun.errors import JobAbortedError, StallError
 from distrun.runtime.backends.base import Backend
 from distrun.runtime.gpu.driver import Driver
-from distrun.runtime.gpu.nccl import AnyCommunicator, Communicator, NcclError, SingleRankCommunicator, unique_id
+from distrun.runtime.gpu.nccl.library import AnyCommunicator, Communicator, NcclError, SingleRankCommunicator, unique_id
 from distrun.runtime.operations.timeouts import FOREVER, Timeouts, WaitTimer
 
 PEER_CHECK_INTERVAL = 0.05
