@@ -46,6 +46,9 @@ class ObjectState(State):
             get_rank: accepted for Horovod's sake, and not needed.
             kwargs: the attributes. What has `state_dict` and `load_state_dict` is kept and sent by these, such as what
                 `distrun.data.shard` returns; other objects are pickled.
+
+        Raises:
+            UsageError: an attribute would hide a method of the state.
         """
         super().__init__(bcast_object or objects.broadcast_object, get_rank)
         self._parts: dict[str, Part] = {}
@@ -55,6 +58,10 @@ class ObjectState(State):
         self._election: Election | None = None
         names = []
         for name, value in kwargs.items():
+            if callable(getattr(type(self), name, None)):
+                raise UsageError(
+                    f"{name}= would hide the method {name} of {type(self).__name__}: give the attribute another name"
+                )
             part = self.part_of(name, value)
             if part is None:
                 names.append(name)

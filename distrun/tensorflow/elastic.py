@@ -31,7 +31,7 @@ from distrun.elastic import (
 from distrun.elastic.graphs import GraphState, HostArrays
 from distrun.elastic.part import Part
 from distrun.errors import UsageError
-from distrun.graphs.tensorflow.gradients import count_after_reductions
+from distrun.graphs.tensorflow.gradients import count_after_reductions, reductions
 from distrun.tensorflow.gradients import entry_of
 
 if TYPE_CHECKING:
@@ -43,9 +43,9 @@ __all__ = ["HostsUpdatedInterrupt", "ObjectState", "State", "TensorFlowKerasStat
 class TensorFlowState(GraphState):
     """A state of variables, and of objects: `TensorFlowState(model.variables + optimizer.variables, step=0)`.
 
-    A rank is taken to be in the middle of a step if a variable that counts, a scalar of integers such as an optimizer's
-    `iterations`, is not what it was at the last step boundary. If there is none, ranks are taken to be at a boundary
-    always: so they are if every step reduces its gradients before it changes any variable.
+    A rank is in the middle of a step if gradients have been reduced since the last step boundary, by a tape or an
+    optimizer of distrun, or if a variable that counts is not what it was there: a scalar of integers, such as an
+    optimizer's `iterations` or a global step. A script that reduces gradients by `allreduce` needs such a variable.
     """
 
     def __init__(self, variables: Any = None, session: Any = None, **kwargs: Any) -> None:
@@ -94,12 +94,14 @@ class Variables(HostArrays):
         for counter in self._counters:
             count_after_reductions(counter)
         self._counted: list[Any] = []
+        self._reductions = reductions()
 
     def mark(self) -> None:
         self._counted = self._values_of(self._counters)
+        self._reductions = reductions()
 
     def is_clean(self) -> bool:
-        return self._values_of(self._counters) == self._counted
+        return self._reductions == reductions() and self._values_of(self._counters) == self._counted
 
     def entries(self) -> list[str]:
         return [entry_of(variable, place) for place, variable in enumerate(self._variables)]
@@ -108,18 +110,23 @@ class Variables(HostArrays):
         return self._values_of(self._variables)
 
     def assign(self, arrays: Sequence[Any]) -> None:
+        session = self._session()
         for variable, array in zip(self._variables, arrays, strict=True):
-            if tf.executing_eagerly():
+            if session is None:
                 variable.assign(array)
             else:
-                variable.load(array, self._session())
+                session.run(variable.initializer, {variable.initializer.inputs[1]: array})
 
     def _values_of(self, variables: Sequence[Any]) -> list[Any]:
-        if tf.executing_eagerly():
+        session = self._session()
+        if session is None:
             return [np.asarray(variable.numpy()) for variable in variables]
-        return [np.asarray(value) for value in self._session().run(list(variables))]
+        return [np.asarray(value) for value in session.run(list(variables))]
 
     def _session(self) -> Any:
+        """Return the session that holds the values; None where TensorFlow runs eagerly."""
+        if self._given_session is None and tf.executing_eagerly():
+            return None
         session = self._given_session or tf.compat.v1.get_default_session()
         if session is None:
             raise UsageError("TensorFlowState has no session to ask for values: give it session=..., or a default one")

@@ -180,7 +180,10 @@ class Supervisor:
         hosts = [process.host for process in members]
         for rank, process in enumerate(members):
             environ = self.contract(rank, hosts, process.slot, self.generation)
-            process.control.send(messages.encode(Assignment(self.generation, environ, reason)))
+            try:
+                process.control.send(messages.encode(Assignment(self.generation, environ, reason)))
+            except BrokenPipeError:
+                raise AssertionError(f"rank {rank} of the next generation has ended:\n{process.output()}") from None
 
     def prepare(self, reason: str = "a test says so") -> None:
         """Have the members leave at their next step boundary."""

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 from weakref import ReferenceType, ref
 
+import numpy as np
 import tensorflow as tf
 
 from distrun.errors import NotOfferedError
@@ -49,7 +50,24 @@ def reduce_gradients(gradients: Sequence[Any], collective: Call, sparse_as_dense
         gathered = gather_slices([results[place] for place in sparse], collective.named("sparse"), put)
         for place, slices in zip(sparse, gathered, strict=True):
             results[place] = slices
-    return _together(results) if may_change() else results
+    if may_change():
+        return _together(results)
+    _count_reduction()
+    return results
+
+
+_reductions = 0
+
+
+def reductions() -> int:
+    """Return how often all gradients of a step have been reduced here; in graphs, in those of elastic jobs."""
+    return _reductions
+
+
+def _count_reduction() -> np.int32:
+    global _reductions
+    _reductions += 1
+    return np.int32(_reductions)
 
 
 _counters: list[ReferenceType[Any]] = []
@@ -68,6 +86,8 @@ def _together(gradients: Sequence[Any]) -> list[Any]:
     others."""
     tensors = tf.nest.flatten(gradients, expand_composites=True)
     with tf.control_dependencies([tensor for tensor in tensors if tensor is not None]):
+        counted = tf.numpy_function(_count_reduction, [], tf.int32)
+    with tf.control_dependencies([counted]):
         together = [tensor if tensor is None else tf.identity(tensor) for tensor in tensors]
         for counter in [each() for each in _counters]:
             if counter is not None:

@@ -11,7 +11,7 @@ import distrun
 from distrun import elastic
 from distrun.elastic.donor import NEW
 from distrun.elastic.part import Part
-from distrun.errors import BootstrapError, JobAbortedError, MismatchError
+from distrun.errors import BootstrapError, JobAbortedError, MismatchError, UsageError
 from distrun.runtime import regroup
 
 
@@ -80,6 +80,11 @@ def test_objects_are_attributes_that_go_back_to_the_last_commit():
         state.restore()
         assert (state.epoch, state.seen) == (1, [1])
         state.seen.append(3)
+
+
+def test_an_attribute_that_would_hide_a_method_is_refused():
+    with pytest.raises(UsageError, match="begin= would hide the method begin of ObjectState: give the attribute"):
+        elastic.ObjectState(epoch=0, begin=1)
 
 
 def test_horovods_arguments_are_taken_by_position():
