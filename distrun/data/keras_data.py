@@ -12,11 +12,19 @@ from numpy.typing import NDArray
 
 from distrun.data.plan import Plan
 from distrun.data.position import Position
-from distrun.data.shards import Batches, Samples
+from distrun.data.shards import Batches, Samples, Shard
 from distrun.data.waiting import Judge, Watch
 
 
-class KerasBatches(Batches, keras.utils.PyDataset):
+class _Counted(Shard):
+    """Data of which `fit` reads an epoch item by item."""
+
+    def _redealt(self) -> None:
+        super()._redealt()
+        self._read = 0  # of what is dealt now: what an earlier `fit` has read ends no epoch
+
+
+class KerasBatches(_Counted, Batches, keras.utils.PyDataset):
     """Batches that `fit` takes too; an epoch of `fit` is over when all of them have been read."""
 
     def __init__(
@@ -24,7 +32,6 @@ class KerasBatches(Batches, keras.utils.PyDataset):
     ) -> None:
         Batches.__init__(self, pick, plan, judge, position)
         keras.utils.PyDataset.__init__(self)
-        self._read = 0
 
     def __getitem__(self, step: Any) -> Any:
         self._read += 1
@@ -34,10 +41,9 @@ class KerasBatches(Batches, keras.utils.PyDataset):
         """The next epoch. Keras also says this before the first one, when it has only looked at some batches."""
         if self._read >= len(self):
             self.set_epoch(self.epoch + 1)
-            self._read = 0
 
 
-class PyDatasetPart(Samples, keras.utils.PyDataset):
+class PyDatasetPart(_Counted, Samples, keras.utils.PyDataset):
     """This rank's items, batches mostly, of a PyDataset."""
 
     def __init__(self, source: Any, plan: Plan, judge: Judge | None, position: Position | None) -> None:
@@ -45,7 +51,6 @@ class PyDatasetPart(Samples, keras.utils.PyDataset):
         keras.utils.PyDataset.__init__(self, source.workers, source.use_multiprocessing, source.max_queue_size)
         self._judge = judge
         self._watch = None if judge is None else Watch(judge)
-        self._read = 0
 
     def __getitem__(self, place: Any) -> Any:
         self._read += 1
@@ -64,4 +69,3 @@ class PyDatasetPart(Samples, keras.utils.PyDataset):
         self._source.on_epoch_end()
         if self._read >= len(self):
             self.set_epoch(self.epoch + 1)
-            self._read = 0

@@ -81,9 +81,13 @@ def _as_it_is(kind: Library, arguments: dict[str, Any]) -> dict[str, Any]:
 
 def _train(kind: Library, fit: Callable[..., Any], model: Any, arguments: dict[str, Any]) -> Any:
     arguments = _as_it_is(kind, arguments)
-    course = _course_of(arguments)
-    if course is not None:
-        fit = partial(course.fit, kind, fit)
+    courses = [each.distrun_course for each in _callbacks_of(arguments) if hasattr(each, "distrun_course")]
+    if courses:  # an ElasticCallback's, which says where to go on
+        fit = partial(courses[0].fit, kind, fit)
+    else:
+        for each in _callbacks_of(arguments):
+            if hasattr(each, "distrun_check"):
+                each.distrun_check(arguments.get("x"))
     if not is_distributed(model):
         return fit(model, **arguments)
     _catch_up()
@@ -99,11 +103,9 @@ def _train(kind: Library, fit: Callable[..., Any], model: Any, arguments: dict[s
         raise MismatchError(progress.explain(clash[0])) from error
 
 
-def _course_of(arguments: dict[str, Any]) -> Any:
-    """The course of an `ElasticCallback` among the callbacks, which says where to go on; None if there is none."""
+def _callbacks_of(arguments: dict[str, Any]) -> list[Any]:
     given = arguments.get("callbacks")
-    listed = given if isinstance(given, (list, tuple)) else getattr(given, "callbacks", [given])
-    return next((each.distrun_course for each in listed if hasattr(each, "distrun_course")), None)
+    return list(given if isinstance(given, (list, tuple)) else getattr(given, "callbacks", [given]))
 
 
 def _catch_up() -> None:

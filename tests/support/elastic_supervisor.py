@@ -182,7 +182,7 @@ class Supervisor:
             environ = self.contract(rank, hosts, process.slot, self.generation)
             try:
                 process.control.send(messages.encode(Assignment(self.generation, environ, reason)))
-            except BrokenPipeError:
+            except ConnectionError:
                 raise AssertionError(f"rank {rank} of the next generation has ended:\n{process.output()}") from None
 
     def prepare(self, reason: str = "a test says so") -> None:

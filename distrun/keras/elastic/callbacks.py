@@ -1,7 +1,8 @@
 """Callbacks that keep a state up to date while `fit` trains: one of ours, and Horovod's, with its names and arguments.
 
 `ElasticCallback` does all. Horovod's three go together: `CommitStateCallback` first, then `UpdateBatchStateCallback`
-and `UpdateEpochStateCallback`; with them the script calls `fit` for the epochs that are left.
+and `UpdateEpochStateCallback`; with them the script calls `fit` for the epochs that are left, and an epoch in which
+ranks come or go begins anew.
 """
 
 from __future__ import annotations
@@ -70,6 +71,20 @@ class CommitStateCallback(Callback):
         self.state = state
         self.batches_per_commit = batches_per_commit
         self.batches_remaining = batches_per_commit
+
+    def distrun_check(self, data: Any) -> None:
+        """Refuse data whose place in an epoch the state keeps: what is left of the epoch takes a `fit` of its own.
+
+        Raises:
+            UsageError: it is such data.
+        """
+        position = getattr(data, "position", None)
+        kept = [name for name, value in vars(self.state).items() if getattr(value, "position", value) is position]
+        if position is not None and kept:
+            raise UsageError(
+                f"CommitStateCallback cannot go on inside an epoch of state.{kept[0]}: use ElasticCallback(state), "
+                "which can, in place of it and its siblings"
+            )
 
     def on_train_begin(self, logs: Logs = None) -> None:
         """Count anew, so that all ranks count alike."""

@@ -38,6 +38,7 @@ class Course:
         self._state = state
         self._reached = 0
         self._position: Any = None
+        self._place: Any = None  # where the position is, as far as the training is concerned
 
     def fit(self, kind: Library, fit: Callable[..., Any], model: Any, **arguments: Any) -> Any:
         """Do what `fit(model, **arguments)` does, and has not done yet."""
@@ -113,6 +114,7 @@ class Course:
             if total is not None and state.batch and course.get("logs") is None:
                 state.batch = total - steps
             self._reached = state.batch
+            self._place = position.state_dict()
             state.course = {**state.course, "steps": total}
             return total, None
         total = steps_of(kind, arguments)
@@ -125,6 +127,11 @@ class Course:
 
     # What callbacks say -----------------------------------------------------------------------------------------------
 
+    def settle(self) -> None:
+        """Put the data back where it was: Keras has looked at some, on ranks whose model has not trained yet."""
+        if self._position is not None and self._position.state_dict() != self._place:
+            self._position.load_state_dict(self._place)
+
     def reach(self, batch: int) -> None:
         """So many batches of the epoch are done."""
         if batch > self._reached:
@@ -134,7 +141,8 @@ class Course:
             if self._position is not None:
                 if self._position.epoch == state.epoch:  # else Keras has moved on to the next one already
                     self._position.advance(steps)
-                state.course = {**state.course, "data": self._position.state_dict()}
+                self._place = self._position.state_dict()
+                state.course = {**state.course, "data": self._place}
             state.advance()
 
     def end_batches(self, batches: int, logs: dict[str, Any]) -> None:

@@ -11,6 +11,10 @@ from typing import Any, Protocol
 class Course(Protocol):
     """The listener of the callbacks: see `resuming.Course`."""
 
+    def settle(self) -> None:
+        """One of Keras's `fit`s begins to train."""
+        ...
+
     def end_batches(self, batches: int, logs: dict[str, Any], /) -> None:
         """All batches of the epoch are done."""
         ...
@@ -57,6 +61,7 @@ class _Stages:
     distrun_logs: Any = None
 
     def on_train_begin(self, logs: Any = None) -> None:
+        self.distrun_course.settle()
         if not self.distrun_has_begun:
             self.distrun_has_begun = True
             super().on_train_begin(logs)  # type: ignore[misc]

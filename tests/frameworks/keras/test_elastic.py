@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -93,15 +95,44 @@ def test_the_learning_rate_goes_by_the_present_size(job):
     assert sorted(rates) == [(3, 0.03)] * 3 + [(4, 0.02)] * 2
 
 
-@pytest.mark.parametrize(("library", "death"), [("torch", "1:1:1:5"), ("jax", "1:0:1:0")])
-def test_each_sample_is_taken_once_in_an_epoch(tmp_path, rank_environment, library, death):
+@pytest.mark.parametrize(
+    ("who", "library", "deaths"),
+    [("fit", "torch", "1:1:1:5"), ("state", "jax", "1:0:1:0 2:1:1:7"), ("state", "torch", "1:2:0:3 2:0:1:11")],
+)
+def test_each_sample_is_taken_once_in_an_epoch(tmp_path, rank_environment, who, library, deaths):
+    """One of three ranks is killed and not replaced, and then another one is killed and replaced."""
     pytest.importorskip(library)
-    with Supervisor(python(PROGRAMS / "elastic_data.py"), tmp_path, rank_environment(library, DIE=death)) as supervisor:
+    program = python(PROGRAMS / "elastic_data.py", who)
+    with Supervisor(program, tmp_path, rank_environment(library, DIE=deaths)) as supervisor:
         supervisor.begin(3)
-        rank = int(death.split(":")[1])
-        supervisor.members[rank].popen.wait(DEADLINE)
-        supervisor.replace(rank, newcomers=0)
+        for newcomers, death in enumerate(deaths.split()):
+            rank = int(death.split(":")[1])
+            supervisor.members[rank].popen.wait(DEADLINE)
+            supervisor.replace(rank, newcomers)
         assert supervisor.await_exits() == [0, 0], [member.output()[-3000:] for member in supervisor.members]
         results = [fact for member in supervisor.members for fact in member.told() if "result" in fact]
     assert [result["result"] for result in results] == [[3.0] * 96] * 2
     assert [(result["epochs"], result["size"]) for result in results] == [([0, 1, 2], 2)] * 2
+
+
+def test_callbacks_of_horovod_refuse_data_that_the_state_keeps():
+    code = """
+import keras, numpy as np
+import distrun.keras as dt
+from distrun.data import shard
+from distrun.errors import UsageError
+dt.init()
+model = keras.Sequential([keras.layers.Input((2,)), keras.layers.Dense(1)])
+model.compile(dt.DistributedOptimizer(keras.optimizers.SGD(0.1)), "mse")
+state = dt.elastic.KerasState(model, batches=shard((np.ones((8, 2)), np.ones((8, 1))), batch_size=2))
+commit = dt.elastic.CommitStateCallback(state)
+try:
+    model.fit(state.batches, epochs=2, verbose=0, callbacks=[commit])
+except UsageError as error:
+    assert "inside an epoch of state.batches: use ElasticCallback(state)" in str(error), error
+else:
+    raise SystemExit("not refused")
+model.fit(shard((np.ones((8, 2)), np.ones((8, 1))), batch_size=2), verbose=0, callbacks=[commit])
+"""
+    pytest.importorskip("torch")
+    subprocess.run([sys.executable, "-c", code], check=True, env={**os.environ, "KERAS_BACKEND": "torch"}, timeout=240)

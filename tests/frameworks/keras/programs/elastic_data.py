@@ -1,6 +1,7 @@
-"""A `fit` on data of `distrun.data.shard`, in which a rank dies; the weights count how often each sample was taken.
+"""A `fit` on data of `distrun.data.shard`, in which ranks die; the weights count how often each sample was taken.
 
-DIE is `generation:rank:epoch:batch`.
+DIE names places, `generation:rank:epoch:batch`. The argument says who keeps the place in the data: `fit`, with data
+made inside the function, or `state`.
 """
 
 from __future__ import annotations
@@ -8,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import sys
 from typing import Any
 
 import numpy as np
@@ -21,6 +23,7 @@ from distrun.runtime import world
 
 keras: Any = CHOSEN.PACKAGE
 EPOCHS, SAMPLES, ROWS = 3, 96, 4
+IN_STATE = sys.argv[1] == "state"
 
 
 class Death(keras.callbacks.Callback):
@@ -28,7 +31,7 @@ class Death(keras.callbacks.Callback):
         self.epoch = epoch
 
     def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
-        if os.environ["DIE"] == f"{world.generation()}:{dt.rank()}:{self.epoch}:{batch}":
+        if f"{world.generation()}:{dt.rank()}:{self.epoch}:{batch}" in os.environ["DIE"].split():
             os.kill(os.getpid(), signal.SIGKILL)
 
 
@@ -36,11 +39,14 @@ def total(_: Any, predicted: Any) -> Any:
     return keras.ops.sum(predicted)
 
 
+def sharded() -> Any:
+    samples = np.eye(SAMPLES, dtype="float32"), np.zeros((SAMPLES, 1))
+    return distrun.data.shard(samples, batch_size=ROWS, shuffle=True)
+
+
 @elastic.run
 def train(state: Any) -> Any:
-    batches = distrun.data.shard(
-        (np.eye(SAMPLES, dtype="float32"), np.zeros((SAMPLES, 1))), batch_size=ROWS, shuffle=True
-    )
+    batches = state.batches if IN_STATE else sharded()
     return state.model.fit(batches, epochs=EPOCHS, verbose=0, callbacks=[elastic.ElasticCallback(state), Death()]).epoch
 
 
@@ -50,6 +56,6 @@ model = keras.Sequential(
 )
 # The gradient of a sample's weight is 1 where the sample is taken.
 model.compile(dt.DistributedOptimizer(keras.optimizers.SGD(1.0), op=dt.Sum), total)
-epochs = train(elastic.KerasState(model))
+epochs = train(elastic.KerasState(model, **({"batches": sharded()} if IN_STATE else {})))
 counts = -array_of(model.weights[0]).reshape(-1)
 print(json.dumps({"result": counts.tolist(), "epochs": epochs, "size": dt.size()}), flush=True)
