@@ -77,7 +77,7 @@ class HostChecks:
         return HostReport(self.host, self._is_local, tuple(self._steps), self.machine, self._gpus_found)
 
     def close(self) -> None:
-        """ProbedHost the probe, and the connection."""
+        """End the probe, and the connection."""
         if self.probe is not None:
             self.probe.close()
             self.probe = None

@@ -69,7 +69,7 @@ class ProbeClient:
         return self._lost is not None
 
     def close(self) -> None:
-        """ProbedHost the probe: it leaves when its stdin ends."""
+        """End the probe: it leaves when its stdin ends."""
         self._program.end_input()
         self._program.wait()
         self._program.close()

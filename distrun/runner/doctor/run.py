@@ -113,7 +113,7 @@ class _Accesses:
         return SshAccess(route, self._connections), ShellCommands(route, options.python, options.wdir)
 
     def close(self) -> None:
-        """ProbedHost all job steps and the connections to jump hosts."""
+        """End all job steps and the connections to jump hosts."""
         if self._steps is not None:
             self._steps.close()
         self._connections.close()
