@@ -55,6 +55,7 @@ def compare(member: Member) -> Comparison:
             fresh.advance()
         dt.barrier()
         fresh.recover(False)
+        fresh.elect()
         dt.barrier()
 
     def pickled() -> None:

@@ -3,7 +3,8 @@
 In synchronous training the weights of all ranks are the same at a step boundary, and change between a step's
 collectives and the next boundary only. So a rank whose weights have not changed since its last boundary, a *clean* one,
 has a state that training can go on from, though nothing was copied; and the one with the most boundaries has lost
-nothing. A survivor is at most one step behind another: no rank can finish a step that another has not begun.
+nothing. A survivor is at most one step behind another: no rank can finish a step that another has not begun. A rank
+that is not clean goes back to its last commit, if there is one, and is clean by that.
 """
 
 from __future__ import annotations
@@ -23,8 +24,6 @@ class Standing:
     """The number of step boundaries that lie behind it; `NEW` of a newcomer."""
     is_clean: bool = True
     """Whether its weights are as they were at the last boundary."""
-    committed: int = NEW
-    """The number of those that lay behind it at the last commit; `NEW` if it has no copy."""
 
 
 @dataclass(frozen=True)
@@ -36,8 +35,6 @@ class Election:
     """The boundaries that lie behind all ranks from now on."""
     sends: bool
     """Whether a rank has other tensors than the donor."""
-    restores: bool = False
-    """Whether ranks that have committed a copy go back to it, since no rank is clean."""
     is_certain: bool = True
     """Whether the donor's state is that of a step boundary."""
 
@@ -45,8 +42,8 @@ class Election:
 def elect(standings: Sequence[Standing]) -> Election:
     """Return whose state the ranks take, given the standing of each rank.
 
-    The clean rank with the most boundaries; if none is clean, the one whose committed copy has the most; if none has
-    one, the rank with the most boundaries, in the state it is in. The lowest rank among equals.
+    The clean rank with the most boundaries; if none is clean, the rank with the most boundaries, in the state it is in.
+    The lowest rank among equals.
     """
     ranks = range(len(standings))
     clean = [rank for rank in ranks if standings[rank].is_clean and standings[rank].boundaries > NEW]
@@ -55,9 +52,6 @@ def elect(standings: Sequence[Standing]) -> Election:
         best = standings[donor].boundaries
         sends = any(not standing.is_clean or standing.boundaries != best for standing in standings)
         return Election(donor, best, sends)
-    donor = max(ranks, key=lambda rank: standings[rank].committed)
-    if standings[donor].committed > NEW:
-        return Election(donor, standings[donor].committed, sends=True, restores=True)
     # Nobody has begun, or nobody is certain: a rank that has received half of another's state is neither clean nor old.
     donor = max(ranks, key=lambda rank: (standings[rank].boundaries, standings[rank].is_clean))
     best = standings[donor].boundaries

@@ -69,7 +69,7 @@ class GraphState(ObjectState):
             self.lookahead.wait()  # the others need all of our steps
 
     def recover(self, is_aborted: bool) -> None:
-        """Elect the rank whose state all take, this one having gone back to a boundary if it has to."""
+        """Go back to the last boundary that is computed, or to the last commit if that has to be."""
         if self.lookahead is not None and self._boundaries > NEW:
             found = self.lookahead.newest()
             if found is None:
@@ -144,6 +144,7 @@ class HostArrays(Part):
         self._saved = [np.array(value) for value in self.values()]
 
     def restore(self) -> None:
+        self._arriving, self._is_taking = None, False
         self.assign(self._saved)
 
     def describe(self) -> Any:

@@ -65,6 +65,7 @@ def _train(state: State, func: Callable[[], _Result]) -> _Result:
             state.recover(is_aborted)
             if is_back:
                 state.on_reset()
+            state.elect()
             state.sync()
             result = func()
             collectives.barrier(name="elastic.finish")

@@ -55,6 +55,8 @@ class ObjectState(State):
         self._committed = NEW
         self._is_torn = False
         """Whether another rank's state has come here only in part."""
+        self._is_clean = True
+        """Whether training can go on from this rank's state; as of the last `recover`."""
         self._election: Election | None = None
         names = []
         for name, value in kwargs.items():
@@ -104,15 +106,24 @@ class ObjectState(State):
         if self._committed > NEW:
             for part in self._parts.values():
                 part.restore()
+                part.mark()
             self._boundaries = self._committed
+            self._is_torn = False
 
     def recover(self, is_aborted: bool) -> None:
-        """Elect the rank whose state all take; go back to the last commit where that has to be."""
+        """Go back to the last commit if this rank is in the middle of a step, and has one."""
         if is_aborted:
             self.abandon()
-        self._election = election = self._elect()
-        if election.restores:
+        self._is_clean = self._is_at_boundary()
+        if not self._is_clean and self._committed > NEW:
             self.restore()
+            self._is_clean = True
+
+    def elect(self) -> None:
+        """Agree with the other ranks on the one whose state all take in `sync`."""
+        own = np.array([[self._boundaries, self._is_clean]], np.int64)
+        rows = collectives.allgather(own, "elastic.standings").tolist()
+        self._election = election = elect([Standing(boundaries, bool(clean)) for boundaries, clean in rows])
         if not election.is_certain and world.rank() == election.donor:
             log.warning(_UNCERTAIN, election.donor)
 
@@ -148,11 +159,8 @@ class ObjectState(State):
         for part in self._parts.values():
             part.mark()
 
-    def _elect(self) -> Election:
-        is_clean = not self._is_torn and all(part.is_clean() for part in self._parts.values())
-        own = np.array([[self._boundaries, is_clean, self._committed]], np.int64)
-        rows = collectives.allgather(own, "elastic.standings").tolist()
-        return elect([Standing(boundaries, bool(clean), committed) for boundaries, clean, committed in rows])
+    def _is_at_boundary(self) -> bool:
+        return not self._is_torn and all(part.is_clean() for part in self._parts.values())
 
     def _adopt(self, described: dict[str, Any]) -> None:
         if list(described) != list(self._parts):

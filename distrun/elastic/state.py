@@ -69,7 +69,9 @@ class State:
         """Have functions called whenever the ranks have changed, on those that were there before.
 
         They run when rank and size are the new ones, and before the ranks take the donor's state; so they may adjust
-        the learning rate to the new size, but start no collectives, in which newcomers would be missing.
+        the learning rate to the new size. Newcomers do not call them: collectives belong here only if newcomers start
+        the same ones between `init` and `elastic.run`, as in Horovod's example of Keras, which trains for a step here
+        and there.
         """
         self._reset_callbacks.extend(callbacks)
 
@@ -89,14 +91,17 @@ class State:
         """Adjust to the new ranks; for classes that extend this one."""
 
     def recover(self, is_aborted: bool) -> None:
-        """Make it a state that training can go on from; called on all ranks when a generation begins, before `on_reset`
-        and `sync`.
+        """Make it a state that training can go on from; called on each rank when a generation begins, before
+        `on_reset`, `elect` and `sync`. It does not communicate, since newcomers may be still on their way.
 
         Args:
             is_aborted: whether this process has left the generation before in the middle of something.
         """
         if is_aborted:
             self.restore()
+
+    def elect(self) -> None:
+        """Agree with the other ranks whose state all take in `sync`; for classes that choose."""
 
     def is_abort(self, error: Exception) -> bool:
         """Return whether an exception of the training function says that a rank is lost.

@@ -51,7 +51,7 @@ class KerasState(GraphState):
             self.lookahead = Lookahead()
 
     def recover(self, is_aborted: bool) -> None:
-        """Elect the rank whose state all take. Gradients that wait for further passes are dropped."""
+        """Go back to where training can go on. Gradients that wait for further passes are dropped."""
         for part in self._parts.values():
             if isinstance(part, Training):
                 part.drop_passes()

@@ -114,6 +114,7 @@ class ObjectStateHandler(StateHandler):
 
     def restore(self) -> None:
         """Go back to the copy."""
+        self._description = self._received = None
         self.value.load_state_dict(copy.deepcopy(self._saved))
 
     def advance(self) -> None:

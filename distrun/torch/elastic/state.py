@@ -75,14 +75,17 @@ class TorchState(ObjectState):
         return [part for part in self._parts.values() if isinstance(part, StateHandler) and part.is_horovods]
 
     def recover(self, is_aborted: bool) -> None:
-        """Elect the rank whose state all take; with handlers of Horovod's kind it is rank 0, after a restore."""
-        if not self._horovods():
-            super().recover(is_aborted)
-            return
-        if is_aborted:
-            self.abandon()
+        """Go back to the last commit where that has to be: always, with handlers of Horovod's kind."""
+        super().recover(is_aborted)
+        if is_aborted and self._horovods():
             self.restore()
-        self._election = Election(0, max(0, self._boundaries), sends=True)
+
+    def elect(self) -> None:
+        """Agree whose state all take; with handlers of Horovod's kind it is rank 0's."""
+        if self._horovods():
+            self._election = Election(0, max(0, self._boundaries), sends=True)
+        else:
+            super().elect()
 
     def sync(self) -> None:
         """Give all ranks the state of the one that was elected."""

@@ -41,15 +41,16 @@ def test_a_session_of_tensorflow_1_goes_back_to_its_commit_or_loses_nothing(tmp_
 
 
 @pytest.mark.parametrize(
-    ("module", "keras", "deaths", "batches_per_commit"),
+    ("module", "keras", "deaths", "batches_per_commit", "more"),
     [
-        ("horovod.tensorflow.keras", {"KERAS_BACKEND": "tensorflow"}, "1:1:1:3 2:0:2:1", 1),
-        ("horovod.keras", {"KERAS_BACKEND": "jax"}, "1:1:1:6", 5),
+        ("horovod.tensorflow.keras", {"KERAS_BACKEND": "tensorflow"}, "1:1:1:3 2:0:2:1", 1, ["step"]),
+        ("horovod.keras", {"KERAS_BACKEND": "jax"}, "1:1:1:6", 5, []),
     ],
+    ids=["tensorflow, with a step before", "jax"],
 )
-def test_callbacks_of_horovod_go_on_from_the_last_commit(tmp_path, module, keras, deaths, batches_per_commit):
+def test_callbacks_of_horovod_go_on_from_the_last_commit(tmp_path, module, keras, deaths, batches_per_commit, more):
     pytest.importorskip(keras["KERAS_BACKEND"])
-    command = python(SCRIPTS / "elastic_keras.py", module, str(batches_per_commit))
+    command = python(SCRIPTS / "elastic_keras.py", module, str(batches_per_commit), *more)
     quiet = {"OMP_NUM_THREADS": "1", "TF_CPP_MIN_LOG_LEVEL": "3", "DISTRUN_STALL_TIMEOUT": "100", "DIE": deaths}
     done = subprocess.run(
         [sys.executable, "-m", "distrun.runner", "--horovod", "--elastic", "-np", "2", *command],
@@ -67,10 +68,10 @@ def test_callbacks_of_horovod_go_on_from_the_last_commit(tmp_path, module, keras
     for generation, survivor in enumerate([*(1 - rank for rank in dead), 0], 1):
         told = [fact for fact in facts if fact["generation"] == generation]
         # Ranks begin with the updates of the last commit, and in an epoch that is done by none of them.
-        committed = made // batches_per_commit * batches_per_commit
-        assert [(fact["begin"], fact["epoch"]) for fact in told if "begin" in fact] == [(committed, generation - 1)] * 2
+        begin = made // batches_per_commit * batches_per_commit + len(more)
+        assert [(fact["begin"], fact["epoch"]) for fact in told if "begin" in fact] == [(begin, generation - 1)] * 2
         batches = [fact for fact in told if "batch" in fact and fact["rank"] == survivor]
         assert [fact["noted"] for fact in batches] == [fact["batch"] for fact in batches]
-        made = committed + len(batches)
+        made = begin + len(batches)
     results = [(fact["result"], fact["agree"]) for fact in facts if "result" in fact]
     assert results == [([made, 4, 0, pytest.approx(0.02)], True)] * 2

@@ -111,6 +111,7 @@ def test_who_is_clean_loses_nothing(caplog):
     state.weights += 1
     state.advance()
     state.recover(is_aborted=True)
+    state.elect()
     assert state.weights.tolist() == [1, 1]
     assert not caplog.records
 
@@ -126,6 +127,7 @@ def test_who_is_in_the_middle_of_a_step_goes_back_to_the_last_commit(caplog):
     state.recover(is_aborted=True)
     assert part.is_abandoned
     assert (state.weights.tolist(), state.epoch) == ([0, 0], 0)
+    state.elect()
     assert not caplog.records
 
 
@@ -136,8 +138,21 @@ def test_who_has_no_copy_either_goes_on_and_says_so(monkeypatch, caplog):
     state.weights += 1
     state._parts["weights"].has_changed = True
     state.recover(is_aborted=True)
+    state.elect()
     assert state.weights.tolist() == [1, 1]
     assert "call state.advance() right after optimizer.step()" in caplog.text
+
+
+def test_what_callbacks_do_does_not_count_as_half_a_step(caplog):
+    state = WeightsState(weights=np.zeros(2))
+    state.sync()
+    state.advance()
+    state.recover(is_aborted=True)
+    state._parts["weights"].has_changed = True  # Horovod's example of Keras trains for a step there
+    state.elect()
+    state.sync()
+    assert not caplog.records
+    assert not state._parts["weights"].has_changed
 
 
 def test_what_was_committed_before_the_training_began_is_void():
@@ -200,6 +215,7 @@ def test_a_state_of_ones_own_may_have_horovods_methods_only():
     elastic.run(lambda state: state.commit())(state)
     state.recover(is_aborted=False)
     state.recover(is_aborted=True)
+    state.elect()
     assert calls == ["sync", "save", "restore"]
     for method in ("save", "restore", "sync"):
         with pytest.raises(NotImplementedError, match=f"^State has no {method}: let it"):

@@ -1,6 +1,7 @@
 """Horovod's documentation of elastic training with Keras, but for the data, the model and the deaths of ranks.
 
-The first argument is the module to import as hvd, the second the batches of a commit. DIE names places,
+The first argument is the module to import as hvd, the second the batches of a commit. With a third, a step is made
+before the training, and whenever it is reset, as in Horovod's example for Keras. DIE names places,
 `generation:rank:epoch:batch`, at which a rank kills itself; the epochs are those of the training, not of a `fit`.
 """
 
@@ -31,10 +32,18 @@ opt = hvd.DistributedOptimizer(opt)
 model.compile(loss="mse", optimizer=opt, metrics=["mae"])
 
 
+def initialize():
+    """Make a step, with a collective, which brings about the optimizer's state."""
+    if sys.argv[3:]:
+        model.fit(images, labels, batch_size=batch_size, steps_per_epoch=1, epochs=1, callbacks=None, verbose=0)
+
+
 def on_state_reset():
     model.optimizer.learning_rate.assign(lr * hvd.size())
+    initialize()  # to join with possible new ranks
 
 
+initialize()
 state = hvd.elastic.KerasState(model, batch=100, epoch=0)
 state.register_reset_callbacks([on_state_reset])
 

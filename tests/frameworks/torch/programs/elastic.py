@@ -38,6 +38,7 @@ def take_over(state, boundaries):
     """Have the ranks take the state of the one that is furthest, as at the beginning of a generation."""
     state._boundaries = boundaries
     state.recover(False)
+    state.elect()
     state.sync()
 
 
@@ -104,6 +105,7 @@ def a_rank_that_has_stepped_since_its_last_boundary_is_no_donor():
                 model[0].weight.fill_(9.0)
     assert model[0].weight[0, 0].item() != 9.0 or RANK != DONOR
     state.recover(True)
+    state.elect()
     assert all(parameter.grad is None for parameter in model.parameters())
     state.sync()
     assert model[0].weight[0, 0].item() != 9.0
@@ -126,6 +128,7 @@ def without_a_clean_rank_all_go_back_to_the_best_commit():
             state.commit()
             kept = copy.deepcopy([model.state_dict(), optimizer.state_dict(), scheduler.state_dict()])
     state.recover(True)
+    state.elect()
     state.sync()
     assert state.step == 2
     assert scheduler.state_dict() == kept[2]
@@ -159,6 +162,7 @@ def a_step_that_backward_passes_follow_before_the_boundary_is_undone():
     assert state._parts["second"]._before is None
     assert not torch.equal(first[0].weight, kept[0]["0.weight"])
     state.recover(True)
+    state.elect()
     state.sync()
     now = [first.state_dict(), turns[0].state_dict()]
     assert all(map(torch.equal, tensors_of(now), tensors_of(kept)))
@@ -290,9 +294,11 @@ def handlers_of_horovods_kind_send_rank_0s_value_themselves():
     state.commit()
     state.words.text, state.step = f"of rank {RANK}", 2
     state.recover(True)
+    state.elect()
     assert (state.words.text, state.step) == ("first", 1)
     state.words.text, state.step = f"of rank {RANK}", 2 + RANK
     state.recover(False)
+    state.elect()
     state.sync()
     assert (state.words.text, state.step) == ("of rank 0", 2)
     state.words = Words("another")
