@@ -98,7 +98,7 @@ def test_a_probe_leaves_when_its_stdin_ends_and_its_children_with_it(tmp_path):
 
 @pytest.fixture
 def slurm(tmp_path):
-    """The environment of an allocation of two nodes, both this machine, whose srun is a few lines."""
+    """The environment of an allocation of two nodes, both this machine with a name each, whose srun is a few lines."""
     srun = tmp_path / "bin" / "srun"
     srun.parent.mkdir()
     srun.write_text(
@@ -106,7 +106,8 @@ def slurm(tmp_path):
         'while case "$1" in --nodelist=*) node=${1#*=};; --*) ;; *) false;; esac; do shift; done\n'
         'if [ "$node" = down ]; then echo "srun: error: Required node not available (down, drained)" >&2; exit 1; fi\n'
         'if [ ! -x "$1" ]; then echo "slurmstepd: error: execve(): $1: No such file or directory" >&2; exit 2; fi\n'
-        'exec "$@"\n'
+        '[ "$(id -u)" = 0 ] || own="--user --map-root-user"\n'
+        'exec unshare $own --uts sh -c \'hostname "$0" && exec "$@"\' "$node" "$@"\n'
     )
     srun.chmod(0o755)
     return {
