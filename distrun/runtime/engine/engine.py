@@ -202,12 +202,15 @@ class ProgressEngine:
         while True:
             if state.failure is not None or gpu_monitor.trouble is not None:
                 raise JobAbortedError(state.failure or gpu_monitor.trouble)
+            began = time.monotonic()
             negotiator.progress()
             if operations.finished or operations.decided:
                 self._act()
+                began = time.monotonic()
             if negotiator.is_across_hosts:
                 negotiator.check_hosts()
             if handle is None:
+                waking_clock.note_sleep(began, 0.0)
                 negotiator.check_stalls()
                 gpu_monitor.check()
                 if self._is_idle():
@@ -215,6 +218,7 @@ class ProgressEngine:
             elif handle.done:
                 return
             if not self._has_news():
+                waking_clock.note_sleep(began, 0.0)  # we may have been stopped on the way
                 self._sleep()
 
     def _act(self) -> None:

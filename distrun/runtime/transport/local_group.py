@@ -131,13 +131,13 @@ class LocalGroup(LocalRanks):
             JobAbortedError: a peer ended, left or failed, and `ready()` is still false.
             StallError: the stall timeout is over.
         """
+        began, slept = time.monotonic(), 0.0
         spins = SPINS if self.network is None else NETWORK_SPINS
         for _ in range(spins if self.may_spin and self.spare_cores >= 0 else 2):
             if ready():
                 return True
         nudge = partial(self._nudge, self.others if needed is None else needed) if self.spare_cores <= 0 else None
         wait_timer = WaitTimer(timeouts or self.timeouts, what, nudge, self._clock)
-        began, slept = time.monotonic(), 0.0
         while True:
             self.bell.arm()
             try:

@@ -204,8 +204,8 @@ def test_a_module_that_is_not_offered_is_an_import_error_with_the_reason(package
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
-        ({"min_np": 1, "max_np": 1}, "-np 2 is not between --min-np 1 and --max-np 1"),
-        ({"host_discovery_script": "./hosts"}, "--hosts-from './hosts' cannot be executed"),
+        ({"min_np": 1, "max_np": 1}, "np=2 is not between min_np=1 and max_np=1"),
+        ({"host_discovery_script": "./hosts"}, "hosts_from='./hosts' cannot be executed"),
         ({"use_mpi": True}, "use_mpi=True cannot be"),
         ({"mpi_args": "-v"}, "mpi_args='-v' cannot be"),
     ],

@@ -9,6 +9,7 @@ import pytest
 from distrun.errors import JobAbortedError, UsageError
 from distrun.runtime.engine.engine import LARGE
 from distrun.runtime.negotiation import messages
+from distrun.runtime.operations import waking_clock
 from distrun.runtime.shared_memory.segment import FAILED, LEFT
 
 DEADLINE = 60.0
@@ -26,6 +27,24 @@ def test_a_thread_that_waits_makes_the_progress_itself(rank):
     assert turns == ["caller"]
     assert rank.backend.executed == ["allreduce 'a'"]
     assert (rank.turn, rank.rings) == ("idle", 0)
+
+
+def test_a_rank_that_is_stopped_on_its_way_to_sleep_does_not_count_the_stop(rank, monkeypatch):
+    stopped = [0.0]
+    monkeypatch.setattr(waking_clock, "_stopped", 0.0)
+    monkeypatch.setattr(waking_clock.time, "monotonic", lambda: 100.0 + stopped[0])
+    progress = rank.engine._negotiator.progress
+
+    def stop_and_progress():
+        if not stopped[0]:
+            stopped[0] = 30.0
+        progress()
+
+    monkeypatch.setattr(rank.engine._negotiator, "progress", stop_and_progress)
+    handle = rank.engine.run(rank.handle("a"))
+    rank.group.history += [lambda: rank.decide(handle)]
+    handle.wait()
+    assert waking_clock.now() == 100.0
 
 
 def test_where_ranks_keep_all_cores_busy_submitting_wakes_nobody_but_a_nudge_and_poll_do(rank):
