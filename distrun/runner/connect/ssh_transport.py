@@ -6,10 +6,12 @@ once would be more than an sshd accepts before they have logged in (`MaxStartups
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import logging
 import os
 import shlex
+import signal
 import socket
 import subprocess
 import threading
@@ -96,7 +98,7 @@ class SshConnections:
         if route.jump is not None:
             return self._through(route.jump, route)
         if route.proxy_command is not None:
-            return _through_command(route.proxy_command)
+            return _ProxyCommand(route.proxy_command)
         try:
             sock = _open(route)
         except OSError as error:
@@ -260,14 +262,26 @@ def _open(route: Route) -> socket.socket:
     raise last
 
 
-def _through_command(command: str) -> socket.socket:
-    """Return a socket to the stdin and stdout of a ProxyCommand, in a session of its own that Ctrl-C does not reach."""
-    ours, theirs = socket.socketpair()
-    with theirs:
-        subprocess.Popen(
-            ["sh", "-c", f"exec {command}"], stdin=theirs.fileno(), stdout=theirs.fileno(), start_new_session=True
-        )
-    return ours
+class _ProxyCommand(socket.socket):
+    """A socket to the stdin and stdout of a ProxyCommand, in a session of its own that Ctrl-C does not reach.
+
+    When the socket is closed, the command is told to end, as by OpenSSH: some do not notice by themselves.
+    """
+
+    def __init__(self, command: str) -> None:
+        ours, theirs = socket.socketpair()
+        super().__init__(fileno=ours.detach())
+        with theirs:
+            self._process = subprocess.Popen(
+                ["sh", "-c", f"exec {command}"], stdin=theirs.fileno(), stdout=theirs.fileno(), start_new_session=True
+            )
+
+    def close(self) -> None:
+        """Close the socket, and end the command."""
+        super().close()
+        if self._process.poll() is None:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self._process.pid, signal.SIGHUP)
 
 
 def _agent_keys() -> list[tuple[paramiko.PKey, str]]:
