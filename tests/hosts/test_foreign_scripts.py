@@ -11,6 +11,7 @@ import pytest
 pytestmark = pytest.mark.slow
 
 TORCH = """
+import os
 import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
@@ -26,7 +27,7 @@ for step in range(3):
 weights = torch.cat([p.detach().flatten() for p in model.parameters()])
 print("RESULT", dist.get_rank(), dist.get_world_size(), weights.numpy().tobytes().hex(), flush=True)
 dist.barrier()  # torch may abort when a peer is gone before
-dist.destroy_process_group()
+os._exit(0)  # and, rarely, in destroy_process_group: "terminate called without an active exception"
 """
 
 JAX = """
