@@ -7,7 +7,7 @@ import logging
 import os
 import sys
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -15,6 +15,7 @@ from distrun.errors import JobAbortedError, NotInitializedError, UsageError
 from distrun.runtime import settings
 from distrun.runtime.bootstrap.facts import AnyEngine
 from distrun.runtime.bootstrap.join import World, join
+from distrun.runtime.contract import LaunchContract
 from distrun.runtime.devices import Device
 from distrun.runtime.elastic.variables import CONTROL_FD
 from distrun.runtime.engine.engine import FAREWELL
@@ -50,13 +51,15 @@ def on_joining(callback: Callable[[], None]) -> None:
     _on_joining.append(callback)
 
 
-def join_world(ranks: Sequence[int] | None = None) -> bool:
+def join_world(ranks: Sequence[int] | None = None, variables: Mapping[str, str] | None = None) -> bool:
     """Join the job this process was started in: afterwards rank, size and the collectives are available.
 
     A newcomer to an elastic job waits here until the launcher gives it a place.
 
     Args:
         ranks: those of the job's ranks that make up the world, in the order of their new ranks; None: all.
+        variables: count as if they were in the environment. With a launch contract the job is that one, and no
+            other world of it is joined.
 
     Returns:
         Whether this call has; False if the process was in a world already.
@@ -74,13 +77,16 @@ def join_world(ranks: Sequence[int] | None = None) -> bool:
         if _world is not None:
             return False
         _adjust_log(settings.current())
-        _enter(ranks, None)
+        _enter(ranks, None, variables or {})
         return True
 
 
-def _enter(ranks: Sequence[int] | None, over: str | None) -> None:
+def _enter(ranks: Sequence[int] | None, over: str | None, variables: Mapping[str, str]) -> None:
     """Join the present generation; or, if it is over and `over` says why, the next."""
     global _world, _inits
+    if LaunchContract.is_present(variables):
+        _world = join({**os.environ, **variables}, 1, ranks)
+        return
     if CONTROL_FD in os.environ:
         from distrun.runtime import generations  # only here: other jobs have one generation
 
@@ -91,7 +97,7 @@ def _enter(ranks: Sequence[int] | None, over: str | None) -> None:
             _fail_if_over(channel)
             return
     _inits += 1
-    _world = join(os.environ, _inits, ranks)
+    _world = join({**os.environ, **variables}, _inits, ranks)
 
 
 def _fail_if_over(channel: Channel) -> None:
@@ -117,7 +123,7 @@ def enter_next(reason: str) -> None:
         world = _leave_world()
         if world is not None:
             world.engine.shutdown(f"it leaves this generation: {reason}")
-        _enter(None, reason)
+        _enter(None, reason, {})
     for callback in _on_joining:
         callback()
 

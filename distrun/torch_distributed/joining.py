@@ -1,0 +1,201 @@
+"""Which world a default process group has: the job's own, or one of the ranks that share torch's store.
+
+Where a launcher has started the ranks as what they are to be in the group, they join the job as `distrun.init` does.
+Otherwise (`torch.multiprocessing.spawn`, or a rank and a world size of the script's own) all that they have in common
+is the store. So the ranks introduce themselves to each other there, and each makes the launch contract that a launcher
+would have given it. As all see the same introductions, all go the same way: an environment alone could mislead a rank,
+such as that of children that a rank of some job has spawned for a group of their own.
+
+The store is open to everybody who can connect with it, so no secret is in it: ranks of a host know each other by their
+user, and ranks of several hosts need a key from elsewhere.
+"""
+
+from __future__ import annotations
+
+import hmac
+import json
+import os
+import secrets
+import socket
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass
+from datetime import timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from distrun.errors import UsageError
+from distrun.host.endpoints import format_endpoint, reserve_port
+from distrun.host.interfaces import matching, own_interfaces, reachable
+from distrun.runtime import settings, world
+from distrun.runtime.bootstrap.join import World
+from distrun.runtime.contract import LaunchContract
+from distrun.runtime.environments import detect
+from distrun.runtime.environments.env_url import EnvUrl
+from distrun.runtime.environments.single import Single
+from distrun.runtime.settings import KEY, STALL_TIMEOUT
+from distrun.runtime.topology import list_ranks
+from distrun.runtime.transport.host_layout import HostLayout
+from distrun.torch_distributed.store_exchange import exchange
+
+if TYPE_CHECKING:
+    from torch._C._distributed_c10d import Store
+
+_joined: World | None = None  # by us
+
+
+@dataclass(frozen=True)
+class Introduction:
+    """A rank, as it tells the others."""
+
+    world: list[int] | None
+    """The rank and the size that it has in distrun's world, if it is in one."""
+    in_job: bool
+    """Whether a launcher has started it as this rank of as many."""
+    host: str
+    """Identifies its host."""
+    hostname: str
+    has_key: bool
+    """Whether the user has given it a key."""
+    job: str
+    """A name for the job that the ranks are, if they are none yet; that of rank 0 counts."""
+    endpoints: str
+    """Where it will listen for the ranks of other hosts, if it is rank 0."""
+
+
+def join(store: Store, rank: int, size: int, timeout: timedelta) -> None:
+    """Be rank `rank` in a world of `size` ranks; returns when all of them are in it.
+
+    Args:
+        store: shared by them.
+        timeout: how long to wait for the others; also the stall timeout of the world, unless a setting says another.
+
+    Raises:
+        UsageError: some ranks are in another world already, or there are several hosts and no key.
+        BootstrapError: the other ranks did not come in time.
+    """
+    global _joined
+    chosen = settings.current()
+    with ExitStack() as until_joined:
+        own = _introduction(rank, size, chosen, until_joined)
+        everybody = [own]
+        if size > 1:
+            text = json.dumps(asdict(own))
+            texts = exchange(store, rank, size, text, timeout.total_seconds(), chosen.stall_warning)
+            everybody = [Introduction(**json.loads(text)) for text in texts]
+        variables = _variables(everybody, rank, chosen.key)
+        if not os.environ.get(STALL_TIMEOUT):
+            variables = {STALL_TIMEOUT: f"{timeout.total_seconds():g}", **variables}
+        if world.join_world(variables=variables):
+            _joined = world.current()
+
+
+def leave() -> None:
+    """Leave the world if it was `join` that has joined it; it goes on if it was there before."""
+    global _joined
+    ours, _joined = _joined, None
+    if ours is not None and world.is_initialized() and world.current() is ours:
+        world.shutdown()
+
+
+def _introduction(rank: int, size: int, chosen: settings.Settings, until_joined: ExitStack) -> Introduction:
+    """Introduce this rank; a port is reserved until the ranks have met."""
+    topology = world.topology() if world.is_initialized() else None
+    in_job = _is_in_job(rank, size)
+    endpoints = ""
+    if rank == 0 and size > 1 and topology is None and not in_job:
+        port = until_joined.enter_context(reserve_port()).getsockname()[1]
+        allowed = matching(reachable(own_interfaces()), chosen.network, f"host {socket.gethostname()!r}")
+        endpoints = ",".join(format_endpoint(interface.address, port) for interface in allowed)
+    return Introduction(
+        world=None if topology is None else [topology.rank, topology.size],
+        in_job=in_job,
+        host=_host(),
+        hostname=socket.gethostname(),
+        has_key=chosen.key is not None,
+        job=secrets.token_hex(16),
+        endpoints=endpoints,
+    )
+
+
+def _is_in_job(rank: int, size: int) -> bool:
+    """Whether a launcher has started this process as this rank of as many.
+
+    RANK and WORLD_SIZE alone do not count: they say less than the ranks can tell each other.
+    """
+    environment = detect(os.environ)
+    if isinstance(environment, (Single, EnvUrl)):
+        return False
+    try:
+        place = environment.topology()
+    except UsageError:  # not all launchers tell all that is needed
+        return False
+    return (place.rank, place.size) == (rank, size)
+
+
+def _host() -> str:
+    """Return a text that ranks share that can meet on a Unix socket: those of a host, or of one container on it."""
+    boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    return f"{boot} {os.stat('/proc/self/ns/net').st_ino}"
+
+
+def _variables(everybody: Sequence[Introduction], rank: int, key: bytes | None) -> Mapping[str, str]:
+    """Return the variables of the launch contract that follows from the introductions; empty where none is needed.
+
+    Raises:
+        UsageError: the ranks cannot be the world that they are to be.
+    """
+    _check_worlds(everybody)
+    if all(one.world or one.in_job for one in everybody):
+        return {}
+    names = [one.host for one in everybody]
+    layout = HostLayout.of(names, rank)
+    cross_rank, cross_size = layout.cross()
+    contract = LaunchContract(
+        job=everybody[0].job,
+        key="" if layout.count == 1 else _job_key(everybody, key),
+        rank=rank,
+        size=len(everybody),
+        local_rank=layout.position,
+        local_size=len(layout.local_ranks),
+        cross_rank=cross_rank,
+        cross_size=cross_size,
+        hostname=everybody[rank].hostname,
+        master_addr="",
+        master_port=0,
+        rendezvous="" if layout.count == 1 else everybody[0].endpoints,
+    )
+    return contract.to_environ()
+
+
+def _check_worlds(everybody: Sequence[Introduction]) -> None:
+    """Refuse ranks of which some are in a world that does not fit."""
+    size = len(everybody)
+    for rank, one in enumerate(everybody):
+        if one.world is not None and one.world != [rank, size]:
+            raise UsageError(
+                f"rank {rank} of {size} of the process group is rank {one.world[0]} of {one.world[1]} in distrun "
+                "already: give init_process_group the rank and world_size of distrun, or call distrun.shutdown() first"
+            )
+    inside = [rank for rank, one in enumerate(everybody) if one.world is not None]
+    if 0 < len(inside) < size:
+        outside = [rank for rank in range(size) if rank not in inside]
+        raise UsageError(
+            f"{list_ranks(inside)} called distrun.init() before init_process_group and {list_ranks(outside)} did not: "
+            "call it on all ranks before, or on none"
+        )
+
+
+def _job_key(everybody: Sequence[Introduction], key: bytes | None) -> str:
+    """Return the key of this job, which follows from the user's key and the name of the job.
+
+    Raises:
+        UsageError: some rank has none.
+    """
+    without = [rank for rank, one in enumerate(everybody) if not one.has_key]
+    if without or key is None:
+        raise UsageError(
+            f"the process group has several hosts, and {list_ranks(without)} no secret to know the others by: set "
+            f"{KEY} to the same text on all ranks, as from `openssl rand -hex 32`, or start the script with `distrun`"
+        )
+    return hmac.digest(key, f"torch.distributed {everybody[0].job}".encode(), "sha256").hex()
