@@ -64,6 +64,8 @@ class Executor:
         """Tell those who wait for `handles` that they are done; their results or errors are in place."""
         for handle in handles:
             handle.done = True
+            if handle.when_done is not None:
+                handle.when_done(handle)
         self._local_group.clear_nudge()
         if self._state.waiters:
             self._state.notify()

@@ -5,9 +5,14 @@ from __future__ import annotations
 from distrun.runtime.backends.groups import Groups
 from distrun.runtime.negotiation.controller import Controller
 from distrun.runtime.operations.handle import Handle
-from distrun.runtime.operations.request import ADD_PROCESS_SET, REMOVE_PROCESS_SET
+from distrun.runtime.operations.request import (
+    ADD_PROCESS_SET,
+    DISSOLVE_PROCESS_SET,
+    FORM_PROCESS_SET,
+    REMOVE_PROCESS_SET,
+)
 
-KINDS = (ADD_PROCESS_SET, REMOVE_PROCESS_SET)
+KINDS = (ADD_PROCESS_SET, REMOVE_PROCESS_SET, FORM_PROCESS_SET, DISSOLVE_PROCESS_SET)
 """The operations that are executed here."""
 
 
@@ -27,7 +32,7 @@ class Membership:
             CollectiveError: a rank is gone, or cannot be reached.
         """
         ((*numbers,),) = handle.request.shapes
-        if handle.request.kind == ADD_PROCESS_SET:
+        if handle.request.kind in (ADD_PROCESS_SET, FORM_PROCESS_SET):
             number = self._next
             self._next += 1
             self._groups.add(number, tuple(numbers), handle.title)

@@ -46,6 +46,8 @@ class SingleProcessEngine:
             with self._lock:
                 gpu.execute([cast("DeviceHandle", handle)])
         handle.done = True
+        if handle.when_done is not None:
+            handle.when_done(handle)
         return handle
 
     run = submit

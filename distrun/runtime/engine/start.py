@@ -52,6 +52,7 @@ def start_engine(
         Piggyback(backend, may_offer) if isinstance(backend, HierarchicalBackend) else None,
         local_group.timeouts,
         local_group.describe_rank,
+        groups.ranks,
     )
     unreported_error = UnreportedError()
     alert = local_group.service_bells[local_group.own].ring

@@ -24,8 +24,8 @@ from itertools import groupby
 from distrun.runtime.negotiation.decisions import LONGEST_LIST, AllJoined, Decision, Define, Execute, Fail, Key
 from distrun.runtime.negotiation.disagreement import describe_disagreement, sides_of, slot_title
 from distrun.runtime.negotiation.joining import objection
-from distrun.runtime.negotiation.matching import Matching, Slot
-from distrun.runtime.operations.request import JOIN, Request
+from distrun.runtime.negotiation.matching import Formation, Matching, Slot
+from distrun.runtime.operations.request import DISSOLVE_PROCESS_SET, FORM_PROCESS_SET, JOIN, Request
 
 CACHE_CAPACITY = 1 << 16
 """Requests that get a cache id. The ones after that are sent in full every time, which is slower and as right."""
@@ -57,6 +57,7 @@ class Controller:
     def __init__(self, members: Mapping[int, Iterable[int]], capacity: int = CACHE_CAPACITY) -> None:
         """`members` maps a process set's id to its ranks; 0 is the world."""
         self._matchings = {process_set: Matching(ranks) for process_set, ranks in members.items()}
+        self._formation = Formation(self._matchings[0].ranks)
         self._capacity = capacity
         self._requests: list[Request] = []
         self._cache_ids: dict[Request, int] = {}
@@ -88,6 +89,13 @@ class Controller:
 
     def submit(self, rank: int, request: Request, site: str, now: float) -> None:
         """`rank` submitted a request in full."""
+        if request.kind == FORM_PROCESS_SET:
+            self._form(rank, request, site, now)
+            return
+        if request.kind == DISSOLVE_PROCESS_SET:
+            ((number,),) = request.shapes
+            self._formation.finished(rank, number, self.members(number))
+            return
         matching = self._matchings[request.process_set]
         self._drain_streams(matching)
         if request.kind == JOIN:
@@ -131,15 +139,37 @@ class Controller:
     ) -> None:
         name = request.name
         key: Key = (request.process_set, matching.unnamed_place(rank) if name is None else name)
-        text = matching.told_late(key, rank) if matching.given_up else None
-        if text is not None:
-            self._decide(Fail(key, text, (rank,), is_stall=True))
+        given_up = matching.told_late(key, rank) if matching.given_up else None
+        if given_up is not None:
+            self._decide(Fail(key, given_up.text, (rank,), given_up.is_stall))
             return
         slot = matching.slot(key, rank, cache_id, request, now)
         if site is not None:
             slot.sites[rank] = site
         if matching.is_complete(slot):
             self._complete(matching, slot)
+
+    def _form(self, rank: int, request: Request, site: str, now: float) -> None:
+        """`rank` is ready for a process set that its own ranks form."""
+        formation = self._formation
+        key: Key = (0, request.name or "")
+        given_up = formation.told_late(key, rank)
+        if given_up is not None:
+            self._decide(Fail(key, given_up.text, (rank,), given_up.is_stall))
+            return
+        slot = formation.slot(key, rank, -1, request, now)
+        slot.sites[rank] = site
+        if slot.disagreement:  # who else is to come is part of it, so nobody waits for that
+            text = describe_disagreement(slot, lambda rank: slot.sites[rank])
+            formation.give_up(slot, text, is_stall=False)
+            self._decide(Fail(key, text, tuple(sorted(slot.present))))
+            return
+        if formation.missing(slot):
+            return
+        formation.close(slot)
+        for dissolution in formation.take_dissolutions():
+            self._decide(Define(-1, dissolution, 1))
+        self._decide(Define(-1, slot.request, len(slot.present)))
 
     def _join(self, matching: Matching, rank: int, process_set: int) -> None:
         for slot in matching.join(rank):
@@ -286,14 +316,14 @@ class Controller:
 
     def _stalled(self, now: float, after: float) -> list[tuple[Matching, Slot]]:
         stalled = []
-        for matching in self._matchings.values():
+        for matching in (*self._matchings.values(), self._formation):
             self._drain_streams(matching)
             stalled += [(matching, slot) for slot in matching.slots.values() if now - slot.since >= after]
         return stalled
 
     def backdate(self, rank: int, since: float) -> None:
         """The operations that `rank` has submitted wait since then, if that is longer than we know."""
-        for matching in self._matchings.values():
+        for matching in (*self._matchings.values(), self._formation):
             self._drain_streams(matching)
             for slot in matching.slots.values():
                 if rank in slot.present:
@@ -302,5 +332,5 @@ class Controller:
     @property
     def oldest(self) -> float | None:
         """The time at which the operation that has waited longest was first submitted; None when none waits."""
-        times = [matching.oldest for matching in self._matchings.values()]
+        times = [matching.oldest for matching in (*self._matchings.values(), self._formation)]
         return min([time for time in times if time is not None], default=None)

@@ -8,6 +8,7 @@ from distrun.runtime.negotiation.matching import Slot
 from distrun.runtime.operations.request import (
     ADD_PROCESS_SET,
     AGREED,
+    FORM_PROCESS_SET,
     REMOVE_PROCESS_SET,
     Request,
     describe_field,
@@ -58,7 +59,7 @@ def _differences(slot: Slot) -> tuple[list[str], int | None]:
 
 def _label(request: Request, field: str) -> str:
     """Return what a field holds, in words."""
-    if field == "shapes" and request.kind == ADD_PROCESS_SET:
+    if field == "shapes" and request.kind in (ADD_PROCESS_SET, FORM_PROCESS_SET):
         return "ranks"
     return "process_set_id" if field == "shapes" and request.kind == REMOVE_PROCESS_SET else field
 

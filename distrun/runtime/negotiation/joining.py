@@ -32,7 +32,7 @@ def objection(slot: Slot, joined: Sequence[int]) -> str:
         return f"{have}, and the rows for {'it' if len(joined) == 1 else 'them'} would be lost: call join() after it"
     if request.kind == "broadcast" and request.root in joined:
         return f"its root, rank {request.root}, has joined and has nothing to send: choose a root that has data left"
-    if request.kind in (ADD_PROCESS_SET, REMOVE_PROCESS_SET):
+    if request.kind in (ADD_PROCESS_SET, REMOVE_PROCESS_SET):  # forming is matched elsewhere
         return f"{have}: all ranks must call it, before any of them joins"
     if request.op in (Min, Max, Product) and request.prescale != 1.0:
         return f"{have}, and op={request.op} with a prescale_factor has no neutral element: scale the tensor instead"

@@ -7,12 +7,12 @@ itself; and there it goes on until nothing is waiting.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, field
 
 from distrun.runtime.negotiation.decisions import Key
 from distrun.runtime.negotiation.streams import Streams
-from distrun.runtime.operations.request import Request
+from distrun.runtime.operations.request import DISSOLVE_PROCESS_SET, Request
 
 
 @dataclass
@@ -39,6 +39,7 @@ class GivenUp:
 
     text: str
     awaited: set[int]
+    is_stall: bool
 
 
 class Matching:
@@ -99,12 +100,14 @@ class Matching:
         """Return the ranks that have joined without having submitted an operation."""
         return sorted(rank for rank in self.joined if rank not in slot.present)
 
-    def give_up(self, slot: Slot, text: str) -> None:
+    def give_up(self, slot: Slot, text: str, is_stall: bool = True) -> None:
         """Take a slot out, and remember for the ranks that have not submitted it why."""
-        self.given_up[slot.key] = GivenUp(text, set(self.missing(slot)))
+        missing = self.missing(slot)
+        if missing:
+            self.given_up[slot.key] = GivenUp(text, set(missing), is_stall)
         self.close(slot)
 
-    def told_late(self, key: Key, rank: int) -> str | None:
+    def told_late(self, key: Key, rank: int) -> GivenUp | None:
         """Return why an operation was given up before this rank came; it is told so once.
 
         A rank that tries again is not late: it begins a new operation under the same key.
@@ -113,7 +116,7 @@ class Matching:
         if given_up is None or rank not in given_up.awaited:
             return None
         self._await_no_longer(key, rank)
-        return given_up.text
+        return given_up
 
     def _await_no_longer(self, key: Key, rank: int) -> None:
         given_up = self.given_up[key]
@@ -139,3 +142,33 @@ class Matching:
         times = [slot.since for slot in self.slots.values()]
         oldest = self.streams.oldest
         return min(times, default=oldest) if oldest is None else min([oldest, *times])
+
+
+class Formation(Matching):
+    """The process sets that their own ranks are about to form, and those that they have finished with.
+
+    What a set of the latter kind holds is freed when the next one is formed. Then all ranks of the job take part
+    anyway; at any other time one of them may have left, with nothing more to do.
+    """
+
+    def __init__(self, ranks: Iterable[int]) -> None:
+        super().__init__(ranks)
+        self._finished: dict[int, set[int]] = {}  # number of a set -> ranks that have finished with it
+        self._dissolutions: list[Request] = []
+
+    def missing(self, slot: Slot) -> list[int]:
+        (ranks,) = slot.request.shapes
+        return [rank for rank in ranks if rank not in slot.present]
+
+    def finished(self, rank: int, number: int, members: Collection[int]) -> None:
+        """A rank has finished with the set of this number."""
+        finished = self._finished.setdefault(number, set())
+        finished.add(rank)
+        if len(finished) == len(members):
+            del self._finished[number]
+            self._dissolutions.append(Request(DISSOLVE_PROCESS_SET, str(number), "int64", ((number,),)))
+
+    def take_dissolutions(self) -> list[Request]:
+        """Take out the sets with which all their ranks have finished, as what the ranks are to execute."""
+        taken, self._dissolutions = self._dissolutions, []
+        return taken

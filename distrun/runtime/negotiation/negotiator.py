@@ -9,7 +9,7 @@ messages (see `Piggyback`).
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import lru_cache
 
 import numpy as np
@@ -25,7 +25,7 @@ from distrun.runtime.negotiation.stalls import CoordinatorStallMonitor, Follower
 from distrun.runtime.operations import waking_clock
 from distrun.runtime.operations.call_site import main_stack
 from distrun.runtime.operations.handle import Handle
-from distrun.runtime.operations.request import Request
+from distrun.runtime.operations.request import FORM_PROCESS_SET, Request
 from distrun.runtime.operations.timeouts import Timeouts
 from distrun.runtime.transport.control_plane import ControlPlane
 
@@ -52,6 +52,7 @@ class Negotiator:
         piggyback: Piggyback | None,
         timeouts: Timeouts,
         describe_rank: Callable[[int], str],
+        process_sets: Mapping[int, Sequence[int]],
         clock: Callable[[], float] = waking_clock.now,
     ) -> None:
         """
@@ -63,6 +64,7 @@ class Negotiator:
             piggyback: where there are several hosts.
             timeouts: when a stall is reported and given up.
             describe_rank: names a rank for people.
+            process_sets: the ranks of each set by its number, rising, as it is at any time.
             clock: the time in seconds.
         """
         self.rank = rank
@@ -73,6 +75,7 @@ class Negotiator:
         self._operations = operations
         self._controller = controller
         self._piggyback = piggyback
+        self._process_sets = process_sets
         self._clock = clock
         self._untold: deque[Decision | bytes] = deque()
         """The coordinator's decisions that wait for room in a mailbox, in order. The first may be a message: it is
@@ -164,10 +167,14 @@ class Negotiator:
                 outbox.popleft()
                 return
         cache_ids: list[int] = []
+        is_busy_elsewhere = False
         while outbox:
             handle = outbox[0]
-            if handle.request.name is None:
+            request = handle.request
+            if request.name is None:
                 self._operations.place(handle)
+            if request.process_set or request.kind == FORM_PROCESS_SET:
+                is_busy_elsewhere |= not self._is_of_coordinator(request)
             outbox.popleft()  # only now: if we are interrupted, it is in a queue all the same
             if handle.cache_id >= 0:
                 cache_ids.append(handle.cache_id)
@@ -176,6 +183,13 @@ class Negotiator:
                 cache_ids = []
                 self._submit_request(handle.full_request)
         self._submit_ids(cache_ids)
+        if is_busy_elsewhere:
+            self._control_plane.alarm(0)
+
+    def _is_of_coordinator(self, request: Request) -> bool:
+        """Whether the coordinator takes part in an operation, and so will come to hear of it by itself."""
+        members = request.shapes[0] if request.kind == FORM_PROCESS_SET else self._process_sets[request.process_set]
+        return members[0] == 0
 
     def _send_along(self, piggyback: Piggyback, handle: Handle) -> bool:
         """Send an operation's arrays along with its message; whether it is submitted by that."""
@@ -280,6 +294,8 @@ class Negotiator:
         ranks = self._ranks_of(decision)
         message = messages.pack_decision(decision)
         self._send_to(ranks, message)
+        if isinstance(decision, Define) and decision.request.kind == FORM_PROCESS_SET:
+            self._wake(ranks)  # some have submitted nothing, and may be about other things
         if self.rank in ranks:
             if self._control_plane.is_stuck:
                 # What is taken in is executed next, where we wait for the others: they must have heard of it by then.
@@ -302,6 +318,11 @@ class Negotiator:
         for rank in ranks:
             if rank != self.rank:
                 self._control_plane.send(rank, message)
+
+    def _wake(self, ranks: Iterable[int]) -> None:
+        for rank in ranks:
+            if rank != self.rank:
+                self._control_plane.alarm(rank)
 
     def _finish_complete(self, piggyback: Piggyback, cache_ids: list[int]) -> list[int]:
         """Finish the operations whose payloads are all here; the cache ids of the others."""

@@ -12,7 +12,7 @@ from distrun.runtime.negotiation.messages import LARGEST_REQUEST, unpack_ids
 from distrun.runtime.negotiation.response_cache import ResponseCache
 from distrun.runtime.operations.call_site import call_site, waiting_site
 from distrun.runtime.operations.handle import Handle
-from distrun.runtime.operations.request import JOIN_NAME, Request, fusion_key, title
+from distrun.runtime.operations.request import DISSOLVE_PROCESS_SET, JOIN_NAME, Request, fusion_key, title
 from distrun.tensor_fusion.batching import FUSED_BELOW, fuse
 
 _KNOWN_PLANS = 1000
@@ -77,6 +77,9 @@ class PendingOperations:
             handle.cache_id = self._cache.id_under(key, request)
         if handle.cache_id < 0:
             _write_full_request(handle)
+        if request.kind == DISSOLVE_PROCESS_SET:  # told, and not waited for
+            self.outbox.append(handle)
+            return
         if self.pending.setdefault(key, handle) is not handle:
             raise UsageError(
                 f"{title(request.kind, request.name)} is under way already: "
@@ -192,7 +195,7 @@ class PendingOperations:
         while self.pending:
             handles.append(self.pending.popitem()[1])
         self._unnamed.clear()
-        return [handle for handle in handles if not handle.done]
+        return [handle for handle in dict.fromkeys(handles) if not handle.done]  # named ones are in two queues
 
     def site_of(self, key: Key) -> str:
         """Where in user code a pending operation comes from; empty if that is not known."""

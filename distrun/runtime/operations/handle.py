@@ -47,6 +47,9 @@ class Handle:
     """Where in user code the operation comes from, if its submitter knows better than the stack does."""
     caller: FrameType | None = None
     """The frame for which another thread submits the operation."""
+    when_done: Callable[[Handle], None] | None = None
+    """Called by the thread that has completed the operation, right after `done` was set; it must not raise, nor wait.
+    Whoever sets it on a handle that is under way looks at `done` afterwards, and may see the call made twice."""
     _is_collected = False
     _result: Any = None
 

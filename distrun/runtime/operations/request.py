@@ -20,6 +20,10 @@ ADD_PROCESS_SET, REMOVE_PROCESS_SET = "add_process_set", "remove_process_set"
 """Kinds of operations. Their one shape is the ranks of a set to register, or the number of the one to remove."""
 
 
+FORM_PROCESS_SET, DISSOLVE_PROCESS_SET = "form_process_set", "dissolve_process_set"
+"""Kinds for sets that their own ranks form: those alone submit the request, and all ranks of the job execute it."""
+
+
 JOIN = "join"
 """The kind of a request that says: this rank has no more data."""
 JOIN_NAME = "join()"

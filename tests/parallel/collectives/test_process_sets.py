@@ -22,6 +22,22 @@ def test_every_collective_on_overlapping_sets_in_any_order(job):
     job.run("process_sets")
 
 
+@pytest.mark.parametrize(
+    "job",
+    [
+        "distrun-1",
+        "distrun-3",
+        "distrun-4",
+        pytest.param("mpi-backend-3", marks=pytest.mark.mpi),
+        "hosts-1+2",
+        "hosts-2+2",
+    ],
+    indirect=True,
+)
+def test_sets_are_formed_by_their_own_ranks(job, tmp_path):
+    job.run("member_sets", str(tmp_path))
+
+
 @pytest.mark.parametrize("job", ["distrun-3"], indirect=True)
 def test_some_of_the_ranks_of_a_host_are_a_world(job):
     job.run("comm")

@@ -176,7 +176,9 @@ class Rank:
         self.pauses: deque[Event] = deque()
         controller = Controller({0: range(2)}) if rank == 0 else None
         clock = lambda: self.now  # noqa: E731
-        negotiator = Negotiator(rank, 2, self.control, self.operations, controller, None, FOREVER, "<{}>".format, clock)
+        negotiator = Negotiator(
+            rank, 2, self.control, self.operations, controller, None, FOREVER, "<{}>".format, {}, clock
+        )
         unreported = UnreportedError()
         groups = Groups(self.backend)
         monitor = GpuMonitor(None, groups, unreported_error=unreported)

@@ -29,6 +29,20 @@ def test_a_thread_that_waits_makes_the_progress_itself(rank):
     assert (rank.turn, rank.rings) == ("idle", 0)
 
 
+def test_whoever_asked_for_it_is_called_when_an_operation_is_done_or_has_failed(rank):
+    called = []
+    done, failed = rank.handle("a"), rank.handle("b")
+    done.when_done = failed.when_done = lambda handle: called.append((handle, handle.done))
+    rank.engine.run(done)
+    rank.group.history += [lambda: rank.decide(done)]
+    done.wait()
+    assert called == [(done, True)]
+    rank.engine.submit(failed)
+    rank.engine.fail("it is over")
+    assert called == [(done, True), (failed, True)]
+    assert failed.error is not None
+
+
 def test_a_rank_that_is_stopped_on_its_way_to_sleep_does_not_count_the_stop(rank, monkeypatch):
     stopped = [0.0]
     monkeypatch.setattr(waking_clock, "_stopped", 0.0)

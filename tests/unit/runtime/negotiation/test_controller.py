@@ -12,7 +12,7 @@ from hypothesis import given, settings, strategies as st
 from distrun.runtime.negotiation.controller import Controller
 from distrun.runtime.negotiation.decisions import AllJoined, Decision, Define, Execute, Fail
 from distrun.runtime.operations.reduction import Max, Sum
-from distrun.runtime.operations.request import Request
+from distrun.runtime.operations.request import DISSOLVE_PROCESS_SET, FORM_PROCESS_SET, Request
 from distrun.runtime.topology import list_ranks
 
 
@@ -616,3 +616,69 @@ def test_lists_of_ranks_are_written_shortly():
     assert list_ranks([3]) == "rank 3"
     assert list_ranks([0, 1, 2, 5]) == "ranks 0-2, 5"
     assert list_ranks([0, 2, 3]) == "ranks 0, 2-3"
+
+
+# Sets that their own ranks form ---------------------------------------------------------------------------------------
+
+
+def form(ranks: tuple[int, ...], name: str = "s") -> Request:
+    return Request(FORM_PROCESS_SET, name, "int64", (ranks,))
+
+
+def test_a_set_is_formed_when_its_own_ranks_are_there():
+    made = controller(4)
+    made.submit(3, form((1, 3)), "train.py:3", 0.0)
+    made.submit(0, A, "", 0.0)
+    assert made.decisions() == []
+    made.submit(1, form((1, 3)), "train.py:1", 0.0)
+    assert made.decisions() == [Define(-1, form((1, 3)), 2)]
+
+
+def test_sets_of_equal_ranks_are_formed_beside_each_other():
+    made = controller(2)
+    for rank, name in [(0, "s"), (1, "t"), (0, "t"), (1, "s")]:
+        made.submit(rank, form((0, 1), name), "", 0.0)
+    assert made.decisions() == [Define(-1, form((0, 1), "t"), 2), Define(-1, form((0, 1), "s"), 2)]
+
+
+@pytest.mark.parametrize("order", [(0, 1), (1, 0)])
+def test_ranks_that_name_different_ranks_are_told_at_once(order):
+    made, said = controller(3), [form((0, 1, 2)), form((0, 1))]
+    for rank in order:
+        made.submit(rank, said[rank], f"train.py:{rank}", 0.0)
+    (fail,) = made.decisions()
+    assert (fail.key, fail.ranks, fail.is_stall) == ((0, "s"), (0, 1), False)
+    for words in ["the ranks disagree about ranks", "[0, 1, 2] at train.py:0", "[0, 1] at train.py:1"]:
+        assert words in fail.text
+    if order == (0, 1):  # rank 2 was waited for
+        made.submit(2, form((0, 1, 2)), "", 0.0)
+        assert made.decisions() == [dataclasses.replace(fail, ranks=(2,))]
+
+
+def test_a_set_that_is_not_formed_in_time_is_reported_and_given_up():
+    made = controller(3)
+    made.submit(1, form((1, 2)), "train.py:1", 5.0)
+    (stall,) = made.stalls(8.0, 1.0)
+    assert (stall.title, stall.present, stall.missing, stall.waited) == ("form_process_set 's'", (1,), (2,), 3.0)
+    assert made.oldest == 5.0
+    made.give_up(8.0, 1.0, {})
+    (fail,) = made.decisions()
+    assert fail.ranks == (1,)
+    assert fail.is_stall
+    made.submit(2, form((1, 2)), "", 9.0)
+    assert made.decisions() == [dataclasses.replace(fail, ranks=(2,))]
+    assert made.oldest is None
+
+
+def test_what_dissolved_sets_hold_is_freed_when_the_next_is_formed():
+    made = controller(2)
+    made.add_process_set(5, (0, 1))
+    dissolution = Request(DISSOLVE_PROCESS_SET, "5", "int64", ((5,),))
+    made.submit(0, dissolution, "", 0.0)
+    made.submit(1, form((1,), "before"), "", 0.0)
+    assert made.decisions() == [Define(-1, form((1,), "before"), 1)]
+    made.submit(1, dissolution, "", 0.0)
+    assert made.decisions() == []
+    assert made.oldest is None
+    made.submit(1, form((1,), "after"), "", 0.0)
+    assert made.decisions() == [Define(-1, dissolution, 1), Define(-1, form((1,), "after"), 1)]

@@ -17,7 +17,7 @@ from distrun.runtime.negotiation.negotiator import PUSH_INTERVAL, RETRY, Negotia
 from distrun.runtime.negotiation.pending import PendingOperations
 from distrun.runtime.negotiation.piggyback import Piggyback
 from distrun.runtime.operations.handle import Handle
-from distrun.runtime.operations.request import Request
+from distrun.runtime.operations.request import DISSOLVE_PROCESS_SET, FORM_PROCESS_SET, Request
 from distrun.runtime.operations.timeouts import Timeouts
 
 
@@ -95,6 +95,7 @@ class Rank:
             Piggyback(FakeHierarchicalBackend(size), offers) if hosts else None,
             timeouts or Timeouts(0.0, 0.0),
             "<{}>".format,
+            {0: range(size), 7: (0, 1), 8: (1, 2)},
             lambda: self.now,
         )
 
@@ -426,3 +427,47 @@ def test_a_failed_operation_takes_its_payloads_along():
     rank.hear(0, pack_decision(Fail((0, "a"), "rank 2 did not come", (0, 1), is_stall=True)))
     assert rank.finished() == [failed]
     assert rank.negotiator._piggyback._sent == set()
+
+
+# Process sets ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("process_set", "alarmed"), [(0, []), (7, []), (8, [0])])
+def test_a_coordinator_that_does_not_take_part_is_woken(process_set, alarmed):
+    rank = Rank(1, 3)
+    handle = Handle(None, Request("barrier", "b", "uint8", (), process_set=process_set), [], [])
+    rank.operations.enter(handle)
+    rank.negotiator.progress()
+    assert rank.sent() == [(0, messages.FULL_REQUEST + handle.full_request)]
+    assert rank.control.alarmed == alarmed
+
+
+@pytest.mark.parametrize(("members", "alarmed"), [((0, 1), []), ((1, 2), [0])])
+def test_a_coordinator_that_does_not_belong_to_a_set_that_is_formed_is_woken(members, alarmed):
+    rank = Rank(1, 3)
+    rank.operations.enter(Handle(None, Request(FORM_PROCESS_SET, "s", "int64", (members,)), [], []))
+    rank.negotiator.progress()
+    assert rank.control.alarmed == alarmed
+
+
+def test_ranks_take_part_in_forming_a_set_of_others_and_are_woken_for_it():
+    form = Request(FORM_PROCESS_SET, "s", "int64", ((1, 2),))
+    coordinator, other = Rank(0, 4), Rank(3, 4)
+    coordinator.hear(1, messages.FULL_REQUEST + form.encode("train.py:1"))
+    assert coordinator.sent() == []
+    coordinator.hear(2, messages.FULL_REQUEST + form.encode("train.py:2"))
+    sent = coordinator.sent()
+    assert [rank for rank, _ in sent] == coordinator.control.alarmed == [1, 2, 3]
+    other.hear(0, sent[-1][1])
+    for rank in (coordinator, other):
+        ((stand_in,),) = rank.decided()
+        assert (stand_in.request, stand_in.stands_in) == (form, True)
+
+
+def test_that_a_set_is_dissolved_is_told_and_not_waited_for():
+    rank = Rank(1, 3)
+    handle = Handle(None, Request(DISSOLVE_PROCESS_SET, "7", "int64", ((7,),)), [], [])
+    rank.operations.enter(handle)
+    rank.negotiator.progress()
+    assert rank.sent() == [(0, messages.FULL_REQUEST + handle.full_request)]
+    assert rank.operations.is_empty
