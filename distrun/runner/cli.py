@@ -10,7 +10,7 @@ import click
 
 from distrun.errors import DistrunError, UsageError
 from distrun.runner.command_lines.launch_options import launch_options
-from distrun.runner.command_lines.own_options import are_all_own, own_options
+from distrun.runner.command_lines.own_options import are_all_own, own_options, with_value
 
 if TYPE_CHECKING:
     from distrun.runner.command_lines.table import Translation
@@ -101,6 +101,8 @@ def complain(sentence: str, status: int) -> int:
 def _with_own_options(command: click.Command, name: str, arguments: list[str]) -> list[str]:
     """Return the arguments of a command with our options in the place of other launchers' flags."""
     own = own_options(command)
+    if "--auto" in arguments:
+        arguments = with_value(own, arguments, "--auto", "global")
     if are_all_own(own, arguments):
         return arguments
     from distrun.runner.command_lines.borrowed import translated

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import subprocess
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -44,6 +45,10 @@ def run(options: dict[str, Any]) -> int:
     Raises:
         DistrunError: it cannot be done; the text says why, and what would help.
     """
+    if options["auto"] is not None and is_elastic(options):
+        raise UsageError("--auto cannot be elastic: leave out --elastic and the options that imply it, or --auto")
+    if options["auto"] == "explain":
+        return _explain(options)
     nodes = _nodes(options)
     if nodes is not None and nodes.place is not None:
         if is_elastic(options):
@@ -64,6 +69,11 @@ def run(options: dict[str, Any]) -> int:
         click.echo(describe(plan, os.environ))
         return 0
     return _execute(options, request, plan)
+
+
+def _explain(options: dict[str, Any]) -> int:
+    """Have a script explained by the interpreter that would run it."""
+    return subprocess.run(launch_request(options).command, cwd=options["wdir"]).returncode
 
 
 def _run_elastic(options: dict[str, Any], request: LaunchRequest) -> int:

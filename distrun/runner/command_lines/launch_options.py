@@ -81,6 +81,15 @@ _OPTIONS: tuple[Callable[[Any], Any], ...] = (
     ),
     node_options,
     elastic_options,
+    click.option(
+        "--auto",
+        type=click.Choice(["global", "scale", "explain"]),
+        is_flag=False,
+        flag_value="global",
+        help="Train a plain single-process script of PyTorch or Keras on all ranks, unchanged. global, the default: "
+        "each batch of the script is divided among the ranks; scale: each rank takes a batch of the script's size; "
+        "explain: print what would be changed and start nothing. Values are written with =, as in --auto=scale.",
+    ),
     click.option("--mpi-args", metavar="ARGS", help="Further arguments for mpirun, as in --mpi-args '--mca pml ob1'."),
     click.option("--share-gpus", is_flag=True, help="Allow ranks to share GPUs where there are more ranks than GPUs."),
     click.option(

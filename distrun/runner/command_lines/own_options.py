@@ -62,3 +62,25 @@ def count_attached(own: OwnOptions, word: str) -> int:
         if own[name]:
             return 1 if value else 2
     return 1
+
+
+def with_value(own: OwnOptions, words: Sequence[str], option: str, value: str) -> list[str]:
+    """Return a command line in which an option that stands alone has a value: what follows it is the next option, or
+    the command.
+
+    Args:
+        own: our own options.
+        words: the command line.
+        option: the option, whose value may be left out.
+        value: the value that it has then.
+    """
+    found: list[str] = []
+    rest = list(words)
+    while is_flag(rest):
+        if rest[0] == option:
+            found.append(f"{rest.pop(0)}={value}")
+            continue
+        count = count_own(own, rest) or 1
+        found += rest[:count]
+        del rest[:count]
+    return found + rest

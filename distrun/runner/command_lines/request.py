@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
 from distrun.errors import UsageError
 from distrun.runner.connect.options import host_list
+from distrun.runner.planning.python_command import zero_line
 from distrun.runner.planning.request import LaunchRequest
 
 
@@ -20,7 +22,7 @@ def launch_request(options: dict[str, Any]) -> LaunchRequest:
             "there is no command to start: give one after the options, as in distrun -np 2 python train.py"
         )
     return LaunchRequest(
-        command=options["command"],
+        command=_command(options),
         np=options["np"],
         hosts=tuple(host_list(options)),
         exports=options["exports"],
@@ -51,7 +53,17 @@ def launch_request(options: dict[str, Any]) -> LaunchRequest:
         output_dir=options["output_dir"],
         rank_filter=options["rank_filter"],
         horovod=options["horovod"],
+        auto=options["auto"] is not None,
     )
+
+
+def _command(options: dict[str, Any]) -> tuple[str, ...]:
+    command: tuple[str, ...] = options["command"]
+    if options["auto"] is None:
+        return command
+    if options["horovod"]:
+        raise UsageError("--auto is for plain scripts, and --horovod for scripts of Horovod: give one of them")
+    return zero_line(command, options["auto"], os.environ.get("PATH"), options["wdir"] or os.getcwd())
 
 
 def _stdin_rank(text: str) -> int | None:

@@ -1,6 +1,7 @@
 """Commands that are Python programs: what a spare must know to run them later. Pure, but for reading a program's file.
 
-A spare is the same interpreter with the same options, which runs a program of ours first.
+A spare is the same interpreter with the same options, which runs a program of ours first. So is a rank in zero-line
+mode.
 """
 
 from __future__ import annotations
@@ -11,6 +12,8 @@ import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+
+from distrun.errors import UsageError
 
 _PYTHON = re.compile(r"(?:python|pypy)\d*(?:\.\d+)*t?")
 _FLAGS = frozenset("bBdEIOPqsSuvx")  # options of one letter without a value
@@ -75,3 +78,24 @@ def _split_script(command: Sequence[str], path: str | None, wdir: str) -> Python
 
 def _is_python(word: str) -> bool:
     return _PYTHON.fullmatch(os.path.basename(word)) is not None
+
+
+def zero_line(command: Sequence[str], mode: str, path: str | None, wdir: str) -> tuple[str, ...]:
+    """Return the command that runs a plain script in zero-line mode (`distrun.auto`).
+
+    Args:
+        command: the command of the plain script.
+        mode: the value of `--auto`.
+        path: the value of PATH where it is looked for.
+        wdir: the directory in which it is run.
+
+    Raises:
+        UsageError: the command is no Python script.
+    """
+    parts = split(command, path, wdir)
+    if parts is None or parts.program[0] == "-c":
+        raise UsageError(
+            f"--auto cannot run {' '.join(command)!r}: it takes a Python script, as in distrun --auto -np 2 python "
+            "train.py, or a module, as in python -m train"
+        )
+    return (*parts.interpreter, "-m", "distrun.auto", mode, *parts.program)

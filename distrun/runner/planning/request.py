@@ -66,6 +66,8 @@ class LaunchRequest:
     rank_filter: str | None = None
     horovod: bool = False
     """Whether the command is a script of Horovod's, which finds distrun as `horovod`."""
+    auto: bool = False
+    """Whether the command is a plain script that `distrun.auto` runs."""
 
 
 @dataclass(frozen=True)

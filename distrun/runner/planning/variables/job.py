@@ -91,7 +91,9 @@ def host_variables(
     }
     common |= {} if remote else horovod.search_path(common)
     chosen = {"OMP_NUM_THREADS": AUTO} if remote else thread_variables(common, context.cores, ranks)
-    return {"PYTHONUNBUFFERED": "1", **chosen, **common}
+    # Strings hash alike on all ranks, so that a set of words has one order: `distrun.auto` relies on it.
+    hashing = {"PYTHONHASHSEED": "0"} if request.auto else {}
+    return {"PYTHONUNBUFFERED": "1", **hashing, **chosen, **common}
 
 
 def _gpus(host: Host, ranks: int, share: bool) -> dict[str, str]:

@@ -6,7 +6,8 @@ import os
 
 import pytest
 
-from distrun.runner.planning.python_command import split
+from distrun.errors import UsageError
+from distrun.runner.planning.python_command import split, zero_line
 
 
 @pytest.mark.parametrize(
@@ -44,3 +45,20 @@ def test_a_script_is_run_by_the_python_of_its_first_line(tmp_path):
     assert (tool.interpreter, tool.program) == (("python3", "-u"), (str(tmp_path / "tool"), "a"))
     assert split(["./pip"], None, str(tmp_path)).interpreter == ("/x/bin/python",)
     assert split(["sh"], str(tmp_path), "/") is None
+
+
+@pytest.mark.parametrize(
+    ("line", "expected"),
+    [
+        ("python -u train.py --lr 1", "python -u -m distrun.auto scale train.py --lr 1"),
+        ("python3 -m pack.train a", "python3 -m distrun.auto scale -m pack.train a"),
+    ],
+)
+def test_a_plain_script_is_run_by_the_zero_line_mode(line, expected, tmp_path):
+    assert " ".join(zero_line(line.split(), "scale", os.defpath, str(tmp_path))) == expected
+
+
+@pytest.mark.parametrize("line", ["sleep 3", "python -c pass", "python -"])
+def test_the_zero_line_mode_takes_no_other_commands(line, tmp_path):
+    with pytest.raises(UsageError, match=f"--auto cannot run '{line}'"):
+        zero_line(line.split(), "global", os.defpath, str(tmp_path))

@@ -1,0 +1,58 @@
+"""A rank of a job in zero-line mode: `python -m distrun.auto MODE script.py args`.
+
+MODE is `global`, `scale` or `explain`; see `distrun.auto.job` and `distrun.auto.explaining`.
+"""
+
+from __future__ import annotations
+
+import sys
+
+from distrun.errors import UsageError
+
+_USAGE = "usage: distrun --auto[=global|scale|explain] [OPTIONS] python script.py [ARGS] (or python -m module [ARGS])"
+
+
+def main(arguments: list[str]) -> int:
+    """Run the program that the arguments name; return the exit status."""
+    if len(arguments) < 2 or arguments[0] not in ("global", "scale", "explain"):
+        print(f"distrun.auto: {_USAGE}", file=sys.stderr)
+        return 2
+    mode, program = arguments[0], arguments[1:]
+    if program[0] == "-c" or (program[0] == "-m" and len(program) < 2):
+        print(f"distrun.auto: {program[0]!r} is no script: {_USAGE}", file=sys.stderr)
+        return 2
+    if mode == "explain":
+        from distrun.auto.explaining import explain
+
+        return explain(program)
+    import distrun
+    from distrun.auto import files, frameworks, job, output, randomness, running, source
+
+    job.current.mode = mode
+    job.current.script = program[1] if program[0] == "-m" else program[0]
+    distrun.init()
+    if distrun.size() > 1:
+        if distrun.rank() > 0:
+            output.silence()
+            files.keep_private(program)
+        source.check(program)
+        randomness.begin()
+        frameworks.watch()
+    try:
+        running.run(program)
+    except Exception as error:  # as the interpreter does it, but without our own frames in the traceback
+        trace = error.__traceback__
+        while trace is not None and trace.tb_frame.f_code.co_filename in (__file__, running.__file__, "<frozen runpy>"):
+            trace = trace.tb_next
+        output.speak()
+        sys.last_type, sys.last_value, sys.last_traceback = type(error), error, trace
+        sys.excepthook(type(error), error.with_traceback(trace), trace)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    try:
+        sys.exit(main(sys.argv[1:]))
+    except UsageError as error:
+        sys.exit(f"distrun --auto: {error}")

@@ -1,0 +1,31 @@
+"""One start for the random numbers of all ranks.
+
+A script that sets no seed gets another one in each process. The ranks must agree on much that scripts draw by chance: a
+split of the data, the order of the samples, a decision in the training loop. So before the script begins, Python's and
+numpy's generators get one seed on all ranks; `distrun.auto.torch` does the same for torch's.
+"""
+
+from __future__ import annotations
+
+import random
+import secrets
+
+import distrun
+
+_seed = 0
+
+
+def common_seed() -> int:
+    """Return the number that all ranks of this job begin with, another one in each job."""
+    return _seed
+
+
+def begin() -> None:
+    """Agree on a seed, and seed Python's and numpy's generators. Called once, by all ranks."""
+    global _seed
+    import numpy as np
+
+    drawn = np.array([secrets.randbits(31)], np.int64)
+    _seed = int(distrun.broadcast(drawn, 0, "auto.seed")[0])
+    random.seed(_seed)
+    np.random.seed(_seed)

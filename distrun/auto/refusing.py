@@ -1,0 +1,69 @@
+"""Ending a job whose script cannot be distributed as it stands: all ranks end, and one of them says why."""
+
+from __future__ import annotations
+
+import textwrap
+import time
+from collections.abc import Sequence
+from typing import NoReturn
+
+import numpy as np
+
+import distrun
+from distrun.auto import output
+from distrun.errors import DistrunError
+
+STATUS = 2
+"""The exit status of a refused script, that of other wrong usage."""
+_PATIENCE = 10.0  # seconds in which all ranks should come to the same refusal
+
+
+class Refusal(SystemExit):
+    """A script is refused. It is no `Exception`, so that a script's own handlers do not take it for one of theirs."""
+
+    def __init__(self, reason: str, lines: Sequence[str] = ()) -> None:
+        super().__init__(STATUS)
+        self.reason = reason
+        self.lines = tuple(lines)
+
+
+def text_of(reason: str, lines: Sequence[str] = ()) -> str:
+    """Return the text of a refusal: the reason in a sentence, and the lines to write instead."""
+    head = textwrap.fill(f"distrun --auto: refused: {reason}", 120, subsequent_indent="  ", break_long_words=False)
+    return "\n".join([head, *(["Write instead:"] if lines else []), *(f"    {line}" for line in lines)])
+
+
+def refuse(reason: str, lines: Sequence[str] = ()) -> NoReturn:
+    """End the job: this script cannot be right on several ranks.
+
+    Rank 0 prints. Another rank prints only if it is alone with the refusal.
+
+    Args:
+        reason: a clause that goes on after "refused:", with the place or the value that is to blame.
+        lines: lines of code that the user may write instead.
+
+    Raises:
+        Refusal: always; the process ends with status 2.
+    """
+    if not distrun.is_initialized() or distrun.rank() == 0:
+        output.tell(text_of(reason, lines))
+        _meet()
+    elif not _meet():
+        output.tell(text_of(reason, lines))
+    raise Refusal(reason, lines)
+
+
+def _meet() -> bool:
+    """Wait until all ranks refuse, so that none is ended before rank 0 has printed; return whether they do."""
+    if not distrun.is_initialized() or distrun.size() == 1:
+        return True
+    try:
+        handle = distrun.allreduce_async(np.zeros(1), name="auto.refusal")
+        deadline = time.monotonic() + _PATIENCE
+        while not handle.poll():
+            if time.monotonic() > deadline:
+                return False
+            time.sleep(0.005)
+    except DistrunError:
+        return False
+    return True

@@ -1,0 +1,117 @@
+"""Reading a script before it runs: what in it cannot be right on several ranks, and what will mean something else.
+
+Only the script's own file is read. What it does through other files is noticed when it happens.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from distrun.auto import refusing, running
+
+DISTRIBUTING = {
+    "distrun": "it uses distrun itself",
+    "horovod": "it uses Horovod, which distrun runs without --auto",
+    "accelerate": "accelerate distributes by itself",
+    "lightning": "Lightning distributes by itself",
+    "pytorch_lightning": "Lightning distributes by itself",
+    "deepspeed": "DeepSpeed distributes by itself",
+    "fairscale": "fairscale distributes by itself",
+    "jax": "there is nothing in a JAX program that could be changed while it runs",
+}
+"""Packages that a script of this mode does not import, and why."""
+_LINES = {
+    "horovod": ("distrun --horovod -np N python script.py",),
+    "jax": (
+        "import distrun.jax as distrun",
+        "grads = distrun.allreduce_gradients(grads)  # see docs/coming-from-horovod.md",
+    ),
+}
+_WITHOUT = ("distrun -np N python script.py  # without --auto",)
+_WRAPPERS = ("DataParallel", "DistributedDataParallel", "FullyShardedDataParallel", "init_process_group")
+
+
+@dataclass
+class Facts:
+    """The findings of one source file."""
+
+    refusals: list[tuple[str, tuple[str, ...]]] = field(default_factory=list)
+    """The reasons for which it is refused, and the lines to write instead."""
+    warnings: list[str] = field(default_factory=list)
+    """The numbers it prints that will be of one rank's part only."""
+
+
+def check(program: Sequence[str]) -> None:
+    """Refuse a program whose source shows that it cannot be right."""
+    path = running.source_of(program)
+    if path is None or not path.is_file():
+        return
+    for reason, lines in facts(path).refusals[:1]:
+        refusing.refuse(reason, lines)
+
+
+def facts(path: Path) -> Facts:
+    """Return what a source file shows; nothing if it cannot be parsed, which Python will say itself."""
+    found = Facts()
+    try:
+        tree = ast.parse(path.read_bytes(), str(path))
+    except (OSError, SyntaxError, ValueError):
+        return found
+    for node in ast.walk(tree):
+        for module in _imports(node):
+            package = module.partition(".")[0]
+            if package in DISTRIBUTING:
+                line = getattr(node, "lineno", 0)
+                reason = f"{path.name}:{line} imports {module}: {DISTRIBUTING[package]}"
+                found.refusals.append((reason, _LINES.get(package, _WITHOUT)))
+        if isinstance(node, ast.Call) and (name := called(node)) in _WRAPPERS:
+            reason = f"{path.name}:{node.lineno} calls {name}: the script distributes by itself"
+            found.refusals.append((reason, _WITHOUT))
+    found.warnings = [f"{path.name}:{line}: {text}" for line, text in _partial_numbers(tree)]
+    return found
+
+
+def called(call: ast.Call) -> str:
+    """Return the last part of the name that a call calls, such as `backward`; empty if it has none."""
+    function = call.func
+    return function.attr if isinstance(function, ast.Attribute) else getattr(function, "id", "")
+
+
+def _imports(node: ast.AST) -> list[str]:
+    if isinstance(node, ast.Import):
+        return [alias.name for alias in node.names]
+    if isinstance(node, ast.ImportFrom) and node.module and not node.level:
+        return [node.module]
+    return []
+
+
+def _partial_numbers(tree: ast.AST) -> Iterator[tuple[int, str]]:
+    """Yield the divisions by the size of a data set in functions that train; what they divide is one rank's count."""
+    scopes = [node for node in ast.walk(tree) if isinstance(node, (ast.FunctionDef, ast.Module))]
+    for scope in scopes:
+        nodes = list(_own_nodes(scope))
+        if not any(isinstance(node, ast.Call) and called(node) == "backward" for node in nodes):
+            continue
+        for node in nodes:
+            if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Div) and _is_size_of_data(node.right):
+                text = ast.unparse(node)
+                yield node.lineno, f"{text} divides what rank 0 has counted in its part by the size of all data"
+
+
+def _own_nodes(scope: ast.AST) -> Iterator[ast.AST]:
+    """Yield the nodes of a scope without those of the functions in it."""
+    for child in ast.iter_child_nodes(scope):
+        if not isinstance(child, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Lambda)):
+            yield child
+            yield from _own_nodes(child)
+
+
+def _is_size_of_data(node: ast.AST) -> bool:
+    """Whether an expression is the number of samples: `len(loader.dataset)`, `len(train_dataset)`, `len(train_set)`."""
+    if not (isinstance(node, ast.Call) and called(node) == "len" and len(node.args) == 1):
+        return False
+    name = ast.unparse(node.args[0]).rpartition(".")[2].lower()
+    return "dataset" in name or name.endswith(("_set", "_data"))
