@@ -8,6 +8,7 @@ ever.
 from __future__ import annotations
 
 import logging
+import math
 import threading
 from collections.abc import Callable
 
@@ -67,6 +68,8 @@ class CompletionThread:
                 self._thread = threading.Thread(target=self._serve, name="distrun-completion", daemon=True)
                 self._thread.start()
             self._changed.notify()
+
+    deadline = math.inf
 
     @property
     def done(self) -> bool:

@@ -9,11 +9,10 @@ Every `import torch` comes by here, so nothing else is imported before a process
 
 from __future__ import annotations
 
-from datetime import timedelta
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from torch.distributed import ProcessGroup, Store
+    from torch.distributed import ProcessGroup
 
 BACKEND = "distrun"
 """The name by which scripts ask for it."""
@@ -24,11 +23,11 @@ def register() -> None:
     from torch import distributed
 
     if distributed.is_available() and BACKEND not in distributed.Backend.backend_list:
-        distributed.Backend.register_backend(BACKEND, _create, devices=["cpu", "cuda"])
+        distributed.Backend.register_backend(BACKEND, _create, extended_api=True, devices=["cpu", "cuda"])
 
 
-def _create(store: Store, rank: int, size: int, timeout: timedelta) -> ProcessGroup:
-    """Return a process group of this many ranks, of which we are `rank`; `store` is shared by them."""
-    from distrun.torch_distributed.process_group import create
+def _create(described: Any, options: Any) -> ProcessGroup:
+    """Return a process group as it is described by torch; `options` of the backend's own there are none."""
+    from distrun.torch_distributed.process_group import create_described
 
-    return create(store, rank, size, timeout)
+    return create_described(described)

@@ -219,7 +219,7 @@ class ProgressEngine:
                 return
             if not self._has_news():
                 waking_clock.note_sleep(began, 0.0)  # we may have been stopped on the way
-                self._sleep()
+                self._sleep(handle)
 
     def _act(self) -> None:
         """Complete what is finished, and execute what has been decided."""
@@ -243,10 +243,12 @@ class ProgressEngine:
             return True
         return self._state.failure is not None or self._gpu_monitor.trouble is not None
 
-    def _sleep(self) -> None:
-        """Wait until there is news, or something to look after."""
+    def _sleep(self, handle: Awaited | None) -> None:
+        """Wait until there is news, something to look after, or whoever waits for `handle` gives up."""
         negotiator, now = self._negotiator, self._clock()
         until = negotiator.next_look(now)
+        if handle is not None:
+            until = min(until, handle.deadline)
         if self._gpu_monitor.is_busy:
             until = min(until, now + CHECK_INTERVAL)
         waiting_for = self._operations.describe

@@ -16,6 +16,10 @@ class Awaited(Protocol):
         """Whether the wait is over."""
 
     @property
+    def deadline(self) -> float:
+        """When it is over though nothing is done, by the waking clock."""
+
+    @property
     def title(self) -> str:
         """Its name in messages."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from types import FrameType
 from typing import Any
@@ -35,6 +36,8 @@ class Handle:
     full_request = b""
     """The request as a message, while it has no cache id."""
     done = False
+    deadline = math.inf
+    """Whoever waits for it waits for ever."""
     error: DistrunError | None = None
     received: Sequence[list[int]] = ()
     """Elements that came from each rank, per output, where they may differ."""

@@ -1,0 +1,52 @@
+"""The ranks of a process group, and the process set that carries its operations."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import timedelta
+
+import torch
+from torch._C._distributed_c10d import Store
+
+from distrun.runtime import member_sets, world
+from distrun.runtime.process_set import ProcessSet, global_process_set
+from distrun.torch import cuda
+from distrun.torch_distributed import joining
+
+
+class Members:
+    """The members of one process group."""
+
+    def __init__(self, ranks: Sequence[int], process_set: ProcessSet) -> None:
+        """
+        Args:
+            ranks: their ranks in the job, in the order of their ranks in the group.
+            process_set: has these ranks.
+        """
+        self.ranks = ranks
+        self.process_set = process_set
+        rising = sorted(ranks)
+        self.order = None if list(ranks) == rising else [rising.index(rank) for rank in ranks]
+        """The place in the process set of each rank of the group; None where both have one order."""
+
+    def leave(self) -> None:
+        """Say that this rank has finished with the group."""
+        if self.process_set is global_process_set:
+            joining.leave()
+        else:
+            member_sets.dissolve(self.process_set)
+
+
+def all_ranks(store: Store, rank: int, size: int, timeout: timedelta) -> Members:
+    """Return the members of a default group; returns when all are there. Raises as `joining.join` does."""
+    joining.join(store, rank, size, timeout)
+    device = world.device()
+    is_chosen = torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
+    if device.name == cuda.CUDA and not is_chosen:
+        cuda.bind(device.index)
+    return Members(range(size), global_process_set)
+
+
+def some_ranks(ranks: Sequence[int], name: str) -> Members:
+    """Return the members of another group, which torch calls `name`; returns when all are there."""
+    return Members(ranks, member_sets.form(ranks, f"torch.distributed {name}"))

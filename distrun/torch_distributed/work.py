@@ -1,0 +1,207 @@
+"""The `Work` of an operation under way, as torch.distributed hands it to scripts and to its own C++ code."""
+
+from __future__ import annotations
+
+import math
+import threading
+from collections.abc import Sequence
+from datetime import timedelta
+from typing import Any
+
+import torch
+from torch.distributed import Work
+from torch.futures import Future
+
+from distrun.errors import CollectiveError, DistrunError, StallError
+from distrun.runtime import world
+from distrun.runtime.operations import waking_clock
+from distrun.runtime.operations.handle import Handle
+from distrun.torch import cuda
+from distrun.torch_distributed import completion
+
+Timeout = float
+"""Seconds; infinite for none."""
+
+_NOTHING = timedelta(0)
+_collecting = threading.Lock()  # held by the thread that fetches results: the one that waits, or that of futures
+
+
+class DistrunWork(Work):
+    """One operation, made of one handle or several, on its way.
+
+    Methods that torch calls from C++ are `wait` and `get_future`. What C++ waits for is the future; so it is completed
+    though nobody calls `wait`.
+    """
+
+    def __init__(self, handles: Sequence[Handle], tensors: Any, timeout: Timeout, group: str) -> None:
+        """
+        Args:
+            handles: the operations.
+            tensors: the result of the work, filled when the handles have been waited for.
+            timeout: how long it may take from now on.
+            group: the name of the process group, for messages.
+        """
+        super().__init__()
+        self._handles = handles
+        self._tensors = tensors
+        self._timeout = timeout
+        self._group = group
+        self._future: Future[Any] | None = None
+        self._error: Exception | None = None
+        self.deadline = waking_clock.now() + timeout
+
+    def wait(self, timeout: timedelta = _NOTHING) -> bool:
+        """Return True when the operation is done; for tensors on a GPU, the current stream waits.
+
+        Args:
+            timeout: how long to wait; 0 for as long as the process group lets an operation take.
+
+        Raises:
+            StallError: the time is over.
+            CollectiveError: as `Handle.wait` raises.
+        """
+        seconds = timeout.total_seconds()
+        deadline = waking_clock.now() + seconds if seconds > 0 else self.deadline
+        for handle in self._handles:
+            wait_until(handle, deadline, seconds if seconds > 0 else self._timeout, self._group)
+        self._collect()
+        return True
+
+    def is_completed(self) -> bool:
+        """Return whether the operation is done, successfully or not; its results are in place then."""
+        if not all(handle.poll() for handle in self._handles):
+            return False
+        self.exception()
+        return True
+
+    def is_success(self) -> bool:
+        """Return whether the operation is done, and has not failed."""
+        return self.is_completed() and self._error is None
+
+    def exception(self) -> Exception | None:
+        """Return the error with which the operation has failed, if it has."""
+        if self._error is None and all(handle.done for handle in self._handles):
+            try:
+                self._collect()
+            except DistrunError as error:
+                self._error = error
+        return self._error
+
+    def result(self) -> Any:
+        """Return the tensors; they have their values once the operation is done."""
+        return self._tensors
+
+    def synchronize(self) -> None:
+        """Let what the current stream does from now on come after the operation."""
+        self.wait()
+
+    block_current_stream = synchronize
+
+    def get_future(self) -> Future[Any]:
+        """Return a future of the tensors, which is completed when the operation is."""
+        if self._future is None:
+            self._future = self._make_future()
+        return self._future
+
+    def _make_future(self) -> Future[Any]:
+        begun: Future[None] = Future(devices=self._devices())
+        # What a Python future fails with is a value to C++; what a callback raises is an error to both.
+        future = begun.then(lambda _: self._outcome())
+        if completion.is_here():
+            # A callback of another future asks, and may wait for this one: nobody else would complete it.
+            for handle in self._handles:
+                if not handle.done:
+                    handle.engine.wait(handle)
+        if self._is_done():
+            begun.set_result(None)
+        else:
+            completion.expect(self, begun)
+            self._watch()
+            self._handles[0].engine.ensure_progress()
+        return future
+
+    def _devices(self) -> list[int | str | torch.device]:
+        return [torch.device(str(world.device()))] if self._handles[0].request.device == cuda.CUDA else []
+
+    def _is_done(self) -> bool:
+        return all(handle.done for handle in self._handles)
+
+    def _watch(self, _: Handle | None = None) -> None:
+        """Have the future completed when the first operation that is not done is, and those after it."""
+        for handle in self._handles:
+            handle.when_done = self._watch
+            if not handle.done:
+                return
+        completion.complete(self)
+
+    def _outcome(self) -> Any:
+        """Return the tensors with their values, or raise what has gone wrong."""
+        if not self._is_done():
+            late = next(handle for handle in self._handles if not handle.done)
+            raise _timed_out(late, self._timeout, self._group)
+        self._collect()
+        return self._tensors
+
+    def _collect(self) -> None:
+        if self._future is None:
+            collect(self._handles, self._group)
+        else:
+            with _collecting:
+                collect(self._handles, self._group)
+
+
+def collect(handles: Sequence[Handle], group: str) -> None:
+    """Fetch the results of handles that are done."""
+    for handle in handles:
+        try:
+            handle.wait()
+        except CollectiveError as error:
+            raise type(error)(f"process group {group!r}: {error}") from None
+
+
+class _TimedWait:
+    """A wait that is over when the operation is done, or the time is up."""
+
+    __slots__ = ("deadline", "handle")
+
+    def __init__(self, handle: Handle, deadline: float) -> None:
+        self.handle = handle
+        self.deadline = deadline
+
+    @property
+    def done(self) -> bool:
+        return self.handle.done or waking_clock.now() >= self.deadline
+
+    @property
+    def title(self) -> str:
+        return self.handle.title
+
+
+def wait_until(handle: Handle, deadline: float, timeout: Timeout, group: str) -> None:
+    """Return when an operation is done.
+
+    Raises:
+        StallError: that is not so at `deadline`, after `timeout` seconds.
+    """
+    if not handle.done:
+        handle.engine.wait(handle if deadline == math.inf else _TimedWait(handle, deadline))
+        if not handle.done:
+            handle.engine.error_reported()
+            raise _timed_out(handle, timeout, group)
+
+
+def _timed_out(handle: Handle, timeout: Timeout, group: str) -> StallError:
+    return StallError(
+        f"process group {group!r}: {handle.title} was not done within its timeout of {timeout:g} s: a rank of the "
+        "group has not called it, or not in this order; to wait longer, give the group a longer `timeout`"
+    )
+
+
+class _Done(Work):
+    """The work of a call that has waited itself."""
+
+    def wait(self, timeout: timedelta = _NOTHING) -> bool:
+        return True
+
+
+DONE = _Done()
