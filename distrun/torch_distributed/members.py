@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from datetime import timedelta
 
 import torch
 from torch._C._distributed_c10d import Store
 
+from distrun.errors import JobAbortedError
 from distrun.runtime import member_sets, world
 from distrun.runtime.process_set import ProcessSet, global_process_set
 from distrun.torch import cuda
@@ -34,7 +36,8 @@ class Members:
         if self.process_set is global_process_set:
             joining.leave()
         else:
-            member_sets.dissolve(self.process_set)
+            with suppress(JobAbortedError):  # then there is nothing to be left
+                member_sets.dissolve(self.process_set)
 
 
 def all_ranks(store: Store, rank: int, size: int, timeout: timedelta) -> Members:

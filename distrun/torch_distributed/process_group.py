@@ -70,7 +70,8 @@ class DistrunProcessGroup(ProcessGroup):
         self._store = store
         self._members = members
         self._set = members.process_set
-        self._name = name
+        self._name = self._label = name
+        self._description = "undefined"
         self._timeout = timeout.total_seconds()
         self._reducing = Reducing(members.process_set)
         self._moving = Moving(members)
@@ -88,12 +89,12 @@ class DistrunProcessGroup(ProcessGroup):
                 for handle in handles:
                     handle.engine.run(handle)
                 for handle in handles:
-                    wait_until(handle, deadline, timeout, self._name)
-                collect(handles, self._name)
+                    wait_until(handle, deadline, timeout, self._label)
+                collect(handles, self._label)
                 return DONE
         for handle in handles:
             handle.engine.submit(handle)
-        return DistrunWork(handles, tensors, timeout, self._name)
+        return DistrunWork(handles, tensors, timeout, self._label)
 
     # Reductions -------------------------------------------------------------------------------------------------------
 
@@ -128,6 +129,29 @@ class DistrunProcessGroup(ProcessGroup):
     def getBackendName(self) -> str:  # noqa: N802 - torch's name
         """Return the name of the backend."""
         return "distrun"
+
+    # torch keeps names in C++ where a group of Python's has no place for them.
+
+    def getGroupName(self) -> str:  # noqa: N802
+        """Return the name by which torch finds the group."""
+        return self._name
+
+    def setGroupName(self, name: str) -> None:  # noqa: N802
+        """Set the name by which torch finds the group."""
+        self._name = name
+
+    def getGroupDesc(self) -> str:  # noqa: N802
+        """Return what the group is for."""
+        return self._description
+
+    def setGroupDesc(self, description: str) -> None:  # noqa: N802
+        """Set what the group is for; torch says "undefined" where nobody has said it."""
+        self._description = description
+        if description != "undefined":
+            self._label = description
+
+    group_name = property(getGroupName)
+    group_desc = property(getGroupDesc)
 
     @property
     def _device_types(self) -> list[torch.device]:

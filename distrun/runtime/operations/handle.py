@@ -37,7 +37,7 @@ class Handle:
     """The request as a message, while it has no cache id."""
     done = False
     deadline = math.inf
-    """Whoever waits for it waits for ever."""
+    """A caller waits for it as long as it takes."""
     error: DistrunError | None = None
     received: Sequence[list[int]] = ()
     """Elements that came from each rank, per output, where they may differ."""
