@@ -31,6 +31,7 @@ ENCRYPT = "DISTRUN_ENCRYPT"
 KEY = "DISTRUN_KEY"
 TENSORFLOW_OP = "DISTRUN_TENSORFLOW_OP"
 JAX_CALL = "DISTRUN_JAX_CALL"
+TORCH_BACKEND = "DISTRUN_TORCH_BACKEND"
 INPUT_WAIT = "DISTRUN_INPUT_WAIT"
 SHARE_GPUS = "DISTRUN_SHARE_GPUS"
 GPU_BACKEND = "DISTRUN_GPU_BACKEND"
@@ -157,6 +158,8 @@ class Settings:
     """How collectives get into graphs of TensorFlow."""
     jax_call: str = _setting("auto", _one_of("auto", "ffi", "io_callback"))
     """How collectives get into programs of JAX."""
+    torch_backend: bool = _setting(False, _switch("scripts that ask torch.distributed for gloo get distrun"))
+    """Whether scripts that ask torch.distributed for gloo, or for nothing, get our backend."""
     input_wait: float = _setting(0.2, _share)
     """The share of its time that a rank may wait for its input before it says so; 0: never."""
     share_gpus: bool = _setting(False, _switch("ranks may share a GPU"))

@@ -9,6 +9,7 @@ Every `import torch` comes by here, so nothing else is imported before a process
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -24,6 +25,13 @@ def register() -> None:
 
     if distributed.is_available() and BACKEND not in distributed.Backend.backend_list:
         distributed.Backend.register_backend(BACKEND, _create, extended_api=True, devices=["cpu", "cuda"])
+        if "DISTRUN_TORCH_BACKEND" in os.environ:
+            from distrun.runtime import settings
+
+            if settings.current().torch_backend:
+                from distrun.torch_distributed.substitution import substitute
+
+                substitute()
 
 
 def _create(described: Any, options: Any) -> ProcessGroup:

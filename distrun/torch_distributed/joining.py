@@ -33,7 +33,7 @@ from distrun.runtime.contract import LaunchContract
 from distrun.runtime.environments import detect
 from distrun.runtime.environments.env_url import EnvUrl
 from distrun.runtime.environments.single import Single
-from distrun.runtime.settings import KEY, STALL_TIMEOUT
+from distrun.runtime.settings import KEY
 from distrun.runtime.topology import list_ranks
 from distrun.runtime.transport.host_layout import HostLayout
 from distrun.torch_distributed.store_exchange import exchange
@@ -68,7 +68,7 @@ def join(store: Store, rank: int, size: int, timeout: timedelta) -> None:
 
     Args:
         store: shared by them.
-        timeout: how long to wait for the others; also the stall timeout of the world, unless a setting says another.
+        timeout: how long to wait for the others.
 
     Raises:
         UsageError: some ranks are in another world already, or there are several hosts and no key.
@@ -83,9 +83,7 @@ def join(store: Store, rank: int, size: int, timeout: timedelta) -> None:
             text = json.dumps(asdict(own))
             texts = exchange(store, rank, size, text, timeout.total_seconds(), chosen.stall_warning)
             everybody = [Introduction(**json.loads(text)) for text in texts]
-        variables = _variables(everybody, rank, chosen.key)
-        if not os.environ.get(STALL_TIMEOUT):
-            variables = {STALL_TIMEOUT: f"{timeout.total_seconds():g}", **variables}
+        variables = contract_variables(everybody, rank, chosen.key)
         if world.join_world(variables=variables):
             _joined = world.current()
 
@@ -139,7 +137,7 @@ def _host() -> str:
     return f"{boot} {os.stat('/proc/self/ns/net').st_ino}"
 
 
-def _variables(everybody: Sequence[Introduction], rank: int, key: bytes | None) -> Mapping[str, str]:
+def contract_variables(everybody: Sequence[Introduction], rank: int, key: bytes | None) -> Mapping[str, str]:
     """Return the variables of the launch contract that follows from the introductions; empty where none is needed.
 
     Raises:

@@ -173,6 +173,12 @@ _OPTIONS: tuple[Callable[[Any], Any], ...] = (
         "--horovod", is_flag=True, help="Let 'import horovod' give distrun: for scripts of Horovod, unchanged."
     ),
     click.option(
+        "--torch-backend",
+        is_flag=True,
+        help="Let torch.distributed use distrun where a script asks for gloo or for nothing: for DDP, FSDP and what is "
+        "built on them, unchanged.",
+    ),
+    click.option(
         "--torchrun-env",
         is_flag=True,
         help="Also set TORCHELASTIC_RUN_ID and the other variables that torchrun sets.",

@@ -54,6 +54,7 @@ def launch_request(options: dict[str, Any]) -> LaunchRequest:
         rank_filter=options["rank_filter"],
         horovod=options["horovod"],
         auto=options["auto"] is not None,
+        torch_backend=options["torch_backend"],
     )
 
 

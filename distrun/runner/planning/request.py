@@ -68,6 +68,8 @@ class LaunchRequest:
     """Whether the command is a script of Horovod's, which finds distrun as `horovod`."""
     auto: bool = False
     """Whether the command is a plain script that `distrun.auto` runs."""
+    torch_backend: bool = False
+    """Whether torch.distributed uses distrun where the command asks for gloo or for nothing."""
 
 
 @dataclass(frozen=True)

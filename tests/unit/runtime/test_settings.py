@@ -35,6 +35,7 @@ def test_without_variables_everything_has_its_default():
         key=None,
         tensorflow_op="auto",
         jax_call="auto",
+        torch_backend=False,
         input_wait=0.2,
         share_gpus=False,
         gpu_backend="auto",

@@ -24,6 +24,7 @@ from distrun.runtime.settings import (
     STALL_TIMEOUT,
     STALL_WARNING,
     START_TIMEOUT,
+    TORCH_BACKEND,
     WIRE_DTYPE,
 )
 
@@ -62,6 +63,7 @@ def settings(request: LaunchRequest) -> dict[str, str]:
         WIRE_DTYPE: request.wire_dtype,
         ENCRYPT: "1" if request.encrypt else None,
         horovod.MODE: "1" if request.horovod else None,
+        TORCH_BACKEND: "1" if request.torch_backend else None,
     }
     given = {name: value for name, value in chosen.items() if value}
     return {**given, **{name: f"{value:g}" for name, value in times.items() if value is not None}}

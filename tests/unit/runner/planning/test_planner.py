@@ -149,6 +149,11 @@ def test_settings_and_open_mpi_names_are_set_on_request():
     assert agent.environ["DISTRUN_KEEPALIVE"] == "0"
 
 
+def test_ranks_are_told_that_torch_is_to_use_distrun_only_if_it_is():
+    assert plan(np=2, torch_backend=True).agents[0].environ["DISTRUN_TORCH_BACKEND"] == "1"
+    assert "DISTRUN_TORCH_BACKEND" not in plan(np=2).agents[0].environ
+
+
 def test_in_horovods_mode_ranks_find_its_package_and_its_variables():
     agent = plan(np=2, horovod=True).agents[0]
     assert agent.environ["DISTRUN_HOROVOD"] == "1"

@@ -1,0 +1,65 @@
+"""Our backend for scripts that ask torch.distributed for gloo, or for no backend: `distrun --torch-backend`.
+
+torch has a default backend for each kind of device, and ours becomes that. But most scripts and frameworks name gloo
+themselves, and nothing in torch can change what that name gives. So its functions `init_process_group` and `new_group`
+are replaced by ones that look at the backend that is asked for and call the originals.
+"""
+
+from __future__ import annotations
+
+import functools
+import logging
+from typing import Any
+
+from distrun.torch_distributed import BACKEND
+
+_DEVICES = ("cpu", "cuda")
+
+log = logging.getLogger("distrun")
+
+
+def substitute() -> None:
+    """Have torch.distributed use our backend where it would use gloo, and where nobody says what it should use."""
+    from torch import distributed
+    from torch.distributed import device_mesh, distributed_c10d
+
+    init, new_group = distributed_c10d.init_process_group, distributed_c10d.new_group
+
+    @functools.wraps(init)
+    def init_process_group(backend: str | None = None, *args: Any, **kwargs: Any) -> None:
+        chosen = chosen_backend(backend)
+        init(chosen or BACKEND, *args, **kwargs)
+        if distributed.get_rank() == 0:
+            _tell(backend, chosen or BACKEND)
+
+    @functools.wraps(new_group)
+    def new_group_like(
+        ranks: list[int] | None = None, timeout: Any = None, backend: str | None = None, *args: Any, **kwargs: Any
+    ) -> Any:
+        return new_group(ranks, timeout, chosen_backend(backend), *args, **kwargs)
+
+    for module in (distributed, distributed_c10d, device_mesh):
+        setattr(module, "init_process_group", init_process_group)  # noqa: B010  # the module declares it as it was
+        setattr(module, "new_group", new_group_like)  # noqa: B010
+    distributed.Backend.default_device_backend_map.update(dict.fromkeys(_DEVICES, BACKEND))
+
+
+def chosen_backend(asked: str | None) -> str | None:
+    """Return the backend that a script gets which asks for `asked`; None: it has asked for none, and gets the default.
+
+    It is ours in place of gloo, and of gloo for CPUs with NCCL for GPUs, which is what torch uses by itself. Whoever
+    names NCCL alone, or any other backend, gets that.
+    """
+    if asked is None or asked.lower() in ("", "undefined"):
+        return None
+    parts = [part.rpartition(":") for part in asked.lower().split(",")]
+    devices, names = {device for device, _, _ in parts}, {name for _, _, name in parts}
+    is_default = names == {"gloo"} or (names == {"gloo", "nccl"} and devices == {"cpu", "cuda"})
+    return BACKEND if is_default and devices <= {"", *_DEVICES} else asked
+
+
+def _tell(asked: str | None, given: str) -> None:
+    if given != asked:
+        log.warning("torch.distributed is on distrun; the script asks for %s (--torch-backend)", asked or "no backend")
+    elif given != BACKEND:
+        log.warning("the script asks torch.distributed for %s, which --torch-backend leaves as it is", asked)
