@@ -62,7 +62,7 @@ def dial(
                 seconds = round(time.monotonic() - start, 1)
                 raise BootstrapError(f"no connection was made within {seconds:g} s: {dialer.reasons()}")
             try:
-                _introduce(peer.socket, introduction, deadline, stop_on)
+                introduce(peer.socket, introduction, deadline, stop_on)
             except OSError as error:
                 peer.socket.close()
                 dialer.note_failure(peer.endpoint, in_words(error))
@@ -73,7 +73,8 @@ def dial(
                 return peer
 
 
-def _introduce(connection: socket.socket, introduction: Introduction, deadline: float, stop_on: Sequence[int]) -> None:
+def introduce(connection: socket.socket, introduction: Introduction, deadline: float, stop_on: Sequence[int]) -> None:
+    """Tell the other side, after the handshake, who we are; raises `OSError`. See `dial` for the arguments."""
     facts = introduction if isinstance(introduction, Mapping) else introduction(connection)
     message = json.dumps(dict(facts)).encode()
     if len(message) > MAX_INTRODUCTION:

@@ -192,23 +192,25 @@ class Listener:
                 continue
             if len(self._clients) >= self._most:
                 self._drop(next(iter(self._clients)))
-            self._begin(connection, address[0])
+            self._begin(connection, address[0] if address else "this host")
 
     def _begin(self, connection: socket.socket, address: str) -> None:
         try:
             connection.setblocking(False)
-            set_tcp_options(connection)
-            handshake = server_handshake(
-                self._greeting, self._key, context(connection.getsockname()), self._is_encrypted
-            )
-        except OSError:
-            connection.close()  # the client is gone already
+            handshake = server_handshake(self._greeting, self._key, self._prepare(connection), self._is_encrypted)
+        except (OSError, BootstrapError):
+            connection.close()  # the client is gone already, or nobody that we talk with
             return
         fd = connection.fileno()
         self._clients[fd] = _Client(
             connection, NonblockingHandshake(connection, handshake), address, time.monotonic() + HANDSHAKE_TIMEOUT
         )
         self._epoll.register(fd, select.EPOLLOUT)
+
+    def _prepare(self, connection: socket.socket) -> bytes:
+        """Set the options of a new connection; return what the proofs are bound to."""
+        set_tcp_options(connection)
+        return context(connection.getsockname())
 
     def _advance(self, fd: int) -> Accepted | None:
         """Go on with a handshake; returns what is known of the client when it is complete."""

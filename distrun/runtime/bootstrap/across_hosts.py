@@ -38,6 +38,7 @@ def connect_across_hosts(facts: Facts) -> tuple[AnyEngine, tuple[int, int]]:
         silence = facts.settings.keepalive
         network = Network(layout.rank, rendezvous.members, rendezvous.control, rendezvous.alarms, silence)
         undo.callback(network.close)
+        network.addresses = rendezvous.addresses(silence)
         local_group = facts.join_local_group(layout.position, layout.local_ranks, network)
         undo.push(partial(withdraw, local_group))
         links, link_maker = _links(facts, rendezvous, layout, network, local_group, deadline)

@@ -18,7 +18,7 @@ from distrun.runtime.environments import Environment
 from distrun.runtime.gpu.config import GpuConfig
 from distrun.runtime.negotiation.controller import Controller
 from distrun.runtime.operations.timeouts import Timeouts
-from distrun.runtime.rendezvous.within_host import rendezvous_within_host
+from distrun.runtime.rendezvous.within_host import LocalMeeting, rendezvous_within_host
 from distrun.runtime.settings import Settings
 from distrun.runtime.shared_memory.segment import FAILED
 from distrun.runtime.topology import Topology
@@ -58,7 +58,8 @@ class Facts:
         timeout = self.settings.start_timeout
         key = self.environment.job_key()
         peers = rendezvous_within_host(name, key, own, len(ranks), timeout, self.interruption)
-        return LocalGroup(own, ranks, peers, self.timeouts(), network, interruption=self.interruption)
+        meeting = LocalMeeting(name, key)
+        return LocalGroup(own, ranks, peers, self.timeouts(), network, interruption=self.interruption, meeting=meeting)
 
     def start_engine(
         self, local_group: LocalGroup, groups: Groups, threshold: int, may_offer: bool = False

@@ -362,6 +362,23 @@ class ProgressEngine:
         self._local_group.bell.force()  # for the thread that has the turn
         self._fail_what_is_left()
 
+    @property
+    def local_group(self) -> LocalGroup:
+        """The ranks of this host."""
+        return self._local_group
+
+    @property
+    def failure(self) -> str | None:
+        """Why nothing can complete any more; None while something can."""
+        return self._state.failure
+
+    def watch(self, on_failure: Callable[[], None]) -> None:
+        """Have a function called when the failure has been set: once, by any thread, and without waiting for anything.
+
+        One that was given before is called no more. Look at `failure` afterwards, which may have been set already.
+        """
+        self._state.on_failure = on_failure
+
     def disown(self) -> None:
         """We are a forked child of the rank that this engine belongs to: nothing of it may be touched."""
         self._local_group.disown()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import enum
 import threading
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -66,6 +67,8 @@ class ProgressState:
         self.lock = threading.RLock()
         """Held by the thread that has the turn."""
         self._changed = threading.Condition()
+        self.on_failure: Callable[[], None] = lambda: None
+        """Called once, by any thread, when the failure has been set; must not wait for anything."""
         self.waiters = 0
         """Threads in `wait_for`; `notify` while there are any."""
 
@@ -122,6 +125,7 @@ class ProgressState:
         """Set the failure; the first reason stays."""
         if self.failure is None:
             self.failure = reason
+            self.on_failure()
 
     def disown(self, reason: str) -> None:
         """In a forked child: fail, with locks that no thread of the parent holds."""

@@ -102,6 +102,20 @@ class Member:
         return f"rank {self.rank} (process {self.pid} on host {self.hostname})"
 
 
+@dataclass(frozen=True)
+class Addresses:
+    """Where the ranks of all hosts listen when they do, and the secret by which they know each other."""
+
+    members: tuple[Member, ...]
+    """All ranks, in rank order; their ports are those of the rendezvous, where nobody listens any more."""
+    own: tuple[str, ...]
+    """The addresses at which the others look for us, in digits."""
+    key: bytes
+    is_encrypted: bool
+    silence: float
+    """Seconds after which a host that does not answer counts as gone; 0: never."""
+
+
 @dataclass
 class Rendezvous:
     """The result of the rendezvous on one rank. All connections block, have no timeout, and have our TCP options."""
@@ -120,6 +134,11 @@ class Rendezvous:
     """The job key."""
     is_encrypted: bool = False
     """Whether connections with other hosts are encrypted."""
+
+    def addresses(self, silence: float) -> Addresses:
+        """Return what is worth knowing when nobody listens any more; called before the listener is closed."""
+        own = tuple(address for address, _ in self.listener.endpoints)
+        return Addresses(self.members, own, self.key, self.is_encrypted, silence)
 
     def close(self) -> None:
         """Close all connections, and stop listening."""

@@ -30,6 +30,21 @@ _HANDSHAKE_TIMEOUT = 5.0  # seconds that rank 0 gives each client
 
 
 @dataclass(frozen=True)
+class LocalMeeting:
+    """Which ranks of this host meet, of which job and when."""
+
+    name: str
+    """A text that is the same on all ranks that should meet, and on no others; need not be secret."""
+    key: bytes | None
+    """The job key, or None where no launcher of ours gave one."""
+
+    def address(self, place: str = "") -> bytes:
+        """Return the abstract socket of the meeting, or of a place that only these ranks know."""
+        name = f"{os.getuid()}:{self.name}{place and ':' + place}"
+        return b"\0distrun-" + hashlib.sha256(name.encode()).hexdigest()[:32].encode()
+
+
+@dataclass(frozen=True)
 class PeerInfo:
     """The file descriptors that a rank shows its local peers, and its process id for messages to people."""
 
@@ -78,7 +93,7 @@ def rendezvous_within_host(
     mine = own_peer_info(size)
     if size == 1:
         return [mine]
-    address = "\0distrun-" + hashlib.sha256(f"{os.getuid()}:{name}".encode()).hexdigest()[:32]
+    address = LocalMeeting(name, key).address()
     deadline = _Deadline(timeout, interruption)
     with ExitStack() as undo:
         undo.callback(mine.close)
@@ -119,7 +134,7 @@ class _Deadline:
 
 
 def _serve(
-    address: str, secret: bytes, size: int, mine: PeerInfo, deadline: _Deadline, undo: ExitStack
+    address: bytes, secret: bytes, size: int, mine: PeerInfo, deadline: _Deadline, undo: ExitStack
 ) -> list[PeerInfo]:
     present: dict[int, PeerInfo] = {0: mine}
     with ExitStack() as connections:
@@ -166,18 +181,18 @@ def _accept(listener: socket.socket, deadline: _Deadline, missing: list[int], si
 
 def _receive_client(client: socket.socket, secret: bytes, deadline: _Deadline) -> tuple[int, PeerInfo]:
     client.settimeout(_HANDSHAKE_TIMEOUT)
-    _check_same_user(client)
+    check_same_user(client)
     until = _Deadline(min(_HANDSHAKE_TIMEOUT, deadline.left()), deadline.interruption)
     run_handshake(client, server_side(secret, _CONTEXT), until.await_readable)
     return _receive(client, until)
 
 
 def _join(
-    address: str, secret: bytes, position: int, size: int, mine: PeerInfo, deadline: _Deadline, undo: ExitStack
+    address: bytes, secret: bytes, position: int, size: int, mine: PeerInfo, deadline: _Deadline, undo: ExitStack
 ) -> list[PeerInfo]:
     with _connect(address, deadline) as server:
         server.settimeout(deadline.left())
-        _check_same_user(server)
+        check_same_user(server)
         try:
             _authenticate(server, secret, deadline)
             socket.send_fds(server, [_HELLO.pack(position, mine.pid)], mine.descriptors)
@@ -207,7 +222,7 @@ def _authenticate(server: socket.socket, secret: bytes, deadline: _Deadline) -> 
         raise BootstrapError("the process that listens in rank 0's place does not know the job key") from None
 
 
-def _connect(address: str, deadline: _Deadline) -> socket.socket:
+def _connect(address: bytes, deadline: _Deadline) -> socket.socket:
     """Connect as soon as rank 0 listens. Nothing tells when an abstract socket appears, hence the short pauses."""
     pause = 0.0005
     while True:
@@ -238,7 +253,8 @@ def _receive(connection: socket.socket, deadline: _Deadline) -> tuple[int, PeerI
     return position, PeerInfo(pid, *fds)
 
 
-def _check_same_user(connection: socket.socket) -> None:
+def check_same_user(connection: socket.socket) -> None:
+    """Raise `BootstrapError` if the other end is not a process of our user."""
     raw = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
     _, uid, _ = struct.unpack("3i", raw)
     if uid != os.getuid():

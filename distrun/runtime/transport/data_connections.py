@@ -163,7 +163,7 @@ class DataConnections(LinkMaker):
     def _listening(self) -> Iterator[Listener]:
         """Listen at the addresses where we were found at the start, all with one port."""
         try:
-            sockets = _listen_at(self._addresses)
+            sockets = listen_at(self._addresses)
         except OSError as error:
             raise BootstrapError(
                 f"rank {self._rank} cannot listen at {', '.join(self._addresses)} for ranks of other hosts: "
@@ -181,7 +181,7 @@ def _not_listening() -> Iterator[None]:
     yield None
 
 
-def _listen_at(addresses: Sequence[str]) -> list[socket.socket]:
+def listen_at(addresses: Sequence[str]) -> list[socket.socket]:
     """Return sockets that listen at a port which is free at all addresses; raises `OSError`."""
     for left in reversed(range(_PORT_TRIES)):
         sockets: list[socket.socket] = []

@@ -13,7 +13,7 @@ from distrun.errors import JobAbortedError
 from distrun.runtime.elastic.interruption import Interruption, stop_descriptors
 from distrun.runtime.operations import waking_clock
 from distrun.runtime.operations.timeouts import Timeouts, WaitTimer
-from distrun.runtime.rendezvous.within_host import PeerInfo
+from distrun.runtime.rendezvous.within_host import LocalMeeting, PeerInfo
 from distrun.runtime.shared_memory import peer_process
 from distrun.runtime.shared_memory.doorbell import Doorbell, Sleeper
 from distrun.runtime.shared_memory.segment import (
@@ -64,11 +64,13 @@ class LocalGroup(LocalRanks):
         network: Network | None = None,
         clock: Callable[[], float] = waking_clock.now,
         interruption: Interruption | None = None,
+        meeting: LocalMeeting | None = None,
     ) -> None:
         """
         Args:
             network: given where the job has more hosts than this one.
             interruption: what may end all waits.
+            meeting: where these ranks have met; None in tests.
             clock: the time in seconds, by which waits are timed.
         """
         size = os.fstat(peers[0].segment).st_size
@@ -77,6 +79,7 @@ class LocalGroup(LocalRanks):
         super().__init__(own, ranks, segments, Heap(segments[own]), bells, timeouts, network)
         layout = self.mine.layout
         self._open([segment.words for segment in segments], EPOCH, layout.lines // 8, layout.stage)
+        self.meeting = meeting
         self._clock = clock
         # Short enough for `waking_clock` to see most of the time in which we were stopped.
         self._longest_sleep = timeouts.timeout / _SLEEPS_PER_TIMEOUT or float("inf")
@@ -239,6 +242,15 @@ class LocalGroup(LocalRanks):
             if index in gone and state != LEFT:
                 return f"{self.describe([index])} {peer_process.ending(self._peers[index].pidfd)}"
         return None if self.network is None else self.network.failure
+
+    def departure_of(self, rank: int) -> str | None:
+        """Return a sentence about a rank, of any host, that has left in an orderly way; any thread may ask."""
+        if rank not in self.ranks:
+            return None if self.network is None else self.network.departure_of(rank)
+        index = self.ranks.index(rank)
+        if self.segments[index].words[STATE] != LEFT:
+            return None
+        return f"{self.describe([index])} has left: {self.segments[index].reason}"
 
     # Telling and asking ---------------------------------------------------------------------------------------------
 

@@ -22,7 +22,7 @@ from functools import partial
 
 from distrun.host.connections.tcp_options import DEAD_HOST_TIMEOUT, keepalive_times, set_tcp_options
 from distrun.runtime.operations import waking_clock
-from distrun.runtime.rendezvous.protocol import Member
+from distrun.runtime.rendezvous.protocol import Addresses, Member
 from distrun.runtime.shared_memory.segment import FAILED, LEFT
 from distrun.runtime.transport.connections import Channel, ConnectionSet, Stream, reason_of
 
@@ -59,6 +59,8 @@ class Network:
         self._rank = rank
         self._members = members
         self._silence = silence
+        self.addresses: Addresses | None = None
+        """How to make further connections; None in tests."""
         self.on_failure: Callable[[], None] = lambda: None
         """Called when the connections of a job that has failed are closed."""
         self._connections = ConnectionSet()
@@ -205,6 +207,10 @@ class Network:
         if self._suspicion is not None and waking_clock.now() >= self._suspicion[0] + REASON_TIMEOUT:
             return self._suspicion[1]
         return None
+
+    def departure_of(self, rank: int) -> str | None:
+        """Return a sentence about a rank of another host that has left in an orderly way; any thread may ask."""
+        return self._left.get(rank)
 
     @property
     def departure(self) -> str | None:

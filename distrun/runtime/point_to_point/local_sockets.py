@@ -1,0 +1,99 @@
+"""Connections for messages between the ranks of a host: abstract Unix sockets, whose names follow from the meeting.
+
+Both sides check that the other is a process of the same user and, where the job has a key, that it knows it.
+"""
+
+from __future__ import annotations
+
+import select
+import socket
+
+from distrun.errors import BootstrapError
+from distrun.host.connections.authentication import run_handshake
+from distrun.host.connections.dialer import introduce
+from distrun.host.connections.handshake import client_handshake
+from distrun.host.connections.listener import Listener
+from distrun.runtime.rendezvous.within_host import LocalMeeting, check_same_user
+
+_STEP_TIMEOUT = 5.0  # seconds for each step of a handshake
+_SHORTEST_PAUSE, _LONGEST_PAUSE = 0.0005, 0.05  # seconds between attempts
+
+
+class LocalListener(Listener):
+    """Takes connections from the ranks of this host."""
+
+    def __init__(self, meeting: LocalMeeting, rank: int) -> None:
+        """Raises `BootstrapError` if another process listens in our place."""
+        address = _address(meeting, rank)
+        listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        try:
+            listener.bind(address)
+            listener.listen(1024)
+        except OSError as error:
+            listener.close()
+            raise BootstrapError(f"rank {rank} cannot listen for messages of this host's ranks: {error}") from None
+        super().__init__([listener], meeting.key or b"")
+        self._context = address
+
+    def _prepare(self, connection: socket.socket) -> bytes:
+        check_same_user(connection)
+        return self._context
+
+
+def connect(meeting: LocalMeeting, rank: int, own: int, stop_fd: int, pauses: Pauses) -> socket.socket | None:
+    """Try once to connect with a rank of this host; None if it does not listen yet, after a pause.
+
+    Args:
+        meeting: of the ranks of this host.
+        rank: the one to connect with.
+        own: this rank.
+        stop_fd: readable when the attempt is to end.
+        pauses: between this attempt and the next.
+    """
+    address = _address(meeting, rank)
+    connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        connection.connect(address)
+        check_same_user(connection)
+        connection.settimeout(_STEP_TIMEOUT)
+        stop_on = (stop_fd,)
+        run_handshake(connection, client_handshake(meeting.key or b"", address), lambda each: _await(each, stop_fd))
+        introduce(connection, {"rank": own}, float("inf"), stop_on)
+    except (OSError, BootstrapError):
+        connection.close()
+        pauses.pause(stop_fd)
+        return None
+    return connection
+
+
+class Pauses:
+    """Pauses between attempts, each longer than the one before: nothing tells when an abstract socket appears."""
+
+    def __init__(self) -> None:
+        self._next = _SHORTEST_PAUSE
+
+    def pause(self, stop_fd: int) -> None:
+        """Let some time pass, unless `stop_fd` is readable."""
+        poll = select.poll()
+        poll.register(stop_fd, select.POLLIN)
+        poll.poll(self._next * 1000)
+        self._next = min(_LONGEST_PAUSE, 1.5 * self._next)
+
+
+def is_readable(fd: int) -> bool:
+    """Whether there is something to read."""
+    poll = select.poll()
+    poll.register(fd, select.POLLIN)
+    return bool(poll.poll(0))
+
+
+def _await(connection: socket.socket, stop_fd: int) -> None:
+    poll = select.poll()
+    for descriptor in (connection.fileno(), stop_fd):
+        poll.register(descriptor, select.POLLIN)
+    if connection.fileno() not in [fd for fd, _ in poll.poll(_STEP_TIMEOUT * 1000)]:
+        raise TimeoutError("timed out")
+
+
+def _address(meeting: LocalMeeting, rank: int) -> bytes:
+    return meeting.address(f"messages to {rank}")

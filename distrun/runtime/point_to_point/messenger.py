@@ -1,0 +1,330 @@
+"""The messenger of a rank: one thread reads what others send, and whoever sends or receives waits for it.
+
+The thread starts with the first message or receive. It sleeps in one poll, on all connections; while something is
+waited for it also looks, a few times a second, who is gone.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import select
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+
+from distrun.errors import JobAbortedError, StallError, UsageError
+from distrun.host.connections.listener import Listener
+from distrun.runtime.engine.engine import SHUT_DOWN, ProgressEngine
+from distrun.runtime.operations import waking_clock
+from distrun.runtime.operations.timeouts import WaitTimer
+from distrun.runtime.point_to_point.connection import Connection
+from distrun.runtime.point_to_point.delivery import Delivery
+from distrun.runtime.point_to_point.dialing import Lines
+from distrun.runtime.point_to_point.frames import FAREWELL, Frame
+from distrun.runtime.point_to_point.peer import Peer
+from distrun.runtime.point_to_point.transfer import Receive, Send, Transfer
+from distrun.runtime.transport.network import CLOSE_TIMEOUT, REASON_TIMEOUT
+
+log = logging.getLogger("distrun")
+
+CHECK_INTERVAL = 0.1
+"""Seconds between looks who is gone, while something is waited for."""
+LEAVE_INTERVAL = 0.002
+"""Seconds between looks whether everything has left, while this rank leaves: nothing tells when the last byte has."""
+_JOIN_TIMEOUT = 10.0  # seconds; a signal handler that closes us may have interrupted what the thread waits for
+
+
+class Messenger:
+    """Sends messages to the other ranks of a world and receives theirs. Any thread may use it; it is an `Owner`."""
+
+    def __init__(self, engine: ProgressEngine, rank: int, size: int) -> None:
+        """Does nothing that others see before `listen` or the first message."""
+        self._engine = engine
+        self._local_group = engine.local_group
+        self._condition = threading.Condition(threading.RLock())
+        """Held by whoever changes anything; notified when a transfer has ended."""
+        self._ended: list[Transfer] = []
+        self._failure: str | None = None
+        self._until = float("inf")
+        """Until when we have time to leave; inf: we stay."""
+        self._has_said_farewell = False
+        self._is_over = False
+        self._is_asleep = False  # the thread, without looking who is gone
+        self._peers = {other: Peer(other) for other in range(size) if other != rank}
+        name = self._local_group.describe_rank
+        self._delivery = Delivery(self._peers, name, rank, self._note_end)
+        self._wakers = socket.socketpair()  # closed by one thread while another wakes us, a descriptor would be reused
+        self._stop_fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        self._epoll = select.epoll()
+        for end in self._wakers:
+            end.setblocking(False)
+        self._epoll.register(self._wakers[0], select.EPOLLIN)
+        self._connections: dict[int, Connection] = {}
+        self.lines = Lines(rank, self._local_group, self._stop_fd)
+        """Where the ranks listen."""
+        self._listeners: dict[int, Listener] = {}
+        self._thread: threading.Thread | None = None
+        engine.watch(self._wake)
+
+    # For callers ------------------------------------------------------------------------------------------------------
+
+    def send(self, send: Send) -> Send:
+        """Start to send a message; never waits. Its memory must not change before the end of the transfer.
+
+        Raises:
+            JobAbortedError: the job has failed, or this rank has shut down.
+        """
+        with self._locked():
+            self._begin(send)
+            self._delivery.send(send)
+            peer = self._peers[send.destination]
+            if peer.waiting and not peer.is_dialed:
+                if not self.lines.can_reach(peer.rank):
+                    raise UsageError("messages to other hosts need their ports: let all ranks call `prepare` before")
+                self.lines.dial(peer, self._attach)
+        return send
+
+    def receive(self, receive: Receive) -> Receive:
+        """Start to receive a message; never waits. Raises as `send` does."""
+        with self._locked():
+            self._begin(receive)
+            self._delivery.receive(receive)
+        return receive
+
+    def wait(self, transfer: Transfer, timeout: float | None) -> None:
+        if threading.current_thread() is self._thread:
+            raise UsageError("a callback of a message cannot wait for another one: let it start what is to follow")
+        self._wait(transfer, float("inf") if timeout is None else timeout)
+
+    def when_done(self, transfer: Transfer, callback: Callable[[], None]) -> None:
+        with self._condition:
+            if not transfer.done:
+                transfer.add_callback(callback)
+                return
+        callback()
+
+    def _wait(self, transfer: Transfer, timeout: float) -> None:
+        def what() -> str:
+            return self._delivery.waiting_for(transfer)
+
+        timer = WaitTimer(self._local_group.timeouts, what, None, waking_clock.now)
+        until = waking_clock.now() + timeout
+        with self._locked():
+            while not transfer.done:
+                try:
+                    now = waking_clock.now()
+                    if now >= until:
+                        raise StallError(f"gave up after {round(timeout, 1):g} s: {what()}")
+                    due = min(timer.look(now), until, now + 60.0)
+                except StallError as error:
+                    self._delivery.withdraw(transfer, error)
+                    break
+                began = time.monotonic()
+                self._condition.wait(due - now)
+                waking_clock.note_sleep(began, due - now)
+
+    # Under the lock ---------------------------------------------------------------------------------------------------
+
+    @contextmanager
+    def _locked(self) -> Iterator[None]:
+        """Hold the lock; afterwards call back for what has ended meanwhile."""
+        ended: list[Transfer] = []
+        try:
+            with self._condition:
+                try:
+                    yield
+                finally:
+                    if self._ended:
+                        ended, self._ended = self._ended, ended
+                        self._condition.notify_all()
+        finally:
+            for transfer in ended:
+                _call_back(transfer)
+
+    def _note_end(self, transfer: Transfer, error: Exception | None) -> None:
+        if not transfer.done:
+            transfer.ended(error)
+            self._ended.append(transfer)
+
+    def _begin(self, transfer: Transfer) -> None:
+        """Something is to be sent or received."""
+        transfer.owner = self
+        failure = self._failure or self._engine.failure
+        if failure is not None:
+            raise JobAbortedError(failure)
+        if self._thread is None:
+            self.lines.listen_to_host()
+            for listener in self.lines.listeners:
+                self._listeners[listener.fileno()] = listener
+                self._epoll.register(listener.fileno(), select.EPOLLIN)
+            self._thread = threading.Thread(target=self._run, name="distrun messages", daemon=True)
+            self._thread.start()
+        elif self._is_asleep:
+            self._is_asleep = False
+            self._wake()
+
+    def _wake(self) -> None:
+        """Have the thread look around; called by anybody."""
+        with suppress(OSError):  # there is enough to wake up for, or we are closed
+            self._wakers[1].send(b"!")
+
+    def _attach(self, peer: Peer, connection: socket.socket) -> None:
+        """Use a connection that has been made."""
+        with self._locked():
+            if self._is_over or self._failure is not None or peer.lost is not None:
+                connection.close()
+                return
+            made = Connection(peer.rank, connection, self._epoll, self._delivery)
+            self._connections[made.fd] = made
+            peer.attach(made)
+
+    # The thread -------------------------------------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        try:
+            while self._turn():
+                pass
+        except BaseException as error:
+            reason = f"the message thread failed: {type(error).__name__}: {error}"
+            log.error("%s", reason, exc_info=error)
+            with self._locked():
+                self._fail(reason)
+        finally:
+            self._clean_up()
+
+    def _turn(self) -> bool:
+        """Handle what happens next; returns whether to go on."""
+        with self._locked():
+            self._look_around()
+            is_leaving = self._until < float("inf")
+            if is_leaving and self._leave():
+                return False
+            self._is_asleep = not (is_leaving or self._is_busy())
+            timeout = None if self._is_asleep else LEAVE_INTERVAL if is_leaving else CHECK_INTERVAL
+        events = self._epoll.poll(timeout)
+        with self._locked():
+            self._is_asleep = False
+            for fd, mask in events:
+                self._handle(fd, mask)
+        return True
+
+    def _handle(self, fd: int, mask: int) -> None:
+        if fd == self._wakers[0].fileno():
+            self._wakers[0].recv(4096)
+        elif fd in self._listeners:
+            while (client := self._listeners[fd].receive(0)) is not None:
+                made, introduction = client
+                peer = self._peers.get(introduction.get("rank", -1))
+                if peer is None:
+                    made.close()
+                else:
+                    self.lines.tune(made)
+                    self._attach(peer, made)
+        elif (connection := self._connections.get(fd)) is not None:
+            if mask & select.EPOLLOUT:
+                connection.flush()
+            if mask & ~select.EPOLLOUT:
+                connection.receive()
+            if connection.is_closed:
+                del self._connections[fd]
+
+    def _is_busy(self) -> bool:
+        return self._delivery.matching.is_waiting or any(
+            peer.is_needed or any(connection.unfinished() for connection in peer.connections)
+            for peer in self._peers.values()
+        )
+
+    # Who is gone ------------------------------------------------------------------------------------------------------
+
+    def _look_around(self) -> None:
+        """See whether the job has failed, and who has left."""
+        if self._failure is None:
+            reason = self._engine.failure
+            if reason is None and self._is_busy():
+                reason = self._local_group.lost_rank()
+            if reason is not None:
+                self._fail(reason)
+        for peer in self._peers.values() if self._is_busy() else ():
+            if peer.lost is None:
+                self._look_at(peer)
+
+    def _look_at(self, peer: Peer) -> None:
+        if peer.connections and peer.ended is None:
+            return  # what it has sent before it left is still coming, and then the end of the connection
+        why = self._local_group.departure_of(peer.rank)
+        if why is None and peer.ended is not None:
+            since, how = peer.ended
+            if waking_clock.now() < since + REASON_TIMEOUT:
+                return
+            who = self._local_group.describe_rank(peer.rank)
+            why = f"{who} has left" if peer.has_said_farewell else f"{who} is gone: {how}"
+        if why is not None:
+            self._delivery.lose(peer, why)
+
+    def _fail(self, reason: str) -> None:
+        self._failure = self._failure or reason
+        self._delivery.fail(reason)
+
+    # The end ----------------------------------------------------------------------------------------------------------
+
+    def close(self, is_hurried: bool) -> None:
+        """Give up what this rank waits for, send what has been sent, and end the thread.
+
+        Args:
+            is_hurried: whether nobody waits for what was sent, since the job has failed, say.
+        """
+        with self._locked():
+            for receive in list(self._delivery.matching.posted()):
+                self._delivery.withdraw(receive, JobAbortedError(f"{self._delivery.title(receive)}: {SHUT_DOWN}"))
+            is_hurried = is_hurried or self._failure is not None
+            self._until = waking_clock.now() + (REASON_TIMEOUT if is_hurried else CLOSE_TIMEOUT)
+        self._wake()
+        thread = self._thread
+        if thread is None:
+            self._clean_up()
+        elif thread is not threading.current_thread():
+            thread.join(CLOSE_TIMEOUT + _JOIN_TIMEOUT)
+
+    def _leave(self) -> bool:
+        """Go on leaving; whether everything has left, or there is no more time."""
+        for peer in self._peers.values():
+            if peer.connections and not self._has_said_farewell:
+                peer.put(Frame(FAREWELL).pack())
+        self._has_said_farewell = True
+        is_under_way = any(peer.is_under_way for peer in self._peers.values())
+        return not is_under_way or self._failure is not None or waking_clock.now() >= self._until
+
+    def _clean_up(self) -> None:
+        """Close everything; what has not ended has failed."""
+        self._engine.watch(lambda: None)
+        os.eventfd_write(self._stop_fd, 1)
+        with self._locked():
+            self._is_over = True
+            self._fail(SHUT_DOWN)
+        self.lines.close()
+        self._epoll.close()
+        os.close(self._stop_fd)
+        for end in self._wakers:
+            end.close()
+
+    def disown(self) -> None:
+        """Close a forked child's copies; nobody there may use this any more."""
+        for connection in self._connections.values():
+            if not connection.is_closed:
+                connection.disown()
+        self.lines.disown()
+        self._epoll.close()
+        os.close(self._stop_fd)
+        for end in self._wakers:
+            end.close()
+
+
+def _call_back(transfer: Transfer) -> None:
+    for callback in transfer.take_callbacks():
+        try:
+            callback()
+        except Exception:
+            log.exception("a callback of a message failed")
