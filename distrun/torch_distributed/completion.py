@@ -10,17 +10,22 @@ from __future__ import annotations
 import math
 import threading
 from queue import Empty, SimpleQueue
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from distrun.runtime.operations import waking_clock
 
 if TYPE_CHECKING:
     from torch.futures import Future
 
-    from distrun.torch_distributed.work import DistrunWork
 
-_done: SimpleQueue[DistrunWork | None] = SimpleQueue()
-_expected: dict[DistrunWork, Future[Any]] = {}
+class Dated(Protocol):
+    """A work, whose time is limited."""
+
+    deadline: float
+
+
+_done: SimpleQueue[Dated | None] = SimpleQueue()
+_expected: dict[Dated, Future[Any]] = {}
 _next_look = math.inf  # by the waking clock; the earliest deadline of what is expected, or earlier
 _thread: threading.Thread | None = None
 _starting = threading.Lock()
@@ -31,7 +36,7 @@ def is_here() -> bool:
     return threading.current_thread() is _thread
 
 
-def expect(work: DistrunWork, future: Future[Any]) -> None:
+def expect(work: Dated, future: Future[Any]) -> None:
     """Note that a future is to be completed when `complete` is called for its work, or the work's deadline is over."""
     global _thread
     _expected[work] = future
@@ -44,7 +49,7 @@ def expect(work: DistrunWork, future: Future[Any]) -> None:
         _done.put(None)
 
 
-def complete(work: DistrunWork) -> None:
+def complete(work: Dated) -> None:
     """Have the future of a work completed, whose operations are done. Any thread may call this, and more than once."""
     _done.put(work)
 
@@ -79,7 +84,7 @@ def _look() -> None:
     _next_look = min((work.deadline for work in waiting if work.deadline > now), default=math.inf)
 
 
-def _complete(work: DistrunWork) -> None:
+def _complete(work: Dated) -> None:
     future = _expected.pop(work, None)
     if future is not None:
         future.set_result(None)

@@ -47,6 +47,10 @@ def all_ranks(store: Store, rank: int, size: int, timeout: timedelta) -> Members
     is_chosen = torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
     if device.name == cuda.CUDA and not is_chosen:
         cuda.bind(device.index)
+    if world.topology().local_size < size:
+        from distrun.runtime.point_to_point.messages import prepare
+
+        prepare()
     return Members(range(size), global_process_set)
 
 

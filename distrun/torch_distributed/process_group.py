@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import timedelta
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, distributed as dist
@@ -27,6 +27,9 @@ from distrun.torch_distributed.members import Members, all_ranks, some_ranks
 from distrun.torch_distributed.moving import Moving
 from distrun.torch_distributed.reducing import Reducing, by_dtype, storable
 from distrun.torch_distributed.work import DONE, DistrunWork, collect, wait_until
+
+if TYPE_CHECKING:
+    from distrun.torch_distributed.point_to_point import PointToPoint
 
 
 def create(store: Store, rank: int, size: int, timeout: timedelta) -> DistrunProcessGroup:
@@ -75,6 +78,7 @@ class DistrunProcessGroup(ProcessGroup):
         self._timeout = timeout.total_seconds()
         self._reducing = Reducing(members.process_set)
         self._moving = Moving(members)
+        self._messages: PointToPoint | None = None
 
     # Starting and waiting ---------------------------------------------------------------------------------------------
 
@@ -123,6 +127,27 @@ class DistrunProcessGroup(ProcessGroup):
         """Wait until all ranks have called this."""
         handle = Handle(world.engine(), Call("barrier", process_set=self._set).request("uint8", ()), ())
         return self._start([handle], [], opts)
+
+    # Messages ---------------------------------------------------------------------------------------------------------
+
+    def send(self, tensors: Tensors, destination: int, tag: int = 0) -> Work:
+        """Send a tensor to a rank of the group."""
+        return self._point_to_point().send(tensors, destination, tag, self._timeout)
+
+    def recv(self, tensors: Tensors, source: int, tag: int = 0) -> Work:
+        """Receive a tensor from a rank of the group."""
+        return self._point_to_point().receive(tensors, source, tag, self._timeout)
+
+    def recv_anysource(self, tensors: Tensors, tag: int = 0) -> Work:
+        """Receive a tensor from whichever rank has sent one; the work tells its `source_rank`."""
+        return self._point_to_point().receive(tensors, None, tag, self._timeout)
+
+    def _point_to_point(self) -> PointToPoint:
+        if self._messages is None:
+            from distrun.torch_distributed.point_to_point import PointToPoint  # only here: most programs send none
+
+            self._messages = PointToPoint(self._members.ranks, self.rank(), self._name)
+        return self._messages
 
     # The group --------------------------------------------------------------------------------------------------------
 

@@ -126,7 +126,7 @@ def test_nobody_listens_where_all_connections_are_there(networks):
 
 
 def test_a_rank_listens_at_all_its_addresses_with_one_port():
-    sockets = data_connections._listen_at(["127.0.0.1", "127.0.0.2", "127.0.0.3"])
+    sockets = data_connections.listen_at(["127.0.0.1", "127.0.0.2", "127.0.0.3"])
     assert len({each.getsockname()[1] for each in sockets}) == 1
     assert [each.getsockname()[0] for each in sockets] == ["127.0.0.1", "127.0.0.2", "127.0.0.3"]
     for each in sockets:

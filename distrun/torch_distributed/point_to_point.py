@@ -1,0 +1,238 @@
+"""Sending and receiving: torch.distributed's messages between two ranks of a process group.
+
+A tensor on a GPU goes through the host's memory: `send` waits for the stream that makes it, and what was received is
+copied on the stream that is current where the work is waited for. So does one whose elements do not lie in a row.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from datetime import timedelta
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.distributed import Work
+from torch.futures import Future
+
+from distrun.errors import DistrunError, UsageError
+from distrun.runtime import world
+from distrun.runtime.operations import waking_clock
+from distrun.runtime.point_to_point import messages
+from distrun.runtime.point_to_point.transfer import Receive, Transfer
+from distrun.torch import cuda
+from distrun.torch_distributed import completion
+
+_NOTHING = timedelta(0)
+
+
+class PointToPoint:
+    """The messages of one process group. Ranks are those of the group."""
+
+    def __init__(self, ranks: Sequence[int], rank: int, group: str) -> None:
+        """
+        Args:
+            ranks: the ranks of the group in the job, in the order of their ranks in the group.
+            rank: this rank's place among them.
+            group: the name of the group, the same on all its ranks and on no other group's.
+        """
+        self._ranks = ranks
+        self._rank = rank
+        self._group = group
+
+    def send(self, tensors: Sequence[Tensor], destination: int, tag: int, timeout: float) -> Work:
+        """Start to send a tensor, which must not change before the work is done.
+
+        Raises:
+            UsageError: the rank is this one, or not one of the group's; this is not one dense tensor.
+            JobAbortedError: the job has failed.
+        """
+        tensor = _only(tensors)
+        self._check(destination, "send to")
+        host = _in_a_row(tensor)
+        transfer = messages.send(_memory(host), self._ranks[destination], self._group, tag, _dtype(tensor))
+        return MessageWork(transfer, tensor, None, timeout, self)
+
+    def receive(self, tensors: Sequence[Tensor], source: int | None, tag: int, timeout: float) -> Work:
+        """Start to receive a tensor, from any rank if `source` is None. Raises as `send` does."""
+        tensor = _only(tensors)
+        if source is None:
+            sources = [rank for place, rank in enumerate(self._ranks) if place != self._rank]
+        else:
+            self._check(source, "receive from")
+            sources = [self._ranks[source]]
+        is_direct = cuda.kind(tensor) == cuda.CPU and tensor.is_contiguous() and not _is_lazy(tensor)
+        host = tensor.detach() if is_direct else torch.empty(tensor.shape, dtype=tensor.dtype)
+        transfer = messages.receive(_memory(host), sources, self._group, tag, _dtype(tensor))
+        return MessageWork(transfer, tensor, None if is_direct else host, timeout, self)
+
+    def place(self, rank: int) -> int:
+        """Return the rank in the group of a rank of the job."""
+        return list(self._ranks).index(rank)
+
+    def explain(self, error: Exception) -> Exception:
+        """Return an error of ours with the name of the group."""
+        return type(error)(f"process group {self._group!r}: {error}")
+
+    def _check(self, rank: int, verb: str) -> None:
+        size = len(self._ranks)
+        if not 0 <= rank < size:
+            raise UsageError(
+                f"rank {self._rank} of process group {self._group!r} cannot {verb} rank {rank}: it has ranks 0 to "
+                f"{size - 1}"
+            )
+        if rank == self._rank:
+            raise UsageError(
+                f"rank {rank} of process group {self._group!r} cannot {verb} itself: a message goes from one rank to "
+                "another; copy the tensor"
+            )
+
+
+class MessageWork(Work):
+    """A tensor that is being sent or received."""
+
+    def __init__(
+        self, transfer: Transfer, tensor: Tensor, host: Tensor | None, timeout: float, group: PointToPoint
+    ) -> None:
+        """
+        Args:
+            transfer: the message.
+            tensor: what is sent, or what receives it.
+            host: where it is received, if that is not the tensor's own memory.
+            timeout: seconds that it may take from now on.
+            group: the group that it belongs to.
+        """
+        super().__init__()
+        self._transfer = transfer
+        self._tensor = tensor
+        self._host = host
+        self._timeout = timeout
+        self._group = group
+        self._future: Future[Any] | None = None
+        self._collecting = threading.Lock()
+        self.deadline = waking_clock.now() + timeout
+
+    def wait(self, timeout: timedelta = _NOTHING) -> bool:
+        """Return True when the message has left or come; a tensor on a GPU is then used on the current stream.
+
+        Args:
+            timeout: how long to wait; 0 for as long as the process group lets an operation take.
+
+        Raises:
+            JobAbortedError: the other rank is gone, or the job has failed.
+            StallError: the time is over; the message is given up, and the next takes its place.
+            MismatchError: the other rank's tensor has another number of elements or another dtype.
+        """
+        seconds = timeout.total_seconds()
+        self._await(seconds if seconds > 0 else max(0.0, self.deadline - waking_clock.now()))
+        return True
+
+    def is_completed(self) -> bool:
+        """Return whether the message has left or come, or has failed."""
+        if not self._transfer.done:
+            return False
+        self.exception()
+        return True
+
+    def is_success(self) -> bool:
+        """Return whether the message has left or come."""
+        return self._transfer.done and self.exception() is None
+
+    def exception(self) -> Exception | None:
+        """Return the error with which it has failed, if it has."""
+        if not self._transfer.done:
+            return None
+        try:
+            self._await(0.0)
+        except DistrunError as error:
+            return error
+        return None
+
+    def source_rank(self) -> int:
+        """Return the rank in the group that the message is from.
+
+        Raises:
+            UsageError: it is not known yet, or this rank has sent it.
+        """
+        source = self._transfer.source
+        if source is None:
+            is_receive = isinstance(self._transfer, Receive)
+            raise UsageError(
+                "it is not known yet who has sent the message: wait for it first"
+                if is_receive
+                else "a message that this rank sends has no source rank: ask the work of a receive"
+            )
+        return self._group.place(source)
+
+    _source_rank = source_rank
+
+    def result(self) -> list[Tensor]:
+        """Return the tensor, which has its values once the work is done."""
+        return [self._tensor]
+
+    def synchronize(self) -> None:
+        """Let what the current stream does from now on come after the message."""
+        self.wait()
+
+    block_current_stream = synchronize
+
+    def get_future(self) -> Future[Any]:
+        """Return a future of the tensor in a list, which is completed when the work is."""
+        if self._future is None:
+            devices: list[int | str | torch.device]
+            devices = [torch.device(str(world.device()))] if cuda.kind(self._tensor) == cuda.CUDA else []
+            begun: Future[None] = Future(devices=devices)
+            self._future = begun.then(lambda _: self._outcome())
+            completion.expect(self, begun)
+            self._transfer.when_done(lambda: completion.complete(self))
+        return self._future
+
+    def _outcome(self) -> list[Tensor]:
+        self._await(0.0)
+        return [self._tensor]
+
+    def _await(self, seconds: float) -> None:
+        try:
+            self._transfer.wait(seconds)
+        except DistrunError as error:
+            raise self._group.explain(error) from None
+        with self._collecting:
+            if self._host is not None:
+                self._tensor.detach().copy_(self._host)
+                self._host = None
+
+
+def _only(tensors: Sequence[Tensor]) -> Tensor:
+    """Return the tensor of a list that has one; raises `UsageError`."""
+    if len(tensors) != 1:
+        raise UsageError(f"a message has one tensor, not {len(tensors)}: send them one after the other")
+    (tensor,) = tensors
+    if tensor.layout is not torch.strided or tensor.is_quantized:
+        raise UsageError(
+            f"a tensor of layout {tensor.layout} and dtype {tensor.dtype} cannot be sent or received by itself: send a "
+            "dense one (.to_dense(), .dequantize())"
+        )
+    return tensor
+
+
+def _is_lazy(tensor: Tensor) -> bool:
+    """Whether the elements in memory are not those of the tensor."""
+    return tensor.is_conj() or tensor.is_neg()
+
+
+def _in_a_row(tensor: Tensor) -> Tensor:
+    """Return the tensor in host memory, its elements one after the other: itself if it is so."""
+    plain = tensor.detach()
+    if _is_lazy(plain):
+        plain = plain.resolve_conj().resolve_neg()
+    return plain.contiguous().cpu()
+
+
+def _memory(host: Tensor) -> memoryview:
+    data: memoryview = host.reshape(-1).view(torch.uint8).numpy().data
+    return data
+
+
+def _dtype(tensor: Tensor) -> str:
+    return str(tensor.dtype).removeprefix("torch.")
