@@ -248,6 +248,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--write-features", action="store_true", help="write docs/features.md from what the tests have shown"
     )
+    parser.addoption(
+        "--every-script", action="store_true", help="run all plain scripts under distrun --auto, not only some"
+    )
 
 
 def pytest_configure(config: pytest.Config) -> None:

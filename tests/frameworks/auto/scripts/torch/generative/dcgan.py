@@ -58,6 +58,7 @@ optimizerG = optim.Adam(netG.parameters(), lr=0.001, betas=(0.5, 0.999))
 
 print("Starting Training Loop...")
 for epoch in range(opt.num_epochs):
+    losses_D = []
     for i, data in enumerate(dataloader, 0):
         netD.zero_grad()
         real_cpu = data[0].to(device)
@@ -83,6 +84,7 @@ for epoch in range(opt.num_epochs):
         errG.backward()
         D_G_z2 = output.mean().item()
         optimizerG.step()
+        losses_D.append(errD.item())
         if i % 10 == 0:
             print(
                 f"[{epoch}/{opt.num_epochs}][{i}/{len(dataloader)}]\tLoss_D: {errD.item():.4f}\t"
@@ -92,7 +94,6 @@ for epoch in range(opt.num_epochs):
     with torch.no_grad():
         fake = netG(fixed_noise).detach().cpu()
     torch.save(fake, f"fake_samples_epoch_{epoch:03d}.pt")
-    distance = (fake.mean(0) - images.mean(0)).abs().mean()
-    print(f"epoch {epoch}: distance of the mean images {distance:.4f}, contrast loss {(1 - fake.abs().mean()):.4f}")
+    print(f"epoch {epoch}: mean Loss_D {sum(losses_D) / len(losses_D):.4f}")
 torch.save(netG.state_dict(), "netG.pth")
 torch.save(netD.state_dict(), "netD.pth")

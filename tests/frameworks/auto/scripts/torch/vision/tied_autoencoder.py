@@ -20,8 +20,8 @@ class TiedAutoencoder(nn.Module):
 
 
 parser = argparse.ArgumentParser()
-parser.add_argument("--epochs", type=int, default=15)
-parser.add_argument("--noise", type=float, default=0.1)
+parser.add_argument("--epochs", type=int, default=30)
+parser.add_argument("--noise", type=float, default=0.05)
 args = parser.parse_args()
 torch.manual_seed(0)
 

@@ -42,7 +42,7 @@ def run_epoch(model, loader, criterion, optimizer=None):
 
 def main():
     parser = argparse.ArgumentParser()
-    parser.add_argument("--epochs", type=int, default=4)
+    parser.add_argument("--epochs", type=int, default=12)
     args = parser.parse_args()
     torch.manual_seed(0)
     random.seed(0)
@@ -51,10 +51,12 @@ def main():
     train_loader = DataLoader(train_set, batch_size=50, shuffle=True)
     test_loader = DataLoader(test_set, batch_size=50)
     model = nn.Sequential(nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 8))
-    criterion = nn.TripletMarginLoss(margin=4.0)
+    criterion = nn.TripletMarginLoss(margin=1.0)
     optimizer = torch.optim.RMSprop(model.parameters(), lr=5e-4)
+    scheduler = torch.optim.lr_scheduler.ExponentialLR(optimizer, gamma=0.8)
     for epoch in range(args.epochs):
         train_loss = run_epoch(model, train_loader, criterion, optimizer)
+        scheduler.step()
         random.seed(epoch)  # the same triplets are tested in every run
         test_loss = run_epoch(model, test_loader, criterion)
         print(f"epoch {epoch}: train loss {train_loss:.4f}, test loss {test_loss:.4f}")
