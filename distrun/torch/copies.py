@@ -12,7 +12,7 @@ from distrun.runtime.collectives.call import broadcast_call, moving_call, receiv
 from distrun.runtime.operations.handle import AnyHandle, Handle
 from distrun.runtime.process_set import ProcessSet, global_process_set
 from distrun.torch import autograd, operations
-from distrun.torch.operations import grouped, run, single, submit
+from distrun.torch.operations import grouped, only, run, single, submit
 
 __all__ = [
     "allgather",
@@ -57,7 +57,7 @@ def allgather_async(tensor: Tensor, name: str | None = None, process_set: Proces
     Returns:
         A handle whose result is the gathered tensor.
     """
-    return submit(single(operations.move_rows([tensor], moving_call("allgather", name, process_set))))
+    return submit(single(tensor, moving_call("allgather", name, process_set), operations.move_rows))
 
 
 def grouped_allgather(
@@ -123,7 +123,7 @@ def broadcast_async(
     Returns:
         A handle whose result is the copy.
     """
-    return submit(single(operations.broadcast(tensor, broadcast_call(name, root_rank, process_set))))
+    return submit(only(operations.broadcast(tensor, broadcast_call(name, root_rank, process_set))))
 
 
 def broadcast_(tensor: Tensor, root_rank: int, name: str | None = None, process_set: ProcessSet = _World) -> Tensor:
@@ -133,7 +133,7 @@ def broadcast_(tensor: Tensor, root_rank: int, name: str | None = None, process_
         `tensor`.
     """
     handle = operations.broadcast(tensor, broadcast_call(name, root_rank, process_set), in_place=True)
-    return run(single(handle)).wait()  # type: ignore[no-any-return]
+    return run(only(handle)).wait()  # type: ignore[no-any-return]
 
 
 def broadcast_async_(
@@ -144,7 +144,7 @@ def broadcast_async_(
     Returns:
         A handle whose result is `tensor`, which must be neither read nor changed until then.
     """
-    return submit(single(operations.broadcast(tensor, broadcast_call(name, root_rank, process_set), in_place=True)))
+    return submit(only(operations.broadcast(tensor, broadcast_call(name, root_rank, process_set), in_place=True)))
 
 
 # Alltoall -------------------------------------------------------------------------------------------------------------
@@ -181,11 +181,11 @@ def alltoall_async(
     Returns:
         A handle whose result is what `alltoall` returns.
     """
-    handle = single(operations.alltoall(tensor, splits, moving_call("alltoall", name, process_set)))
+    handle = only(operations.alltoall(tensor, splits, moving_call("alltoall", name, process_set)))
     if splits is not None:
-        only = handle.collect
+        collect = handle.collect
         handle.collect = lambda handle: (
-            only(handle),
+            collect(handle),
             torch.tensor(received_rows(handle), dtype=torch.int32, device="cpu"),
         )
     return submit(handle)

@@ -13,7 +13,7 @@ from distrun.runtime import world
 from distrun.runtime.gpu.buffers import DeviceBuffer
 from distrun.runtime.operations.request import CPU, CUDA
 
-__all__ = ["CPU", "CUDA", "TorchArena", "arena", "bind", "check", "is_capturing", "kind"]
+__all__ = ["CPU", "CUDA", "TorchArena", "arena", "as_array", "bind", "check", "is_capturing", "kind"]
 
 _raw_stream = getattr(torch._C, "_cuda_getCurrentRawStream", None)  # a tenth of the time, and asked for every gradient
 
@@ -28,6 +28,11 @@ def bind(index: int) -> None:
 def kind(tensor: Tensor) -> str:
     """The kind of device a tensor lies on, as a request calls it: CPU, CUDA, or another, which cannot travel."""
     return tensor.device.type
+
+
+as_array = Tensor.numpy
+"""Returns a tensor's memory as an array; raises TypeError or RuntimeError if it is not on the CPU, is no tensor, or is
+more than its memory."""
 
 
 def check(tensor: Tensor) -> None:

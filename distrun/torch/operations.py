@@ -10,7 +10,9 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from distrun.runtime import world
@@ -21,7 +23,9 @@ from distrun.runtime.collectives.call import (
     received_rows,
     start_group,
 )
+from distrun.runtime.collectives.tensors import cut
 from distrun.runtime.gpu.handles import DeviceHandle
+from distrun.runtime.operations.dtypes import name_of
 from distrun.runtime.operations.handle import AnyHandle, Handle, outputs_of
 from distrun.runtime.operations.request import Request
 from distrun.torch import cuda, tensors as storage
@@ -66,8 +70,10 @@ def submit(handle: Handle) -> Handle:
 
 def _new(handle: Handle) -> list[Tensor]:
     """Return the results of an allreduce or a broadcast, which lie in one buffer."""
-    whole = storage.tensor_of(handle.outputs[0], handle.given[0].dtype, (-1,))
-    shapes = handle.request.shapes
+    buffer, dtype, shapes = handle.outputs[0], handle.given[0].dtype, handle.request.shapes
+    if isinstance(buffer, np.ndarray) and dtype is not torch.bfloat16:
+        return [torch.from_numpy(piece) for piece in cut(buffer, shapes)]
+    whole = storage.tensor_of(buffer, dtype, (-1,))
     if len(shapes) == 1:
         return [whole.view(shapes[0])]
     parts = torch.split(whole, [math.prod(shape) for shape in shapes])
@@ -86,6 +92,10 @@ def _new_with_rows(handle: Handle) -> list[tuple[Tensor, list[int]]]:
     return [(tensor, received_rows(handle, index)) for index, tensor in enumerate(_new_rows(handle))]
 
 
+def _given(handle: Handle) -> list[Tensor]:
+    return list(handle.given)
+
+
 def _in_place(handle: Handle) -> list[Tensor]:
     for tensor, array in zip(handle.given, handle.outputs, strict=True):
         if not storage.is_flat(tensor):  # it was copied, so it is copied back
@@ -96,29 +106,43 @@ def _in_place(handle: Handle) -> list[Tensor]:
 # The operations -------------------------------------------------------------------------------------------------------
 
 
-def allreduce(tensors: Sequence[Tensor], call: Call, in_place: bool = False) -> Handle:
-    """Return an allreduce of each of `tensors`, all of one dtype."""
-    request = request_of(call, tensors)
-    arrays = [storage.flat(tensor) for tensor in tensors]
-    if in_place:
-        return prepare(request, arrays, arrays, _in_place, tensors)
-    return prepare(request, arrays, [storage.room_for(arrays)], _new, tensors)
+Arrays = Sequence[NDArray[Any]]
+"""The `plain_arrays` of tensors."""
 
 
-def allreduce_in_place(tensors: Sequence[Tensor], call: Call) -> Handle:
-    """Return an allreduce of each of `tensors`, all of one dtype, in their own memory."""
-    return allreduce(tensors, call, in_place=True)
+def _taken(tensors: Sequence[Tensor], call: Call, arrays: Arrays | None) -> tuple[Request, list[storage.Flat]]:
+    if arrays is None:
+        return request_of(call, tensors), [storage.flat(tensor) for tensor in tensors]
+    request = call.request(name_of(arrays[0].dtype), tuple([array.shape for array in arrays]))
+    return request, [array.reshape(-1) for array in arrays]
 
 
-def move_rows(tensors: Sequence[Tensor], call: Call) -> Handle:
-    """Return an allgather or a reducescatter of each of `tensors`, all of one dtype."""
-    request = request_of(call, tensors)
-    return prepare(request, [storage.flat_rows(tensor) for tensor in tensors], (), _new_rows, tensors)
+def allreduce(tensors: Sequence[Tensor], call: Call, arrays: Arrays | None = None) -> Handle:
+    """Return an allreduce of each of `tensors`, all of one dtype; `arrays` are their plain ones, if they have such."""
+    request, flats = _taken(tensors, call, arrays)
+    return prepare(request, flats, [storage.room_for(flats)], _new, tensors)
 
 
-def allgather_with_rows(tensors: Sequence[Tensor], call: Call) -> Handle:
-    """Return an allgather with pairs as results: the tensor, and the rows of it that came from each rank."""
-    handle = move_rows(tensors, call)
+def allreduce_in_place(tensors: Sequence[Tensor], call: Call, arrays: Arrays | None = None) -> Handle:
+    """Return an allreduce of each of `tensors` in their own memory; see `allreduce`."""
+    request, flats = _taken(tensors, call, arrays)
+    return prepare(request, flats, flats, _in_place if arrays is None else _given, tensors)
+
+
+def move_rows(tensors: Sequence[Tensor], call: Call, arrays: Arrays | None = None) -> Handle:
+    """Return an allgather or a reducescatter of each of `tensors`; see `allreduce`."""
+    if arrays is None or not all(array.size for array in arrays):
+        return prepare(
+            request_of(call, tensors), [storage.flat_rows(tensor) for tensor in tensors], (), _new_rows, tensors
+        )
+    request, flats = _taken(tensors, call, arrays)
+    return prepare(request, flats, (), _new_rows, tensors)
+
+
+def allgather_with_rows(tensors: Sequence[Tensor], call: Call, arrays: Arrays | None = None) -> Handle:
+    """Return an allgather with pairs as results: the tensor, and the rows of it that came from each rank; see
+    `allreduce`."""
+    handle = move_rows(tensors, call, arrays)
     handle.collect = _new_with_rows
     return handle
 
@@ -145,17 +169,18 @@ def alltoall(tensor: Tensor, splits: Any, call: Call) -> Handle:
 
 # Groups and single tensors --------------------------------------------------------------------------------------------
 
+Make = Callable[[Sequence[Tensor], Call, Arrays | None], Handle]
+"""Makes a handle of tensors of one dtype, given their plain arrays if they have such."""
 
-def grouped(
-    tensors: Sequence[Tensor],
-    call: Call,
-    make: Callable[[Sequence[Tensor], Call], Handle],
-    start: Callable[[Handle], Handle],
-) -> AnyHandle:
+
+def grouped(tensors: Sequence[Tensor], call: Call, make: Make, start: Callable[[Handle], Handle]) -> AnyHandle:
     """Start one operation per dtype and device among the tensors; to the caller they are one."""
     tensors = group_of(tensors)
+    arrays = storage.plain_arrays(tensors)
+    if arrays is not None:
+        return start(make(tensors, call, arrays))
     return start_group(
-        tensors, [_kind(tensor) for tensor in tensors], call, lambda group, call: start(make(group, call))
+        tensors, [_kind(tensor) for tensor in tensors], call, lambda group, call: start(make(group, call, None))
     )
 
 
@@ -165,8 +190,14 @@ def _kind(tensor: Tensor) -> str:
     return name if cuda.kind(tensor) == cuda.CPU else f"{name}.{cuda.CUDA}"
 
 
-def single(handle: Handle) -> Handle:
-    """Return the handle, with the tensor itself as its result and not a list of one."""
+def single(tensor: Tensor, call: Call, make: Make) -> Handle:
+    """Return the handle of one tensor, whose result is a tensor and not a list of one."""
+    tensors = (tensor,)
+    return only(make(tensors, call, storage.plain_arrays(tensors)))
+
+
+def only(handle: Handle) -> Handle:
+    """Return the handle, with the only element of its result as the result."""
     collect = handle.collect
     handle.collect = lambda handle: collect(handle)[0]
     return handle

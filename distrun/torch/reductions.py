@@ -98,7 +98,7 @@ def allreduce_async(
         A handle whose result is the reduced copy; `tensor` must not be changed until then.
     """
     call = reduction_call("allreduce", name, reduce_op(average, op), prescale_factor, postscale_factor, process_set)
-    return submit(single(operations.allreduce([tensor], call)))
+    return submit(single(tensor, call, operations.allreduce))
 
 
 def allreduce_(
@@ -116,7 +116,7 @@ def allreduce_(
         `tensor`.
     """
     call = reduction_call("allreduce", name, reduce_op(average, op), prescale_factor, postscale_factor, process_set)
-    return run(single(operations.allreduce_in_place([tensor], call))).wait()  # type: ignore[no-any-return]
+    return run(single(tensor, call, operations.allreduce_in_place)).wait()  # type: ignore[no-any-return]
 
 
 def allreduce_async_(
@@ -134,7 +134,7 @@ def allreduce_async_(
         A handle whose result is `tensor`, which must be neither read nor changed until then.
     """
     call = reduction_call("allreduce", name, reduce_op(average, op), prescale_factor, postscale_factor, process_set)
-    return submit(single(operations.allreduce_in_place([tensor], call)))
+    return submit(single(tensor, call, operations.allreduce_in_place))
 
 
 def grouped_allreduce(
@@ -278,7 +278,7 @@ def reducescatter_async(
         A handle whose result is this rank's part.
     """
     call = reduction_call("reducescatter", name, op, prescale_factor, postscale_factor, process_set)
-    return submit(single(operations.move_rows([tensor], call)))
+    return submit(single(tensor, call, operations.move_rows))
 
 
 def grouped_reducescatter(

@@ -43,6 +43,7 @@ _NAMES = {
 }
 STORAGE = {dtype: np.dtype(np.uint16 if name == "bfloat16" else name) for dtype, name in _NAMES.items()}
 """The numpy dtype in which the runtime stores the elements of each torch dtype."""
+_PLAIN = frozenset(np.dtype(name).char for name in _NAMES.values() if name != "bfloat16")
 
 
 def dtype_name(tensor: Tensor) -> str:
@@ -83,6 +84,24 @@ def flat_rows(tensor: Tensor) -> Flat:
     if cuda.kind(tensor) != cuda.CPU:
         return flat(empty(cuda.CUDA, tensor.shape[0], tensor.dtype).zero_())
     return np.zeros(tensor.shape[0], STORAGE[tensor.dtype])
+
+
+def plain_arrays(tensors: Sequence[Tensor]) -> list[NDArray[Any]] | None:
+    """Return tensors as arrays of their shapes in their own memory, if that is all there is to it: they are contiguous,
+    on the CPU, of one dtype that numpy has, and have no gradient. None otherwise, also if they are no tensors.
+
+    Nearly all are so, and of a small tensor the rest of this module would cost more than the operation.
+    """
+    try:
+        as_array = cuda.as_array
+        arrays = [as_array(tensor) for tensor in tensors]
+    except (TypeError, RuntimeError):  # of a parameter, a tensor on a GPU, bfloat16, conjugate, ...
+        return None
+    dtype = arrays[0].dtype
+    for array in arrays:
+        if array.dtype is not dtype or not array.flags.carray:
+            return None
+    return arrays if dtype.char in _PLAIN else None
 
 
 def elements_in_row(shape: Sequence[int]) -> int:

@@ -66,7 +66,7 @@ class Reducing:
         """
         call = self.call("allreduce", op)
         if call is not None:
-            return operations.allreduce(tensors, call, in_place=True)
+            return operations.allreduce_in_place(tensors, call, storage.plain_arrays(tensors))
         return _bitwise(tensors, op, moving_call("allgather", None, self._set))
 
 

@@ -113,7 +113,7 @@ def _shaped(output: Array, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Arra
     return output if output.shape == shape else output.reshape(shape)
 
 
-def _cut(output: Array, shapes: Sequence[tuple[int, ...]]) -> list[Array]:
+def cut(output: Array, shapes: Sequence[tuple[int, ...]]) -> list[Array]:
     """Return views of a flat array that have these shapes, one after the other."""
     pieces = []
     start = 0
@@ -131,7 +131,7 @@ def _cut(output: Array, shapes: Sequence[tuple[int, ...]]) -> list[Array]:
 def new_group(handle: Handle) -> list[Array]:
     """Return the results of a group, which lie in one new buffer."""
     output: Array = handle.outputs[0]
-    return _cut(output if output.dtype == handle.given else output.view(handle.given), handle.request.shapes)
+    return cut(output if output.dtype == handle.given else output.view(handle.given), handle.request.shapes)
 
 
 def new(handle: Handle) -> Array:

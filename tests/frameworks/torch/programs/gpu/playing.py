@@ -21,12 +21,18 @@ def play(is_on_gpu=lambda tensor: True):
         device = tensor.device.type
         return "cuda" if device == "cpu" and is_on_gpu(tensor) else device
 
+    def as_array(tensor):
+        if isinstance(tensor, torch.Tensor) and kind(tensor) == "cuda":
+            raise TypeError("can't convert cuda:0 device type tensor to numpy")
+        return torch.Tensor.numpy(tensor)
+
     def empty(self, count, dtype, stream):
         owner = torch.empty(count, dtype=getattr(torch, dtype.name))
         owner.view(torch.uint8).fill_(0xFF)
         return DeviceBuffer(owner.data_ptr(), count, dtype, owner)
 
     cuda.kind = kind
+    cuda.as_array = as_array
     cuda.TorchArena.current_stream = lambda self: current_stream()
     cuda.TorchArena.empty = empty
     cuda.TorchArena.keep = lambda self, tensor: None
