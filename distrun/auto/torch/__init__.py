@@ -1,0 +1,29 @@
+"""Zero-line mode for PyTorch: what is changed in torch so that a plain script trains on all ranks.
+
+The room: `install` puts the changes in place. `loaders` gives each rank its part of every batch (cut by `parts`),
+`optimizers` gives all ranks the same weights and has gradients averaged, `backward` weighs them. What a loss is to that
+of the whole batch is found out by `losses`: `graph` takes it apart and `agreement` compares the ranks'. `reading`
+gives the script the loss of the whole batch, `normalization` normalises it as one, `generators` keeps streams of
+random numbers, `saving` lets rank 0 write, `own` refuses what distributes by itself, and `session` is the state that
+all of them share.
+"""
+
+from __future__ import annotations
+
+
+def install() -> None:
+    """Change torch, which has just been imported; in a world of one nothing is changed."""
+    import distrun
+    from distrun.auto.randomness import common_seed
+
+    if distrun.size() == 1:
+        return
+    import torch
+
+    from distrun.auto.torch import backward, loaders, normalization, optimizers, own, reading, saving
+    from distrun.torch.ranks import init
+
+    init()
+    torch.manual_seed(common_seed())
+    for room in (optimizers, loaders, backward, reading, normalization, saving, own):
+        room.install()

@@ -1,0 +1,154 @@
+"""The way in which the losses of the parts make up that of the whole batch, found by comparing the ranks' graphs. Pure.
+
+The first batch is cut so that not all parts are equal. Then the shapes in the graph tell which tensors depend on the
+part: those whose shape is not the same on all ranks, and what is made of them. With that,
+
+- a reduction of what does not depend on the part (weight decay, noise of a fixed size) counts once: factor 1;
+- a reduction whose divisor is the same on all ranks, however many samples they have, is a sum: the ranks' are added;
+- one whose divisor is proportional to the ranks' samples is a mean over them;
+- one with another divisor is a mean over what the batch's samples hold (tokens, masked pixels), of which each rank
+  knows only its own: the ranks tell one another in every step.
+
+Gradients are averaged over the ranks after that, so a sum's factor is the number of ranks.
+
+What is computed across samples before the last reduction cannot be put together: it is refused.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import Enum
+
+Described = Sequence[tuple[str, tuple[tuple[int, ...], ...], tuple[int, ...]]]
+"""The nodes of a graph: see `graph.walk`."""
+
+
+class Rule(Enum):
+    """The way in which the ranks' values of a reduction make up that of the whole batch."""
+
+    ONCE = "once"
+    SUM = "sum"
+    MEAN = "mean"
+    COUNTED = "counted"
+
+    def factor(self, sizes: Sequence[int], rank: int) -> float:
+        """Return what a rank's value counts in the average over the ranks; not for `COUNTED`."""
+        if self is Rule.SUM:
+            return float(len(sizes))
+        return len(sizes) * sizes[rank] / sum(sizes) if self is Rule.MEAN else 1.0
+
+
+@dataclass(frozen=True)
+class Facts:
+    """The facts that a rank knows of a loss."""
+
+    signature: tuple[str, ...]
+    graph: Described
+    divisors: tuple[float, ...]
+    """The divisor of each reduction."""
+    linear: tuple[bool, ...]
+    counted: tuple[bool, ...]
+    """Whether the divisor of each reduction is a number, or a weight, of what counts among the samples."""
+    places: tuple[int, ...]
+    """The place of each reduction in the graph."""
+    batch_statistics: tuple[int, ...] = ()
+    """The places of nodes that normalise by the statistics of the part alone."""
+
+
+class RefusedError(Exception):
+    """A loss cannot be put together from those of the parts; the text says why."""
+
+
+def rules(ranks: Sequence[Facts], sizes: Sequence[int], is_padded: bool = False) -> tuple[Rule, ...]:
+    """Return the rule of each reduction of a loss.
+
+    Args:
+        ranks: the facts of all ranks.
+        sizes: the samples of each rank, not all equal.
+        is_padded: whether samples may have been padded to the longest one of their part, so that what is proportional
+            to the number of samples now need not be so in the next batch.
+
+    Raises:
+        RefusedError: the losses of the parts do not make up the loss of the batch.
+    """
+    first = ranks[0]
+    if any(other.signature != first.signature for other in ranks):
+        raise RefusedError("the ranks compute their losses in different ways, as if the data or chance had decided how")
+    same = all([name for name, *_ in other.graph] == [name for name, *_ in first.graph] for other in ranks)
+    if not same:
+        raise RefusedError(
+            "the ranks' graphs of the loss differ, as if the data or chance had decided what is computed"
+        )
+    depends = _depending(ranks, sizes, is_padded)
+    if first.batch_statistics:
+        raise RefusedError("it normalises by the statistics of the batch by a function, where only layers are known")
+    found = []
+    for reduction, place in enumerate(first.places):
+        divisors = [other.divisors[reduction] for other in ranks]
+        if not depends[place]:
+            found.append(Rule.ONCE)
+        elif not first.linear[reduction]:
+            raise RefusedError(
+                f"it is no sum or mean over the samples, nor a combination of such ({first.graph[place][0]})"
+            )
+        elif any(other.counted[reduction] for other in ranks):
+            found.append(Rule.COUNTED)
+        elif _are_close(divisors, [divisors[0]] * len(divisors)):
+            found.append(Rule.SUM)
+        elif not is_padded and _are_close(divisors, [divisors[0] / sizes[0] * size for size in sizes]):
+            found.append(Rule.MEAN)
+        else:
+            found.append(Rule.COUNTED)
+    if _multiplies(first, depends):
+        raise RefusedError("it multiplies numbers that both depend on the batch")
+    return tuple(found)
+
+
+def _are_close(numbers: Sequence[float], others: Sequence[float]) -> bool:
+    return all(abs(one - other) <= 1e-5 * abs(other) for one, other in zip(numbers, others, strict=True))
+
+
+def _depending(ranks: Sequence[Facts], sizes: Sequence[int], is_padded: bool) -> list[bool]:
+    """Return whether each node depends on the rank's part.
+
+    Raises:
+        RefusedError: one is computed across the samples.
+    """
+    depends: list[bool] = []
+    for nodes in zip(*(other.graph for other in ranks), strict=True):
+        name, shapes, inputs = nodes[0]
+        varies = [_varying(each, sizes) for each in zip(*(node[1] for node in nodes), strict=True)]
+        inherits = any(depends[place] for place in inputs)
+        of_tensors = any(depends[place] and not _is_number(ranks[0].graph[place][1]) for place in inputs)
+        if any(count > 1 for count in varies) and not is_padded:
+            raise RefusedError(f"samples are compared with each other ({name}), and each rank has only its own")
+        is_tensor = any(len(shape) > 0 for shape in shapes)
+        if of_tensors and is_tensor and not any(varies) and not _is_number(shapes):
+            raise RefusedError(
+                f"the samples of the batch are combined before the loss ({name} of shape {list(shapes[0])}), and each "
+                "rank has only its own"
+            )
+        depends.append(inherits or any(varies))
+    return depends
+
+
+def _is_number(shapes: Sequence[tuple[int, ...]]) -> bool:
+    return all(shape in ((), (1,)) for shape in shapes)
+
+
+def _varying(shapes: Sequence[tuple[int, ...]], sizes: Sequence[int]) -> int:
+    """Return how many extents of a tensor's shape depend on the rank's samples; one if the number of extents does."""
+    if len({len(shape) for shape in shapes}) > 1:
+        return 1
+    return sum(len(set(extents)) > 1 for extents in zip(*shapes, strict=True))
+
+
+def _multiplies(facts: Facts, depends: Sequence[bool]) -> bool:
+    """Whether a number is a product of two that depend on the batch."""
+    for name, shapes, inputs in facts.graph:
+        if name == "MulBackward0" and _is_number(shapes) and len(inputs) == 2:
+            numbers = [place for place in inputs if _is_number(facts.graph[place][1])]
+            if len(numbers) == 2 and all(depends[place] for place in numbers):
+                return True
+    return False

@@ -1,0 +1,135 @@
+"""Random numbers: what the ranks must draw alike, and what each must draw for itself.
+
+Outside of a training loop all ranks draw the same from torch's generators: weights, splits of the data, the order of
+the samples, what an evaluation draws. Within the body of a training loop, and while samples are loaded, each rank draws
+from a stream of its own, for its samples are others: dropout, noise, augmentation. Python's and numpy's generators,
+by which scripts decide what to do next, are common in the loop as well, and the rank's own only while samples are
+loaded.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+import torch
+
+import distrun
+
+_MIX = 0x9E3779B97F4A7C15  # numbers that are near each other give seeds that are not
+
+
+def own_seed(seed: int, rank: int) -> int:
+    """Return the seed of a rank's own stream, given that of all ranks."""
+    return (seed + _MIX * (rank + 1)) % (1 << 63)
+
+
+class _Streams:
+    """Two streams of some generators, the common one and the rank's own, of which one is in use."""
+
+    def __init__(self, get: Callable[[], Any], put: Callable[[Any], None], begin: Callable[[], Any]) -> None:
+        self._get, self._put, self._begin = get, put, begin
+        self._other: Any = None
+        self.is_own = False
+
+    def use(self, own: bool) -> bool:
+        """Switch to one of the streams; return whether the own one was in use."""
+        before = self.is_own
+        if own != before:
+            state, self._other = self._other, self._get()
+            self._put(self._begin() if state is None else state)
+            self.is_own = own
+        return before
+
+
+def _torch_generators() -> list[torch.Generator]:
+    if not torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
+        return [torch.default_generator]
+    return [torch.default_generator, torch.cuda.default_generators[torch.cuda.current_device()]]
+
+
+def _torch_states() -> list[torch.Tensor]:
+    return [generator.get_state() for generator in _torch_generators()]
+
+
+def _put_torch(states: list[torch.Tensor]) -> None:
+    for generator, state in zip(_torch_generators(), states, strict=False):
+        generator.set_state(state)
+
+
+def _begin_torch() -> list[torch.Tensor]:
+    seed = own_seed(torch.initial_seed(), distrun.rank())
+    states = []
+    for generator in _torch_generators():
+        states.append(torch.Generator(generator.device).manual_seed(seed).get_state())
+    return states
+
+
+def _put_python(states: tuple[Any, Any]) -> None:
+    random.setstate(states[0])
+    np.random.set_state(states[1])
+
+
+def _begin_python() -> tuple[Any, Any]:
+    seed = own_seed(torch.initial_seed(), distrun.rank())
+    return random.Random(seed).getstate(), np.random.RandomState(seed % (1 << 32)).get_state()
+
+
+of_torch = _Streams(_torch_states, _put_torch, _begin_torch)
+_of_python = _Streams(lambda: (random.getstate(), np.random.get_state()), _put_python, _begin_python)
+
+
+@contextmanager
+def common() -> Iterator[None]:
+    """Within this context torch's generators draw what all ranks draw."""
+    before = of_torch.use(own=False)
+    try:
+        yield
+    finally:
+        of_torch.use(own=before)
+
+
+class Loading:
+    """The state of Python's and numpy's generators while samples are loaded in this process.
+
+    To switch them costs some ten microseconds, so it is done only if loading the first samples has drawn from them.
+    """
+
+    def __init__(self) -> None:
+        self._looks = 2
+        self._draws = False
+
+    @contextmanager
+    def own(self) -> Iterator[None]:
+        """Within this context all generators draw for this rank alone."""
+        of_torch.use(own=True)
+        if not self._draws and not self._looks:
+            yield
+            return
+        _of_python.use(own=True)
+        before = random.getstate(), _position()
+        try:
+            yield
+        finally:
+            if self._looks:
+                self._looks -= 1
+                self._draws |= before != (random.getstate(), _position())
+            _of_python.use(own=False)
+
+
+def _position() -> Any:
+    """Return what changes in numpy's generator when it is drawn from."""
+    state: Any = np.random.get_state()
+    return state[2], state[1][0]
+
+
+def agree(name: str) -> None:
+    """Give all ranks the common streams of rank 0, which is in use."""
+    mine = [state.cpu().numpy() for state in _torch_states()], random.getstate(), np.random.get_state()
+    states, python, numpy = distrun.broadcast_object(mine if distrun.rank() == 0 else None, 0, name)
+    if distrun.rank():
+        _put_torch([torch.from_numpy(state.copy()) for state in states])
+        _put_python((python, numpy))

@@ -1,0 +1,214 @@
+"""A loss, taken apart: the reductions over the batch that it is a linear combination of.
+
+The loss of a whole batch is not always the mean of the losses of its parts. A mean over 3 samples and one over 5 must
+be weighted, sums must be added, and a function of a mean cannot be put together from the parts at all. What a loss is
+can be read off its graph: from its end back over numbers to the first tensors, which the reductions have reduced.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from math import prod
+from typing import Any
+
+Node = Any
+Shape = tuple[int, ...]
+
+_SAME = {"CloneBackward0", "ToCopyBackward0", "AliasBackward0", "ViewBackward0", "ReshapeAliasBackward0"}
+_SAME |= {"SqueezeBackward0", "SqueezeBackward1", "SqueezeBackward2", "UnsqueezeBackward0", "UnsafeViewBackward0"}
+_MEANS = {"MeanBackward0", "MeanBackward1"}
+_SELECTIONS = {"IndexBackward0", "MaskedSelectBackward0"}
+_SUMS = {"SumBackward0", "SumBackward1", "DotBackward0"}
+
+
+@dataclass
+class Reduction:
+    """A number that some operation has made of a tensor."""
+
+    node: Node
+    divisor: float
+    """The number by which a sum over the batch's samples was divided, with all factors that follow."""
+    is_linear: bool
+    """Whether it is a sum or a mean, and the loss is a multiple of it, plus other terms."""
+    shape: Shape
+    """The tensor's shape."""
+    is_counted: bool = False
+    """Whether not all samples count alike: the divisor is the number, or the weight, of what counts."""
+
+
+@dataclass
+class Parts:
+    """A loss as a combination of reductions."""
+
+    reductions: list[Reduction] = field(default_factory=list)
+    numbers: list[Node] = field(default_factory=list)
+    """The nodes whose outputs are numbers, in order, the loss's first."""
+
+    @property
+    def signature(self) -> tuple[str, ...]:
+        """The operations on numbers, which tell losses of different kinds apart."""
+        return tuple(node.name() for node in self.numbers)
+
+
+def parts(loss: Node | None) -> Parts:
+    """Return the reductions that a loss is made of.
+
+    Numbers, tensors without a gradient and the loss's own factors go into the divisors.
+
+    Args:
+        loss: the node of a tensor of one element; None: it is a parameter itself.
+    """
+    found = Parts()
+    if loss is None:
+        return found
+    scalars: tuple[Shape, ...] = ((), (1,)) if shape_of(loss) else ((),)
+    open_nodes: list[tuple[Node, float, bool]] = [(loss, 1.0, True)]
+    while open_nodes:
+        node, factor, is_linear = open_nodes.pop()
+        name = node.name()
+        found.numbers.append(node)
+        inputs = [(each, shape_of(each, place)) for each, place in node.next_functions if each is not None]
+        if not inputs:  # a parameter that is a number
+            continue
+        if name == "StackBackward0" or (name == "CatBackward0" and len(scalars) > 1):
+            open_nodes += [(each, factor, is_linear) for each, _ in inputs]
+            continue
+        numbers = [(each, shape) for each, shape in inputs if shape in scalars]
+        if len(numbers) == len(inputs):
+            open_nodes += _through(node, name, [each for each, _ in numbers], factor, is_linear)
+            continue
+        stacked = _stacked(node, name, inputs, scalars)
+        if stacked is not None:
+            open_nodes += [(each, factor * stacked[1], is_linear) for each in stacked[0]]
+            continue
+        found.reductions.append(_reduction(node, inputs[0][0].name(), inputs[0][1], factor, is_linear))
+    return found
+
+
+def shape_of(node: Node, place: int = 0) -> Shape | None:
+    """Return the shape of a node's output; None if it has none."""
+    metadata = node._input_metadata
+    return tuple(metadata[place].shape) if place < len(metadata) else None
+
+
+def _through(
+    node: Node, name: str, inputs: Sequence[Node], factor: float, is_linear: bool
+) -> list[tuple[Node, float, bool]]:
+    """Return what a function of numbers leads to: its inputs, with their factors if it is linear in them."""
+    if name in _SAME or name in _MEANS or name in _SUMS:
+        return [(each, factor, is_linear) for each in inputs]
+    if name in ("AddBackward1", "SubBackward1"):  # a number of C++ is added
+        return [(each, factor, is_linear) for each in inputs]
+    if name == "MulBackward1":
+        return [(inputs[0], factor * _number(node, "_saved_other"), is_linear)]
+    if name == "DivBackward1":
+        return [(inputs[0], factor / _number(node, "_saved_other"), is_linear)]
+    if name == "NegBackward0":
+        return [(inputs[0], -factor, is_linear)]
+    if name in ("AddBackward0", "SubBackward0"):
+        sign = 1.0 if name == "AddBackward0" else -1.0
+        second = node.next_functions[1][0]
+        scale = sign * float(node._saved_alpha)
+        return [(each, factor * (scale if each is second else 1.0), is_linear) for each in inputs]
+    if name == "RsubBackward1":
+        return [(each, -factor, is_linear) for each in inputs]
+    if name == "MulBackward0":
+        if len(inputs) == 2:  # which is linear if only one of them depends on the batch: see `agreement`
+            return [(each, factor, is_linear) for each in inputs]
+        value = _number(node, "_saved_other" if node.next_functions[0][0] is not None else "_saved_self")
+        return [(inputs[0], factor * value, is_linear)]
+    if name == "DivBackward0":
+        first, second = (each for each, _ in node.next_functions)
+        if second is not None:
+            return [(each, factor, is_linear and each is first) for each in inputs]
+        return [(inputs[0], factor / _number(node, "_saved_other"), is_linear)]
+    return [(each, factor, False) for each in inputs]
+
+
+def _number(node: Node, name: str) -> float:
+    try:
+        value = getattr(node, name)
+    except RuntimeError:  # the graph has been freed
+        return 1.0
+    return 1.0 if value is None else float(value)
+
+
+def _stacked(
+    node: Node, name: str, inputs: Sequence[tuple[Node, Shape | None]], scalars: Sequence[Shape]
+) -> tuple[list[Node], float] | None:
+    """Return the numbers that were stacked before they were summed, and the factor of each; None if it is not so."""
+    if name not in _MEANS | _SUMS or inputs[0][0].name() != "StackBackward0":
+        return None
+    stacked = [(each, shape_of(each, place)) for each, place in inputs[0][0].next_functions if each is not None]
+    if any(shape not in scalars for _, shape in stacked):
+        return None
+    return [each for each, _ in stacked], 1 / len(inputs[0][0].next_functions) if name in _MEANS else 1.0
+
+
+def _reduction(node: Node, inputs_name: str, shape: Shape | None, factor: float, is_linear: bool) -> Reduction:
+    name, shape = node.name(), shape or ()
+    divisor: float | None = None
+    is_counted = inputs_name in _SELECTIONS
+    if name in _MEANS:
+        divisor = float(prod(shape))
+    elif name in _SUMS:
+        divisor = 1.0
+    elif name.startswith("NllLoss"):
+        divisor, is_counted = _divisor_of_nll(node, shape)
+    elif (kind := getattr(node, "_saved_reduction", None)) in (1, 2):
+        divisor = float(prod(shape)) if kind == 1 else 1.0
+    if divisor is None or not factor:
+        return Reduction(node, 1.0, False, shape)
+    return Reduction(node, divisor / factor, is_linear, shape, is_counted)
+
+
+def _divisor_of_nll(node: Node, shape: Shape) -> tuple[float | None, bool]:
+    """Return the sum of the weights of the targets that count, and whether it may be another than their number."""
+    if node._saved_reduction != 1:
+        return (1.0 if node._saved_reduction == 2 else None), False
+    classes = shape[1] if len(shape) > 1 else 1
+    count = prod(shape) / classes
+    try:
+        total = node._saved_total_weight
+        is_plain = node._saved_weight is None and node._saved_ignore_index == -100 and len(shape) == 2
+    except RuntimeError:  # the graph has been freed
+        return count, False
+    if total.is_cuda and is_plain:  # to ask a GPU means to wait for it
+        return count, False
+    return float(total), not is_plain or float(total) != count
+
+
+def walk(loss: Node) -> tuple[list[Node], list[tuple[str, tuple[Shape, ...], tuple[int, ...]]]]:
+    """Return all nodes of a graph, and of each its name, the shapes of its outputs, and the places of its inputs.
+
+    Inputs come before what is made of them. The order depends on nothing but the graph.
+    """
+    order: list[Node] = []
+    places: dict[Node, int] = {}
+    stack: list[tuple[Node, bool]] = [(loss, False)]
+    opened: set[Node] = set()
+    while stack:
+        node, is_done = stack.pop()
+        if is_done:
+            places[node] = len(order)
+            order.append(node)
+        elif node not in opened:
+            opened.add(node)
+            stack.append((node, True))
+            stack += [(each, False) for each, _ in reversed(node.next_functions) if each is not None]
+    described = [
+        (
+            node.name(),
+            tuple(tuple(each.shape) for each in node._input_metadata),
+            tuple(places[each] for each, _ in node.next_functions if each is not None),
+        )
+        for node in order
+    ]
+    return order, described
+
+
+def uses_batch_statistics(node: Node) -> bool:
+    """Whether a node normalises by the statistics of this rank's part."""
+    name = node.name()
+    return "BatchNorm" in name and bool(getattr(node, "_saved_training", getattr(node, "_saved_train", False)))

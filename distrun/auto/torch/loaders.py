@@ -1,0 +1,225 @@
+"""Each rank loads its part of every batch of a training loop.
+
+The batches stay those of the script: its sampler draws the same samples in the same order on all ranks, and of each
+batch a rank loads only some. So it works with every map-style data set and every sampler. What is iterated for an
+evaluation is left as it is: every rank sees all of it, and what it computes is exact.
+"""
+
+from __future__ import annotations
+
+import weakref
+import zlib
+from collections import deque
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import numpy as np
+import torch
+from torch.utils.data import BatchSampler, DataLoader, IterableDataset, dataloader as torchs
+from torch.utils.data._utils.collate import default_collate
+from torch.utils.data.distributed import DistributedSampler
+
+import distrun
+from distrun.auto import job
+from distrun.auto.refusing import refuse
+from distrun.auto.torch import generators, optimizers
+from distrun.auto.torch.parts import Part, cut, pooled
+from distrun.auto.torch.session import current as session, is_shared
+
+_EVALUATION_LINES = ("model.eval()", "with torch.no_grad():", "    for x, y in loader:", "        ...")
+
+
+class Sharding:
+    """One iteration of a DataLoader whose batches are divided."""
+
+    def __init__(self, loader: DataLoader[Any]) -> None:
+        self.parts: deque[Part] = deque()  # of batches that are being loaded, in order
+        self.is_padded = loader.collate_fn is not default_collate
+        self.backwards = session.backwards  # before it
+        self.batches = 0
+
+
+_shardings: weakref.WeakKeyDictionary[DataLoader[Any], Sharding] = weakref.WeakKeyDictionary()
+_number = 0  # of iterations
+
+
+def why_not(loader: DataLoader[Any]) -> str | None:
+    """Return why the batches of an iteration that begins now are not divided; "": it is no training; None: they are."""
+    if not torch.is_grad_enabled():
+        return ""
+    if not len(session.optimizers):
+        return "no optimizer had been made when the iteration of the DataLoader began"
+    if session.is_evaluating:
+        return "the model was in evaluation mode (model.eval()) when the iteration of the DataLoader began"
+    if isinstance(loader.dataset, IterableDataset):
+        return f"{type(loader.dataset).__name__} is an IterableDataset: which rank takes which samples is up to it"
+    if loader.batch_size is None and loader.batch_sampler is None:
+        return "a DataLoader with batch_size=None gives what its data set gives, which cannot be divided"
+    if type(loader.batch_sampler) is not BatchSampler:
+        return f"{type(loader.batch_sampler).__name__} is a batch sampler of the script's own"
+    if isinstance(loader.sampler, DistributedSampler):
+        return "a DistributedSampler divides the data already"
+    if not getattr(loader, "in_order", True):
+        return "a DataLoader with in_order=False gives its batches in another order on each rank"
+    if job.current.mode == "global" and loader.batch_sampler.batch_size <= distrun.size():
+        return (
+            f"its batch size, {loader.batch_sampler.batch_size}, must be more than the number of ranks, "
+            f"{distrun.size()}: take a larger one, or fewer ranks, or --auto=scale"
+        )
+    return None
+
+
+class CutBatches:
+    """A batch sampler in front of the script's: each batch is this rank's part of it, if the iteration is divided."""
+
+    def __init__(self, loader: DataLoader[Any], batches: Any) -> None:
+        self._loader, self._batches = loader, batches
+
+    def __len__(self) -> int:
+        count = len(self._batches)
+        is_divided = job.current.mode == "scale" and _shardings.get(self._loader) is not None
+        return -(-count // distrun.size()) if is_divided else count
+
+    def __iter__(self) -> Iterator[list[Any]]:
+        sharding = _shardings.get(self._loader)
+        return iter(self._batches) if sharding is None else self._parts(sharding)
+
+    def _parts(self, sharding: Sharding) -> Iterator[list[Any]]:
+        for part, samples in _cut_all(_drawn(self._batches), job.current.mode):
+            sharding.parts.append(part)
+            yield samples
+
+
+def _drawn(batches: Iterable[list[Any]]) -> Iterator[list[Any]]:
+    """Yield the batches of a sampler, which draws what all ranks draw; the first one is compared."""
+    with generators.common():
+        iterator = iter(batches)
+    is_first = True
+    while True:
+        with generators.common():
+            batch = next(iterator, None)
+        if batch is None:
+            return
+        if is_first:
+            _compare(batch)
+            is_first = False
+        yield batch
+
+
+def _compare(batch: list[Any]) -> None:
+    mine = np.array([zlib.crc32(repr(batch).encode())], np.int64)
+    if len(set(distrun.allgather(mine, name="auto.first_batch").tolist())) > 1:
+        refuse(
+            "the sampler of the DataLoader does not draw the same samples on all ranks: it must draw from random, "
+            "numpy.random or torch's generators, or from one with a seed",
+            ("sampler = MySampler(dataset, generator=torch.Generator().manual_seed(0))",),
+        )
+
+
+def _cut_all(batches: Iterator[list[Any]], mode: str) -> Iterator[tuple[Part, list[Any]]]:
+    ranks, rank = distrun.size(), distrun.rank()
+    if mode == "scale":
+        yield from pooled(batches, ranks, rank)
+        return
+    is_first = True
+    for batch in batches:
+        part = cut(len(batch), ranks, rank, uneven=is_first)
+        is_first = False
+        yield part, part.take(batch)
+
+
+class Batches:
+    """The iterator of a DataLoader: it keeps the session informed of the part that the script works on."""
+
+    def __init__(self, iterator: Any, sharding: Sharding) -> None:
+        self._iterator = iterator
+        self._sharding = sharding
+        self._loading = generators.Loading()
+        self._part: Part | None = None
+
+    def __iter__(self) -> Batches:
+        return self
+
+    def __len__(self) -> int:
+        return len(self._iterator)
+
+    def __getattr__(self, name: str) -> Any:
+        if name == "_iterator":
+            raise AttributeError(name)
+        return getattr(self._iterator, name)
+
+    def __next__(self) -> Any:
+        try:
+            with self._loading.own():
+                batch = next(self._iterator)
+        except StopIteration:
+            self._end()
+            raise
+        self._part = self._sharding.parts.popleft()
+        self._sharding.batches += 1
+        session.part, session.is_padded = self._part, self._sharding.is_padded
+        session.backwards_in_batch = 0
+        session.is_first_batch = self._sharding.batches == 1
+        if session.is_first_batch:
+            session.iteration += 1
+        optimizers.prepare()
+        return batch
+
+    def _end(self) -> None:
+        generators.of_torch.use(own=False)
+        if session.part is self._part:
+            session.lose_part()
+        if self._sharding.batches and session.backwards == self._sharding.backwards:
+            refuse(
+                "a DataLoader was iterated, divided among the ranks as for training, but backward() was not called: "
+                "each rank has seen its own part only. If it was an evaluation, say so",
+                _EVALUATION_LINES,
+            )
+        self._sharding.batches = 0
+
+    def __del__(self) -> None:
+        if getattr(self, "_part", None) is not None and session.part is self._part:
+            session.lose_part()
+            generators.of_torch.use(own=False)
+
+
+def _iterate(loader: DataLoader[Any]) -> Any:
+    if not is_shared():
+        return _plain_iter(loader)
+    global _number
+    generators.of_torch.use(own=False)
+    why = why_not(loader)
+    _number += 1
+    generators.agree(f"auto.iteration.{_number}")
+    if why is not None:
+        _shardings.pop(loader, None)
+        if why:
+            session.why_not_shared = why
+        return _plain_iter(loader)
+    sharding = _shardings[loader] = Sharding(loader)
+    return Batches(_plain_iter(loader), sharding)
+
+
+def _index_sampler(loader: DataLoader[Any]) -> Any:
+    plain = _plain_index_sampler(loader)
+    if not is_shared() or loader.batch_sampler is None or plain is not loader.batch_sampler:
+        return plain
+    return CutBatches(loader, plain)
+
+
+def _init_iterator(iterator: Any, loader: DataLoader[Any]) -> None:
+    _plain_init_iterator(iterator, loader)
+    if is_shared() and loader in _shardings:  # the workers of each rank draw for themselves
+        iterator._base_seed = generators.own_seed(iterator._base_seed, distrun.rank())
+
+
+_plain_iter = DataLoader.__iter__
+_plain_index_sampler: Any = DataLoader._index_sampler.fget  # type: ignore[attr-defined]
+_plain_init_iterator = torchs._BaseDataLoaderIter.__init__
+
+
+def install() -> None:
+    """Change torch's DataLoader."""
+    DataLoader.__iter__ = _iterate  # type: ignore[method-assign]
+    DataLoader._index_sampler = property(_index_sampler)  # type: ignore[method-assign, assignment]
+    torchs._BaseDataLoaderIter.__init__ = _init_iterator  # type: ignore[method-assign, assignment]

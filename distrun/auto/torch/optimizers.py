@@ -1,0 +1,185 @@
+"""Optimizers: before the first training step their weights become rank 0's, and from then on gradients are averaged."""
+
+from __future__ import annotations
+
+import gc
+import weakref
+from typing import Any
+
+import torch
+from torch.optim import Optimizer
+from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
+
+import distrun
+import distrun.torch as distrun_torch
+from distrun.auto import job, weights
+from distrun.auto.output import tell
+from distrun.auto.refusing import refuse
+from distrun.auto.torch import reading
+from distrun.auto.torch.session import current as session, is_shared, modules_of
+
+_COMPARED_EVERY = 100  # steps
+_STEP_LINES = (
+    "for x, y in torch.utils.data.DataLoader(dataset, batch_size=N, shuffle=True):",
+    "    ...  # forward, backward, step",
+    "or, without --auto:",
+    "import distrun.torch as distrun",
+    "distrun.init()",
+    "distrun.broadcast_parameters(model.state_dict(), root_rank=0)",
+    "optimizer = distrun.DistributedOptimizer(optimizer)  # and let each rank work on data of its own",
+)
+
+_names: weakref.WeakKeyDictionary[Optimizer, dict[int, str]] = weakref.WeakKeyDictionary()
+
+
+def prepare() -> None:
+    """Give the optimizers that are new since the last batch rank 0's weights, and have their gradients reduced."""
+    if len(session.prepared) == len(session.optimizers):
+        return
+    for optimizer in sorted(session.optimizers - session.prepared, key=_place):
+        _check_disjoint(optimizer)
+        _broadcast(optimizer)
+        if not isinstance(optimizer, distrun_torch.optimizer.Distributed):
+            distrun_torch.DistributedOptimizer(optimizer)
+            reducer = getattr(optimizer, "_reducer", None)
+            if reducer is not None:  # what a closure returns
+                reducer.reduce_loss = reading.loss_of_all
+        session.prepared.add(optimizer)
+
+
+_order: weakref.WeakKeyDictionary[Optimizer, int] = weakref.WeakKeyDictionary()
+_made = 0
+
+
+def _place(optimizer: Optimizer) -> int:
+    return _order[optimizer]
+
+
+def _check_disjoint(optimizer: Optimizer) -> None:
+    """Refuse an optimizer that shares parameters with another one that is in use."""
+    if not _shares(optimizer):
+        return
+    gc.collect()  # one that the script has dropped may still be there
+    if _shares(optimizer):
+        refuse(
+            "two optimizers have parameters in common: the gradients of one would be reduced for the other",
+            ("optimizer = torch.optim.Adam(set_of_all_parameters)  # each parameter in one optimizer",),
+        )
+
+
+def _shares(optimizer: Optimizer) -> bool:
+    own = {id(parameter) for group in optimizer.param_groups for parameter in group["params"]}
+    return any(
+        id(parameter) in own
+        for other in session.optimizers
+        if other is not optimizer
+        for group in other.param_groups
+        for parameter in group["params"]
+    )
+
+
+def _broadcast(optimizer: Optimizer) -> None:
+    parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+    owners = modules_of({id(parameter) for parameter in parameters})
+    names = {id(value): name for module in owners for name, value in module.named_parameters()}
+    _names[optimizer] = {
+        id(each): names.get(id(each), f"parameter {place} of {type(optimizer).__name__}")
+        for place, each in enumerate(parameters)
+    }
+    with torch.no_grad():
+        distrun_torch.broadcast_parameters([(str(place), each.data) for place, each in enumerate(parameters)], 0)
+        for module in owners:
+            distrun_torch.broadcast_parameters(list(module.named_buffers()), 0)
+    if optimizer.state:
+        distrun_torch.broadcast_optimizer_state(optimizer, 0)
+
+
+def _compare() -> None:
+    """Refuse to go on if the ranks' weights differ."""
+    named = [
+        (name, parameter)
+        for optimizer in sorted(session.prepared, key=_place)
+        for parameter in (each for group in optimizer.param_groups for each in group["params"])
+        for name in [_names[optimizer].get(id(parameter), "a parameter")]
+    ]
+    sums = [_sum_of_bits(parameter.detach()) for _, parameter in named]
+    weights.compare([name for name, _ in named], sums, session.steps)
+
+
+def _sum_of_bits(tensor: torch.Tensor) -> int:
+    kind = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}.get(tensor.element_size())
+    if kind is None or tensor.is_complex():
+        tensor, kind = torch.view_as_real(tensor), torch.int32 if tensor.element_size() == 8 else torch.int64
+    return int(tensor.contiguous().view(kind).sum(dtype=torch.int64)) if tensor.numel() else 0
+
+
+# Hooks ----------------------------------------------------------------------------------------------------------------
+
+
+def _before_step(optimizer: Optimizer, arguments: Any, options: Any) -> None:
+    if not is_shared():
+        return
+    if session.has_unshared_gradients:
+        _refuse_step()
+    has_gradients = any(parameter.grad is not None for group in optimizer.param_groups for parameter in group["params"])
+    if optimizer not in session.prepared and (has_gradients or arguments or options):
+        _refuse_step()
+
+
+def _refuse_step() -> None:
+    refuse(f"{session.why_not_shared}, so every rank would do the same step on the same data", _STEP_LINES)
+
+
+def _after_step(optimizer: Optimizer, arguments: Any, options: Any) -> None:
+    if not is_shared() or optimizer not in session.prepared:
+        return
+    session.steps += 1
+    if session.steps == 1:
+        _announce()
+    if session.steps % _COMPARED_EVERY == 1:
+        _compare()
+
+
+def _announce() -> None:
+    if distrun.rank() or session.part is None:
+        return
+    parts = "+".join(map(str, session.part.sizes))
+    where = f"distrun --auto: {job.current.script} trains on {distrun.size()} ranks"
+    if job.current.mode == "scale":
+        tell(
+            f"{where}: each takes a batch of the script's size ({parts} = {sum(session.part.sizes)} samples a step). "
+            f"The learning rate is the script's: many multiply it by {distrun.size()} (SGD), or by the square root of "
+            "that (Adam), and begin with less."
+        )
+    else:
+        tell(f"{where}: each batch of {sum(session.part.sizes)} is divided ({parts}), gradients are averaged.")
+    tell(
+        "distrun --auto: rank 0 alone prints and writes files. A loss is that of the whole batch; what else is counted "
+        "in the training loop is of rank 0's part."
+    )
+
+
+def _init(optimizer: Optimizer, *arguments: Any, **options: Any) -> None:
+    global _made
+    _plain_init(optimizer, *arguments, **options)
+    if is_shared():
+        _made += 1
+        _order[optimizer] = _made
+        session.optimizers.add(optimizer)
+
+
+def _add_param_group(optimizer: Optimizer, group: dict[str, Any]) -> None:
+    _plain_add_param_group(optimizer, group)
+    session.prepared.discard(optimizer)  # the new weights become rank 0's before the next batch
+
+
+_plain_init = Optimizer.__init__
+_plain_add_param_group = Optimizer.add_param_group
+
+
+def install() -> None:
+    """Change torch's optimizers, those of the script's own classes as well."""
+    Optimizer.__init__ = _init  # type: ignore[method-assign, assignment]
+    Optimizer.add_param_group = _add_param_group  # type: ignore[method-assign, assignment]
+    register_optimizer_step_pre_hook(_before_step)
+    register_optimizer_step_post_hook(_after_step)

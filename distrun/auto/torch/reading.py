@@ -1,0 +1,101 @@
+"""Reading a loss in the training loop: `loss.item()` and the like give the loss of the whole batch.
+
+Whatever a script does with a loss that it has not computed a gradient of (prints it, sums it up, compares it with the
+best one) it begins with one of few calls. Each of them becomes a collective, of one number, if the tensor is a number
+that has a graph and the batch is divided. All ranks run the same script, so they read the same losses.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import wraps
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+import distrun
+from distrun.auto.output import tell
+from distrun.auto.torch import losses
+from distrun.auto.torch.session import is_shared
+
+_READERS = ("item", "tolist", "__float__", "__int__", "__bool__", "detach")
+_COMPARISONS = ("__lt__", "__le__", "__gt__", "__ge__")
+_is_told = False
+
+
+def of_all(tensor: Tensor) -> float | None:
+    """Return what a loss is for the whole batch; None: it is not known, or is what it is."""
+    part = losses.part_of(tensor)
+    if part is None or part.is_whole:
+        return None
+    loss = losses.weighted(tensor, part)
+    if loss is None or loss.factor is None:
+        _tell_once()
+        return None
+    if all(rule is losses.ONCE for rule in loss.rules):
+        return None
+    return float(distrun.allreduce(np.array([_plain_item(tensor) * loss.factor]), name="auto.read")[0])
+
+
+def loss_of_all(loss: Any) -> Any:
+    """Return the loss of the whole batch where an optimizer's closure has returned that of this rank's part."""
+    return _detached(loss) if _is_loss(loss) else loss
+
+
+def _tell_once() -> None:
+    global _is_told
+    if not _is_told and distrun.rank() == 0:
+        _is_told = True
+        tell(
+            "distrun --auto: a loss whose terms are sums and means, or that does not appear in the first batch of an "
+            "epoch, is read: the number is that of rank 0's part"
+        )
+
+
+def _is_loss(tensor: Any) -> bool:
+    return isinstance(tensor, Tensor) and tensor.grad_fn is not None and tensor.dim() == 0 and is_shared()
+
+
+def _detached(tensor: Tensor) -> Tensor:
+    value = of_all(tensor)
+    plain = _plain["detach"](tensor)
+    return plain if value is None else torch.full_like(plain, value)
+
+
+def _reader(name: str, plain: Callable[..., Any]) -> Callable[..., Any]:
+    if name == "detach":
+
+        @wraps(plain)
+        def detach(tensor: Tensor, *arguments: Any) -> Any:
+            return _detached(tensor) if _is_loss(tensor) else plain(tensor, *arguments)
+
+        return detach
+
+    @wraps(plain)
+    def read(tensor: Tensor, *arguments: Any) -> Any:
+        return plain(_detached(tensor) if _is_loss(tensor) else tensor, *arguments)
+
+    return read
+
+
+def _comparison(plain: Callable[..., Any]) -> Callable[..., Any]:
+    @wraps(plain)
+    def compare(tensor: Tensor, other: Any) -> Any:
+        tensor = _detached(tensor) if _is_loss(tensor) else tensor
+        return plain(tensor, _detached(other) if _is_loss(other) else other)
+
+    return compare
+
+
+_plain: dict[str, Callable[..., Any]] = {name: getattr(Tensor, name) for name in (*_READERS, *_COMPARISONS)}
+_plain_item = _plain["item"]
+
+
+def install() -> None:
+    """Change what reads a tensor of one number."""
+    for name in _READERS:
+        setattr(Tensor, name, _reader(name, _plain[name]))
+    for name in _COMPARISONS:
+        setattr(Tensor, name, _comparison(_plain[name]))

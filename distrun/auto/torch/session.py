@@ -1,0 +1,89 @@
+"""The training that the script does, as far as this process knows it: the part, the optimizers, the model's modes.
+
+One object, `current`, is shared by all that is changed in torch.
+"""
+
+from __future__ import annotations
+
+import gc
+import weakref
+from collections.abc import Iterator
+
+import torch
+from torch import nn
+
+import distrun
+from distrun.auto.torch.parts import Part
+
+_NO_LOADER = "the data of a training step does not come from a DataLoader that is being iterated"
+
+
+class Session:
+    """The state of the training."""
+
+    def __init__(self) -> None:
+        self.part: Part | None = None
+        """This rank's part of the batch that the script works on."""
+        self.is_padded = False
+        """Whether samples of that part may have been padded to the longest of the part."""
+        self.why_not_shared = _NO_LOADER
+        """The reason why there is no part, for a refusal."""
+        self.optimizers: weakref.WeakSet[torch.optim.Optimizer] = weakref.WeakSet()
+        self.prepared: weakref.WeakSet[torch.optim.Optimizer] = weakref.WeakSet()
+        """The optimizers whose weights are rank 0's, and whose gradients are reduced."""
+        self.has_unshared_gradients = False
+        """Whether `backward` ran without a part since the last step."""
+        self.backwards = 0
+        """Calls of `backward` since the beginning."""
+        self.backwards_in_batch = 0
+        self.iteration = 0
+        """Counts the iterations that were divided."""
+        self.is_first_batch = False
+        """Whether the batch is the first one of its iteration."""
+        self.steps = 0
+        self._modes: weakref.WeakSet[nn.Module] = weakref.WeakSet()
+
+    def parameters(self) -> Iterator[torch.Tensor]:
+        """Yield the parameters of all optimizers."""
+        for optimizer in self.optimizers:
+            for group in optimizer.param_groups:
+                yield from group["params"]
+
+    def note_mode(self, module: nn.Module) -> None:
+        """The script has called `train` or `eval` of a module."""
+        self._modes.add(module)
+
+    @property
+    def is_evaluating(self) -> bool:
+        """Whether every module that is trained, as far as the script has set its mode, is in evaluation mode."""
+        trained = {id(parameter) for parameter in self.parameters()}
+        modes = [
+            module.training
+            for module in self._modes
+            if any(id(parameter) in trained for parameter in module.parameters())
+        ]
+        return bool(modes) and not any(modes)
+
+    def lose_part(self, why: str = _NO_LOADER) -> None:
+        """The script's data is no longer a rank's part."""
+        self.part = None
+        self.why_not_shared = why
+
+
+def modules_of(parameters: set[int]) -> list[nn.Module]:
+    """Return the outermost modules that hold some of the parameters, given by their ids."""
+    modules = [
+        each
+        for each in gc.get_objects()
+        if issubclass(type(each), nn.Module) and any(id(parameter) in parameters for parameter in each.parameters())
+    ]
+    inner = {id(child) for module in modules for child in module.modules() if child is not module}
+    return [module for module in modules if id(module) not in inner]
+
+
+current = Session()
+
+
+def is_shared() -> bool:
+    """Whether there are other ranks, and this process is none of a DataLoader's workers."""
+    return distrun.is_initialized() and distrun.size() > 1 and torch.utils.data.get_worker_info() is None

@@ -1,0 +1,217 @@
+"""Small trainings, one after the other, each of which prints its last loss and its weights. No line of distrun's."""
+
+import json
+import sys
+
+import torch
+from torch import nn
+from torch.nn import functional as F  # noqa: N812 - as scripts do
+from torch.utils.data import DataLoader, TensorDataset, WeightedRandomSampler
+
+torch.set_num_threads(1)
+
+
+def data(count=103):
+    x = torch.randn(count, 6)
+    return TensorDataset(x, (x @ torch.randn(6, 3)).argmax(1))
+
+
+def classifier(*middle):
+    return nn.Sequential(nn.Linear(6, 8), *middle, nn.Tanh(), nn.Linear(8, 3))
+
+
+def train(net, optimizer, loss_of, loader, epochs=2):
+    for _ in range(epochs):
+        net.train()
+        for x, y in loader:
+            optimizer.zero_grad()
+            loss = loss_of(net, x, y)
+            loss.backward()
+            optimizer.step()
+    return loss
+
+
+def mean_loss():
+    net, loader = classifier(), DataLoader(data(), batch_size=10, shuffle=True)
+    return net, train(net, torch.optim.SGD(net.parameters(), 0.1), lambda n, x, y: F.cross_entropy(n(x), y), loader)
+
+
+def sum_loss():
+    net, loader = classifier(), DataLoader(data(), batch_size=10, shuffle=True)
+    loss = lambda n, x, y: F.cross_entropy(n(x), y, reduction="sum") / 10  # noqa: E731
+    return net, train(net, torch.optim.SGD(net.parameters(), 0.1), loss, loader)
+
+
+def sum_divided_by_batch():
+    net, loader = classifier(), DataLoader(data(), batch_size=10, shuffle=True)
+    loss = lambda n, x, y: F.cross_entropy(n(x), y, reduction="sum") / x.size(0)  # noqa: E731
+    return net, train(net, torch.optim.Adam(net.parameters(), 0.01), loss, loader)
+
+
+def batch_normalisation():
+    net, loader = classifier(nn.BatchNorm1d(8)), DataLoader(data(), batch_size=20, shuffle=True)
+    loss = train(net, torch.optim.SGD(net.parameters(), 0.1), lambda n, x, y: F.cross_entropy(n(x), y), loader)
+    assert net[1].num_batches_tracked == 12
+    return net, loss
+
+
+def several_terms():
+    """A mean, a mean with label smoothing, a penalty of the weights and one of the number of a parameter."""
+    net, loader = classifier(), DataLoader(data(), batch_size=10, shuffle=True)
+
+    def loss(n, x, y):
+        scores = n(x)
+        penalty = sum(p.pow(2).sum() for p in n.parameters()).sqrt()
+        terms = torch.stack([F.cross_entropy(scores, y, label_smoothing=0.1), 0.1 * (scores**2).mean()])
+        return terms.sum() + 1e-2 * penalty - 0.01 * F.mse_loss(scores, torch.zeros_like(scores))
+
+    return net, train(net, torch.optim.AdamW(net.parameters(), 0.01), loss, loader)
+
+
+def ignored_targets():
+    net, loader = classifier(), DataLoader(data(), batch_size=12, shuffle=True)
+    criterion = nn.CrossEntropyLoss(ignore_index=1, weight=torch.tensor([0.2, 1.0, 2.0]))
+    return net, train(net, torch.optim.SGD(net.parameters(), 0.1), lambda n, x, y: criterion(n(x), y), loader)
+
+
+def accumulation_scaling_and_clipping():
+    net, loader = classifier(), DataLoader(data(), batch_size=10, shuffle=True)
+    optimizer, scaler = torch.optim.Adam(net.parameters(), 0.01), torch.amp.GradScaler("cpu")
+    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, 4)
+    for _ in range(2):
+        for step, (x, y) in enumerate(loader):
+            loss = F.cross_entropy(net(x), y) / 2
+            scaler.scale(loss).backward()
+            if step % 2:
+                scaler.unscale_(optimizer)
+                nn.utils.clip_grad_norm_(net.parameters(), 0.3)
+                scaler.step(optimizer)
+                scaler.update()
+                optimizer.zero_grad()
+        schedule.step()
+    return net, loss
+
+
+def closures():
+    net, loader = nn.Linear(6, 3), DataLoader(data(), batch_size=52, shuffle=True)
+    optimizer = torch.optim.LBFGS(net.parameters(), lr=0.1, max_iter=3)
+    for x, y in loader:
+
+        def closure(x=x, y=y):
+            optimizer.zero_grad()
+            loss = F.cross_entropy(net(x), y)
+            loss.backward()
+            return loss
+
+        loss = optimizer.step(closure)
+    return net, loss
+
+
+def two_optimizers():
+    """A GAN whose noise is of no importance."""
+    maker, judge = nn.Linear(2, 6), nn.Sequential(nn.Linear(6, 4), nn.Tanh(), nn.Linear(4, 1))
+    of_maker, of_judge = (torch.optim.Adam(each.parameters(), 0.01) for each in (maker, judge))
+    for x, _ in DataLoader(data(), batch_size=10, shuffle=True):
+        made = maker(torch.ones(len(x), 2))
+        of_judge.zero_grad()
+        F.binary_cross_entropy_with_logits(judge(x), torch.ones(len(x), 1)).backward()
+        F.binary_cross_entropy_with_logits(judge(made.detach()), torch.zeros(len(x), 1)).backward()
+        of_judge.step()
+        of_maker.zero_grad()
+        loss = F.binary_cross_entropy_with_logits(judge(made), torch.ones(len(x), 1))
+        loss.backward()
+        of_maker.step()
+    return nn.Sequential(maker, judge), loss
+
+
+def gradient_penalty():
+    net = nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, 1))
+    optimizer = torch.optim.RMSprop(net.parameters(), 0.01)
+    for x, _ in DataLoader(data(), batch_size=10, shuffle=True):
+        x.requires_grad_()
+        (slope,) = torch.autograd.grad(net(x), x, torch.ones(len(x), 1), create_graph=True)
+        optimizer.zero_grad()
+        loss = ((slope.norm(2, dim=1) - 1) ** 2).mean() - net(x).mean()
+        loss.backward()
+        optimizer.step()
+    return net, loss
+
+
+def workers_and_a_sampler():
+    pairs = data()
+    sampler = WeightedRandomSampler(torch.rand(len(pairs)), 60)
+    net = classifier()
+    loader = DataLoader(pairs, batch_size=8, sampler=sampler, num_workers=1, drop_last=True)
+    return net, train(net, torch.optim.SGD(net.parameters(), 0.1), lambda n, x, y: F.cross_entropy(n(x), y), loader)
+
+
+def last_batch_is_tiny():
+    """The last batch has one sample, fewer than there are ranks."""
+    net, loader = classifier(), DataLoader(data(41), batch_size=10)
+    return net, train(net, torch.optim.SGD(net.parameters(), 0.1), lambda n, x, y: F.cross_entropy(n(x), y), loader)
+
+
+def padded_sequences():
+    words = [torch.randint(1, 9, (length,)) for length in torch.randint(3, 7, (41,)).tolist()]
+    table = nn.Sequential(nn.Embedding(9, 5), nn.Linear(5, 9))
+    optimizer = torch.optim.SGD(table.parameters(), 0.5)
+    criterion = nn.CrossEntropyLoss(ignore_index=0)
+    for x in DataLoader(words, 8, collate_fn=lambda each: nn.utils.rnn.pad_sequence(each, batch_first=True)):
+        optimizer.zero_grad()
+        loss = criterion(table(x[:, :-1]).flatten(0, 1), x[:, 1:].flatten())
+        loss.backward()
+        optimizer.step()
+    return table, loss
+
+
+def evaluation_and_early_stop():
+    """Every rank sees all data of an evaluation, so that all decide alike."""
+    net, loader = classifier(), DataLoader(data(), batch_size=10, shuffle=True)
+    optimizer = torch.optim.SGD(net.parameters(), 0.3)
+    plateau = torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer, patience=0)
+    best = float("inf")
+    for _ in range(4):
+        train(net, optimizer, lambda n, x, y: F.cross_entropy(n(x), y), loader, epochs=1)
+        net.eval()
+        seen, total = 0, torch.tensor(0.0)
+        for x, y in loader:
+            seen += len(x)
+            total += F.cross_entropy(net(x), y, reduction="sum")
+        assert seen == 103, seen
+        with torch.no_grad():
+            assert sum(len(x) for x, _ in loader) == 103
+        loss = total / seen
+        plateau.step(loss.item())
+        if loss > best:
+            break
+        best = loss.item()
+    return net, loss
+
+
+CASES = [
+    mean_loss,
+    sum_loss,
+    sum_divided_by_batch,
+    batch_normalisation,
+    several_terms,
+    ignored_targets,
+    accumulation_scaling_and_clipping,
+    closures,
+    two_optimizers,
+    gradient_penalty,
+    workers_and_a_sampler,
+    last_batch_is_tiny,
+    padded_sequences,
+    evaluation_and_early_stop,
+]
+
+if __name__ == "__main__":
+    results = {}
+    for case in CASES:
+        torch.manual_seed(7)
+        trained, last = case()
+        weights = torch.cat([each.detach().flatten() for each in trained.parameters()])
+        results[case.__name__] = [last.item(), *weights.tolist()]
+    with open(sys.argv[1], "w") as file:
+        json.dump(results, file)
+    print(len(results), "trainings")

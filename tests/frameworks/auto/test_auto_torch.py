@@ -1,0 +1,56 @@
+"""Plain PyTorch scripts on several ranks: the same numbers as in a single process."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+PROGRAMS = Path(__file__).parent / "programs"
+DEADLINE = 600.0  # seconds; far more than it takes, so that a busy machine fails no test
+
+
+def run(folder: Path, *words: str, ranks: int) -> subprocess.CompletedProcess[str]:
+    """Run a script in a folder: as it is, or on several ranks."""
+    prefix = [Path(sys.executable).with_name("distrun"), "-q", "--auto", "-np", f"{ranks}", "--oversubscribe"]
+    environ = {**os.environ, "OMP_NUM_THREADS": "1"}
+    command = [*(prefix if ranks else []), sys.executable, *words]
+    return subprocess.run(command, cwd=folder, env=environ, capture_output=True, text=True, timeout=DEADLINE)
+
+
+@pytest.fixture(scope="module")
+def trainings(tmp_path_factory):
+    """The results of the trainings, by the number of ranks (0: without distrun), and what was printed."""
+    found = {}
+
+    def of(ranks):
+        if ranks not in found:
+            folder = tmp_path_factory.mktemp("trainings")
+            ended = run(folder, str(PROGRAMS / "torch_trainings.py"), "results.json", ranks=ranks)
+            assert ended.returncode == 0, ended.stderr
+            found[ranks] = json.loads((folder / "results.json").read_text()), ended
+        return found[ranks]
+
+    return of
+
+
+@pytest.mark.parametrize("ranks", [2, pytest.param(3, marks=pytest.mark.slow)])
+def test_losses_and_weights_are_those_of_a_single_process(trainings, ranks):
+    alone, together = trainings(0)[0], trainings(ranks)[0]
+    assert together.keys() == alone.keys()
+    for name, numbers in alone.items():
+        assert together[name] == pytest.approx(numbers, rel=1e-4, abs=1e-5), name
+
+
+def test_rank_0_prints_alone_and_two_lines_say_what_was_changed(trainings):
+    ended = trainings(2)[1]
+    assert ended.stdout.splitlines() == ["[0] 14 trainings"]
+    first, second = ended.stderr.splitlines()
+    assert first.endswith(
+        "torch_trainings.py trains on 2 ranks: each batch of 10 is divided (6+4), gradients are averaged."
+    )
+    assert "rank 0 alone prints and writes files" in second
