@@ -12,6 +12,7 @@ from torch._C._distributed_c10d import Store
 from distrun.errors import JobAbortedError
 from distrun.runtime import member_sets, world
 from distrun.runtime.process_set import ProcessSet, global_process_set
+from distrun.runtime.topology import list_ranks
 from distrun.torch import cuda
 from distrun.torch_distributed import joining
 
@@ -56,4 +57,5 @@ def all_ranks(store: Store, rank: int, size: int, timeout: timedelta) -> Members
 
 def some_ranks(ranks: Sequence[int], name: str) -> Members:
     """Return the members of another group, which torch calls `name`; returns when all are there."""
-    return Members(ranks, member_sets.form(ranks, f"torch.distributed {name}"))
+    # torch counts groups on each rank: ranks that call new_group for groups of their own give several the same name.
+    return Members(ranks, member_sets.form(ranks, f"torch.distributed {name} of {list_ranks(sorted(ranks))}"))

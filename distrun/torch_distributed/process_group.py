@@ -26,6 +26,7 @@ from distrun.torch import operations
 from distrun.torch_distributed.members import Members, all_ranks, some_ranks
 from distrun.torch_distributed.moving import Moving
 from distrun.torch_distributed.reducing import Reducing, by_dtype, storable
+from distrun.torch_distributed.uncompiled import leave_uncompiled
 from distrun.torch_distributed.work import DONE, DistrunWork, collect, wait_until
 
 if TYPE_CHECKING:
@@ -208,3 +209,7 @@ def _op(opts: Any) -> dist.ReduceOp:
 
 
 _SUM = dist.ReduceOp(dist.ReduceOp.SUM)
+
+
+leave_uncompiled(DistrunProcessGroup)
+leave_uncompiled(DistrunWork)

@@ -1,0 +1,30 @@
+"""Programs of torch's own parallelisms train on distrun as they do on gloo: the same losses and weights."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("torch")
+
+PROGRAMS = Path(__file__).parent / "programs"
+
+
+@pytest.fixture
+def compare(run_warm: Callable[..., str], tmp_path: Path) -> Callable[..., str]:
+    """Runs variants of `programs/<program>.py`, or all of them, on `size` ranks, and returns what they printed."""
+
+    def run(program: str, size: int, *names: str) -> str:
+        return run_warm("torch", size, PROGRAMS / f"{program}.py", str(tmp_path), *names)
+
+    return run
+
+
+def test_ddp_in_its_variants_and_with_its_communication_hooks(compare):
+    compare("ddp", 2)
+
+
+def test_ddp_of_more_ranks_than_two(compare):
+    compare("ddp", 3, "plain", "unused parameters", "buffers", "join", "Join with ZeRO")
