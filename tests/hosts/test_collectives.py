@@ -91,8 +91,9 @@ def test_two_hosts(run, program):
     ("hosts", "programs"),
     [
         ("alpha:1,beta:1", ["allreduce", "errors", "objects"]),
-        ("alpha:2,beta:2", ["allreduce", "order", "alltoall"]),
-        ("localhost:1,beta:1,alpha:2", ["allreduce", "broadcast", "allgather"]),  # one of them has the launcher
+        ("alpha:2,beta:2", ["allreduce", "order", "alltoall", "messages"]),
+        # One of them has the launcher.
+        ("localhost:1,beta:1,alpha:2", ["allreduce", "broadcast", "allgather", "messages"]),
     ],
     ids=lambda value: value if isinstance(value, str) else "-".join(value),
 )

@@ -20,12 +20,22 @@ PROGRAMS = Path(__file__).parents[1] / "parallel" / "programs"
 MARK = b"a tensor that nobody may read..."
 SENDING = f"""
 import sys, numpy as np, distrun
+from distrun.runtime.point_to_point import messages
 distrun.init()
 mark = np.frombuffer({MARK!r}, np.uint8)
 for size in (1, 100, 100_000):  # with the messages, and on the rail
     own = np.tile(mark, size) if distrun.rank() == 0 else np.zeros(32 * size, np.uint8)
     assert (distrun.allreduce(own, op=distrun.Sum) == np.tile(mark, size)).all()
     assert (distrun.broadcast(own, 0) == np.tile(mark, size)).all()
+messages.prepare()
+for size in (1, 100, 100_000):
+    own = np.tile(mark, size)
+    if distrun.rank() == 0:
+        messages.send(own.data, 1).wait()
+    else:
+        into = np.zeros(32 * size, np.uint8)
+        messages.receive(into.data, [0]).wait()
+        assert (into == own).all()
 print("loaded" if {{"ssl", "cryptography"}} & set(sys.modules) else "not loaded")
 assert distrun.broadcast_object({MARK!r} * (1 + distrun.rank()), 0) == {MARK!r}
 print("sent", flush=True)
@@ -96,7 +106,7 @@ def test_tensors_cannot_be_read_on_the_wire(distrun, python, wire, alpha, beta, 
     ("hosts", "programs"),
     [
         ("alpha:1,beta:1", ["allreduce", "errors", "objects", "allgather"]),
-        ("alpha:2,beta:2", ["allreduce", "order", "alltoall", "broadcast"]),
+        ("alpha:2,beta:2", ["allreduce", "order", "alltoall", "broadcast", "messages"]),
         ("localhost:1,beta:1,alpha:2", ["allreduce", "reducescatter", "process_sets"]),
     ],
     ids=lambda value: value if isinstance(value, str) else "-".join(value),

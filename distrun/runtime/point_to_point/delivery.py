@@ -7,7 +7,7 @@ them that it has not asked for.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 from distrun.errors import CollectiveError, JobAbortedError, MismatchError
@@ -27,7 +27,7 @@ from distrun.runtime.point_to_point.frames import (
     sentence,
 )
 from distrun.runtime.point_to_point.matching import Arrival, Matching
-from distrun.runtime.point_to_point.peer import CREDIT as MOST_CREDIT, SMALL, Peer
+from distrun.runtime.point_to_point.peer import CREDIT as MOST_CREDIT, SMALL, Peer, Peers
 from distrun.runtime.point_to_point.transfer import Receive, Send, Transfer, describe
 
 Ended = Callable[[Transfer, Exception | None], None]
@@ -36,7 +36,7 @@ Ended = Callable[[Transfer, Exception | None], None]
 class Delivery:
     """The messages of one rank; the `Handler` of its connections."""
 
-    def __init__(self, peers: Mapping[int, Peer], name: Callable[[int], str], own: int, ended: Ended) -> None:
+    def __init__(self, peers: Peers, name: Callable[[int], str], own: int, ended: Ended) -> None:
         """
         Args:
             peers: the other ranks.
@@ -45,6 +45,10 @@ class Delivery:
             ended: called once for each transfer that has ended, with the reason if it has failed.
         """
         self.matching: Matching[Connection] = Matching()
+        self.under_way: set[Transfer] = set()
+        """The transfers that have not ended."""
+        self.has_news = False
+        """Whether a connection has ended, and nobody has looked why."""
         self._peers = peers
         self._name = name
         self._own = own
@@ -56,15 +60,16 @@ class Delivery:
     def send(self, send: Send) -> None:
         """Send a message."""
         peer = self._peers[send.destination]
+        self.under_way.add(send)
         if peer.lost is not None:
-            self._ended(send, JobAbortedError(f"{self.title(send)}: {peer.lost}"))
+            self._end(send, JobAbortedError(f"{self.title(send)}: {peer.lost}"))
             return
         cost = send.size + HEADER_SIZE
         if send.size <= SMALL and cost <= peer.credit:
             peer.credit -= cost
             frame = Frame(MESSAGE, send.group, send.tag, 0, send.size, send.dtype)
             peer.put(frame.pack() + send.memory)
-            self._ended(send, None)
+            self._end(send, None)
             return
         self._number += 1
         send.number = self._number
@@ -73,6 +78,7 @@ class Delivery:
 
     def receive(self, receive: Receive) -> None:
         """Receive a message."""
+        self.under_way.add(receive)
         arrival = self.matching.post(receive)
         if arrival is not None:
             self._take(receive, arrival)
@@ -94,7 +100,7 @@ class Delivery:
             if transfer.is_granted and peer.connections:
                 # Its bytes must come from memory that does not change, so nothing more can be sent on this way.
                 self.lose(peer, f"{self._name(self._own)} gave up sending to it in the middle of a message")
-        self._ended(transfer, error)
+        self._end(transfer, error)
 
     # What comes -------------------------------------------------------------------------------------------------------
 
@@ -111,25 +117,26 @@ class Delivery:
         elif kind == REFUSAL:
             send = peer.offers.pop(frame.number, None)
             if send is not None:
-                self._ended(send, MismatchError(body.decode(errors="replace")))
+                self._end(send, MismatchError(body.decode(errors="replace")))
         elif kind == WITHDRAWAL:
             receive = connection.granted.pop(frame.number, None)
             if receive is not None:
-                self._ended(receive, CollectiveError(body.decode(errors="replace")))
+                self._end(receive, CollectiveError(body.decode(errors="replace")))
         elif kind == FAREWELL:
             peer.has_said_farewell = True
 
     def on_bytes(self, connection: Connection, receive: Receive) -> None:
-        self._ended(receive, None)
+        self._end(receive, None)
 
     def on_sent(self, connection: Connection, send: Send) -> None:
         self._peers[connection.rank].offers.pop(send.number, None)
-        self._ended(send, None)
+        self._end(send, None)
 
     def on_end(self, connection: Connection, how: str) -> None:
         peer = self._peers[connection.rank]
         if peer.lost is None and peer.ended is None:
             peer.ended = waking_clock.now(), how
+            self.has_news = True
 
     def _arrive(self, arrival: Arrival[Connection]) -> None:
         receive = self.matching.arrive(arrival)
@@ -151,9 +158,9 @@ class Delivery:
             self._pay_back(connection, len(body) + HEADER_SIZE)
             if not objection:
                 receive.memory[:] = body
-                self._ended(receive, None)
+                self._end(receive, None)
         if objection:
-            self._ended(receive, MismatchError(objection))
+            self._end(receive, MismatchError(objection))
 
     def _objection(self, receive: Receive, arrival: Arrival[Any]) -> str:
         frame = arrival.frame
@@ -194,7 +201,7 @@ class Delivery:
         peer.waiting.clear()
         self.matching.forget_offers(peer.rank)
         for transfer in transfers:
-            self._ended(transfer, JobAbortedError(f"{self.title(transfer)}: {why}"))
+            self._end(transfer, JobAbortedError(f"{self.title(transfer)}: {why}"))
         for receive in list(self.matching.posted()):
             self.fail_if_in_vain(receive)
 
@@ -204,21 +211,23 @@ class Delivery:
         if None not in reasons:
             self.matching.withdraw(receive)
             why = "; ".join(dict.fromkeys(filter(None, reasons)))
-            self._ended(receive, JobAbortedError(f"{self.title(receive)}: {why}"))
+            self._end(receive, JobAbortedError(f"{self.title(receive)}: {why}"))
 
     def fail(self, why: str) -> None:
         """End everything: no message can be sent or received any more."""
-        transfers: list[Transfer] = list(self.matching.posted())
         self.matching = Matching()
         for peer in self._peers.values():
-            transfers += peer.offers.values()
             peer.offers.clear()
             peer.waiting.clear()
             for connection in peer.connections:
-                transfers += connection.unfinished()
                 connection.close()
-        for transfer in transfers:
-            self._ended(transfer, JobAbortedError(f"{self.title(transfer)}: {why}"))
+        for transfer in list(self.under_way):
+            self._end(transfer, JobAbortedError(f"{self.title(transfer)}: {why}"))
+
+    def _end(self, transfer: Transfer, error: Exception | None) -> None:
+        if transfer in self.under_way:
+            self.under_way.remove(transfer)
+            self._ended(transfer, error)
 
     # For people -------------------------------------------------------------------------------------------------------
 

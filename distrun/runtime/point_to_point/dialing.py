@@ -46,16 +46,15 @@ class Lines:
         self._threads: list[threading.Thread] = []
         self.ports: Sequence[int] = ()
         """At which each rank listens for those of other hosts; empty while that is not known."""
-        self.listeners: list[Listener] = []
-        """Ours; given to whoever waits for connections."""
+        self._listeners: list[Listener] = []
 
     # Listening --------------------------------------------------------------------------------------------------------
 
-    def listen_to_hosts(self) -> int:
-        """Listen for ranks of other hosts; return the port, 0 where there are none."""
+    def listen_to_hosts(self) -> Listener | None:
+        """Listen for ranks of other hosts, if there are any."""
         addresses = self._addresses
         if addresses is None:
-            return 0
+            return None
         try:
             sockets = listen_at(addresses.own)
         except OSError as error:
@@ -63,13 +62,15 @@ class Lines:
                 f"rank {self._rank} cannot listen at {', '.join(addresses.own)} for messages of other hosts: "
                 f"{error.strerror or error}"
             ) from None
-        self.listeners.append(Listener(sockets, addresses.key, is_encrypted=addresses.is_encrypted))
-        return int(sockets[0].getsockname()[1])
+        return self._keep(Listener(sockets, addresses.key, is_encrypted=addresses.is_encrypted))
 
-    def listen_to_host(self) -> None:
-        """Listen for ranks of this host."""
-        if len(self._local_ranks) > 1:
-            self.listeners.append(LocalListener(self._meeting, self._rank))
+    def listen_to_host(self) -> Listener | None:
+        """Listen for ranks of this host, if there are any."""
+        return self._keep(LocalListener(self._meeting, self._rank)) if len(self._local_ranks) > 1 else None
+
+    def _keep(self, listener: Listener) -> Listener:
+        self._listeners.append(listener)
+        return listener
 
     def can_reach(self, rank: int) -> bool:
         """Whether it is known where a rank listens."""
@@ -130,12 +131,12 @@ class Lines:
 
     def close(self) -> None:
         """Listen no more, and wait for the threads that dial, which `stop_fd` has ended."""
-        for listener in self.listeners:
+        for listener in self._listeners:
             listener.close()
         for thread in self._threads:
             thread.join()
 
     def disown(self) -> None:
         """Close a forked child's copies."""
-        for listener in self.listeners:
+        for listener in self._listeners:
             listener.close()

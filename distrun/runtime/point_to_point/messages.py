@@ -34,10 +34,7 @@ def prepare() -> None:
     topology = world.topology()
     if topology.local_size == topology.size:
         return
-    lines = messenger().lines
-    if not lines.ports:
-        port = lines.listen_to_hosts()
-        lines.ports = allgather(np.array([port]), "point_to_point.ports").tolist()
+    messenger().prepare(lambda port: allgather(np.array([port]), "point_to_point.ports").tolist())
 
 
 def send(memory: memoryview, destination: int, group: str = "", tag: int = 0, dtype: str = "uint8") -> Send:

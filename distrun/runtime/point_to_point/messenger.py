@@ -12,7 +12,7 @@ import select
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 
 from distrun.errors import JobAbortedError, StallError, UsageError
@@ -22,16 +22,15 @@ from distrun.runtime.operations import waking_clock
 from distrun.runtime.operations.timeouts import WaitTimer
 from distrun.runtime.point_to_point.connection import Connection
 from distrun.runtime.point_to_point.delivery import Delivery
+from distrun.runtime.point_to_point.departures import CHECK_INTERVAL, Departures
 from distrun.runtime.point_to_point.dialing import Lines
 from distrun.runtime.point_to_point.frames import FAREWELL, Frame
-from distrun.runtime.point_to_point.peer import Peer
+from distrun.runtime.point_to_point.peer import Peer, Peers
 from distrun.runtime.point_to_point.transfer import Receive, Send, Transfer
 from distrun.runtime.transport.network import CLOSE_TIMEOUT, REASON_TIMEOUT
 
 log = logging.getLogger("distrun")
 
-CHECK_INTERVAL = 0.1
-"""Seconds between looks who is gone, while something is waited for."""
 LEAVE_INTERVAL = 0.002
 """Seconds between looks whether everything has left, while this rank leaves: nothing tells when the last byte has."""
 _JOIN_TIMEOUT = 10.0  # seconds; a signal handler that closes us may have interrupted what the thread waits for
@@ -41,7 +40,7 @@ class Messenger:
     """Sends messages to the other ranks of a world and receives theirs. Any thread may use it; it is an `Owner`."""
 
     def __init__(self, engine: ProgressEngine, rank: int, size: int) -> None:
-        """Does nothing that others see before `listen` or the first message."""
+        """Does nothing that others see before `prepare` or the first message."""
         self._engine = engine
         self._local_group = engine.local_group
         self._condition = threading.Condition(threading.RLock())
@@ -50,12 +49,12 @@ class Messenger:
         self._failure: str | None = None
         self._until = float("inf")
         """Until when we have time to leave; inf: we stay."""
-        self._has_said_farewell = False
         self._is_over = False
         self._is_asleep = False  # the thread, without looking who is gone
-        self._peers = {other: Peer(other) for other in range(size) if other != rank}
+        self._peers = Peers(rank, size)
         name = self._local_group.describe_rank
         self._delivery = Delivery(self._peers, name, rank, self._note_end)
+        self._departures = Departures(engine, self._peers, self._delivery)
         self._wakers = socket.socketpair()  # closed by one thread while another wakes us, a descriptor would be reused
         self._stop_fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self._epoll = select.epoll()
@@ -63,13 +62,25 @@ class Messenger:
             end.setblocking(False)
         self._epoll.register(self._wakers[0], select.EPOLLIN)
         self._connections: dict[int, Connection] = {}
-        self.lines = Lines(rank, self._local_group, self._stop_fd)
-        """Where the ranks listen."""
+        self._lines = Lines(rank, self._local_group, self._stop_fd)
         self._listeners: dict[int, Listener] = {}
         self._thread: threading.Thread | None = None
         engine.watch(self._wake)
 
     # For callers ------------------------------------------------------------------------------------------------------
+
+    def prepare(self, tell: Callable[[int], Sequence[int]]) -> None:
+        """Let ranks of other hosts connect with us; all ranks call this together, and once is enough.
+
+        Args:
+            tell: tells all ranks a port, and returns everybody's by rank.
+        """
+        if self._lines.ports:
+            return
+        with self._locked():
+            listener = self._lines.listen_to_hosts()
+            self._hear(listener)
+        self._lines.ports = tell(0 if listener is None else listener.endpoints[0][1])
 
     def send(self, send: Send) -> Send:
         """Start to send a message; never waits. Its memory must not change before the end of the transfer.
@@ -78,13 +89,13 @@ class Messenger:
             JobAbortedError: the job has failed, or this rank has shut down.
         """
         with self._locked():
+            peer = self._peers[send.destination]
+            if not self._lines.can_reach(peer.rank):
+                raise UsageError(f"rank {peer.rank} is on another host: let all ranks call `messages.prepare` before")
             self._begin(send)
             self._delivery.send(send)
-            peer = self._peers[send.destination]
             if peer.waiting and not peer.is_dialed:
-                if not self.lines.can_reach(peer.rank):
-                    raise UsageError("messages to other hosts need their ports: let all ranks call `prepare` before")
-                self.lines.dial(peer, self._attach)
+                self._lines.dial(peer, self._attach)
         return send
 
     def receive(self, receive: Receive) -> Receive:
@@ -117,7 +128,7 @@ class Messenger:
                 try:
                     now = waking_clock.now()
                     if now >= until:
-                        raise StallError(f"gave up after {round(timeout, 1):g} s: {what()}")
+                        raise StallError(f"gave up after {round(now - transfer.began, 1):g} s: {what()}")
                     due = min(timer.look(now), until, now + 60.0)
                 except StallError as error:
                     self._delivery.withdraw(transfer, error)
@@ -145,26 +156,28 @@ class Messenger:
                 _call_back(transfer)
 
     def _note_end(self, transfer: Transfer, error: Exception | None) -> None:
-        if not transfer.done:
-            transfer.ended(error)
-            self._ended.append(transfer)
+        transfer.ended(error)
+        self._ended.append(transfer)
 
     def _begin(self, transfer: Transfer) -> None:
         """Something is to be sent or received."""
-        transfer.owner = self
+        transfer.owner, transfer.began = self, waking_clock.now()
         failure = self._failure or self._engine.failure
         if failure is not None:
             raise JobAbortedError(failure)
         if self._thread is None:
-            self.lines.listen_to_host()
-            for listener in self.lines.listeners:
-                self._listeners[listener.fileno()] = listener
-                self._epoll.register(listener.fileno(), select.EPOLLIN)
+            self._hear(self._lines.listen_to_host())
             self._thread = threading.Thread(target=self._run, name="distrun messages", daemon=True)
             self._thread.start()
         elif self._is_asleep:
             self._is_asleep = False
             self._wake()
+
+    def _hear(self, listener: Listener | None) -> None:
+        """Take connections there, if there is anybody to make them."""
+        if listener is not None:
+            self._listeners[listener.fileno()] = listener
+            self._epoll.register(listener.fileno(), select.EPOLLIN)
 
     def _wake(self) -> None:
         """Have the thread look around; called by anybody."""
@@ -198,11 +211,13 @@ class Messenger:
     def _turn(self) -> bool:
         """Handle what happens next; returns whether to go on."""
         with self._locked():
-            self._look_around()
+            reason = self._departures.look()
+            if reason is not None and self._failure is None:
+                self._fail(reason)
             is_leaving = self._until < float("inf")
             if is_leaving and self._leave():
                 return False
-            self._is_asleep = not (is_leaving or self._is_busy())
+            self._is_asleep = not (is_leaving or self._departures.matter)
             timeout = None if self._is_asleep else LEAVE_INTERVAL if is_leaving else CHECK_INTERVAL
         events = self._epoll.poll(timeout)
         with self._locked():
@@ -213,16 +228,17 @@ class Messenger:
 
     def _handle(self, fd: int, mask: int) -> None:
         if fd == self._wakers[0].fileno():
-            self._wakers[0].recv(4096)
+            with suppress(BlockingIOError):
+                self._wakers[0].recv(4096)
         elif fd in self._listeners:
             while (client := self._listeners[fd].receive(0)) is not None:
                 made, introduction = client
-                peer = self._peers.get(introduction.get("rank", -1))
-                if peer is None:
+                rank = introduction.get("rank")
+                if not isinstance(rank, int) or not self._peers.has(rank):
                     made.close()
                 else:
-                    self.lines.tune(made)
-                    self._attach(peer, made)
+                    self._lines.tune(made)
+                    self._attach(self._peers[rank], made)
         elif (connection := self._connections.get(fd)) is not None:
             if mask & select.EPOLLOUT:
                 connection.flush()
@@ -230,39 +246,6 @@ class Messenger:
                 connection.receive()
             if connection.is_closed:
                 del self._connections[fd]
-
-    def _is_busy(self) -> bool:
-        return self._delivery.matching.is_waiting or any(
-            peer.is_needed or any(connection.unfinished() for connection in peer.connections)
-            for peer in self._peers.values()
-        )
-
-    # Who is gone ------------------------------------------------------------------------------------------------------
-
-    def _look_around(self) -> None:
-        """See whether the job has failed, and who has left."""
-        if self._failure is None:
-            reason = self._engine.failure
-            if reason is None and self._is_busy():
-                reason = self._local_group.lost_rank()
-            if reason is not None:
-                self._fail(reason)
-        for peer in self._peers.values() if self._is_busy() else ():
-            if peer.lost is None:
-                self._look_at(peer)
-
-    def _look_at(self, peer: Peer) -> None:
-        if peer.connections and peer.ended is None:
-            return  # what it has sent before it left is still coming, and then the end of the connection
-        why = self._local_group.departure_of(peer.rank)
-        if why is None and peer.ended is not None:
-            since, how = peer.ended
-            if waking_clock.now() < since + REASON_TIMEOUT:
-                return
-            who = self._local_group.describe_rank(peer.rank)
-            why = f"{who} has left" if peer.has_said_farewell else f"{who} is gone: {how}"
-        if why is not None:
-            self._delivery.lose(peer, why)
 
     def _fail(self, reason: str) -> None:
         self._failure = self._failure or reason
@@ -291,9 +274,9 @@ class Messenger:
     def _leave(self) -> bool:
         """Go on leaving; whether everything has left, or there is no more time."""
         for peer in self._peers.values():
-            if peer.connections and not self._has_said_farewell:
+            if peer.connections and not peer.is_told:
+                peer.is_told = True
                 peer.put(Frame(FAREWELL).pack())
-        self._has_said_farewell = True
         is_under_way = any(peer.is_under_way for peer in self._peers.values())
         return not is_under_way or self._failure is not None or waking_clock.now() >= self._until
 
@@ -304,7 +287,7 @@ class Messenger:
         with self._locked():
             self._is_over = True
             self._fail(SHUT_DOWN)
-        self.lines.close()
+        self._lines.close()
         self._epoll.close()
         os.close(self._stop_fd)
         for end in self._wakers:
@@ -315,7 +298,7 @@ class Messenger:
         for connection in self._connections.values():
             if not connection.is_closed:
                 connection.disown()
-        self.lines.disown()
+        self._lines.disown()
         self._epoll.close()
         os.close(self._stop_fd)
         for end in self._wakers:

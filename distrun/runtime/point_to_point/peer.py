@@ -30,6 +30,8 @@ class Peer:
         """Whether a connection with it is being made."""
         self.dial_problem = ""
         """Why there is none yet, as far as that is known."""
+        self.is_told = False
+        """Whether it knows that this rank leaves."""
         self.has_said_farewell = False
         self.ended: tuple[float, str] | None = None
         """When a connection with it ended, and how: soon it will be known why."""
@@ -60,6 +62,25 @@ class Peer:
         return bool(self.waiting) or any(connection.is_under_way for connection in self.connections)
 
     @property
-    def is_needed(self) -> bool:
-        """Whether something waits for it to be there."""
-        return self.is_sending or bool(self.offers) or self.ended is not None
+    def is_watched(self) -> bool:
+        """Whether something waits for it to be there, beside what is offered to it or asked of it."""
+        return self.is_sending or self.ended is not None
+
+
+class Peers(dict[int, Peer]):
+    """The ranks that this one has to do with, made when they are first asked for: a job may have thousands."""
+
+    def __init__(self, own: int, size: int) -> None:
+        super().__init__()
+        self._own = own
+        self._size = size
+
+    def has(self, rank: int) -> bool:
+        """Whether there is such a rank."""
+        return rank != self._own and 0 <= rank < self._size
+
+    def __missing__(self, rank: int) -> Peer:
+        if not self.has(rank):
+            raise KeyError(rank)
+        self[rank] = Peer(rank)
+        return self[rank]

@@ -29,6 +29,8 @@ class Transfer:
 
     owner: Owner
     """Set when it begins."""
+    began: float
+    """When it began, by the waking clock."""
 
     def __init__(self, memory: memoryview, group: str, tag: int, dtype: str) -> None:
         """
