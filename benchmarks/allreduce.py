@@ -25,7 +25,7 @@ SIZES = {
 """The number of bytes, and how often they are reduced."""
 
 COPY, COPIES = "memcpy", "2 memcpys"
-DISTRUN, DISTRUN_NUMPY, GLOO = "distrun", "distrun (numpy)", "gloo"
+DISTRUN, DISTRUN_TORCH, GLOO = "distrun", "distrun.torch", "gloo"
 
 
 def compare(rank: Rank) -> Comparison:
@@ -33,12 +33,18 @@ def compare(rank: Rank) -> Comparison:
     comparison = Comparison(
         f"allreduce in place, sum, float32, {SIZE} ranks",
         "size",
-        [COPY, COPIES, DISTRUN, DISTRUN_NUMPY, GLOO, OPENMPI],
-        [(DISTRUN, COPY), (DISTRUN, COPIES), (GLOO, DISTRUN), (OPENMPI, DISTRUN)],
+        [COPY, COPIES, DISTRUN, DISTRUN_TORCH, GLOO, OPENMPI],
+        [
+            (DISTRUN, COPY),
+            (DISTRUN_TORCH, COPY),
+            (DISTRUN_TORCH, DISTRUN),
+            (GLOO, DISTRUN_TORCH),
+            (OPENMPI, DISTRUN_TORCH),
+        ],
         notes=[
             f"{COPY}: numpy.copyto of as many bytes between warm arrays, the other rank asleep; "
             f"{COPIES}: both ranks at once.",
-            f"{DISTRUN}: an array of distrun.empty; {DISTRUN_NUMPY}: an ordinary one; "
+            f"{DISTRUN}: an array of distrun.empty; {DISTRUN_TORCH}: an ordinary tensor; "
             f"{GLOO}: torch.distributed.all_reduce; {OPENMPI}: mpi4py's Allreduce(IN_PLACE).",
         ],
     )
@@ -79,13 +85,17 @@ def _reductions(rank: Rank, count: int) -> dict[str, Reduction]:
     from mpi4py import MPI
 
     import distrun
+    import distrun.torch
 
-    shared, private = distrun.empty(count), np.empty(count, np.float32)
-    tensor = torch.empty(count)
+    shared = distrun.empty(count)
+    ordinary, tensor = torch.empty(count), torch.empty(count)
     buffer = np.empty(count, np.float32)
 
-    def by_distrun(array: Array, name: str) -> Callable[[], object]:
-        return lambda: distrun.allreduce_(array, name=name, op=distrun.Sum)
+    def by_distrun() -> Any:
+        return distrun.allreduce_(shared, name=f"shared.{count}", op=distrun.Sum)
+
+    def by_distrun_torch() -> Any:
+        return distrun.torch.allreduce_(ordinary, name=f"ordinary.{count}", op=distrun.Sum)
 
     def by_gloo() -> Any:
         return torch.distributed.all_reduce(tensor)
@@ -94,8 +104,8 @@ def _reductions(rank: Rank, count: int) -> dict[str, Reduction]:
         rank.mpi.Allreduce(MPI.IN_PLACE, buffer)
 
     return {
-        DISTRUN: (shared.fill, by_distrun(shared, f"shared.{count}"), lambda: shared),
-        DISTRUN_NUMPY: (private.fill, by_distrun(private, f"private.{count}"), lambda: private),
+        DISTRUN: (shared.fill, by_distrun, lambda: shared),
+        DISTRUN_TORCH: (ordinary.fill_, by_distrun_torch, ordinary.numpy),
         GLOO: (tensor.fill_, by_gloo, tensor.numpy),
         OPENMPI: (buffer.fill, by_openmpi, lambda: buffer),
     }

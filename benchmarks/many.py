@@ -14,7 +14,7 @@ from benchmarks.support.ranks import OPENMPI, SIZE, Rank, main
 
 COUNT, ELEMENTS = 200, 1024
 ROUNDS = Rounds(45, turn=3)
-DISTRUN, GLOO = "distrun", "gloo"
+DISTRUN, DISTRUN_TORCH, GLOO = "distrun", "distrun.torch", "gloo"
 
 Program = Callable[[], object]
 
@@ -24,15 +24,16 @@ def compare(rank: Rank) -> Comparison:
     comparison = Comparison(
         f"{COUNT} tensors of {ELEMENTS * 4 // 1024} KB, in place, sum, float32, {SIZE} ranks",
         "round",
-        [DISTRUN, GLOO, OPENMPI],
-        [(GLOO, DISTRUN), (OPENMPI, DISTRUN)],
+        [DISTRUN, DISTRUN_TORCH, GLOO, OPENMPI],
+        [(DISTRUN_TORCH, DISTRUN), (GLOO, DISTRUN_TORCH), (OPENMPI, DISTRUN_TORCH)],
         notes=[
+            f"{DISTRUN}: numpy arrays; {DISTRUN_TORCH}: tensors. "
             f"{GLOO}: all_reduce(async_op=True); in one call: flattened into one tensor, reduced, copied back. "
             f"{OPENMPI}: Iallreduce and Waitall.",
         ],
     )
-    apart = {**_distrun(rank), **_gloo(rank), **_openmpi(rank)}
-    at_once = {**_distrun_grouped(rank), **_gloo_coalesced(rank)}
+    apart = {**_distrun(rank), **_distrun_torch(rank), **_gloo(rank), **_openmpi(rank)}
+    at_once = {**_distrun_grouped(rank), **_distrun_torch_grouped(rank), **_gloo_coalesced(rank)}
     # All in one go, so that both rows were measured at the same time.
     results = rank.compare({**apart, **{f"{name} at once": program for name, program in at_once.items()}}, ROUNDS)
     comparison.add("started one by one, then waited for", {name: results[name] for name in apart})
@@ -77,6 +78,37 @@ def _distrun_grouped(rank: Rank) -> dict[str, Program]:
 
     arrays = _arrays(rank)
     return _checked(rank, DISTRUN, arrays, lambda: distrun.grouped_allreduce_(arrays, name="group", op=distrun.Sum))
+
+
+def _distrun_torch(rank: Rank) -> dict[str, Program]:
+    import torch
+
+    import distrun.torch
+
+    arrays = _arrays(rank)
+    tensors = [torch.from_numpy(array) for array in arrays]
+    names = [f"torch tensor.{index}" for index in range(COUNT)]
+
+    def program() -> None:
+        handles = [
+            distrun.torch.allreduce_async_(tensor, name=name, op=distrun.torch.Sum)
+            for tensor, name in zip(tensors, names, strict=True)
+        ]
+        for handle in handles:
+            handle.wait()
+
+    return _checked(rank, DISTRUN_TORCH, arrays, program)
+
+
+def _distrun_torch_grouped(rank: Rank) -> dict[str, Program]:
+    import torch
+
+    import distrun.torch
+
+    arrays = _arrays(rank)
+    tensors = [torch.from_numpy(array) for array in arrays]
+    program = lambda: distrun.torch.grouped_allreduce_(tensors, name="torch group", op=distrun.torch.Sum)  # noqa: E731
+    return _checked(rank, DISTRUN_TORCH, arrays, program)
 
 
 def _gloo(rank: Rank) -> dict[str, Program]:

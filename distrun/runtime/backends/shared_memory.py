@@ -103,11 +103,36 @@ class SharedMemoryBackend(Backend):
         unpack(staged, outputs)
 
     def _allreduce_piecewise(self, source: Flat, target: Flat, reduction: Reduction, what: str) -> None:
-        """Reduce a large array of ordinary memory, which is staged piece by piece."""
+        """Reduce a large array of ordinary memory piece by piece, each of which stays in cache while it is staged."""
         piece = STAGE // source.itemsize
         for start in range(0, source.size, piece):
             stop = min(source.size, start + piece)
-            self._allreduce_staged((source[start:stop],), (target[start:stop],), stop - start, reduction, what)
+            self._allreduce_piece(source[start:stop], target[start:stop], reduction, what)
+
+    def _allreduce_piece(self, source: Flat, target: Flat, reduction: Reduction, what: str) -> None:
+        """Combine this rank's slice where it lies: only what others combine, and what they are to know, is staged.
+
+        What is staged before an exchange goes where that exchange's line is, so nobody overwrites what is being read.
+        """
+        size, nbytes = source.size, source.itemsize
+        bounds = [size * rank // self.size for rank in range(self.size + 1)]
+        first, last = bounds[self.rank], bounds[self.rank + 1]
+        given = self._stage + self._local_ranks.parity * STAGE
+        staged = self._mine.view(given, size, source.dtype)
+        staged[:first] = source[:first]
+        staged[last:] = source[last:]
+        self._local_ranks.exchange((), what)
+        reduced = self._stage + self._local_ranks.parity * STAGE
+        if first < last:
+            sources = [segment.view(given + first * nbytes, last - first, source.dtype) for segment in self._segments]
+            sources[self.rank] = source[first:last]
+            shown = self._mine.view(reduced + first * nbytes, last - first, source.dtype)
+            reduction.combine(sources, [target[first:last], shown])
+        self._local_ranks.exchange((), what)
+        for peer in self._local_ranks.others:
+            start, stop = bounds[peer], bounds[peer + 1]
+            if start < stop:
+                target[start:stop] = self._segments[peer].view(reduced + start * nbytes, stop - start, source.dtype)
 
     def _allreduce_fused(
         self, inputs: Sequence[Flat], outputs: Sequence[Flat], count: int, reduction: Reduction, what: str
