@@ -88,11 +88,16 @@ def join(store: Store, rank: int, size: int, timeout: timedelta) -> None:
             _joined = world.current()
 
 
+def has_joined() -> bool:
+    """Whether it was `join` that has joined the world in which we are."""
+    return _joined is not None and world.is_initialized() and world.current() is _joined
+
+
 def leave() -> None:
     """Leave the world if it was `join` that has joined it; it goes on if it was there before."""
     global _joined
-    ours, _joined = _joined, None
-    if ours is not None and world.is_initialized() and world.current() is ours:
+    is_ours, _joined = has_joined(), None
+    if is_ours:
         world.shutdown()
 
 

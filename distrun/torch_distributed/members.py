@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from contextlib import suppress
 from datetime import timedelta
@@ -9,8 +10,8 @@ from datetime import timedelta
 import torch
 from torch._C._distributed_c10d import Store
 
-from distrun.errors import JobAbortedError
-from distrun.runtime import member_sets, world
+from distrun.errors import CollectiveError, JobAbortedError
+from distrun.runtime import collectives, member_sets, world
 from distrun.runtime.process_set import ProcessSet, global_process_set
 from distrun.runtime.topology import list_ranks
 from distrun.torch import cuda
@@ -32,13 +33,18 @@ class Members:
         self.order = None if list(ranks) == rising else [rising.index(rank) for rank in ranks]
         """The place in the process set of each rank of the group; None where both have one order."""
 
-    def leave(self) -> None:
-        """Say that this rank has finished with the group."""
-        if self.process_set is global_process_set:
-            joining.leave()
-        else:
+    def leave(self, is_aborting: bool = False) -> None:
+        """Say that this rank has finished with the group; the job is left when all its ranks say so, or at once."""
+        if self.process_set is not global_process_set:
             with suppress(JobAbortedError):  # then there is nothing to be left
                 member_sets.dissolve(self.process_set)
+            return
+        # Some rank may still work in another group, and need the coordinator. Whoever fails, though, keeps nobody
+        # waiting, and does not wait.
+        if joining.has_joined() and not is_aborting and sys.exc_info()[0] is None:
+            with suppress(CollectiveError):
+                collectives.barrier()
+        joining.leave()
 
 
 def all_ranks(store: Store, rank: int, size: int, timeout: timedelta) -> Members:

@@ -1,7 +1,7 @@
 """Collectives that move tensors: what each rank receives is copied into the tensors that its script has given.
 
-Tensors travel flat. The sizes of what comes are those of what the others have sent, so they are compared with the
-tensors given here.
+Tensors travel flat. What comes has the sizes of what the others have sent, so these are compared with the tensors given
+here.
 """
 
 from __future__ import annotations
@@ -12,58 +12,133 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from distrun.errors import MismatchError
-from distrun.runtime.collectives.call import moving_call
+from distrun.errors import MismatchError, UsageError
+from distrun.runtime.collectives.call import moving_call, row_size
 from distrun.runtime.operations.handle import Handle
 from distrun.torch import operations, tensors as storage
 from distrun.torch_distributed.members import Members
-from distrun.torch_distributed.reducing import storable
+
+Parts = Sequence[Tensor | None]
+"""One tensor for each rank of a group, None for nothing; or a single one with the elements of all ranks."""
+
+_SAME_SIZE = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 
 class Moving:
     """The collectives of one process group that move tensors."""
 
     def __init__(self, members: Members) -> None:
-        self._members = members
+        self._size = len(members.ranks)
+        self._order = members.order
         self._gathering = moving_call("allgather", None, members.process_set)
+        self._exchanging = moving_call("alltoall", None, members.process_set)
 
-    def allgather(self, outputs: Sequence[Sequence[Tensor]], inputs: Sequence[Tensor]) -> Handle:
-        """Return an allgather of each of `inputs`, all of one dtype, into the tensors of one of `outputs`.
-
-        Those are as many as ranks, each of the size of what its rank sends, or one tensor for all.
-        """
-        handle = operations.move_rows([storable(tensor).reshape(-1) for tensor in inputs], self._gathering)
-        handle.collect = self._received
-        handle.given = outputs
+    def allgather(self, targets: Sequence[Parts], inputs: Sequence[Tensor]) -> Handle:
+        """Return an allgather of each of `inputs`, all of one dtype, each into one of `targets`."""
+        sizes = [self._room(target) for target in targets]
+        flats = [flat(tensor) for tensor in inputs]
+        if all(len(set(each)) == 1 and each[0] for each in sizes):  # on this rank, and so on all: let them compare
+            flats = [tensor.unsqueeze(0) for tensor in flats]
+        handle = operations.move_rows(flats, self._gathering)
+        handle.collect = self._deliver
+        handle.given = targets, sizes, flats[0].dtype
         return handle
 
-    def _received(self, handle: Handle) -> Any:
-        for targets, array, counts in zip(handle.given, handle.outputs, handle.received, strict=True):
-            self._scatter_into(targets, array, counts)
-        return handle.given
+    def exchange(self, parts: Parts, targets: Parts, like: Tensor) -> Handle:
+        """Return an alltoall that sends each rank one of `parts`, and receives one of `targets` from each.
 
-    def _scatter_into(self, targets: Sequence[Tensor], array: storage.Flat, counts: Sequence[int]) -> None:
-        order = self._members.order
-        sizes = [target.numel() for target in targets]
-        sent = list(counts) if order is None else [counts[place] for place in order]
-        if len(targets) == 1:
-            sent = [sum(counts)]
-        if sizes != sent:
-            rank = next(rank for rank, (size, count) in enumerate(zip(sizes, sent, strict=True)) if size != count)
-            raise MismatchError(f"rank {rank} has sent {sent[rank]} elements, and there is room for {sizes[rank]}")
-        whole = storage.tensor_of(array, storable(targets[0]).dtype, (-1,))
-        if len(targets) == 1 and order is None:
-            _fill(targets[0], whole)
+        All these tensors have the dtype and the device of `like`.
+        """
+        flats = [flat(part) for part in parts if part is not None] or [flat(like)[:0]]
+        whole = torch.cat(flats) if len(flats) > 1 else flats[0]
+        return self._alltoall(whole, self._room(parts), targets, self._room(targets))
+
+    def exchange_rows(
+        self, target: Tensor, source: Tensor, received_rows: Sequence[int], sent_rows: Sequence[int]
+    ) -> Handle:
+        """Return an alltoall of the rows of `source`, into those of `target`; without numbers, as many to each rank."""
+        sizes, counts = self._elements(target, received_rows), self._elements(source, sent_rows)
+        return self._alltoall(flat(source), counts, [target], sizes)
+
+    def _alltoall(self, whole: Tensor, counts: Sequence[int], targets: Parts, sizes: Sequence[int]) -> Handle:
+        """Return an alltoall of consecutive elements, so many for each rank, that expects so many from each."""
+        if self._order is not None:
+            whole = torch.cat(self._by_place(torch.split(whole, list(counts))))
+            counts = self._by_place(counts)
+        request = operations.request_of(self._exchanging, [whole])
+        handle = operations.prepare(request, (storage.flat(whole),), (), self._deliver)
+        handle.splits = counts
+        handle.given = [targets], [sizes], whole.dtype
+        return handle
+
+    def _elements(self, tensor: Tensor, rows: Sequence[int]) -> list[int]:
+        """Return the elements that `rows`, for each rank, are; as many for each if there are none."""
+        if not rows:
+            return self._room([tensor])
+        row = row_size(tensor.shape)
+        if len(rows) != self._size or sum(rows) != tensor.shape[0]:
+            raise UsageError(
+                f"splits {list(rows)} do not fit {self._size} ranks and a tensor of shape {list(tensor.shape)}: give "
+                "one number for each rank, and its rows in all"
+            )
+        return [each * row for each in rows]
+
+    def _room(self, parts: Parts) -> list[int]:
+        """Return the elements for each rank."""
+        if len(parts) == 1 and parts[0] is not None:
+            each, rest = divmod(parts[0].numel(), self._size)
+            if rest:
+                raise UsageError(
+                    f"a tensor of {parts[0].numel()} elements does not come out even among {self._size} ranks"
+                )
+            return [each] * self._size
+        if len(parts) != self._size:
+            raise UsageError(f"a list of {len(parts)} tensors does not fit {self._size} ranks: give one for each")
+        return [0 if part is None else part.numel() for part in parts]
+
+    def _by_place(self, each: Sequence[Any]) -> list[Any]:
+        """Return what is given for each rank of the group, in the order of the process set."""
+        return [one for _, one in sorted(zip(self._order or (), each, strict=True), key=lambda pair: pair[0])]
+
+    def _deliver(self, handle: Handle) -> Any:
+        targets, sizes, dtype = handle.given
+        for target, expected, array, counts in zip(targets, sizes, handle.outputs, handle.received, strict=True):
+            if any(expected) or any(counts):
+                self._fill(target, expected, storage.tensor_of(array, dtype, (-1,)), counts)
+        return targets
+
+    def _fill(self, targets: Parts, expected: Sequence[int], whole: Tensor, counts: Sequence[int]) -> None:
+        sent = list(counts) if self._order is None else [counts[place] for place in self._order]
+        for rank, (count, size) in enumerate(zip(sent, expected, strict=True)):
+            if count != size:
+                raise MismatchError(
+                    f"rank {rank} of the group has sent {count} elements, and there is room for {size}: give tensors "
+                    "of the same sizes on both sides"
+                )
+        is_one = len(targets) == 1
+        if is_one and self._order is None:
+            _copy(targets[0], whole)
             return
-        parts: Sequence[Tensor] = torch.split(whole, list(counts))
-        parts = parts if order is None else [parts[place] for place in order]
-        if len(targets) == 1:
-            _fill(targets[0], torch.cat(list(parts)))
-            return
-        for target, part in zip(targets, parts, strict=True):
-            _fill(target, part)
+        parts = list(torch.split(whole, list(counts)))
+        parts = parts if self._order is None else [parts[place] for place in self._order]
+        for target, part in zip(targets, [torch.cat(parts)] if is_one else parts, strict=True):
+            _copy(target, part)
 
 
-def _fill(target: Tensor, elements: Tensor) -> None:
-    target = storable(target.detach())
-    target.copy_(elements.view(target.shape))
+def _copy(target: Tensor | None, elements: Tensor) -> None:
+    if target is not None:
+        target = storable(target.detach())
+        target.copy_(elements.view(target.shape))
+
+
+def storable(tensor: Tensor) -> Tensor:
+    """Return a tensor whose elements are only moved, as one of a dtype that can travel: the 8-bit floats, say, as
+    bytes."""
+    if tensor.dtype in storage.STORAGE or tensor.layout is not torch.strided or tensor.is_quantized:
+        return tensor
+    return tensor.view(_SAME_SIZE[tensor.dtype.itemsize])
+
+
+def flat(tensor: Tensor) -> Tensor:
+    """Return a tensor's elements as one that can travel, of one dimension."""
+    return storable(tensor.detach()).reshape(-1)

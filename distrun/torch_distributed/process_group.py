@@ -8,7 +8,7 @@ A call that is not asynchronous waits here, and gives a work that is done.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
@@ -24,10 +24,11 @@ from distrun.runtime.operations.handle import Handle
 from distrun.runtime.operations.request import CUDA
 from distrun.torch import operations
 from distrun.torch_distributed.members import Members, all_ranks, some_ranks
-from distrun.torch_distributed.moving import Moving
-from distrun.torch_distributed.reducing import Reducing, by_dtype, storable
+from distrun.torch_distributed.monitored_barrier import offer, wait_for_all
+from distrun.torch_distributed.moving import Moving, storable
+from distrun.torch_distributed.reducing import Reducing, by_dtype
 from distrun.torch_distributed.uncompiled import leave_uncompiled
-from distrun.torch_distributed.work import DONE, DistrunWork, collect, wait_until
+from distrun.torch_distributed.work import DONE, DistrunWork, Finish, collect, wait_until
 
 if TYPE_CHECKING:
     from distrun.torch_distributed.point_to_point import PointToPoint
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
 
 def create(store: Store, rank: int, size: int, timeout: timedelta) -> DistrunProcessGroup:
     """Return the process group of all ranks, of which we are `rank`. Raises as `joining.join` does."""
+    offer(DistrunProcessGroup)
     return DistrunProcessGroup(store, rank, size, timeout, all_ranks(store, rank, size, timeout))
 
 
@@ -77,13 +79,16 @@ class DistrunProcessGroup(ProcessGroup):
         self._name = self._label = name
         self._description = "undefined"
         self._timeout = timeout.total_seconds()
-        self._reducing = Reducing(members.process_set)
+        self._rank = rank
+        self._nothing: list[None] = [None] * size
+        self._barriers = 0
+        self._reducing = Reducing(members, rank)
         self._moving = Moving(members)
         self._messages: PointToPoint | None = None
 
     # Starting and waiting ---------------------------------------------------------------------------------------------
 
-    def _start(self, handles: Sequence[Handle], tensors: Any, opts: Any) -> Work:
+    def _start(self, handles: Sequence[Handle], tensors: Any, opts: Any, finish: Finish | None = None) -> Work:
         timeout = self._timeout
         if opts is not None:
             given = opts.timeout
@@ -96,38 +101,131 @@ class DistrunProcessGroup(ProcessGroup):
                 for handle in handles:
                     wait_until(handle, deadline, timeout, self._label)
                 collect(handles, self._label)
+                if finish is not None:
+                    finish()
                 return DONE
         for handle in handles:
             handle.engine.submit(handle)
-        return DistrunWork(handles, tensors, timeout, self._label)
+        return DistrunWork(handles, tensors, timeout, self._label, finish)
 
     # Reductions -------------------------------------------------------------------------------------------------------
 
     def allreduce(self, tensors: Tensors, opts: Any = None) -> Work:  # type: ignore[override]
-        """Reduce a tensor in place."""
+        """Reduce a tensor in place, a sparse one as well."""
+        if tensors[0].layout is torch.sparse_coo:
+            handles, finish = self._reducing.sparse_in_place(tensors[0], _op(opts))
+            return self._start(handles, tensors, opts, finish)
         return self._start([self._reducing.in_place(tensors, _op(opts))], tensors, opts)
 
     def allreduce_coalesced(self, tensors: Tensors, opts: Any = None) -> Work:
         """Reduce tensors in place, those of one dtype as one operation."""
-        groups = [[tensors[place] for place in places] for places in by_dtype(tensors)]
-        return self._start([self._reducing.in_place(group, _op(opts)) for group in groups], tensors, opts)
+        handles = [self._reducing.in_place(group, _op(opts)) for (group,) in _groups(tensors)]
+        return self._start(handles, tensors, opts)
 
-    # Moving -----------------------------------------------------------------------------------------------------------
+    def reduce(self, tensors: Tensors, opts: Any = None) -> Work:  # type: ignore[override]
+        """Reduce a tensor into that of the rank `opts.rootRank` of the group."""
+        handle = self._reducing.to_root(tensors[0], _op(opts), self._rank == opts.rootRank)
+        return self._start([handle], tensors, opts)
+
+    def reduce_scatter(self, outputs: Tensors, inputs: Lists, opts: Any = None) -> Work:  # type: ignore[override]
+        """Reduce lists of a tensor for each rank; each rank gets its own, of any size."""
+        return self._start([self._reducing.scattered(outputs, inputs, _op(opts))], outputs, opts)
+
+    def reduce_scatter_single(self, output: Tensor, input: Tensor, opts: Any = None) -> Work:
+        """Reduce a tensor, of which each rank gets an equal part."""
+        return self._start([self._reducing.scattered([output], [[input]], _op(opts))], [output], opts)
+
+    def reduce_scatter_single_coalesced(self, outputs: Tensors, inputs: Tensors, opts: Any = None) -> Work:
+        """Reduce tensors, those of one dtype as one operation; each rank gets an equal part of each."""
+        handles = [
+            self._reducing.scattered(group, [[whole] for whole in wholes], _op(opts))
+            for group, wholes in _groups(outputs, inputs)
+        ]
+        return self._start(handles, outputs, opts)
+
+    _reduce_scatter_base = reduce_scatter_single  # type: ignore[assignment]  # as older releases of torch call it
+    reduce_scatter_tensor_coalesced = reduce_scatter_single_coalesced  # type: ignore[assignment]
+
+    # Copies -----------------------------------------------------------------------------------------------------------
 
     def broadcast(self, tensors: Tensors, opts: Any = None) -> Work:  # type: ignore[override]
         """Copy the tensor of the rank `opts.rootRank` of the group to all."""
-        root = self._members.ranks[opts.rootRank if opts is not None else 0]
-        call = broadcast_call(None, root, self._set)
+        call = broadcast_call(None, self._members.ranks[opts.rootRank if opts is not None else 0], self._set)
         return self._start([operations.broadcast(storable(tensors[0]), call, in_place=True)], tensors, opts)
 
     def allgather(self, outputs: Lists, inputs: Tensors, opts: Any = None) -> Work:  # type: ignore[override]
-        """Copy each rank's tensor into the list of all."""
+        """Copy each rank's tensor, of any size, into the list of all."""
         return self._start([self._moving.allgather([outputs[0]], inputs)], outputs, opts)
+
+    def all_gather_single(self, output: Tensor, input: Tensor, opts: Any = None) -> Work:
+        """Copy the ranks' tensors, of one size, into one tensor."""
+        return self._start([self._moving.allgather([[output]], [input])], [output], opts)
+
+    def all_gather_single_coalesced(self, outputs: Tensors, inputs: Tensors, opts: Any = None) -> Work:
+        """Do what `all_gather_single` does for several tensors, with those of one dtype as one operation."""
+        handles = [
+            self._moving.allgather([[output] for output in wholes], group) for group, wholes in _groups(inputs, outputs)
+        ]
+        return self._start(handles, outputs, opts)
+
+    def allgather_coalesced(self, outputs: Lists, inputs: Tensors, opts: Any = None) -> Work:
+        """Copy each rank's tensors into the list that is there for its rank."""
+        targets = list(zip(*outputs, strict=True))
+        handles = [self._moving.allgather(lists, group) for group, lists in _groups(inputs, targets)]
+        return self._start(handles, outputs, opts)
+
+    _allgather_base = all_gather_single
+    allgather_into_tensor_coalesced = all_gather_single_coalesced  # type: ignore[assignment]
+
+    def gather(self, outputs: Lists, inputs: Tensors, opts: Any = None) -> Work:  # type: ignore[override]
+        """Copy each rank's tensor into the list of the rank `opts.rootRank` of the group."""
+        targets = outputs[0] if self._rank == opts.rootRank else self._nothing
+        handle = self._moving.exchange(self._only(opts.rootRank, inputs[0]), targets, inputs[0])
+        return self._start([handle], outputs, opts)
+
+    def scatter(self, outputs: Tensors, inputs: Lists, opts: Any = None) -> Work:  # type: ignore[override]
+        """Copy a tensor of the list that the rank `opts.rootRank` of the group has to each rank."""
+        parts = inputs[0] if self._rank == opts.rootRank else self._nothing
+        handle = self._moving.exchange(parts, self._only(opts.rootRank, outputs[0]), outputs[0])
+        return self._start([handle], outputs, opts)
+
+    def alltoall(self, outputs: Tensors, inputs: Tensors, opts: Any = None) -> Work:
+        """Copy a tensor from each rank to each rank."""
+        return self._start([self._moving.exchange(inputs, outputs, inputs[0])], outputs, opts)
+
+    def all_to_all_single(
+        self,
+        output: Tensor,
+        input: Tensor,
+        output_splits: Sequence[int] = (),
+        input_splits: Sequence[int] = (),
+        opts: Any = None,
+    ) -> Work:
+        """Copy rows of a tensor to each rank, as many as the splits say, or to each the same number."""
+        handle = self._moving.exchange_rows(output, input, output_splits, input_splits)
+        return self._start([handle], [output], opts)
+
+    alltoall_base = all_to_all_single  # type: ignore[assignment]
 
     def barrier(self, opts: Any = None) -> Work:
         """Wait until all ranks have called this."""
         handle = Handle(world.engine(), Call("barrier", process_set=self._set).request("uint8", ()), ())
         return self._start([handle], [], opts)
+
+    def monitored_barrier(self, timeout: timedelta | float | None = None, wait_all_ranks: bool = False) -> None:
+        """Wait until all ranks have called this; says which ones have not come in time, whatever `wait_all_ranks` is.
+
+        Raises:
+            StallError: that is so.
+        """
+        seconds = timeout.total_seconds() if isinstance(timeout, timedelta) else timeout or self._timeout
+        self._barriers += 1
+        key = f"distrun/monitored_barrier/{self._barriers}"
+        wait_for_all(self._store, key, self._rank, self._members.ranks, seconds, self._label)
+
+    def _only(self, rank: int, tensor: Tensor) -> list[Tensor | None]:
+        """Return a tensor for one rank, and nothing for the others."""
+        return [tensor if each == rank else None for each in range(len(self._members.ranks))]
 
     # Messages ---------------------------------------------------------------------------------------------------------
 
@@ -201,11 +299,19 @@ class DistrunProcessGroup(ProcessGroup):
         """Leave the group."""
         self._members.leave()
 
-    abort = shutdown
+    def abort(self) -> None:
+        """Leave the group, whatever the others do; what is under way fails if this is the group of all ranks."""
+        self._members.leave(is_aborting=True)
 
 
 def _op(opts: Any) -> dist.ReduceOp:
     return _SUM if opts is None else opts.reduceOp
+
+
+def _groups(tensors: Tensors, *others: Sequence[Any]) -> Iterator[tuple[Any, ...]]:
+    """Yield the tensors of each dtype, and the elements of `others` at the same places."""
+    for places in by_dtype(tensors):
+        yield tuple([each[place] for place in places] for each in (tensors, *others))
 
 
 _SUM = dist.ReduceOp(dist.ReduceOp.SUM)

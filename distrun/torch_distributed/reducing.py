@@ -1,7 +1,8 @@
-"""Reductions in place, with the operators of torch.distributed.
+"""Reductions, with the operators of torch.distributed.
 
 Sums, averages, products, minima and maxima are the runtime's. The bitwise operators are done here, on what all ranks
-have sent.
+have sent. Where a rank gets a part of the result only, a sum or an average of equal parts is a reducescatter; of the
+rest, each rank computes the whole.
 """
 
 from __future__ import annotations
@@ -13,12 +14,13 @@ from typing import Any
 import torch
 from torch import Tensor, distributed as dist
 
-from distrun.errors import NotOfferedError, UsageError
+from distrun.errors import UsageError
 from distrun.runtime.collectives.call import Call, moving_call, reduction_call
 from distrun.runtime.operations.handle import Handle
 from distrun.runtime.operations.reduction import Average, Max, Min, Product, ReduceOp, Sum
-from distrun.runtime.process_set import ProcessSet
 from distrun.torch import operations, tensors as storage
+from distrun.torch.sparse import start_sparse
+from distrun.torch_distributed.members import Members
 
 _Kind: Any = dist.ReduceOp.RedOpType  # whose members its types do not have
 
@@ -35,28 +37,19 @@ _BITWISE: dict[Any, Callable[[Tensor, Tensor], Tensor]] = {
     _Kind.BOR: torch.bitwise_or,
     _Kind.BXOR: torch.bitwise_xor,
 }
+_PREMULTIPLIED = _Kind.PREMUL_SUM
 
 
 class Reducing:
-    """The reductions of one process set; calls that come again and again are made once."""
+    """The reductions of one process group; calls that come again and again are made once."""
 
-    def __init__(self, process_set: ProcessSet) -> None:
-        self._set = process_set
+    def __init__(self, members: Members, rank: int) -> None:
+        """`rank` is ours in the group."""
+        self._set = members.process_set
+        self._size = len(members.ranks)
+        self._rank = rank
+        self._is_ordered = members.order is None
         self._calls: dict[tuple[str, Any], Call] = {}
-
-    def call(self, kind: str, op: Any) -> Call | None:
-        """Return the call of an allreduce or a reducescatter; None for an operator that the runtime does not have."""
-        which = op.op
-        key = (kind, which)
-        call = self._calls.get(key)
-        if call is None:
-            if which in _BITWISE:
-                return None
-            factor = _factor(op) if which is _Kind.PREMUL_SUM or which == _Kind.PREMUL_SUM else 1.0
-            call = reduction_call(kind, None, _OPS[which], factor, 1.0, self._set)
-            if which != _Kind.PREMUL_SUM:
-                self._calls[key] = call
-        return call
 
     def in_place(self, tensors: Sequence[Tensor], op: Any) -> Handle:
         """Return a reduction of tensors of one dtype, on one device, in their own memory.
@@ -64,57 +57,135 @@ class Reducing:
         Raises:
             UsageError: the elements do not have the operator, or cannot travel.
         """
-        call = self.call("allreduce", op)
-        if call is not None:
-            return operations.allreduce_in_place(tensors, call, storage.plain_arrays(tensors))
-        return _bitwise(tensors, op, moving_call("allgather", None, self._set))
+        call = self._call("allreduce", op)
+        if call is None:
+            return _bitwise(tensors, op.op, moving_call("allgather", None, self._set))
+        return operations.allreduce_in_place(tensors, call, storage.plain_arrays(tensors))
 
+    def sparse_in_place(self, tensor: Tensor, op: Any) -> tuple[list[Handle], Callable[[], object]]:
+        """Return the operations of a reduction of a sparse tensor, and what makes its result of theirs.
 
-def _factor(op: Any) -> float:
-    factor = op.factor
-    if isinstance(factor, Tensor):
-        if factor.numel() != 1:
-            raise NotOfferedError(
-                f"PREMUL_SUM with a factor of {factor.numel()} elements is not offered: give a number, or multiply the "
-                "tensor before the call"
+        Raises:
+            UsageError: the operator is neither a sum nor an average.
+        """
+        call = self._call("allreduce", op)
+        if call is None:
+            raise UsageError(f"{op.op.name} of sparse tensors is not offered: use SUM or AVG")
+        handles: list[Handle] = []
+
+        def noted(handle: Handle) -> Handle:
+            handles.append(handle)
+            return handle
+
+        whole = start_sparse(tensor, call, noted)
+
+        def finish() -> None:
+            with torch.no_grad():  # a detached sparse tensor is another one
+                tensor.copy_(whole.wait())
+
+        return handles, finish
+
+    def to_root(self, tensor: Tensor, op: Any, is_root: bool) -> Handle:
+        """Return a reduction into the root's tensor; the others keep what theirs have."""
+        whole = tensor.detach().clone(memory_format=torch.contiguous_format)
+        handle = self.in_place([whole], op)
+        if is_root:
+            _afterwards(handle, lambda: _copy([tensor], [whole]))
+        return handle
+
+    def scattered(self, outputs: Sequence[Tensor], inputs: Sequence[Sequence[Tensor]], op: Any) -> Handle:
+        """Return a reduction of tensors of one dtype, of which each rank gets a part.
+
+        Args:
+            outputs: where this rank's parts go.
+            inputs: for each output the parts of all ranks, or one tensor of equal parts for all.
+            op: the operator.
+
+        Raises:
+            UsageError: as `in_place` raises; or the parts do not fit the ranks.
+        """
+        sizes = [self._sizes(parts, output) for parts, output in zip(inputs, outputs, strict=True)]
+        wholes = [_joined(parts) for parts in inputs]
+        call = self._call("reducescatter", op)
+        is_even = all(size == each[0] for each in sizes for size in each)
+        if call is not None and call.op in (Sum, Average) and is_even and self._is_ordered:
+            rows = [whole.view(self._size, each[0]) for whole, each in zip(wholes, sizes, strict=True)]
+            handle = operations.move_rows(rows, call)
+            reduced = handle.collect
+            handle.collect = lambda handle: _copy(outputs, reduced(handle))
+            return handle
+        wholes = [whole.clone() for whole in wholes]  # it may be the caller's
+        own = [torch.split(whole, each)[self._rank] for whole, each in zip(wholes, sizes, strict=True)]
+        handle = self.in_place(wholes, op)
+        _afterwards(handle, lambda: _copy(outputs, own))
+        return handle
+
+    def _call(self, kind: str, op: Any) -> Call | None:
+        """Return the call of an allreduce or a reducescatter; None for an operator that the runtime does not have."""
+        which = op.op
+        call = self._calls.get((kind, which))
+        if call is None and which not in _BITWISE:
+            factor = float(op.factor) if which == _PREMULTIPLIED else 1.0
+            call = reduction_call(kind, None, _OPS[which], factor, 1.0, self._set)
+            if which != _PREMULTIPLIED:
+                self._calls[kind, which] = call
+        return call
+
+    def _sizes(self, parts: Sequence[Tensor], output: Tensor) -> list[int]:
+        """Return the elements of each rank's part."""
+        whole = parts[0].numel() if len(parts) == 1 else -1
+        sizes = [output.numel()] * self._size if whole >= 0 else [part.numel() for part in parts]
+        if len(sizes) != self._size or sizes[self._rank] != output.numel() or whole not in (-1, sum(sizes)):
+            raise UsageError(
+                f"a reduce_scatter among {self._size} ranks into a tensor of {output.numel()} elements on this one "
+                f"does not fit parts of {[part.numel() for part in parts]} elements: give one part for each rank, of "
+                "the size of its output"
             )
-        return float(factor.item())
-    return float(factor)
+        return sizes
 
 
-def _bitwise(tensors: Sequence[Tensor], op: Any, call: Call) -> Handle:
+def _joined(parts: Sequence[Tensor]) -> Tensor:
+    flats = [part.detach().reshape(-1) for part in parts]
+    return flats[0] if len(flats) == 1 else torch.cat(flats)
+
+
+def _bitwise(tensors: Sequence[Tensor], which: Any, call: Call) -> Handle:
     """Gather the ranks' tensors, and combine them here."""
     dtype = tensors[0].dtype
     if dtype.is_floating_point or dtype.is_complex:
-        raise UsageError(f"{op.op.name} has no meaning for {dtype}: use integers or bool, or tensor.view(...)")
-    combine = _BITWISE[op.op]
+        raise UsageError(f"{which.name} has no meaning for {dtype}: use integers or bool, or tensor.view(...)")
+    combine = _BITWISE[which]
     handle = operations.move_rows([tensor.unsqueeze(0) for tensor in tensors], call)
     gathered = handle.collect
-
-    def collect(handle: Handle) -> list[Tensor]:
-        for tensor, stacked in zip(tensors, gathered(handle), strict=True):
-            if tensor.numel():
-                tensor.detach().copy_(functools.reduce(combine, stacked.unbind(0)))
-        return list(tensors)
-
-    handle.collect = collect
+    handle.collect = lambda handle: _copy(
+        tensors, [functools.reduce(combine, all_ranks.unbind(0)) for all_ranks in gathered(handle)]
+    )
     return handle
 
 
+def _afterwards(handle: Handle, do: Callable[[], Any]) -> None:
+    """Have something done when the results of a handle are fetched."""
+    collect = handle.collect
+
+    def both(handle: Handle) -> Any:
+        collect(handle)
+        return do()
+
+    handle.collect = both
+
+
+def _copy(targets: Sequence[Tensor], sources: Sequence[Tensor]) -> Sequence[Tensor]:
+    for target, source in zip(targets, sources, strict=True):
+        target.detach().copy_(source.view(target.shape))
+    return targets
+
+
 def by_dtype(tensors: Sequence[Tensor]) -> list[list[int]]:
-    """Return the places of the tensors of each dtype: one operation takes those of one."""
+    """Return the places of the tensors of each dtype on each device: one operation takes those of one."""
+    first = tensors[0]
+    if all(tensor.dtype is first.dtype and tensor.device == first.device for tensor in tensors):
+        return [list(range(len(tensors)))]
     groups: dict[tuple[torch.dtype, str], list[int]] = {}
     for place, tensor in enumerate(tensors):
         groups.setdefault((tensor.dtype, tensor.device.type), []).append(place)
     return list(groups.values())
-
-
-def storable(tensor: Tensor) -> Tensor:
-    """Return a tensor whose elements are only moved, as one of a dtype that can travel: the 8-bit floats, say, as
-    bytes."""
-    if tensor.dtype in storage.STORAGE or tensor.layout is not torch.strided or tensor.is_quantized:
-        return tensor
-    return tensor.view(_SAME_SIZE[tensor.dtype.itemsize])
-
-
-_SAME_SIZE = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import timedelta
 from typing import Any
 
@@ -22,6 +22,9 @@ from distrun.torch_distributed import completion
 Timeout = float
 """Seconds; infinite for none."""
 
+Finish = Callable[[], object]
+"""Makes a result of those of several operations."""
+
 _NOTHING = timedelta(0)
 _collecting = threading.Lock()  # held by the thread that fetches results: the one that waits, or that of futures
 
@@ -33,15 +36,19 @@ class DistrunWork(Work):
     though nobody calls `wait`.
     """
 
-    def __init__(self, handles: Sequence[Handle], tensors: Any, timeout: Timeout, group: str) -> None:
+    def __init__(
+        self, handles: Sequence[Handle], tensors: Any, timeout: Timeout, group: str, finish: Finish | None = None
+    ) -> None:
         """
         Args:
             handles: the operations.
             tensors: the result of the work, filled when the handles have been waited for.
             timeout: how long it may take from now on.
             group: the name of the process group, for messages.
+            finish: called when the results of all handles are there.
         """
         super().__init__()
+        self._finish = finish
         self._handles = handles
         self._tensors = tensors
         self._timeout = timeout
@@ -144,10 +151,16 @@ class DistrunWork(Work):
 
     def _collect(self) -> None:
         if self._future is None:
-            collect(self._handles, self._group)
+            self._fetch()
         else:
             with _collecting:
-                collect(self._handles, self._group)
+                self._fetch()
+
+    def _fetch(self) -> None:
+        collect(self._handles, self._group)
+        if self._finish is not None:
+            finish, self._finish = self._finish, None
+            finish()
 
 
 def collect(handles: Sequence[Handle], group: str) -> None:

@@ -1,0 +1,86 @@
+"""The barrier that tells which ranks have not come, by way of the group's store."""
+
+from __future__ import annotations
+
+import functools
+import time
+from collections.abc import Sequence
+from datetime import timedelta
+from typing import Any
+
+from torch import distributed as dist
+from torch._C._distributed_c10d import Store
+from torch.distributed import distributed_c10d
+
+from distrun.errors import StallError
+from distrun.runtime.topology import list_ranks
+
+_ANSWER_TIME = 10.0  # seconds after its timeout in which the first rank says who is missing
+
+Kind = type[Any]
+
+
+def wait_for_all(store: Store, key: str, rank: int, ranks: Sequence[int], timeout: float, group: str) -> None:
+    """Return when all ranks of a group have called this.
+
+    Args:
+        store: shared by them.
+        key: no other barrier has it.
+        rank: ours in the group.
+        ranks: those of the group in the job.
+        timeout: seconds.
+        group: its name in messages.
+
+    Raises:
+        StallError: a rank did not call it in time; it says which.
+    """
+    store.set(f"{key}/{rank}", "here")
+    verdict = f"{key}/verdict"
+    if rank == 0:
+        missing = _missing(store, key, len(ranks), timeout)
+        who = list_ranks([ranks[each] for each in missing]) if missing else ""
+        store.set(verdict, who)
+    else:
+        try:
+            store.wait([verdict], timedelta(seconds=timeout + _ANSWER_TIME))
+            who = store.get(verdict).decode()
+        except RuntimeError:  # of several kinds, one for each kind of store
+            who = list_ranks([ranks[0]])
+    if who:
+        raise StallError(
+            f"monitored_barrier of process group {group!r}: {who} did not call it within {timeout:g} s: see where "
+            "they are, or give it a longer `timeout`"
+        )
+
+
+def _missing(store: Store, key: str, size: int, timeout: float) -> list[int]:
+    """Return the ranks that have not come after the timeout."""
+    deadline = time.monotonic() + timeout
+    keys = [f"{key}/{rank}" for rank in range(size)]
+    for each in keys:
+        left = deadline - time.monotonic()
+        try:
+            store.wait([each], timedelta(seconds=max(left, 0.001)))
+        except RuntimeError:
+            break
+    else:
+        return []
+    return [rank for rank, each in enumerate(keys) if not store.check([each])]
+
+
+def offer(kind: Kind) -> None:
+    """Have `torch.distributed.monitored_barrier` take groups of `kind`: it refuses all but those of gloo."""
+    theirs = distributed_c10d.monitored_barrier
+    if getattr(theirs, "offers", None) is kind:
+        return
+
+    @functools.wraps(theirs)
+    def monitored_barrier(group: Any = None, timeout: Any = None, wait_all_ranks: bool = False) -> None:
+        chosen = distributed_c10d._get_default_group() if group is None else group
+        if isinstance(chosen, kind):
+            chosen.monitored_barrier(timeout, wait_all_ranks)
+        else:
+            theirs(group, timeout, wait_all_ranks)
+
+    monitored_barrier.offers = kind  # type: ignore[attr-defined]
+    distributed_c10d.monitored_barrier = dist.monitored_barrier = monitored_barrier

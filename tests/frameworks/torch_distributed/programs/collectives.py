@@ -1,0 +1,341 @@
+"""Every collective of torch.distributed in process groups of every layout, compared with what torch computes alone."""
+
+import functools
+
+import torch
+import torch.distributed as dist
+from layouts import WAYS, check, finish, layouts, raises, run_checks, same
+
+REAL = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
+WHOLE = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
+COMPLEX = (torch.complex64, torch.complex128)
+ALL = (*REAL, *WHOLE, *COMPLEX, torch.bool)
+SHAPES = ((3, 4), (), (0,), (2, 0), (5,))
+Op = dist.ReduceOp
+
+
+def reduced(tensors, op):
+    """What a reduction of all ranks' tensors gives."""
+    stacked = torch.stack(tensors)
+    wide = stacked.float() if stacked.dtype in (torch.float16, torch.bfloat16) else stacked
+    if op == Op.SUM:
+        total = wide.sum(0)
+    elif op == Op.AVG:
+        total = wide.sum(0) / len(tensors) if wide.is_floating_point() else wide.sum(0) // len(tensors)
+    elif op == Op.PRODUCT:
+        total = wide.prod(0)
+    elif op == Op.MIN:
+        total = wide.amin(0)
+    elif op == Op.MAX:
+        total = wide.amax(0)
+    else:
+        combine = {Op.BAND: torch.bitwise_and, Op.BOR: torch.bitwise_or, Op.BXOR: torch.bitwise_xor}[op.op]
+        total = functools.reduce(combine, tensors)
+    return total.to(stacked.dtype)
+
+
+def operators(dtype):
+    """The operators that elements have."""
+    if dtype.is_complex:
+        return [Op.SUM]
+    if dtype is torch.bool:
+        return [Op.BAND, Op.BOR, Op.BXOR]
+    ordered = [Op.SUM, Op.AVG, Op.PRODUCT, Op.MIN, Op.MAX]
+    return ordered if dtype.is_floating_point else [*ordered, Op.BAND, Op.BOR, Op.BXOR]
+
+
+@check
+def all_reduce(at):
+    for dtype in at.some(ALL):
+        for op in map(Op, operators(dtype)):
+            for shape in at.some(SHAPES if op == Op.SUM else SHAPES[:2]):
+                for way in WAYS:
+                    tensors = at.tensors(shape, dtype)
+                    finish(dist.all_reduce(tensors[at.rank], op, at.group, way))
+                    same(tensors[at.rank], reduced(at.tensors(shape, dtype), op), 1e-6)
+
+
+@check
+def all_reduce_of_tensors_that_are_not_contiguous(at):
+    tensors = at.tensors((4, 6))
+    own = tensors[at.rank].clone()
+    view = own.t()[1:4:2]
+    dist.all_reduce(view, group=at.group)
+    expected = sum(tensors)
+    same(view, expected.t()[1:4:2])
+    same(own[:, 0], tensors[at.rank][:, 0])
+
+
+@check
+def all_reduce_with_a_factor(at):
+    for factor in (0.5, torch.tensor([0.5])):
+        own = at.tensors((3,))[at.rank]
+        dist.all_reduce(own, Op.PREMUL_SUM(factor), at.group)
+        same(own, sum(at.tensors((3,))) / 2)
+
+
+@check
+def all_reduce_of_parameters(at):
+    own = torch.nn.Parameter(at.tensors((3,))[at.rank])
+    dist.all_reduce(own, group=at.group)
+    same(own.data, sum(at.tensors((3,))))
+
+
+@check
+def all_reduce_of_sparse_tensors(at):
+    dense = at.tensors((4, 3))
+    own = dense[at.rank].to_sparse(1)
+    dist.all_reduce(own, group=at.group)
+    same(own.to_dense(), sum(dense))
+
+
+@check
+def all_reduce_coalesced(at):
+    shapes = [(2,), (3, 2), ()]
+    for way in WAYS:
+        everybodys = [at.tensors(shape) for shape in shapes]
+        own = [tensors[at.rank] for tensors in everybodys]
+        expected = [sum(tensors) for tensors in everybodys]
+        with dist._coalescing_manager(at.group, async_ops=way) as manager:
+            for tensor in own:
+                dist.all_reduce(tensor, group=at.group)
+        if way:
+            manager.wait()
+        for tensor, total in zip(own, expected, strict=True):
+            same(tensor, total)
+    own = [at.tensors(shape)[at.rank] for shape in shapes]
+    dist.all_reduce_coalesced(own, group=at.group)
+    for tensor, total in zip(own, expected, strict=True):
+        same(tensor, total)
+
+
+@check
+def reduce(at):
+    root, _ = at.other_root()
+    for op in map(Op, (Op.SUM, Op.MAX, Op.BXOR)):
+        for way in WAYS:
+            dtype = torch.int32 if op == Op.BXOR else torch.float32
+            tensors = at.tensors((3,), dtype)
+            own = tensors[at.rank].clone()
+            finish(dist.reduce(own, root, op, at.group, way))
+            same(own, reduced(tensors, op) if at.ranks[at.rank] == root else tensors[at.rank])
+
+
+@check
+def broadcast(at):
+    root, place = at.other_root()
+    for dtype in at.some((*ALL, torch.float8_e4m3fn, torch.uint16)):
+        for shape in at.some(SHAPES):
+            for way in WAYS:
+                tensors = at.tensors(shape, dtype)
+                finish(dist.broadcast(tensors[at.rank], root, at.group, way))
+                expected = at.tensors(shape, dtype)[place]
+                same(tensors[at.rank].view(torch.uint8) if dtype.itemsize == 1 else tensors[at.rank],
+                     expected.view(torch.uint8) if dtype.itemsize == 1 else expected)  # fmt: skip
+    view = torch.zeros(4, 4).t()[1]
+    view += at.rank
+    dist.broadcast(view, root, at.group)
+    assert view.tolist() == [float(place)] * 4
+
+
+@check
+def all_gather(at):
+    for dtype in at.some(ALL):
+        for shape in at.some(SHAPES):
+            for way in WAYS:
+                tensors = at.tensors(shape, dtype)
+                received = [torch.empty_like(tensor) for tensor in tensors]
+                finish(dist.all_gather(received, tensors[at.rank], at.group, way))
+                for one, expected in zip(received, tensors, strict=True):
+                    same(one, expected)
+
+
+@check
+def all_gather_of_different_shapes(at):
+    tensors = [at.tensors((1 + at.ranks[place] % 3, 2))[place] for place in range(at.size)]
+    received = [torch.empty_like(tensor) for tensor in tensors]
+    dist.all_gather(received, tensors[at.rank], at.group)
+    for one, expected in zip(received, tensors, strict=True):
+        same(one, expected)
+
+
+@check
+def all_gather_into_one_tensor(at):
+    for dtype in at.some(ALL):
+        for way in WAYS:
+            tensors = at.tensors((2, 3), dtype)
+            one, stacked = torch.empty(2 * at.size, 3, dtype=dtype), torch.empty(at.size, 2, 3, dtype=dtype)
+            finish(dist.all_gather_into_tensor(one, tensors[at.rank], at.group, way))
+            finish(dist.all_gather_into_tensor(stacked, tensors[at.rank], at.group, way))
+            same(one, torch.cat(tensors))
+            same(stacked, torch.stack(tensors))
+    with dist._coalescing_manager(at.group):
+        first, second = torch.empty(2 * at.size), torch.empty(3 * at.size)
+        dist.all_gather_into_tensor(first, at.tensors((2,))[at.rank], at.group)
+        dist.all_gather_into_tensor(second, at.tensors((3,), seed=1)[at.rank], at.group)
+    same(first, torch.cat(at.tensors((2,))))
+    same(second, torch.cat(at.tensors((3,), seed=1)))
+
+
+@check
+def reduce_scatter(at):
+    for dtype in at.some((*REAL, *WHOLE)):
+        for op in map(Op, operators(dtype)):
+            for sizes in ([2] * at.size, [1 + place for place in range(at.size)]):
+                for way in WAYS:
+                    parts = [at.tensors((size,), dtype, seed=place) for place, size in enumerate(sizes)]
+                    output = torch.empty(sizes[at.rank], dtype=dtype)
+                    finish(dist.reduce_scatter(output, [part[at.rank] for part in parts], op, at.group, way))
+                    same(output, reduced(parts[at.rank], op), 1e-6)
+
+
+@check
+def reduce_scatter_of_one_tensor(at):
+    for op in map(Op, (Op.SUM, Op.AVG, Op.MAX)):
+        for way in WAYS:
+            wholes = at.tensors((2 * at.size, 3))
+            output = torch.empty(2, 3)
+            finish(dist.reduce_scatter_tensor(output, wholes[at.rank], op, at.group, way))
+            same(output, reduced(wholes, op)[2 * at.rank : 2 * at.rank + 2], 1e-6)
+            same(wholes[at.rank], at.tensors((2 * at.size, 3))[at.rank])
+    with dist._coalescing_manager(at.group):
+        first, second = torch.empty(1), torch.empty(2)
+        dist.reduce_scatter_tensor(first, at.tensors((at.size,))[at.rank], group=at.group)
+        dist.reduce_scatter_tensor(second, at.tensors((2 * at.size,), seed=1)[at.rank], group=at.group)
+    same(first, sum(at.tensors((at.size,)))[at.rank : at.rank + 1])
+    same(second, sum(at.tensors((2 * at.size,), seed=1))[2 * at.rank : 2 * at.rank + 2])
+
+
+@check
+def gather(at):
+    root, place = at.other_root()
+    for dtype in at.some(ALL):
+        for way in WAYS:
+            tensors = at.tensors((2, 2), dtype)
+            received = [torch.empty_like(tensor) for tensor in tensors] if at.rank == place else None
+            finish(dist.gather(tensors[at.rank], received, root, at.group, way))
+            for one, expected in zip(received or [], tensors, strict=False):
+                same(one, expected)
+
+
+@check
+def scatter(at):
+    root, place = at.other_root()
+    for dtype in at.some(ALL):
+        for way in WAYS:
+            parts = at.tensors((2, 2), dtype)
+            received = torch.empty(2, 2, dtype=dtype)
+            finish(dist.scatter(received, parts if at.rank == place else None, root, at.group, way))
+            same(received, parts[at.rank])
+
+
+@check
+def all_to_all(at):
+    for way in WAYS:
+        # Rank s sends s + d + 1 elements to rank d.
+        parts = [at.tensors((source + at.rank + 1,), seed=at.rank)[source] for source in range(at.size)]
+        sent = [at.tensors((at.rank + other + 1,), seed=other)[at.rank] for other in range(at.size)]
+        received = [torch.empty_like(part) for part in parts]
+        finish(dist.all_to_all(received, sent, at.group, way))
+        for one, expected in zip(received, parts, strict=True):
+            same(one, expected)
+
+
+@check
+def all_to_all_of_one_tensor(at):
+    for dtype in at.some(ALL):
+        for way in WAYS:
+            wholes = at.tensors((2 * at.size, 3), dtype)
+            output = torch.empty(2 * at.size, 3, dtype=dtype)
+            finish(dist.all_to_all_single(output, wholes[at.rank], group=at.group, async_op=way))
+            same(output, torch.cat([whole[2 * at.rank : 2 * at.rank + 2] for whole in wholes]))
+    rows = at.rank + 1  # rank r sends r + 1 rows to each, the last one none
+    sent = [rows] * (at.size - 1) + [0]
+    received = [each + 1 for each in range(at.size)] if at.rank < at.size - 1 else [0] * at.size
+    source = torch.full((sum(sent), 2), float(at.rank))
+    output = torch.empty(sum(received), 2)
+    dist.all_to_all_single(output, source, received, sent, at.group)
+    assert output[:, 0].tolist() == [float(rank) for rank, count in enumerate(received) for _ in range(count)]
+
+
+@check
+def barrier(at):
+    dist.barrier(at.group)
+    finish(dist.barrier(at.group, async_op=True))
+    dist.monitored_barrier(at.group)
+
+
+@check
+def objects(at):
+    root, place = at.other_root()
+    gathered = [None] * at.size
+    dist.all_gather_object(gathered, {"rank": at.rank, "text": "x" * at.rank}, at.group)
+    assert gathered == [{"rank": rank, "text": "x" * rank} for rank in range(at.size)]
+    given = [(at.rank, "a"), None]
+    dist.broadcast_object_list(given, root, at.group)
+    assert given == [(place, "a"), None]
+    gathered = [None] * at.size if at.rank == place else None
+    dist.gather_object(at.rank, gathered, root, at.group)
+    assert gathered in (None, list(range(at.size)))
+    received = [None]
+    dist.scatter_object_list(received, [f"for {rank}" for rank in range(at.size)], root, at.group)
+    assert received == [f"for {at.rank}"]
+
+
+@check
+def futures_and_works(at):
+    tensors = at.tensors((3,))
+    work = dist.all_reduce(tensors[at.rank], group=at.group, async_op=True)
+    doubled = work.get_future().then(lambda future: future.value()[0] * 2)
+    same(doubled.wait(), 2 * sum(at.tensors((3,))))
+    assert work.is_completed()
+    assert work.exception() is None
+    same(work.result()[0], sum(at.tensors((3,))))
+    # A callback may communicate itself, and wait for that.
+    tensors = at.tensors((2,))
+
+    def again(future):
+        first = future.value()[0].clone()
+        return dist.all_reduce(first, group=at.group, async_op=True).get_future().wait()[0]
+
+    work = dist.all_reduce(tensors[at.rank], group=at.group, async_op=True)
+    same(work.get_future().then(again).wait(), at.size * sum(at.tensors((2,))))
+    # Whoever gathers into copies finds the results in place when the work is done.
+    received = [torch.zeros(2).double() for _ in at.ranks]
+    work = dist.all_gather(received, torch.full((2,), float(at.rank)).double(), at.group, async_op=True)
+    work.get_future().wait()
+    assert [one[0].item() for one in received] == [float(rank) for rank in range(at.size)]
+
+
+@check
+def functional_collectives(at):
+    if at.group is None:
+        return
+    import torch.distributed._functional_collectives as functional
+
+    own = at.tensors((2 * at.size, 3))[at.rank]
+    total = sum(at.tensors((2 * at.size, 3)))
+    same(functional.all_reduce(own, "sum", at.group).clone(), total)
+    same(functional.all_gather_tensor(own, 0, at.group).clone(), torch.cat(at.tensors((2 * at.size, 3))))
+    same(functional.reduce_scatter_tensor(own, "sum", 0, at.group).clone(), total[2 * at.rank : 2 * at.rank + 2])
+    same(functional.broadcast(own, 0, at.group).clone(), at.tensors((2 * at.size, 3))[0])
+    swapped = functional.all_to_all_single(own, None, None, at.group).clone()
+    same(swapped, torch.cat([each[2 * at.rank : 2 * at.rank + 2] for each in at.tensors((2 * at.size, 3))]))
+    first, second = functional.all_reduce_coalesced([own, own + 1], "max", at.group)
+    same(first.clone(), torch.stack(at.tensors((2 * at.size, 3))).amax(0))
+    same(second.clone(), first + 1)
+
+
+@check
+def what_has_no_meaning_is_refused(at):
+    with raises(ValueError, "BAND", "float32"):
+        dist.all_reduce(torch.ones(2), Op(Op.BAND), at.group)
+    with raises(ValueError, "reduce_scatter", "does not fit"):
+        dist.reduce_scatter_tensor(torch.ones(1), torch.ones(at.size + 1), group=at.group)
+    with raises(ValueError, "splits [2"):
+        dist.all_to_all_single(torch.ones(at.size), torch.ones(at.size), None, [2] * at.size, at.group)
+
+
+dist.init_process_group("distrun")
+run_checks(list(layouts()))
+dist.destroy_process_group()

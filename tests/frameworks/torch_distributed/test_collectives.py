@@ -1,0 +1,10 @@
+"""The collectives of the backend "distrun"; see programs/collectives.py for what they are to do."""
+
+from __future__ import annotations
+
+import pytest
+
+
+@pytest.mark.parametrize("size", [1, 2, 4, (2, 1)], ids=str)
+def test_every_collective_does_what_torch_does_on_everybodys_tensors(job, size):
+    job("collectives", size)
