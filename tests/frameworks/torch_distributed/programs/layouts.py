@@ -94,9 +94,11 @@ def raises(kind: type[BaseException], *parts: str) -> Iterator[None]:
     try:
         yield
     except kind as error:
-        assert all(part in str(error) for part in parts), f"{error} does not contain {parts}"
+        missing = [part for part in parts if part not in str(error)]
+        if missing:
+            raise AssertionError(f"{missing} is not in {str(error)!r}") from error
     else:
-        raise AssertionError(f"no {kind.__name__}")
+        raise AssertionError(f"no {kind.__name__} was raised")
 
 
 def same(found: torch.Tensor, expected: torch.Tensor, tolerance: float = 0.0) -> None:
