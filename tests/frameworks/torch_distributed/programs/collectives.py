@@ -15,7 +15,7 @@ Op = dist.ReduceOp
 
 
 def reduced(tensors, op):
-    """What a reduction of all ranks' tensors gives."""
+    """Return the reduction of all ranks' tensors."""
     stacked = torch.stack(tensors)
     wide = stacked.float() if stacked.dtype in (torch.float16, torch.bfloat16) else stacked
     if op == Op.SUM:
