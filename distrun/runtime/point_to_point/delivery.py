@@ -229,6 +229,10 @@ class Delivery:
             self.under_way.remove(transfer)
             self._ended(transfer, error)
 
+    def forget_names(self) -> None:
+        """Let go of who knows the names of ranks."""
+        self._name = "rank {}".format
+
     # For people -------------------------------------------------------------------------------------------------------
 
     def title(self, transfer: Transfer) -> str:

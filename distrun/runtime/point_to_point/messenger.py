@@ -42,7 +42,8 @@ class Messenger:
     def __init__(self, engine: ProgressEngine, rank: int, size: int) -> None:
         """Does nothing that others see before `prepare` or the first message."""
         self._engine = engine
-        self._local_group = engine.local_group
+        local_group = engine.local_group
+        self._timeouts = local_group.timeouts
         self._condition = threading.Condition(threading.RLock())
         """Held by whoever changes anything; notified when a transfer has ended."""
         self._ended: list[Transfer] = []
@@ -52,8 +53,7 @@ class Messenger:
         self._is_over = False
         self._is_asleep = False  # the thread, without looking who is gone
         self._peers = Peers(rank, size)
-        name = self._local_group.describe_rank
-        self._delivery = Delivery(self._peers, name, rank, self._note_end)
+        self._delivery = Delivery(self._peers, local_group.describe_rank, rank, self._note_end)
         self._departures = Departures(engine, self._peers, self._delivery)
         self._wakers = socket.socketpair()  # closed by one thread while another wakes us, a descriptor would be reused
         self._stop_fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
@@ -62,7 +62,7 @@ class Messenger:
             end.setblocking(False)
         self._epoll.register(self._wakers[0], select.EPOLLIN)
         self._connections: dict[int, Connection] = {}
-        self._lines = Lines(rank, self._local_group, self._stop_fd)
+        self._lines = Lines(rank, local_group, self._stop_fd)
         self._listeners: dict[int, Listener] = {}
         self._thread: threading.Thread | None = None
         engine.watch(self._wake)
@@ -121,7 +121,7 @@ class Messenger:
         def what() -> str:
             return self._delivery.waiting_for(transfer)
 
-        timer = WaitTimer(self._local_group.timeouts, what, None, waking_clock.now)
+        timer = WaitTimer(self._timeouts, what, None, waking_clock.now)
         until = waking_clock.now() + timeout
         with self._locked():
             while not transfer.done:
@@ -292,6 +292,9 @@ class Messenger:
         os.close(self._stop_fd)
         for end in self._wakers:
             end.close()
+        # Whoever still has a transfer must not keep the memory of a world that is over.
+        self._delivery.forget_names()
+        del self._engine, self._departures
 
     def disown(self) -> None:
         """Close a forked child's copies; nobody there may use this any more."""
