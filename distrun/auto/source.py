@@ -10,7 +10,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from distrun.auto import refusing, running
+import distrun
+from distrun.auto import output, refusing, running
 
 DISTRIBUTING = {
     "distrun": "it uses distrun itself",
@@ -45,12 +46,16 @@ class Facts:
 
 
 def check(program: Sequence[str]) -> None:
-    """Refuse a program whose source shows that it cannot be right."""
+    """Refuse a program whose source shows that it cannot be right; warn of numbers that will be of one part only."""
     path = running.source_of(program)
     if path is None or not path.is_file():
         return
-    for reason, lines in facts(path).refusals[:1]:
+    found = facts(path)
+    for reason, lines in found.refusals[:1]:
         refusing.refuse(reason, lines)
+    if distrun.rank() == 0:
+        for warning in found.warnings:
+            output.tell(f"distrun --auto: warning: {warning}")
 
 
 def facts(path: Path) -> Facts:

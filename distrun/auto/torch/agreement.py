@@ -90,7 +90,8 @@ def rules(ranks: Sequence[Facts], sizes: Sequence[int], is_padded: bool = False)
             found.append(Rule.ONCE)
         elif not first.linear[reduction]:
             raise RefusedError(
-                f"it is no sum or mean over the samples, nor a combination of such ({first.graph[place][0]})"
+                "what is computed from the samples is no sum or mean, nor a combination of such "
+                f"({first.graph[place][0]}, or what follows it)"
             )
         elif any(other.counted[reduction] for other in ranks):
             found.append(Rule.COUNTED)

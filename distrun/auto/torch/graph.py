@@ -18,6 +18,7 @@ Shape = tuple[int, ...]
 _SAME = {"CloneBackward0", "ToCopyBackward0", "AliasBackward0", "ViewBackward0", "ReshapeAliasBackward0"}
 _SAME |= {"SqueezeBackward0", "SqueezeBackward1", "SqueezeBackward2", "UnsqueezeBackward0", "UnsafeViewBackward0"}
 _MEANS = {"MeanBackward0", "MeanBackward1"}
+_NONE_IGNORED = (-100, (1 << 64) - 100)  # torch gives the number as it is, or without its sign
 _SELECTIONS = {"IndexBackward0", "MaskedSelectBackward0"}
 _SUMS = {"SumBackward0", "SumBackward1", "DotBackward0"}
 
@@ -171,7 +172,7 @@ def _divisor_of_nll(node: Node, shape: Shape) -> tuple[float | None, bool]:
     count = prod(shape) / classes
     try:
         total = node._saved_total_weight
-        is_plain = node._saved_weight is None and node._saved_ignore_index == -100 and len(shape) == 2
+        is_plain = node._saved_weight is None and node._saved_ignore_index in _NONE_IGNORED and len(shape) == 2
     except RuntimeError:  # the graph has been freed
         return count, False
     if total.is_cuda and is_plain:  # to ask a GPU means to wait for it

@@ -63,8 +63,8 @@ def why_not(loader: DataLoader[Any]) -> str | None:
         return "a DataLoader with in_order=False gives its batches in another order on each rank"
     if job.current.mode == "global" and loader.batch_sampler.batch_size <= distrun.size():
         return (
-            f"its batch size, {loader.batch_sampler.batch_size}, must be more than the number of ranks, "
-            f"{distrun.size()}: take a larger one, or fewer ranks, or --auto=scale"
+            f"the batch size of the DataLoader, {loader.batch_sampler.batch_size}, is not more than the number of "
+            f"ranks, {distrun.size()} (take a larger one, fewer ranks, or --auto=scale)"
         )
     return None
 

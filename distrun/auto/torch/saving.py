@@ -34,11 +34,23 @@ class _Silent:
 
 
 def _save(value: Any, file: Any, *arguments: Any, **options: Any) -> None:
-    is_file = isinstance(file, (str, os.PathLike))
-    if not is_shared() or not is_file or distrun.rank() == 0:
-        _plain_save(value, file, *arguments, **options)  # into memory, say for a copy, on every rank
-    if is_shared() and is_file:
-        distrun.barrier(name="auto.save")
+    """Save on rank 0, and return when the file is there.
+
+    What is saved into memory, or into a temporary folder with a name of its own, is each rank's own. A host that does
+    not see rank 0's file gets one.
+    """
+    if not is_shared() or not isinstance(file, (str, os.PathLike)):
+        _plain_save(value, file, *arguments, **options)
+        return
+    path = os.path.abspath(file)
+    is_same = path == distrun.broadcast_object(path, 0, "auto.save.path")
+    if distrun.rank() == 0 or not is_same:
+        _plain_save(value, file, *arguments, **options)
+    distrun.barrier(name="auto.save")
+    if distrun.cross_size() > 1:
+        if distrun.local_rank() == 0 and not os.path.exists(path):
+            _plain_save(value, file, *arguments, **options)
+        distrun.barrier(name="auto.save.hosts")
 
 
 def _nothing(plain: Callable[..., Any]) -> Callable[..., Any]:

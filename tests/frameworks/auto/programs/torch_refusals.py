@@ -1,0 +1,154 @@
+"""Trainings that --auto refuses, one after the other: each is caught, and its reason is printed."""
+
+import itertools
+import random
+
+import torch
+from torch import nn
+from torch.nn import functional as F  # noqa: N812 - as scripts do
+from torch.utils.data import BatchSampler, DataLoader, IterableDataset, RandomSampler, Sampler, TensorDataset
+
+torch.set_num_threads(1)
+PAIRS = TensorDataset(torch.randn(48, 6), torch.randint(0, 3, (48,)))
+
+
+class Stream(IterableDataset):
+    def __iter__(self):
+        return iter(PAIRS)
+
+
+class Unlike(Sampler):
+    def __len__(self):
+        return 48
+
+    def __iter__(self):
+        return iter(random.SystemRandom().sample(range(48), 48))
+
+
+def train(loader, loss_of=lambda net, x, y: F.cross_entropy(net(x), y), evaluates=False):
+    net = nn.Linear(6, 3)
+    optimizer = torch.optim.SGD(net.parameters(), 0.1)
+    if evaluates:
+        net.eval()
+    for x, y in loader:
+        optimizer.zero_grad()
+        loss_of(net, x, y).backward()
+        optimizer.step()
+
+
+def iterable():
+    train(DataLoader(Stream(), batch_size=8))
+
+
+def own_batch_sampler():
+    class Mine(BatchSampler):
+        pass
+
+    train(DataLoader(PAIRS, batch_sampler=Mine(RandomSampler(PAIRS), 8, False)))
+
+
+def no_batches():
+    train(DataLoader([(torch.ones(4, 6), torch.ones(4, dtype=torch.long))] * 3, batch_size=None))
+
+
+def unlike_samples():
+    train(DataLoader(PAIRS, batch_size=8, sampler=Unlike()))
+
+
+def small_batches():
+    train(DataLoader(PAIRS, batch_size=2))
+
+
+def sliced_by_hand():
+    train([PAIRS[first : first + 8] for first in range(0, 48, 8)])
+
+
+def cycled():
+    train(itertools.islice(itertools.cycle(DataLoader(PAIRS, batch_size=8)), 9))
+
+
+def trains_in_evaluation_mode():
+    train(DataLoader(PAIRS, batch_size=8), evaluates=True)
+
+
+def evaluates_without_saying_so():
+    net = nn.Linear(6, 3)
+    optimizer = torch.optim.SGD(net.parameters(), 0.1)
+    assert optimizer
+    sum(F.cross_entropy(net(x), y).item() for x, y in DataLoader(PAIRS, batch_size=8))
+
+
+def shared_parameters():
+    net = nn.Linear(6, 3)
+    pair = torch.optim.SGD(net.parameters(), 0.1), torch.optim.Adam([net.bias])
+    for x, y in DataLoader(PAIRS, batch_size=8):
+        F.cross_entropy(net(x), y).backward()
+        pair[0].step()
+
+
+def no_optimizer():
+    net = nn.Linear(6, 3)
+    for x, y in DataLoader(PAIRS, batch_size=8):
+        F.cross_entropy(net(x), y).backward()
+        for parameter in net.parameters():
+            parameter.data -= 0.1 * parameter.grad
+
+
+def contrasts_samples():
+    train(DataLoader(PAIRS, batch_size=8), lambda net, x, y: (net(x) @ net(x).T).logsumexp(1).mean())
+
+
+def root_of_a_mean():
+    train(DataLoader(PAIRS, batch_size=8), lambda net, x, y: F.cross_entropy(net(x), y).sqrt())
+
+
+def new_loss_in_the_middle():
+    counts = itertools.count()
+    train(
+        DataLoader(PAIRS, batch_size=8),
+        lambda net, x, y: F.cross_entropy(net(x), y) + (net(x).mean().abs() if next(counts) == 3 else 0),
+    )
+
+
+def vector():
+    train(DataLoader(PAIRS, batch_size=8), lambda net, x, y: _OfVector(F.cross_entropy(net(x), y, reduction="none")))
+
+
+class _OfVector:
+    def __init__(self, losses):
+        self.losses = losses
+
+    def backward(self):
+        self.losses.backward(torch.ones_like(self.losses))
+
+
+def process_group():
+    torch.distributed.__dict__["init_process_group"]("gloo")  # not seen in the source
+
+
+CASES = [
+    sliced_by_hand,
+    iterable,
+    own_batch_sampler,
+    no_batches,
+    unlike_samples,
+    small_batches,
+    cycled,
+    trains_in_evaluation_mode,
+    evaluates_without_saying_so,
+    shared_parameters,
+    no_optimizer,
+    contrasts_samples,
+    root_of_a_mean,
+    new_loss_in_the_middle,
+    vector,
+    process_group,
+]
+
+for case in CASES:
+    try:
+        case()
+    except SystemExit as refusal:
+        print(f"{case.__name__}: {refusal.code}: {refusal.reason}", flush=True)
+    else:
+        print(f"{case.__name__}: not refused", flush=True)

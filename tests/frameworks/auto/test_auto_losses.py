@@ -1,0 +1,102 @@
+"""Losses taken apart, and how the losses of parts make up that of their batch."""
+
+from __future__ import annotations
+
+import pytest
+
+torch = pytest.importorskip("torch")
+from torch import nn  # noqa: E402 - torch may be absent
+from torch.nn import functional  # noqa: E402
+
+from distrun.auto.torch import graph  # noqa: E402
+from distrun.auto.torch.agreement import Facts, RefusedError, Rule, rules  # noqa: E402
+
+SIZES = (5, 3)
+NET = nn.Linear(4, 3)
+
+
+def facts_of(loss):
+    taken = graph.parts(loss.grad_fn)
+    nodes, described = graph.walk(loss.grad_fn)
+    places = {node: place for place, node in enumerate(nodes)}
+    return Facts(
+        taken.signature,
+        described,
+        tuple(each.divisor for each in taken.reductions),
+        tuple(each.is_linear for each in taken.reductions),
+        tuple(each.is_counted for each in taken.reductions),
+        tuple(places[each.node] for each in taken.reductions),
+        tuple(place for place, node in enumerate(nodes) if graph.uses_batch_statistics(node)),
+    )
+
+
+def rules_of(loss_of, is_padded=False):
+    ranks = []
+    for size in SIZES:
+        torch.manual_seed(size)
+        ranks.append(facts_of(loss_of(NET(torch.randn(size, 4)), torch.randint(0, 3, (size,)))))
+    return rules(ranks, SIZES, is_padded)
+
+
+ONCE, SUM, MEAN, COUNTED = Rule.ONCE, Rule.SUM, Rule.MEAN, Rule.COUNTED
+BY_NAME = {
+    "mean": (lambda o, y: functional.cross_entropy(o, y), [MEAN]),
+    "sum": (lambda o, y: functional.cross_entropy(o, y, reduction="sum"), [SUM]),
+    "sum by a constant": (lambda o, y: (o**2).sum() / 32, [SUM]),
+    "sum by the batch": (lambda o, y: (o**2).sum() / len(y), [MEAN]),
+    "sum times the reciprocal": (lambda o, y: (o**2).sum() * (1 / len(y)), [MEAN]),
+    "mean times the batch": (lambda o, y: (o**2).mean() * len(y), [SUM]),
+    "smooth": (lambda o, y: functional.cross_entropy(o, y, label_smoothing=0.1), [MEAN, MEAN]),
+    "weighted": (lambda o, y: functional.cross_entropy(o, y, torch.tensor([1.0, 2.0, 3.0])), [COUNTED]),
+    "masked": (lambda o, y: o[y > 0].mean(), [COUNTED]),
+    "huber": (lambda o, y: functional.huber_loss(o, torch.zeros_like(o)), [MEAN]),
+    "kl": (lambda o, y: functional.kl_div(o.log_softmax(1), torch.ones_like(o), reduction="batchmean"), [MEAN]),
+    "of a fixed size": (lambda o, y: NET(torch.ones(7, 4)).sum(), [ONCE]),
+    "penalty": (lambda o, y: -o.mean() + 0.1 * NET.weight.norm(), [ONCE, MEAN]),
+    "stacked": (lambda o, y: torch.stack([o.mean(), 2 * o.sum()]).sum(), [SUM, MEAN]),
+    "times a parameter": (lambda o, y: o.mean() * NET.bias.sum().exp(), [ONCE, MEAN]),
+}
+
+
+@pytest.mark.parametrize("name", BY_NAME)
+def test_the_rules_of_a_loss(name):
+    loss_of, expected = BY_NAME[name]
+    assert sorted(rules_of(loss_of), key=str) == sorted(expected, key=str)
+
+
+@pytest.mark.parametrize(
+    ("loss_of", "why"),
+    [
+        (lambda o, y: o.pow(2).mean().sqrt(), "is no sum or mean"),
+        (lambda o, y: o.max(), "is no sum or mean"),
+        (lambda o, y: (o.T @ o).sum(), "combined before the loss"),
+        (lambda o, y: (o - o.mean(0)).pow(2).sum(), "combined before the loss"),
+        (lambda o, y: (o @ o.T).logsumexp(1).mean(), "compared with each other"),
+        (lambda o, y: o.mean() * o.sum(), "multiplies numbers"),
+        (lambda o, y: functional.batch_norm(o, None, None, training=True).sum(), "statistics of the batch"),
+        (lambda o, y: o.mean() if len(y) > 4 else o.sum(), "different ways"),
+    ],
+)
+def test_what_is_no_combination_of_the_parts_is_refused(loss_of, why):
+    with pytest.raises(RefusedError, match=why):
+        rules_of(loss_of)
+
+
+def test_a_mean_over_padded_samples_is_counted():
+    assert rules_of(lambda o, y: o.mean(), is_padded=True) == (COUNTED,)
+
+
+@pytest.mark.parametrize("name", ["mean", "sum", "sum by the batch", "smooth", "penalty", "stacked"])
+def test_the_weighted_gradients_of_the_parts_have_the_average_of_the_batch(name):
+    loss_of, _ = BY_NAME[name]
+    x, y = torch.randn(8, 4), torch.randint(0, 3, (8,))
+    whole = torch.autograd.grad(loss_of(NET(x), y), NET.weight)[0]
+    losses = [loss_of(NET(a), b) for a, b in zip(x.split(SIZES), y.split(SIZES), strict=True)]
+    found = rules([facts_of(loss) for loss in losses], SIZES)
+    total = torch.zeros_like(whole)
+    for rank, loss in enumerate(losses):
+        for reduction, rule in zip(graph.parts(loss.grad_fn).reductions, found, strict=True):
+            factor = rule.factor(SIZES, rank)
+            reduction.node.register_prehook(lambda grads, factor=factor: tuple(each * factor for each in grads))
+        total += torch.autograd.grad(loss, NET.weight)[0] / len(SIZES)
+    assert torch.allclose(total, whole, atol=1e-5)

@@ -1,0 +1,109 @@
+"""Refusals of --auto: with the reason, the lines to write instead, and exit status 2."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+PROGRAM = Path(__file__).parent / "programs" / "torch_refusals.py"
+DEADLINE = 600.0  # seconds; far more than it takes, so that a busy machine fails no test
+
+REASONS = {
+    "sliced_by_hand": "does not come from a DataLoader",
+    "iterable": "Stream is an IterableDataset",
+    "own_batch_sampler": "Mine is a batch sampler of the script's own",
+    "no_batches": "batch_size=None",
+    "unlike_samples": "does not draw the same samples on all ranks",
+    "small_batches": "2, is not more than the number of ranks, 2",
+    "cycled": "no optimizer had been made",
+    "trains_in_evaluation_mode": "the model was in evaluation mode",
+    "evaluates_without_saying_so": r"backward\(\) was not called",
+    "shared_parameters": "two optimizers have parameters in common",
+    "no_optimizer": "there is no optimizer",
+    "contrasts_samples": "samples are compared with each other",
+    "root_of_a_mean": "no sum or mean",
+    "new_loss_in_the_middle": "appears in the middle of an epoch",
+    "vector": r"backward\(\) of a tensor of shape \(5,\)",
+    "process_group": "it calls torch.distributed.init_process_group",
+}
+
+
+def run(*words: str) -> subprocess.CompletedProcess[str]:
+    command = [Path(sys.executable).with_name("distrun"), "-q", *words]
+    environ = {**os.environ, "OMP_NUM_THREADS": "1"}
+    return subprocess.run(command, env=environ, capture_output=True, text=True, timeout=DEADLINE)
+
+
+@pytest.fixture(scope="module")
+def refusals():
+    pytest.importorskip("torch")
+    ended = run("--auto", "-np", "2", sys.executable, str(PROGRAM))
+    assert ended.returncode == 0, ended.stderr
+    return dict(re.findall(r"^\[0\] (\w+): (.*)$", ended.stdout, re.MULTILINE))
+
+
+def test_every_script_of_the_table_was_tried(refusals):
+    assert refusals.keys() == REASONS.keys()
+
+
+@pytest.mark.parametrize("name", REASONS)
+def test_a_training_that_cannot_be_right_is_refused(refusals, name):
+    assert re.match(f"2: .*{REASONS[name]}", refusals[name]), refusals[name]
+
+
+@pytest.fixture
+def script(tmp_path):
+    path = tmp_path / "train.py"
+    path.write_text("try:\n    import accelerate\nexcept Exception:\n    pass\nprint('runs')\n")
+    return str(path)
+
+
+def test_a_refused_script_ends_on_all_ranks_with_status_2_and_one_text(script):
+    ended = run("--auto", "-np", "2", sys.executable, script)
+    assert ended.returncode == 2
+    assert ended.stdout == ""
+    assert len(re.findall(r"^\[\d\] distrun --auto: refused: ", ended.stderr, re.MULTILINE)) == 1
+    assert "train.py:2 imports accelerate: accelerate distributes by itself" in ended.stderr
+    assert "distrun -np N python script.py" in ended.stderr
+
+
+def test_a_world_of_one_runs_the_script_as_it_is(script):
+    ended = run("--auto", "-np", "1", sys.executable, script)
+    assert (ended.returncode, ended.stdout) == (0, "[0] runs\n")
+
+
+def test_what_would_be_refused_is_explained_without_running_the_script(script):
+    ended = run("--auto=explain", "-np", "2", sys.executable, script)
+    assert ended.returncode == 2
+    assert "train.py:2 imports accelerate" in ended.stdout
+    assert "runs" not in ended.stdout
+
+
+def test_what_would_be_changed_is_explained(tmp_path):
+    path = tmp_path / "train.py"
+    lines = ["import torch", "loader = torch.utils.data.DataLoader([1])", "loss.backward()", "x = n / len(train_set)"]
+    path.write_text("\n".join(lines))
+    ended = run("--auto=explain", "-np", "2", sys.executable, str(path))
+    assert ended.returncode == 0
+    assert "train.py:2: DataLoader: its batches are divided among the ranks" in ended.stdout
+    assert "train.py:4: n / len(train_set) divides what rank 0 has counted in its part" in ended.stdout
+
+
+@pytest.mark.parametrize(
+    ("words", "why"),
+    [
+        (["--auto", "-np", "2", "sleep", "3"], "--auto cannot run 'sleep 3'"),
+        (["--auto", "--elastic", "-np", "2", "python", "x.py"], "--auto cannot be elastic"),
+        (["--auto", "--horovod", "-np", "2", "python", "x.py"], "--auto is for plain scripts"),
+        (["--auto=best", "-np", "2", "python", "x.py"], "'best' is not one of 'global', 'scale', 'explain'"),
+    ],
+)
+def test_commands_that_cannot_be_are_refused_by_the_launcher(words, why):
+    ended = run(*words)
+    assert ended.returncode == 2
+    assert why in ended.stderr
