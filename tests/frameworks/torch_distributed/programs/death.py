@@ -1,0 +1,24 @@
+"""Rank 1 dies; the others hear of it wherever they wait."""
+
+import os
+import signal
+
+import torch
+import torch.distributed as dist
+from layouts import raises
+
+from distrun import JobAbortedError
+
+dist.init_process_group("distrun")
+pair = dist.new_group([0, 1])
+dist.all_reduce(torch.ones(2))
+if dist.get_rank() == 1:
+    os.kill(os.getpid(), signal.SIGKILL)
+with raises(JobAbortedError, "process group 'default_pg'", "rank 1", "killed"):
+    dist.all_reduce(torch.ones(2))
+with raises(JobAbortedError, "rank 1"):
+    dist.barrier(pair)
+with raises(RuntimeError, "rank 1"):
+    dist.all_reduce(torch.ones(2), async_op=True).get_future().wait()
+dist.destroy_process_group()
+print("told")

@@ -1,0 +1,100 @@
+"""Failures in process groups: errors tell who, what and where, and the groups go on."""
+
+import sys
+import time
+from datetime import timedelta
+
+import torch
+import torch.distributed as dist
+from layouts import finish, raises
+
+import distrun
+from distrun import MismatchError, StallError
+
+
+def ranks_that_disagree():
+    with raises(MismatchError, "default_pg", "rank 0 asked for shapes [3] at failures.py", "rank 1", "[4]"):
+        dist.all_reduce(torch.zeros(3 + RANK))
+    with raises(MismatchError, "allreduce", "broadcast", "failures.py"):
+        dist.all_reduce(torch.zeros(3)) if RANK == 0 else dist.broadcast(torch.zeros(3), 0)
+    with raises(MismatchError, "float32", "float64"):
+        dist.broadcast(torch.zeros(3, dtype=torch.float64 if RANK else torch.float32), 0)
+    with raises(MismatchError, "[*, 2]", "[*, 3]"):
+        dist.all_gather_into_tensor(torch.zeros(2 * (2 + RANK)), torch.zeros(2 + RANK))
+    work = dist.all_reduce(torch.zeros(3 + RANK), async_op=True)
+    with raises(RuntimeError, "shapes [3]", "shapes [4]"):  # C++ makes it of any error
+        work.get_future().wait()
+    assert work.is_completed()
+    assert not work.is_success()
+    assert isinstance(work.exception(), MismatchError)
+    with raises(MismatchError, "shapes [3]"):
+        work.wait()
+
+
+def parts_that_do_not_fit():
+    """They are sent all the same: the rank that has no room for one says so."""
+    sent = [torch.zeros(2 + RANK), torch.zeros(2 + RANK)]
+    if RANK == 0:
+        with raises(MismatchError, "rank 1 of the group has sent 3 elements", "room for 2"):
+            dist.all_to_all([torch.zeros(2), torch.zeros(2)], sent)
+    else:
+        dist.all_to_all([torch.zeros(2), torch.zeros(3)], sent)
+
+
+def operations_that_take_too_long():
+    slow = dist.new_group([0, 1], timeout=timedelta(seconds=1))
+    if RANK == 0:
+        started = time.monotonic()
+        with raises(StallError, "allreduce", "1 s"):
+            dist.all_reduce(torch.zeros(3), group=slow)
+        with raises(RuntimeError, "allreduce", "1 s"):
+            dist.all_reduce(torch.zeros(3), group=slow, async_op=True).get_future().wait()
+        work = dist.all_reduce(torch.zeros(3), async_op=True)
+        with raises(StallError, "allreduce", "0.2 s"):
+            work.wait(timedelta(seconds=0.2))
+        assert time.monotonic() - started > 2
+        assert not work.is_completed()
+        STORE.set("waited", "yes")
+        finish(work)  # what was given up may come all the same
+    else:
+        STORE.wait(["waited"])
+        dist.all_reduce(torch.zeros(3), group=slow)
+        dist.all_reduce(torch.zeros(3), group=slow)
+        dist.all_reduce(torch.zeros(3))
+    dist.destroy_process_group(slow)
+
+
+def barriers_that_tell_who_is_missing():
+    if RANK == 1:
+        STORE.wait(["barrier over"])
+    with raises(StallError, "monitored_barrier", "rank 1", "0.5 s"):
+        dist.monitored_barrier(timeout=timedelta(seconds=0.5))
+    STORE.set("barrier over", "yes")
+    dist.monitored_barrier()
+
+
+def groups_of_a_world_that_was_there_before():
+    dist.destroy_process_group()
+    assert not distrun.is_initialized()
+    distrun.init()
+    for _ in range(2):
+        dist.init_process_group("distrun")
+        finish(dist.barrier(async_op=True))
+        dist.destroy_process_group()
+        assert distrun.is_initialized()
+    assert distrun.allreduce(torch.ones(1).numpy(), op=distrun.Sum)[0] == 2
+    distrun.shutdown()
+
+
+dist.init_process_group("distrun")
+RANK = dist.get_rank()
+STORE = dist.distributed_c10d._get_default_store()
+for check in (
+    ranks_that_disagree,
+    parts_that_do_not_fit,
+    operations_that_take_too_long,
+    barriers_that_tell_who_is_missing,
+    groups_of_a_world_that_was_there_before,
+):
+    print(check.__name__, file=sys.stderr)
+    check()
