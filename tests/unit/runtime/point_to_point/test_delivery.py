@@ -1,4 +1,4 @@
-"""What becomes of messages, between two ranks whose connection is a list."""
+"""The delivery of messages, between two ranks whose connection is a list."""
 
 from __future__ import annotations
 
