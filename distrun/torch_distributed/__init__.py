@@ -10,9 +10,11 @@ Every `import torch` comes by here, so nothing else is imported before a process
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from torch._C._distributed_c10d import Store
     from torch.distributed import ProcessGroup
 
 BACKEND = "distrun"
@@ -25,6 +27,7 @@ def register() -> None:
 
     if distributed.is_available() and BACKEND not in distributed.Backend.backend_list:
         distributed.Backend.register_backend(BACKEND, _create, extended_api=True, devices=["cpu", "cuda"])
+        distributed.register_rendezvous_handler(BACKEND, _rendezvous)  # type: ignore[attr-defined, no-untyped-call]
         if "DISTRUN_TORCH_BACKEND" in os.environ:
             from distrun.runtime import settings
 
@@ -39,3 +42,10 @@ def _create(described: Any, options: Any) -> ProcessGroup:
     from distrun.torch_distributed.process_group import create_described
 
     return create_described(described)
+
+
+def _rendezvous(url: str, **options: Any) -> Iterator[tuple[Store, int, int]]:
+    """Meet at `distrun://`; `options` are for other kinds of stores."""
+    from distrun.torch_distributed.rendezvous import meet
+
+    yield meet(url)

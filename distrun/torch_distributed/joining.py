@@ -88,13 +88,20 @@ def join(store: Store, rank: int, size: int, timeout: timedelta) -> None:
             _joined = world.current()
 
 
+def join_job() -> None:
+    """Join the job that this process was started in, unless it is in a world already; `leave` leaves it."""
+    global _joined
+    if world.join_world():
+        _joined = world.current()
+
+
 def has_joined() -> bool:
-    """Whether it was `join` that has joined the world in which we are."""
+    """Whether it was us who joined the world in which we are."""
     return _joined is not None and world.is_initialized() and world.current() is _joined
 
 
 def leave() -> None:
-    """Leave the world if it was `join` that has joined it; it goes on if it was there before."""
+    """Leave the world if we have joined it; it goes on if it was there before."""
     global _joined
     is_ours, _joined = has_joined(), None
     if is_ours:

