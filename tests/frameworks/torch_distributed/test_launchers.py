@@ -53,7 +53,7 @@ def program(*arguments: str, **group: str) -> list[str]:
 
 @pytest.fixture(scope="session")
 def expected():
-    """What one process computes: the gradient is the mean of both ranks'."""
+    """Returns the weights that one process computes, whose gradient is the mean of both ranks'."""
     import torch
 
     torch.manual_seed(0)

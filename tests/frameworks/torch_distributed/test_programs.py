@@ -28,3 +28,17 @@ def test_ddp_in_its_variants_and_with_its_communication_hooks(compare):
 
 def test_ddp_of_more_ranks_than_two(compare):
     compare("ddp", 3, "plain", "unused parameters", "buffers", "join", "Join with ZeRO")
+
+
+def test_fsdp_zero_and_distributed_checkpoints(compare):
+    compare("sharding", 2)
+
+
+def test_tensors_of_device_meshes_functional_collectives_and_pipelines(compare):
+    compare("meshes", 2)
+
+
+@pytest.mark.slow
+def test_meshes_of_two_dimensions(compare):
+    compare("meshes", 4)
+    compare("sharding", 4, "FSDP1", "FSDP2", "checkpoints")
