@@ -94,16 +94,27 @@ def _imports(node: ast.AST) -> list[str]:
 
 
 def _partial_numbers(tree: ast.AST) -> Iterator[tuple[int, str]]:
-    """Yield the divisions by the size of a data set in functions that train; what they divide is one rank's count."""
-    scopes = [node for node in ast.walk(tree) if isinstance(node, (ast.FunctionDef, ast.Module))]
-    for scope in scopes:
+    """Yield the divisions, by the size of a data set, of what one rank has added up in a training loop."""
+    for scope in [node for node in ast.walk(tree) if isinstance(node, (ast.FunctionDef, ast.Module))]:
         nodes = list(_own_nodes(scope))
-        if not any(isinstance(node, ast.Call) and called(node) == "backward" for node in nodes):
-            continue
+        counted = {name for node in nodes if isinstance(node, (ast.For, ast.While)) for name in _counted(node)}
         for node in nodes:
-            if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Div) and _is_size_of_data(node.right):
+            if not (isinstance(node, ast.BinOp) and isinstance(node.op, ast.Div) and _is_size_of_data(node.right)):
+                continue
+            if counted & {name.id for name in ast.walk(node.left) if isinstance(name, ast.Name)}:
                 text = ast.unparse(node)
                 yield node.lineno, f"{text} divides what rank 0 has counted in its part by the size of all data"
+
+
+def _counted(loop: ast.For | ast.While) -> Iterator[str]:
+    """Yield the names to which the innermost loop that calls `backward` adds."""
+    inner = [node for node in _own_nodes(loop) if isinstance(node, (ast.For, ast.While))]
+    calls = [node for node in _own_nodes(loop) if isinstance(node, ast.Call) and called(node) == "backward"]
+    of_inner = [node for each in inner for node in _own_nodes(each) if node in calls]
+    if calls and not of_inner:
+        for node in _own_nodes(loop):
+            if isinstance(node, ast.AugAssign) and isinstance(node.target, ast.Name):
+                yield node.target.id
 
 
 def _own_nodes(scope: ast.AST) -> Iterator[ast.AST]:

@@ -175,6 +175,8 @@ class Batches:
                 "each rank has seen its own part only. If it was an evaluation, say so",
                 _EVALUATION_LINES,
             )
+        if self._sharding.batches:
+            optimizers.compare()
         self._sharding.batches = 0
 
     def __del__(self) -> None:

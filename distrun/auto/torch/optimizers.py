@@ -15,7 +15,7 @@ import distrun.torch as distrun_torch
 from distrun.auto import job, weights
 from distrun.auto.output import tell
 from distrun.auto.refusing import refuse
-from distrun.auto.torch import reading
+from distrun.auto.torch import generators, reading
 from distrun.auto.torch.session import current as session, is_shared, modules_of
 
 _COMPARED_EVERY = 100  # steps
@@ -94,7 +94,7 @@ def _broadcast(optimizer: Optimizer) -> None:
         distrun_torch.broadcast_optimizer_state(optimizer, 0)
 
 
-def _compare() -> None:
+def compare() -> None:
     """Refuse to go on if the ranks' weights differ."""
     named = [
         (name, parameter)
@@ -124,6 +124,12 @@ def _before_step(optimizer: Optimizer, arguments: Any, options: Any) -> None:
     has_gradients = any(parameter.grad is not None for group in optimizer.param_groups for parameter in group["params"])
     if optimizer not in session.prepared and (has_gradients or arguments or options):
         _refuse_step()
+    if not _is_of_torch(optimizer):  # noise that it may add to the weights is the same on all ranks
+        generators.of_torch.use(own=False)
+
+
+def _is_of_torch(optimizer: Optimizer) -> bool:
+    return type(optimizer).__module__.startswith("torch.optim.")
 
 
 def _refuse_step() -> None:
@@ -137,7 +143,9 @@ def _after_step(optimizer: Optimizer, arguments: Any, options: Any) -> None:
     if session.steps == 1:
         _announce()
     if session.steps % _COMPARED_EVERY == 1:
-        _compare()
+        compare()
+    if not _is_of_torch(optimizer):
+        generators.of_torch.use(own=True)
 
 
 def _announce() -> None:

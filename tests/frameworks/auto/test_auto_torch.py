@@ -48,9 +48,25 @@ def test_losses_and_weights_are_those_of_a_single_process(trainings, ranks):
 
 def test_rank_0_prints_alone_and_two_lines_say_what_was_changed(trainings):
     ended = trainings(2)[1]
-    assert ended.stdout.splitlines() == ["[0] 14 trainings"]
+    assert ended.stdout.splitlines() == ["[0] 17 trainings"]
     first, second = ended.stderr.splitlines()
     assert first.endswith(
         "torch_trainings.py trains on 2 ranks: each batch of 10 is divided (6+4), gradients are averaged."
     )
     assert "rank 0 alone prints and writes files" in second
+
+
+def test_in_scale_mode_each_rank_takes_a_batch_and_rank_0_writes_the_files(tmp_path):
+    program = str(PROGRAMS / "torch_scale.py")
+    prefix = [Path(sys.executable).with_name("distrun"), "-q", "--auto=scale", "-np", "2"]
+    environ = {**os.environ, "OMP_NUM_THREADS": "1", "TMPDIR": str(tmp_path)}
+    folder = tmp_path / "here"
+    folder.mkdir()
+    command = [*prefix, sys.executable, program]
+    ended = subprocess.run(command, cwd=folder, env=environ, capture_output=True, text=True, timeout=DEADLINE)
+    assert ended.returncode == 0, ended.stderr
+    assert ended.stdout == "[0] ['3', 'steps', 'the', 'end'] ['log.txt', 'weights.pt']\n"
+    assert "each takes a batch of the script's size (11+9 = 20 samples a step)" in ended.stderr
+    assert "The learning rate is the script's" in ended.stderr
+    assert os.listdir(tmp_path) == ["here"]
+    assert (folder / "results" / "log.txt").read_text() == "3 steps\nthe end\n"

@@ -122,6 +122,17 @@ class _OfVector:
         self.losses.backward(torch.ones_like(self.losses))
 
 
+def noise_on_the_weights():
+    """Each rank draws noise of its own in the training loop."""
+    net = nn.Linear(6, 3)
+    optimizer = torch.optim.SGD(net.parameters(), 0.1)
+    for x, y in DataLoader(PAIRS, batch_size=8):
+        optimizer.zero_grad()
+        F.cross_entropy(net(x), y).backward()
+        optimizer.step()
+        net.bias.data.add_(torch.randn(3))
+
+
 def process_group():
     torch.distributed.__dict__["init_process_group"]("gloo")  # not seen in the source
 
@@ -142,6 +153,7 @@ CASES = [
     root_of_a_mean,
     new_loss_in_the_middle,
     vector,
+    noise_on_the_weights,
     process_group,
 ]
 

@@ -188,6 +188,40 @@ def evaluation_and_early_stop():
     return net, loss
 
 
+class Noisy(torch.optim.Optimizer):
+    """An optimizer of the script's own, which draws the same noise on all ranks."""
+
+    def __init__(self, parameters):
+        super().__init__(parameters, {"lr": 0.1})
+
+    @torch.no_grad()
+    def step(self):
+        for group in self.param_groups:
+            for parameter in group["params"]:
+                parameter.add_(parameter.grad + 0.01 * torch.randn_like(parameter), alpha=-group["lr"])
+
+
+def own_optimizer():
+    net, loader = classifier(), DataLoader(data(), batch_size=10)
+    return net, train(net, Noisy(net.parameters()), lambda n, x, y: F.cross_entropy(n(x), y), loader)
+
+
+def unfrozen_layers():
+    """Parameters that are given to the optimizer after some steps."""
+    net, loader = classifier(), DataLoader(data(), batch_size=10, shuffle=True)
+    optimizer = torch.optim.SGD(net[-1].parameters(), 0.1)
+    train(net, optimizer, lambda n, x, y: F.cross_entropy(n(x), y), loader, epochs=1)
+    optimizer.add_param_group({"params": net[0].parameters()})
+    return net, train(net, optimizer, lambda n, x, y: F.cross_entropy(n(x), y), loader)
+
+
+def compiled_model():
+    net, loader = classifier(), DataLoader(data(), batch_size=10, shuffle=True)
+    fast = torch.compile(net, backend="aot_eager")
+    optimizer = torch.optim.SGD(net.parameters(), 0.1)
+    return net, train(fast, optimizer, lambda n, x, y: F.cross_entropy(n(x), y), loader, epochs=1)
+
+
 CASES = [
     mean_loss,
     sum_loss,
@@ -203,6 +237,9 @@ CASES = [
     last_batch_is_tiny,
     padded_sequences,
     evaluation_and_early_stop,
+    own_optimizer,
+    unfrozen_layers,
+    compiled_model,
 ]
 
 if __name__ == "__main__":
