@@ -94,26 +94,26 @@ def _imports(node: ast.AST) -> list[str]:
 
 
 def _partial_numbers(tree: ast.AST) -> Iterator[tuple[int, str]]:
-    """Yield the divisions, by the size of a data set, of what one rank has added up in a training loop."""
+    """Yield the divisions of what one rank has counted in a training loop by what was not counted there."""
     for scope in [node for node in ast.walk(tree) if isinstance(node, (ast.FunctionDef, ast.Module))]:
         nodes = list(_own_nodes(scope))
         counted = {name for node in nodes if isinstance(node, (ast.For, ast.While)) for name in _counted(node)}
         for node in nodes:
-            if not (isinstance(node, ast.BinOp) and isinstance(node.op, ast.Div) and _is_size_of_data(node.right)):
+            if not (isinstance(node, ast.BinOp) and isinstance(node.op, ast.Div)):
                 continue
-            if counted & {name.id for name in ast.walk(node.left) if isinstance(name, ast.Name)}:
+            if counted & _names(node.left) and not counted & _names(node.right):
                 text = ast.unparse(node)
-                yield node.lineno, f"{text} divides what rank 0 has counted in its part by the size of all data"
+                yield node.lineno, f"{text} divides what rank 0 has counted in its part by what is not counted there"
 
 
 def _counted(loop: ast.For | ast.While) -> Iterator[str]:
-    """Yield the names to which the innermost loop that calls `backward` adds."""
+    """Yield the names to which the innermost loop that calls `backward` adds what depends on a batch's size."""
     inner = [node for node in _own_nodes(loop) if isinstance(node, (ast.For, ast.While))]
     calls = [node for node in _own_nodes(loop) if isinstance(node, ast.Call) and called(node) == "backward"]
     of_inner = [node for each in inner for node in _own_nodes(each) if node in calls]
     if calls and not of_inner:
         for node in _own_nodes(loop):
-            if isinstance(node, ast.AugAssign) and isinstance(node.target, ast.Name):
+            if isinstance(node, ast.AugAssign) and isinstance(node.target, ast.Name) and _depends_on_size(node.value):
                 yield node.target.id
 
 
@@ -125,9 +125,13 @@ def _own_nodes(scope: ast.AST) -> Iterator[ast.AST]:
             yield from _own_nodes(child)
 
 
-def _is_size_of_data(node: ast.AST) -> bool:
-    """Whether an expression is the number of samples: `len(loader.dataset)`, `len(train_dataset)`, `len(train_set)`."""
-    if not (isinstance(node, ast.Call) and called(node) == "len" and len(node.args) == 1):
-        return False
-    name = ast.unparse(node.args[0]).rpartition(".")[2].lower()
-    return "dataset" in name or name.endswith(("_set", "_data"))
+def _depends_on_size(value: ast.AST) -> bool:
+    """Whether an expression holds the number of samples, or a sum over them: `len(x)`, `x.size(0)`, `x.sum()`."""
+    nodes = list(ast.walk(value))
+    calls = {called(node) for node in nodes if isinstance(node, ast.Call)}
+    is_shape = any(isinstance(node, ast.Attribute) and node.attr == "shape" for node in nodes)
+    return is_shape or bool(calls & {"len", "size", "sum", "numel", "count_nonzero"})
+
+
+def _names(node: ast.AST) -> set[str]:
+    return {each.id for each in ast.walk(node) if isinstance(each, ast.Name)}

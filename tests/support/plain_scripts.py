@@ -37,8 +37,9 @@ class Run:
 
     @property
     def lines(self) -> list[str]:
-        """The lines that stay on a terminal: of a progress line, what was written last."""
-        return [line.rpartition("\r")[2].rstrip() for line in self.output.splitlines(keepends=False) if line.strip()]
+        """The lines of the output, without the launcher's prefix; each state of a progress line is one."""
+        plain = [re.sub(r"^\[\d+\] ?", "", line).rstrip() for line in re.split(r"[\r\n]", self.output)]
+        return [line for line in plain if line]
 
     def figure(self, pattern: str) -> float:
         """Return the number that a pattern's group finds last."""
@@ -91,6 +92,10 @@ class Comparison:
         found = []
         if not self.difference <= self.case.tolerance:  # and not a NaN
             found.append(f"its figures differ by {self.difference:.2%}: {self.figures}")
+        if not re.search(r"trains on \d+ ranks", self.auto.errors):
+            found.append("nothing says that it trained on several ranks")
+        if not re.search(self.case.warned, self.auto.errors):
+            found.append(f"no warning says {self.case.warned!r}")
         if len(self.single.lines) != len(self.auto.lines):
             found.append(f"it printed {len(self.auto.lines)} lines, alone {len(self.single.lines)}")
         if self.single.files.keys() != self.auto.files.keys():

@@ -92,7 +92,7 @@ def test_what_would_be_changed_is_explained(tmp_path):
         "loader = torch.utils.data.DataLoader([1])",
         "for x, y in loader:",
         "    loss.backward()",
-        "    n += 1",
+        "    n += len(y)",
         "for x, y in loader:",
         "    m += 1",
         "print(m / len(train_set), n / len(train_set))",
