@@ -206,7 +206,8 @@ def wait_until(handle: Handle, deadline: float, timeout: Timeout, group: str) ->
 def _timed_out(handle: Handle, timeout: Timeout, group: str) -> StallError:
     return StallError(
         f"process group {group!r}: {handle.title} was not done within its timeout of {timeout:g} s: a rank of the "
-        "group has not called it, or not in this order; to wait longer, give the group a longer `timeout`"
+        "group has not called it, or not in this order; a DISTRUN_STALL_WARNING of fewer seconds has rank 0 say which "
+        "one, and a longer `timeout` of the group gives it more time"
     )
 
 
