@@ -59,7 +59,7 @@ def chosen_backend(asked: str | None) -> str | None:
 
 
 def _tell(asked: str | None, given: str) -> None:
-    if given != asked:
+    if given == BACKEND:
         log.warning("torch.distributed is on distrun; the script asks for %s (--torch-backend)", asked or "no backend")
-    elif given != BACKEND:
+    else:
         log.warning("the script asks torch.distributed for %s, which --torch-backend leaves as it is", asked)
