@@ -63,6 +63,8 @@ def layouts() -> Iterator[Group]:
         group = dist.new_group(ranks)
         if dist.get_rank() in ranks:
             yield Group(group, ranks)
+    # What `new_group` does, but for the order of the ranks.
+    yield Group(dist.distributed_c10d._new_group_with_tag(everybody[::-1], sort_ranks=False), everybody[::-1])
 
 
 def check(function: Callable[[Group], None]) -> Callable[[Group], None]:
