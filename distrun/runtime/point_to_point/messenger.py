@@ -164,7 +164,7 @@ class Messenger:
         transfer.owner, transfer.began = self, waking_clock.now()
         failure = self._failure or self._engine.failure
         if failure is not None:
-            raise JobAbortedError(failure)
+            raise JobAbortedError(f"{self._delivery.title(transfer)}: {failure}")
         if self._thread is None:
             self._hear(self._lines.listen_to_host())
             self._thread = threading.Thread(target=self._run, name="distrun messages", daemon=True)

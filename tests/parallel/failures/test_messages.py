@@ -88,7 +88,7 @@ def test_shutdown_ends_all_waits_and_the_thread(ranks):
 def test_a_forked_child_is_no_rank_and_its_parent_goes_on(ranks):
     for rank in ranks("message_faults", "fork", "0"):
         assert rank.end() == 0, rank.stderr.text
-        assert "child: JobAbortedError: a forked child of a rank is not a rank" in rank.stdout.text
+        assert ": a forked child of a rank is not a rank" in rank.stdout.text
         assert "parent: done" in rank.stdout.text
 
 
