@@ -35,6 +35,8 @@ class Departures:
             return reason
         self._next_look = now + CHECK_INTERVAL
         self._delivery.has_news = False
+        if self._local_group.network is not None:
+            self._engine.ensure_progress()  # it alone reads what other hosts say of themselves
         reason = self._local_group.lost_rank()
         if reason is None:
             for receive in self._delivery.matching.posted():
