@@ -21,9 +21,12 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+import numpy
+
 _LIBRARIES = tuple({sysconfig.get_path(name) + os.sep for name in ("stdlib", "platstdlib", "purelib", "platlib")})
 _OURS = str(Path(__file__).resolve().parents[1]) + os.sep
-_PASSED = tuple(os.path.join(sysconfig.get_path("stdlib"), name) for name in ("pathlib", "os.py", "shutil.py"))
+_OPENING = ("pathlib", "os.py", "shutil.py", "logging", "gzip.py", "bz2.py", "lzma.py", "codecs.py", "zipfile")
+_PASSED = tuple(os.path.join(sysconfig.get_path("stdlib"), name) for name in _OPENING)
 _UNDONE: tuple[tuple[ModuleType, tuple[str, ...]], ...] = (
     (os, ("mkdir", "makedirs", "remove", "unlink", "rename", "replace", "rmdir", "symlink")),
     (shutil, ("rmtree", "copy", "copy2", "copyfile", "copytree", "move")),
@@ -40,7 +43,7 @@ def keep_private(program: Sequence[str]) -> None:
     owner = os.getpid()
     atexit.register(lambda: _remove(owner))
     builtins.open = io.open = _opening(io.open)
-    for module, names in _UNDONE:
+    for module, names in (*_UNDONE, (numpy, ("save", "savez", "savez_compressed", "savetxt"))):
         for name in names:
             setattr(module, name, _undone(getattr(module, name)))
 

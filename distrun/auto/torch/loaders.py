@@ -8,12 +8,10 @@ evaluation is left as it is: every rank sees all of it, and what it computes is 
 from __future__ import annotations
 
 import weakref
-import zlib
 from collections import deque
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-import numpy as np
 import torch
 from torch.utils.data import BatchSampler, DataLoader, IterableDataset, dataloader as torchs
 from torch.utils.data._utils.collate import default_collate
@@ -22,7 +20,7 @@ from torch.utils.data.distributed import DistributedSampler
 import distrun
 from distrun.auto import job
 from distrun.auto.refusing import refuse
-from distrun.auto.torch import generators, optimizers
+from distrun.auto.torch import generators, optimizers, samples
 from distrun.auto.torch.parts import Part, cut, pooled
 from distrun.auto.torch.session import current as session, is_shared
 
@@ -85,12 +83,12 @@ class CutBatches:
         return iter(self._batches) if sharding is None else self._parts(sharding)
 
     def _parts(self, sharding: Sharding) -> Iterator[list[Any]]:
-        for part, samples in _cut_all(_drawn(self._batches), job.current.mode):
+        for part, indices in _cut_all(_drawn(self._loader.dataset, self._batches), job.current.mode):
             sharding.parts.append(part)
-            yield samples
+            yield indices
 
 
-def _drawn(batches: Iterable[list[Any]]) -> Iterator[list[Any]]:
+def _drawn(dataset: Any, batches: Iterable[list[Any]]) -> Iterator[list[Any]]:
     """Yield the batches of a sampler, which draws what all ranks draw; the first one is compared."""
     with generators.common():
         iterator = iter(batches)
@@ -101,19 +99,10 @@ def _drawn(batches: Iterable[list[Any]]) -> Iterator[list[Any]]:
         if batch is None:
             return
         if is_first:
-            _compare(batch)
+            with generators.common():
+                samples.compare(dataset, batch)
             is_first = False
         yield batch
-
-
-def _compare(batch: list[Any]) -> None:
-    mine = np.array([zlib.crc32(repr(batch).encode())], np.int64)
-    if len(set(distrun.allgather(mine, name="auto.first_batch").tolist())) > 1:
-        refuse(
-            "the sampler of the DataLoader does not draw the same samples on all ranks: it must draw from random, "
-            "numpy.random or torch's generators, or from one with a seed",
-            ("sampler = MySampler(dataset, generator=torch.Generator().manual_seed(0))",),
-        )
 
 
 def _cut_all(batches: Iterator[list[Any]], mode: str) -> Iterator[tuple[Part, list[Any]]]:

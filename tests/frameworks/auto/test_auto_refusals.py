@@ -19,6 +19,7 @@ REASONS = {
     "own_batch_sampler": "Mine is a batch sampler of the script's own",
     "no_batches": "batch_size=None",
     "unlike_samples": "does not draw the same samples on all ranks",
+    "unlike_data": "the data set is not the same on all ranks",
     "small_batches": "2, is not more than the number of ranks, 2",
     "cycled": "no optimizer had been made",
     "trains_in_evaluation_mode": "the model was in evaluation mode",

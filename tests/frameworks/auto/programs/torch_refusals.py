@@ -3,6 +3,7 @@
 import itertools
 import random
 
+import numpy as np
 import torch
 from torch import nn
 from torch.nn import functional as F  # noqa: N812 - as scripts do
@@ -53,6 +54,12 @@ def no_batches():
 
 def unlike_samples():
     train(DataLoader(PAIRS, batch_size=8, sampler=Unlike()))
+
+
+def unlike_data():
+    rng = np.random.default_rng()
+    x = torch.from_numpy(rng.normal(size=(48, 6)).astype(np.float32))
+    train(DataLoader(TensorDataset(x, (x.sum(1) > 0).long()), batch_size=8, shuffle=True))
 
 
 def small_batches():
@@ -143,6 +150,7 @@ CASES = [
     own_batch_sampler,
     no_batches,
     unlike_samples,
+    unlike_data,
     small_batches,
     cycled,
     trains_in_evaluation_mode,
