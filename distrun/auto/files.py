@@ -38,14 +38,19 @@ _private: dict[str, str] = {}
 
 def keep_private(program: Sequence[str]) -> None:
     """Keep what the script writes in this process to a folder of its own, which is removed at the end."""
-    global _folder
-    _folder = tempfile.mkdtemp(prefix="distrun-auto-")
-    owner = os.getpid()
-    atexit.register(lambda: _remove(owner))
     builtins.open = io.open = _opening(io.open)
     for module, names in (*_UNDONE, (numpy, ("save", "savez", "savez_compressed", "savetxt"))):
         for name in names:
             setattr(module, name, _undone(getattr(module, name)))
+
+
+def _own_folder() -> str:
+    """Return the folder for private files; it is made when the first one is written."""
+    global _folder
+    if not _folder:
+        _folder = tempfile.mkdtemp(prefix="distrun-auto-")
+        atexit.register(_remove, os.getpid())
+    return _folder
 
 
 def _remove(owner: int) -> None:
@@ -82,7 +87,7 @@ def _place(path: str, writes: bool, mode: str) -> str:
     """Return where a file is for this rank; one that is about to be changed is copied first."""
     if path in _private or not writes or not os.path.isabs(path) or path.startswith(("/dev/", "/proc/")):
         return _private.get(path, path)
-    private = _private[path] = os.path.join(_folder, f"{len(_private)}-{os.path.basename(path)}")
+    private = _private[path] = os.path.join(_own_folder(), f"{len(_private)}-{os.path.basename(path)}")
     if "w" not in mode and "x" not in mode and os.path.exists(path):
         _copyfile(path, private)
     return private
