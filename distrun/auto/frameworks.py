@@ -14,7 +14,7 @@ from importlib.machinery import ModuleSpec
 from types import ModuleType
 from typing import Any
 
-ROOMS: Mapping[str, str] = {"torch": "distrun.auto.torch"}
+ROOMS: Mapping[str, str] = {"torch": "distrun.auto.torch", "keras": "distrun.auto.keras"}
 """The module that a script imports, and the room whose `install` is called then."""
 
 _actions: dict[str, list[Callable[[ModuleType], None]]] = {}

@@ -1,0 +1,172 @@
+"""The callbacks of `fit`: what writes does so on rank 0 alone, what decides does so alike on all ranks."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from typing import Any
+
+import keras
+import numpy as np
+
+from distrun.auto.keras.start import Watch, end, start
+from distrun.runtime import collectives, world
+from distrun.runtime.operations.reduction import Max, Min
+
+_CHECK_EVERY = 100  # steps
+
+_WRITING = tuple(
+    getattr(keras.callbacks, name)
+    for name in (
+        "ModelCheckpoint",
+        "BackupAndRestore",
+        "CSVLogger",
+        "TensorBoard",
+        "RemoteMonitor",
+        "ProgbarLogger",
+        "OrbaxCheckpoint",
+    )
+    if hasattr(keras.callbacks, name)
+)
+_OF_KERAS = tuple(kind for kind in vars(keras.callbacks).values() if isinstance(kind, type))
+
+_alone = 0
+
+
+def is_alone() -> bool:
+    """Whether a callback is being called that is called on rank 0 only."""
+    return _alone > 0
+
+
+@contextlib.contextmanager
+def on_one_rank() -> Iterator[None]:
+    """Do something that the other ranks do not."""
+    global _alone
+    _alone += 1
+    try:
+        yield
+    finally:
+        _alone -= 1
+
+
+class _Silent(keras.callbacks.ProgbarLogger):
+    """A progress bar that shows nothing, so that Keras adds none."""
+
+
+class _Alone(keras.callbacks.Callback):
+    """A callback of rank 0."""
+
+    def __init__(self, inner: Any) -> None:
+        super().__init__()
+        self._inner = inner
+
+    def set_params(self, params: Any) -> None:
+        super().set_params(params)
+        self._inner.set_params(params)
+
+    def set_model(self, model: Any) -> None:
+        super().set_model(model)
+        self._inner.set_model(model)
+
+
+def _passed_on(name: str) -> Any:
+    def call(self: Any, *args: Any, **options: Any) -> None:
+        with on_one_rank():
+            getattr(self._inner, name)(*args, **options)
+
+    return call
+
+
+for _name in dir(keras.callbacks.Callback):
+    if _name.startswith("on_"):
+        setattr(_Alone, _name, _passed_on(_name))
+        setattr(_Silent, _name, getattr(keras.callbacks.Callback, _name))
+for _name in ("set_params", "set_model"):
+    setattr(_Silent, _name, getattr(keras.callbacks.Callback, _name))
+
+
+class _Start(keras.callbacks.Callback):
+    """After all other callbacks have begun: one start. One of them may have restored a state on rank 0."""
+
+    def __init__(self, watch: Watch, decides_in_steps: bool) -> None:
+        super().__init__()
+        self._watch = watch
+        self._decides_in_steps = decides_in_steps
+        self._has_begun = False
+        self._steps = 0
+        self._next = 1
+
+    def on_train_begin(self, logs: Any = None) -> None:
+        epoch = np.array([self.model._initial_epoch or 0])
+        self.model._initial_epoch = int(collectives.broadcast(epoch, 0, "auto.keras.epoch")[0]) or None
+        self._has_begun = bool(
+            collectives.allreduce(np.array([self.model.built], np.uint8), "auto.keras.built", Min)[0]
+        )
+        if self._has_begun:
+            start(self.model)
+
+    def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
+        if self._steps >= self._next:
+            self._check()
+            self._next += _CHECK_EVERY
+        self._steps += 1
+
+    def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+        if self._decides_in_steps:
+            self._agree()
+
+    def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+        self._check()
+        self._agree()
+
+    def on_train_end(self, logs: Any = None) -> None:
+        end(self.model)
+
+    def _check(self) -> None:
+        self._watch.check()
+        if not self._has_begun:  # the first step has made the weights
+            self._has_begun = True
+            start(self.model)
+
+    def _agree(self) -> None:
+        wish = np.array([bool(self.model.stop_training)], np.uint8)
+        self.model.stop_training = bool(collectives.allreduce(wish, "auto.keras.stop", Max)[0])
+
+
+def distributed_callbacks(given: Any, watch: Watch) -> Any:
+    """Return the callbacks of `fit`, as they were given to it, for this rank."""
+    if isinstance(given, keras.callbacks.CallbackList):
+        given.callbacks[:] = [*map(_of_this_rank, given.callbacks), _start(given.callbacks, watch, given._model)]
+        return given
+    each = list(tree_flatten(given))
+    return [*map(_of_this_rank, each), _start(each, watch, None)]
+
+
+def tree_flatten(given: Any) -> list[Any]:
+    """Return callbacks given as None, one of them or a list."""
+    return keras.tree.flatten(given) if given else []
+
+
+def _of_this_rank(callback: Any) -> Any:
+    if not isinstance(callback, _WRITING):
+        return callback
+    if world.rank() == 0:
+        return _Alone(callback)
+    return _Silent() if isinstance(callback, keras.callbacks.ProgbarLogger) else keras.callbacks.Callback()
+
+
+def _start(callbacks: list[Any], watch: Watch, model: Any) -> Any:
+    made = _Start(watch, any(map(_decides_in_steps, callbacks)))
+    if model is not None:
+        made.set_model(model)
+    return made
+
+
+def _decides_in_steps(callback: Any) -> bool:
+    """Whether a callback may end the training after a batch, by what the rank knows of it alone."""
+    if type(callback) in _OF_KERAS:
+        return isinstance(callback, (keras.callbacks.TerminateOnNaN, keras.callbacks.LambdaCallback))
+    base = keras.callbacks.Callback
+    return any(
+        getattr(type(callback), name) is not getattr(base, name) for name in ("on_train_batch_end", "on_batch_end")
+    )

@@ -1,0 +1,294 @@
+"""The rows of this rank, cut out of every batch that Keras takes from the script's data, whatever that is.
+
+All ranks go through all of the data in the same order, for their random generators had the same start, and compare what
+they have seen: a digest of samples of each batch, which is counted on as batches are taken.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import sys
+import zlib
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+from keras import tree
+from keras.src.trainers.data_adapters.array_data_adapter import ArrayDataAdapter
+from keras.src.trainers.data_adapters.data_adapter import DataAdapter
+
+from distrun.auto.keras.parts import Part, part_of
+from distrun.auto.refusing import refuse
+
+DATA, PART, SEEN = "distrun_data", "distrun_part", "distrun_seen"
+"""The keys of a batch of TensorFlow's, which carries its part with it."""
+_SAMPLES = 64  # elements of each array that go into a digest
+
+_ROWS = ("model.fit(dataset.batch(32))  # batches, whose first dimension counts the samples",)
+
+
+class Ledger:
+    """The parts that the data has yielded, and a digest of the batches."""
+
+    def __init__(self, rank: int, size: int) -> None:
+        self.rank = rank
+        self.size = size
+        self.digest = 0
+        self._parts: list[tuple[Part, int]] = []
+        self.last = Part(0, 1, 1)
+        """The part of the last step."""
+        self.variable: Any = None
+        """The digest in TensorFlow."""
+
+    def begin(self) -> None:
+        """Forget batches that nobody took: another iteration begins."""
+        self._parts.clear()
+
+    def note(self, part: Part, digest: int) -> None:
+        """Enter a batch."""
+        self._parts.append((part, digest))
+
+    def take(self) -> Part:
+        """Return the part of the batch that comes next."""
+        self.last, digest = self._parts.pop(0)
+        self.digest = zlib.crc32(digest.to_bytes(8, "little"), self.digest)
+        return self.last
+
+    def seen(self) -> int:
+        """Return the digest of the batches that were taken."""
+        return self.digest if self.variable is None else int(self.variable.numpy())
+
+
+class Cut(DataAdapter):
+    """Another adapter's batches, cut."""
+
+    def __init__(self, whole: Any, ledger: Ledger, batches: int = 1) -> None:
+        """`batches`: how many of its batches make up one of all ranks."""
+        self._whole = whole
+        self._ledger = ledger
+        self._batches = batches
+
+    def get_numpy_iterator(self) -> Any:
+        return self._iterate(self._whole.get_numpy_iterator)
+
+    def get_jax_iterator(self) -> Any:
+        return self._iterate(self._whole.get_jax_iterator)
+
+    def get_torch_dataloader(self) -> Any:
+        return _Anew(lambda: self._iterate(self._whole.get_torch_dataloader))
+
+    def get_tf_dataset(self) -> Any:
+        with _own_shuffles(self._whole):
+            dataset = self._whole.get_tf_dataset()
+        return cut_dataset(dataset, self._ledger, self._batches)
+
+    def on_epoch_begin(self) -> None:
+        self._whole.on_epoch_begin()
+
+    def on_epoch_end(self) -> None:
+        self._whole.on_epoch_end()
+
+    @property
+    def num_batches(self) -> int | None:
+        number = self._whole.num_batches
+        return None if number is None else -(-number // self._batches)
+
+    @property
+    def batch_size(self) -> int | None:
+        return self._whole.batch_size
+
+    @property
+    def has_partial_batch(self) -> Any:
+        return self._whole.has_partial_batch
+
+    @property
+    def partial_batch_size(self) -> Any:
+        return self._whole.partial_batch_size
+
+    def _iterate(self, source: Callable[[], Iterable[Any]]) -> Iterator[Any]:
+        # At once, for random numbers may be drawn when the iterator is made.
+        return self._cut_all(iter(source()))
+
+    def _cut_all(self, batches: Iterator[Any]) -> Iterator[Any]:
+        self._ledger.begin()
+        for batch in _joined(batches, self._batches):
+            yield self.cut(batch)
+
+    def cut(self, batch: Any) -> Any:
+        """Return this rank's rows of a batch, and enter them."""
+        part = part_of(rows_of(batch), self._ledger.rank, self._ledger.size)
+        self._ledger.note(part, digest_of(batch))
+        return cut(batch, part)
+
+
+def cut(batch: Any, part: Part) -> Any:
+    """Return the rows of a part, of each array of a batch."""
+    if part.rows == part.total:
+        return batch
+    return tree.map_structure(lambda leaf: leaf if leaf is None else leaf[part.start : part.stop], batch)
+
+
+class _Anew:
+    """Something that is iterated over by a new iterator each time."""
+
+    def __init__(self, begin: Callable[[], Iterator[Any]]) -> None:
+        self._begin = begin
+
+    def __iter__(self) -> Iterator[Any]:
+        return self._begin()
+
+
+def _leaves(batch: Any) -> list[Any]:
+    return [leaf for leaf in tree.flatten(batch) if leaf is not None]
+
+
+def rows_of(batch: Any) -> int:
+    """Return how many samples a batch has.
+
+    Raises:
+        Refusal: its arrays do not have a common number of rows.
+    """
+    shapes = [tuple(np.shape(leaf)) if not hasattr(leaf, "shape") else tuple(leaf.shape) for leaf in _leaves(batch)]
+    if not shapes or any(not shape or shape[0] != shapes[0][0] for shape in shapes):
+        refuse(f"the arrays of a batch do not have one number of rows: their shapes are {shapes}", _ROWS)
+    if any("sparse" in type(leaf).__module__.lower() for leaf in _leaves(batch)):
+        refuse("the data is sparse, and rows of sparse tensors are not cut", _ROWS)
+    return int(shapes[0][0])
+
+
+def digest_of(batch: Any) -> int:
+    """Return a checksum of samples of a batch, from all over its arrays."""
+    result = 0
+    for leaf in _leaves(batch):
+        flat = leaf.reshape(-1)
+        sample = flat[:: max(1, flat.shape[0] // _SAMPLES)]
+        if hasattr(sample, "detach"):  # torch
+            sample = sample.detach().cpu().float().numpy()
+        sample = np.ascontiguousarray(sample)
+        text = sample.tobytes() if sample.dtype != object else repr(sample.tolist()).encode()
+        result = zlib.crc32(text, result)
+    return result
+
+
+def _joined(batches: Iterable[Any], count: int) -> Iterator[Any]:
+    if count == 1:
+        yield from batches
+        return
+    rest = iter(batches)
+    while group := list(itertools.islice(rest, count)):
+        yield tree.map_structure(lambda *leaves: _concatenate(leaves), *group)
+
+
+def _concatenate(leaves: Sequence[Any]) -> Any:
+    if type(leaves[0]).__module__.startswith("torch"):
+        import torch
+
+        return torch.cat(list(leaves))
+    return np.concatenate([np.asarray(leaf) for leaf in leaves])
+
+
+# TensorFlow -----------------------------------------------------------------------------------------------------------
+
+
+def cut_dataset(dataset: Any, ledger: Ledger, batches: int) -> Any:
+    """Return a dataset of dictionaries: this rank's rows of each batch of a `tf.data.Dataset`, its part, a digest."""
+    import tensorflow as tf
+
+    if batches > 1:
+        first = next(iter(tf.nest.flatten(dataset.element_spec))).shape[0]
+        if first is None:
+            first = rows_of(next(iter(dataset.take(1).as_numpy_iterator())))
+        dataset = dataset.rebatch(first * batches)
+    if ledger.variable is None:
+        with tf.device("CPU:0"):
+            ledger.variable = tf.Variable(0, dtype=tf.int64, trainable=False)
+    is_tuple = isinstance(dataset.element_spec, tuple)
+    specs = tf.nest.flatten(dataset.element_spec)
+    known = {spec.shape[0] for spec in specs if getattr(spec, "shape", None) and spec.shape.rank}
+    rows = known.pop() if len(known) == 1 else None  # the dimension stays static where it is
+
+    def divide(*elements: Any) -> Any:
+        element = elements if is_tuple else elements[0]
+        leaves = [leaf for leaf in tf.nest.flatten(element) if not isinstance(leaf, tf.experimental.Optional)]
+        if not leaves or any(isinstance(leaf, tf.sparse.SparseTensor) or leaf.shape.rank == 0 for leaf in leaves):
+            refuse("the dataset is sparse, or not batched: there are no rows to divide", _ROWS)
+        total = rows
+        if total is None:
+            counts = [tf.cast(tf.shape(leaf)[0] if tf.is_tensor(leaf) else leaf.nrows(), tf.int32) for leaf in leaves]
+            with tf.control_dependencies([tf.debugging.assert_equal(count, counts[0]) for count in counts[1:]]):
+                total = tf.identity(counts[0])
+        part = _part_in_graph(total, ledger.rank, ledger.size)
+        mine = tf.nest.map_structure(
+            lambda leaf: leaf if isinstance(leaf, tf.experimental.Optional) else leaf[part.start : part.stop], element
+        )
+        return {DATA: mine, PART: tuple(map(tf.convert_to_tensor, part)), SEEN: _digest_in_graph(leaves)}
+
+    return dataset.map(divide, num_parallel_calls=tf.data.AUTOTUNE, deterministic=True).prefetch(tf.data.AUTOTUNE)
+
+
+def _part_in_graph(total: Any, rank: int, size: int) -> Part:
+    if isinstance(total, int):
+        return part_of(total, rank, size)
+    import tensorflow as tf
+
+    is_small = total < size
+    start = tf.where(is_small, 0, total * rank // size)
+    return Part(start, tf.where(is_small, total, total * (rank + 1) // size), total)
+
+
+def _digest_in_graph(leaves: Sequence[Any]) -> Any:
+    import tensorflow as tf
+
+    digests = []
+    for leaf in leaves:
+        flat = tf.reshape(leaf if tf.is_tensor(leaf) and not hasattr(leaf, "flat_values") else leaf.flat_values, [-1])
+        sample = flat[:: tf.maximum(1, tf.size(flat) // _SAMPLES)]
+        digests.append(tf.strings.to_hash_bucket_fast(tf.io.serialize_tensor(sample), 2**31))
+    return tf.add_n(digests)
+
+
+@contextlib.contextmanager
+def _own_shuffles(adapter: Any) -> Iterator[None]:
+    """Have Keras shuffle arrays by numpy where the script has not seeded TensorFlow.
+
+    Once TensorFlow is seeded, which it is for all ranks to have the same order, its own shuffle in there gives the same
+    order in every epoch.
+    """
+    import tensorflow as tf
+
+    if not isinstance(adapter, ArrayDataAdapter) or tf_seed() != given_seed:
+        yield
+        return
+    plain, orders = tf.random.shuffle, np.random.default_rng(np.random.randint(2**31))
+
+    def shuffle(indices: Any, *args: Any, **options: Any) -> Any:
+        order = tf.numpy_function(lambda given: orders.permutation(given), [indices], indices.dtype)
+        return tf.ensure_shape(order, indices.shape)
+
+    tf.random.shuffle = shuffle
+    try:
+        yield
+    finally:
+        tf.random.shuffle = plain
+
+
+given_seed: int | None = None
+"""The seed that TensorFlow was given here, and not by the script."""
+
+
+def tf_seed() -> int | None:
+    """Return TensorFlow's global seed."""
+    from tensorflow.python.eager import context
+
+    seed: int | None = context.global_seed()
+    return seed
+
+
+def seed_all(seed: int) -> None:
+    """Seed all random generators: those of Python, numpy, Keras and its backend."""
+    import keras
+
+    global given_seed
+    keras.utils.set_random_seed(seed)
+    given_seed = seed if "tensorflow" in sys.modules else None

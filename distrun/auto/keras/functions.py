@@ -1,0 +1,177 @@
+"""The functions that Keras makes of a model's `train_step`, told of the part of the batch that they are given.
+
+A batch carries its part through what is traced: with TensorFlow in a dictionary, with JAX beside the arrays, where
+another part is another program. With torch nothing is traced.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from distrun.auto.keras import metrics, steps
+from distrun.auto.keras.data import DATA, PART, SEEN, Ledger
+from distrun.auto.keras.parts import Part, counts
+from distrun.keras.choice import CHOSEN
+from distrun.runtime import world
+
+ledgers: list[Ledger] = []
+"""The books of the data of each `fit` or `train_on_batch` under way; the last one is of the innermost."""
+
+
+@dataclass
+class Marked:
+    """A batch of JAX and its part."""
+
+    data: Any
+    part: Part
+
+
+def install(trainer: Any) -> None:
+    """Have all models of a class make such functions from now on."""
+    if CHOSEN.BACKEND == "jax":
+        import jax
+
+        jax.tree_util.register_dataclass(Marked, data_fields=["data"], meta_fields=["part"])
+    plain = trainer.make_train_function
+
+    @functools.wraps(plain)
+    def make(self: Any, force: bool = False) -> Any:
+        before = self.train_function
+        step = {"tensorflow": _tensorflow_step, "jax": _jax_step, "torch": None}[CHOSEN.BACKEND]
+        if step is not None:
+            object.__setattr__(self, "train_step", step(self, self.train_step))
+        try:
+            result = plain(self, force=force)
+        finally:
+            if step is not None:
+                object.__delattr__(self, "train_step")
+        if self.train_function is not before:
+            function = {"tensorflow": _tensorflow, "jax": _jax, "torch": _torch}[CHOSEN.BACKEND]
+            self.train_function = function(self, self.train_function)
+        return result
+
+    trainer.make_train_function = make
+
+
+# JAX ------------------------------------------------------------------------------------------------------------------
+
+
+def _jax(model: Any, plain: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(plain)
+    def train(state: Any, iterator: Any) -> Any:
+        return plain(state, _marked(iterator))
+
+    return train
+
+
+def _marked(batches: Iterator[Any]) -> Iterator[Marked]:
+    for batch in batches:
+        yield Marked(batch, ledgers[-1].take())
+
+
+def _jax_step(model: Any, plain: Callable[..., Any]) -> Callable[..., Any]:
+    def train_step(state: Any, marked: Marked) -> Any:
+        with steps.step(marked.part, world.size()):
+            logs, new = plain(state, marked.data)
+        if not counts(marked.part, world.rank(), world.size()):
+            new = (*new[:3], state[3])  # the metrics as they were
+        return logs, new
+
+    return train_step
+
+
+# torch ----------------------------------------------------------------------------------------------------------------
+
+
+def _torch(model: Any, plain: Callable[..., Any]) -> Callable[..., Any]:
+    import torch
+
+    state: Any = None
+
+    @functools.wraps(plain)
+    def train(data: Any) -> Any:
+        nonlocal state
+        part = ledgers[-1].take()
+        kept = None
+        if not counts(part, world.rank(), world.size()):
+            kept = [(variable, variable.value.clone()) for variable in metrics.variables_of(model)]
+        # The step has a random generator of this rank's own, so that the others, which shuffle data, stay alike.
+        outer = torch.get_rng_state()
+        if state is None:
+            torch.manual_seed(torch.initial_seed() + world.rank())
+        else:
+            torch.set_rng_state(state)
+        try:
+            with steps.step(part, world.size()):
+                logs = plain(data)
+        finally:
+            state = torch.get_rng_state()
+            torch.set_rng_state(outer)
+        for variable, value in kept or ():
+            variable.assign(value)
+        return logs
+
+    return train
+
+
+# TensorFlow -----------------------------------------------------------------------------------------------------------
+
+
+def _tensorflow(model: Any, plain: Callable[..., Any]) -> Callable[..., Any]:
+    import tensorflow as tf
+
+    @functools.wraps(plain)
+    def train(iterator: Any) -> Any:
+        if isinstance(iterator, tf.data.Iterator):
+            return plain(iterator)
+        return plain(_told(iterator))
+
+    return train
+
+
+def _told(batches: Iterator[Any]) -> Iterator[Any]:
+    """The batches of `train_on_batch`, in the form of those of a dataset."""
+    import tensorflow as tf
+
+    for batch in batches:
+        part = ledgers[-1].take()
+        yield {DATA: batch, PART: tuple(map(tf.constant, part)), SEEN: tf.constant(0, tf.int64)}
+
+
+def _tensorflow_step(model: Any, plain: Callable[..., Any]) -> Callable[..., Any]:
+    import tensorflow as tf
+
+    @tf.autograph.experimental.do_not_convert
+    def train_step(given: Any) -> Any:
+        graph = tf.compat.v1.get_default_graph()
+        if not tf.executing_eagerly() and graph.seed is not None:
+            graph.seed += world.rank()  # random operations of the step are this rank's own
+        part = Part(*given[PART])
+        ledger = ledgers[-1]
+        if ledger.variable is not None:
+            ledger.variable.assign(ledger.variable * 31 + given[SEEN])
+        if world.rank() > 0:
+            is_counted = counts(part, world.rank(), world.size())
+            kept = [(variable, tf.identity(variable.value)) for variable in metrics.variables_of(model)]
+        with steps.step(part, world.size()):
+            logs = plain(given[DATA])
+        if world.rank() > 0:
+            _keep(model, kept, is_counted)
+        return logs
+
+    return train_step
+
+
+def _keep(model: Any, kept: list[tuple[Any, Any]], is_counted: Any) -> None:
+    """Give metrics back the values that they had, if the step's part does not count."""
+    import tensorflow as tf
+
+    known = {id(variable): value for variable, value in kept}
+    for variable in metrics.variables_of(model):
+        before = known.get(id(variable))
+        if before is None:  # made in this step, which is the first one
+            before = tf.zeros_like(variable.value)
+        variable.assign(tf.where(is_counted, variable.value, before))

@@ -1,0 +1,128 @@
+"""Loss functions within a training step, made means over the rows of the rank's part: see `steps`."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import keras
+import numpy as np
+from keras import ops
+
+from distrun.auto.keras import steps
+from distrun.auto.keras.collectives import total
+from distrun.auto.refusing import refuse
+
+_losses: list[tuple[Any, Any, Any]] = []  # that are being called, with what they were given
+
+
+def install() -> None:
+    """Take part in all losses of Keras from now on."""
+    from keras.src.losses import loss as module
+
+    call, reduce = keras.losses.Loss.__call__, module.reduce_weighted_values
+
+    @functools.wraps(call)
+    def called(self: Any, y_true: Any, y_pred: Any, sample_weight: Any = None) -> Any:
+        if steps.current() is None:
+            return call(self, y_true, y_pred, sample_weight)
+        _losses.append((self, y_true, y_pred))
+        try:
+            return call(self, y_true, y_pred, sample_weight)
+        finally:
+            _losses.pop()
+
+    @functools.wraps(reduce)
+    def reduced(
+        values: Any,
+        sample_weight: Any = None,
+        mask: Any = None,
+        reduction: Any = "sum_over_batch_size",
+        dtype: Any = None,
+    ) -> Any:
+        loss = reduce(values, sample_weight=sample_weight, mask=mask, reduction=reduction, dtype=dtype)
+        step = steps.current()
+        if step is None or not _losses:
+            return loss
+        return _made_mean(step, loss, values, sample_weight, mask, reduction)
+
+    keras.losses.Loss.__call__ = called
+    module.reduce_weighted_values = reduced
+
+
+def _made_mean(step: steps.Step, loss: Any, values: Any, sample_weight: Any, mask: Any, reduction: Any) -> Any:
+    name = _losses[-1][0].name
+    if reduction in (None, "none"):
+        refuse(
+            f"the loss {name} has reduction={reduction!r}, so it gives a loss for each row of a part",
+            ['keras.losses.MeanSquaredError(reduction="sum_over_batch_size")'],
+        )
+    if len(values.shape) == 0:
+        return loss * step.growth(loss) if _adds_up(*_losses[-1]) else loss
+    if reduction == "sum":
+        return loss * step.growth(loss)
+    if reduction == "mean_with_sample_weight" and sample_weight is not None:
+        weights = ops.cast(sample_weight, loss.dtype)
+        if mask is not None:
+            weights = weights * ops.cast(mask, loss.dtype)
+        return loss * _share_of(step, ops.sum(weights))
+    if mask is not None:  # a mean over the valid entries
+        return loss * _share_of(step, ops.sum(ops.cast(mask, loss.dtype)))
+    return loss
+
+
+def _share_of(step: steps.Step, mine: Any) -> Any:
+    """Return what makes of a mean over some weight of the part one that is averaged by rows."""
+    whole = total(mine, step.name("loss")) / step.copies(mine)
+    return ops.divide_no_nan(mine, whole) * step.growth(mine)
+
+
+# Functions that return one number for a batch -------------------------------------------------------------------------
+
+
+def _adds_up(loss: Any, y_true: Any, y_pred: Any) -> bool:
+    """Whether a loss function that returns a number for a batch adds up its rows. It is tried on two made-up batches,
+    of which one is the other one twice.
+
+    Raises:
+        Refusal: it returns neither a sum nor a mean.
+    """
+    once, twice = (_tried(loss, y_true, y_pred, rows) for rows in (2, 4))
+    if np.isclose(once, twice, rtol=1e-3):
+        return False
+    if not np.isclose(2 * once, twice, rtol=1e-3):
+        _refuse_function(loss, once, twice)
+    return True
+
+
+def _refuse_function(loss: Any, once: float, twice: float) -> None:
+    refuse(
+        f"the loss function {loss.name} returns neither the sum nor the mean of the losses of its rows ({once:.6g} of "
+        f"2 rows, {twice:.6g} of the same rows twice), so the ranks' losses do not make up that of the batch",
+        ["def loss(y_true, y_pred): return keras.ops.mean(..., axis=-1)  # one for each row"],
+    )
+
+
+def _tried(loss: Any, y_true: Any, y_pred: Any, rows: int) -> float:
+    def made(like: Any, low: float) -> Any:
+        shape = (2, *(4 if each is None else each for each in like.shape[1:]))
+        values = np.random.default_rng(0).uniform(low, low + 0.5, shape)
+        kind = keras.backend.standardize_dtype(like.dtype)
+        return ops.convert_to_tensor(np.concatenate([values] * (rows // 2)).astype(kind), kind)
+
+    with _eagerly():
+        return float(ops.convert_to_numpy(loss.call(made(y_true, 0.5), made(y_pred, 0.2))))
+
+
+def _eagerly() -> Any:
+    if keras.backend.backend() == "tensorflow":
+        import tensorflow as tf
+
+        return tf.init_scope()
+    if keras.backend.backend() == "jax":
+        import jax
+
+        return jax.ensure_compile_time_eval()
+    import torch
+
+    return torch.no_grad()

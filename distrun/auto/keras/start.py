@@ -1,0 +1,102 @@
+"""One start for all ranks, random numbers of each rank's own after it, and the comparison of what has come of it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from distrun.auto.keras.data import Ledger
+from distrun.auto.keras.optimizers import optimizers_of
+from distrun.auto.refusing import refuse
+from distrun.keras.choice import CHOSEN
+from distrun.keras.library import state_of
+from distrun.keras.values import array_of
+from distrun.keras.variables import broadcast_variables
+from distrun.runtime import collectives, world
+
+_APART = 1_000_003  # between the seeds of two ranks
+_SEED = "seed_generator_state"
+
+_ACCUMULATOR = "gradient_accumulator"
+"""The end of the name of a variable that adds up the gradients of this rank alone."""
+
+_SEEDS = (
+    "keras.utils.set_random_seed(1)  # before the data is made, split or shuffled",
+    "numpy.random.default_rng(1)     # generators of your own have a seed",
+    "sorted(names)                   # sets have another order in each process",
+)
+
+
+def start(model: Any) -> None:
+    """Give all ranks the weights and the optimizers' state of rank 0, and random numbers of their own."""
+    optimizers = list(optimizers_of(model))
+    if model.built:
+        CHOSEN.build(model.optimizer, model.trainable_variables)
+    variables = _known([*model.variables, *(each for optimizer in optimizers for each in state_of(optimizer))])
+    if variables:
+        broadcast_variables(variables, 0)
+    for variable in _generators(model):
+        seed, count = np.asarray(array_of(variable)).tolist()
+        variable.assign(np.array([(seed + _APART * world.rank()) % 2**31, count], variable.dtype))
+
+
+def end(model: Any) -> None:
+    """Give all ranks one state of random generators again."""
+    generators = _generators(model)
+    if generators:
+        broadcast_variables(generators, 0)
+
+
+def _known(variables: list[Any]) -> list[Any]:
+    return list({id(variable): variable for variable in variables}.values())
+
+
+def _generators(model: Any) -> list[Any]:
+    return [variable for variable in _known(model.variables) if variable.path.rpartition("/")[2] == _SEED]
+
+
+class Watch:
+    """The comparison of the ranks' data and weights."""
+
+    def __init__(self, model: Any, ledger: Ledger) -> None:
+        self._model = model
+        self._ledger = ledger
+
+    def check(self) -> None:
+        """Compare them.
+
+        Raises:
+            Refusal: the ranks have read different data, or have different weights.
+        """
+        if hasattr(self._model, "jax_state_sync"):
+            self._model.jax_state_sync()  # in an epoch the variables are empty
+        own = np.array([self._ledger.seen(), weights_hash(self._model)], np.int64)
+        everyone = collectives.allgather(own, "auto.keras.check").reshape(-1, 2)
+        if (everyone[:, 0] != everyone[0, 0]).any():
+            refuse(
+                "the ranks read different data, so the parts of a batch that they compute are not of one batch: it is "
+                "made, ordered or shuffled by a random generator without a seed, by time, or by the order of a set",
+                _SEEDS,
+            )
+        if (everyone[:, 1] != everyone[0, 1]).any():
+            who = np.flatnonzero(everyone[:, 1] != everyone[0, 1]).tolist()
+            refuse(
+                f"the weights of ranks {who} are not those of rank 0 any more: the script changes them, or what the "
+                "optimizer does, by something that differs between processes",
+                _SEEDS,
+            )
+
+
+def weights_hash(model: Any) -> int:
+    """Return a hash of a model's weights and of its optimizers' state."""
+    total = 0
+    states = [each for optimizer in optimizers_of(model) for each in state_of(optimizer)]
+    states = [each for each in states if not each.name.endswith(_ACCUMULATOR)]
+    for place, variable in enumerate(_known([*model.weights, *states])):
+        array = np.ascontiguousarray(array_of(variable))
+        data = array.reshape(-1).view(np.uint8)
+        words = data[: data.size // 8 * 8].view(np.uint64)
+        rest = int.from_bytes(data[words.size * 8 :].tobytes(), "little")
+        total += (place + 1) * (int(np.bitwise_xor.reduce(words)) + int(words.sum(dtype=np.uint64)) + rest)
+    return total % 2**62

@@ -1,0 +1,80 @@
+"""The training step that is being made, or traced: whose rows it has, which optimizers know it, which losses it sums.
+
+A loss function returns a mean over the rows that it is given, so the loss of a rank is multiplied by its share: rows of
+the part times ranks over rows of the batch. The average of the gradients is then that of the whole batch, however the
+rows are divided. What is not such a mean is made one that behaves alike: a sum is multiplied by total / rows.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from typing import Any
+
+from distrun.auto.keras.parts import Part
+
+_steps: list[Step] = []
+
+
+class Step:
+    """A training step on a part of a batch."""
+
+    def __init__(self, part: Part, size: int) -> None:
+        self.part = part
+        self.size = size
+        self.scaled: set[int] = set()
+        """The optimizers, by identity, whose loss has been multiplied by the share."""
+        self._calls: dict[str, int] = {}
+
+    def share(self, like: Any) -> Any:
+        """Return what the loss is multiplied by, in the dtype of a tensor."""
+        return _quotient(self.part.rows * self._ranks(), self.part.total, like)
+
+    def weight(self) -> Any:
+        """Return the weight of a number of this part in a mean over batches: all parts that count have `size`
+        together."""
+        return self.part.rows * self.size / self.part.total
+
+    def growth(self, like: Any) -> Any:
+        """Return the rows of the batch over those of the part."""
+        return _quotient(self.part.total, self.part.rows, like)
+
+    def copies(self, like: Any) -> Any:
+        """Return how many ranks have the same rows."""
+        return _quotient(self.size, self._ranks(), like)
+
+    def _ranks(self) -> Any:
+        """Return among how many ranks the batch is divided."""
+        if isinstance(self.part.total, int):
+            return self.size if self.part.total >= self.size else 1
+        import tensorflow as tf
+
+        return tf.where(self.part.total >= self.size, self.size, 1)
+
+    def name(self, what: str) -> str:
+        """Return a name for an operation of the step: the same in each trace of the same program."""
+        number = self._calls[what] = self._calls.get(what, -1) + 1
+        return f"auto.keras.{what}.{number}"
+
+
+def _quotient(above: Any, below: Any, like: Any) -> Any:
+    if isinstance(above, int) and isinstance(below, int):
+        return above / below
+    import tensorflow as tf
+
+    return tf.cast(above / below, like.dtype)
+
+
+def current() -> Step | None:
+    """Return the step that is being made in this process."""
+    return _steps[-1] if _steps else None
+
+
+@contextlib.contextmanager
+def step(part: Part, size: int) -> Iterator[Step]:
+    """Make a step on a part of a batch."""
+    _steps.append(Step(part, size))
+    try:
+        yield _steps[-1]
+    finally:
+        _steps.pop()

@@ -1,0 +1,193 @@
+"""`fit`, `evaluate`, `train_on_batch` of all models, each rank with its part of every batch."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from keras import tree
+
+from distrun.auto.keras import functions, metrics
+from distrun.auto.keras.callbacks import distributed_callbacks
+from distrun.auto.keras.data import Cut, Ledger, cut, digest_of, rows_of
+from distrun.auto.keras.optimizers import distribute, optimizers_of
+from distrun.auto.keras.parts import part_of
+from distrun.auto.keras.start import Watch, start
+from distrun.auto.refusing import refuse
+from distrun.runtime import collectives, world
+
+_CHECK_EVERY = 100  # calls of train_on_batch
+
+
+class Fit:
+    """A call of `fit`."""
+
+    def __init__(self, model: Any, is_scaled: bool) -> None:
+        self.model = model
+        self.is_scaled = is_scaled
+        self.ledger = Ledger(world.rank(), world.size())
+        self.has_data = False
+        """Whether the training data has been found: what comes after it is for validation."""
+
+
+_fits: list[Fit] = []
+_evaluations = 0
+
+
+def install(trainer: Any, is_scaled: bool) -> None:
+    """Take part in all of this from now on."""
+    from keras.src.trainers.epoch_iterator import EpochIterator
+
+    _around_data(EpochIterator)
+    functions.install(trainer)
+    _around(trainer, "fit", functools.partial(_fit, is_scaled))
+    _around(trainer, "evaluate", _evaluate)
+    _around(trainer, "predict", _quietly)
+    _around(trainer, "train_on_batch", functools.partial(_train_on_batch, is_scaled))
+    _around(trainer, "_get_metrics_result_or_logs", _results)
+
+
+def _around(owner: Any, name: str, instead: Callable[..., Any]) -> None:
+    """Have `instead(plain, model, arguments)` called for a method of all models."""
+    kind = next(each for each in owner.__mro__ if name in vars(each))
+    plain = getattr(kind, name)
+    signature = inspect.signature(plain)
+
+    @functools.wraps(plain)
+    def call(self: Any, *args: Any, **options: Any) -> Any:
+        bound = signature.bind(self, *args, **options)
+        arguments = bound.arguments
+        arguments.pop("self")
+        return instead(plain, self, {**arguments.pop("kwargs", {}), **arguments})
+
+    setattr(kind, name, call)
+
+
+# fit ------------------------------------------------------------------------------------------------------------------
+
+
+def _fit(is_scaled: bool, plain: Callable[..., Any], model: Any, arguments: dict[str, Any]) -> Any:
+    _check_strategy(model)
+    for optimizer in optimizers_of(model):
+        distribute(optimizer)
+    running = Fit(model, is_scaled)
+    if is_scaled and arguments.get("steps_per_epoch"):
+        arguments["steps_per_epoch"] = -(-arguments["steps_per_epoch"] // world.size())
+    if world.rank() > 0:
+        arguments["verbose"] = 0
+    arguments["callbacks"] = distributed_callbacks(arguments.get("callbacks"), Watch(model, running.ledger))
+    _fits.append(running)
+    functions.ledgers.append(running.ledger)
+    try:
+        history = plain(model, **arguments)
+    finally:
+        _fits.pop()
+        functions.ledgers.pop()
+    collectives.barrier(name="auto.keras.fit")  # files that rank 0 has written are there
+    return history
+
+
+def _check_strategy(model: Any) -> None:
+    if getattr(model, "_distribute_strategy", None) is not None:
+        refuse(
+            "the model was made in the scope of a tf.distribute strategy, so the script distributes by itself",
+            ["model = build_model()  # without strategy.scope()"],
+        )
+
+
+def _around_data(iterator: Any) -> None:
+    plain = iterator.__init__
+    signature = inspect.signature(plain)
+
+    @functools.wraps(plain)
+    def __init__(self: Any, *args: Any, **options: Any) -> None:  # noqa: N807
+        running = _fits[-1] if _fits else None
+        if running is None or running.has_data:
+            plain(self, *args, **options)
+            return
+        running.has_data = True
+        arguments = signature.bind(self, *args, **options).arguments
+        arguments.pop("self")
+        plain(self, **arguments)
+        adapter, batches = self.data_adapter, 1
+        if running.is_scaled:
+            batches = world.size()
+        self.data_adapter = Cut(adapter, running.ledger, batches)
+        self._num_batches = self.data_adapter.num_batches
+
+    iterator.__init__ = __init__
+
+
+def _results(plain: Callable[..., Any], model: Any, arguments: dict[str, Any]) -> Any:
+    """The metrics at the end of an epoch, of all ranks."""
+    logs = arguments["logs"]
+    if not _fits or _evaluations:
+        return plain(model, logs)
+    metrics.combine(model)
+    result = plain(model, logs)
+    if result is not logs or not isinstance(logs, dict):
+        return result
+    # These are no metrics of the model, but what its train_step returned last.
+    return metrics.combined_logs(logs, _fits[-1].ledger.last)
+
+
+def _evaluate(plain: Callable[..., Any], model: Any, arguments: dict[str, Any]) -> Any:
+    """Evaluate all of the data on all ranks, which then take rank 0's results."""
+    global _evaluations
+    _evaluations += 1
+    try:
+        return metrics.agreed(_quietly(plain, model, arguments))
+    finally:
+        _evaluations -= 1
+
+
+def _quietly(plain: Callable[..., Any], model: Any, arguments: dict[str, Any]) -> Any:
+    if world.rank() > 0:
+        arguments["verbose"] = 0
+    return plain(model, **arguments)
+
+
+# train_on_batch -------------------------------------------------------------------------------------------------------
+
+_calls: dict[int, tuple[Any, Ledger, list[int]]] = {}  # by model: itself, what it was given, and how often
+
+
+def _train_on_batch(is_scaled: bool, plain: Callable[..., Any], model: Any, arguments: dict[str, Any]) -> Any:
+    if is_scaled:
+        refuse(
+            "--auto=scale would have to read the next batches of a loop around train_on_batch",
+            ["model.fit(x, y, batch_size=32)", "distrun --auto ...  # divides each batch among the ranks"],
+        )
+    _check_strategy(model)
+    for optimizer in optimizers_of(model):
+        distribute(optimizer)
+    _, ledger, count = _calls.setdefault(id(model), (model, Ledger(world.rank(), world.size()), [0]))
+    names = ("x", "y", "sample_weight")
+    batch = tuple(arguments.get(name) for name in names)
+    batch = tree.map_structure(lambda leaf: leaf if leaf is None or hasattr(leaf, "shape") else np.asarray(leaf), batch)
+    part = part_of(rows_of(batch), world.rank(), world.size())
+    ledger.begin()
+    ledger.note(part, digest_of(batch))
+    arguments.update(zip(names, cut(batch, part), strict=True))
+    watch = Watch(model, ledger)
+    if not count[0]:
+        model._symbolic_build(data_batch=tuple(arguments[name] for name in names))
+        start(model)
+    is_dictionary = arguments.pop("return_dict", False)
+    functions.ledgers.append(ledger)
+    try:
+        logs = plain(model, **arguments, return_dict=True)
+    finally:
+        functions.ledgers.pop()
+    count[0] += 1
+    if count[0] == 1 or count[0] % _CHECK_EVERY == 0:
+        watch.check()
+    metrics.combine(model)
+    own = {name: float(value) for name, value in model.get_metrics_result().items() if np.ndim(value) == 0}
+    logs = {name: own.get(name, value) for name, value in logs.items()}
+    if set(own) != set(logs):
+        logs = metrics.combined_logs(logs, part)
+    return logs if is_dictionary else model._flatten_metrics_in_order(logs)

@@ -1,0 +1,92 @@
+"""Zero-line mode for Keras: a plain script trains on several ranks as it does in one process, or is refused."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+pytest.importorskip("keras")
+
+PROGRAMS = Path(__file__).parent / "programs"
+BACKENDS = ("tensorflow", "jax", "torch")
+DEADLINE = 600.0  # seconds; far more than anything takes, so that a busy machine fails no test
+
+
+def environment(backend):
+    quick = {"OMP_NUM_THREADS": "1", "TF_CPP_MIN_LOG_LEVEL": "3", "XLA_FLAGS": "--xla_backend_optimization_level=0"}
+    return {**os.environ, **quick, "KERAS_BACKEND": backend, "DISTRUN_STALL_TIMEOUT": "120"}
+
+
+def start(backend, size, mode, program, *arguments):
+    """Start a script on several ranks in zero-line mode, or on its own if `size` is 0."""
+    auto = ["-m", "distrun.runner", "-np", str(size), sys.executable, "-m", "distrun.auto", mode] if size else []
+    return subprocess.Popen(
+        [sys.executable, *auto, str(PROGRAMS / program), *map(str, arguments)],
+        env=environment(backend),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+
+
+def output_of(process):
+    try:
+        return process.communicate(timeout=DEADLINE)[0]
+    finally:
+        process.kill()
+
+
+@pytest.fixture(scope="session", params=BACKENDS)
+def both(request, tmp_path_factory):
+    """What the models of keras_models.py came to in one process, and on three ranks."""
+    pytest.importorskip(request.param)
+    folders = [tmp_path_factory.mktemp(f"{request.param}-{name}") for name in ("alone", "together")]
+    runs = [
+        start(request.param, size, "global", "keras_models.py", folder)
+        for size, folder in zip((0, 3), folders, strict=True)
+    ]
+    outputs = [output_of(run) for run in runs]
+    for run, output in zip(runs, outputs, strict=True):
+        assert run.returncode == 0, output[-8000:]
+    assert outputs[1].count("done arrays") == 1, "the other ranks print nothing"
+    return [json.loads((folder / "0.json").read_text()) for folder in folders]
+
+
+def test_each_model_comes_to_what_it_does_in_one_process(both):
+    alone, together = both
+    assert alone.keys() == together.keys()
+    assert len(alone) > 18
+    for case, outcome in alone.items():
+        assert together[case].keys() == outcome.keys(), case
+        for name, values in outcome.items():
+            # Gradients of mixed precision are rounded to float16 on each rank.
+            tolerance = 0.02 if case == "mixed" else 3e-4
+            np.testing.assert_allclose(together[case][name], values, tolerance, 1e-3, err_msg=f"{case}: {name}")
+
+
+REFUSALS = {
+    "different_data": "read different data",
+    "different_batches": "read different data",
+    "own_loop": "a training loop of the script's own",
+    "odd_loss": "neither the sum nor the mean",
+    "no_reduction": "reduction=None",
+    "unknown_optimizer": "no attribute of the model",
+    "distribution": "distributes by itself",
+}
+
+
+@pytest.mark.parametrize(("case", "backend"), [(case, BACKENDS[place % 3]) for place, case in enumerate(REFUSALS)])
+def test_what_cannot_be_right_is_refused(backend, case):
+    pytest.importorskip(backend)
+    process = start(backend, 2, "global", "keras_refused.py", case)
+    output = " ".join(line.removeprefix("[0] ").strip() for line in output_of(process).splitlines())
+    assert process.returncode == 2, output
+    assert "distrun --auto: refused: " in output
+    assert REFUSALS[case] in output
+    assert "Write instead:" in output
