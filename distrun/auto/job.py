@@ -21,6 +21,8 @@ class AutoJob:
     changes: list[str] = field(default_factory=list)
     """Lines that say what was changed."""
     is_announced: bool = False
+    is_in_keras: bool = False
+    """Whether Keras is training: on its torch backend, the room of torch then leaves torch as it is."""
 
     @property
     def is_shared(self) -> bool:

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 from keras import tree
 
+from distrun.auto import job
 from distrun.auto.keras import functions, metrics
 from distrun.auto.keras.callbacks import distributed_callbacks
 from distrun.auto.keras.data import Cut, Ledger, cut, digest_of, rows_of
@@ -61,7 +62,11 @@ def _around(owner: Any, name: str, instead: Callable[..., Any]) -> None:
         bound = signature.bind(self, *args, **options)
         arguments = bound.arguments
         arguments.pop("self")
-        return instead(plain, self, {**arguments.pop("kwargs", {}), **arguments})
+        outer, job.current.is_in_keras = job.current.is_in_keras, True
+        try:
+            return instead(plain, self, {**arguments.pop("kwargs", {}), **arguments})
+        finally:
+            job.current.is_in_keras = outer
 
     setattr(kind, name, call)
 

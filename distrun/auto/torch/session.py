@@ -12,7 +12,7 @@ from collections.abc import Iterator
 import torch
 from torch import nn
 
-import distrun
+from distrun.auto import job
 from distrun.auto.torch.parts import Part
 
 _NO_LOADER = "the data of a training step does not come from a DataLoader that is being iterated"
@@ -85,5 +85,5 @@ current = Session()
 
 
 def is_shared() -> bool:
-    """Whether there are other ranks, and this process is none of a DataLoader's workers."""
-    return distrun.is_initialized() and distrun.size() > 1 and torch.utils.data.get_worker_info() is None
+    """Whether there are other ranks, Keras is not at work, and this process is none of a DataLoader's workers."""
+    return job.current.is_shared and not job.current.is_in_keras and torch.utils.data.get_worker_info() is None

@@ -44,7 +44,7 @@ def output_of(process):
 
 @pytest.fixture(scope="session", params=BACKENDS)
 def both(request, tmp_path_factory):
-    """What the models of keras_models.py came to in one process, and on three ranks."""
+    """The results of keras_models.py in one process, and on three ranks."""
     pytest.importorskip(request.param)
     folders = [tmp_path_factory.mktemp(f"{request.param}-{name}") for name in ("alone", "together")]
     runs = [
