@@ -191,6 +191,6 @@ CASES: tuple[Case, ...] = (
     Case("keras/py_dataset", "a PyDataset that shuffles at the end of epochs"),
     Case("keras/jax_backend", "Keras on JAX"),
     Case("keras/torch_backend", "Keras on PyTorch, gradient_accumulation_steps"),
-    Case("keras/gradient_tape", "an own loop around GradientTape", (r"Validation loss: ([\d.]+)",)),
+    Case("keras/gradient_tape", "an own loop around GradientTape", refused="training loop of the script's own"),
     Case("keras/jax_loop", "JAX alone", refused="JAX"),
 )
