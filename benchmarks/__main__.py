@@ -26,7 +26,7 @@ from benchmarks.gpu import tables as gpu
 from benchmarks.hosts import namespaces, tables as hosts
 from benchmarks.support import comparison, processes, ranks
 
-DEADLINES = {"allreduce": 300.0, "many": 240.0, "step": 300.0}
+DEADLINES = {"allreduce": 300.0, "many": 240.0, "step": 300.0, "torch-backend": 900.0}
 """Seconds the programs that run on ranks may take."""
 CHOICES = (*DEADLINES, "frameworks", "launch", "policy", "recovery", "chaos", "hosts", "gpu")
 
@@ -106,7 +106,8 @@ def _tables(name: str, quick: bool, environ: dict[str, str], work: Path) -> Iter
     elif name == "gpu":
         yield from gpu.compare(quick, environ, work)
     else:
-        yield ranks.start(f"benchmarks.{name}", sys.executable, quick, environ, work, DEADLINES[name])
+        module = f"benchmarks.{name.replace('-', '_')}"
+        yield ranks.start(module, sys.executable, quick, environ, work, DEADLINES[name])
 
 
 def _environ(work: Path) -> dict[str, str]:

@@ -52,7 +52,7 @@ def compare(rank: Rank) -> Comparison:
         ],
     )
     for size in SIZES:
-        trainings = {ALONE: _alone(rank, size), DDP: _ddp(rank, size)}
+        trainings = {ALONE: train_alone(rank, size), DDP: _ddp(rank, size)}
         try:
             trainings[DISTRUN] = _distrun(rank, size)
         except (ImportError, AttributeError) as error:
@@ -70,18 +70,19 @@ def _note(comparison: Comparison, note: str) -> None:
 # The three ways of training -------------------------------------------------------------------------------------------
 
 
-def _alone(rank: Rank, size: Size) -> Training:
+def train_alone(rank: Rank, size: Size) -> Training:
+    """Return the training of each rank for itself."""
     import torch
 
-    model = _model(size)
-    return _training(rank, size, model, torch.optim.SGD(model.parameters(), lr=0.001))
+    model = model_of(size)
+    return training_of(rank, size, model, torch.optim.SGD(model.parameters(), lr=0.001))
 
 
 def _ddp(rank: Rank, size: Size) -> Training:
     import torch
 
-    model = torch.nn.parallel.DistributedDataParallel(_model(size), gradient_as_bucket_view=True)
-    return _training(rank, size, model, torch.optim.SGD(model.parameters(), lr=0.001))
+    model = torch.nn.parallel.DistributedDataParallel(model_of(size), gradient_as_bucket_view=True)
+    return training_of(rank, size, model, torch.optim.SGD(model.parameters(), lr=0.001))
 
 
 def _distrun(rank: Rank, size: Size) -> Training:
@@ -90,13 +91,13 @@ def _distrun(rank: Rank, size: Size) -> Training:
     import distrun.torch
 
     distrun.torch.init()
-    model = _model(size)
+    model = model_of(size)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.001)
     optimizer = distrun.torch.DistributedOptimizer(optimizer, named_parameters=model.named_parameters())
-    return _training(rank, size, model, optimizer)
+    return training_of(rank, size, model, optimizer)
 
 
-def _model(size: Size) -> torch.nn.Module:
+def model_of(size: Size) -> torch.nn.Module:
     """Return the model, the same on all ranks and in all trainings; signals keep their size through its 60 layers."""
     import torch
 
@@ -109,7 +110,8 @@ def _model(size: Size) -> torch.nn.Module:
     return torch.nn.Sequential(*layers[:-1])
 
 
-def _training(rank: Rank, size: Size, model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> Training:
+def training_of(rank: Rank, size: Size, model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> Training:
+    """Return the training of a model on this rank's batch."""
     import torch
 
     torch.manual_seed(100 + rank.rank)
@@ -160,19 +162,20 @@ def _measure(rank: Rank, trainings: dict[str, Training], rounds: Rounds) -> dict
     for _ in range(rounds.count):
         for name, training in trainings.items():
             timed(training.step, rank.together)
-            spans[name] += [timed(training.step, _at_once) for _ in range(rounds.turn)]
+            spans[name] += [timed(training.step, at_once) for _ in range(rounds.turn)]
     results = {name: summary(slowest(distrun.allgather_object(spans[name]))) for name in trainings}
     for name, added in ((DDP, DDP_ADDS), (DISTRUN, DISTRUN_ADDS)):
         if name in results:
-            results[added] = _minus(results[name], results[ALONE])
+            results[added] = minus(results[name], results[ALONE])
     return results
 
 
-def _at_once() -> None:
+def at_once() -> None:
     """Do nothing: steps of a block follow each other as in training, where only communication makes ranks wait."""
 
 
-def _minus(whole: Summary, part: Summary) -> Summary:
+def minus(whole: Summary, part: Summary) -> Summary:
+    """Return what a duration is more than its part."""
     low, high = whole.quartiles
     return Summary(whole.median - part.median, (low - part.median, high - part.median), whole.count)
 
