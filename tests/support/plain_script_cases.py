@@ -174,6 +174,7 @@ CASES: tuple[Case, ...] = (
         "keras/gan",
         "two optimizers in an own `train_step`",
         (r"discriminator's loss ([\d.]+)", r"mean images ([\d.]+)"),
+        tolerance=0.05,
     ),
     Case(
         "keras/timeseries",
