@@ -12,7 +12,14 @@ from distrun.runtime.negotiation.messages import LARGEST_REQUEST, unpack_ids
 from distrun.runtime.negotiation.response_cache import ResponseCache
 from distrun.runtime.operations.call_site import call_site, waiting_site
 from distrun.runtime.operations.handle import Handle
-from distrun.runtime.operations.request import DISSOLVE_PROCESS_SET, JOIN_NAME, Request, fusion_key, title
+from distrun.runtime.operations.request import (
+    DISSOLVE_PROCESS_SET,
+    FORM_PROCESS_SET,
+    JOIN_NAME,
+    Request,
+    fusion_key,
+    title,
+)
 from distrun.tensor_fusion.batching import FUSED_BELOW, fuse
 
 _KNOWN_PLANS = 1000
@@ -155,7 +162,9 @@ class PendingOperations:
         if key is None and unnamed:
             key = unnamed.popleft()
         handle = self.pending.get(key) if key is not None else None
-        if handle is None:  # we have joined
+        if handle is not None and request.kind == FORM_PROCESS_SET and handle.request != request:
+            handle = key = None  # others form a set of the name that ours has
+        if handle is None:  # we have joined, or do not belong to it
             handle = self._stand_in(request)
         handle.taking_part = taking_part
         self.decided.append([handle])

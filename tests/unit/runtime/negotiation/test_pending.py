@@ -12,7 +12,7 @@ from distrun.runtime.negotiation.decisions import Define
 from distrun.runtime.negotiation.messages import EXECUTE, LARGEST_REQUEST, pack_ids
 from distrun.runtime.negotiation.pending import PendingOperations
 from distrun.runtime.operations.handle import Handle
-from distrun.runtime.operations.request import Request
+from distrun.runtime.operations.request import FORM_PROCESS_SET, Request
 from distrun.runtime.shared_memory.mailbox import LARGEST
 
 
@@ -149,3 +149,14 @@ def test_a_request_that_fits_no_message_is_refused_where_it_is_submitted(pending
     larger.site = "x.py"
     with pytest.raises(UsageError, match=f"a request of {LARGEST_REQUEST + 1} bytes is too large to negotiate"):
         pending_operations.enter(larger)
+
+
+def test_a_set_that_others_form_under_the_name_of_ours_is_not_taken_for_it(pending_operations):
+    ours, theirs = (Request(FORM_PROCESS_SET, "s", "int64", (ranks,)) for ranks in [(0,), (1,)])
+    made = submit(pending_operations, Handle(cast(Any, None), ours, ()))
+    for request in (theirs, ours):
+        pending_operations.decide_new(request, -1, 1)
+    (first,), (second,) = executed(pending_operations)
+    assert (first.request, first.stands_in) == (theirs, True)
+    assert second is made
+    assert pending_operations.is_empty
