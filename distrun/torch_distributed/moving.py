@@ -9,12 +9,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from distrun.errors import MismatchError, UsageError
 from distrun.runtime.collectives.call import moving_call, row_size
 from distrun.runtime.operations.handle import Handle
+from distrun.runtime.operations.request import CPU
 from distrun.torch import operations, tensors as storage
 from distrun.torch_distributed.members import Members
 
@@ -30,6 +32,7 @@ class Moving:
     def __init__(self, members: Members) -> None:
         self._size = len(members.ranks)
         self._order = members.order
+        self._rank = members.process_set.rank()
         self._gathering = moving_call("allgather", None, members.process_set)
         self._exchanging = moving_call("alltoall", None, members.process_set)
 
@@ -39,10 +42,27 @@ class Moving:
         flats = [flat(tensor) for tensor in inputs]
         if all(len(set(each)) == 1 and each[0] for each in sizes):  # on this rank, and so on all: let them compare
             flats = [tensor.unsqueeze(0) for tensor in flats]
-        handle = operations.move_rows(flats, self._gathering)
+        handle = operations.move_rows(flats, self._gathering, storage.plain_arrays(flats))
+        handle.outputs = self._rooms(handle, targets)
         handle.collect = self._deliver
         handle.given = targets, sizes, flats[0].dtype
         return handle
+
+    def _rooms(self, handle: Handle, targets: Sequence[Parts]) -> list[Any]:
+        """Return the memory of the targets, if the results can be formed there."""
+        if handle.request.device != CPU or self._order is not None:
+            return []
+        rooms = []
+        for target, source in zip(targets, handle.inputs, strict=True):
+            tensor = target[0] if len(target) == 1 else None
+            if tensor is None or not tensor.numel() or not storage.is_flat(tensor):
+                return []
+            room: Any = storage.flat(storable(tensor.detach()))
+            place = room[self._rank * source.size :]
+            if np.may_share_memory(room, source) and place.ctypes.data != source.ctypes.data:
+                return []
+            rooms.append(room)
+        return rooms
 
     def exchange(self, parts: Parts, targets: Parts, like: Tensor) -> Handle:
         """Return an alltoall that sends each rank one of `parts`, and receives one of `targets` from each.
@@ -126,7 +146,7 @@ class Moving:
 
 
 def _copy(target: Tensor | None, elements: Tensor) -> None:
-    if target is not None:
+    if target is not None and target.data_ptr() != elements.data_ptr():  # else it was formed there
         target = storable(target.detach())
         target.copy_(elements.view(target.shape))
 

@@ -11,6 +11,7 @@ import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, distributed as dist
 
@@ -18,6 +19,7 @@ from distrun.errors import UsageError
 from distrun.runtime.collectives.call import Call, moving_call, reduction_call
 from distrun.runtime.operations.handle import Handle
 from distrun.runtime.operations.reduction import Average, Max, Min, Product, ReduceOp, Sum
+from distrun.runtime.operations.request import CPU
 from distrun.torch import operations, tensors as storage
 from distrun.torch.sparse import start_sparse
 from distrun.torch_distributed.members import Members
@@ -110,7 +112,8 @@ class Reducing:
         is_even = all(size == each[0] for each in sizes for size in each)
         if call is not None and call.op in (Sum, Average) and is_even and self._is_ordered:
             rows = [whole.view(self._size, each[0]) for whole, each in zip(wholes, sizes, strict=True)]
-            handle = operations.move_rows(rows, call)
+            handle = operations.move_rows(rows, call, storage.plain_arrays(rows))
+            handle.outputs = _rooms(handle, outputs)
             reduced = handle.collect
             handle.collect = lambda handle: _copy(outputs, reduced(handle))
             return handle
@@ -142,6 +145,15 @@ class Reducing:
                 "the size of its output"
             )
         return sizes
+
+
+def _rooms(handle: Handle, outputs: Sequence[Tensor]) -> list[Any]:
+    """Return the memory of the outputs, if the results can be formed there."""
+    if handle.request.device != CPU or not all(output.numel() and storage.is_flat(output) for output in outputs):
+        return []
+    rooms: list[Any] = [storage.flat(output) for output in outputs]
+    pairs = zip(rooms, handle.inputs, strict=True)
+    return [] if any(np.may_share_memory(room, source) for room, source in pairs) else rooms
 
 
 def _joined(parts: Sequence[Tensor]) -> Tensor:
@@ -176,6 +188,8 @@ def _afterwards(handle: Handle, do: Callable[[], Any]) -> None:
 
 def _copy(targets: Sequence[Tensor], sources: Sequence[Tensor]) -> Sequence[Tensor]:
     for target, source in zip(targets, sources, strict=True):
+        if target.data_ptr() == source.data_ptr():  # it was formed there
+            continue
         target.detach().copy_(source.view(target.shape))
     return targets
 

@@ -54,8 +54,11 @@ class Backend(ABC):
         """
 
     @abstractmethod
-    def allgather(self, array: Flat, what: str) -> tuple[Flat, list[int]]:
-        """Return the ranks' arrays, of any sizes, one after the other, and the number of elements from each rank."""
+    def allgather(self, array: Flat, what: str, room: Flat | None = None) -> tuple[Flat, list[int]]:
+        """Return the ranks' arrays, of any sizes, one after the other, and the number of elements from each rank.
+
+        The result may be formed in `room` if that has its size. `array` may be the part of `room` where it goes.
+        """
 
     @abstractmethod
     def broadcast(self, array: Flat, root: int, what: str) -> None:
@@ -67,8 +70,13 @@ class Backend(ABC):
         rank."""
 
     @abstractmethod
-    def reducescatter(self, array: Flat, counts: Sequence[int], reduction: Reduction, what: str) -> Flat:
-        """Reduce over the ranks; return this rank's part, `counts[rank]` elements. `counts` sums to `array.size`."""
+    def reducescatter(
+        self, array: Flat, counts: Sequence[int], reduction: Reduction, what: str, room: Flat | None = None
+    ) -> Flat:
+        """Reduce over the ranks; return this rank's part, `counts[rank]` elements. `counts` sums to `array.size`.
+
+        The result may be formed in `room` if that is given; it has its size, and nothing in common with `array`.
+        """
 
     @abstractmethod
     def barrier(self, what: str) -> None:
@@ -76,3 +84,8 @@ class Backend(ABC):
 
     def close(self) -> None:  # noqa: B027 - most backends hold nothing
         """Release what the backend holds."""
+
+
+def result_array(room: Flat | None, count: int, dtype: np.dtype[Any]) -> Flat:
+    """Return where a result of so many elements is formed: in `room` if that has its size."""
+    return room if room is not None and room.size == count else np.empty(count, dtype)

@@ -9,7 +9,7 @@ from distrun.runtime import settings
 from distrun.runtime.backends.adasum import adasum
 from distrun.runtime.backends.base import Backend
 from distrun.runtime.backends.groups import Groups
-from distrun.runtime.operations.handle import Handle, describe
+from distrun.runtime.operations.handle import Flat, Handle, describe
 from distrun.runtime.operations.reduction import Adasum, Reduction, reduction
 from distrun.runtime.operations.request import Request, counts_of
 
@@ -31,22 +31,25 @@ def execute(groups: Groups, handles: Sequence[Handle]) -> None:
             for array in handle.outputs:
                 backend.broadcast(array, groups.root_of(request), what)
         elif request.kind == "allgather":
-            gathered = [backend.allgather(array, what) for array in handle.inputs]
+            rooms = _rooms(handle)
+            gathered = [backend.allgather(array, what, room) for array, room in zip(handle.inputs, rooms, strict=True)]
             handle.outputs = [output for output, _ in gathered]
             handle.received = [counts for _, counts in gathered]
         elif request.kind == "alltoall":
             output, counts = backend.alltoall(handle.inputs[0], handle.splits, what)
             handle.outputs, handle.received = [output], [counts]
         else:
+            rooms = _rooms(handle)
+            how = reduction_of(backend, request, handle.taking_part)
             handle.outputs = [
-                backend.reducescatter(
-                    array,
-                    counts_of(shape, backend.size),
-                    reduction_of(backend, request, handle.taking_part),
-                    what,
-                )
-                for array, shape in zip(handle.inputs, request.shapes, strict=True)
+                backend.reducescatter(array, counts_of(shape, backend.size), how, what, room)
+                for array, shape, room in zip(handle.inputs, request.shapes, rooms, strict=True)
             ]
+
+
+def _rooms(handle: Handle) -> Sequence[Flat | None]:
+    """Return where the results are formed, if whoever made the handle has said so."""
+    return handle.outputs or [None] * len(handle.inputs)
 
 
 def reduction_of(backend: Backend, request: Request, taking_part: int = 0) -> Reduction:

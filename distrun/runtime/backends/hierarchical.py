@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from distrun.runtime.backends.base import Backend, Flat
+from distrun.runtime.backends.base import Backend, Flat, result_array
 from distrun.runtime.backends.local_arrays import LocalArrays
 from distrun.runtime.backends.rail import Rail, Stages, Transfer
 from distrun.runtime.backends.wire_format import WireFormat
@@ -165,7 +165,9 @@ class HierarchicalBackend(Backend):
         between.combine(shares, [result])
         return result
 
-    def reducescatter(self, array: Flat, counts: Sequence[int], reduction: Reduction, what: str) -> Flat:
+    def reducescatter(
+        self, array: Flat, counts: Sequence[int], reduction: Reduction, what: str, room: Flat | None = None
+    ) -> Flat:
         if reduction.is_widened:
             return self._reducescatter_widened(array, counts, reduction, what)
         starts = _starts(counts)
@@ -207,11 +209,11 @@ class HierarchicalBackend(Backend):
 
     # Copies ---------------------------------------------------------------------------------------------------------
 
-    def allgather(self, array: Flat, what: str) -> tuple[Flat, list[int]]:
+    def allgather(self, array: Flat, what: str, room: Flat | None = None) -> tuple[Flat, list[int]]:
         counts = [int(count) for count in self._gather(np.array([array.size]), [1] * self.size, what)]
-        return self._gather(array, counts, what), counts
+        return self._gather(array, counts, what, room), counts
 
-    def _gather(self, array: Flat, counts: Sequence[int], what: str) -> Flat:
+    def _gather(self, array: Flat, counts: Sequence[int], what: str, room: Flat | None = None) -> Flat:
         """Return the ranks' arrays, whose sizes are known, one after the other."""
         # First in the order of the hosts, so that everything a host sends is contiguous.
         starts = dict(zip(self._order, _starts([counts[rank] for rank in self._order]), strict=False))
@@ -225,7 +227,8 @@ class HierarchicalBackend(Backend):
         self._local.exchange((), what)
         if self._is_alone and self._order == sorted(self._order):
             return whole
-        output = np.concatenate([whole[starts[rank] : starts[rank] + counts[rank]] for rank in range(self.size)])
+        output = result_array(room, whole.size, array.dtype)
+        np.concatenate([whole[starts[rank] : starts[rank] + counts[rank]] for rank in range(self.size)], out=output)
         self._local.exchange((), what)  # only now may the owner reuse the memory
         return output
 

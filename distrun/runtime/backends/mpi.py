@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from distrun.runtime.backends.base import Backend, Flat
+from distrun.runtime.backends.base import Backend, Flat, result_array
 from distrun.runtime.mpi.requests import Requests
 from distrun.runtime.operations.reduction import Reduction
 from distrun.runtime.transport.local_ranks import LocalRanks
@@ -81,8 +81,10 @@ class MPIBackend(Backend):
         self._reduce([source[part] for part in slices], mine, reduction, what)
         self._transfer([mine] * self.size, [target[part] for part in slices], what)
 
-    def reducescatter(self, array: Flat, counts: Sequence[int], reduction: Reduction, what: str) -> Flat:
-        output = np.empty(counts[self.rank], array.dtype)
+    def reducescatter(
+        self, array: Flat, counts: Sequence[int], reduction: Reduction, what: str, room: Flat | None = None
+    ) -> Flat:
+        output = result_array(room, counts[self.rank], array.dtype)
         self._reduce(_cut(array, counts), output, reduction, what)
         return output
 
@@ -105,12 +107,12 @@ class MPIBackend(Backend):
 
     # Copies ---------------------------------------------------------------------------------------------------------
 
-    def allgather(self, array: Flat, what: str) -> tuple[Flat, list[int]]:
+    def allgather(self, array: Flat, what: str, room: Flat | None = None) -> tuple[Flat, list[int]]:
         shown = np.empty(self.size, np.int64)
         request = self._comm.Iallgather([np.array([array.size], np.int64), self._long], [shown, self._long])
         self._complete([request], what)
         counts = [int(count) for count in shown]
-        output = np.empty(sum(counts), array.dtype)
+        output = result_array(room, sum(counts), array.dtype)
         parts = _cut(output, counts)
         parts[self.rank][:] = array
         self._transfer([array] * self.size, parts, what)

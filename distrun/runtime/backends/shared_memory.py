@@ -7,7 +7,8 @@ computed by every rank for itself, in the same order and so to the same bits, wh
 
 What the ranks show each other must lie in their segments. It lies there already when the caller allocated it with
 `empty` (the fusion buffers of the framework faces do). Otherwise it is copied there: into a staging buffer that stays
-in cache, piece by piece, or whole into the heap where the shape of the operation needs that.
+in cache, piece by piece if it is large (see `piecewise`), or whole into the heap where the shape of the operation needs
+that.
 """
 
 from __future__ import annotations
@@ -17,7 +18,8 @@ from typing import Any
 
 import numpy as np
 
-from distrun.runtime.backends.base import Backend, Flat
+from distrun.runtime.backends.base import Backend, Flat, result_array
+from distrun.runtime.backends.piecewise import PIECEWISE, Pieces
 from distrun.runtime.operations.reduction import Reduction
 from distrun.runtime.shared_memory.segment import STAGE
 from distrun.runtime.transport.local_ranks import LocalRanks
@@ -38,6 +40,7 @@ class SharedMemoryBackend(Backend):
         self._segments = local_ranks.segments
         self._mine = local_ranks.mine
         self._stage = local_ranks.stage
+        self._pieces = Pieces(local_ranks)
         self.rank = local_ranks.own
         self.size = local_ranks.size
 
@@ -71,7 +74,7 @@ class SharedMemoryBackend(Backend):
             self._reduce_slices(offsets, count, dtype, reduction)
             self._local_ranks.exchange((), what)
         else:
-            self._allreduce_piecewise(source, target, reduction, what)
+            self._pieces.allreduce(source, target, reduction, what)
 
     def _allreduce_in_one_step(
         self, inputs: Sequence[Flat], outputs: Sequence[Flat], count: int, reduction: Reduction, what: str
@@ -102,38 +105,6 @@ class SharedMemoryBackend(Backend):
         self._local_ranks.exchange((), what)
         unpack(staged, outputs)
 
-    def _allreduce_piecewise(self, source: Flat, target: Flat, reduction: Reduction, what: str) -> None:
-        """Reduce a large array of ordinary memory piece by piece, each of which stays in cache while it is staged."""
-        piece = STAGE // source.itemsize
-        for start in range(0, source.size, piece):
-            stop = min(source.size, start + piece)
-            self._allreduce_piece(source[start:stop], target[start:stop], reduction, what)
-
-    def _allreduce_piece(self, source: Flat, target: Flat, reduction: Reduction, what: str) -> None:
-        """Combine this rank's slice where it lies: only what others combine, and what they are to know, is staged.
-
-        What is staged before an exchange goes where that exchange's line is, so nobody overwrites what is being read.
-        """
-        size, nbytes = source.size, source.itemsize
-        bounds = [size * rank // self.size for rank in range(self.size + 1)]
-        first, last = bounds[self.rank], bounds[self.rank + 1]
-        given = self._stage + self._local_ranks.parity * STAGE
-        staged = self._mine.view(given, size, source.dtype)
-        staged[:first] = source[:first]
-        staged[last:] = source[last:]
-        self._local_ranks.exchange((), what)
-        reduced = self._stage + self._local_ranks.parity * STAGE
-        if first < last:
-            sources = [segment.view(given + first * nbytes, last - first, source.dtype) for segment in self._segments]
-            sources[self.rank] = source[first:last]
-            shown = self._mine.view(reduced + first * nbytes, last - first, source.dtype)
-            reduction.combine(sources, [target[first:last], shown])
-        self._local_ranks.exchange((), what)
-        for peer in self._local_ranks.others:
-            start, stop = bounds[peer], bounds[peer + 1]
-            if start < stop:
-                target[start:stop] = self._segments[peer].view(reduced + start * nbytes, stop - start, source.dtype)
-
     def _allreduce_fused(
         self, inputs: Sequence[Flat], outputs: Sequence[Flat], count: int, reduction: Reduction, what: str
     ) -> None:
@@ -161,10 +132,15 @@ class SharedMemoryBackend(Backend):
             ]
             reduction.combine(slices, slices)
 
-    def reducescatter(self, array: Flat, counts: Sequence[int], reduction: Reduction, what: str) -> Flat:
-        offset, keep = self._show(array)
-        offsets = [words[0] for words in self._local_ranks.exchange((offset,), what)]
-        output = np.empty(counts[self.rank], array.dtype)
+    def reducescatter(
+        self, array: Flat, counts: Sequence[int], reduction: Reduction, what: str, room: Flat | None = None
+    ) -> Flat:
+        offsets = [words[0] for words in self._local_ranks.exchange((self._show(array),), what)]
+        output = result_array(room, counts[self.rank], array.dtype)
+        if min(offsets) < 0:
+            self._pieces.reducescatter(array, counts, offsets, reduction, output, what)
+            self._finish(offsets, what)
+            return output
         start = sum(counts[: self.rank]) * array.itemsize
         sources = [
             segment.view(at + start, output.size, array.dtype)
@@ -173,35 +149,36 @@ class SharedMemoryBackend(Backend):
         if output.size:
             reduction.combine(sources, [output])
         self._finish(offsets, what)
-        del keep
         return output
 
     # Copies ---------------------------------------------------------------------------------------------------------
 
-    def allgather(self, array: Flat, what: str) -> tuple[Flat, list[int]]:
-        offset, keep = self._show(array)
-        shown = self._local_ranks.exchange((offset, array.size), what)
-        counts = [words[1] for words in shown]
-        output = np.empty(sum(counts), array.dtype)
-        start = 0
-        for segment, (at, count) in zip(self._segments, shown, strict=True):
-            output[start : start + count] = segment.view(at, count, array.dtype)
-            start += count
-        self._finish([words[0] for words in shown], what)
-        del keep
+    def allgather(self, array: Flat, what: str, room: Flat | None = None) -> tuple[Flat, list[int]]:
+        shown = self._local_ranks.exchange((self._show(array), array.size), what)
+        offsets, counts = [words[0] for words in shown], [words[1] for words in shown]
+        output = result_array(room, sum(counts), array.dtype)
+        if min(offsets) < 0:
+            self._pieces.allgather(array, shown, output, what)
+        else:
+            start = 0
+            for segment, offset, count in zip(self._segments, offsets, counts, strict=True):
+                output[start : start + count] = segment.view(offset, count, array.dtype)
+                start += count
+        self._finish(offsets, what)
         return output, counts
 
     def broadcast(self, array: Flat, root: int, what: str) -> None:
         is_root = self.rank == root
-        offset, keep = self._show(array) if is_root else (self._stage, None)
-        offsets = [words[0] for words in self._local_ranks.exchange((offset,), what)]
+        offsets = [words[0] for words in self._local_ranks.exchange((self._show(array) if is_root else 0,), what)]
+        if offsets[root] < 0:
+            self._pieces.broadcast(array, root, what)
+            return
         if not is_root:
             array[:] = self._segments[root].view(offsets[root], array.size, array.dtype)
-        self._finish(offsets, what)
-        del keep
+        self._finish([offsets[root]], what)
 
     def alltoall(self, array: Flat, splits: Sequence[int], what: str) -> tuple[Flat, list[int]]:
-        offset, keep = self._show(array)
+        offset, keep = self._show_whole(array)
         shown = self._local_ranks.exchange((offset, *splits), what)
         counts = [words[1 + self.rank] for words in shown]
         output = np.empty(sum(counts), array.dtype)
@@ -217,19 +194,29 @@ class SharedMemoryBackend(Backend):
     def barrier(self, what: str) -> None:
         self._local_ranks.exchange((), what)
 
-    def _show(self, array: Flat) -> tuple[int, Flat | None]:
-        """Put `array` where the local peers see it.
+    def _show(self, array: Flat) -> int:
+        """Return the offset in this rank's segment where the local peers see `array`; a small one is staged.
+
+        `PIECEWISE` stands for a large array of ordinary memory.
+        """
+        offset = self._mine.offset_of(array)
+        if offset >= 0:
+            return offset
+        if array.nbytes > STAGE:
+            return PIECEWISE
+        offset = self._stage + self._local_ranks.parity * STAGE
+        self._mine.view(offset, array.size, array.dtype)[:] = array
+        return offset
+
+    def _show_whole(self, array: Flat) -> tuple[int, Flat]:
+        """Put `array` where the local peers see all of it.
 
         Returns:
             Its offset in this rank's segment, and the array that must stay alive until the peers have read it.
         """
-        offset = self._mine.offset_of(array)
+        offset = self._show(array)
         if offset >= 0:
             return offset, array
-        if array.nbytes <= STAGE:
-            offset = self._stage + self._local_ranks.parity * STAGE
-            self._mine.view(offset, array.size, array.dtype)[:] = array
-            return offset, None
         copy = self.empty(array.size, array.dtype)
         copy[:] = array
         return self._mine.offset_of(copy), copy

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from distrun.runtime.backends.base import Backend, Flat
+from distrun.runtime.backends.base import Backend, Flat, result_array
 from distrun.runtime.operations.reduction import Reduction
 from distrun.tensor_fusion.packing import unpack
 
@@ -30,8 +30,10 @@ class SingleProcessBackend(Backend):
             elif source is not target:
                 target[:] = source
 
-    def allgather(self, array: Flat, what: str) -> tuple[Flat, list[int]]:
-        return array.copy(), [array.size]
+    def allgather(self, array: Flat, what: str, room: Flat | None = None) -> tuple[Flat, list[int]]:
+        output = result_array(room, array.size, array.dtype)
+        output[:] = array
+        return output, [array.size]
 
     def broadcast(self, array: Flat, root: int, what: str) -> None:
         """Do nothing: the root is the only rank."""
@@ -39,9 +41,13 @@ class SingleProcessBackend(Backend):
     def alltoall(self, array: Flat, splits: Sequence[int], what: str) -> tuple[Flat, list[int]]:
         return array[: splits[0]].copy(), [splits[0]]
 
-    def reducescatter(self, array: Flat, counts: Sequence[int], reduction: Reduction, what: str) -> Flat:
-        output: Flat = array.copy()
-        if not reduction.is_identity:
+    def reducescatter(
+        self, array: Flat, counts: Sequence[int], reduction: Reduction, what: str, room: Flat | None = None
+    ) -> Flat:
+        output = result_array(room, array.size, array.dtype)
+        if reduction.is_identity:
+            output[:] = array
+        else:
             reduction.combine([array], [output])
         return output
 

@@ -1,4 +1,4 @@
-"""Nothing breaks where counts no longer fit 32 bits."""
+"""Arrays larger than staging, and those whose counts no longer fit 32 bits."""
 
 from __future__ import annotations
 
@@ -15,3 +15,12 @@ def test_more_than_two_to_the_31_elements(job):
     if available < 8:
         pytest.skip(f"needs 8 GiB of memory, and {available:.1f} GiB are available")
     job.run_alone("large")
+
+
+@pytest.mark.parametrize(
+    "job",
+    ["distrun-1", "distrun-2", "distrun-3", "hosts-1+2", pytest.param("mpi-backend-2", marks=pytest.mark.mpi)],
+    indirect=True,
+)
+def test_large_arrays_of_ordinary_and_of_shared_memory(job):
+    job.run("piecewise")

@@ -178,6 +178,23 @@ def all_gather_into_one_tensor(at):
 
 
 @check
+def results_in_the_memory_of_what_is_given(at):
+    for count in (3, 300_000):  # staged as one piece, and in several
+        tensors = at.tensors((count,))
+        for place in range(at.size):  # where the result goes, for one of them
+            whole = torch.zeros(at.size * count)
+            own = whole[place * count : (place + 1) * count]
+            own.copy_(tensors[at.rank])
+            dist.all_gather_into_tensor(whole, own, at.group)
+            same(whole, torch.cat(tensors))
+        wholes = at.tensors((at.size * count,))
+        own = wholes[at.rank][at.rank * count : (at.rank + 1) * count]
+        expected = sum(at.tensors((at.size * count,)))[at.rank * count : (at.rank + 1) * count]
+        dist.reduce_scatter_tensor(own, wholes[at.rank], group=at.group)
+        same(own, expected, 1e-6)
+
+
+@check
 def reduce_scatter(at):
     for dtype in at.some((*REAL, *WHOLE)):
         for op in map(Op, operators(dtype)):
