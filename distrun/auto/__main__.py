@@ -34,7 +34,7 @@ def main(arguments: list[str]) -> int:
     if distrun.size() > 1:
         if distrun.rank() > 0:
             output.silence()
-            files.keep_private(program)
+            files.keep_private()
         source.check(program)
         randomness.begin()
         frameworks.watch()

@@ -1,21 +1,20 @@
-"""Files on the ranks that do not write: what the script itself writes there goes to a folder of the rank's own.
+"""Files on the ranks that do not write: what the script itself writes there stays in the process's memory.
 
 The script of rank 0 writes its files as ever. On another rank `open(path, "w")` in the script opens a private file,
-and `open(path)` finds it again; making, moving and removing files and folders does nothing. Only calls from the
-script's own code are changed: libraries keep their caches, and reading stays as it is.
+and `open(path)` finds it again; nothing is left of it when the process ends, however that comes. Making, moving and
+removing files and folders does nothing. Only calls from the script's own code are changed: libraries keep their caches,
+and reading stays as it is.
 """
 
 from __future__ import annotations
 
-import atexit
 import builtins
 import io
 import os
 import shutil
 import sys
 import sysconfig
-import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import wraps
 from pathlib import Path
 from types import ModuleType
@@ -32,33 +31,16 @@ _UNDONE: tuple[tuple[ModuleType, tuple[str, ...]], ...] = (
     (shutil, ("rmtree", "copy", "copy2", "copyfile", "copytree", "move")),
 )
 
-_folder = ""
-_private: dict[str, str] = {}
+_private: dict[str, int] = {}  # path -> descriptor of a file in memory
+_KEPT = 200  # of those, the latest; to read another one finds rank 0's
 
 
-def keep_private(program: Sequence[str]) -> None:
-    """Keep what the script writes in this process to a folder of its own, which is removed at the end."""
+def keep_private() -> None:
+    """Keep what the script writes in this process to itself."""
     builtins.open = io.open = _opening(io.open)
     for module, names in (*_UNDONE, (numpy, ("save", "savez", "savez_compressed", "savetxt"))):
         for name in names:
             setattr(module, name, _undone(getattr(module, name)))
-
-
-def _own_folder() -> str:
-    """Return the folder for private files; it is made when the first one is written."""
-    global _folder
-    if not _folder:
-        _folder = tempfile.mkdtemp(prefix="distrun-auto-")
-        atexit.register(_remove, os.getpid())
-    return _folder
-
-
-def _remove(owner: int) -> None:
-    if os.getpid() == owner:  # and no child of a fork
-        _rmtree(_folder, ignore_errors=True)
-
-
-_rmtree = shutil.rmtree
 
 
 def is_called_by_script() -> bool:
@@ -77,20 +59,28 @@ def _opening(plain: Callable[..., Any]) -> Callable[..., Any]:
             return plain(file, mode, *arguments, **options)
         writes = any(letter in mode for letter in "wax+")
         if (writes or _private) and is_called_by_script():
-            file = _place(os.path.abspath(os.fsdecode(file)), writes, mode)
+            file, mode = _place(os.path.abspath(os.fsdecode(file)), mode, writes)
         return plain(file, mode, *arguments, **options)
 
     return opened
 
 
-def _place(path: str, writes: bool, mode: str) -> str:
-    """Return where a file is for this rank; one that is about to be changed is copied first."""
-    if path in _private or not writes or not os.path.isabs(path) or path.startswith(("/dev/", "/proc/")):
-        return _private.get(path, path)
-    private = _private[path] = os.path.join(_own_folder(), f"{len(_private)}-{os.path.basename(path)}")
-    if "w" not in mode and "x" not in mode and os.path.exists(path):
-        _copyfile(path, private)
-    return private
+def _place(path: str, mode: str, writes: bool) -> tuple[str, str]:
+    """Return where a file is for this rank, and how to open it; one that is about to be changed is copied first."""
+    if path not in _private:
+        if not writes or path.startswith(("/dev/", "/proc/")):
+            return path, mode
+        _private[path] = os.memfd_create(os.path.basename(path))
+        if "w" not in mode and "x" not in mode and os.path.exists(path):
+            _copyfile(path, _name_of(path))
+        mode = mode.replace("x", "w")
+        while len(_private) > _KEPT:
+            os.close(_private.pop(next(iter(_private))))
+    return _name_of(path), mode
+
+
+def _name_of(path: str) -> str:
+    return f"/proc/self/fd/{_private[path]}"
 
 
 _copyfile = shutil.copyfile
