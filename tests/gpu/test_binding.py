@@ -271,7 +271,11 @@ def test_gradients_of_kerass_torch_backend_are_reduced_on_the_gpu_and_who_has_on
     bound_to(Cuda(0))
     # Matrices in host memory play those of a GPU.
     monkeypatch.setattr(cuda, "kind", lambda tensor: "cuda" if tensor.dim() == 2 else "cpu")
+    monkeypatch.setattr(cuda, "as_array", lambda tensor: not_on_host() if tensor.dim() == 2 else tensor.numpy())
     monkeypatch.setattr(cuda.TorchArena, "current_stream", lambda arena: 0)
+
+    def not_on_host():
+        raise TypeError("can't convert cuda:0 device type tensor to numpy")
 
     variables = [SimpleNamespace(value=torch.nn.Parameter(torch.zeros(2, 3))) for _ in range(3)]
     variables[0].value.grad = torch.ones(2, 3)
