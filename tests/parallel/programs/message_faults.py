@@ -46,9 +46,15 @@ def die_in_the_middle() -> None:
     ordinary = Connection.flush
 
     def flush(connection: Connection) -> None:
-        ordinary(connection)
-        if any(data.nbytes > 1_000_000 for data, _ in connection._unsent):
-            os.kill(os.getpid(), signal.SIGKILL)
+        if all(data.nbytes <= 1_000_000 for data, _ in connection._unsent):
+            ordinary(connection)
+            return
+        connection._socket.setblocking(True)
+        for data, _ in connection._unsent:
+            is_large = data.nbytes > 1_000_000
+            connection._socket.sendall(data[: data.nbytes // 2] if is_large else data)
+            if is_large:
+                os.kill(os.getpid(), signal.SIGKILL)
 
     Connection.flush = flush
 

@@ -112,7 +112,7 @@ class HostBackend(Backend):
             output[:] = result[start : start + output.size]
             start += output.size
 
-    def allgather(self, array: np.ndarray, what: str) -> tuple[np.ndarray, list[int]]:
+    def allgather(self, array: np.ndarray, what: str, room: None = None) -> tuple[np.ndarray, list[int]]:
         everybody = self.hosts.exchange(self.rank, array.copy())
         return np.concatenate(everybody), [part.size for part in everybody]
 
@@ -124,7 +124,9 @@ class HostBackend(Backend):
         came = [theirs[self.rank] for theirs in self.hosts.exchange(self.rank, parts)]
         return np.concatenate(came), [part.size for part in came]
 
-    def reducescatter(self, array: np.ndarray, counts: Sequence[int], reduction: Reduction, what: str) -> np.ndarray:
+    def reducescatter(
+        self, array: np.ndarray, counts: Sequence[int], reduction: Reduction, what: str, room: None = None
+    ) -> np.ndarray:
         whole = np.empty_like(array)
         self.allreduce([array], [whole], reduction, what)
         start = sum(counts[: self.rank])
