@@ -8,6 +8,7 @@ A call that is not asynchronous waits here, and gives a work that is done.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
@@ -52,6 +53,7 @@ def create_described(options: Any) -> DistrunProcessGroup:
 Tensors = Sequence[Tensor]
 Lists = Sequence[Sequence[Tensor]]
 
+_barriers: Counter[str] = Counter()  # by group, also of earlier worlds: their keys may still be in the store
 DEFAULT = "default_pg"
 """The name that torch gives the group of all ranks."""
 
@@ -81,7 +83,6 @@ class DistrunProcessGroup(ProcessGroup):
         self._timeout = timeout.total_seconds()
         self._rank = rank
         self._nothing: list[None] = [None] * size
-        self._barriers = 0
         self._reducing = Reducing(members, rank)
         self._moving = Moving(members)
         self._messages: PointToPoint | None = None
@@ -219,8 +220,8 @@ class DistrunProcessGroup(ProcessGroup):
             StallError: that is so.
         """
         seconds = timeout.total_seconds() if isinstance(timeout, timedelta) else timeout or self._timeout
-        self._barriers += 1
-        key = f"distrun/monitored_barrier/{self._barriers}"
+        _barriers[self._name] += 1
+        key = f"distrun/monitored_barrier/{_barriers[self._name]}"
         wait_for_all(self._store, key, self._rank, self._members.ranks, seconds, self._label)
 
     def _only(self, rank: int, tensor: Tensor) -> list[Tensor | None]:

@@ -9,9 +9,8 @@ from pathlib import Path
 PROGRAMS = Path(__file__).parent / "programs"
 
 
-def test_errors_tell_who_what_and_where_and_groups_go_on(run_ranks):
-    ended = run_ranks([sys.executable, str(PROGRAMS / "failures.py")], 2, os.environ)
-    assert ended.returncode == 0, ended.stderr
+def test_errors_tell_who_what_and_where_and_groups_go_on(job):
+    job("failures", 2)
 
 
 def test_whoever_waits_for_a_dead_rank_is_told(run_ranks):
