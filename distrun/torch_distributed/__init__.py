@@ -4,11 +4,13 @@
 
 torch loads the entry points of group `torch.backends` when it is imported, and with them `register`: a script need not
 import distrun. (Where TORCH_DEVICE_BACKEND_AUTOLOAD=0 turns that off, it calls `distrun.torch_distributed.register()`.)
-Every `import torch` comes by here, so nothing else is imported before a process group is made.
+Every `import torch` comes by here, so nothing else is imported before a process group is made, and whatever goes wrong
+here is an error of those who ask for a process group, not of everybody who imports torch.
 """
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
@@ -22,19 +24,24 @@ BACKEND = "distrun"
 
 
 def register() -> None:
-    """Make the backend known to torch.distributed; does nothing if it is."""
+    """Make the backend known to torch.distributed; does nothing if it is. Never raises."""
+    try:
+        _register()
+    except Exception as error:  # of a torch that has other interfaces: settings are read when a group is made
+        reason = f"{type(error).__name__}: {error}"
+        logging.getLogger("distrun").warning("torch.distributed has no backend %r (%s)", BACKEND, reason)
+
+
+def _register() -> None:
     from torch import distributed
 
     if distributed.is_available() and BACKEND not in distributed.Backend.backend_list:
         distributed.Backend.register_backend(BACKEND, _create, extended_api=True, devices=["cpu", "cuda"])
         distributed.register_rendezvous_handler(BACKEND, _rendezvous)  # type: ignore[attr-defined, no-untyped-call]
-        if "DISTRUN_TORCH_BACKEND" in os.environ:
-            from distrun.runtime import settings
+        if os.environ.get("DISTRUN_TORCH_BACKEND", "0") not in ("", "0"):
+            from distrun.torch_distributed.substitution import substitute
 
-            if settings.current().torch_backend:
-                from distrun.torch_distributed.substitution import substitute
-
-                substitute()
+            substitute()
 
 
 def _create(described: Any, options: Any) -> ProcessGroup:

@@ -11,6 +11,7 @@ import functools
 import logging
 from typing import Any
 
+from distrun.runtime import settings
 from distrun.torch_distributed import BACKEND
 
 _DEVICES = ("cpu", "cuda")
@@ -27,6 +28,7 @@ def substitute() -> None:
 
     @functools.wraps(init)
     def init_process_group(backend: str | None = None, *args: Any, **kwargs: Any) -> None:
+        settings.current()  # refuses a DISTRUN_TORCH_BACKEND that says neither yes nor no
         chosen = chosen_backend(backend)
         init(chosen or BACKEND, *args, **kwargs)
         if distributed.get_rank() == 0:

@@ -27,9 +27,10 @@ from distrun.runner.planning.variables.job import settings
 from distrun.runner.protocol.exits import NOT_EXECUTABLE, NOT_FOUND
 from distrun.runner.system import machine
 from distrun.runtime.horovod import without_effect
-from distrun.runtime.settings import Settings, unknown
+from distrun.runtime.settings import TORCH_BACKEND, Settings, unknown
 
 _DEFAULTS = SshOptions()
+_AUTOLOAD = "TORCH_DEVICE_BACKEND_AUTOLOAD"  # torch's; anything but 1 turns it off
 
 
 class CommandError(UsageError):
@@ -138,7 +139,14 @@ def checked(request: LaunchRequest) -> LaunchRequest:
     """
     if request.network:
         parse_network(request.network)
-    if chosen_settings(request).horovod:
+    environ = _ranks_environ(request)
+    chosen = Settings.of(environ)
+    if chosen.torch_backend and environ.get(_AUTOLOAD, "1") != "1":
+        raise UsageError(
+            f"{_AUTOLOAD}={environ[_AUTOLOAD]!r} keeps torch from loading distrun's backend, and --torch-backend "
+            f"({TORCH_BACKEND}=1) needs it: unset it, or give -x {_AUTOLOAD}=1"
+        )
+    if chosen.horovod:
         request = replace(request, horovod=True)
     return request if request.wdir is None else replace(request, wdir=os.path.abspath(request.wdir))
 
@@ -181,8 +189,13 @@ def chosen_settings(request: LaunchRequest) -> Settings:
     Raises:
         UsageError: a setting has an impossible value, which every rank would refuse by itself.
     """
+    return Settings.of(_ranks_environ(request))
+
+
+def _ranks_environ(request: LaunchRequest) -> dict[str, str]:
+    """Return the variables that ranks here will find, as far as the user chooses them."""
     exported = dict(spec.split("=", 1) for spec in request.exports if "=" in spec)
-    return Settings.of({**inherited_variables(os.environ), **settings(request), **exported})
+    return {**inherited_variables(os.environ), **settings(request), **exported}
 
 
 def _warnings(plan: LaunchPlan) -> tuple[str, ...]:

@@ -146,3 +146,49 @@ dist.init_process_group(
 """
     output = run([sys.executable, "-c", code], status=1)
     assert "BootstrapError: ranks 1-2 did not call init_process_group within 1 s" in output
+
+
+ASKED = """
+import os
+import torch
+from torch import distributed as dist
+
+dist.init_process_group({backend!r}, store=dist.HashStore(), rank=0, world_size=1)
+print("RESULT", dist.get_backend())
+"""
+
+
+def test_a_setting_that_cannot_be_is_told_to_those_who_ask_for_a_group_and_breaks_no_import(run):
+    bad = {"DISTRUN_TORCH_BACKEND": "maybe", "DISTRUN_KEEPALIVE": "long"}
+    run([sys.executable, "-c", "import torch"], **bad)
+    for name, text in bad.items():
+        output = run([sys.executable, "-c", ASKED.format(backend="distrun")], status=1, **{name: text})
+        assert f"UsageError: {name}={text!r} is n" in output
+    output = run([sys.executable, "-c", ASKED.format(backend="gloo")], status=1, DISTRUN_TORCH_BACKEND="maybe")
+    assert "DISTRUN_TORCH_BACKEND='maybe' is neither 1" in output
+
+
+OTHER_TORCH = """
+import sys
+from torch import distributed as dist
+from distrun import torch_distributed
+
+def register_backend(*args, **kwargs):
+    raise TypeError("unexpected keyword argument 'extended_api'")
+
+dist.Backend.backend_list.remove("distrun")
+dist.Backend.register_backend = register_backend
+torch_distributed.register()
+"""
+
+
+def test_a_torch_that_cannot_have_the_backend_is_imported_all_the_same_and_says_why(run):
+    output = run([sys.executable, "-c", OTHER_TORCH])
+    reason = "TypeError: unexpected keyword argument 'extended_api'"
+    assert f"torch.distributed has no backend 'distrun' ({reason})" in output
+
+
+def test_where_torch_loads_no_backends_a_script_registers_ours(run):
+    registered = "from distrun import torch_distributed; torch_distributed.register()\n"
+    code = registered + ASKED.format(backend="distrun")
+    assert "RESULT distrun" in run([sys.executable, "-c", code], TORCH_DEVICE_BACKEND_AUTOLOAD="0")

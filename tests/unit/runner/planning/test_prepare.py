@@ -149,3 +149,18 @@ def test_misspelt_settings_are_warned_of_once_whether_inherited_or_exported(monk
 
 def test_variables_of_the_launch_contract_are_no_misspelt_settings():
     assert prepared("localhost:2").warnings == ()
+
+
+def test_a_torch_that_loads_no_backends_is_refused_together_with_torch_backend(monkeypatch):
+    monkeypatch.setenv("TORCH_DEVICE_BACKEND_AUTOLOAD", "0")
+    prepared("127.0.0.1:2")
+    prepared("127.0.0.1:2", torch_backend=True, exports=("TORCH_DEVICE_BACKEND_AUTOLOAD=1",))
+    refusal = (
+        r"TORCH_DEVICE_BACKEND_AUTOLOAD='0' keeps torch from loading distrun's backend, and --torch-backend "
+        r"\(DISTRUN_TORCH_BACKEND=1\) needs it: unset it, or give -x TORCH_DEVICE_BACKEND_AUTOLOAD=1"
+    )
+    with pytest.raises(UsageError, match=refusal):
+        prepared("127.0.0.1:2", torch_backend=True)
+    monkeypatch.setenv("DISTRUN_TORCH_BACKEND", "1")
+    with pytest.raises(UsageError, match=refusal):
+        prepared("127.0.0.1:2")
