@@ -137,7 +137,7 @@ class Rendezvous:
 
     def addresses(self, silence: float) -> Addresses:
         """Return what is worth knowing when nobody listens any more; called before the listener is closed."""
-        own = tuple(address for address, _ in self.listener.endpoints)
+        own = tuple(dict.fromkeys(address for address, _ in self.listener.endpoints))  # rank 0 may have several ports
         return Addresses(self.members, own, self.key, self.is_encrypted, silence)
 
     def close(self) -> None:

@@ -105,6 +105,17 @@ def test_everybody_knows_everybody_and_rank_0s_settings(endpoint):
     close(meetings)
 
 
+def test_an_address_with_several_ports_is_one_address_to_listen_at_later(endpoint):
+    with socket.socket() as other:
+        other.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+        other.bind((HERE, 0))
+        several = RendezvousEndpoint((*endpoint.addresses, (HERE, other.getsockname()[1])), KEY)
+        meetings = [rank.end() for rank in [Rank(rank, 2, several) for rank in range(2)]]
+    assert len(meetings[0].listener.endpoints) == 2
+    assert meetings[0].addresses(15.0).own == (HERE,)
+    close(meetings)
+
+
 def test_all_connections_allow_for_as_much_silence_as_the_job(endpoint):
     ranks = [Rank(rank, 2, endpoint, silence=60.0) for rank in range(2)]
     meetings = [rank.end() for rank in ranks]
