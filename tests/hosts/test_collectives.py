@@ -11,7 +11,6 @@ from hosts_conftest import call
 from warm_ranks import WarmRanks
 
 PROGRAMS = Path(__file__).parents[1] / "parallel" / "programs"
-GROUPS = Path(__file__).parents[1] / "frameworks" / "torch_distributed" / "programs" / "collectives.py"
 ADDRESSES = """
 import json, distrun, psutil
 distrun.init()
@@ -137,8 +136,3 @@ def test_ranks_that_no_rail_of_the_world_joins_connect_once_when_a_set_needs_the
 
 def test_process_sets_of_hosts_that_take_turns(run_each):
     run_each("alpha:2,beta:2", "process_sets", options=("--map-by", "node"))
-
-
-def test_process_groups_of_torch_distributed(run):
-    pytest.importorskip("torch")
-    run("alpha:1,beta:2", "-Wignore", str(GROUPS), "compact")

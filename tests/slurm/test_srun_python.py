@@ -10,6 +10,8 @@ from pathlib import Path
 import pytest
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "torch_digits.py"
+BESIDE_GLOO = Path(__file__).parents[1] / "frameworks" / "torch_distributed" / "programs" / "beside_gloo.py"
+GROUP = '{"backend": "distrun", "init_method": "distrun://"}'
 DEADLINE = 60.0  # seconds
 INIT = "import distrun, numpy; distrun.init();"
 SUM = INIT + "print(distrun.topology(), distrun.allreduce(numpy.full(9, distrun.rank() + 1.0), op=distrun.Sum)[0])"
@@ -133,3 +135,12 @@ def test_ranks_of_distrun_on_two_nodes_compute_together(distrun):
     assert job.wait() == 0, job.stderr.data
     assert set(job.stdout.data.decode().splitlines()) == EXPECTED
     job.assert_gone()
+
+
+def test_programs_of_torch_distributed_end_as_on_gloo(srun):
+    pytest.importorskip("torch")
+    run = f"import runpy, sys; sys.argv[1:] = [{GROUP!r}]; runpy.run_path({str(BESIDE_GLOO)!r}, run_name='__main__')"
+    done = srun(run, OMP_NUM_THREADS="1")
+    assert done.returncode == 0, done.stderr
+    equal = sorted(line for line in done.stdout.splitlines() if line.startswith("EQUAL"))
+    assert equal == ["EQUAL 0 4 alpha", "EQUAL 1 4 alpha", "EQUAL 2 4 beta", "EQUAL 3 4 beta"]

