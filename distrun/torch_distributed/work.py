@@ -143,9 +143,9 @@ class DistrunWork(Work):
 
     def _outcome(self) -> Any:
         """Return the tensors with their values, or raise what has gone wrong."""
-        if not self._is_done():
-            late = next(handle for handle in self._handles if not handle.done)
-            raise _timed_out(late, self._timeout, self._group)
+        for handle in self._handles:
+            if not handle.done:
+                _give_up(handle, self._timeout, self._group)
         self._collect()
         return self._tensors
 
@@ -199,16 +199,23 @@ def wait_until(handle: Handle, deadline: float, timeout: Timeout, group: str) ->
     if not handle.done:
         handle.engine.wait(handle if deadline == math.inf else _TimedWait(handle, deadline))
         if not handle.done:
-            handle.engine.error_reported()
-            raise _timed_out(handle, timeout, group)
+            _give_up(handle, timeout, group)
 
 
-def _timed_out(handle: Handle, timeout: Timeout, group: str) -> StallError:
-    return StallError(
-        f"process group {group!r}: {handle.title} was not done within its timeout of {timeout:g} s: a rank of the "
-        "group has not called it, or not in this order; a DISTRUN_STALL_WARNING of fewer seconds has rank 0 say which "
-        "one, and a longer `timeout` of the group gives it more time"
-    )
+def _give_up(handle: Handle, timeout: Timeout, group: str) -> None:
+    """Say who is missing in an operation that is late; returns if it is done meanwhile.
+
+    Raises:
+        StallError: it is not.
+    """
+    who = handle.engine.who_is_missing(handle)
+    if not handle.done:
+        handle.engine.error_reported()
+        raise StallError(
+            f"process group {group!r}: {handle.title} was not done within its timeout of {timeout:g} s: "
+            f"{who or 'no rank is known to be missing'}; see where they are, or give the group a longer "
+            "`timeout`"
+        )
 
 
 class _Done(Work):

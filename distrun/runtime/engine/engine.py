@@ -27,6 +27,7 @@ from distrun.runtime.engine.execute import Executor
 from distrun.runtime.engine.membership import Membership
 from distrun.runtime.engine.state import CALLER, IDLE, PROGRESS_THREAD, ProgressState
 from distrun.runtime.gpu.monitor import CHECK_INTERVAL, DRAIN_TIMEOUT, GpuMonitor
+from distrun.runtime.negotiation.inquiries import Inquiry
 from distrun.runtime.negotiation.negotiator import Negotiator
 from distrun.runtime.negotiation.pending import PendingOperations
 from distrun.runtime.negotiation.stalls import UNEQUAL_STEPS
@@ -161,6 +162,14 @@ class ProgressEngine:
                 )
             elif not state.wait_for(handle) and state.turn is PROGRESS_THREAD and self._gpu_monitor.is_busy:
                 self._gpu_monitor.check_from_waiter()
+
+    def who_is_missing(self, handle: Handle) -> str:
+        """Ask the coordinator which ranks have not submitted an operation, and wait for the answer for a little."""
+        inquiry = Inquiry(handle)
+        self._negotiator.inquiries.new.append(inquiry)
+        self._local_group.bell.ring()
+        self.wait(inquiry)
+        return inquiry.answer or ""
 
     def error_reported(self) -> None:
         """Note that a call raises, so that the caller knows what has gone wrong."""

@@ -65,6 +65,10 @@ class SingleProcessEngine:
     def disown(self) -> None:
         """Do nothing: a forked child may go on alone."""
 
+    def who_is_missing(self, handle: Handle) -> str:
+        """Return an empty text: nobody is."""
+        return ""
+
     def error_reported(self) -> None:
         """Do nothing: whatever goes wrong is raised where it happens."""
 

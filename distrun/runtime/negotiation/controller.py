@@ -35,6 +35,7 @@ CACHE_CAPACITY = 1 << 16
 class Stall:
     """An operation that some ranks wait for, as the report shows it."""
 
+    key: Key
     title: str
     process_set: int
     present: tuple[int, ...]
@@ -296,6 +297,7 @@ class Controller:
         """The operations that some but not all ranks submitted at least `after` seconds ago, oldest first."""
         stalls = [
             Stall(
+                key=slot.key,
                 title=slot_title(slot),
                 process_set=slot.key[0],
                 present=tuple(sorted(slot.present)),

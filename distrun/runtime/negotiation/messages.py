@@ -12,13 +12,13 @@ from distrun.runtime.operations.request import Request
 from distrun.runtime.transport.control_plane import LARGEST_MESSAGE
 
 # To the coordinator: requests by their cache ids, one request in full, the answers to two questions (where the main
-# thread is, and where an operation was submitted), for how long we have waited. And one request by its cache id with
-# its arrays (see `piggyback`), which rank 0 may send as well.
-CACHE_IDS, FULL_REQUEST, ANSWER, SITE, REMINDER, PIGGYBACK = b"N", b"R", b"A", b"C", b"W", b"S"
+# thread is, and where an operation was submitted), for how long we have waited, the question who has not submitted an
+# operation. And one request by its cache id with its arrays (see `piggyback`), which rank 0 may send as well.
+CACHE_IDS, FULL_REQUEST, ANSWER, SITE, REMINDER, INQUIRY, PIGGYBACK = b"N", b"R", b"A", b"C", b"W", b"I", b"S"
 # From the coordinator: its decisions (to execute with all ranks, or with those that have not joined), the two
-# questions, and the decision to execute with its result.
-EXECUTE, EXECUTE_SOME, DEFINE, FAIL, ALL_JOINED, QUESTION, SITE_QUESTION, RESULT = (
-    *(b"X", b"J", b"D", b"F", b"L", b"Q", b"P", b"E"),
+# questions, the answer who is missing, and the decision to execute with its result.
+EXECUTE, EXECUTE_SOME, DEFINE, FAIL, ALL_JOINED, QUESTION, SITE_QUESTION, MISSING, RESULT = (
+    *(b"X", b"J", b"D", b"F", b"L", b"Q", b"P", b"M", b"E"),
 )
 
 LARGEST_REQUEST = LARGEST_MESSAGE - 9
@@ -90,12 +90,12 @@ def unpack_all_joined(message: bytes) -> AllJoined:
     return AllJoined(*_ALL_JOINED.unpack_from(message, 1))
 
 
-def pack_key(letter: bytes, key: Key, site: str = "") -> bytes:
-    """A message about an operation: where was it submitted, or there."""
-    return letter + json.dumps([*key, site]).encode()
+def pack_key(letter: bytes, key: Key, text: str = "") -> bytes:
+    """A message about an operation: a question, or the answer."""
+    return letter + json.dumps([*key, text[:_LONGEST_TEXT]]).encode()
 
 
 def unpack_key(message: bytes) -> tuple[Key, str]:
-    """The operation and the call site in a message made by `pack_key`."""
-    process_set, name, site = json.loads(message[1:])
-    return (process_set, name), site
+    """The operation and the text in a message made by `pack_key`."""
+    process_set, name, text = json.loads(message[1:])
+    return (process_set, name), text

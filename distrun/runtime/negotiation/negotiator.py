@@ -19,6 +19,7 @@ from distrun.runtime.backends.base import Flat
 from distrun.runtime.negotiation import messages
 from distrun.runtime.negotiation.controller import Controller
 from distrun.runtime.negotiation.decisions import LONGEST_LIST, Decision, Define, Execute, Fail, Key
+from distrun.runtime.negotiation.inquiries import Inquiries
 from distrun.runtime.negotiation.pending import PendingOperations
 from distrun.runtime.negotiation.piggyback import Piggyback, cache_id_of
 from distrun.runtime.negotiation.stalls import CoordinatorStallMonitor, FollowerStallMonitor
@@ -80,6 +81,7 @@ class Negotiator:
         self._untold: deque[Decision | bytes] = deque()
         """The coordinator's decisions that wait for room in a mailbox, in order. The first may be a message: it is
         sent, apart from what a mailbox did not take, and not taken in here yet."""
+        self.inquiries = Inquiries()
         self._stall_monitor: CoordinatorStallMonitor | FollowerStallMonitor
         if controller is not None:
             self._stall_monitor = CoordinatorStallMonitor(controller, timeouts, describe_rank, self._ask)
@@ -94,6 +96,8 @@ class Negotiator:
             self._coordinate(self._controller)
         else:
             self._follow()
+        if self.inquiries.new:
+            self.inquiries.send(self._inquire)
 
     def close(self) -> None:
         """Let go of what points back here, so that the shared memory goes with its last user and waits for no garbage
@@ -104,7 +108,7 @@ class Negotiator:
 
     def has_news(self) -> bool:
         """Whether `progress` or `check_hosts` has something to do."""
-        if self._operations.outbox or self._control_plane.waiting():
+        if self._operations.outbox or self._control_plane.waiting() or self.inquiries.new:
             return True
         return self.is_across_hosts and self._control_plane.trouble(bool(self._operations.pending)) is not None
 
@@ -245,6 +249,10 @@ class Negotiator:
                 controller.submit(rank, *_decoded(message[1:]), now)
             elif letter == messages.SITE:
                 controller.site_told(rank, *messages.unpack_key(message))
+            elif letter == messages.INQUIRY:
+                key, _ = messages.unpack_key(message)
+                missing = self._stall_monitor.who_is_missing(key, now)
+                self._control_plane.send(rank, messages.pack_key(messages.MISSING, key, missing))
             elif letter == messages.REMINDER:
                 self._stall_monitor.reminded(rank, messages.unpack_reminder(message), now)
             else:
@@ -375,6 +383,8 @@ class Negotiator:
         elif letter == messages.FAIL:
             fail = messages.unpack_fail(message)
             self._fail(fail.key, StallError(fail.text) if fail.is_stall else MismatchError(fail.text))
+        elif letter == messages.MISSING:
+            self.inquiries.answered(*messages.unpack_key(message))
         elif letter == messages.SITE_QUESTION:
             key, _ = messages.unpack_key(message)
             self._control_plane.send(0, messages.pack_key(messages.SITE, key, self._operations.site_of(key)))
@@ -410,6 +420,14 @@ class Negotiator:
             return
         self._control_plane.send(rank, messages.QUESTION)
         self._control_plane.alarm(rank)
+
+    def _inquire(self, key: Key) -> None:
+        """Ask the coordinator, perhaps ourselves, who has not submitted an operation."""
+        if self._controller is not None:
+            self.inquiries.answered(key, self._stall_monitor.who_is_missing(key, self._clock()))
+        else:
+            self._control_plane.send(0, messages.pack_key(messages.INQUIRY, key))
+            self._control_plane.alarm(0)
 
     def _remind(self, waited: float) -> None:
         """Follower: wake the coordinator's engine, whose rank may be busy with other things, to look for stalls."""

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 
 from distrun.errors import StallError
 from distrun.runtime.negotiation.controller import Controller, Stall
+from distrun.runtime.negotiation.decisions import Key
 from distrun.runtime.operations.timeouts import Timeouts
 from distrun.runtime.topology import list_ranks
 
@@ -117,13 +118,18 @@ class CoordinatorStallMonitor:
             self._inquiry.answers[rank] = stack
             self.look(now)
 
-    def _sentence(self, stall: Stall) -> str:
+    def who_is_missing(self, key: Key, now: float) -> str:
+        """Return which ranks have submitted an operation and which have not; empty if none is missing."""
+        stalls = self._controller.stalls(now, 0.0)
+        return next((self._who(stall) for stall in stalls if stall.key == key and stall.missing), "")
+
+    def _who(self, stall: Stall) -> str:
         missing = ", ".join(self._describe(rank) for rank in stall.missing)
         site = f" (at {stall.site})" if stall.site else ""
-        return (
-            f"{stall.title} has waited for {stall.waited:.1f} s: submitted by {list_ranks(stall.present)}{site}, "
-            f"not by {missing}"
-        )
+        return f"submitted by {list_ranks(stall.present)}{site}, not by {missing}"
+
+    def _sentence(self, stall: Stall) -> str:
+        return f"{stall.title} has waited for {stall.waited:.1f} s: {self._who(stall)}"
 
     def _report(self, inquiry: _Inquiry) -> None:
         lines = [self._sentence(stall) for stall in inquiry.stalls[:10]]
@@ -215,6 +221,10 @@ class FollowerStallMonitor:
 
     def answered(self, rank: int, stack: str, now: float) -> None:
         """Answers go to the coordinator, never here."""
+
+    def who_is_missing(self, key: Key, now: float) -> str:
+        """So do inquiries."""
+        return ""
 
     def reminded(self, rank: int, waited: float, now: float) -> None:
         """So do reminders."""

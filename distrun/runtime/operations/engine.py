@@ -44,5 +44,9 @@ class Engine(Protocol):
     def ensure_progress(self) -> None:
         """See to it that the operations under way will be done although nobody waits for them."""
 
+    def who_is_missing(self, handle: Handle) -> str:
+        """Return who has submitted an operation that is not done and who has not, as the coordinator knows; empty if
+        nobody is missing, or the coordinator does not answer. It may be done afterwards."""
+
     def error_reported(self) -> None:
         """Note that a call raises, so that the caller knows what has gone wrong."""

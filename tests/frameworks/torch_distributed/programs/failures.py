@@ -42,25 +42,29 @@ def parts_that_do_not_fit():
 
 
 def operations_that_take_too_long():
+    """They say who is missing, whether that is the rank that coordinates them or not."""
     slow = dist.new_group([0, 1], timeout=timedelta(seconds=1))
-    if RANK == 0:
-        started = time.monotonic()
-        with raises(StallError, "allreduce", "1 s"):
+    for waiting, missing in ((0, 1), (1, 0)):
+        who = f"submitted by rank {waiting} (at failures.py", f"not by rank {missing} (process "
+        done = f"{missing} is missing no more"
+        if waiting == RANK:
+            started = time.monotonic()
+            with raises(StallError, "allreduce", "1 s", *who):
+                dist.all_reduce(torch.zeros(3), group=slow)
+            with raises(RuntimeError, "allreduce", "1 s", *who):
+                dist.all_reduce(torch.zeros(3), group=slow, async_op=True).get_future().wait()
+            work = dist.all_reduce(torch.zeros(3), async_op=True)
+            with raises(StallError, "allreduce", "0.2 s", *who):
+                work.wait(timedelta(seconds=0.2))
+            assert time.monotonic() - started > 2
+            assert not work.is_completed()
+            STORE.set(done, "yes")
+            finish(work)  # what was given up may come all the same
+        else:
+            STORE.wait([done])
             dist.all_reduce(torch.zeros(3), group=slow)
-        with raises(RuntimeError, "allreduce", "1 s"):
-            dist.all_reduce(torch.zeros(3), group=slow, async_op=True).get_future().wait()
-        work = dist.all_reduce(torch.zeros(3), async_op=True)
-        with raises(StallError, "allreduce", "0.2 s"):
-            work.wait(timedelta(seconds=0.2))
-        assert time.monotonic() - started > 2
-        assert not work.is_completed()
-        STORE.set("waited", "yes")
-        finish(work)  # what was given up may come all the same
-    else:
-        STORE.wait(["waited"])
-        dist.all_reduce(torch.zeros(3), group=slow)
-        dist.all_reduce(torch.zeros(3), group=slow)
-        dist.all_reduce(torch.zeros(3))
+            dist.all_reduce(torch.zeros(3), group=slow)
+            dist.all_reduce(torch.zeros(3))
     dist.destroy_process_group(slow)
 
 

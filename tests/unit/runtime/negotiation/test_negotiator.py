@@ -12,6 +12,7 @@ from distrun.errors import JobAbortedError, MismatchError, StallError
 from distrun.runtime.negotiation import messages
 from distrun.runtime.negotiation.controller import Controller
 from distrun.runtime.negotiation.decisions import LONGEST_LIST, Define, Execute, Fail
+from distrun.runtime.negotiation.inquiries import Inquiry
 from distrun.runtime.negotiation.messages import pack_decision, pack_ids, pack_reminder
 from distrun.runtime.negotiation.negotiator import PUSH_INTERVAL, RETRY, Negotiator
 from distrun.runtime.negotiation.pending import PendingOperations
@@ -471,3 +472,46 @@ def test_that_a_set_is_dissolved_is_told_and_not_waited_for():
     rank.negotiator.progress()
     assert rank.sent() == [(0, messages.FULL_REQUEST + handle.full_request)]
     assert rank.operations.is_empty
+
+
+# Inquiries ------------------------------------------------------------------------------------------------------------
+
+
+def test_a_rank_asks_rank_0_who_is_missing_and_waits_for_the_answer():
+    one = Rank(1)
+    handle = one.submit(None)
+    one.negotiator.progress()
+    inquiry = Inquiry(handle)
+    one.negotiator.inquiries.new.append(inquiry)
+    assert one.negotiator.has_news()
+    one.negotiator.progress()
+    assert one.control.sent[-1] == (0, messages.pack_key(messages.INQUIRY, (0, 0)))
+    assert one.control.alarmed == [0]
+    assert not one.negotiator.has_news()
+    assert not inquiry.done
+    one.hear(0, messages.pack_key(messages.MISSING, (0, 1), "of another operation"))
+    assert inquiry.answer is None
+    one.hear(0, messages.pack_key(messages.MISSING, (0, 0), "not by rank 2"))
+    assert inquiry.done
+    assert inquiry.answer == "not by rank 2"
+    assert one.operations.pending_under((0, 0)) is handle
+
+
+def test_rank_0_answers_others_and_itself():
+    zero = Rank(0, 3)
+    handle = zero.submit("a")
+    zero.negotiator.progress()
+    question = messages.pack_key(messages.INQUIRY, (0, "a"))
+    zero.hear(2, messages.FULL_REQUEST + handle.request.encode("b.py:3"), question)
+    answer = "submitted by ranks 0, 2"
+    rank, text = zero.control.sent[-1]
+    key, said = messages.unpack_key(text)
+    assert (rank, text[:1], key) == (2, messages.MISSING, (0, "a"))
+    assert said.startswith(answer)
+    assert said.endswith("not by <1>")
+    inquiry = Inquiry(handle)
+    zero.negotiator.inquiries.new.append(inquiry)
+    zero.negotiator.progress()
+    assert inquiry.answer == said
+    zero.hear(2, messages.pack_key(messages.INQUIRY, (0, "unknown")))
+    assert zero.control.sent[-1] == (2, messages.pack_key(messages.MISSING, (0, "unknown"), ""))
