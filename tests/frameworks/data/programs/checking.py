@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import traceback
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from types import FunctionType
 
@@ -33,19 +31,6 @@ def run_checks() -> None:
         troubles = [text for text in distrun.allgather_object(trouble) if text]
         if distrun.rank() == 0:
             print("outcome:", json.dumps([name, "\n".join(troubles) or "ok"]), flush=True)
-
-
-@contextmanager
-def raises(kind: type[Exception], *parts: str) -> Iterator[None]:
-    """Expect an exception whose text contains `parts`."""
-    try:
-        yield
-    except kind as error:
-        text = str(error)
-    else:
-        raise AssertionError(f"no {kind.__name__}")
-    missing = [part for part in parts if part not in text]
-    assert not missing, f"{missing} not in: {text}"
 
 
 def dealt(mine: list[int]) -> list[int]:

@@ -4,7 +4,8 @@ import keras
 import numpy as np
 import tensorflow as tf
 import torch
-from checking import check, raises, run_checks
+from checking import check, run_checks
+from expecting import raises
 from torch.utils.data import TensorDataset
 
 import distrun

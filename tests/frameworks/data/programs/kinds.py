@@ -8,7 +8,8 @@ os.environ["DISTRUN_INPUT_WAIT"] = "0.01"
 import numpy as np
 import tensorflow as tf
 import torch
-from checking import check, dealt, raises, run_checks
+from checking import check, dealt, run_checks
+from expecting import raises
 from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
 
 import distrun

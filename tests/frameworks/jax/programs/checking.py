@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import sys
 import traceback
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -33,19 +32,6 @@ def run_checks() -> None:
             traceback.print_exc()
             print(f"FAILED on rank {distrun.rank()}: {function.__name__}", file=sys.stderr, flush=True)
             raise SystemExit(1) from None
-
-
-@contextmanager
-def raises(kind: type[Exception] | tuple[type[Exception], ...], *parts: str) -> Iterator[None]:
-    """Expect an exception whose text contains `parts`."""
-    try:
-        yield
-    except kind as error:
-        missing = [part for part in parts if part not in str(error)]
-        if missing:
-            raise AssertionError(f"{missing} is not in {str(error)!r}") from error
-    else:
-        raise AssertionError(f"no {kind} was raised")
 
 
 def same_on_all_ranks(tree: Any) -> bool:

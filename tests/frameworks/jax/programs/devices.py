@@ -7,7 +7,8 @@ os.environ["XLA_FLAGS"] = "--xla_force_host_platform_device_count=2"
 import jax
 import jax.numpy as jnp
 import numpy as np
-from checking import check, close, raises, run_checks
+from checking import check, close, run_checks
+from expecting import raises
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 import distrun.jax as distrun

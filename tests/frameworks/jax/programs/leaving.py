@@ -4,7 +4,7 @@ import time
 
 import jax
 import jax.numpy as jnp
-from checking import raises
+from expecting import raises
 
 import distrun.jax as distrun
 from distrun import JobAbortedError

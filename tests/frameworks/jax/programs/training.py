@@ -4,7 +4,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
-from checking import check, close, raises, run_checks, same_on_all_ranks
+from checking import check, close, run_checks, same_on_all_ranks
+from expecting import raises
 
 import distrun.jax as distrun
 from distrun import MismatchError, UsageError

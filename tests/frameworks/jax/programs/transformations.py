@@ -5,7 +5,8 @@ from functools import partial
 import jax
 import jax.numpy as jnp
 import numpy as np
-from checking import check, close, raises, run_checks
+from checking import check, close, run_checks
+from expecting import raises
 
 import distrun.jax as distrun
 from distrun import UsageError

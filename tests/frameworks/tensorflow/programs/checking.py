@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import sys
 import traceback
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from itertools import pairwise
 from typing import Any
 
@@ -48,19 +47,6 @@ def run_checks() -> None:
             raise SystemExit(1) from None
         if hvd.rank() == 0:
             print(f"good: {function.__name__}", flush=True)
-
-
-@contextmanager
-def raises(kind: type[Exception], *parts: str) -> Iterator[None]:
-    """Expect an exception whose text contains `parts`."""
-    try:
-        yield
-    except kind as error:
-        missing = [part for part in parts if part not in str(error)]
-        if missing:
-            raise AssertionError(f"{missing} is not in {str(error)!r}") from error
-    else:
-        raise AssertionError(f"no {kind.__name__} was raised")
 
 
 def same_on_all_ranks(tensors: Sequence[Any]) -> bool:

@@ -4,7 +4,8 @@ import os
 
 import numpy as np
 import tensorflow as tf
-from checking import check, in_every_way, raises, run_checks
+from checking import check, in_every_way, run_checks
+from expecting import raises
 
 import distrun.tensorflow as hvd
 from distrun.errors import MismatchError

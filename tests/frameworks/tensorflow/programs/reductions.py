@@ -2,7 +2,8 @@
 
 import numpy as np
 import tensorflow as tf
-from checking import Network, batches, check, close, in_every_way, mine, raises, same_on_all_ranks
+from checking import Network, batches, check, close, in_every_way, mine, same_on_all_ranks
+from expecting import raises
 
 import distrun.tensorflow as hvd
 from distrun.errors import MismatchError

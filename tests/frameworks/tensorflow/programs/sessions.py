@@ -3,7 +3,8 @@ for ever."""
 
 import numpy as np
 import tensorflow as tf
-from checking import check, raises, run_checks
+from checking import check, run_checks
+from expecting import raises
 
 import distrun.tensorflow as hvd
 from distrun.errors import NotOfferedError

@@ -2,7 +2,8 @@
 
 import numpy as np
 import tensorflow as tf
-from checking import check, close, in_every_way, raises, run_checks
+from checking import check, close, in_every_way, run_checks
+from expecting import raises
 
 import distrun.tensorflow as hvd
 

@@ -2,7 +2,7 @@
 
 import numpy as np
 import torch
-from checking import raises
+from expecting import raises
 
 import distrun.torch as hvd
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import sys
 import traceback
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 
 import torch
 
@@ -33,19 +32,6 @@ def run_checks() -> None:
             traceback.print_exc()
             print(f"FAILED on rank {hvd.rank()}: {function.__name__}", file=sys.stderr, flush=True)
             raise SystemExit(1) from None
-
-
-@contextmanager
-def raises(kind: type[Exception], *parts: str) -> Iterator[None]:
-    """Expect an exception whose text contains `parts`."""
-    try:
-        yield
-    except kind as error:
-        missing = [part for part in parts if part not in str(error)]
-        if missing:
-            raise AssertionError(f"{missing} is not in {str(error)!r}") from error
-    else:
-        raise AssertionError(f"no {kind.__name__} was raised")
 
 
 def same_on_all_ranks(tensors: Iterator[torch.Tensor] | list[torch.Tensor]) -> bool:

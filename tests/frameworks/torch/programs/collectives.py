@@ -1,7 +1,8 @@
 """Every collective on torch tensors of every dtype and many shapes, in all its forms, against plain torch."""
 
 import torch
-from checking import check, raises, run_checks
+from checking import check, run_checks
+from expecting import raises
 
 import distrun.torch as hvd
 from distrun.errors import MismatchError

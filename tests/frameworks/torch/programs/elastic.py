@@ -3,7 +3,8 @@
 import copy
 
 import torch
-from checking import batches, check, loss_of, network, raises, run_checks, same_on_all_ranks
+from checking import batches, check, loss_of, network, run_checks, same_on_all_ranks
+from expecting import raises
 
 import distrun.torch as hvd
 from distrun.elastic.donor import NEW

@@ -5,7 +5,8 @@ import pickle
 import random
 
 import torch
-from checking import check, close, raises, run_checks, same_on_all_ranks
+from checking import check, close, run_checks, same_on_all_ranks
+from expecting import raises
 
 import distrun.torch as hvd
 

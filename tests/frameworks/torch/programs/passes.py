@@ -4,19 +4,8 @@ import copy
 import warnings
 
 import torch
-from checking import (
-    batches,
-    check,
-    close,
-    gradients,
-    loss_of,
-    mine,
-    network,
-    parameters,
-    raises,
-    run_checks,
-    same_on_all_ranks,
-)
+from checking import batches, check, close, gradients, loss_of, mine, network, parameters, run_checks, same_on_all_ranks
+from expecting import raises
 from torch.utils.checkpoint import checkpoint
 
 import distrun.errors as hvd_errors

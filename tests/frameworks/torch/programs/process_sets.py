@@ -1,7 +1,8 @@
 """Two halves of the ranks do different things at the same time, each as if it were the world."""
 
 import torch
-from checking import batches, check, close, gradients, loss_of, network, parameters, raises, run_checks
+from checking import batches, check, close, gradients, loss_of, network, parameters, run_checks
+from expecting import raises
 
 import distrun.torch as hvd
 

@@ -3,7 +3,8 @@
 import random
 
 import torch
-from checking import check, close, raises, run_checks, same_on_all_ranks
+from checking import check, close, run_checks, same_on_all_ranks
+from expecting import raises
 
 import distrun.torch as hvd
 from distrun.errors import MismatchError

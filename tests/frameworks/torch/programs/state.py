@@ -3,7 +3,8 @@
 import copy
 
 import torch
-from checking import batches, check, loss_of, mine, network, parameters, raises, run_checks, same_on_all_ranks
+from checking import batches, check, loss_of, mine, network, parameters, run_checks, same_on_all_ranks
+from expecting import raises
 from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
 
 import distrun.torch as hvd

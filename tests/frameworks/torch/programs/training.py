@@ -5,19 +5,8 @@ import warnings
 from contextlib import nullcontext
 
 import torch
-from checking import (
-    batches,
-    check,
-    close,
-    gradients,
-    loss_of,
-    mine,
-    network,
-    parameters,
-    raises,
-    run_checks,
-    same_on_all_ranks,
-)
+from checking import batches, check, close, gradients, loss_of, mine, network, parameters, run_checks, same_on_all_ranks
+from expecting import raises
 
 import distrun.torch as hvd
 from distrun.errors import MismatchError

@@ -4,7 +4,8 @@ import functools
 
 import torch
 import torch.distributed as dist
-from layouts import IS_COMPACT, WAYS, check, finish, layouts, raises, run_checks, same
+from expecting import raises
+from layouts import IS_COMPACT, WAYS, check, finish, layouts, run_checks, same
 
 REAL = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
 WHOLE = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)

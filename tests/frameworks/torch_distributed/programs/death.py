@@ -5,7 +5,7 @@ import signal
 
 import torch
 import torch.distributed as dist
-from layouts import raises
+from expecting import raises
 
 from distrun import JobAbortedError
 

@@ -6,7 +6,8 @@ from datetime import timedelta
 
 import torch
 import torch.distributed as dist
-from layouts import finish, raises
+from expecting import raises
+from layouts import finish
 
 import distrun
 from distrun import MismatchError, StallError

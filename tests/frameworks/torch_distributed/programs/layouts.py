@@ -5,7 +5,6 @@ from __future__ import annotations
 import sys
 import traceback
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
 from typing import TypeVar
 
 import torch
@@ -91,19 +90,6 @@ def finish(work: dist.Work | None) -> None:
         assert work.wait()
         assert work.is_completed()
         assert work.is_success()
-
-
-@contextmanager
-def raises(kind: type[BaseException], *parts: str) -> Iterator[None]:
-    """Expect an exception whose text contains `parts`."""
-    try:
-        yield
-    except kind as error:
-        missing = [part for part in parts if part not in str(error)]
-        if missing:
-            raise AssertionError(f"{missing} is not in {str(error)!r}") from error
-    else:
-        raise AssertionError(f"no {kind.__name__} was raised")
 
 
 def same(found: torch.Tensor, expected: torch.Tensor, tolerance: float = 0.0) -> None:

@@ -5,7 +5,8 @@ import sys
 from pathlib import Path
 
 import torch
-from checking import batches, check, loss_of, mine, network, raises, run_checks, same_on_all_ranks
+from checking import batches, check, loss_of, mine, network, run_checks, same_on_all_ranks
+from expecting import raises
 
 import distrun.torch as hvd
 from distrun.checkpoint import CheckpointManager

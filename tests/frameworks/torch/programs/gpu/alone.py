@@ -2,7 +2,8 @@
 
 import playing
 import torch
-from checking import check, raises, run_checks
+from checking import check, run_checks
+from expecting import raises
 
 import distrun.torch as hvd
 

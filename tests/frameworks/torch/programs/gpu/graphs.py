@@ -8,7 +8,8 @@ import json
 import playing
 import simulator
 import torch
-from checking import close, gradients, parameters, raises
+from checking import close, gradients, parameters
+from expecting import raises
 
 import distrun.torch as hvd
 from distrun.errors import UsageError

@@ -10,10 +10,10 @@ from checking import (
     mine,
     network,
     parameters,
-    raises,
     run_checks,
     same_on_all_ranks as same,
 )
+from expecting import raises
 from torch.utils.checkpoint import checkpoint
 
 import distrun.torch as hvd

@@ -6,7 +6,8 @@ float64 tensors play CPU tensors, all others CUDA tensors.
 import playing
 import simulator
 import torch
-from checking import batches, check, close, gradients, mine, parameters, raises, run_checks, same_on_all_ranks
+from checking import batches, check, close, gradients, mine, parameters, run_checks, same_on_all_ranks
+from expecting import raises
 
 import distrun.torch as hvd
 from distrun.errors import MismatchError
