@@ -21,11 +21,11 @@ from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from datetime import timedelta
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from distrun.errors import UsageError
 from distrun.host.endpoints import format_endpoint, reserve_port
+from distrun.host.identity import boot_id
 from distrun.host.interfaces import matching, own_interfaces, reachable
 from distrun.runtime import settings, world
 from distrun.runtime.bootstrap.join import World
@@ -145,8 +145,7 @@ def _is_in_job(rank: int, size: int) -> bool:
 
 def _host() -> str:
     """Return a text that ranks share that can meet on a Unix socket: those of a host, or of one container on it."""
-    boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-    return f"{boot} {os.stat('/proc/self/ns/net').st_ino}"
+    return f"{boot_id()} {os.stat('/proc/self/ns/net').st_ino}"
 
 
 def contract_variables(everybody: Sequence[Introduction], rank: int, key: bytes | None) -> Mapping[str, str]:

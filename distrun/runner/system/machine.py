@@ -5,9 +5,9 @@ from __future__ import annotations
 import os
 import socket
 from collections.abc import Collection
-from pathlib import Path
 
 from distrun.host.gpus import visible_gpus
+from distrun.host.identity import boot_id
 from distrun.host.interfaces import without_zone
 from distrun.runner.system.fan_out import call_for_each
 
@@ -50,7 +50,7 @@ def identity() -> str:
     name, and are hosts of their own; so are accounts, as they share no memory.
     """
     try:
-        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+        boot = boot_id()
         namespaces = [os.readlink(f"/proc/self/ns/{kind}") for kind in ("net", "pid")]
     except OSError:
         return ""
