@@ -273,7 +273,7 @@ def marker() -> Iterator[str]:
     leftovers = _names() - before
     for name in leftovers:  # other jobs of this machine may be meeting just now, so each name gets time to go
         while name in _names():
-            assert time.monotonic() < deadline, f"{name} is left"
+            assert time.monotonic() < deadline, f"/dev/shm/{name} is left"
 
 
 def _family(mark: str) -> list[psutil.Process]:
@@ -288,9 +288,5 @@ def _family(mark: str) -> list[psutil.Process]:
 
 
 def _names() -> set[str]:
-    """All names on this machine that are ours: in shared memory and among the abstract sockets (with their inodes)."""
-    # 00000000912a3b58: 00000002 00000000 00010000 0005 01 54321 @distrun-0f3c...
-    sockets = [line.split() for line in Path("/proc/net/unix").read_text().splitlines() if "@distrun-" in line]
-    return {f"/dev/shm/{name}" for name in os.listdir("/dev/shm") if "distrun" in name} | {
-        f"socket {fields[6]} {fields[7]}" for fields in sockets
-    }
+    """All names in this machine's shared memory that are ours; the names of sockets go with their last process."""
+    return {name for name in os.listdir("/dev/shm") if "distrun" in name}
