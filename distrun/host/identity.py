@@ -1,4 +1,4 @@
-"""What tells this machine, and this boot of it, from all others."""
+"""The identity of this machine, and of this boot of it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What tells this machine from all others."""
+"""The identity of this machine."""
 
 from __future__ import annotations
 
