@@ -21,6 +21,7 @@ from leftovers import Leftovers
 from warm_rank import program_folders
 from warm_ranks import Command, WarmJobs
 
+from distrun.host.endpoints import free_port
 from distrun.host.gpus import visible_gpus
 from distrun.runtime.contract import LaunchContract
 
@@ -113,6 +114,7 @@ def _contracts(counts: Sequence[int], port: int) -> list[LaunchContract]:
     """Return the launch contracts of a job with that many ranks on each host, all of them this machine."""
     job, key, rendezvous = secrets.token_hex(16), secrets.token_hex(32), f"127.0.0.1:{port}" if len(counts) > 1 else ""
     names = [f"host{host}" for host in range(len(counts))] if len(counts) > 1 else ["localhost"]
+    master_port = free_port()  # a job's own: torch's store of another one would answer as well
     made: list[LaunchContract] = []
     for host, count in enumerate(counts):
         for local in range(count):
@@ -120,7 +122,7 @@ def _contracts(counts: Sequence[int], port: int) -> list[LaunchContract]:
             made.append(
                 LaunchContract(
                     *(job, key, len(made), sum(counts), local, count, having.index(host), len(having), names[host]),
-                    *("127.0.0.1", 1, rendezvous),
+                    *("127.0.0.1", master_port, rendezvous),
                 )
             )
     return made
