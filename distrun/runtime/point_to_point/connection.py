@@ -17,7 +17,8 @@ from distrun.runtime.point_to_point.frames import BYTES, HAVE_BODY, HEADER_SIZE,
 from distrun.runtime.point_to_point.transfer import Receive, Send
 
 _READ, _WRITE = select.EPOLLIN, select.EPOLLOUT
-_CHUNK = 1 << 18  # bytes of small frames taken at a time
+ROOM = 1 << 18
+"""Bytes of small frames taken at a time."""
 _SLICE = 1 << 20  # bytes of a large message taken at a time
 _MAX_READS = 4  # before others get a turn
 
@@ -25,8 +26,8 @@ _MAX_READS = 4  # before others get a turn
 class Handler(Protocol):
     """Is told of all that comes."""
 
-    def on_frame(self, connection: Connection, frame: Frame, body: bytes) -> None:
-        """Handle a frame; `body` is what followed it, if its kind has a body."""
+    def on_frame(self, connection: Connection, frame: Frame, body: memoryview) -> None:
+        """Handle a frame; `body` is what followed it, if its kind has a body: memory that soon has other contents."""
 
     def on_bytes(self, connection: Connection, receive: Receive) -> None:
         """Handle the end of a large message."""
@@ -44,7 +45,17 @@ class Connection:
     `receive` and `flush` are called when `epoll` reports the socket.
     """
 
-    def __init__(self, rank: int, connection: socket.socket, epoll: select.epoll, handler: Handler) -> None:
+    def __init__(
+        self, rank: int, connection: socket.socket, epoll: select.epoll, handler: Handler, room: memoryview
+    ) -> None:
+        """
+        Args:
+            rank: the other one.
+            connection: a stream socket, which is then ours.
+            epoll: where it is registered.
+            handler: is told of what comes.
+            room: `ROOM` bytes for what comes, used while `receive` runs: one for all connections of a thread.
+        """
         connection.setblocking(False)
         self.rank = rank
         self.fd = connection.fileno()
@@ -56,9 +67,10 @@ class Connection:
         self._socket = connection
         self._epoll = epoll
         self._handler = handler
+        self._room = room
         self._mask = _READ
         self._unsent: deque[tuple[memoryview, Send | None]] = deque()
-        self._received = b""
+        self._received = b""  # the beginning of a frame
         self._body: memoryview | None = None  # what is left to come of a large message
         self._receive: Receive | None = None  # whose it is; None: nobody's any more
         # Where connections are encrypted, what is decrypted waits in the process, and no poll tells of it.
@@ -136,22 +148,25 @@ class Connection:
             self._receive, self._body = None, memoryview(bytearray(len(self._body)))
 
     def _receive_some(self) -> bool:
+        """Take what fits; returns whether there may be more."""
         if self._body is not None:
-            count = self._socket.recv_into(self._body[:_SLICE])
+            space = self._body[:_SLICE]
+            count = self._socket.recv_into(space)
             if count:
                 self._advance(count)
         else:
-            data = self._socket.recv(_CHUNK)
-            count = len(data)
-            self._received += data
-            self._parse()
+            begun = len(self._received)
+            self._room[:begun] = self._received
+            space = self._room[begun:]
+            count = self._socket.recv_into(space)
+            self._received = self._parse(self._room[: begun + count])
         if not count:
             self._end("its connection was closed")
-        return count > 0
+        return count == len(space) or (self._reads_ahead and count > 0)
 
-    def _parse(self) -> None:
-        """Handle all frames that have come whole."""
-        data, offset = self._received, 0
+    def _parse(self, data: memoryview) -> bytes:
+        """Handle all frames that have come whole; returns the rest."""
+        offset = 0
         while len(data) - offset >= HEADER_SIZE and not self.is_closed:
             frame = unpack(data, offset)
             start = offset + HEADER_SIZE
@@ -167,9 +182,9 @@ class Connection:
                 break
             offset = end
             self._handler.on_frame(self, frame, data[start:end])
-        self._received = data[offset:]
+        return bytes(data[offset:])
 
-    def _begin_body(self, frame: Frame, here: bytes) -> None:
+    def _begin_body(self, frame: Frame, here: memoryview) -> None:
         """The bytes of a large message begin; some may be here already."""
         self._receive = self.granted.pop(frame.number)
         self._body = self._receive.memory

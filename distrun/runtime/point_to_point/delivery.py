@@ -104,7 +104,7 @@ class Delivery:
 
     # What comes -------------------------------------------------------------------------------------------------------
 
-    def on_frame(self, connection: Connection, frame: Frame, body: bytes) -> None:
+    def on_frame(self, connection: Connection, frame: Frame, body: memoryview) -> None:
         kind, peer = frame.kind, self._peers[connection.rank]
         if kind == MESSAGE:
             self._arrive(Arrival(connection.rank, frame, body, connection))
@@ -117,11 +117,11 @@ class Delivery:
         elif kind == REFUSAL:
             send = peer.offers.pop(frame.number, None)
             if send is not None:
-                self._end(send, MismatchError(body.decode(errors="replace")))
+                self._end(send, MismatchError(_words(body)))
         elif kind == WITHDRAWAL:
             receive = connection.granted.pop(frame.number, None)
             if receive is not None:
-                self._end(receive, CollectiveError(body.decode(errors="replace")))
+                self._end(receive, CollectiveError(_words(body)))
         elif kind == FAREWELL:
             peer.has_said_farewell = True
 
@@ -142,6 +142,8 @@ class Delivery:
         receive = self.matching.arrive(arrival)
         if receive is not None:
             self._take(receive, arrival)
+        elif arrival.body is not None:
+            arrival.body = bytes(arrival.body)
 
     def _take(self, receive: Receive, arrival: Arrival[Connection]) -> None:
         """A receive and a message have found each other."""
@@ -256,3 +258,7 @@ class Delivery:
         if transfer.source is None:
             return f"{title}, none of which has sent one"
         return f"{title}, which waits for {self._name(transfer.source)}"
+
+
+def _words(sentence: memoryview) -> str:
+    return str(sentence, "utf-8", "replace")

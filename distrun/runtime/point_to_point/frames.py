@@ -47,7 +47,7 @@ class Frame(NamedTuple):
         return _HEADER.pack(kind, group, tag, number, size, dtype.encode())
 
 
-def unpack(data: bytes, offset: int = 0) -> Frame:
+def unpack(data: bytes | memoryview, offset: int = 0) -> Frame:
     """Return the header that begins at a place of what was received."""
     kind, group, tag, number, size, dtype = _HEADER.unpack_from(data, offset)
     return Frame(kind, group, tag, number, size, dtype.rstrip(b"\0").decode())

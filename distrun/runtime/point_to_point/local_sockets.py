@@ -16,6 +16,7 @@ from distrun.host.connections.listener import Listener
 from distrun.runtime.rendezvous.within_host import LocalMeeting, check_same_user
 
 _STEP_TIMEOUT = 5.0  # seconds for each step of a handshake
+_BUFFER = 1 << 21  # bytes under way, if the kernel allows so many: large messages wake the other side less often
 _SHORTEST_PAUSE, _LONGEST_PAUSE = 0.0005, 0.05  # seconds between attempts
 
 
@@ -37,6 +38,7 @@ class LocalListener(Listener):
 
     def _prepare(self, connection: socket.socket) -> bytes:
         check_same_user(connection)
+        _widen(connection)
         return self._context
 
 
@@ -52,6 +54,7 @@ def connect(meeting: LocalMeeting, rank: int, own: int, stop_fd: int, pauses: Pa
     """
     address = _address(meeting, rank)
     connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    _widen(connection)
     try:
         connection.connect(address)
         check_same_user(connection)
@@ -93,6 +96,10 @@ def _await(connection: socket.socket, stop_fd: int) -> None:
         poll.register(descriptor, select.POLLIN)
     if connection.fileno() not in [fd for fd, _ in poll.poll(_STEP_TIMEOUT * 1000)]:
         raise TimeoutError("timed out")
+
+
+def _widen(connection: socket.socket) -> None:
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _BUFFER)
 
 
 def _address(meeting: LocalMeeting, rank: int) -> bytes:

@@ -22,7 +22,7 @@ class Arrival(Generic[Way]):
 
     source: int
     frame: Frame
-    body: bytes | None
+    body: bytes | memoryview | None
     """The bytes of the message; None: it is only offered."""
     way: Way
     """The connection that it came by, for the answer."""

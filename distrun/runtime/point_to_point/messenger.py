@@ -20,7 +20,7 @@ from distrun.host.connections.listener import Listener
 from distrun.runtime.engine.engine import SHUT_DOWN, ProgressEngine
 from distrun.runtime.operations import waking_clock
 from distrun.runtime.operations.timeouts import WaitTimer
-from distrun.runtime.point_to_point.connection import Connection
+from distrun.runtime.point_to_point.connection import ROOM, Connection
 from distrun.runtime.point_to_point.delivery import Delivery
 from distrun.runtime.point_to_point.departures import CHECK_INTERVAL, Departures
 from distrun.runtime.point_to_point.dialing import Lines
@@ -33,6 +33,7 @@ log = logging.getLogger("distrun")
 
 LEAVE_INTERVAL = 0.002
 """Seconds between looks whether everything has left, while this rank leaves: nothing tells when the last byte has."""
+_LINGER = 1.0  # seconds for which the thread goes on looking who is gone, so that not every message has to wake it
 _JOIN_TIMEOUT = 10.0  # seconds; a signal handler that closes us may have interrupted what the thread waits for
 
 
@@ -52,6 +53,7 @@ class Messenger:
         """Until when we have time to leave; inf: we stay."""
         self._is_over = False
         self._is_asleep = False  # the thread, without looking who is gone
+        self._stays_awake_until = 0.0
         self._peers = Peers(rank, size)
         self._delivery = Delivery(self._peers, local_group.describe_rank, rank, self._note_end)
         self._departures = Departures(engine, self._peers, self._delivery)
@@ -62,6 +64,7 @@ class Messenger:
             end.setblocking(False)
         self._epoll.register(self._wakers[0], select.EPOLLIN)
         self._connections: dict[int, Connection] = {}
+        self._room = memoryview(bytearray(ROOM))
         self._lines = Lines(rank, local_group, self._stop_fd)
         self._listeners: dict[int, Listener] = {}
         self._thread: threading.Thread | None = None
@@ -190,7 +193,7 @@ class Messenger:
             if self._is_over or self._failure is not None or peer.lost is not None:
                 connection.close()
                 return
-            made = Connection(peer.rank, connection, self._epoll, self._delivery)
+            made = Connection(peer.rank, connection, self._epoll, self._delivery, self._room)
             self._connections[made.fd] = made
             peer.attach(made)
 
@@ -217,7 +220,10 @@ class Messenger:
             is_leaving = self._until < float("inf")
             if is_leaving and self._leave():
                 return False
-            self._is_asleep = not (is_leaving or self._departures.matter)
+            now = waking_clock.now()
+            if self._departures.matter:
+                self._stays_awake_until = now + _LINGER
+            self._is_asleep = not is_leaving and now >= self._stays_awake_until
             timeout = None if self._is_asleep else LEAVE_INTERVAL if is_leaving else CHECK_INTERVAL
         events = self._epoll.poll(timeout)
         with self._locked():

@@ -69,7 +69,7 @@ class Rank:
         data, body, send = other.wire.sent.popleft()
         frame = unpack(data)
         if frame.kind != BYTES:
-            self.delivery.on_frame(self.wire, frame, data[HEADER_SIZE:])  # type: ignore[arg-type]
+            self.delivery.on_frame(self.wire, frame, memoryview(data)[HEADER_SIZE:])  # type: ignore[arg-type]
             return True
         assert body is not None
         assert send is not None
