@@ -6,12 +6,13 @@ Only the script's own file is read. What it does through other files is noticed 
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import distrun
 from distrun.auto import output, refusing, running
+from distrun.auto.partial_numbers import called, partial_numbers
 
 DISTRIBUTING = {
     "distrun": "it uses distrun itself",
@@ -75,14 +76,8 @@ def facts(path: Path) -> Facts:
         if isinstance(node, ast.Call) and (name := called(node)) in _WRAPPERS:
             reason = f"{path.name}:{node.lineno} calls {name}: the script distributes by itself"
             found.refusals.append((reason, _WITHOUT))
-    found.warnings = [f"{path.name}:{line}: {text}" for line, text in _partial_numbers(tree)]
+    found.warnings = [f"{path.name}:{line}: {text}" for line, text in partial_numbers(tree)]
     return found
-
-
-def called(call: ast.Call) -> str:
-    """Return the last part of the name that a call calls, such as `backward`; empty if it has none."""
-    function = call.func
-    return function.attr if isinstance(function, ast.Attribute) else getattr(function, "id", "")
 
 
 def _imports(node: ast.AST) -> list[str]:
@@ -91,47 +86,3 @@ def _imports(node: ast.AST) -> list[str]:
     if isinstance(node, ast.ImportFrom) and node.module and not node.level:
         return [node.module]
     return []
-
-
-def _partial_numbers(tree: ast.AST) -> Iterator[tuple[int, str]]:
-    """Yield the divisions of what one rank has counted in a training loop by what was not counted there."""
-    for scope in [node for node in ast.walk(tree) if isinstance(node, (ast.FunctionDef, ast.Module))]:
-        nodes = list(_own_nodes(scope))
-        counted = {name for node in nodes if isinstance(node, (ast.For, ast.While)) for name in _counted(node)}
-        for node in nodes:
-            if not (isinstance(node, ast.BinOp) and isinstance(node.op, ast.Div)):
-                continue
-            if counted & _names(node.left) and not counted & _names(node.right):
-                text = ast.unparse(node)
-                yield node.lineno, f"{text} divides what rank 0 has counted in its part by what is not counted there"
-
-
-def _counted(loop: ast.For | ast.While) -> Iterator[str]:
-    """Yield the names to which the innermost loop that calls `backward` adds what depends on a batch's size."""
-    inner = [node for node in _own_nodes(loop) if isinstance(node, (ast.For, ast.While))]
-    calls = [node for node in _own_nodes(loop) if isinstance(node, ast.Call) and called(node) == "backward"]
-    of_inner = [node for each in inner for node in _own_nodes(each) if node in calls]
-    if calls and not of_inner:
-        for node in _own_nodes(loop):
-            if isinstance(node, ast.AugAssign) and isinstance(node.target, ast.Name) and _depends_on_size(node.value):
-                yield node.target.id
-
-
-def _own_nodes(scope: ast.AST) -> Iterator[ast.AST]:
-    """Yield the nodes of a scope without those of the functions in it."""
-    for child in ast.iter_child_nodes(scope):
-        if not isinstance(child, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Lambda)):
-            yield child
-            yield from _own_nodes(child)
-
-
-def _depends_on_size(value: ast.AST) -> bool:
-    """Whether an expression holds the number of samples, or a sum over them: `len(x)`, `x.size(0)`, `x.sum()`."""
-    nodes = list(ast.walk(value))
-    calls = {called(node) for node in nodes if isinstance(node, ast.Call)}
-    is_shape = any(isinstance(node, ast.Attribute) and node.attr == "shape" for node in nodes)
-    return is_shape or bool(calls & {"len", "size", "sum", "numel", "count_nonzero"})
-
-
-def _names(node: ast.AST) -> set[str]:
-    return {each.id for each in ast.walk(node) if isinstance(each, ast.Name)}

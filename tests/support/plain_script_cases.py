@@ -37,6 +37,7 @@ CASES: tuple[Case, ...] = (
         "torch/vision/mnist",
         "PyTorch's MNIST example: dropout, StepLR, `test()` under `no_grad`",
         (r"Average loss: ([\d.]+)",),
+        warned=r"mnist.py:\d+: batch_idx \* len\(data\)",
         arguments=("--save-model",),
         is_quick=True,
     ),
@@ -77,7 +78,12 @@ CASES: tuple[Case, ...] = (
         "LSTM, ReduceLROnPlateau, early stopping that keeps the best weights",
         (r"best validation loss ([\d.]+)",),
     ),
-    Case("torch/generative/vae", "PyTorch's VAE: summed BCE and KLD", (r"Test set loss: ([\d.]+)",)),
+    Case(
+        "torch/generative/vae",
+        "PyTorch's VAE: summed BCE and KLD",
+        (r"Test set loss: ([\d.]+)",),
+        warned=r"vae.py:\d+: loss.item\(\) / len\(data\)",
+    ),
     Case(
         "torch/generative/dcgan",
         "GAN: two optimizers, BatchNorm, several backward passes",

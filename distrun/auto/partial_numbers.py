@@ -1,0 +1,196 @@
+"""Numbers of a training loop that are of rank 0's part where the script means the batch, found in its source.
+
+A loss that is read is that of the whole batch; what a loop counts by `len(x)`, `x.size(0)` or sums over the samples is
+of the part. So what is wrong is found where these are printed, or divided by one another:
+
+- what was counted, by what is not counted there: `correct / len(dataset)`;
+- a loss, by the size of the part: `loss.item() / len(x)`, or by what was counted: `total_loss / seen`;
+- what was counted, or the size of the part, alone: `print(correct)`.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+_PRINTING = {"print", "format", "write", "set_description", "set_postfix", "info", "debug", "add_scalar"}
+_SIZES = {"len", "size", "numel"}
+_SUMS = {"sum", "count_nonzero"}
+_READERS = {"item", "tolist", "float"}
+_ARITHMETIC = (ast.BinOp, ast.UnaryOp, ast.Name, ast.Constant, ast.operator, ast.unaryop, ast.expr_context)
+
+
+@dataclass
+class _Names:
+    """What the training loops of a scope keep under which names."""
+
+    bound: set[str] = field(default_factory=set)
+    """Names that are bound in a loop."""
+    sizes: set[str] = field(default_factory=set)
+    """Those of them that hold the size of a part."""
+    counted: set[str] = field(default_factory=set)
+    """Names to which something is added that depends on the size of a part."""
+    losses: set[str] = field(default_factory=set)
+    """Losses whose gradients are computed, and their terms."""
+    read: set[str] = field(default_factory=set)
+    """Names that hold, or add up, what was read from a loss."""
+
+
+def partial_numbers(tree: ast.AST) -> Iterator[tuple[int, str]]:
+    """Yield the lines where a number of rank 0's part is taken for one of the batch, and what is done there; a line
+    once."""
+    found: dict[int, str] = {}
+    for scope in [node for node in ast.walk(tree) if isinstance(node, (ast.FunctionDef, ast.Module))]:
+        nodes = list(_own_nodes(scope))
+        loops = [node for node in nodes if isinstance(node, (ast.For, ast.While)) and _is_innermost(node)]
+        names = _names_of(loops)
+        for line, text in [*_divisions(nodes, names), *_printed(nodes, loops, names)]:
+            found.setdefault(line, text)
+    yield from sorted(found.items())
+
+
+def called(call: ast.Call) -> str:
+    """Return the last part of the name that a call calls, such as `backward`; empty if it has none."""
+    function = call.func
+    return function.attr if isinstance(function, ast.Attribute) else getattr(function, "id", "")
+
+
+def _names_of(loops: Sequence[ast.For | ast.While]) -> _Names:
+    found = _Names()
+    for loop in loops:
+        nodes = list(_own_nodes(loop))
+        found.bound |= {node.id for node in nodes if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)}
+        found.losses |= _losses(nodes)
+        for name, value in _assignments(nodes):
+            if _is_size(value, found):
+                found.sizes.add(name)
+            elif _is_read(value, found):
+                found.read.add(name)
+        for node in nodes:
+            if isinstance(node, ast.AugAssign) and isinstance(node.target, ast.Name):
+                if _depends_on_size(node.value, found):
+                    found.counted.add(node.target.id)
+                elif _is_read(node.value, found):
+                    found.read.add(node.target.id)
+    return found
+
+
+def _divisions(nodes: Sequence[ast.AST], names: _Names) -> Iterator[tuple[int, str]]:
+    for node in nodes:
+        if not (isinstance(node, ast.BinOp) and isinstance(node.op, ast.Div)):
+            continue
+        text = ast.unparse(node)
+        above, below = _ids(node.left), _ids(node.right)
+        if names.counted & above:
+            if not names.counted & below:
+                yield node.lineno, f"{text} divides what rank 0 has counted in its part by what is not counted there"
+        elif _is_read(node.left, names) and not _holds_size(node.left, names):
+            if _holds_size(node.right, names):
+                yield node.lineno, f"{text} divides the loss of the whole batch by the size of rank 0's part"
+            elif names.counted & below:
+                yield node.lineno, f"{text} divides losses of whole batches by what rank 0 has counted in its part"
+
+
+def _printed(
+    nodes: Sequence[ast.AST], loops: Sequence[ast.For | ast.While], names: _Names
+) -> Iterator[tuple[int, str]]:
+    inside = {id(node) for loop in loops for node in _own_nodes(loop)}
+    for node in nodes:
+        for value in _values_printed(node):
+            text = ast.unparse(value)
+            if isinstance(value, ast.Name) and value.id in names.counted:
+                yield value.lineno, f"{text} is printed: it is what rank 0 has counted in its part"
+            elif id(node) in inside and _holds_size(value, names) and not _has_division(value):
+                yield value.lineno, f"{text} is printed: it is of rank 0's part of the batch"
+
+
+def _values_printed(node: ast.AST) -> Iterator[ast.expr]:
+    if isinstance(node, ast.FormattedValue):
+        yield node.value
+    elif isinstance(node, ast.Call) and called(node) in _PRINTING:
+        given = [*node.args, *(each.value for each in node.keywords)]
+        yield from (each for each in given if not isinstance(each, (ast.JoinedStr, ast.Call)))
+    elif isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mod) and _is_text(node.left):
+        yield from node.right.elts if isinstance(node.right, ast.Tuple) else [node.right]
+
+
+def _is_text(node: ast.AST) -> bool:
+    return isinstance(node, ast.Constant) and isinstance(node.value, str)
+
+
+def _losses(nodes: Sequence[ast.AST]) -> set[str]:
+    """Return the names of what `backward` is called of, and of what is added up to it."""
+    of_calls = [node for node in nodes if isinstance(node, ast.Call) and called(node) == "backward"]
+    found = {name for call in of_calls for name in _ids(call)}
+    for name, value in reversed(list(_assignments(nodes))):
+        if name in found and all(isinstance(each, _ARITHMETIC) for each in ast.walk(value)):
+            found |= _ids(value)
+    return found
+
+
+def _assignments(nodes: Sequence[ast.AST]) -> Iterator[tuple[str, ast.expr]]:
+    for node in nodes:
+        if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name):
+            yield node.targets[0].id, node.value
+
+
+def _is_size(value: ast.AST, names: _Names) -> bool:
+    """Whether an expression is the size of a part, such as `len(x)`, `x.size(0)` or `x.shape[0]`."""
+    if isinstance(value, ast.Name):
+        return value.id in names.sizes
+    if isinstance(value, ast.Subscript):
+        return _is_size(value.value, names)
+    if isinstance(value, ast.Attribute):
+        return value.attr == "shape" and bool(_ids(value) & names.bound)
+    return isinstance(value, ast.Call) and called(value) in _SIZES and bool(_ids(value) & names.bound)
+
+
+def _holds_size(value: ast.AST, names: _Names) -> bool:
+    return any(_is_size(node, names) for node in ast.walk(value))
+
+
+def _is_read(value: ast.AST, names: _Names) -> bool:
+    """Whether an expression holds what was read from a loss, such as `loss.item()`."""
+    for node in ast.walk(value):
+        if isinstance(node, ast.Name) and node.id in names.read:
+            return True
+        if isinstance(node, ast.Call) and called(node) in _READERS:
+            of = node.func.value if isinstance(node.func, ast.Attribute) else next(iter(node.args), None)
+            if isinstance(of, ast.Name) and of.id in names.losses:
+                return True
+    return False
+
+
+def _depends_on_size(value: ast.AST, names: _Names) -> bool:
+    """Whether an expression holds the number of samples, or a sum over them: `len(x)`, `x.size(0)`, `x.sum()`.
+
+    A loss that is divided by the size does not: it is found as a division.
+    """
+    if isinstance(value, ast.BinOp) and isinstance(value.op, ast.Div) and _is_read(value.left, names):
+        return False
+    calls = {called(node) for node in ast.walk(value) if isinstance(node, ast.Call)}
+    return _holds_size(value, names) or bool(calls & (_SUMS | _SIZES)) or bool(_ids(value) & names.counted)
+
+
+def _is_innermost(loop: ast.For | ast.While) -> bool:
+    """Whether a loop calls `backward`, and no loop in it does."""
+    calls = [node for node in _own_nodes(loop) if isinstance(node, ast.Call) and called(node) == "backward"]
+    inner = [node for node in _own_nodes(loop) if isinstance(node, (ast.For, ast.While))]
+    return bool(calls) and not any(node in calls for each in inner for node in _own_nodes(each))
+
+
+def _has_division(value: ast.AST) -> bool:
+    return any(isinstance(node, ast.BinOp) and isinstance(node.op, ast.Div) for node in ast.walk(value))
+
+
+def _own_nodes(scope: ast.AST) -> Iterator[ast.AST]:
+    """Yield the nodes of a scope without those of the functions in it."""
+    for child in ast.iter_child_nodes(scope):
+        if not isinstance(child, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Lambda)):
+            yield child
+            yield from _own_nodes(child)
+
+
+def _ids(node: ast.AST) -> set[str]:
+    return {each.id for each in ast.walk(node) if isinstance(each, ast.Name)}
