@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from distrun.auto import refusing, running, source
+from distrun.auto.partial_numbers import called
 
 _CHANGES: Mapping[str, tuple[tuple[str, str], ...]] = {
     "torch": (
@@ -22,7 +23,13 @@ _CHANGES: Mapping[str, tuple[tuple[str, str], ...]] = {
     ),
     "keras": (
         ("fit", "each rank takes its part of each batch; weights are rank 0's at the start, gradients are averaged"),
+        ("train_on_batch", "each rank takes its part of the batch; gradients are averaged"),
+        ("train_step", "its loss must be a mean over the rows of the batch, which is tried after the first step"),
+        ("compute_loss", "it must be a mean over the rows of the batch, which is tried after the first step"),
+        ("add_loss", "it must be a mean over the rows of the batch, which is tried after the first step"),
         ("evaluate", "not divided: every rank sees all data"),
+        ("predict", "not divided: every rank sees all data"),
+        *((name, "on rank 0 alone") for name in ("ModelCheckpoint", "CSVLogger", "TensorBoard", "BackupAndRestore")),
         ("save", "rank 0 alone writes"),
         ("print", "rank 0 alone prints"),
     ),
@@ -54,12 +61,14 @@ def explain(program: Sequence[str]) -> int:
 
 
 def _changes(tree: ast.AST, path: Path) -> list[str]:
-    """Return a line for each kind of call that will do something else, with the places where it is called."""
+    """Return a line for each function that will do something else, with the places where it is called or defined."""
     imported = {part for node in ast.walk(tree) for part in _packages(node)}
     places: dict[str, list[int]] = {}
     for node in ast.walk(tree):
         if isinstance(node, ast.Call):
-            places.setdefault(source.called(node), []).append(node.lineno)
+            places.setdefault(called(node), []).append(node.lineno)
+        elif isinstance(node, ast.FunctionDef) and node.name in ("train_step", "compute_loss"):
+            places.setdefault(node.name, []).append(node.lineno)
     lines = []
     for framework, changes in _CHANGES.items():
         if framework not in imported:

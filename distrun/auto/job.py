@@ -1,8 +1,8 @@
-"""The job that a script runs in without knowing it: the mode, and what was changed."""
+"""The job that a script runs in without knowing it: the script, and the mode."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import distrun
 
@@ -18,9 +18,8 @@ class AutoJob:
     mode: str = "global"
     script: str = ""
     """The script's path, or the module's name."""
-    changes: list[str] = field(default_factory=list)
-    """Lines that say what was changed."""
     is_announced: bool = False
+    """Whether rank 0 has said what was changed."""
     is_in_keras: bool = False
     """Whether Keras is training: on its torch backend, the room of torch then leaves torch as it is."""
 

@@ -9,11 +9,17 @@ from typing import Any
 import keras
 import numpy as np
 
+from distrun.auto import announcing
 from distrun.auto.keras.start import Watch, end, start
 from distrun.runtime import collectives, world
 from distrun.runtime.operations.reduction import Max, Min
 
 _CHECK_EVERY = 100  # steps
+OF_NUMBERS = (
+    "Losses and metrics at the end of an epoch are of all its samples; until then a progress bar shows those of rank "
+    "0's part."
+)
+"""The sentence about the numbers that are printed."""
 
 _WRITING = tuple(
     getattr(keras.callbacks, name)
@@ -112,6 +118,7 @@ class _Start(keras.callbacks.Callback):
         self._steps += 1
 
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+        announcing.announce(self._watch.sizes, OF_NUMBERS)
         if self._decides_in_steps:
             self._agree()
 

@@ -34,6 +34,8 @@ class Ledger:
     def __init__(self, rank: int, size: int) -> None:
         self.rank = rank
         self.size = size
+        self.rows: int | None = None
+        """The rows of a whole batch of all ranks; None if they are not known beforehand."""
         self.digest = 0
         self._parts: list[tuple[Part, int]] = []
         self.last = Part(0, 1, 1)
@@ -68,6 +70,8 @@ class Cut(DataAdapter):
         self._whole = whole
         self._ledger = ledger
         self._batches = batches
+        if whole.batch_size:
+            ledger.rows = int(whole.batch_size) * batches
 
     def get_numpy_iterator(self) -> Any:
         return self._iterate(self._whole.get_numpy_iterator)

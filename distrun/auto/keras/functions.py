@@ -14,6 +14,7 @@ from typing import Any
 from distrun.auto.keras import metrics, steps
 from distrun.auto.keras.data import DATA, PART, SEEN, Ledger
 from distrun.auto.keras.parts import Part, counts
+from distrun.auto.keras.trial import Trial
 from distrun.keras.choice import CHOSEN
 from distrun.runtime import world
 
@@ -35,14 +36,15 @@ def install(trainer: Any) -> None:
         import jax
 
         jax.tree_util.register_dataclass(Marked, data_fields=["data"], meta_fields=["part"])
-    plain = trainer.make_train_function
+    plain, own_loss = trainer.make_train_function, trainer.compute_loss
 
     @functools.wraps(plain)
     def make(self: Any, force: bool = False) -> Any:
         before = self.train_function
+        trial = Trial(self, is_own=type(self).compute_loss is not own_loss)
         step = {"tensorflow": _tensorflow_step, "jax": _jax_step, "torch": None}[CHOSEN.BACKEND]
         if step is not None:
-            object.__setattr__(self, "train_step", step(self, self.train_step))
+            object.__setattr__(self, "train_step", step(self, self.train_step, trial))
         try:
             result = plain(self, force=force)
         finally:
@@ -50,7 +52,7 @@ def install(trainer: Any) -> None:
                 object.__delattr__(self, "train_step")
         if self.train_function is not before:
             function = {"tensorflow": _tensorflow, "jax": _jax, "torch": _torch}[CHOSEN.BACKEND]
-            self.train_function = function(self, self.train_function)
+            self.train_function = function(self, self.train_function, trial)
         return result
 
     trainer.make_train_function = make
@@ -59,23 +61,30 @@ def install(trainer: Any) -> None:
 # JAX ------------------------------------------------------------------------------------------------------------------
 
 
-def _jax(model: Any, plain: Callable[..., Any]) -> Callable[..., Any]:
+def _jax(model: Any, plain: Callable[..., Any], trial: Trial) -> Callable[..., Any]:
+    batch: Any = None
+
+    def marked(batches: Iterator[Any]) -> Iterator[Marked]:
+        nonlocal batch
+        for batch in batches:
+            yield Marked(batch, ledgers[-1].take())
+
     @functools.wraps(plain)
     def train(state: Any, iterator: Any) -> Any:
-        return plain(state, _marked(iterator))
+        result = plain(state, marked(iterator))
+        trial.run_jax(result[1], batch)
+        return result
 
     return train
 
 
-def _marked(batches: Iterator[Any]) -> Iterator[Marked]:
-    for batch in batches:
-        yield Marked(batch, ledgers[-1].take())
+def _jax_step(model: Any, plain: Callable[..., Any], trial: Trial) -> Callable[..., Any]:
+    trial.step = plain
 
-
-def _jax_step(model: Any, plain: Callable[..., Any]) -> Callable[..., Any]:
     def train_step(state: Any, marked: Marked) -> Any:
-        with steps.step(marked.part, world.size()):
+        with steps.step(marked.part, world.size()) as step:
             logs, new = plain(state, marked.data)
+        trial.note(step)
         if not counts(marked.part, world.rank(), world.size()):
             new = (*new[:3], state[3])  # the metrics as they were
         return logs, new
@@ -86,7 +95,7 @@ def _jax_step(model: Any, plain: Callable[..., Any]) -> Callable[..., Any]:
 # torch ----------------------------------------------------------------------------------------------------------------
 
 
-def _torch(model: Any, plain: Callable[..., Any]) -> Callable[..., Any]:
+def _torch(model: Any, plain: Callable[..., Any], trial: Trial) -> Callable[..., Any]:
     import torch
 
     state: Any = None
@@ -105,10 +114,12 @@ def _torch(model: Any, plain: Callable[..., Any]) -> Callable[..., Any]:
         else:
             torch.set_rng_state(state)
         try:
-            with steps.step(part, world.size()):
+            with steps.step(part, world.size()) as step:
                 logs = plain(data)
-        finally:
             state = torch.get_rng_state()
+            trial.note(step)
+            trial.run_torch(plain, data)
+        finally:
             torch.set_rng_state(outer)
         for variable, value in kept or ():
             variable.assign(value)
@@ -120,14 +131,14 @@ def _torch(model: Any, plain: Callable[..., Any]) -> Callable[..., Any]:
 # TensorFlow -----------------------------------------------------------------------------------------------------------
 
 
-def _tensorflow(model: Any, plain: Callable[..., Any]) -> Callable[..., Any]:
+def _tensorflow(model: Any, plain: Callable[..., Any], trial: Trial) -> Callable[..., Any]:
     import tensorflow as tf
 
     @functools.wraps(plain)
     def train(iterator: Any) -> Any:
-        if isinstance(iterator, tf.data.Iterator):
-            return plain(iterator)
-        return plain(_told(iterator))
+        result = plain(iterator if isinstance(iterator, tf.data.Iterator) else _told(iterator))
+        trial.end_tensorflow()
+        return result
 
     return train
 
@@ -141,7 +152,7 @@ def _told(batches: Iterator[Any]) -> Iterator[Any]:
         yield {DATA: batch, PART: tuple(map(tf.constant, part)), SEEN: tf.constant(0, tf.int64)}
 
 
-def _tensorflow_step(model: Any, plain: Callable[..., Any]) -> Callable[..., Any]:
+def _tensorflow_step(model: Any, plain: Callable[..., Any], trial: Trial) -> Callable[..., Any]:
     import tensorflow as tf
 
     @tf.autograph.experimental.do_not_convert
@@ -156,10 +167,12 @@ def _tensorflow_step(model: Any, plain: Callable[..., Any]) -> Callable[..., Any
         if world.rank() > 0:
             is_counted = counts(part, world.rank(), world.size())
             kept = [(variable, tf.identity(variable.value)) for variable in metrics.variables_of(model)]
-        with steps.step(part, world.size()):
+        with steps.step(part, world.size()) as step:
             logs = plain(given[DATA])
         if world.rank() > 0:
             _keep(model, kept, is_counted)
+        trial.note(step)
+        trial.add_tensorflow(plain, given[DATA])
         return logs
 
     return train_step

@@ -46,6 +46,15 @@ def install() -> None:
             return loss
         return _made_mean(step, loss, values, sample_weight, mask, reduction)
 
+    add = keras.layers.Layer.add_loss
+
+    @functools.wraps(add)
+    def added(self: Any, loss: Any) -> Any:
+        if (step := steps.current()) is not None:
+            step.is_own = True
+        return add(self, loss)
+
+    keras.layers.Layer.add_loss = added
     keras.losses.Loss.__call__ = called
     module.reduce_weighted_values = reduced
 
@@ -73,6 +82,8 @@ def _made_mean(step: steps.Step, loss: Any, values: Any, sample_weight: Any, mas
 
 def _share_of(step: steps.Step, mine: Any) -> Any:
     """Return what makes of a mean over some weight of the part one that is averaged by rows."""
+    if step.is_trial:
+        return mine * step.growth(mine)
     whole = total(mine, step.name("loss")) / step.copies(mine)
     return ops.divide_no_nan(mine, whole) * step.growth(mine)
 

@@ -24,7 +24,7 @@ def install() -> None:
     @functools.wraps(plain)
     def update_state(self: Any, values: Any, sample_weight: Any = None) -> Any:
         step = steps.current()
-        if step is not None and sample_weight is None and _is_number(values):
+        if step is not None and not step.is_trial and sample_weight is None and _is_number(values):
             sample_weight = step.weight()
         return plain(self, values, sample_weight)
 

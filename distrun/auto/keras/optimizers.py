@@ -29,8 +29,10 @@ class Weighted:
 
     def scale_loss(self, loss: Any) -> Any:
         """Multiply the loss by the share of this rank."""
-        loss = super().scale_loss(loss)  # type: ignore[misc]
         step = steps.current()
+        if step is not None and step.is_trial:
+            return loss
+        loss = super().scale_loss(loss)  # type: ignore[misc]
         if step is None:
             return loss
         step.scaled.add(id(self))
@@ -38,16 +40,29 @@ class Weighted:
 
     def apply(self, grads: Any, trainable_variables: Any = None) -> Any:
         """Update the variables with the gradients of all ranks."""
+        if _is_tried(grads):
+            return None
         with _Inside():
             return super().apply(_weighted(self, grads), trainable_variables)  # type: ignore[misc]
 
     def stateless_apply(self, optimizer_variables: Any, grads: Any, trainable_variables: Any) -> Any:
         """Update the variables, given by value, with the gradients of all ranks."""
+        if _is_tried(grads):
+            return trainable_variables, optimizer_variables
         if not isinstance(self, keras.optimizers.LossScaleOptimizer):  # the others call `apply`
             return super().stateless_apply(optimizer_variables, grads, trainable_variables)  # type: ignore[misc]
         grads = _weighted(self, grads)
         with _Inside():
             return super().stateless_apply(optimizer_variables, grads, trainable_variables)  # type: ignore[misc]
+
+
+def _is_tried(gradients: Any) -> bool:
+    """Whether a step is only tried; its gradients are kept then."""
+    step = steps.current()
+    if step is None or step.gradients is None:
+        return False
+    step.gradients.append(list(gradients))
+    return True
 
 
 class _Inside:
@@ -65,6 +80,7 @@ def _weighted(optimizer: Any, gradients: Any) -> list[Any]:
     if step is None:
         refuse(_loop_of(optimizer), _LOOP)
     is_scaled = id(optimizer) in step.scaled
+    step.is_own = step.is_own or not is_scaled
     step.scaled.discard(id(optimizer))  # a second `apply` of the step has gradients of another loss
     return [_of_this_rank(step, gradient, is_scaled) for gradient in gradients]
 

@@ -8,6 +8,7 @@ import numpy as np
 
 from distrun.auto.keras.data import Ledger
 from distrun.auto.keras.optimizers import optimizers_of
+from distrun.auto.keras.parts import part_of
 from distrun.auto.refusing import refuse
 from distrun.keras.choice import CHOSEN
 from distrun.keras.library import state_of
@@ -62,6 +63,12 @@ class Watch:
     def __init__(self, model: Any, ledger: Ledger) -> None:
         self._model = model
         self._ledger = ledger
+
+    @property
+    def sizes(self) -> list[int] | None:
+        """The rows of each rank in a batch; None if they differ, or are not known."""
+        rows, size = self._ledger.rows, self._ledger.size
+        return None if rows is None else [part_of(rows, rank, size).rows for rank in range(size)]
 
     def check(self) -> None:
         """Compare them.

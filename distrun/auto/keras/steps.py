@@ -19,12 +19,21 @@ _steps: list[Step] = []
 class Step:
     """A training step on a part of a batch."""
 
-    def __init__(self, part: Part, size: int) -> None:
+    def __init__(self, part: Part, size: int, is_trial: bool = False) -> None:
         self.part = part
         self.size = size
+        self.gradients: list[list[Any]] | None = [] if is_trial else None
+        """In a trial, the gradients of each call of an optimizer, which updates nothing: see `trial`."""
+        self.is_own = False
+        """Whether the script itself has computed the loss, or a term of it."""
         self.scaled: set[int] = set()
         """The optimizers, by identity, whose loss has been multiplied by the share."""
         self._calls: dict[str, int] = {}
+
+    @property
+    def is_trial(self) -> bool:
+        """Whether the step is only tried: rows alone, without the other ranks."""
+        return self.gradients is not None
 
     def share(self, like: Any) -> Any:
         """Return what the loss is multiplied by, in the dtype of a tensor."""
@@ -71,9 +80,9 @@ def current() -> Step | None:
 
 
 @contextlib.contextmanager
-def step(part: Part, size: int) -> Iterator[Step]:
-    """Make a step on a part of a batch."""
-    _steps.append(Step(part, size))
+def step(part: Part, size: int, is_trial: bool = False) -> Iterator[Step]:
+    """Make a step on a part of a batch, or try it."""
+    _steps.append(Step(part, size, is_trial))
     try:
         yield _steps[-1]
     finally:

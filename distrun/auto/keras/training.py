@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 from keras import tree
 
-from distrun.auto import job
+from distrun.auto import announcing, job
 from distrun.auto.keras import functions, metrics
-from distrun.auto.keras.callbacks import distributed_callbacks
+from distrun.auto.keras.callbacks import OF_NUMBERS, distributed_callbacks
 from distrun.auto.keras.data import Cut, Ledger, cut, digest_of, rows_of
 from distrun.auto.keras.optimizers import distribute, optimizers_of
 from distrun.auto.keras.parts import part_of
@@ -175,6 +175,7 @@ def _train_on_batch(is_scaled: bool, plain: Callable[..., Any], model: Any, argu
     batch = tree.map_structure(lambda leaf: leaf if leaf is None or hasattr(leaf, "shape") else np.asarray(leaf), batch)
     part = part_of(rows_of(batch), world.rank(), world.size())
     ledger.begin()
+    ledger.rows = part.total
     ledger.note(part, digest_of(batch))
     arguments.update(zip(names, cut(batch, part), strict=True))
     watch = Watch(model, ledger)
@@ -188,6 +189,7 @@ def _train_on_batch(is_scaled: bool, plain: Callable[..., Any], model: Any, argu
     finally:
         functions.ledgers.pop()
     count[0] += 1
+    announcing.announce(watch.sizes, OF_NUMBERS)
     if count[0] == 1 or count[0] % _CHECK_EVERY == 0:
         watch.check()
     metrics.combine(model)

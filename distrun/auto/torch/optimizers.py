@@ -10,10 +10,9 @@ import torch
 from torch.optim import Optimizer
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
-import distrun
 import distrun.torch as distrun_torch
-from distrun.auto import job, weights
-from distrun.auto.output import tell
+from distrun.auto import weights
+from distrun.auto.announcing import announce
 from distrun.auto.refusing import refuse
 from distrun.auto.torch import generators, reading
 from distrun.auto.torch.session import current as session, is_shared, modules_of
@@ -28,6 +27,7 @@ _STEP_LINES = (
     "distrun.broadcast_parameters(model.state_dict(), root_rank=0)",
     "optimizer = distrun.DistributedOptimizer(optimizer)  # and let each rank work on data of its own",
 )
+_OF_NUMBERS = "A loss is that of the whole batch; what else is counted in the training loop is of rank 0's part."
 
 _names: weakref.WeakKeyDictionary[Optimizer, dict[int, str]] = weakref.WeakKeyDictionary()
 
@@ -140,31 +140,12 @@ def _after_step(optimizer: Optimizer, arguments: Any, options: Any) -> None:
     if not is_shared() or optimizer not in session.prepared:
         return
     session.steps += 1
-    if session.steps == 1:
-        _announce()
+    if session.steps == 1 and session.part is not None:
+        announce(session.part.sizes, _OF_NUMBERS)
     if session.steps % _COMPARED_EVERY == 1:
         compare()
     if not _is_of_torch(optimizer):
         generators.of_torch.use(own=True)
-
-
-def _announce() -> None:
-    if distrun.rank() or session.part is None:
-        return
-    parts = "+".join(map(str, session.part.sizes))
-    where = f"distrun --auto: {job.current.script} trains on {distrun.size()} ranks"
-    if job.current.mode == "scale":
-        tell(
-            f"{where}: each takes a batch of the script's size ({parts} = {sum(session.part.sizes)} samples a step). "
-            f"The learning rate is the script's: many multiply it by {distrun.size()} (SGD), or by the square root of "
-            "that (Adam), and begin with less."
-        )
-    else:
-        tell(f"{where}: each batch of {sum(session.part.sizes)} is divided ({parts}), gradients are averaged.")
-    tell(
-        "distrun --auto: rank 0 alone prints and writes files. A loss is that of the whole batch; what else is counted "
-        "in the training loop is of rank 0's part."
-    )
 
 
 def _init(optimizer: Optimizer, *arguments: Any, **options: Any) -> None:

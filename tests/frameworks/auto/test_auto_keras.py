@@ -55,6 +55,8 @@ def both(request, tmp_path_factory):
     for run, output in zip(runs, outputs, strict=True):
         assert run.returncode == 0, output[-8000:]
     assert outputs[1].count("done arrays") == 1, "the other ranks print nothing"
+    line = "keras_models.py trains on 3 ranks: each batch of 12 is divided (4+4+4), gradients are averaged."
+    assert outputs[1].count(line) == 1, "the command says what it has changed"
     return [json.loads((folder / "0.json").read_text()) for folder in folders]
 
 
@@ -78,10 +80,20 @@ REFUSALS = {
     "no_reduction": "reduction=None",
     "unknown_optimizer": "no attribute of the model",
     "distribution": "distributes by itself",
+    "summed_step": "adds up its rows",
+    "partly_summed_step": "is not the mean of the losses of its rows",
+    "contrasted_step": "is not the mean of the losses of its rows",
+    "summed_compute_loss": "adds up its rows",
+    "summed_added_loss": "its rows",
 }
 
 
-@pytest.mark.parametrize(("case", "backend"), [(case, BACKENDS[place % 3]) for place, case in enumerate(REFUSALS)])
+_ON_ALL = [("summed_step", backend) for backend in BACKENDS]
+
+
+@pytest.mark.parametrize(
+    ("case", "backend"), [*((case, BACKENDS[place % 3]) for place, case in enumerate(REFUSALS)), *_ON_ALL[1:]]
+)
 def test_what_cannot_be_right_is_refused(backend, case):
     pytest.importorskip(backend)
     process = start(backend, 2, "global", "keras_refused.py", case)

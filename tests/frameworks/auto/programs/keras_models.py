@@ -7,6 +7,7 @@ import sys
 import keras
 import numpy as np
 from keras import layers
+from keras_steps import OwnStep
 
 RESULTS = {}
 ROWS = 38  # the last batch of 12 has 2 rows, less than there are ranks
@@ -173,6 +174,41 @@ def own_step():
 
     model = Own()
     model.compile(keras.optimizers.SGD(0.1))
+    return model, model.fit(X, Y, batch_size=12, epochs=2).history
+
+
+@case
+def own_train_step():
+    inputs = layers.Input((5,))
+    hidden = layers.BatchNormalization()(layers.Dense(6, activation="tanh")(inputs))
+    model = OwnStep(inputs, layers.Dense(1)(hidden))
+    model.own_loss = lambda y, output: keras.ops.mean(keras.ops.square(y - output)) + 0.1 * keras.ops.mean(output)
+    model.compile(keras.optimizers.SGD(0.05))
+    model.fit(X, Y, batch_size=12, epochs=2)
+    return model, {"predict": model.predict(X, verbose=0)}
+
+
+@case
+def own_step_of_keras_losses():
+    loss = keras.losses.MeanSquaredError(reduction="sum")
+    inputs = layers.Input((5,))
+    model = OwnStep(inputs, layers.Dense(1)(inputs))
+    model.own_loss = lambda y, output: loss(y, output)
+    model.compile(keras.optimizers.SGD(0.002))
+    model.fit(X, Y, batch_size=12, epochs=2)
+    return model, {"predict": model.predict(X, verbose=0)}
+
+
+@case
+def added_loss():
+    class Penalty(layers.Layer):
+        def call(self, inputs):
+            self.add_loss(0.1 * keras.ops.mean(keras.ops.square(inputs)))
+            return inputs
+
+    hidden = layers.Dense(4, activity_regularizer="l2")
+    model = keras.Sequential([layers.Input((5,)), hidden, Penalty(), layers.Dense(1)])
+    model.compile(keras.optimizers.SGD(0.05), "mse")
     return model, model.fit(X, Y, batch_size=12, epochs=2).history
 
 

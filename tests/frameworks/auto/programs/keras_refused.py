@@ -5,6 +5,7 @@ import sys
 
 import keras
 import numpy as np
+from keras_steps import OwnStep
 
 X = np.ones((16, 3), "float32")
 Y = np.ones((16, 1), "float32")
@@ -55,6 +56,50 @@ def unknown_optimizer():
     made = Own([keras.layers.Input((3,)), keras.layers.Dense(1)])
     made.compile("sgd", "mse", run_eagerly=True)
     made.fit(X, Y, batch_size=4)
+
+
+def fit_own(loss, kind=OwnStep):
+    inputs = keras.layers.Input((3,))
+    hidden = keras.layers.BatchNormalization()(keras.layers.Dropout(0.3)(keras.layers.Dense(4)(inputs)))
+    made = kind(inputs, keras.layers.Dense(1)(hidden))
+    made.own_loss = loss
+    made.compile("sgd")
+    rows = np.random.default_rng(0).normal(size=X.shape).astype("float32")
+    made.fit(rows, Y, batch_size=8, epochs=2)
+
+
+def summed_step():
+    fit_own(lambda y, output: keras.ops.sum(keras.ops.square(y - output)))
+
+
+def partly_summed_step():
+    def loss(y, output):
+        return keras.ops.mean(keras.ops.square(y - output)) + 0.05 * keras.ops.sum(keras.ops.abs(output))
+
+    fit_own(loss)
+
+
+def contrasted_step():
+    fit_own(lambda y, output: keras.ops.mean(keras.ops.logsumexp(output - keras.ops.transpose(output), axis=1)))
+
+
+def summed_compute_loss():
+    class Own(keras.Model):
+        def compute_loss(self, x=None, y=None, y_pred=None, sample_weight=None, training=True):
+            return keras.ops.sum(keras.ops.square(y - y_pred))
+
+    fit_own(None, Own)
+
+
+def summed_added_loss():
+    class Penalty(keras.layers.Layer):
+        def call(self, inputs):
+            self.add_loss(0.01 * keras.ops.sum(keras.ops.square(inputs)))
+            return inputs
+
+    made = keras.Sequential([keras.layers.Input((3,)), keras.layers.Dense(4), Penalty(), keras.layers.Dense(1)])
+    made.compile("sgd", "mse")
+    made.fit(X, Y, batch_size=8)
 
 
 def distribution():

@@ -1,0 +1,252 @@
+"""A trial of a loss that the script computes itself: are a batch's gradients the average of those of its halves?
+
+The losses of Keras are known (`losses`). Of one that a `train_step`, a `compute_loss` or a layer's `add_loss` computes,
+nothing is known but that it must be a mean over the rows, for the ranks' gradients to make up those of the batch. So
+after the first step the training step is tried: on the first half of the rank's rows, on the second, and on both
+together. The optimizers update nothing in a trial, random numbers are all alike in it, and variables get back what they
+were. A loss that adds up its rows, or compares them with each other, is refused.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import keras
+import numpy as np
+from keras import ops, tree
+
+from distrun.auto.keras import steps
+from distrun.auto.keras.parts import Part
+from distrun.auto.refusing import refuse
+from distrun.keras.choice import CHOSEN
+from distrun.keras.values import array_of
+from distrun.runtime import collectives
+from distrun.runtime.operations.reduction import Sum
+
+_LINES = ("loss = keras.ops.mean(loss_of_each_row)  # instead of keras.ops.sum(loss_of_each_row)",)
+_TOLERANCE = 0.002  # of the norm of a variable's gradient
+_LOW_TOLERANCE = 0.1  # where it is computed in 16 bits
+_NEGLIGIBLE = 1e-4  # of the norm of all gradients: what is left of a sum that is zero
+
+
+class Trial:
+    """The trial of a model's training step, which is made once."""
+
+    def __init__(self, model: Any, is_own: bool) -> None:
+        self._model = model
+        self._is_needed = is_own
+        self._is_done = False
+        self._calls: list[int] = []  # of each gradient, the call of an optimizer that it was given to
+        # In TensorFlow, whether the trial has yet to run, and what it has come to:
+        self._is_not_run: Any = CHOSEN.BACKEND == "tensorflow" and _variable(True)
+        self._results: Any = None
+        self.step: Any = None
+        """The training step of JAX."""
+
+    def note(self, step: steps.Step) -> None:
+        """Learn from a step that was made whether a trial is needed."""
+        self._is_needed = self._is_needed or step.is_own
+
+    def run_torch(self, train: Callable[[Any], Any], data: Any) -> None:
+        """Try a training function, if it is needed; see `_judge`."""
+        if not self._is_open:
+            return
+        import torch
+
+        kept = [(variable, variable.value.detach().clone()) for variable in self._variables()]
+        halves = _halves(data, ops.concatenate)
+        results = self._tried(lambda batch: (train(batch), None)[1], halves)
+        with torch.no_grad():
+            for variable, value in kept:
+                variable.assign(value)
+        self._end(array_of(results))
+
+    def run_jax(self, state: Any, data: Any) -> None:
+        """Try the training step on a state and a batch, if it is needed; see `_judge`."""
+        if not self._is_open:
+            return
+        import jax
+
+        def tried(state: Any, data: Any) -> Any:
+            return self._tried(lambda batch: (self.step(state, batch), None)[1], _halves(data, ops.concatenate))
+
+        self._end(np.asarray((tried if self._model.run_eagerly else jax.jit(tried))(state, data)))
+
+    def add_tensorflow(self, step: Callable[[Any], Any], data: Any) -> None:
+        """Add the trial to the step that is being traced, if it is needed: it is made when that first runs."""
+        if not self._is_open:
+            return
+        import tensorflow as tf
+
+        is_open = self._is_not_run
+
+        def tried() -> Any:
+            kept = [(variable, tf.identity(variable.value)) for variable in self._variables()]
+            results = self._tried(lambda batch: (step(batch), None)[1], _halves(data, lambda both: tf.concat(both, 0)))
+            for variable, value in kept:
+                variable.assign(value)
+            return results
+
+        results = tf.cond(is_open, tried, lambda: tf.zeros((4, len(self._calls))))
+        if self._results is None:
+            self._results = _variable(np.zeros((4, len(self._calls)), np.float32))
+        self._results.assign(tf.where(is_open, results, self._results))
+        is_open.assign(False)
+
+    def end_tensorflow(self) -> None:
+        """Judge what the trial has come to in the step that has just run; see `_judge`."""
+        if self._is_open and self._results is not None:
+            self._end(self._results.numpy())
+
+    @property
+    def _is_open(self) -> bool:
+        return self._is_needed and not self._is_done
+
+    def _variables(self) -> list[Any]:
+        every = [*self._model.variables, *(each for metric in self._model.metrics for each in metric.variables)]
+        return list({id(variable): variable for variable in every}.values())
+
+    def _tried(self, step: Callable[[Any], None], halves: tuple[Any, Any, Any]) -> Any:
+        """Return four numbers for each gradient: by how much that of a batch is not the average of those of its halves,
+        and that of the first half not the same a second time, and the sizes of the halves' and the batch's; squares."""
+        first, second, both = halves
+        try:
+            with _without_chance():
+                made = [_gradients(step, batch) for batch in (first, second, first, both)]
+        except Exception as error:
+            refuse(
+                f"the training step of {type(self._model).__name__} computes a loss of its own, and cannot be tried "
+                f"with half of its rows ({type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''})",
+                _LINES,
+            )
+        self._calls = [call for call, gradients in enumerate(made[0]) for _ in gradients]
+        columns = [_compared(*each) for calls in zip(*made, strict=True) for each in zip(*calls, strict=True)]
+        return ops.transpose(ops.stack(columns))
+
+    def _end(self, results: Any) -> None:
+        self._is_done = True
+        sums = collectives.allreduce(np.asarray(results, np.float64), "auto.keras.trial", Sum)
+        policy = str(getattr(self._model.dtype_policy, "compute_dtype", "float32"))
+        for call in sorted(set(self._calls)):
+            found = verdict(sums[:, np.array(self._calls) == call], _LOW_TOLERANCE if "16" in policy else _TOLERANCE)
+            if found is not None:
+                refuse(
+                    f"the training step of {type(self._model).__name__} computes a loss of its own, which {found}; so "
+                    "the ranks' gradients do not make up those of the batch",
+                    _LINES,
+                )
+
+
+def verdict(squares: np.ndarray[Any, Any], tolerance: float) -> str | None:
+    """Return what is wrong with a loss; None: it is a mean over its rows, as far as is to be seen.
+
+    Args:
+        squares: of shape [4, gradients], see `Trial._tried`.
+        tolerance: how far a gradient of the batch may be from the average of those of its halves, relative to these.
+    """
+    if not np.isfinite(squares).all():
+        return None  # and so is the training
+    off, again, halves, whole = squares
+    total = halves.sum()
+    if not total:
+        return None
+    is_sum = whole.sum() > 2**0.5 * total / 2  # 2 to 4 times the mean of the halves' squares; of a mean at most 1
+    if again.sum() > 1e-6 * total:  # it draws random numbers in a way of its own
+        return "adds up its rows" if is_sum else None
+    if (off[halves > _NEGLIGIBLE**2 * total] <= tolerance**2 * halves[halves > _NEGLIGIBLE**2 * total]).all():
+        return None
+    return "adds up its rows" if is_sum else "is not the mean of the losses of its rows"
+
+
+def _compared(first: Any, second: Any, again: Any, both: Any) -> Any:
+    gradients = [_dense(each) for each in (first, second, again, both)]
+    first, second, again, both = (ops.cast(each, "float32") for each in gradients)
+    pairs = (both - (first + second) / 2, again - first)
+    squares = [ops.sum(ops.square(each)) for each in (*pairs, first, second, both)]
+    return ops.stack([squares[0], squares[1], squares[2] + squares[3], squares[4]])
+
+
+def _variable(value: Any) -> Any:
+    import tensorflow as tf
+
+    with tf.init_scope():
+        return tf.Variable(value, trainable=False)
+
+
+def _dense(gradient: Any) -> Any:
+    if type(gradient).__name__ != "IndexedSlices":
+        return gradient
+    import tensorflow as tf
+
+    return tf.convert_to_tensor(gradient)
+
+
+def _gradients(step: Callable[[Any], None], batch: Any) -> list[list[Any]]:
+    """Return the gradients that each call of an optimizer is given in a training step."""
+    rows = ops.shape(next(leaf for leaf in tree.flatten(batch) if leaf is not None))[0]
+    with steps.step(Part(0, rows, 1), 1, is_trial=True) as trial:
+        step(batch)
+    assert trial.gradients is not None
+    return [[_copied(each) for each in gradients if each is not None] for gradients in trial.gradients]
+
+
+def _copied(gradient: Any) -> Any:
+    return gradient.detach().clone() if hasattr(gradient, "detach") else gradient
+
+
+def _halves(batch: Any, concatenate: Callable[[Any], Any]) -> tuple[Any, Any, Any]:
+    """Return the first half of a batch's rows, the second one, and both; of a single row, it, it, and twice that."""
+    rows = ops.shape(next(leaf for leaf in tree.flatten(batch) if leaf is not None))[0]
+    if isinstance(rows, int):
+        half = max(1, rows // 2)
+    else:
+        import tensorflow as tf
+
+        half = tf.maximum(1, rows // 2)
+    first = tree.map_structure(lambda leaf: leaf if leaf is None else leaf[:half], batch)
+    second = tree.map_structure(lambda leaf: leaf if leaf is None else leaf[rows - half :], batch)
+    both = tree.map_structure(lambda a, b: a if a is None else concatenate([a, b]), first, second)
+    return first, second, both
+
+
+# Random numbers -------------------------------------------------------------------------------------------------------
+
+
+@contextlib.contextmanager
+def _without_chance() -> Iterator[None]:
+    """Within this context random numbers are one half, or zero if they are whole, so that all rows get the same."""
+    backend = keras.src.backend.random
+    instead: list[tuple[Any, str, Any]] = [
+        (backend, "dropout", lambda inputs, *args, **options: inputs),
+        (backend, "shuffle", lambda x, *args, **options: x),
+        *((backend, name, _even(getattr(backend, name))) for name in ("normal", "uniform", "randint")),
+        *((backend, name, _even(getattr(backend, name))) for name in ("truncated_normal", "categorical")),
+    ]
+    if CHOSEN.BACKEND == "tensorflow":
+        import tensorflow as tf
+
+        instead += [(tf.random, name, _even(getattr(tf.random, name))) for name in ("normal", "uniform")]
+    if CHOSEN.BACKEND == "torch":
+        import torch
+
+        drawing = ("rand", "randn", "randint", "rand_like", "randn_like", "randint_like", "normal", "bernoulli")
+        instead += [(torch, name, _even(getattr(torch, name))) for name in drawing]
+    before = [(owner, name, getattr(owner, name)) for owner, name, _ in instead]
+    try:
+        for owner, name, function in instead:
+            setattr(owner, name, function)
+        yield
+    finally:
+        for owner, name, function in before:
+            setattr(owner, name, function)
+
+
+def _even(plain: Callable[..., Any]) -> Callable[..., Any]:
+    def draw(*args: Any, **options: Any) -> Any:
+        drawn = plain(*args, **options)
+        is_whole = "int" in keras.backend.standardize_dtype(drawn.dtype)
+        return ops.full_like(drawn, 0 if is_whole else 0.5)
+
+    return draw
