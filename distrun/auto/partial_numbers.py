@@ -23,12 +23,12 @@ _ARITHMETIC = (ast.BinOp, ast.UnaryOp, ast.Name, ast.Constant, ast.operator, ast
 
 @dataclass
 class _Names:
-    """What the training loops of a scope keep under which names."""
+    """The names of the training loops of a scope, by what they hold."""
 
     bound: set[str] = field(default_factory=set)
     """Names that are bound in a loop."""
     sizes: set[str] = field(default_factory=set)
-    """Those of them that hold the size of a part."""
+    """Names bound in a loop to the size of a part."""
     counted: set[str] = field(default_factory=set)
     """Names to which something is added that depends on the size of a part."""
     losses: set[str] = field(default_factory=set)

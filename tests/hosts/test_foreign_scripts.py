@@ -1,10 +1,14 @@
-"""Scripts that do not use distrun, unchanged on two hosts: PyTorch, JAX and TensorFlow with their own collectives."""
+"""Scripts that do not use distrun, unchanged on two hosts: PyTorch, JAX and TensorFlow with their own collectives, and
+plain ones of a single process under `--auto`."""
 
 from __future__ import annotations
 
 import importlib.util
+import os
 import re
 import shutil
+import subprocess
+import sys
 
 import pytest
 
@@ -87,6 +91,57 @@ coordinator.join()
 print("RESULT", "chief", float(weight.numpy()), flush=True)
 """
 
+PLAIN_TORCH = """
+import os, socket, sys
+import torch
+
+folder = sys.argv[1]
+torch.manual_seed(0)
+x = torch.randn(120, 6)
+loader = torch.utils.data.DataLoader(torch.utils.data.TensorDataset(x, x.sum(1, keepdim=True)), 12, shuffle=True)
+model = torch.nn.Sequential(torch.nn.Linear(6, 8), torch.nn.BatchNorm1d(8), torch.nn.Tanh(), torch.nn.Linear(8, 1))
+optimizer = torch.optim.SGD(model.parameters(), 0.05, momentum=0.9)
+log = open(os.path.join(folder, f"log-{socket.gethostname()}-{os.getpid()}.txt"), "w")
+for epoch in range(3):
+    for inputs, targets in loader:
+        optimizer.zero_grad()
+        loss = torch.nn.functional.mse_loss(model(inputs), targets)
+        loss.backward()
+        optimizer.step()
+        print(loss.item(), file=log)
+log.close()
+torch.save(model.state_dict(), os.path.join(folder, "model.pt"))
+model.load_state_dict(torch.load(os.path.join(folder, "model.pt")))
+model.eval()
+with torch.no_grad():
+    print("RESULT", f"{torch.nn.functional.mse_loss(model(x), x.sum(1, keepdim=True)).item():.4f}", flush=True)
+"""
+
+PLAIN_KERAS = """
+import os, socket, sys
+import keras
+import numpy as np
+
+folder = sys.argv[1]
+keras.utils.set_random_seed(0)
+x = np.random.default_rng(0).normal(size=(120, 6)).astype("float32")
+y = x.sum(1, keepdims=True)
+layers = keras.layers
+model = keras.Sequential([layers.Input((6,)), layers.Dense(8), layers.BatchNormalization(), layers.Dense(1)])
+model.compile(keras.optimizers.SGD(0.02), "mse")
+best = os.path.join(folder, "best.weights.h5")
+callbacks = [
+    keras.callbacks.ModelCheckpoint(best, monitor="loss", save_best_only=True, save_weights_only=True),
+    keras.callbacks.CSVLogger(os.path.join(folder, f"log-{socket.gethostname()}-{os.getpid()}.csv")),
+]
+model.fit(x, y, batch_size=12, epochs=3, verbose=0, callbacks=callbacks)
+model.load_weights(best)
+model.save(os.path.join(folder, "model.keras"))
+with open(os.path.join(folder, f"end-{socket.gethostname()}.txt"), "w") as file:
+    file.write("done")
+print("RESULT", f"{model.evaluate(x, y, verbose=0):.4f}", flush=True)
+"""
+
 # There is no name server in the namespaces; libraries that ask for names give up sooner so.
 _NO_NAMES = ("-x", "RES_OPTIONS=timeout:1 attempts:1")
 
@@ -151,6 +206,33 @@ def test_tensorflow_multi_worker_mirrored(results, python):
 def test_tensorflow_parameter_servers_and_workers_are_ended_after_the_chief(results, python):
     needs("tensorflow")
     assert results("--tf-config", "--ps", "1", *python(SERVED)) == ["chief 6.0", "ps 0", "worker 0", "worker 1"]
+
+
+@pytest.mark.parametrize(
+    ("module", "script", "files"),
+    [
+        ("torch", PLAIN_TORCH, ["log-alpha", "model.pt"]),
+        ("keras", PLAIN_KERAS, ["best.weights.h5", "end-alpha.txt", "log-alpha", "model.keras"]),
+    ],
+)
+def test_a_plain_script_under_auto(results, tmp_path, module, script, files):
+    needs(module)
+    needs("tensorflow" if module == "keras" else module)
+    folders = [tmp_path / name for name in ("alone", "together")]
+    for folder in folders:
+        folder.mkdir()
+    program = tmp_path / "train.py"
+    program.write_text(script)
+    environ = {**os.environ, "KERAS_BACKEND": "tensorflow", "CUDA_VISIBLE_DEVICES": ""}
+    command = [sys.executable, str(program)]
+    alone = subprocess.run([*command, str(folders[0])], env=environ, capture_output=True, text=True, check=True)
+    found = results(
+        "--auto", "-x", "KERAS_BACKEND=tensorflow", "-x", "CUDA_VISIBLE_DEVICES=", *command, str(folders[1])
+    )
+    assert [f"RESULT {line}" for line in found] == alone.stdout.splitlines()[-1:], "rank 0 alone prints"
+    written = sorted(path.name for path in folders[1].iterdir())
+    assert len(written) == len(files), written
+    assert all(name.startswith(start) for name, start in zip(written, files, strict=True)), written
 
 
 def test_tf_config_on_one_host(distrun, python):
