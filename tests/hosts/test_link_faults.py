@@ -42,6 +42,25 @@ while True:
     assert (tensor == 2 * number + 1).all()
     print("step", number, flush=True)
 """
+EXCHANGING = """
+import numpy as np, distrun
+from distrun.runtime.point_to_point import messages
+distrun.init()
+messages.prepare()
+me, size = distrun.rank(), distrun.size()
+other = 2 * size - 3 - me
+mine, theirs = np.empty(20_000_000, np.uint8), np.empty(20_000_000, np.uint8)  # both are nearly always under way
+number = 0
+while other < size:  # the last two; another one waits
+    number = (number + 1) % 100
+    mine[:] = number + me
+    sent = messages.send(mine.data, other)
+    messages.receive(theirs.data, [other]).wait()
+    sent.wait()
+    assert (theirs == number + other).all()
+    print("step", number, flush=True)
+distrun.barrier()
+"""
 IDLE = """
 import sys, numpy as np, distrun
 distrun.init()
@@ -175,12 +194,16 @@ def test_a_stopped_remote_rank_is_a_stall_and_the_job_goes_on(distrun, python, a
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("keepalive", ["60", "0"])
-def test_a_cut_that_is_shorter_than_the_keepalive_is_survived_in_the_middle_of_allreduces(
-    distrun, python, alpha, beta, keepalive
+@pytest.mark.parametrize(
+    ("keepalive", "code"),
+    [("60", CHECKING), ("0", CHECKING), ("60", EXCHANGING)],
+    ids=["arrays", "arrays without keepalive", "messages"],
+)
+def test_a_cut_that_is_shorter_than_the_keepalive_is_survived_by_allreduces_and_messages(
+    distrun, python, alpha, beta, keepalive, code
 ):
     """Everything that was on its way is lost again and again for 25 s; the kernel pauses for longer each time."""
-    job = distrun("-H", "alpha:1,beta:1", "--keepalive", keepalive, *python(CHECKING))
+    job = distrun("-H", "alpha:1,beta:1", "--keepalive", keepalive, *python(code))
     job.stdout.wait_for(b"step 3", 2)
     beta.cut()
     time.sleep(25)
@@ -216,10 +239,11 @@ def test_a_cut_that_is_shorter_than_the_keepalive_is_survived_by_a_job_that_idle
     job.assert_gone()
 
 
-def test_ranks_that_only_exchange_arrays_notice_a_dead_link_in_the_middle_of_one(distrun, python, alpha, beta):
+@pytest.mark.parametrize(("code", "sign"), [(WORKING, b"going"), (EXCHANGING, b"step")], ids=["arrays", "messages"])
+def test_ranks_that_only_exchange_data_notice_a_dead_link_in_the_middle(distrun, python, alpha, beta, code, sign):
     """Rank 0, on this machine, reaches both: nobody's alarms end, and the kernel goes on trying for longer."""
-    job = distrun("-H", "localhost:1,alpha:1,beta:1", "--keepalive", "3", *python(WORKING))
-    job.stdout.wait_for(b"going", 3)
+    job = distrun("-H", "localhost:1,alpha:1,beta:1", "--keepalive", "3", *python(code))
+    job.stdout.wait_for(sign, 3)
     silence(alpha, beta)
     silence(beta, alpha)
     started = time.monotonic()

@@ -11,10 +11,13 @@ import select
 import socket
 import termios
 from collections import deque
+from contextlib import suppress
 from typing import Protocol
 
+from distrun.host.connections.tcp_info import TcpInfo
 from distrun.runtime.point_to_point.frames import BYTES, HAVE_BODY, HEADER_SIZE, Frame, unpack
 from distrun.runtime.point_to_point.transfer import Receive, Send
+from distrun.runtime.transport.connections import SILENT, reason_of
 
 _READ, _WRITE = select.EPOLLIN, select.EPOLLOUT
 ROOM = 1 << 18
@@ -137,7 +140,14 @@ class Connection:
         except BlockingIOError:
             pass
         except OSError as error:
-            self._end(f"its connection broke ({error.strerror or error})")
+            self._end(reason_of(error))
+
+    def give_up_if_silent(self, silence: float) -> None:
+        """End it if it leads to another host, and what was sent has been unanswered for so many seconds."""
+        if not self.is_closed and self._socket.family != socket.AF_UNIX:
+            with suppress(OSError):  # reading tells how it has ended
+                if TcpInfo.of(self._socket).is_dead(silence):
+                    self._end(SILENT)
 
     def abandon(self, receive: Receive) -> None:
         """Let the bytes of a message that was asked for go nowhere: its memory is not ours any more."""

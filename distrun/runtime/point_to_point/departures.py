@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import math
+
+from distrun.host.connections.tcp_options import keepalive_times
 from distrun.runtime.engine.engine import ProgressEngine
 from distrun.runtime.operations import waking_clock
 from distrun.runtime.point_to_point.delivery import Delivery
@@ -21,6 +24,12 @@ class Departures:
         self._peers = peers
         self._delivery = delivery
         self._next_look = 0.0
+        network = self._local_group.network
+        addresses = None if network is None else network.addresses
+        silence = 0.0 if addresses is None else addresses.silence
+        self._interval = keepalive_times(silence)[1]
+        self._silence = silence + self._interval if silence else math.inf
+        self._next_check = 0.0
 
     @property
     def matter(self) -> bool:
@@ -37,6 +46,7 @@ class Departures:
         self._delivery.has_news = False
         if self._local_group.network is not None:
             self._engine.ensure_progress()  # it alone reads what other hosts say of themselves
+            self._check_connections(now)
         reason = self._local_group.lost_rank()
         if reason is None:
             for receive in self._delivery.matching.posted():
@@ -46,6 +56,14 @@ class Departures:
                 if peer.lost is None:
                     self._look_at(peer, now)
         return reason
+
+    def _check_connections(self, now: float) -> None:
+        """Give up those on which nothing is answered any more: the kernel counts retries, which takes longer."""
+        if now >= self._next_check and self._silence < math.inf:
+            self._next_check = now + self._interval
+            for peer in self._peers.values():
+                for connection in list(peer.connections):
+                    connection.give_up_if_silent(self._silence)
 
     def _look_at(self, peer: Peer, now: float) -> None:
         if peer.connections and peer.ended is None:
