@@ -25,7 +25,7 @@ SIZES = {
 """The number of bytes, and how often they are reduced."""
 
 COPY, COPIES = "memcpy", "2 memcpys"
-DISTRUN, DISTRUN_TORCH, GLOO = "distrun", "distrun.torch", "gloo"
+EMPTY, TENSOR, ARRAY, GLOO = "distrun.empty", "torch tensor", "numpy array", "gloo"
 
 
 def compare(rank: Rank) -> Comparison:
@@ -33,19 +33,21 @@ def compare(rank: Rank) -> Comparison:
     comparison = Comparison(
         f"allreduce in place, sum, float32, {SIZE} ranks",
         "size",
-        [COPY, COPIES, DISTRUN, DISTRUN_TORCH, GLOO, OPENMPI],
+        [COPY, COPIES, EMPTY, TENSOR, ARRAY, GLOO, OPENMPI],
         [
-            (DISTRUN, COPY),
-            (DISTRUN_TORCH, COPY),
-            (DISTRUN_TORCH, DISTRUN),
-            (GLOO, DISTRUN_TORCH),
-            (OPENMPI, DISTRUN_TORCH),
+            (EMPTY, COPY),
+            (TENSOR, COPY),
+            (ARRAY, COPY),
+            (TENSOR, EMPTY),
+            (GLOO, TENSOR),
+            (OPENMPI, TENSOR),
         ],
         notes=[
             f"{COPY}: numpy.copyto of as many bytes between warm arrays, the other rank asleep; "
             f"{COPIES}: both ranks at once.",
-            f"{DISTRUN}: an array of distrun.empty; {DISTRUN_TORCH}: an ordinary tensor; "
-            f"{GLOO}: torch.distributed.all_reduce; {OPENMPI}: mpi4py's Allreduce(IN_PLACE).",
+            f"{EMPTY}: an array of distrun.empty; {TENSOR}, {ARRAY}: ordinary ones, reduced by distrun; "
+            f"{GLOO}: torch.distributed.all_reduce; {OPENMPI}: mpi4py's Allreduce(IN_PLACE). "
+            "Each rank has just written its own one.",
         ],
     )
     for label, (nbytes, rounds) in SIZES.items():
@@ -58,7 +60,8 @@ def _measure(rank: Rank, count: int, rounds: Rounds) -> dict[str, Summary]:
     reductions = _reductions(rank, count)
     for name, (fill, reduce, result) in reductions.items():
         _check(rank, name, fill, reduce, result)
-    source, target = np.zeros(count, np.float32), np.ones(count, np.float32)
+    # Written, both: what has only been asked for is one page of zeros, again and again.
+    source, target = np.ones(count, np.float32), np.ones(count, np.float32)
 
     def copy() -> None:
         np.copyto(target, source)
@@ -66,7 +69,14 @@ def _measure(rank: Rank, count: int, rounds: Rounds) -> dict[str, Summary]:
     programs: dict[str, Callable[[], object]] = {COPIES: copy}
     programs |= {name: reduce for name, (_, reduce, _) in reductions.items()}
     programs = {COPY: copy if rank.rank == 0 else _nothing, **programs}
-    spans = rank.take_turns(programs, rounds)
+
+    def write(name: str) -> None:
+        """Write zeros anew, as a backward pass writes gradients: else each rank's slice stays in its own cache."""
+        if name in reductions:
+            fill, *_ = reductions[name]
+            fill(0.0)
+
+    spans = rank.take_turns(programs, rounds, after=write)
     results = {name: summary(rank.durations(spans[name])) for name in programs if name != COPY}
     return {COPY: summary([end - begun for begun, end in spans[COPY]]), **results}
 
@@ -89,13 +99,16 @@ def _reductions(rank: Rank, count: int) -> dict[str, Reduction]:
 
     shared = distrun.empty(count)
     ordinary, tensor = torch.empty(count), torch.empty(count)
-    buffer = np.empty(count, np.float32)
+    array, buffer = np.empty(count, np.float32), np.empty(count, np.float32)
 
-    def by_distrun() -> Any:
+    def of_shared_memory() -> Any:
         return distrun.allreduce_(shared, name=f"shared.{count}", op=distrun.Sum)
 
-    def by_distrun_torch() -> Any:
+    def of_a_tensor() -> Any:
         return distrun.torch.allreduce_(ordinary, name=f"ordinary.{count}", op=distrun.Sum)
+
+    def of_an_array() -> Any:
+        return distrun.allreduce_(array, name=f"array.{count}", op=distrun.Sum)
 
     def by_gloo() -> Any:
         return torch.distributed.all_reduce(tensor)
@@ -104,8 +117,9 @@ def _reductions(rank: Rank, count: int) -> dict[str, Reduction]:
         rank.mpi.Allreduce(MPI.IN_PLACE, buffer)
 
     return {
-        DISTRUN: (shared.fill, by_distrun, lambda: shared),
-        DISTRUN_TORCH: (ordinary.fill_, by_distrun_torch, ordinary.numpy),
+        EMPTY: (shared.fill, of_shared_memory, lambda: shared),
+        TENSOR: (ordinary.fill_, of_a_tensor, ordinary.numpy),
+        ARRAY: (array.fill, of_an_array, lambda: array),
         GLOO: (tensor.fill_, by_gloo, tensor.numpy),
         OPENMPI: (buffer.fill, by_openmpi, lambda: buffer),
     }

@@ -122,9 +122,22 @@ class Rank:
             time.sleep(0)
         everybody_came.wait()
 
-    def take_turns(self, programs: dict[str, Callable[[], object]], rounds: Rounds) -> dict[str, list[Span]]:
-        """Let programs take turns on all ranks at once; return when they ran, as this rank saw it."""
-        return take_turns(programs, rounds.shortened() if self.quick else rounds, self.together, self._after)
+    def take_turns(
+        self,
+        programs: dict[str, Callable[[], object]],
+        rounds: Rounds,
+        after: Callable[[str], None] = lambda program: None,
+    ) -> dict[str, list[Span]]:
+        """Let programs take turns on all ranks at once; return when they ran, as this rank saw it.
+
+        `after` is called with a program's name after each of its runs; its time does not count.
+        """
+
+        def tidy_up(program: str) -> None:
+            self._after(program)
+            after(program)
+
+        return take_turns(programs, rounds.shortened() if self.quick else rounds, self.together, tidy_up)
 
     def _after(self, program: str) -> None:
         if program.startswith(OPENMPI):  # after no other: that would warm up distrun's ways before every sample
