@@ -2,7 +2,8 @@
 
 Each rank owns a `segment`, which all ranks of the host have mapped: it holds the rank's state, staging buffers, message
 rings and a heap for arrays. A `mailbox` is one of the rings, from one rank to another. Memory cannot wake a sleeping
-rank, so a `doorbell` does; and `peer_process` tells from a process's descriptor how it is, or how it ended.
+rank, so a `doorbell` does; and `peer_process` tells from a process's descriptor how it is, or how it ended. What
+lies in no segment, `peer_memory` reads out of the process.
 
 Nothing here knows what is communicated: `transport.local_group` waits and exchanges, `backends.shared_memory` reduces.
 """
