@@ -15,26 +15,23 @@ DEADLINE = 120.0  # seconds
 
 
 def test_over_ssh(distrun, alpha, beta):
-    job = distrun("-H", "alpha:2,beta:2", *COMMAND)
-    job.process.wait(DEADLINE)
-    assert job.wait() == 0, job.stdout.data + job.stderr.data
+    job = distrun("-H", "alpha:2,beta:2", *COMMAND, PYTHONFAULTHANDLER="1")
+    assert job.wait(DEADLINE) == 0, job.stdout.data + job.stderr.data
     assert job.stdout.data.count(b"... ok") == 3
     alpha.assert_gone()
     beta.assert_gone()
 
 
 def test_over_ssh_in_half_precision_between_hosts(distrun):
-    job = distrun("-H", "alpha:2,beta:2", "--wire-dtype", "bfloat16", *COMMAND)
-    job.process.wait(DEADLINE)
-    job.wait()  # it does not equal one process to 1e-5, and says so
+    job = distrun("-H", "alpha:2,beta:2", "--wire-dtype", "bfloat16", *COMMAND, PYTHONFAULTHANDLER="1")
+    job.wait(DEADLINE)  # it does not equal one process to 1e-5, and says so
     assert b"all ranks have bit-identical weights ... ok" in job.stdout.data
 
 
 @pytest.mark.mpi
 def test_by_mpirun(mpirun, alpha, beta):
-    job = mpirun("-H", "alpha:2,beta:2", *COMMAND)
-    job.process.wait(DEADLINE)
-    assert job.wait() == 0, job.stdout.data + job.stderr.data
+    job = mpirun("-H", "alpha:2,beta:2", *COMMAND, PYTHONFAULTHANDLER="1")
+    assert job.wait(DEADLINE) == 0, job.stdout.data + job.stderr.data
     assert job.stdout.data.count(b"... ok") == 3
     alpha.assert_gone()
     beta.assert_gone()

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import shlex
+import signal
 import subprocess
 import sys
 import threading
@@ -81,14 +83,29 @@ class Distrun:
             self.stdout = Stream(self.process.stdout)
         self.stderr = Stream(self.process.stderr)
 
-    def wait(self) -> int:
+    def wait(self, seconds: float = DEADLINE) -> int:
         """Wait for its end, and for that of everything it has printed; returns the exit status."""
-        status = self.process.wait(DEADLINE)
+        try:
+            status = self.process.wait(seconds)
+        except subprocess.TimeoutExpired:
+            raise AssertionError(self._story(seconds)) from None
         self.seconds = time.monotonic() - self.started
         if hasattr(self, "stdout"):
             self.stdout.close()
         self.stderr.close()
         return status
+
+    def _story(self, seconds: float) -> str:
+        """Return what is known of a job that does not end.
+
+        Its processes are ended; Python's tell what their threads do if PYTHONFAULTHANDLER is set in their environment.
+        """
+        processes = [f"{process.pid} {process.status()} {shlex.join(process.cmdline())}" for process in self.family()]
+        for process in reversed(self.family()):
+            process.send_signal(signal.SIGABRT)
+        psutil.wait_procs(self.family(), timeout=5)
+        said = [stream.data.decode(errors="replace") for stream in vars(self).values() if isinstance(stream, Stream)]
+        return "\n".join([f"the job has not ended within {seconds:.0f} s", *processes, *said])
 
     def family(self) -> list[psutil.Process]:
         """Every living process that was born below this launch, itself included."""
