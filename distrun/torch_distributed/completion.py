@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import math
 import threading
+from collections.abc import Callable
+from dataclasses import dataclass
 from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -24,9 +26,23 @@ class Dated(Protocol):
     deadline: float
 
 
+@dataclass
+class _Expected:
+    """A future that is to be completed."""
+
+    future: Future[Any]
+    assist: Callable[[], None] | None
+    """Called once at the time `assisted_at`, if the future is not completed by then."""
+    assisted_at: float = math.inf
+
+    def due(self, work: Dated) -> float:
+        """Return when to look at it, by the waking clock."""
+        return min(work.deadline, self.assisted_at)
+
+
 _done: SimpleQueue[Dated | None] = SimpleQueue()
-_expected: dict[Dated, Future[Any]] = {}
-_next_look = math.inf  # by the waking clock; the earliest deadline of what is expected, or earlier
+_expected: dict[Dated, _Expected] = {}
+_next_look = math.inf  # by the waking clock; when the first of what is expected is due, or earlier
 _thread: threading.Thread | None = None
 _starting = threading.Lock()
 
@@ -36,22 +52,35 @@ def is_here() -> bool:
     return threading.current_thread() is _thread
 
 
-def expect(work: Dated, future: Future[Any]) -> None:
-    """Note that a future is to be completed when `complete` is called for its work, or the work's deadline is over."""
+def expect(
+    work: Dated, future: Future[Any], assist: Callable[[], None] | None = None, patience: float = math.inf
+) -> None:
+    """Note that a future is to be completed when `complete` is called for its work, or the work's deadline is over.
+
+    `assist` is called after `patience` seconds if it is not completed by then; it must not wait.
+    """
     global _thread
-    _expected[work] = future
+    expected = _Expected(future, assist, math.inf if assist is None else waking_clock.now() + patience)
+    _expected[work] = expected
     if _thread is None:
         with _starting:
             if _thread is None:
                 _thread = threading.Thread(target=_serve, name="distrun futures", daemon=True)
                 _thread.start()
-    if work.deadline < _next_look:
+    if expected.due(work) < _next_look:
         _done.put(None)
 
 
 def complete(work: Dated) -> None:
     """Have the future of a work completed, whose operations are done. Any thread may call this, and more than once."""
     _done.put(work)
+
+
+def complete_here(work: Dated) -> None:
+    """Complete the future of a work in this thread, if that has not been done."""
+    expected = _expected.pop(work, None)
+    if expected is not None:
+        expected.future.set_result(None)
 
 
 def _serve() -> None:
@@ -63,7 +92,7 @@ def _serve() -> None:
         if work is None:
             _look()
         else:
-            _complete(work)
+            complete_here(work)
 
 
 def _time_left() -> float | None:
@@ -73,18 +102,16 @@ def _time_left() -> float | None:
 
 
 def _look() -> None:
-    """Complete what has taken too long, with an error, and note when to look again."""
+    """Help what needs it, complete what has taken too long, with an error, and note when to look again."""
     global _next_look
     _next_look = math.inf  # whoever expects something meanwhile rings
     now = waking_clock.now()
-    waiting = list(_expected)
-    for work in waiting:
+    for work, expected in list(_expected.items()):
+        if expected.assisted_at <= now:
+            assist, expected.assist, expected.assisted_at = expected.assist, None, math.inf
+            if assist is not None:
+                assist()
         if work.deadline <= now:
-            _complete(work)
-    _next_look = min((work.deadline for work in waiting if work.deadline > now), default=math.inf)
-
-
-def _complete(work: Dated) -> None:
-    future = _expected.pop(work, None)
-    if future is not None:
-        future.set_result(None)
+            complete_here(work)
+        else:
+            _next_look = min(_next_look, expected.due(work))

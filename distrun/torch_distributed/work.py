@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 import threading
 from collections.abc import Callable, Sequence
 from datetime import timedelta
@@ -17,6 +18,7 @@ from distrun.runtime import world
 from distrun.runtime.operations import waking_clock
 from distrun.runtime.operations.handle import Handle
 from distrun.torch import cuda
+from distrun.torch.gradients import backward
 from distrun.torch_distributed import completion
 
 Timeout = float
@@ -26,6 +28,8 @@ Finish = Callable[[], object]
 """Makes a result of those of several operations."""
 
 _NOTHING = timedelta(0)
+_PATIENCE = 0.05
+"""Seconds that a backward gets to reduce at its end, before another thread does it."""
 _collecting = threading.Lock()  # held by the thread that fetches results: the one that waits, or that of futures
 
 
@@ -107,10 +111,10 @@ class DistrunWork(Work):
     def get_future(self) -> Future[Any]:
         """Return a future of the tensors, which is completed when the operation is."""
         if self._future is None:
-            self._future = self._make_future()
+            self._future = self._make_future(backward.is_engine_call(sys._getframe().f_back))
         return self._future
 
-    def _make_future(self) -> Future[Any]:
+    def _make_future(self, is_asked_by_backward: bool) -> Future[Any]:
         begun: Future[None] = Future(devices=self._devices())
         # What a Python future fails with is a value to C++; what a callback raises is an error to both.
         future = begun.then(lambda _: self._outcome())
@@ -121,11 +125,28 @@ class DistrunWork(Work):
                     handle.engine.wait(handle)
         if self._is_done():
             begun.set_result(None)
+        elif is_asked_by_backward and not self._handles[0].engine.is_served_at_once:
+            # Every core computes. So the thread that asks reduces when it has done so, before DDP waits for the future.
+            completion.expect(self, begun, self._have_completed, _PATIENCE)
+            backward.at_end_of_task(self._complete_here)
         else:
             completion.expect(self, begun)
-            self._watch()
-            self._handles[0].engine.ensure_progress()
+            self._have_completed()
         return future
+
+    def _have_completed(self) -> None:
+        """See to it that the future is completed although nobody waits for the work."""
+        self._watch()
+        self._handles[0].engine.ensure_progress()
+
+    def _complete_here(self) -> None:
+        """Wait for the operations, and complete the future in this thread."""
+        for handle in self._handles:
+            try:
+                wait_until(handle, self.deadline, self._timeout, self._group)
+            except StallError:
+                break  # of which the future tells
+        completion.complete_here(self)
 
     def _devices(self) -> list[int | str | torch.device]:
         return [torch.device(str(world.device()))] if self._handles[0].request.device == cuda.CUDA else []

@@ -140,6 +140,11 @@ class ProgressEngine:
         if self._state.failure is not None:
             self._fail_what_is_left()
 
+    @property
+    def is_served_at_once(self) -> bool:
+        """Whether the progress thread sets to work on what is submitted, and does not wait until a peer needs it."""
+        return self._wakes_on_submit
+
     def ensure_progress(self) -> None:
         """See to it that the operations under way will be done although nobody waits for them."""
         if self._state.turn is IDLE:

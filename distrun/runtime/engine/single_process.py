@@ -55,6 +55,9 @@ class SingleProcessEngine:
     def wait(self, handle: Awaited) -> None:
         """Do nothing: no operation is ever under way."""
 
+    is_served_at_once = True
+    """Every operation is done when `submit` returns."""
+
     def ensure_progress(self) -> None:
         """Do nothing: no operation is ever under way."""
 

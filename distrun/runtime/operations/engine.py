@@ -41,6 +41,10 @@ class Engine(Protocol):
     def wait(self, handle: Awaited) -> None:
         """Return when `handle` is done, successfully or not."""
 
+    @property
+    def is_served_at_once(self) -> bool:
+        """Whether another thread sets to work on what is submitted, without being asked."""
+
     def ensure_progress(self) -> None:
         """See to it that the operations under way will be done although nobody waits for them."""
 

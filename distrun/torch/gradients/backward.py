@@ -76,10 +76,15 @@ def _calls(frame: FrameType | None) -> tuple[FrameType | None, int]:
     """The outermost call of the engine on the stack of `frame`, and how many there are."""
     outermost, depth = None, 0
     while frame is not None:
-        if frame.f_code is _ENGINE_CALL:
+        if is_engine_call(frame):
             outermost, depth = frame, depth + 1
         frame = frame.f_back
     return outermost, depth
+
+
+def is_engine_call(frame: FrameType | None) -> bool:
+    """Return whether a frame is a call of the engine: what is above it was called from C++, by the engine or a node."""
+    return frame is not None and frame.f_code is _ENGINE_CALL
 
 
 def at_end_of_task(callback: Callable[[], None]) -> None:

@@ -16,6 +16,7 @@ from torch.distributed.algorithms.join import Join
 from torch.distributed.optim import PostLocalSGDOptimizer, ZeroRedundancyOptimizer
 from torch.distributed.optim.utils import as_functional_optim
 from torch.nn.parallel import DistributedDataParallel
+from torch.utils.checkpoint import checkpoint
 
 TINY = 1e-3  # megabytes of a bucket: several buckets for a small model
 
@@ -55,6 +56,53 @@ class InHalfPrecision(torch.nn.Module):
 
     def forward(self, inputs):
         return self.inner(inputs.to(torch.bfloat16)).float()
+
+
+class Checkpointed(torch.nn.Module):
+    """Computes its activations once more in the backward, in a backward of its own."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.second = mlp(classes=8), mlp(8)
+
+    def forward(self, inputs):
+        inputs.requires_grad_()
+        middle = checkpoint(self.first, inputs, use_reentrant=True)
+        return checkpoint(self.second, middle, use_reentrant=True)
+
+
+class Unlucky(torch.autograd.Function):
+    """Fails in its backward."""
+
+    @staticmethod
+    def forward(context, inputs):
+        return inputs.clone()
+
+    @staticmethod
+    def backward(context, gradient):
+        raise ArithmeticError("no luck")
+
+
+def after_a_backward_that_failed():
+    """Some buckets are on their way when a backward fails; whoever waits for their futures gets them all the same."""
+    layers = mlp()
+    futures = []
+
+    def hook(state, bucket):
+        futures.append(default_hooks.allreduce_hook(state, bucket))
+        return futures[-1]
+
+    model = DistributedDataParallel(layers, bucket_cap_mb=TINY)
+    model.register_comm_hook(None, hook)
+    inputs, targets = next(batches(1))
+    middle = Unlucky.apply(layers[0](inputs))
+    model(inputs)  # which prepares the reducer
+    loss = torch.nn.functional.cross_entropy(layers[1:](middle), targets)
+    try:
+        loss.backward()
+    except ArithmeticError:
+        return [future.wait() for future in futures], trained(mlp(), bucket_cap_mb=TINY)
+    raise AssertionError("the backward has not failed")
 
 
 def without_sync():
@@ -145,6 +193,8 @@ VARIANTS = {
     "bucket views": lambda: trained(mlp(), gradient_as_bucket_view=True, bucket_cap_mb=TINY),
     "buffers": lambda: trained(with_batch_norm()),
     "half precision": lambda: trained(InHalfPrecision()),
+    "checkpointed": lambda: trained(Checkpointed(), static_graph=True, bucket_cap_mb=TINY),
+    "a failed backward": after_a_backward_that_failed,
     "no_sync": without_sync,
     "hook allreduce": lambda: hooked(default_hooks.allreduce_hook),
     "hook fp16": lambda: hooked(default_hooks.fp16_compress_hook),
