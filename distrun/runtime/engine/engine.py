@@ -277,7 +277,7 @@ class ProgressEngine:
             while not self._state.is_leaving:
                 self._service_bell.arm()
                 if not (self._state.is_leaving or self._has_work()):
-                    sleeper.sleep(CHECK_INTERVAL if self._gpu_monitor.is_busy else None)
+                    sleeper.sleep(CHECK_INTERVAL if self._gpu_monitor.is_busy else self._local_group.longest_nap())
                 self._service_bell.disarm()
                 self._serve_once()
         except BaseException as error:

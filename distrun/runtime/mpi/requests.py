@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from distrun.errors import JobAbortedError, StallError, UsageError
+from distrun.runtime.mpi.afterwards import Afterwards
 from distrun.runtime.operations import waking_clock
 from distrun.runtime.operations.timeouts import FOREVER
 from distrun.runtime.shared_memory.segment import FAILED, STATE
@@ -114,10 +115,14 @@ class Requests:
         self._byte = MPI.BYTE
         self._testsome = MPI.Request.Testsome
         self._error = MPI.Exception
+        self._afterwards: Afterwards | None = None
         self._posted: list[MPI.Request] = []
         self.comm, request = world.Idup()  # a duplicate, because the script may use MPI as well
         self._owns_comm = True
         self.complete(self.post([request]), lambda: "init(), which waits in MPI for all ranks")
+        if local_group.network is not None:
+            self._afterwards = Afterwards(self.comm, local_group.service_bells[local_group.own])
+            local_group.network.accompany(self._afterwards)
 
     def of_set(self, local_ranks: LocalRanks) -> Requests:
         """Return the requests of a set of ranks on the same communicator, where a rank has its number in the job.
@@ -207,6 +212,8 @@ class Requests:
             if isinstance(error, self._error):
                 raise JobAbortedError(f"{waiting_for()}: MPI reports: {error}") from error
             raise
+        if self._afterwards is not None:
+            self._afterwards.note_use()
         if len(self._posted) > 2 * WINDOW:
             self._posted = [request for request in self._posted if request]
 
@@ -296,6 +303,8 @@ class Requests:
                 time.sleep(SHORTEST_NAP)
 
     def _abandon(self) -> None:
+        if self._afterwards is not None:
+            self._afterwards.end()
         _abandoned.append([request for request in self._posted if request])
         abort_at_exit()
 
@@ -305,6 +314,8 @@ class Requests:
         A rank that left before others failed does wait for them in MPI_Finalize, so that it does not cut off their
         reports.
         """
+        if self._owns_comm and self._afterwards is not None:
+            self._afterwards.end()
         states = [segment.words[STATE] for segment in self._local_group.segments]
         network = self._local_group.network
         if states[self._local_group.own] == FAILED or _abandoned:

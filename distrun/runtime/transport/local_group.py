@@ -37,6 +37,8 @@ length."""
 _SLEEPS_PER_TIMEOUT = 20  # parts that a stall timeout is slept in
 NETWORK_SPINS = 300
 """Looks before sleeping where each asks the kernel for what has come over the network."""
+SHORTEST_NAP = 0.005
+"""Seconds that a thread sleeps at least which looks after the network, for another may be at it."""
 
 
 def _usable_cores(peers: Sequence[PeerInfo]) -> int:
@@ -196,6 +198,11 @@ class LocalGroup(LocalRanks):
             self.note_end(index)
         if self._interruption is not None:
             self.stop_reason = self.stop_reason or self._interruption.interruption
+
+    def longest_nap(self) -> float | None:
+        """Return how many seconds a thread may sleep that looks after the network; None: until something comes."""
+        due = float("inf") if self.network is None else self.network.companion_due
+        return None if due == float("inf") else max(SHORTEST_NAP, due - self._clock())
 
     def note_end(self, index: int) -> None:
         """A peer's process is known to have ended."""

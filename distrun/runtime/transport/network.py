@@ -19,6 +19,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from typing import Protocol
 
 from distrun.host.connections.tcp_options import DEAD_HOST_TIMEOUT, keepalive_times, set_tcp_options
 from distrun.runtime.operations import waking_clock
@@ -34,6 +35,16 @@ CLOSE_TIMEOUT = 20.0
 """Seconds that a rank which leaves gives others to take what they have not taken yet."""
 REASON_TIMEOUT = 0.5
 """Seconds that a rank which finds a connection broken waits to be told why."""
+
+
+class Companion(Protocol):
+    """Another way between hosts, which makes progress only while it is called."""
+
+    due: float
+    """When it wants to be called, by the waking clock."""
+
+    def progress(self) -> None:
+        """Make progress, and set the next time."""
 
 
 class Network:
@@ -96,6 +107,7 @@ class Network:
         self._next_check = float("inf")
         """When to see whether data that was sent is still answered: the kernel counts retries, which takes longer."""
         self.progress = self._connections.progress
+        self._companion: Companion | None = None
         self._is_ours = True
         self._is_closed = False
 
@@ -108,6 +120,17 @@ class Network:
         if self._silence:
             self._next_check = waking_clock.now() + self._interval
         return stream
+
+    def accompany(self, companion: Companion) -> None:
+        """Have something else make progress too, when it is due and the job has not failed."""
+        connections_progress = self.progress
+
+        def progress() -> None:
+            connections_progress()  # it must hear first of ranks that are gone
+            if self._failure is None and waking_clock.now() >= companion.due:
+                companion.progress()
+
+        self._companion, self.progress = companion, progress
 
     def _check_streams(self) -> None:
         """Give up streams on which nothing is answered any more though something is under way."""
@@ -223,13 +246,19 @@ class Network:
 
     @property
     def next_look(self) -> float:
-        """The time of the waking clock at which `trouble` may know more though nothing has come."""
+        """The time of the waking clock at which `trouble` may know more though nothing has come, or something is
+        due."""
         if self._suspicion is not None:
             return self._suspicion[0] + REASON_TIMEOUT
         for stream in self._streams.values():
             if stream.is_receiving or stream.is_sending:
                 return self._next_check
-        return float("inf")
+        return self.companion_due
+
+    @property
+    def companion_due(self) -> float:
+        """When `progress` has something to do although nobody waits for anything."""
+        return float("inf") if self._companion is None else self._companion.due
 
     def describe(self, rank: int) -> str:
         """Return a rank for people: `rank 5 (process 4242 on host beta)`."""
@@ -280,7 +309,7 @@ class Network:
         """Close a forked child's copies of the connections."""
         self._is_ours, self._is_closed = False, True
         # A signal handler may have forked: the wait that it has interrupted goes on here, until it sees why to end.
-        self.progress = lambda: None
+        self.progress, self._companion = lambda: None, None
         self._connections.disown()
         self._alarm_poll.close()
         for connection in self._alarms.values():
