@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
-from distrun.runtime.mpi.requests import Requests
+from distrun.runtime.mpi.requests import WINDOW, Requests
 from distrun.runtime.transport.links import Flat, LinkMaker, Links, Peers, Ticket
 from distrun.runtime.transport.local_group import LocalGroup
 from distrun.runtime.transport.local_ranks import LocalRanks
@@ -46,6 +46,8 @@ class MpiLinks(Links):
 
     def send(self, host: int, array: Flat) -> Ticket:
         requests = self._requests.post(self._requests.send(array, self._peers[host]))
+        if len(self._sent) > 2 * WINDOW:
+            self._sent = [transfer for transfer in self._sent if transfer.left]
         self._sent.append(_Transfer(host, requests))
         return self._sent[-1]
 

@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from hosts_conftest import DEADLINE, Network
+from hosts_conftest import DEADLINE, Network, call
 from warm_ranks import Command, WarmJob
 
 pytestmark = pytest.mark.mpi
@@ -72,6 +72,16 @@ if rank == 0:
     distrun.shutdown()
     open(left, "w").close()
 open(heard, "w" if rank else "r").close()
+"""
+
+SIZES = """
+import numpy as np
+import distrun
+distrun.init()
+for turn in range(300):
+    array = np.full(9_000 + 37 * turn, turn, np.float64)
+    distrun.allreduce_(array, f"{turn}", distrun.Sum)
+    assert (array == turn * distrun.size()).all()
 """
 
 
@@ -269,3 +279,17 @@ def test_an_mpi_other_than_the_launchers_is_told():
         [sys.executable, "-c", program], capture_output=True, text=True, timeout=DEADLINE, check=False
     )
     assert "UsageError: to MPI this process is rank 0 of 1, to the job it is rank 1 of 2: let mpi4py" in done.stderr
+
+
+def test_what_mpi_has_kept_in_its_queues_leaves_while_its_rank_waits_for_something_else(mpirun, network):
+    """The link is slow, so that MPI cannot get rid of everything before its requests are complete."""
+    small = dict.fromkeys(("OMPI_MCA_btl_tcp_sndbuf", "OMPI_MCA_btl_tcp_rcvbuf"), "16384")
+    narrow = ("root", "tbf", "rate", "200mbit", "burst", "20kb", "limit", "200kb")
+    hosts = [network.hosts[name]._namespace for name in ("alpha", "beta")]
+    for name in hosts:
+        call("ip", "netns", "exec", name, "tc", "qdisc", "replace", "dev", "eth0", *narrow)
+    try:
+        mpirun.run("1+1", "-c", SIZES, DISTRUN_STALL_TIMEOUT="15", **small)
+    finally:
+        for name in hosts:
+            call("ip", "netns", "exec", name, "tc", "qdisc", "del", "dev", "eth0", "root")
