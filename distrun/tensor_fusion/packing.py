@@ -27,5 +27,5 @@ def unpack(buffer: Flat, parts: Sequence[Flat]) -> None:
     start = 0
     for part in parts:
         stop = start + part.size
-        part[:] = buffer[start:stop]
+        part[...] = buffer[start:stop]
         start = stop

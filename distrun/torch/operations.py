@@ -80,6 +80,13 @@ def _new(handle: Handle) -> list[Tensor]:
     return [part.view(shape) for part, shape in zip(parts, shapes, strict=True)]
 
 
+def new_tensor(handle: Handle) -> Tensor:
+    """Return the result of an allreduce of one plain array into a new one."""
+    array: NDArray[Any] = handle.outputs[0]
+    shape = handle.request.shapes[0]
+    return torch.from_numpy(array if len(shape) == 1 else array.reshape(shape))
+
+
 def _new_rows(handle: Handle) -> list[Tensor]:
     """Return the results of an operation that decides about the first dimension."""
     dtype = handle.given[0].dtype

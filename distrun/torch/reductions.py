@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
 
-from distrun.runtime.collectives.call import Call, reduction_call
+from distrun.runtime.collectives import plain
+from distrun.runtime.collectives.call import Call, group_of, reduction_call
+from distrun.runtime.collectives.plain import Terms
 from distrun.runtime.operations.handle import AnyHandle, Handle
 from distrun.runtime.operations.reduction import Average, ReduceOp, reduce_op
 from distrun.runtime.process_set import ProcessSet, global_process_set
-from distrun.torch import autograd, operations
+from distrun.torch import autograd, operations, tensors as storage
 from distrun.torch.compression import Compression, Compressor, wire_type
 from distrun.torch.operations import grouped, run, single, submit
 
@@ -34,6 +36,28 @@ _World = global_process_set
 
 
 # Allreduce ------------------------------------------------------------------------------------------------------------
+
+
+def _allreduce(tensor: Tensor, terms: Terms) -> Handle:
+    """Return the handle of an allreduce into a new tensor."""
+    array = storage.array_of(tensor)
+    handle = None if array is None else plain.copied(array, terms, operations.new_tensor)
+    return handle or single(tensor, reduction_call("allreduce", *terms), operations.allreduce)
+
+
+def _allreduce_in_place(tensor: Tensor, terms: Terms) -> Handle:
+    array = storage.array_of(tensor)
+    handle = None if array is None else plain.in_place(array, terms, tensor)
+    return handle or single(tensor, reduction_call("allreduce", *terms), operations.allreduce_in_place)
+
+
+def _grouped_in_place(tensors: Sequence[Tensor], terms: Terms, start: Callable[[Handle], Handle]) -> AnyHandle:
+    tensors = group_of(tensors)
+    arrays = storage.arrays_of(tensors)
+    handle = None if arrays is None else plain.group_in_place(arrays, terms, tensors)
+    if handle is not None:
+        return start(handle)
+    return grouped(tensors, reduction_call("allreduce", *terms), operations.allreduce_in_place, start)
 
 
 def _reduce(
@@ -97,8 +121,8 @@ def allreduce_async(
     Returns:
         A handle whose result is the reduced copy; `tensor` must not be changed until then.
     """
-    call = reduction_call("allreduce", name, reduce_op(average, op), prescale_factor, postscale_factor, process_set)
-    return submit(single(tensor, call, operations.allreduce))
+    terms = (name, reduce_op(average, op), prescale_factor, postscale_factor, process_set)
+    return submit(_allreduce(tensor, terms))
 
 
 def allreduce_(
@@ -115,8 +139,8 @@ def allreduce_(
     Returns:
         `tensor`.
     """
-    call = reduction_call("allreduce", name, reduce_op(average, op), prescale_factor, postscale_factor, process_set)
-    return run(single(tensor, call, operations.allreduce_in_place)).wait()  # type: ignore[no-any-return]
+    terms = (name, reduce_op(average, op), prescale_factor, postscale_factor, process_set)
+    return run(_allreduce_in_place(tensor, terms)).wait()  # type: ignore[no-any-return]
 
 
 def allreduce_async_(
@@ -133,8 +157,8 @@ def allreduce_async_(
     Returns:
         A handle whose result is `tensor`, which must be neither read nor changed until then.
     """
-    call = reduction_call("allreduce", name, reduce_op(average, op), prescale_factor, postscale_factor, process_set)
-    return submit(single(tensor, call, operations.allreduce_in_place))
+    terms = (name, reduce_op(average, op), prescale_factor, postscale_factor, process_set)
+    return submit(_allreduce_in_place(tensor, terms))
 
 
 def grouped_allreduce(
@@ -187,8 +211,8 @@ def grouped_allreduce_async(
     Returns:
         A handle whose result is the list of reduced copies.
     """
-    call = reduction_call("allreduce", name, reduce_op(average, op), prescale_factor, postscale_factor, process_set)
-    return grouped(tensors, call, operations.allreduce, submit)
+    terms = (name, reduce_op(average, op), prescale_factor, postscale_factor, process_set)
+    return grouped(tensors, reduction_call("allreduce", *terms), operations.allreduce, submit)
 
 
 def grouped_allreduce_(
@@ -206,8 +230,8 @@ def grouped_allreduce_(
     Returns:
         The tensors given.
     """
-    call = reduction_call("allreduce", name, reduce_op(average, op), prescale_factor, postscale_factor, process_set)
-    return grouped(tensors, call, operations.allreduce_in_place, run).wait()
+    terms = (name, reduce_op(average, op), prescale_factor, postscale_factor, process_set)
+    return _grouped_in_place(tensors, terms, run).wait()
 
 
 def grouped_allreduce_async_(
@@ -224,8 +248,8 @@ def grouped_allreduce_async_(
     Returns:
         A handle whose result is the list of the tensors given.
     """
-    call = reduction_call("allreduce", name, reduce_op(average, op), prescale_factor, postscale_factor, process_set)
-    return grouped(tensors, call, operations.allreduce_in_place, submit)
+    terms = (name, reduce_op(average, op), prescale_factor, postscale_factor, process_set)
+    return _grouped_in_place(tensors, terms, submit)
 
 
 # Reducescatter --------------------------------------------------------------------------------------------------------

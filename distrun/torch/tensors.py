@@ -43,7 +43,6 @@ _NAMES = {
 }
 STORAGE = {dtype: np.dtype(np.uint16 if name == "bfloat16" else name) for dtype, name in _NAMES.items()}
 """The numpy dtype in which the runtime stores the elements of each torch dtype."""
-_PLAIN = frozenset(np.dtype(name).char for name in _NAMES.values() if name != "bfloat16")
 
 
 def dtype_name(tensor: Tensor) -> str:
@@ -86,22 +85,36 @@ def flat_rows(tensor: Tensor) -> Flat:
     return np.zeros(tensor.shape[0], STORAGE[tensor.dtype])
 
 
-def plain_arrays(tensors: Sequence[Tensor]) -> list[NDArray[Any]] | None:
-    """Return tensors as arrays of their shapes in their own memory, if that is all there is to it: they are contiguous,
-    on the CPU, of one dtype that numpy has, and have no gradient. None otherwise, also if they are no tensors.
+def array_of(tensor: Tensor) -> NDArray[Any] | None:
+    """Return a tensor as an array of its shape in its own memory; None if it is not on the CPU, of a dtype that numpy
+    does not have, has a gradient, or is no tensor.
 
     Nearly all are so, and of a small tensor the rest of this module would cost more than the operation.
     """
     try:
-        as_array = cuda.as_array
-        arrays = [as_array(tensor) for tensor in tensors]
+        return cuda.as_array(tensor)
     except (TypeError, RuntimeError):  # of a parameter, a tensor on a GPU, bfloat16, conjugate, ...
+        return None
+
+
+def arrays_of(tensors: Sequence[Tensor]) -> list[NDArray[Any]] | None:
+    """Return `array_of` each tensor; None if it is None of one."""
+    try:
+        return list(map(cuda.as_array, tensors))
+    except (TypeError, RuntimeError):
+        return None
+
+
+def plain_arrays(tensors: Sequence[Tensor]) -> list[NDArray[Any]] | None:
+    """Return `arrays_of` tensors if they are contiguous and of one dtype; None otherwise."""
+    arrays = arrays_of(tensors)
+    if arrays is None:
         return None
     dtype = arrays[0].dtype
     for array in arrays:
         if array.dtype is not dtype or not array.flags.carray:
             return None
-    return arrays if dtype.char in _PLAIN else None
+    return arrays
 
 
 def elements_in_row(shape: Sequence[int]) -> int:

@@ -14,6 +14,8 @@ that. Only large arrays in huge pages are reduced where they are (see `direct_re
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache, partial
+from itertools import accumulate
 from typing import Any
 
 import numpy as np
@@ -22,13 +24,23 @@ from distrun.runtime.backends.base import Backend, Flat, result_array
 from distrun.runtime.backends.direct_reads import DirectReads
 from distrun.runtime.backends.piecewise import PIECEWISE, Pieces
 from distrun.runtime.operations.reduction import Reduction
-from distrun.runtime.shared_memory.segment import STAGE
+from distrun.runtime.shared_memory.segment import STAGE, Segment
 from distrun.runtime.transport.local_ranks import LocalRanks
 from distrun.tensor_fusion.packing import pack, unpack
 
 ONE_STEP_LIMIT = 128 << 10
 """Bytes that a rank reads from its local peers, up to which every rank combines everything for itself. Reading what
 another core has just written is slow: beyond this, one more barrier costs less. At most what staging holds."""
+
+KNOWN_CUTS = 32
+"""Ways of cutting the staging buffers into tensors that are remembered, since training repeats itself."""
+
+
+def _views(segment: Segment, offset: int, dtype: np.dtype[Any], sizes: Sequence[int]) -> list[Flat]:
+    """Return views of a segment from an offset on, one after the other, of so many elements each."""
+    stops = list(accumulate(sizes))
+    whole = segment.view(offset, stops[-1], dtype)
+    return [whole[stop - size : stop] for size, stop in zip(sizes, stops, strict=True)]
 
 
 class SharedMemoryBackend(Backend):
@@ -43,6 +55,7 @@ class SharedMemoryBackend(Backend):
         self._stage = local_ranks.stage
         self._pieces = Pieces(local_ranks)
         self._direct_reads = DirectReads(local_ranks)
+        self._pieces_at = lru_cache(maxsize=KNOWN_CUTS)(partial(_views, local_ranks.mine))
         self.rank = local_ranks.own
         self.size = local_ranks.size
 
@@ -109,7 +122,9 @@ class SharedMemoryBackend(Backend):
         self._local_ranks.exchange((), what)
         self._reduce_slices([offset] * self.size, count, dtype, reduction)
         self._local_ranks.exchange((), what)
-        unpack(staged, outputs)
+        pieces = self._pieces_at(offset, dtype, tuple([part.size for part in outputs]))
+        for part, piece in zip(outputs, pieces, strict=True):
+            part[...] = piece
 
     def _allreduce_fused(
         self, inputs: Sequence[Flat], outputs: Sequence[Flat], count: int, reduction: Reduction, what: str

@@ -9,14 +9,15 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from distrun.runtime import world
-from distrun.runtime.collectives import on_gpu
-from distrun.runtime.collectives.call import Call, reduction_call
+from distrun.runtime.collectives import on_gpu, plain
+from distrun.runtime.collectives.call import Call, group_of, reduction_call
+from distrun.runtime.collectives.plain import Terms
 from distrun.runtime.collectives.tensors import (
+    PLAIN,
     Array,
     check_in_place,
     copied_back,
     flat_of,
-    given,
     grouped,
     moving,
     new,
@@ -29,7 +30,6 @@ from distrun.runtime.collectives.tensors import (
     taken_in_place,
 )
 from distrun.runtime.gpu.arrays import GpuArray
-from distrun.runtime.operations import dtypes
 from distrun.runtime.operations.handle import AnyHandle, Handle
 from distrun.runtime.operations.reduction import Average, ReduceOp
 from distrun.runtime.process_set import ProcessSet, global_process_set
@@ -53,25 +53,31 @@ __all__ = [
 # Allreduce of one tensor ----------------------------------------------------------------------------------------------
 
 
-def _allreduce(tensor: Any, call: Call, in_place: bool) -> Handle:
-    engine = world.engine()
-    if type(tensor) is not np.ndarray:
-        tensor = taken_in_place(tensor) if in_place else taken(tensor)
-        if isinstance(tensor, GpuArray):
-            return on_gpu.allreduce([tensor], call, in_place, False)
-    dtype = dtypes.name_of(tensor.dtype)
+def _allreduce(tensor: Any, terms: Terms) -> Handle:
+    """Return the handle of an allreduce into a new array."""
+    if type(tensor) is np.ndarray:
+        handle = plain.copied(tensor, terms, new)
+        if handle is not None:
+            return handle
+    engine, tensor, call = world.engine(), taken(tensor), reduction_call("allreduce", *terms)
+    if isinstance(tensor, GpuArray):
+        return on_gpu.allreduce([tensor], call, False, False)
+    flat, dtype = flat_of(tensor)
     request = call.request(dtype, (tensor.shape,))
-    # What `flat_of` does, without the call of it, for arrays as nearly all are.
-    is_plain = tensor.flags.carray and dtype != dtypes.BFLOAT16 and type(tensor) is np.ndarray
-    flat = tensor.reshape(-1) if is_plain else flat_of(tensor)[0]
-    if not in_place:
-        return Handle(engine, request, (flat,), (room_for(flat.size, flat.dtype, engine),), new, tensor.dtype)
-    collect = given
-    if not is_plain:
-        check_in_place(tensor)
-        collect = copied_back
+    return Handle(engine, request, (flat,), (room_for(flat.size, flat.dtype, engine),), new, tensor.dtype)
+
+
+def _allreduce_in_place(tensor: Any, terms: Terms) -> Handle:
+    if type(tensor) is np.ndarray:
+        handle = plain.in_place(tensor, terms, tensor)
+        if handle is not None:
+            return handle
+    engine, tensor, call = world.engine(), taken_in_place(tensor), reduction_call("allreduce", *terms)
+    if isinstance(tensor, GpuArray):
+        return on_gpu.allreduce([tensor], call, True, False)
+    flat, dtype = flat_of(tensor)
     flats = (flat,)
-    return Handle(engine, request, flats, flats, collect, tensor)
+    return Handle(engine, call.request(dtype, (tensor.shape,)), flats, flats, copied_back, tensor)
 
 
 def allreduce_async(
@@ -87,8 +93,7 @@ def allreduce_async(
     Returns:
         A handle whose result is the reduced array. `tensor` must not be changed before it is done.
     """
-    call = reduction_call("allreduce", name, op, prescale_factor, postscale_factor, process_set)
-    handle = _allreduce(tensor, call, in_place=False)
+    handle = _allreduce(tensor, (name, op, prescale_factor, postscale_factor, process_set))
     return handle.engine.submit(handle)
 
 
@@ -105,8 +110,7 @@ def allreduce_async_(
     Returns:
         A handle whose result is `tensor`, which must be neither read nor changed before it is done.
     """
-    call = reduction_call("allreduce", name, op, prescale_factor, postscale_factor, process_set)
-    handle = _allreduce(tensor, call, in_place=True)
+    handle = _allreduce_in_place(tensor, (name, op, prescale_factor, postscale_factor, process_set))
     return handle.engine.submit(handle)
 
 
@@ -140,9 +144,7 @@ def allreduce(
         StallError: a rank did not make the call within the stall timeout.
         JobAbortedError: a rank is gone.
     """
-    handle = _allreduce(
-        tensor, reduction_call("allreduce", name, op, prescale_factor, postscale_factor, process_set), in_place=False
-    )
+    handle = _allreduce(tensor, (name, op, prescale_factor, postscale_factor, process_set))
     return handle.engine.run(handle).wait()  # type: ignore[no-any-return]
 
 
@@ -159,9 +161,7 @@ def allreduce_(
     Returns:
         `tensor`, which must be a writable array.
     """
-    handle = _allreduce(
-        tensor, reduction_call("allreduce", name, op, prescale_factor, postscale_factor, process_set), in_place=True
-    )
+    handle = _allreduce_in_place(tensor, (name, op, prescale_factor, postscale_factor, process_set))
     return handle.engine.run(handle).wait()  # type: ignore[no-any-return]
 
 
@@ -169,44 +169,51 @@ def allreduce_(
 
 
 def _allreduce_group(tensors: Sequence[Any], call: Call, in_place: bool) -> Handle:
+    """Return the handle of an allreduce of tensors of one dtype in one place."""
     engine = world.engine()
     if isinstance(tensors[0], GpuArray):
         return on_gpu.allreduce(tensors, call, in_place, True)
-    dtype = dtypes.name_of(tensors[0].dtype)
-    request = call.request(dtype, tuple([tensor.shape for tensor in tensors]))
-    collect = given
-    if dtype != dtypes.BFLOAT16 and all([tensor.flags.carray for tensor in tensors]):  # noqa: C419 - twice as fast
-        flats = [tensor.reshape(-1) for tensor in tensors]
-    else:
-        flats = [flat_of(tensor)[0] for tensor in tensors]
-        if in_place:
-            collect = copied_back
-            for tensor in tensors:
-                check_in_place(tensor)
+    for tensor in tensors if in_place else ():
+        check_in_place(tensor)
+    flats, names = zip(*map(flat_of, tensors), strict=True)
+    request = call.request(names[0], tuple([tensor.shape for tensor in tensors]))
     if in_place:
-        return Handle(engine, request, flats, flats, collect, tensors)
+        return Handle(engine, request, flats, flats, copied_back, tensors)
     room = room_for(sum([flat.size for flat in flats]), flats[0].dtype, engine)
     return Handle(engine, request, flats, (room,), new_group, tensors[0].dtype)
 
 
-def _submit_copies(tensors: Sequence[Any], call: Call) -> Handle:
-    handle = _allreduce_group(tensors, call, in_place=False)
-    return handle.engine.submit(handle)
+Start = Callable[[Handle], Handle]
+"""Starts an operation: as one that the caller waits for at once, or not."""
 
 
-def _submit_in_place(tensors: Sequence[Any], call: Call) -> Handle:
-    handle = _allreduce_group(tensors, call, in_place=True)
-    return handle.engine.submit(handle)
-
-
-def _run_copies(tensors: Sequence[Any], call: Call) -> Handle:
-    handle = _allreduce_group(tensors, call, in_place=False)
+def _run(handle: Handle) -> Handle:
     return handle.engine.run(handle)
 
 
-def _run_in_place(tensors: Sequence[Any], call: Call) -> Handle:
-    handle = _allreduce_group(tensors, call, in_place=True)
-    return handle.engine.run(handle)
+def _submit(handle: Handle) -> Handle:
+    return handle.engine.submit(handle)
+
+
+def _grouped(given: Sequence[Any], terms: Terms, start: Start) -> AnyHandle:
+    """Start an allreduce of a group into new arrays."""
+    tensors = group_of(given)
+    if set(map(type, tensors)) == PLAIN:
+        handle = plain.group_copied(tensors, terms, new_group)
+        if handle is not None:
+            return start(handle)
+    call = reduction_call("allreduce", *terms)
+    return grouped(tensors, call, lambda group, call: start(_allreduce_group(group, call, False)))
+
+
+def _grouped_in_place(given: Sequence[Any], terms: Terms, start: Start) -> AnyHandle:
+    tensors = group_of(given)
+    if set(map(type, tensors)) == PLAIN:
+        handle = plain.group_in_place(tensors, terms, tensors)
+        if handle is not None:
+            return start(handle)
+    call = reduction_call("allreduce", *terms)
+    return grouped(tensors, call, lambda group, call: start(_allreduce_group(group, call, True)), taken_in_place)
 
 
 def grouped_allreduce_async(
@@ -222,8 +229,7 @@ def grouped_allreduce_async(
     Returns:
         A handle whose result is the list of reduced arrays.
     """
-    call = reduction_call("allreduce", name, op, prescale_factor, postscale_factor, process_set)
-    return grouped(tensors, call, _submit_copies)
+    return _grouped(tensors, (name, op, prescale_factor, postscale_factor, process_set), _submit)
 
 
 def grouped_allreduce_async_(
@@ -239,8 +245,7 @@ def grouped_allreduce_async_(
     Returns:
         A handle whose result is the list of the tensors given.
     """
-    call = reduction_call("allreduce", name, op, prescale_factor, postscale_factor, process_set)
-    return grouped(tensors, call, _submit_in_place, taken_in_place)
+    return _grouped_in_place(tensors, (name, op, prescale_factor, postscale_factor, process_set), _submit)
 
 
 def grouped_allreduce(
@@ -268,8 +273,7 @@ def grouped_allreduce(
         UsageError: the group is empty; or as `allreduce` raises.
         CollectiveError: as `allreduce` raises.
     """
-    call = reduction_call("allreduce", name, op, prescale_factor, postscale_factor, process_set)
-    return grouped(tensors, call, _run_copies).wait()
+    return _grouped(tensors, (name, op, prescale_factor, postscale_factor, process_set), _run).wait()
 
 
 def grouped_allreduce_(
@@ -285,8 +289,7 @@ def grouped_allreduce_(
     Returns:
         The tensors given.
     """
-    call = reduction_call("allreduce", name, op, prescale_factor, postscale_factor, process_set)
-    return grouped(tensors, call, _run_in_place, taken_in_place).wait()
+    return _grouped_in_place(tensors, (name, op, prescale_factor, postscale_factor, process_set), _run).wait()
 
 
 # Reducescatter --------------------------------------------------------------------------------------------------------

@@ -22,6 +22,9 @@ from distrun.runtime.operations.request import CPU, CUDA, Request
 
 Array = NDArray[Any]
 
+PLAIN = {np.ndarray}
+"""The types of the tensors of nearly all groups."""
+
 LARGE = 256 << 10
 """Bytes from which a result is allocated in shared memory, where it is formed without another copy."""
 
@@ -215,11 +218,8 @@ def grouped(
         take: `taken`, or `taken_in_place`.
     """
     tensors = group_of(given)
-    if set(map(type, tensors)) == _PLAIN:
+    if set(map(type, tensors)) == PLAIN:
         return start_group(tensors, [tensor.dtype for tensor in tensors], call, start)
     tensors = [tensor if type(tensor) is np.ndarray else take(tensor) for tensor in tensors]
     kinds = [f"cuda.{tensor.dtype}" if type(tensor) is GpuArray else tensor.dtype for tensor in tensors]
     return start_group(tensors, kinds, call, start)
-
-
-_PLAIN = {np.ndarray}
