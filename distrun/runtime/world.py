@@ -18,7 +18,7 @@ from distrun.runtime.bootstrap.join import World, join
 from distrun.runtime.contract import LaunchContract
 from distrun.runtime.devices import Device
 from distrun.runtime.elastic.variables import CONTROL_FD
-from distrun.runtime.engine.engine import FAREWELL
+from distrun.runtime.engine.failing import FAREWELL
 from distrun.runtime.topology import Topology
 
 if TYPE_CHECKING:

@@ -15,7 +15,6 @@ what is ready; execute what has been decided, in the order in which it was decid
 
 from __future__ import annotations
 
-import logging
 import threading
 import time
 from collections.abc import Callable
@@ -24,34 +23,28 @@ from typing import TYPE_CHECKING
 from distrun.errors import CollectiveError, JobAbortedError, UsageError
 from distrun.runtime.backends.groups import WORLD, Groups
 from distrun.runtime.engine.execute import Executor
+from distrun.runtime.engine.failing import FAREWELL, SHUT_DOWN, Failing
 from distrun.runtime.engine.membership import Membership
 from distrun.runtime.engine.state import CALLER, IDLE, PROGRESS_THREAD, ProgressState
 from distrun.runtime.gpu.monitor import CHECK_INTERVAL, DRAIN_TIMEOUT, GpuMonitor
 from distrun.runtime.negotiation.inquiries import Inquiry
 from distrun.runtime.negotiation.negotiator import Negotiator
 from distrun.runtime.negotiation.pending import PendingOperations
-from distrun.runtime.negotiation.stalls import UNEQUAL_STEPS
 from distrun.runtime.operations import waking_clock
 from distrun.runtime.operations.engine import Awaited
 from distrun.runtime.operations.handle import Handle
 from distrun.runtime.operations.timeouts import FOREVER
 from distrun.runtime.operations.unreported import UnreportedError
-from distrun.runtime.shared_memory.segment import FAILED, LEFT
+from distrun.runtime.shared_memory.segment import LEFT
 from distrun.runtime.transport.local_group import LocalGroup
 
 if TYPE_CHECKING:
     from distrun.runtime.gpu.gpu import Gpu
 
-log = logging.getLogger("distrun")
-
 LINGER = 0.0002
 """Seconds without a new submission after which the progress thread sets to work on small operations."""
 LARGE = 256 << 10
 """Bytes of a tensor for which it sets to work at once."""
-FAREWELL = f"it called shutdown() or its script ended; {UNEQUAL_STEPS}"
-"""Why a rank has left, unless it says more."""
-SHUT_DOWN = "distrun.shutdown() was called"
-"""Why operations that are under way then fail."""
 JOIN_TIMEOUT = 10.0
 """Seconds that `shutdown` gives the progress thread to end; in NCCL it may wait for a rank that does not come."""
 
@@ -92,9 +85,11 @@ class ProgressEngine:
         self._pause = pause
         self._state = ProgressState()
         self._executor = Executor(groups, membership, gpu_monitor, local_group, self._state)
+        self._failing = Failing(
+            negotiator.rank, self._state, operations, self._executor, local_group, gpu_monitor, unreported_error
+        )
         # Waiting for another host leaves a core idle, and nobody there can see that we have something for them.
         self._wakes_on_submit = local_group.spare_cores > 0 or negotiator.is_across_hosts
-        self._farewell = FAREWELL
         self._service_bell = local_group.service_bells[local_group.own]
         self._thread = threading.Thread(target=self._serve, name="distrun", daemon=True)
 
@@ -138,7 +133,7 @@ class ProgressEngine:
         self._operations.enter(handle)
         # The job may have failed meanwhile, and all that was under way may have been failed without this operation.
         if self._state.failure is not None:
-            self._fail_what_is_left()
+            self._failing.fail_what_is_left()
 
     @property
     def is_served_at_once(self) -> bool:
@@ -190,13 +185,13 @@ class ProgressEngine:
             self._local_group.may_spin = handle is not None
             self._make_progress(handle)
         except CollectiveError as error:
-            self._abort(str(error))
+            self._failing.abort(str(error))
         except BaseException as error:
             if handle is None:
-                self._die(error)
+                self._failing.die(error)
             else:
                 kind, rank = type(error).__name__, self._negotiator.rank
-                self._abort(f"rank {rank} was interrupted while communicating: {kind}: {error}")
+                self._failing.abort(f"rank {rank} was interrupted while communicating: {kind}: {error}")
                 raise
         finally:
             # The turn is given back without a call, at which an interrupt could come and leave it taken for ever.
@@ -207,7 +202,7 @@ class ProgressEngine:
             # Meanwhile others may have failed the job, or entered an operation into one that has failed: they did not
             # get the turn, and rely on us.
             if state.failure is not None:
-                self._fail_what_is_left()
+                self._failing.fail_what_is_left()
             if handle is not None and self._has_work():
                 self._service_bell.ring()
 
@@ -281,7 +276,7 @@ class ProgressEngine:
                 self._service_bell.disarm()
                 self._serve_once()
         except BaseException as error:
-            self._die(error)
+            self._failing.die(error)
 
     def _serve_once(self) -> None:
         """The progress thread has woken: look after the GPU and other hosts, and take a turn if there is work."""
@@ -322,59 +317,12 @@ class ProgressEngine:
 
     # Failing and leaving ----------------------------------------------------------------------------------------------
 
-    def _abort(self, reason: str) -> None:
-        """Nothing can complete any more: what is under way fails, and what is submitted later, on all ranks.
-
-        We have the turn.
-        """
-        self._fail(reason)
-        self._fail_operations(reason)
-        if not self._state.is_leaving:
-            self._gpu_monitor.abort(reason)
-
-    def _fail(self, reason: str) -> None:
-        self._state.fail(reason)
-        if self._state.is_leaving:
-            self._local_group.announce(LEFT, self._farewell)
-        else:
-            self._local_group.announce(FAILED, reason)
-
-    def _fail_operations(self, reason: str) -> None:
-        operations = self._operations
-        self._executor.complete(operations.finished)
-        operations.finished.clear()
-        handles = operations.take_all()
-        for handle in handles:
-            handle.error = JobAbortedError(reason)
-        self._executor.complete(handles)
-
-    def _fail_what_is_left(self) -> None:
-        """The job has failed: fail what is under way, unless the thread that has the turn will."""
-        while not self._operations.is_empty and self._state.take(CALLER):
-            self._fail_operations(self._state.failure or "")
-            self._state.give_back()
-
-    def _die(self, error: BaseException) -> None:
-        """The progress thread has met an error: the job fails, though the script may never ask."""
-        reason = f"the progress thread of rank {self._negotiator.rank} failed: {type(error).__name__}: {error}"
-        log.error("%s", reason, exc_info=error)
-        self._unreported_error.note(reason)  # before anybody can be told
-        self._fail(reason)
-        self._gpu_monitor.abort(reason)
-        self._local_group.bell.force()  # for the thread that has the turn
-        self._fail_what_is_left()
-
     def fail(self, reason: str) -> None:
         """Let nothing complete any more, for a reason that the ranks do not know of; any thread may call this.
 
         The others are told when the thread that has the turn, or the next one that takes it, meets the failure.
         """
-        self._local_group.stop_reason = reason
-        self._state.fail(reason)
-        self._gpu_monitor.abort(reason)
-        self._service_bell.force()
-        self._local_group.bell.force()  # for the thread that has the turn
-        self._fail_what_is_left()
+        self._failing.fail(reason)
 
     @property
     def local_group(self) -> LocalGroup:
@@ -405,7 +353,7 @@ class ProgressEngine:
         no call has raised yet.
         """
         state, local_group = self._state, self._local_group
-        self._farewell = farewell
+        self._failing.farewell = farewell
         state.is_leaving = True
         local_group.stop_reason = local_group.stop_reason or SHUT_DOWN
         state.fail(SHUT_DOWN)
@@ -421,7 +369,7 @@ class ProgressEngine:
             self._gpu_monitor.abort("distrun.shutdown() was called while an operation was being queued")
             self._thread.join()
         state.take_at_last()
-        self._abort(state.failure or "")
+        self._failing.abort(state.failure or "")
         state.give_back()
         self._gpu_monitor.close(is_hurried)
         self._groups.close()

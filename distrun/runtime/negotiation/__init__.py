@@ -2,10 +2,11 @@
 
 `pending` holds a rank's operations from submission to completion; `response_cache` the requests that are known by
 their cache ids, so that they need not be sent again. `negotiator` moves the operations on: submissions go up,
-decisions come down, as `messages` through the control plane (`transport`); `piggyback` lets small arrays travel along
-between hosts. Two modules are pure policy, without clock or messages of their own: `controller` says what is ready,
-in which order, and what the ranks disagree about; `stalls` says which rank is missing, whom to ask, when to give up.
-`decisions` is what the coordinator says.
+decisions come down, as `messages` through the control plane (`transport`), and every rank's `intake` carries them out;
+`piggyback` lets small arrays travel along between hosts, and `inquiries` ask who is missing. Two modules are pure
+policy, without clock or messages of their own: `controller` says what is ready, in which order, and what the ranks
+disagree about; `stalls` says which rank is missing, whom to ask, when to give up. `decisions` is what the coordinator
+says.
 
 The engine calls the negotiator, one thread at a time; the negotiator calls everything else here, and never the engine.
 """

@@ -12,16 +12,14 @@ from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import lru_cache
 
-import numpy as np
-
-from distrun.errors import CollectiveError, JobAbortedError, MismatchError, StallError
-from distrun.runtime.backends.base import Flat
+from distrun.errors import JobAbortedError
 from distrun.runtime.negotiation import messages
 from distrun.runtime.negotiation.controller import Controller
 from distrun.runtime.negotiation.decisions import LONGEST_LIST, Decision, Define, Execute, Fail, Key
 from distrun.runtime.negotiation.inquiries import Inquiries
+from distrun.runtime.negotiation.intake import Intake
 from distrun.runtime.negotiation.pending import PendingOperations
-from distrun.runtime.negotiation.piggyback import Piggyback, cache_id_of
+from distrun.runtime.negotiation.piggyback import Piggyback
 from distrun.runtime.negotiation.stalls import CoordinatorStallMonitor, FollowerStallMonitor
 from distrun.runtime.operations import waking_clock
 from distrun.runtime.operations.call_site import main_stack
@@ -82,6 +80,7 @@ class Negotiator:
         """The coordinator's decisions that wait for room in a mailbox, in order. The first may be a message: it is
         sent, apart from what a mailbox did not take, and not taken in here yet."""
         self.inquiries = Inquiries()
+        self._intake = Intake(control_plane, operations, self.inquiries, piggyback)
         self._stall_monitor: CoordinatorStallMonitor | FollowerStallMonitor
         if controller is not None:
             self._stall_monitor = CoordinatorStallMonitor(controller, timeouts, describe_rank, self._ask)
@@ -200,20 +199,11 @@ class Negotiator:
         if self._controller is None:
             self._control_plane.send(0, piggyback.pack_own(messages.PIGGYBACK, handle))
             if piggyback.have_crossed(handle.cache_id):
-                self._finish_piggybacked(piggyback, handle.cache_id)
+                self._intake.finish_piggybacked(piggyback, handle.cache_id)
             return True
         if piggyback.makes_offers and not piggyback.is_complete(handle.cache_id):
             self._control_plane.send(1, piggyback.pack_own(messages.PIGGYBACK, handle))
         return False  # the controller has to hear of it as of any other
-
-    def _finish_piggybacked(self, piggyback: Piggyback, cache_id: int) -> Flat:
-        """Finish an operation whose payloads are all here; its result."""
-        handle = self._operations.named(cache_id)
-        with np.errstate(all="ignore"):
-            result = piggyback.combine(handle, piggyback.take(cache_id))
-        piggyback.deliver(handle, result)
-        self._operations.finish(handle)
-        return result
 
     def _submit_ids(self, cache_ids: list[int]) -> None:
         if not cache_ids:
@@ -288,7 +278,7 @@ class Negotiator:
         while untold and not control_plane.is_stuck:
             first = untold.popleft()
             if isinstance(first, bytes):
-                self._take_in(first)
+                self._intake.take_in(first)
             else:
                 self._carry_down(first)
 
@@ -309,7 +299,7 @@ class Negotiator:
                 # What is taken in is executed next, where we wait for the others: they must have heard of it by then.
                 self._untold.appendleft(message)
             else:
-                self._take_in(message)
+                self._intake.take_in(message)
 
     def _ranks_of(self, decision: Decision) -> Sequence[int]:
         """Return the ranks that a decision concerns."""
@@ -337,16 +327,16 @@ class Negotiator:
         left = []
         for cache_id in cache_ids:
             if piggyback.have_crossed(cache_id):
-                self._finish_piggybacked(piggyback, cache_id)
+                self._intake.finish_piggybacked(piggyback, cache_id)
             else:
                 left.append(cache_id)
         if len(left) == 1 and piggyback.is_complete(left[0]):
-            result = self._finish_piggybacked(piggyback, left[0])
+            result = self._intake.finish_piggybacked(piggyback, left[0])
             self._send_to(self._ranks, piggyback.pack(messages.RESULT, left[0], [result]))
             return []
         return left
 
-    # Decisions, on every rank -----------------------------------------------------------------------------------------
+    # Decisions, on the followers --------------------------------------------------------------------------------------
 
     def _follow(self) -> None:
         """Take in what the coordinator has sent."""
@@ -355,61 +345,9 @@ class Negotiator:
             if message[:1] == messages.PIGGYBACK and self._piggyback is not None:
                 cache_id = self._piggyback.receive(0, message)
                 if self._piggyback.have_crossed(cache_id):
-                    self._finish_piggybacked(self._piggyback, cache_id)
+                    self._intake.finish_piggybacked(self._piggyback, cache_id)
             else:
-                self._take_in(message)
-
-    def _take_in(self, message: bytes) -> None:
-        letter = message[:1]
-        if letter == messages.EXECUTE:
-            if self._piggyback is not None:
-                for cache_id in messages.unpack_ids(message):
-                    self._piggyback.take(cache_id)  # what came along was not enough
-            self._operations.decide(message)
-        elif letter == messages.RESULT:
-            self._finish_with(message)
-        elif letter == messages.DEFINE:
-            define = messages.unpack_define(message)
-            self._operations.decide_new(define.request, define.cache_id, define.taking_part)
-        elif letter == messages.EXECUTE_SOME:
-            taking_part, cache_ids = messages.unpack_some(message)
-            if self._piggyback is not None:
-                for cache_id in cache_ids:
-                    self._piggyback.take(cache_id)
-            self._operations.decide_some(cache_ids, taking_part)
-        elif letter == messages.ALL_JOINED:
-            joined = messages.unpack_all_joined(message)
-            self._operations.all_joined(joined.process_set, joined.last, joined.unnamed)
-        elif letter == messages.FAIL:
-            fail = messages.unpack_fail(message)
-            self._fail(fail.key, StallError(fail.text) if fail.is_stall else MismatchError(fail.text))
-        elif letter == messages.MISSING:
-            self.inquiries.answered(*messages.unpack_key(message))
-        elif letter == messages.SITE_QUESTION:
-            key, _ = messages.unpack_key(message)
-            self._control_plane.send(0, messages.pack_key(messages.SITE, key, self._operations.site_of(key)))
-        else:
-            self._control_plane.send(0, messages.ANSWER + main_stack().encode())
-
-    def _finish_with(self, message: bytes) -> None:
-        """The coordinator has sent the result."""
-        cache_id = cache_id_of(message)
-        handle = self._operations.named(cache_id)
-        if self._piggyback is not None:
-            self._piggyback.take(cache_id)
-        Piggyback.deliver(handle, Piggyback.result_in(message, handle))
-        self._operations.finish(handle)
-
-    def _fail(self, key: Key, error: CollectiveError) -> None:
-        if self._piggyback is not None:
-            # Payloads may have come for every request that the name has stood for: that may be what the ranks disagree
-            # about.
-            for cache_id in self._operations.cache_ids_of(key):
-                self._piggyback.take(cache_id)
-        handle = self._operations.pending_under(key)
-        if handle is not None:
-            handle.error = error
-            self._operations.finish(handle)
+                self._intake.take_in(message)
 
     # Stalls -----------------------------------------------------------------------------------------------------------
 

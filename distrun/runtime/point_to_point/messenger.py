@@ -17,7 +17,8 @@ from contextlib import contextmanager, suppress
 
 from distrun.errors import JobAbortedError, StallError, UsageError
 from distrun.host.connections.listener import Listener
-from distrun.runtime.engine.engine import SHUT_DOWN, ProgressEngine
+from distrun.runtime.engine.engine import ProgressEngine
+from distrun.runtime.engine.failing import SHUT_DOWN
 from distrun.runtime.operations import waking_clock
 from distrun.runtime.operations.timeouts import WaitTimer
 from distrun.runtime.point_to_point.connection import ROOM, Connection

@@ -382,7 +382,7 @@ def test_an_operation_that_is_entered_between_a_failed_turn_and_its_end_fails_to
     """Its submitter sees the failure, does not get the turn, and relies on whoever has it."""
     handle = rank.handle("a")
     state = rank.engine._state
-    abort = rank.engine._abort
+    abort = rank.engine._failing.abort
     enter = rank.operations.enter
     entered, has_failed = threading.Event(), threading.Event()
 
@@ -403,7 +403,7 @@ def test_an_operation_that_is_entered_between_a_failed_turn_and_its_end_fails_to
         submitter.join(DEADLINE)
         assert not handle.done
 
-    monkeypatch.setattr(rank.engine, "_abort", abort_and_submit)
+    monkeypatch.setattr(rank.engine._failing, "abort", abort_and_submit)
     assert state.take(type(state.turn).CALLER)
     rank.control.is_across_hosts = rank.engine._negotiator.is_across_hosts = True
     rank.control.lost = "rank 0 is gone"
@@ -419,7 +419,7 @@ def test_an_operation_that_is_being_executed_is_not_failed_by_another_thread(ran
     seen = []
 
     def die() -> None:
-        rank.engine._die(OSError("no more descriptors"))
+        rank.engine._failing.die(OSError("no more descriptors"))
         seen.append(handle.done)
 
     rank.backend.during += [lambda: in_thread(die).join(DEADLINE)]
@@ -516,7 +516,9 @@ def test_whatever_ends_the_progress_thread_fails_the_job_with_that_reason(rank, 
         rank.decide(handle)
         rank.backend.during += [fail]
     is_over = threading.Event()
-    monkeypatch.setattr(rank.engine, "_fail_what_is_left", after(rank.engine._fail_what_is_left, is_over.set))
+    monkeypatch.setattr(
+        rank.engine._failing, "fail_what_is_left", after(rank.engine._failing.fail_what_is_left, is_over.set)
+    )
     rank.start()
     assert is_over.wait(DEADLINE)
     if where == "executing":  # then the thread's turn has still to end
@@ -552,7 +554,7 @@ def test_a_thread_that_waits_hears_that_the_progress_thread_has_died(rank, in_th
     handle = rank.engine.run(rank.handle("a"))
 
     def die() -> None:
-        in_thread(lambda: rank.engine._die(OSError("no more descriptors"))).join(DEADLINE)
+        in_thread(lambda: rank.engine._failing.die(OSError("no more descriptors"))).join(DEADLINE)
 
     rank.group.history += [die]
     with pytest.raises(JobAbortedError, match="the progress thread of rank 1 failed: OSError: no more descriptors"):
