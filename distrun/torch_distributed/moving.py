@@ -7,6 +7,7 @@ here.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -18,6 +19,7 @@ from distrun.runtime.collectives.call import moving_call, row_size
 from distrun.runtime.operations.handle import Handle
 from distrun.runtime.operations.request import CPU
 from distrun.torch import operations, tensors as storage
+from distrun.torch_distributed.arguments import check_alike
 from distrun.torch_distributed.members import Members
 
 Parts = Sequence[Tensor | None]
@@ -38,6 +40,7 @@ class Moving:
 
     def allgather(self, targets: Sequence[Parts], inputs: Sequence[Tensor]) -> Handle:
         """Return an allgather of each of `inputs`, all of one dtype, each into one of `targets`."""
+        check_alike(inputs[0].dtype, chain(inputs, *targets))
         sizes = [self._room(target) for target in targets]
         flats = [flat(tensor) for tensor in inputs]
         if all(len(set(each)) == 1 and each[0] for each in sizes):  # on this rank, and so on all: let them compare
@@ -69,6 +72,7 @@ class Moving:
 
         All these tensors have the dtype and the device of `like`.
         """
+        check_alike(like.dtype, chain(parts, targets))
         flats = [flat(part) for part in parts if part is not None] or [flat(like)[:0]]
         whole = torch.cat(flats) if len(flats) > 1 else flats[0]
         return self._alltoall(whole, self._room(parts), targets, self._room(targets))
@@ -77,6 +81,7 @@ class Moving:
         self, target: Tensor, source: Tensor, received_rows: Sequence[int], sent_rows: Sequence[int]
     ) -> Handle:
         """Return an alltoall of the rows of `source`, into those of `target`; without numbers, as many to each rank."""
+        check_alike(source.dtype, (source, target))
         sizes, counts = self._elements(target, received_rows), self._elements(source, sent_rows)
         return self._alltoall(flat(source), counts, [target], sizes)
 
@@ -96,10 +101,10 @@ class Moving:
         if not rows:
             return self._room([tensor])
         row = row_size(tensor.shape)
-        if len(rows) != self._size or sum(rows) != tensor.shape[0]:
+        if len(rows) != self._size or min(rows) < 0 or sum(rows) != tensor.shape[0]:
             raise UsageError(
                 f"splits {list(rows)} do not fit {self._size} ranks and a tensor of shape {list(tensor.shape)}: give "
-                "one number for each rank, and its rows in all"
+                "one number >= 0 for each rank, and its rows in all"
             )
         return [each * row for each in rows]
 

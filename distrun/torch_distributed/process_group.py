@@ -18,6 +18,7 @@ from torch import Tensor, distributed as dist
 from torch._C._distributed_c10d import Store
 from torch.distributed import ProcessGroup, Work
 
+from distrun.errors import UsageError
 from distrun.runtime import world
 from distrun.runtime.collectives.call import Call, broadcast_call
 from distrun.runtime.operations import waking_clock
@@ -125,7 +126,7 @@ class DistrunProcessGroup(ProcessGroup):
 
     def reduce(self, tensors: Tensors, opts: Any = None) -> Work:  # type: ignore[override]
         """Reduce a tensor into that of the rank `opts.rootRank` of the group."""
-        handle = self._reducing.to_root(tensors[0], _op(opts), self._rank == opts.rootRank)
+        handle = self._reducing.to_root(tensors[0], _op(opts), self._rank == self._root(opts))
         return self._start([handle], tensors, opts)
 
     def reduce_scatter(self, outputs: Tensors, inputs: Lists, opts: Any = None) -> Work:  # type: ignore[override]
@@ -151,7 +152,7 @@ class DistrunProcessGroup(ProcessGroup):
 
     def broadcast(self, tensors: Tensors, opts: Any = None) -> Work:  # type: ignore[override]
         """Copy the tensor of the rank `opts.rootRank` of the group to all."""
-        call = broadcast_call(None, self._members.ranks[opts.rootRank if opts is not None else 0], self._set)
+        call = broadcast_call(None, self._members.ranks[self._root(opts)], self._set)
         return self._start([operations.broadcast(storable(tensors[0]), call, in_place=True)], tensors, opts)
 
     def allgather(self, outputs: Lists, inputs: Tensors, opts: Any = None) -> Work:  # type: ignore[override]
@@ -180,14 +181,16 @@ class DistrunProcessGroup(ProcessGroup):
 
     def gather(self, outputs: Lists, inputs: Tensors, opts: Any = None) -> Work:  # type: ignore[override]
         """Copy each rank's tensor into the list of the rank `opts.rootRank` of the group."""
-        targets = outputs[0] if self._rank == opts.rootRank else self._nothing
-        handle = self._moving.exchange(self._only(opts.rootRank, inputs[0]), targets, inputs[0])
+        root = self._root(opts)
+        targets = outputs[0] if self._rank == root else self._nothing
+        handle = self._moving.exchange(self._only(root, inputs[0]), targets, inputs[0])
         return self._start([handle], outputs, opts)
 
     def scatter(self, outputs: Tensors, inputs: Lists, opts: Any = None) -> Work:  # type: ignore[override]
         """Copy a tensor of the list that the rank `opts.rootRank` of the group has to each rank."""
-        parts = inputs[0] if self._rank == opts.rootRank else self._nothing
-        handle = self._moving.exchange(parts, self._only(opts.rootRank, outputs[0]), outputs[0])
+        root = self._root(opts)
+        parts = inputs[0] if self._rank == root else self._nothing
+        handle = self._moving.exchange(parts, self._only(root, outputs[0]), outputs[0])
         return self._start([handle], outputs, opts)
 
     def alltoall(self, outputs: Tensors, inputs: Tensors, opts: Any = None) -> Work:
@@ -223,6 +226,16 @@ class DistrunProcessGroup(ProcessGroup):
         _barriers[self._name] += 1
         key = f"distrun/monitored_barrier/{_barriers[self._name]}"
         wait_for_all(self._store, key, self._rank, self._members.ranks, seconds, self._label)
+
+    def _root(self, opts: Any) -> int:
+        """Return the rank of the group that sends or receives for all; raises `UsageError` if there is none such."""
+        root: int = 0 if opts is None else opts.rootRank
+        size = len(self._members.ranks)
+        if not 0 <= root < size:
+            raise UsageError(
+                f"rank {root} is not in process group {self._label!r}: give a rank from 0 to {size - 1} of the group"
+            )
+        return root
 
     def _only(self, rank: int, tensor: Tensor) -> list[Tensor | None]:
         """Return a tensor for one rank, and nothing for the others."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Sequence
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -22,6 +23,7 @@ from distrun.runtime.operations.reduction import Average, Max, Min, Product, Red
 from distrun.runtime.operations.request import CPU
 from distrun.torch import operations, tensors as storage
 from distrun.torch.sparse import start_sparse
+from distrun.torch_distributed.arguments import check_alike
 from distrun.torch_distributed.members import Members
 
 _Kind: Any = dist.ReduceOp.RedOpType  # whose members its types do not have
@@ -106,6 +108,7 @@ class Reducing:
         Raises:
             UsageError: as `in_place` raises; or the parts do not fit the ranks.
         """
+        check_alike(outputs[0].dtype, chain(outputs, *inputs))
         sizes = [self._sizes(parts, output) for parts, output in zip(inputs, outputs, strict=True)]
         wholes = [_joined(parts) for parts in inputs]
         call = self._call("reducescatter", op)
@@ -195,7 +198,13 @@ def _copy(targets: Sequence[Tensor], sources: Sequence[Tensor]) -> Sequence[Tens
 
 
 def by_dtype(tensors: Sequence[Tensor]) -> list[list[int]]:
-    """Return the places of the tensors of each dtype on each device: one operation takes those of one."""
+    """Return the places of the tensors of each dtype on each device: one operation takes those of one.
+
+    Raises:
+        UsageError: there are none.
+    """
+    if not tensors:
+        raise UsageError("a collective of a list of tensors was given an empty one: give it at least one tensor")
     first = tensors[0]
     if all(tensor.dtype is first.dtype and tensor.device == first.device for tensor in tensors):
         return [list(range(len(tensors)))]

@@ -352,6 +352,22 @@ def what_has_no_meaning_is_refused(at):
         dist.reduce_scatter_tensor(torch.ones(1), torch.ones(at.size + 1), group=at.group)
     with raises(ValueError, "splits [2"):
         dist.all_to_all_single(torch.ones(at.size), torch.ones(at.size), None, [2] * at.size, at.group)
+    with raises(ValueError, f"splits [{at.size + 1}"):
+        uneven = [at.size + 1, -1, *[0] * at.size][: at.size]
+        dist.all_to_all_single(torch.ones(at.size), torch.ones(at.size), uneven, uneven, at.group)
+    with raises(ValueError, "rank -1 is not in process group", f"0 to {at.size - 1}"):
+        dist.broadcast(torch.ones(1), group=at.group, group_src=-1)
+    with raises(ValueError, f"rank {at.size} is not in process group"):
+        dist.reduce(torch.ones(1), group=at.group, group_dst=at.size)
+    for dtype in (torch.int32, torch.float64):
+        with raises(ValueError, "of torch.float32 and of ", str(dtype)):
+            dist.all_gather_into_tensor(torch.ones(at.size, dtype=dtype), torch.ones(1), group=at.group)
+        with raises(ValueError, "of torch.float32", str(dtype)):
+            dist.reduce_scatter_tensor(torch.ones(1, dtype=dtype), torch.ones(at.size), group=at.group)
+    with raises(ValueError, "to_dense"):
+        dist.all_gather([torch.zeros(1)] * at.size, torch.ones(1).to_sparse(), group=at.group)
+    with raises(ValueError, "at least one tensor"):
+        dist.all_reduce_coalesced([], group=at.group)
 
 
 dist.init_process_group("distrun")
