@@ -105,6 +105,10 @@ def _tables(name: str, quick: bool, environ: dict[str, str], work: Path) -> Iter
         yield from hosts.compare(quick, environ, work)
     elif name == "gpu":
         yield from gpu.compare(quick, environ, work)
+    elif name == "torch-backend":
+        yield ranks.start("benchmarks.torch_backend", sys.executable, quick, environ, work, DEADLINES[name])
+        if namespaces.missing() is None:
+            yield hosts.torch_backend(quick, environ, work, DEADLINES[name])
     else:
         module = f"benchmarks.{name.replace('-', '_')}"
         yield ranks.start(module, sys.executable, quick, environ, work, DEADLINES[name])

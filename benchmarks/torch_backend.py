@@ -30,9 +30,12 @@ def compare(rank: Rank) -> Comparison:
     """Compare steps and reductions in process groups of both backends."""
     import torch.distributed as dist
 
+    import distrun
+
     groups = {GLOO: dist.new_group(backend="gloo"), DISTRUN: dist.group.WORLD}
+    hosts = distrun.topology().cross_size
     comparison = Comparison(
-        f"torch.distributed, {SIZE} ranks, one thread",
+        f"torch.distributed, {SIZE} ranks on {hosts} host{'s' if hosts > 1 else ''}, one thread",
         "operation",
         [ALONE, GLOO, DISTRUN],
         [(DISTRUN, GLOO)],

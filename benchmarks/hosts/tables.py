@@ -38,6 +38,12 @@ def compare(quick: bool, environ: Mapping[str, str], work: Path) -> Iterator[Com
     yield _launch(quick, environ, work)
 
 
+def torch_backend(quick: bool, environ: Mapping[str, str], work: Path, deadline: float) -> Comparison:
+    """Compare the backend of torch.distributed with gloo between two hosts, over a link that has no limit but the
+    memory, within so many seconds. Raises as `compare` does."""
+    return _on_ranks("benchmarks.torch_backend", LINKS[0], 1, quick, environ, work / "torch-backend", deadline)
+
+
 def _times(quick: bool, environ: Mapping[str, str], work: Path) -> Comparison:
     whole: Comparison | None = None
     for number, link in enumerate(LINKS):
@@ -101,9 +107,15 @@ def _launch(quick: bool, environ: Mapping[str, str], work: Path) -> Comparison:
 
 
 def _on_ranks(
-    program: str, link: Link, per_host: int, quick: bool, environ: Mapping[str, str], work: Path
+    program: str,
+    link: Link,
+    per_host: int,
+    quick: bool,
+    environ: Mapping[str, str],
+    work: Path,
+    deadline: float = DEADLINE,
 ) -> Comparison:
     """Run a program on hosts made for it; return its result."""
     with namespaces.hosts(work, link) as hosts:
         launcher, theirs = remote_ranks.launcher(hosts, per_host), remote_ranks.environ(hosts, environ)
-        return ranks.launch(launcher, program, quick, theirs, work, DEADLINE)
+        return ranks.launch(launcher, program, quick, theirs, work, deadline)
