@@ -13,7 +13,7 @@ from distrun.runtime import world
 from distrun.runtime.gpu.buffers import DeviceBuffer
 from distrun.runtime.operations.request import CPU, CUDA
 
-__all__ = ["CPU", "CUDA", "TorchArena", "arena", "as_array", "bind", "check", "is_capturing", "kind"]
+__all__ = ["CPU", "CUDA", "Moment", "TorchArena", "arena", "as_array", "bind", "check", "is_capturing", "kind"]
 
 _raw_stream = getattr(torch._C, "_cuda_getCurrentRawStream", None)  # a tenth of the time, and asked for every gradient
 
@@ -61,6 +61,11 @@ class TorchArena:
     def __init__(self, index: int) -> None:
         self._index = index
 
+    @property
+    def device(self) -> torch.device:
+        """The GPU."""
+        return torch.device(CUDA, self._index)
+
     def current_stream(self) -> int:
         """The stream on which torch queues what the calling thread does."""
         if _raw_stream is not None:
@@ -71,6 +76,18 @@ class TorchArena:
         """Keep the memory of a tensor made on another stream: it is not used again before the work is done that has
         been queued on the current stream when the tensor is let go of."""
         tensor.record_stream(torch.cuda.current_stream(self._index))
+
+    def bind(self) -> None:
+        """Make the GPU the current one of the calling thread."""
+        bind(self._index)
+
+    def moment(self) -> Moment:
+        """Return the moment when the current stream has done what is queued there by now."""
+        return Moment(self, torch.cuda.current_stream(self._index).record_event())
+
+    def wait_for(self, event: torch.cuda.Event) -> None:
+        """Let what is queued on the current stream from now on come after an event."""
+        torch.cuda.current_stream(self._index).wait_event(event)
 
     def empty(self, count: int, dtype: np.dtype[Any], stream: int) -> DeviceBuffer:
         """Memory from torch's pool of `stream`: what is freed there goes to what is queued there next."""
@@ -86,12 +103,27 @@ class TorchArena:
         return DeviceBuffer(owner.data_ptr(), count, dtype, owner)
 
     def _empty(self, count: int, dtype: np.dtype[Any]) -> Tensor:
-        return torch.empty(count, dtype=getattr(torch, dtype.name), device=torch.device(CUDA, self._index))
+        return torch.empty(count, dtype=getattr(torch, dtype.name), device=self.device)
 
     def _stream(self, stream: int) -> torch.cuda.Stream:
         if not stream:  # which ExternalStream takes for none
             return torch.cuda.default_stream(self._index)
         return torch.cuda.ExternalStream(stream, self._index)  # type: ignore[no-untyped-call]
+
+
+class Moment:
+    """A moment in the order of one stream, after which other streams may go on."""
+
+    def __init__(self, arena: TorchArena, event: torch.cuda.Event) -> None:
+        """`event` was recorded on the stream that is current."""
+        self._arena = arena
+        self._event = event
+        self._stream = arena.current_stream()
+
+    def wait(self) -> None:
+        """Let what is queued on the current stream from now on come after the moment."""
+        if self._arena.current_stream() != self._stream:
+            self._arena.wait_for(self._event)
 
 
 def arena() -> TorchArena:

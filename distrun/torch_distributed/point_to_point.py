@@ -18,7 +18,6 @@ from torch.distributed import Work
 from torch.futures import Future
 
 from distrun.errors import DistrunError, UsageError
-from distrun.runtime import world
 from distrun.runtime.operations import waking_clock
 from distrun.runtime.point_to_point import messages
 from distrun.runtime.point_to_point.transfer import Receive, Transfer
@@ -108,6 +107,9 @@ class MessageWork(Work):
         self._transfer = transfer
         self._tensor = tensor
         self._host = host
+        self._arena = cuda.arena() if cuda.kind(tensor) == cuda.CUDA else None
+        self._moment = self._arena.moment() if self._arena is not None and host is not None else None
+        """Where a message is copied to a GPU: when what was queued before this work is done, later when the copy is."""
         self._timeout = timeout
         self._group = group
         self._future: Future[Any] | None = None
@@ -181,9 +183,7 @@ class MessageWork(Work):
     def get_future(self) -> Future[Any]:
         """Return a future of the tensor in a list, which is completed when the work is."""
         if self._future is None:
-            devices: list[int | str | torch.device]
-            devices = [torch.device(str(world.device()))] if cuda.kind(self._tensor) == cuda.CUDA else []
-            begun: Future[None] = Future(devices=devices)
+            begun: Future[None] = Future(devices=self._devices())
             self._future = begun.then(lambda _: self._outcome())
             if completion.is_here():  # a callback of another future asks, and may wait for this one
                 with suppress(DistrunError):
@@ -195,7 +195,12 @@ class MessageWork(Work):
                 self._transfer.when_done(lambda: completion.complete(self))
         return self._future
 
+    def _devices(self) -> list[int | str | torch.device]:
+        return [] if self._arena is None else [self._arena.device]
+
     def _outcome(self) -> list[Tensor]:
+        if self._arena is not None and completion.is_here():
+            self._arena.bind()
         self._await(0.0)
         return [self._tensor]
 
@@ -205,9 +210,14 @@ class MessageWork(Work):
         except DistrunError as error:
             raise self._group.explain(error) from None
         with self._collecting:
+            if self._moment is not None:
+                self._moment.wait()
             if self._host is not None:
                 self._tensor.detach().copy_(self._host)
                 self._host = None
+                if self._arena is not None:
+                    self._arena.keep(self._tensor)
+                    self._moment = self._arena.moment()
 
 
 def _only(tensors: Sequence[Tensor]) -> Tensor:

@@ -14,12 +14,11 @@ from torch.distributed import Work
 from torch.futures import Future
 
 from distrun.errors import CollectiveError, DistrunError, StallError
-from distrun.runtime import world
 from distrun.runtime.operations import waking_clock
 from distrun.runtime.operations.handle import Handle
 from distrun.torch import cuda
 from distrun.torch.gradients import backward
-from distrun.torch_distributed import completion
+from distrun.torch_distributed import completion, on_gpu
 
 Timeout = float
 """Seconds; infinite for none."""
@@ -59,6 +58,8 @@ class DistrunWork(Work):
         self._group = group
         self._future: Future[Any] | None = None
         self._error: Exception | None = None
+        self._fetched: cuda.Moment | None = None
+        """When the results of operations on a GPU are in the tensors, once that is queued."""
         self.deadline = waking_clock.now() + timeout
 
     def wait(self, timeout: timedelta = _NOTHING) -> bool:
@@ -149,7 +150,8 @@ class DistrunWork(Work):
         completion.complete_here(self)
 
     def _devices(self) -> list[int | str | torch.device]:
-        return [torch.device(str(world.device()))] if self._handles[0].request.device == cuda.CUDA else []
+        arena = on_gpu.arena_of(self._handles)
+        return [] if arena is None else [arena.device]
 
     def _is_done(self) -> bool:
         return all(handle.done for handle in self._handles)
@@ -167,6 +169,8 @@ class DistrunWork(Work):
         for handle in self._handles:
             if not handle.done:
                 _give_up(handle, self._timeout, self._group)
+        if completion.is_here():
+            on_gpu.bind(self._handles)
         self._collect()
         return self._tensors
 
@@ -178,10 +182,14 @@ class DistrunWork(Work):
                 self._fetch()
 
     def _fetch(self) -> None:
+        if self._fetched is not None:  # perhaps by another thread, on another stream
+            self._fetched.wait()
+            return
         collect(self._handles, self._group)
         if self._finish is not None:
             finish, self._finish = self._finish, None
             finish()
+        self._fetched = on_gpu.note_fetched(self._handles, self._tensors)
 
 
 def collect(handles: Sequence[Handle], group: str) -> None:

@@ -1,0 +1,61 @@
+"""Results on a GPU, whose last steps may be queued on another stream than the one that uses them.
+
+The results of some operations are copied into the caller's tensors when they are fetched, on the stream that is current
+there: that of whoever waits for the work, or one that torch chooses for the callbacks of a future. Whoever else waits
+for the work waits for these copies too. And as the memory belongs to the stream from which the operation was submitted,
+torch is told that another one uses it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from torch import Tensor
+
+from distrun.runtime.gpu.handles import DeviceHandle
+from distrun.runtime.operations.handle import Handle
+from distrun.torch import cuda
+from distrun.torch.cuda import Moment, TorchArena
+
+
+def arena_of(handles: Sequence[Handle]) -> TorchArena | None:
+    """Return where the operations on a GPU have their memory; None if there are none."""
+    for handle in handles:
+        if isinstance(handle, DeviceHandle):
+            return handle.arena  # type: ignore[return-value]  # ours are made in `distrun.torch`
+    return None
+
+
+def bind(handles: Sequence[Handle]) -> None:
+    """Make the GPU of the operations, if they are on one, the calling thread's."""
+    arena = arena_of(handles)
+    if arena is not None:
+        arena.bind()
+
+
+def note_fetched(handles: Sequence[Handle], tensors: Any) -> Moment | None:
+    """Note that results have just been fetched, on the current stream, into tensors in any nesting of sequences.
+
+    Returns:
+        When they are there; None if no operation was on a GPU.
+    """
+    arena = arena_of(handles)
+    if arena is None:
+        return None
+    stream = arena.current_stream()
+    on_gpu = [handle for handle in handles if isinstance(handle, DeviceHandle)]
+    if any(handle.stream != stream for handle in on_gpu):
+        formed = [buffer.owner for handle in on_gpu for buffer in handle.outputs]
+        for tensor in (*formed, *_tensors(tensors)):
+            if cuda.kind(tensor) == cuda.CUDA:
+                arena.keep(tensor)
+    return arena.moment()
+
+
+def _tensors(nested: Any) -> Iterator[Tensor]:
+    if isinstance(nested, Tensor):
+        yield nested
+    elif isinstance(nested, (list, tuple)):
+        for each in nested:
+            yield from _tensors(each)
