@@ -105,6 +105,9 @@ class FakeLocalGroup:
     def service_sleeper(self) -> FakeSleeper:
         return FakeSleeper(self)
 
+    def longest_nap(self) -> float | None:
+        return None
+
     def disown(self) -> None:
         self.stop_reason = "this process was forked"
 
@@ -123,6 +126,7 @@ class FakeControlPlane:
         self.inbox: deque[tuple[int, bytes]] = deque()
         self.sent: list[tuple[int, bytes]] = []
         self.alarms: deque[bool] = deque()
+        self.alarmed: list[int] = []
         self.lost: str | None = None
 
     def waiting(self) -> bool:
@@ -134,6 +138,9 @@ class FakeControlPlane:
 
     def send(self, rank: int, message: bytes) -> None:
         self.sent.append((rank, message))
+
+    def alarm(self, rank: int) -> None:
+        self.alarmed.append(rank)
 
     def hear_alarms(self) -> bool:
         return bool(self.alarms) and self.alarms.popleft()

@@ -616,3 +616,13 @@ def test_a_rank_that_leaves_a_generation_that_is_over_has_lost_nothing_unreporte
     assert rank.engine.shutdown("it leaves this generation") is None
     assert handle.done
     assert rank.group.is_closed
+
+
+def test_whoever_asks_who_is_missing_makes_progress_until_the_answer_comes(rank):
+    handle = rank.engine.submit(rank.handle("a"))
+    answer = lambda: messages.pack_key(messages.MISSING, handle.key, "not by rank 0")  # noqa: E731
+    rank.group.history += [lambda: rank.control.inbox.append((0, answer()))]
+    assert rank.engine.who_is_missing(handle) == "not by rank 0"
+    assert rank.control.sent[-1] == (0, messages.pack_key(messages.INQUIRY, handle.key))
+    assert rank.control.alarmed == [0]
+    assert not handle.done
