@@ -69,6 +69,8 @@ def _names_of(loops: Sequence[ast.For | ast.While]) -> _Names:
                 found.read.add(name)
         for node in nodes:
             if isinstance(node, ast.AugAssign) and isinstance(node.target, ast.Name):
+                if node.target.id in found.losses:
+                    continue  # a term of the loss
                 if _depends_on_size(node.value, found):
                     found.counted.add(node.target.id)
                 elif _is_read(node.value, found):

@@ -81,7 +81,7 @@ def rules(ranks: Sequence[Facts], sizes: Sequence[int], is_padded: bool = False)
             "the ranks' graphs of the loss differ, as if the data or chance had decided what is computed"
         )
     depends = _depending(ranks, sizes, is_padded)
-    if first.batch_statistics:
+    if not all(_is_of_each_sample(ranks, place) for place in first.batch_statistics):
         raise RefusedError("it normalises by the statistics of the batch by a function, where only layers are known")
     found = []
     for reduction, place in enumerate(first.places):
@@ -143,6 +143,12 @@ def _varying(shapes: Sequence[tuple[int, ...]], sizes: Sequence[int]) -> int:
     if len({len(shape) for shape in shapes}) > 1:
         return 1
     return sum(len(set(extents)) > 1 for extents in zip(*shapes, strict=True))
+
+
+def _is_of_each_sample(ranks: Sequence[Facts], place: int) -> bool:
+    """Whether a batch normalisation is one of instances: torch makes channels of a single sample of all samples'."""
+    shapes = [other.graph[place][1][0] for other in ranks]
+    return all(len(shape) > 2 and shape[0] == 1 for shape in shapes) and len({shape[1] for shape in shapes}) > 1
 
 
 def _multiplies(facts: Facts, depends: Sequence[bool]) -> bool:

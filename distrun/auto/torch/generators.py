@@ -84,12 +84,13 @@ _of_python = _Streams(lambda: (random.getstate(), np.random.get_state()), _put_p
 
 @contextmanager
 def common() -> Iterator[None]:
-    """Within this context torch's generators draw what all ranks draw."""
-    before = of_torch.use(own=False)
+    """Within this context all generators draw what all ranks draw."""
+    before = of_torch.use(own=False), _of_python.use(own=False)
     try:
         yield
     finally:
-        of_torch.use(own=before)
+        of_torch.use(own=before[0])
+        _of_python.use(own=before[1])
 
 
 class Loading:

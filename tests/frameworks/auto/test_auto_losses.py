@@ -54,6 +54,7 @@ BY_NAME = {
     "of a fixed size": (lambda o, y: NET(torch.ones(7, 4)).sum(), [ONCE]),
     "penalty": (lambda o, y: -o.mean() + 0.1 * NET.weight.norm(), [ONCE, MEAN]),
     "stacked": (lambda o, y: torch.stack([o.mean(), 2 * o.sum()]).sum(), [SUM, MEAN]),
+    "instances": (lambda o, y: functional.instance_norm(o.view(-1, 1, 3)).pow(3).mean(), [MEAN]),
     "times a parameter": (lambda o, y: o.mean() * NET.bias.sum().exp(), [ONCE, MEAN]),
 }
 

@@ -47,6 +47,7 @@ for epoch in range(3):
         ("print(loss.item(), loss.item() / len(loader))", "", None),
         ("accuracy = (output.argmax(1) == y).sum().item() / len(y)", "print(accuracy)", None),
         ("", "print(f'{correct / seen:.2%}', epoch)", None),
+        ("penalty += criterion(y, style[:n]); value = penalty.item()", "print(value / len(loader))", None),
     ],
 )
 def test_what_is_said_of_a_training_loop(inside, after, found):

@@ -48,7 +48,7 @@ def test_losses_and_weights_are_those_of_a_single_process(trainings, ranks):
 
 def test_rank_0_prints_alone_and_two_lines_say_what_was_changed(trainings):
     ended = trainings(2)[1]
-    assert ended.stdout.splitlines() == ["[0] 17 trainings"]
+    assert ended.stdout.splitlines() == ["[0] 19 trainings"]
     first, second = ended.stderr.splitlines()
     assert first.endswith(
         "torch_trainings.py trains on 2 ranks: each batch of 10 is divided (6+4), gradients are averaged."

@@ -1,12 +1,14 @@
 """Small trainings, one after the other, each of which prints its last loss and its weights. No line of distrun's."""
 
 import json
+import random
 import sys
 
+import numpy as np
 import torch
 from torch import nn
 from torch.nn import functional as F  # noqa: N812 - as scripts do
-from torch.utils.data import DataLoader, TensorDataset, WeightedRandomSampler
+from torch.utils.data import DataLoader, Sampler, TensorDataset, WeightedRandomSampler
 
 torch.set_num_threads(1)
 
@@ -222,6 +224,48 @@ def compiled_model():
     return net, train(fast, optimizer, lambda n, x, y: F.cross_entropy(n(x), y), loader, epochs=1)
 
 
+class Shuffled(Sampler):
+    def __init__(self, source):
+        self.source = source
+
+    def __len__(self):
+        return len(self.source)
+
+    def __iter__(self):
+        order = list(range(len(self.source)))
+        random.shuffle(order)
+        return iter(order)
+
+
+class Drawn(TensorDataset):
+    """Each sample comes with a number that numpy has drawn."""
+
+    def __getitem__(self, index):
+        return *super().__getitem__(index), np.random.rand()
+
+
+def drawn_by_python():
+    """An order by Python's generator, and samples with random numbers in them, which the training does not use."""
+    random.seed(3)
+    np.random.seed(3)
+    net, samples = classifier(), data()
+    loader = DataLoader(Drawn(*samples.tensors), batch_size=10, sampler=Shuffled(samples))
+    optimizer = torch.optim.SGD(net.parameters(), 0.1)
+    for _ in range(2):
+        for x, y, _ in loader:
+            optimizer.zero_grad()
+            loss = F.cross_entropy(net(x), y)
+            loss.backward()
+            optimizer.step()
+    return net, loss
+
+
+def instance_normalisation():
+    net = nn.Sequential(nn.Unflatten(1, (2, 3)), nn.InstanceNorm1d(2, affine=True), nn.Flatten(), nn.Linear(6, 3))
+    loader = DataLoader(data(), batch_size=10, shuffle=True)
+    return net, train(net, torch.optim.SGD(net.parameters(), 0.1), lambda n, x, y: F.cross_entropy(n(x), y), loader)
+
+
 CASES = [
     mean_loss,
     sum_loss,
@@ -240,6 +284,8 @@ CASES = [
     own_optimizer,
     unfrozen_layers,
     compiled_model,
+    drawn_by_python,
+    instance_normalisation,
 ]
 
 if __name__ == "__main__":
