@@ -52,6 +52,25 @@ CASES: tuple[Case, ...] = (
         is_uneven=True,
     ),
     Case("torch/vision/triplets", "TripletMarginLoss, samples drawn by the dataset, RMSprop", tolerance=0.03),
+    Case(
+        "torch/vision/siamese",
+        "PyTorch's siamese network: pairs drawn by the dataset, Adadelta",
+        (r"Average loss: ([\d.]+)",),
+        tolerance=0.05,
+    ),
+    Case(
+        "torch/vision/neural_style",
+        "PyTorch's fast neural style: two losses, frozen features, InstanceNorm",
+        (r"test loss ([\d.]+)", r"total: ([\d.]+)"),
+        warned=r"neural_style.py:\d+: count is printed",
+        tolerance=_EXACT,
+    ),
+    Case(
+        "torch/vision/forward_forward",
+        "PyTorch's forward-forward: an optimizer in each layer",
+        (r"test loss ([\d.]+)", r"loss ([\d.]+)"),
+        tolerance=_EXACT,
+    ),
     Case("torch/vision/tied_autoencoder", "tied weights, noise drawn in the loop, `torch.save(model)`"),
     Case(
         "torch/vision/contrastive",
@@ -103,6 +122,19 @@ CASES: tuple[Case, ...] = (
         "torch/techniques/onecycle_ema",
         "OneCycleLR, AdamW, an own moving average, WeightedRandomSampler",
         (r"test loss of the average ([\d.]+)", r"training loss ([\d.]+)"),
+        tolerance=_EXACT,
+    ),
+    Case(
+        "torch/techniques/early_stopping",
+        "a learning rate finder, `random_split`, validation in the loop, early stopping",
+        (r"test loss ([\d.]+)", r"learning rate ([\d.]+)", r"best at step (\d+)"),
+        tolerance=_EXACT,
+        is_uneven=True,
+    ),
+    Case(
+        "torch/techniques/compiled",
+        "`torch.compile`, schedulers in a sequence, a penalty of the weights",
+        (r"test loss ([\d.]+)", r"loss ([\d.]+) lr"),
         tolerance=_EXACT,
     ),
     Case("torch/techniques/sparse_embedding", "sparse gradients: SparseAdam and Adam, samples in dictionaries"),
@@ -165,6 +197,7 @@ CASES: tuple[Case, ...] = (
         refused="DataLoader|optimizer",
     ),
     Case("torch/refused/reinforce", "PyTorch's REINFORCE", refused="DataLoader"),
+    Case("torch/refused/actor_critic", "PyTorch's actor and critic", refused="DataLoader"),
     Case("torch/refused/stream", "an IterableDataset", refused="IterableDataset"),
     Case(
         "torch/refused/buckets",
@@ -182,11 +215,15 @@ CASES: tuple[Case, ...] = (
         (r"discriminator's loss ([\d.]+)", r"mean images ([\d.]+)"),
         tolerance=0.05,
     ),
+    Case("keras/distillation", "a `compute_loss` of the script's own with a teacher in it"),
+    Case("keras/refused/summed_step", "a `train_step` whose loss is a sum", refused="adds up its rows"),
     Case(
         "keras/timeseries",
         "timeseries_dataset_from_array, early stopping, the best weights",
         (r"validation loss ([\d.]+)",),
     ),
+    Case("keras/timeseries_transformer", "attention, `validation_split`, early stopping"),
+    Case("keras/denoising_autoencoder", "a convolutional autoencoder that is fitted twice, on noisy data"),
     Case("keras/tf_data_pipeline", "tf.data that repeats, BatchNorm, a schedule, `clipnorm`"),
     Case("keras/callbacks", "the usual callbacks, sample weights, a log in CSV", is_uneven=True),
     Case(
@@ -198,6 +235,6 @@ CASES: tuple[Case, ...] = (
     Case("keras/py_dataset", "a PyDataset that shuffles at the end of epochs"),
     Case("keras/jax_backend", "Keras on JAX"),
     Case("keras/torch_backend", "Keras on PyTorch, gradient_accumulation_steps"),
-    Case("keras/gradient_tape", "an own loop around GradientTape", refused="training loop of the script's own"),
-    Case("keras/jax_loop", "JAX alone", refused="JAX"),
+    Case("keras/refused/gradient_tape", "an own loop around GradientTape", refused="training loop of the script's own"),
+    Case("keras/refused/jax_loop", "JAX alone", refused="JAX"),
 )
