@@ -19,6 +19,7 @@ from typing import Any, NoReturn
 import psutil
 
 from benchmarks import launch, policy
+from benchmarks.auto import tables as auto
 from benchmarks.chaos import tables as chaos
 from benchmarks.elastic import recovery, regroup
 from benchmarks.frameworks import tables as frameworks
@@ -28,7 +29,7 @@ from benchmarks.support import comparison, processes, ranks
 
 DEADLINES = {"allreduce": 300.0, "many": 240.0, "step": 300.0, "torch-backend": 900.0}
 """Seconds the programs that run on ranks may take."""
-CHOICES = (*DEADLINES, "frameworks", "launch", "policy", "recovery", "chaos", "hosts", "gpu")
+CHOICES = (*DEADLINES, "auto", "frameworks", "launch", "policy", "recovery", "chaos", "hosts", "gpu")
 
 
 def main() -> int:
@@ -95,6 +96,8 @@ def _tables(name: str, quick: bool, environ: dict[str, str], work: Path) -> Iter
     elif name == "policy":
         yield policy.compare(quick)
         yield regroup.compare(quick)
+    elif name == "auto":
+        yield auto.compare(quick, environ, work)
     elif name == "frameworks":
         yield from frameworks.compare(quick, environ, work)
     elif name == "recovery":
