@@ -225,6 +225,11 @@ def current() -> Settings:
     return Settings.of(os.environ)
 
 
+def is_given(switch: str) -> bool:
+    """Return whether a switch is on, or has a value that `current` will refuse: whoever must not raise asks this."""
+    return os.environ.get(switch, "0") not in ("", "0")
+
+
 VARIABLES = tuple(PREFIX + entry.name.upper() for entry in fields(Settings))
 """The names of the variables that users may set."""
 

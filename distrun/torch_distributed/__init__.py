@@ -38,10 +38,13 @@ def _register() -> None:
     if distributed.is_available() and BACKEND not in distributed.Backend.backend_list:
         distributed.Backend.register_backend(BACKEND, _create, extended_api=True, devices=["cpu", "cuda"])
         distributed.register_rendezvous_handler(BACKEND, _rendezvous)  # type: ignore[attr-defined, no-untyped-call]
-        if os.environ.get("DISTRUN_TORCH_BACKEND", "0") not in ("", "0"):
-            from distrun.torch_distributed.substitution import substitute
+        if "DISTRUN_TORCH_BACKEND" in os.environ:
+            from distrun.runtime import settings
 
-            substitute()
+            if settings.is_given(settings.TORCH_BACKEND):
+                from distrun.torch_distributed.substitution import substitute
+
+                substitute()
 
 
 def _create(described: Any, options: Any) -> ProcessGroup:
