@@ -25,7 +25,6 @@ STALL_TIMEOUT = "DISTRUN_STALL_TIMEOUT"
 START_TIMEOUT = "DISTRUN_START_TIMEOUT"
 KEEPALIVE = "DISTRUN_KEEPALIVE"
 BACKEND = "DISTRUN_BACKEND"
-READ_PEERS = "DISTRUN_READ_PEERS"
 NETWORK = "DISTRUN_NETWORK"
 WIRE_DTYPE = "DISTRUN_WIRE_DTYPE"
 ENCRYPT = "DISTRUN_ENCRYPT"
@@ -145,8 +144,6 @@ class Settings:
     """The number of requests that have a cache id."""
     backend: str = _setting("auto", _one_of("auto", "shared_memory", "tcp", "mpi"))
     """How arrays travel: tcp is for several hosts, shared_memory for one."""
-    read_peers: bool = _setting(True, _switch("ranks of a host read large arrays out of each other's memory"))
-    """Whether ranks of a host may read large arrays out of each other's memory; they do if it is so on all."""
     network: str = _setting("", _network)
     """The interfaces and subnets that ranks of other hosts may use, separated by commas; empty: all."""
     ports: str = _setting("", _ports)

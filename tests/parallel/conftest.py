@@ -257,21 +257,6 @@ def ranks(marker: str, tmp_path: Path, contracts: Callable[..., Any]) -> Iterato
     assert list(tmp.iterdir()) == []
 
 
-@pytest.fixture(scope="session")
-def readable_processes() -> None:
-    """Processes of one user that may read each other's memory; the test is skipped where the kernel forbids it."""
-    code = "import numpy as np; a = np.ones(8); print(a.ctypes.data, flush=True); input()"
-    with subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as other:
-        assert other.stdout is not None
-        address = int(other.stdout.readline())
-        read = f"read({other.pid}, {address}, np.empty(8))"
-        code = f"import numpy as np; from distrun.runtime.shared_memory.peer_memory import read; {read}"
-        done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
-        other.communicate(b"\n")
-    if done.returncode:
-        pytest.skip(f"processes may not read each other's memory here: {done.stderr.splitlines()[-1]}")
-
-
 # Nothing is left ------------------------------------------------------------------------------------------------------
 
 

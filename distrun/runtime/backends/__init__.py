@@ -5,8 +5,6 @@
 host, `mpi` the ranks of one host through MPI, `hierarchical` the ranks of several hosts, and `single_process` one rank
 alone. `groups` has one of them for each process set, which `group_factories` make.
 
-Of `shared_memory`, `piecewise` and `direct_reads` are the two ways of large arrays that do not lie in it.
-
 `hierarchical` divides its work in two: `local_arrays` is what the ranks of a host show each other in shared memory,
 `rail` what one rank of each host moves over the links to the others, in the type that `wire_format` says.
 

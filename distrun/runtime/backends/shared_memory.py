@@ -8,7 +8,7 @@ computed by every rank for itself, in the same order and so to the same bits, wh
 What the ranks show each other must lie in their segments. It lies there already when the caller allocated it with
 `empty` (the fusion buffers of the framework faces do). Otherwise it is copied there: into a staging buffer that stays
 in cache, piece by piece if it is large (see `piecewise`), or whole into the heap where the shape of the operation needs
-that. Only large arrays in huge pages are reduced where they are (see `direct_reads`).
+that.
 """
 
 from __future__ import annotations
@@ -21,7 +21,6 @@ from typing import Any
 import numpy as np
 
 from distrun.runtime.backends.base import Backend, Flat, result_array
-from distrun.runtime.backends.direct_reads import DirectReads
 from distrun.runtime.backends.piecewise import PIECEWISE, Pieces
 from distrun.runtime.operations.reduction import Reduction
 from distrun.runtime.shared_memory.segment import STAGE, Segment
@@ -54,7 +53,6 @@ class SharedMemoryBackend(Backend):
         self._mine = local_ranks.mine
         self._stage = local_ranks.stage
         self._pieces = Pieces(local_ranks)
-        self._direct_reads = DirectReads(local_ranks)
         self._pieces_at = lru_cache(maxsize=KNOWN_CUTS)(partial(_views, local_ranks.mine))
         self.rank = local_ranks.own
         self.size = local_ranks.size
@@ -84,14 +82,10 @@ class SharedMemoryBackend(Backend):
         if offset >= 0 and source is not target:
             target[:] = source
             source = target
-        addresses = (0, 0) if offset >= 0 else self._direct_reads.shown(source, target)
-        shown = self._local_ranks.exchange((offset, *addresses), what)
-        offsets, places = [words[0] for words in shown], [(words[1], words[2]) for words in shown]
+        offsets = [words[0] for words in self._local_ranks.exchange((offset,), what)]
         if min(offsets) >= 0:
             self._reduce_slices(offsets, count, dtype, reduction)
             self._local_ranks.exchange((), what)
-        elif all(place for place, _ in places) and self._direct_reads.are_possible(what):
-            self._direct_reads.allreduce(source, target, places, reduction, what)
         else:
             self._pieces.allreduce(source, target, reduction, what)
 

@@ -2,8 +2,7 @@
 
 Each rank owns a `segment`, which all ranks of the host have mapped: it holds the rank's state, staging buffers, message
 rings and a heap for arrays. A `mailbox` is one of the rings, from one rank to another. Memory cannot wake a sleeping
-rank, so a `doorbell` does; and `peer_process` tells from a process's descriptor how it is, or how it ended. What
-lies in no segment, `peer_memory` reads out of the process.
+rank, so a `doorbell` does; and `peer_process` tells from a process's descriptor how it is, or how it ended.
 
 Nothing here knows what is communicated: `transport.local_group` waits and exchanges, `backends.shared_memory` reduces.
 """

@@ -4,12 +4,10 @@ import os
 import select
 import signal
 import sys
-from collections.abc import Callable
 
 import numpy as np
 
 import distrun
-from distrun.runtime.shared_memory import peer_memory
 
 scenario = sys.argv[1]
 victim = int(sys.argv[2]) if len(sys.argv) > 2 else -1
@@ -21,15 +19,10 @@ def say(text: str) -> None:
     print(text, flush=True)
 
 
-def attempt(
-    name: str,
-    count: int = 3,
-    among: distrun.ProcessSet = distrun.global_process_set,
-    allreduce: Callable[..., np.ndarray] = distrun.allreduce,
-) -> bool:
+def attempt(name: str, count: int = 3, among: distrun.ProcessSet = distrun.global_process_set) -> bool:
     """One allreduce; says how it went."""
     try:
-        result = allreduce(np.ones(count), name, distrun.Sum, process_set=among)
+        result = distrun.allreduce(np.ones(count), name, distrun.Sum, process_set=among)
     except distrun.DistrunError as error:
         say(f"{name}: {type(error).__name__}: {error}")
         return False
@@ -65,27 +58,6 @@ elif scenario == "working in a set":  # the first rank and the last; the others 
         turn += 1
     if not ends.included():
         attempt("first")
-elif scenario == "reading":  # the same, and they read each other's arrays
-    peer_memory.is_in_huge_pages = lambda _: True
-    while attempt("big", 2_000_000, allreduce=distrun.allreduce_):
-        pass
-elif scenario in ("killed before it is read", "killed before its result is read"):
-    peer_memory.is_in_huge_pages = lambda _: True
-    assert attempt("first", 1_000_000, allreduce=distrun.allreduce_)
-    read, target_process = peer_memory.read, distrun.allgather_object(os.getpid())[victim]
-
-    def kill_first(process: int, address: int, target: np.ndarray) -> None:
-        is_result = target.nbytes > 1 << 20
-        if process == target_process and is_result == ("result" in scenario):
-            pidfd = os.pidfd_open(process)
-            signal.pidfd_send_signal(pidfd, signal.SIGKILL)
-            select.select([pidfd], [], [])
-            os.close(pidfd)
-        read(process, address, target)
-
-    if me != victim:
-        peer_memory.read = kill_first
-    attempt("second", 1_000_000, allreduce=distrun.allreduce_)
 elif scenario == "stopped inside":
     from distrun.runtime import world
 

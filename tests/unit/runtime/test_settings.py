@@ -60,7 +60,6 @@ def test_the_sizes_are_those_that_fusion_itself_goes_by():
         ("FIRST_BUCKET_BYTES", "0", 0),
         ("CACHE_CAPACITY", "10", 10),
         ("BACKEND", "tcp", "tcp"),
-        ("READ_PEERS", "0", False),
         ("NETWORK", "eth1,10.0.0.0/8", "eth1,10.0.0.0/8"),
         ("WIRE_DTYPE", "bfloat16", "bfloat16"),
         ("KEY", SECRET, SECRET.encode()),
