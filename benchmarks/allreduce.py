@@ -25,7 +25,7 @@ SIZES = {
 """The number of bytes, and how often they are reduced."""
 
 COPY, COPIES = "memcpy", "2 memcpys"
-EMPTY, TENSOR, ARRAY, GLOO = "distrun.empty", "torch tensor", "numpy array", "gloo"
+EMPTY, TENSOR, ARRAY, GLOO = "distrun.empty", "torch", "numpy", "gloo"
 
 
 def compare(rank: Rank) -> Comparison:
@@ -45,7 +45,8 @@ def compare(rank: Rank) -> Comparison:
         notes=[
             f"{COPY}: numpy.copyto of as many bytes between warm arrays, the other rank asleep; "
             f"{COPIES}: both ranks at once.",
-            f"{EMPTY}: an array of distrun.empty; {TENSOR}, {ARRAY}: ordinary ones, reduced by distrun; "
+            f"{EMPTY}: an array of distrun.empty; {TENSOR}, {ARRAY}: an ordinary tensor and array, reduced by "
+            "distrun; "
             f"{GLOO}: torch.distributed.all_reduce; {OPENMPI}: mpi4py's Allreduce(IN_PLACE). "
             "Each rank has just written its own one.",
         ],

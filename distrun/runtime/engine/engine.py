@@ -208,10 +208,11 @@ class ProgressEngine:
 
     def _make_progress(self, handle: Awaited | None) -> None:
         state, operations, negotiator, gpu_monitor = self._state, self._operations, self._negotiator, self._gpu_monitor
+        began = time.monotonic()
         while True:
             if state.failure is not None or gpu_monitor.trouble is not None:
                 raise JobAbortedError(state.failure or gpu_monitor.trouble)
-            began = time.monotonic()
+            began = waking_clock.note_sleep(began, 0.0)  # we may have been stopped on the way
             negotiator.progress()
             if operations.finished or operations.decided:
                 self._act()
@@ -219,7 +220,7 @@ class ProgressEngine:
             if negotiator.is_across_hosts:
                 negotiator.check_hosts()
             if handle is None:
-                waking_clock.note_sleep(began, 0.0)
+                began = waking_clock.note_sleep(began, 0.0)
                 negotiator.check_stalls()
                 gpu_monitor.check()
                 if self._is_idle():
@@ -227,8 +228,9 @@ class ProgressEngine:
             elif handle.done:
                 return
             if not self._has_news():
-                waking_clock.note_sleep(began, 0.0)  # we may have been stopped on the way
+                waking_clock.note_sleep(began, 0.0)
                 self._sleep(handle)
+                began = time.monotonic()
 
     def _act(self) -> None:
         """Complete what is finished, and execute what has been decided."""

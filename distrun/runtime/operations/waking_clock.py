@@ -18,14 +18,19 @@ def now() -> float:
     return time.monotonic() - _stopped
 
 
-def note_sleep(began: float, seconds: float) -> None:
+def note_sleep(began: float, seconds: float) -> float:
     """Take note that a sleep, or a stretch of code, is over, perhaps long after it was to end.
 
     Args:
         began: when it began, as `time.monotonic()`.
         seconds: how long it was to last at most; 0 for a stretch of code.
+
+    Returns:
+        When it has ended, as `time.monotonic()`: if the next one begins there, no stop falls in between.
     """
     global _stopped
-    late = time.monotonic() - began - seconds
+    ended = time.monotonic()
+    late = ended - began - seconds
     if late > _TOLERANCE:
         _stopped += late
+    return ended

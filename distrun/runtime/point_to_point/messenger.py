@@ -127,19 +127,21 @@ class Messenger:
 
         timer = WaitTimer(self._timeouts, what, None, waking_clock.now)
         until = waking_clock.now() + timeout
+        began, slept = time.monotonic(), 0.0
         with self._locked():
             while not transfer.done:
                 try:
                     now = waking_clock.now()
+                    began = waking_clock.note_sleep(began, slept)
+                    now = min(now, waking_clock.now())  # without a stop in that sleep, and without one since
                     if now >= until:
                         raise StallError(f"gave up after {round(now - transfer.began, 1):g} s: {what()}")
                     due = min(timer.look(now), until, now + 60.0)
                 except StallError as error:
                     self._delivery.withdraw(transfer, error)
                     break
-                began = time.monotonic()
-                self._condition.wait(due - now)
-                waking_clock.note_sleep(began, due - now)
+                slept = due - now
+                self._condition.wait(slept)
 
     # Under the lock ---------------------------------------------------------------------------------------------------
 

@@ -157,12 +157,12 @@ class LocalGroup(LocalRanks):
                     continue  # it has come to light only now, and nothing more may come that would wake us
                 if self.stop_reason is not None:
                     raise JobAbortedError(f"{what()}: {self.stop_reason} before it was done")
-                waking_clock.note_sleep(began, slept)  # we may have been stopped asleep, or while we looked
                 now = self._clock()
+                began = waking_clock.note_sleep(began, slept)  # we may have been stopped asleep, or while we looked
+                now = min(now, self._clock())  # without that stop, and without one since
                 if until is not None and now >= until:
                     return False
                 due = min(wait_timer.look(now), self._next_look(until, is_undecided))
-                began = time.monotonic()
                 slept = max(0.0, min(due - now, self._longest_sleep))
                 self._sleep(slept)
             finally:

@@ -284,6 +284,23 @@ def test_a_stop_while_it_looks_is_not_waited_for(make_group, monkeypatch):
     assert group.wait(stopped_at_the_second_look, what)
 
 
+def test_a_stop_at_any_moment_of_a_wait_is_not_waited_for(make_group, monkeypatch):
+    """The process is stopped before the n-th reading of the real time, whatever is read there and wherever."""
+    for place in range(2, 30):
+        group = make_group(timeouts=Timeouts(0.0, 3.0))
+        readings = []
+
+        def monotonic(readings=readings, place=place):
+            readings.append(1)
+            return 100.0 + (50.0 if len(readings) >= place else 0.0)
+
+        monkeypatch.setattr(waking_clock, "_stopped", 0.0)
+        monkeypatch.setattr(waking_clock.time, "monotonic", monotonic)
+        monkeypatch.setattr(group, "_clock", waking_clock.now)
+        group.history += [lambda: None] * 4
+        assert group.wait(lambda group=group: len(group.slept) == 4, what)
+
+
 def test_a_peer_that_has_left_and_ended_still_counts_as_one_that_has_left(group):
     group.leave(2)
     group.history += [lambda: group.note_end(2)]
