@@ -230,7 +230,7 @@ class ProgressEngine:
             if not self._has_news():
                 waking_clock.note_sleep(began, 0.0)
                 self._sleep(handle)
-                began = time.monotonic()
+                began = self._local_group.watched_since
 
     def _act(self) -> None:
         """Complete what is finished, and execute what has been decided."""

@@ -82,6 +82,8 @@ class LocalGroup(LocalRanks):
         layout = self.mine.layout
         self._open([segment.words for segment in segments], EPOCH, layout.lines // 8, layout.stage)
         self.meeting = meeting
+        self.watched_since = time.monotonic()
+        """The end of the last stretch of a wait of which the waking clock knows whether we were stopped in it."""
         self._clock = clock
         # Short enough for `waking_clock` to see most of the time in which we were stopped.
         self._longest_sleep = timeouts.timeout / _SLEEPS_PER_TIMEOUT or float("inf")
@@ -136,7 +138,7 @@ class LocalGroup(LocalRanks):
             JobAbortedError: a peer ended, left or failed, and `ready()` is still false.
             StallError: the stall timeout is over.
         """
-        began, slept = time.monotonic(), 0.0
+        self.watched_since = time.monotonic()
         spins = SPINS if self.network is None else NETWORK_SPINS
         for _ in range(spins if self.may_spin and self.spare_cores >= 0 else 2):
             if ready():
@@ -158,13 +160,14 @@ class LocalGroup(LocalRanks):
                 if self.stop_reason is not None:
                     raise JobAbortedError(f"{what()}: {self.stop_reason} before it was done")
                 now = self._clock()
-                began = waking_clock.note_sleep(began, slept)  # we may have been stopped asleep, or while we looked
+                self.watched_since = waking_clock.note_sleep(self.watched_since, 0.0)  # we may have been stopped
                 now = min(now, self._clock())  # without that stop, and without one since
                 if until is not None and now >= until:
                     return False
                 due = min(wait_timer.look(now), self._next_look(until, is_undecided))
                 slept = max(0.0, min(due - now, self._longest_sleep))
                 self._sleep(slept)
+                self.watched_since = waking_clock.note_sleep(self.watched_since, slept)
             finally:
                 self.bell.disarm()
 

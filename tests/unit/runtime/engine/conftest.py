@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections import deque
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -75,6 +76,7 @@ class FakeLocalGroup:
         self.may_spin = False
         self.stop_reason: str | None = None
         self.is_nudged = False
+        self.watched_since = 0.0
         self.bells = [FakeBell(), FakeBell()]
         self.service_bells = [FakeBell(), FakeBell()]
         self.bell = self.bells[own]
@@ -89,6 +91,7 @@ class FakeLocalGroup:
         while not ready():
             assert self.history, f"nothing more happens, and this waits for ever: {what()}"
             self.history.popleft()()
+        self.watched_since = time.monotonic()
         return True
 
     def sleep_on_bell(self) -> None:

@@ -301,6 +301,16 @@ def test_a_stop_at_any_moment_of_a_wait_is_not_waited_for(make_group, monkeypatc
         assert group.wait(lambda group=group: len(group.slept) == 4, what)
 
 
+def test_a_stop_in_a_sleep_after_which_the_wait_is_over_is_known(group, monkeypatch):
+    time = [100.0]
+    monkeypatch.setattr(waking_clock, "_stopped", 0.0)
+    monkeypatch.setattr(waking_clock.time, "monotonic", lambda: time[0])
+    monkeypatch.setattr(group, "_clock", waking_clock.now)
+    group.history += [lambda: time.append(time.pop() + 100.0)]
+    assert group.wait(lambda: bool(group.slept), what, until=101.0)
+    assert waking_clock.now() == 101.0
+
+
 def test_a_peer_that_has_left_and_ended_still_counts_as_one_that_has_left(group):
     group.leave(2)
     group.history += [lambda: group.note_end(2)]
