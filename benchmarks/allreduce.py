@@ -37,7 +37,6 @@ def compare(rank: Rank) -> Comparison:
         [
             (EMPTY, COPY),
             (TENSOR, COPY),
-            (ARRAY, COPY),
             (TENSOR, EMPTY),
             (GLOO, TENSOR),
             (OPENMPI, TENSOR),
