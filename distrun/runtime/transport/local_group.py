@@ -250,7 +250,7 @@ class LocalGroup(LocalRanks):
             if state == FAILED:
                 return f"{self.describe([index])} failed: {self.segments[index].reason}"
             if index in gone and state != LEFT:
-                return f"{self.describe([index])} {peer_process.ending(self._peers[index].pidfd)}"
+                return f"{self._describe_one(index, True)} {peer_process.ending(self._peers[index].pidfd)}"
         return None if self.network is None else self.network.failure
 
     def departure_of(self, rank: int) -> str | None:
@@ -273,10 +273,10 @@ class LocalGroup(LocalRanks):
     def describe(self, indices: Sequence[int]) -> str:
         return ", ".join(self._describe_one(index) for index in indices)
 
-    def _describe_one(self, index: int) -> str:
+    def _describe_one(self, index: int, has_ended: bool = False) -> str:
         peer_info = self._peers[index]
         details = [f"process {peer_info.pid}"]
-        if index != self.own and index not in self._ended:
+        if index != self.own and not (has_ended or index in self._ended):
             state = peer_process.condition(peer_info.pidfd)
             if state is not None:
                 details.append(state)
