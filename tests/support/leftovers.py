@@ -15,7 +15,10 @@ import pytest
 
 PATIENCE = 15.0  # seconds in which the last processes may still go
 SHARED_MEMORY = Path("/dev/shm")
-OPEN_MPI = ("ompi.", "prte.", "sm_segment.")  # what Open MPI itself leaves when its ranks are killed
+OTHERS = (
+    *("ompi.", "prte.", "sm_segment."),  # what Open MPI itself leaves when its ranks are killed
+    "torchinductor_",  # where torch keeps the headers that it has compiled, whatever TORCHINDUCTOR_CACHE_DIR says
+)
 
 
 class Leftovers:
@@ -48,7 +51,7 @@ class Leftovers:
     def _found(self) -> list[str]:
         return [
             *(f"process {process.pid} ({_name(process)})" for process in self._processes()),
-            *sorted(str(path) for path in self._folder.iterdir() if not path.name.startswith(OPEN_MPI)),
+            *sorted(str(path) for path in self._folder.iterdir() if not path.name.startswith(OTHERS)),
             *sorted(str(SHARED_MEMORY / name) for name in self._shared_memory() - self._before),
         ]
 
