@@ -220,11 +220,11 @@ class FollowerStallMonitor:
             self._remind(now - self._quiet_since)
 
     def answered(self, rank: int, stack: str, now: float) -> None:
-        """Answers go to the coordinator, never here."""
+        """Do nothing: answers go to the coordinator."""
 
     def who_is_missing(self, key: Key, now: float) -> str:
-        """So do inquiries."""
+        """Return nothing: the coordinator alone knows, and inquiries go there."""
         return ""
 
     def reminded(self, rank: int, waited: float, now: float) -> None:
-        """So do reminders."""
+        """Do nothing: reminders go to the coordinator."""
