@@ -89,9 +89,9 @@ class Trial:
                 variable.assign(value)
             return results
 
-        results = tf.cond(is_open, tried, lambda: tf.zeros((4, len(self._calls))))
+        results = tf.cond(is_open, tried, lambda: tf.zeros((5, len(self._calls))))
         if self._results is None:
-            self._results = _variable(np.zeros((4, len(self._calls)), np.float32))
+            self._results = _variable(np.zeros((5, len(self._calls)), np.float32))
         self._results.assign(tf.where(is_open, results, self._results))
         is_open.assign(False)
 
@@ -109,8 +109,7 @@ class Trial:
         return list({id(variable): variable for variable in every}.values())
 
     def _tried(self, step: Callable[[Any], None], halves: tuple[Any, Any, Any]) -> Any:
-        """Return four numbers for each gradient: by how much that of a batch is not the average of those of its halves,
-        and that of the first half not the same a second time, and the sizes of the halves' and the batch's; squares."""
+        """Return five numbers for each gradient, as `verdict` takes them."""
         first, second, both = halves
         try:
             with _without_chance():
@@ -143,29 +142,33 @@ def verdict(squares: np.ndarray[Any, Any], tolerance: float) -> str | None:
     """Return what is wrong with a loss; None: it is a mean over its rows, as far as is to be seen.
 
     Args:
-        squares: of shape [4, gradients], see `Trial._tried`.
+        squares: of shape [5, gradients], the squares of norms: by how much a batch's gradient is not the average of
+            those of its halves, is not their sum, and that of the first half is not the same a second time; the sum
+            of the halves' own; the batch's own.
         tolerance: how far a gradient of the batch may be from the average of those of its halves, relative to these.
     """
     if not np.isfinite(squares).all():
         return None  # and so is the training
-    off, again, halves, whole = squares
-    total = halves.sum()
+    off_mean, off_sum, again, halves, whole = squares
+    total = (halves + whole).sum()
     if not total:
         return None
-    is_sum = whole.sum() > 2**0.5 * total / 2  # 2 to 4 times the mean of the halves' squares; of a mean at most 1
-    if again.sum() > 1e-6 * total:  # it draws random numbers in a way of its own
-        return "adds up its rows" if is_sum else None
-    if (off[halves > _NEGLIGIBLE**2 * total] <= tolerance**2 * halves[halves > _NEGLIGIBLE**2 * total]).all():
+    if again.sum() > 1e-6 * total:  # it draws random numbers in a way of its own, so that only sizes can be compared:
+        # a sum's is 2 to 4 times the mean of the halves', a mean's at most as large.
+        return "adds up its rows" if whole.sum() > 2**0.5 * halves.sum() / 2 else None
+    counts = halves + whole > _NEGLIGIBLE**2 * total
+    if (off_mean <= tolerance**2 * halves)[counts].all():
         return None
+    is_sum = (off_sum <= tolerance**2 * halves)[counts].all()
     return "adds up its rows" if is_sum else "is not the mean of the losses of its rows"
 
 
 def _compared(first: Any, second: Any, again: Any, both: Any) -> Any:
     gradients = [_dense(each) for each in (first, second, again, both)]
     first, second, again, both = (ops.cast(each, "float32") for each in gradients)
-    pairs = (both - (first + second) / 2, again - first)
-    squares = [ops.sum(ops.square(each)) for each in (*pairs, first, second, both)]
-    return ops.stack([squares[0], squares[1], squares[2] + squares[3], squares[4]])
+    differences = (both - (first + second) / 2, both - (first + second), again - first)
+    off_mean, off_sum, off_again, *own = (ops.sum(ops.square(each)) for each in (*differences, first, second, both))
+    return ops.stack([off_mean, off_sum, off_again, own[0] + own[1], own[2]])
 
 
 def _variable(value: Any) -> Any:

@@ -15,6 +15,7 @@ def squares(*gradients):
     columns = [
         [
             np.square(both - (first + second) / 2).sum(),
+            np.square(both - (first + second)).sum(),
             np.square(again - first).sum(),
             np.square(first).sum() + np.square(second).sum(),
             np.square(both).sum(),
@@ -35,6 +36,10 @@ TINY = 1e-7 * A
         ([(A, A, A, A), (TINY, TINY, TINY, 3 * TINY)], None),
         ([(A, B, A, A + B)], "adds up"),
         ([(A, A, A, 2 * A)], "adds up"),
+        ([(A, A, A, 2 * A), (B, B, B, 3 * B)], "not the mean"),
+        ([(A, -A, A, 4 * B)], "not the mean"),
+        ([(0 * A, 0 * A, 0 * A, B)], "not the mean"),
+        ([(A, B, A, (A + B) / 2), (0 * A, 0 * A, 0 * A, B)], "not the mean"),
         ([(A, B, A, (A + B) / 2), (A / 50, B / 50, A / 50, (A + B) / 50)], "not the mean"),
         ([(A, B, A, (A + B) / 2.2)], "not the mean"),
         ([(A, B, A + 0.3 * B, 0.4 * A + 0.6 * B)], None),
