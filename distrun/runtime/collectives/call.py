@@ -73,9 +73,12 @@ class Call(NamedTuple):
         """Return what the ranks must agree on, for tensors of one dtype on one device.
 
         Raises:
-            UsageError: the operator does not fit (see `check`), or a tensor has no rows where the kind needs them.
+            UsageError: the operator does not fit (see `check`), a tensor has no rows where the kind needs them, or the
+                name is not a string.
         """
         kind, name, op, root, prescale, postscale, process_set, wire, _ = self
+        if name is not None and not isinstance(name, str):
+            raise UsageError(f"name={name!r} is not a string: give an operation's name as one, or leave it out")
         if op is not Average and op is not Sum:
             self.check(dtype)
         if kind != "allreduce" and kind in MOVES_ROWS:

@@ -108,7 +108,11 @@ def _request(terms: Terms, dtype: np.dtype[Any], shapes: tuple[Shape, ...]) -> R
     # A number such as 1 is equal to an operator and is none; a factor may be an object that changes; and the number of
     # a process set stands for another one in the next world. Their requests are made anew each time.
     if (op is Average or op is Sum) and process_set is global_process_set and prescale == 1.0 == postscale:
-        return _known_request(name, op, dtype, shapes) if len(shapes) == 1 else _known_group(name, op, dtype, shapes)
+        known = _known_request if len(shapes) == 1 else _known_group
+        try:
+            return known(name, op, dtype, shapes)
+        except TypeError:  # the name cannot be hashed, and is refused
+            pass
     return _new_request(terms, dtype, shapes)
 
 

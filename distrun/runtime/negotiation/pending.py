@@ -237,9 +237,6 @@ class PendingOperations:
 
 def _write_full_request(handle: Handle) -> None:
     """Write down a request that has no cache id yet, with the place in user code that asks for it."""
-    name = handle.request.name
-    if not (name is None or isinstance(name, str)):
-        raise UsageError(f"name={name!r} is not a string: give an operation's name as one, or leave it out")
     handle.full_request = handle.request.encode(handle.site or call_site(handle.caller))
     if len(handle.full_request) > LARGEST_REQUEST:
         raise UsageError(

@@ -55,7 +55,7 @@ class DenseBucket(BufferBucket):
         if parameter.numel() < AT_ONCE or gradient is None or gradient.is_sparse:
             return  # `send` sees to it
         if gradient.data_ptr() != self._buffer.addresses[index]:
-            self._buffer.views[index].copy_(gradient.detach())
+            self._buffer.views[index].copy_(gradient.detach() if gradient.requires_grad else gradient)
         parameter.grad = None
         self._taken.add(index)
 

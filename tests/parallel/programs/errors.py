@@ -124,7 +124,11 @@ for value in (
 refuse(distrun.UsageError, "is not a reduce op", lambda: distrun.allreduce(ones, op="sum"))
 refuse(distrun.UsageError, "is not a reduce op", lambda: distrun.allreduce(ones, op=1))
 refuse(distrun.UsageError, "which is not ordered", lambda: distrun.allreduce(np.ones(2, np.complex64), op=distrun.Max))
-refuse(distrun.UsageError, "name", lambda: distrun.allreduce(ones, name=3))
+for name in (3, ["gradient"], {}):
+    refuse(distrun.UsageError, "is not a string", lambda: distrun.allreduce(ones, name=name))
+    refuse(distrun.UsageError, "is not a string", lambda: distrun.allreduce_(ones, name=name))
+    refuse(distrun.UsageError, "is not a string", lambda: distrun.grouped_allreduce([ones, ones], name=name))
+    refuse(distrun.UsageError, "is not a string", lambda: distrun.broadcast(ones, 0, name=name))
 refuse(distrun.UsageError, "too large to negotiate", lambda: distrun.allreduce(ones, name="x" * 300_000))
 refuse(distrun.UsageError, "too large to negotiate", lambda: distrun.grouped_allreduce([ones] * 100_000))
 refuse(distrun.UsageError, "give it to distrun.init", lambda: distrun.barrier(distrun.ProcessSet([0])))
