@@ -16,8 +16,9 @@ import distrun
 NOT_YET = "distrun is not initialised: call distrun.init() first"
 for function in (distrun.rank, distrun.size, distrun.local_rank, distrun.topology, distrun.barrier):
     refuse(distrun.NotInitializedError, NOT_YET, function)
-for function in (distrun.allreduce, distrun.allgather, distrun.alltoall, distrun.reducescatter, distrun.broadcast_):
-    refuse(distrun.NotInitializedError, NOT_YET, lambda: function(np.ones(2), 0))  # noqa: B023
+for function in (distrun.allreduce, distrun.allgather, distrun.alltoall, distrun.reducescatter):
+    refuse(distrun.NotInitializedError, NOT_YET, lambda: function(np.ones(2)))  # noqa: B023
+refuse(distrun.NotInitializedError, NOT_YET, lambda: distrun.broadcast_(np.ones(2), 0))
 refuse(distrun.NotInitializedError, NOT_YET, lambda: distrun.empty(3))
 assert not distrun.is_initialized()
 distrun.shutdown()  # does nothing
