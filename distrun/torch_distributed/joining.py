@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from torch._C._distributed_c10d import Store
 
 _joined: World | None = None  # by us
+_agreed_name = ""  # of the group of all ranks, while there is one
 
 
 @dataclass(frozen=True)
@@ -58,7 +59,7 @@ class Introduction:
     has_key: bool
     """Whether the user has given it a key."""
     job: str
-    """A name for the job that the ranks are, if they are none yet; that of rank 0 counts."""
+    """A new name for the ranks; that of rank 0 counts."""
     endpoints: str
     """Where it will listen for the ranks of other hosts, if it is rank 0."""
 
@@ -74,7 +75,7 @@ def join(store: Store, rank: int, size: int, timeout: timedelta) -> None:
         UsageError: some ranks are in another world already, or there are several hosts and no key.
         BootstrapError: the other ranks did not come in time.
     """
-    global _joined
+    global _joined, _agreed_name
     chosen = settings.current()
     with ExitStack() as until_joined:
         own = _introduction(rank, size, chosen, until_joined)
@@ -86,6 +87,12 @@ def join(store: Store, rank: int, size: int, timeout: timedelta) -> None:
         variables = contract_variables(everybody, rank, chosen.key)
         if world.join_world(variables=variables):
             _joined = world.current()
+    _agreed_name = everybody[0].job
+
+
+def agreed_name() -> str:
+    """Return a name that the ranks have in common since the last `join`, and had never before; empty without one."""
+    return _agreed_name
 
 
 def join_job() -> None:
@@ -102,7 +109,8 @@ def has_joined() -> bool:
 
 def leave() -> None:
     """Leave the world if we have joined it; it goes on if it was there before."""
-    global _joined
+    global _joined, _agreed_name
+    _agreed_name = ""
     is_ours, _joined = has_joined(), None
     if is_ours:
         world.shutdown()

@@ -29,12 +29,17 @@ class Members:
         """
         self.ranks = ranks
         self.process_set = process_set
+        self.unique_name = f"torch.distributed {joining.agreed_name()} {process_set.number}"
+        """A name that no other group has that its ranks ever are in; the same on all of them."""
         rising = sorted(ranks)
         self.order = None if list(ranks) == rising else [rising.index(rank) for rank in ranks]
         """The place in the process set of each rank of the group; None where both have one order."""
 
     def leave(self, is_aborting: bool = False) -> None:
         """Say that this rank has finished with the group; the job is left when all its ranks say so, or at once."""
+        messages = sys.modules.get("distrun.runtime.point_to_point.messages")
+        if messages is not None and world.is_initialized():  # else none has come
+            messages.leave(self.unique_name)
         if self.process_set is not global_process_set:
             with suppress(JobAbortedError):  # then there is nothing to be left
                 member_sets.dissolve(self.process_set)

@@ -23,6 +23,7 @@ from distrun.runtime.point_to_point import messages
 from distrun.runtime.point_to_point.transfer import Receive, Transfer
 from distrun.torch import cuda
 from distrun.torch_distributed import completion
+from distrun.torch_distributed.members import Members
 
 _NOTHING = timedelta(0)
 
@@ -30,16 +31,17 @@ _NOTHING = timedelta(0)
 class PointToPoint:
     """The messages of one process group. Ranks are those of the group."""
 
-    def __init__(self, ranks: Sequence[int], rank: int, group: str) -> None:
+    def __init__(self, members: Members, rank: int, label: str) -> None:
         """
         Args:
-            ranks: the ranks of the group in the job, in the order of their ranks in the group.
+            members: all ranks of the group.
             rank: this rank's place among them.
-            group: the name of the group, the same on all its ranks and on no other group's.
+            label: the name of the group in messages for people.
         """
-        self._ranks = ranks
+        self._ranks = members.ranks
         self._rank = rank
-        self._group = group
+        self._group = members.unique_name
+        self._label = label
 
     def send(self, tensors: Sequence[Tensor], destination: int, tag: int, timeout: float) -> Work:
         """Start to send a tensor, which must not change before the work is done.
@@ -73,18 +75,18 @@ class PointToPoint:
 
     def explain(self, error: Exception) -> Exception:
         """Return an error of ours with the name of the group."""
-        return type(error)(f"process group {self._group!r}: {error}")
+        return type(error)(f"process group {self._label!r}: {error}")
 
     def _check(self, rank: int, verb: str) -> None:
         size = len(self._ranks)
         if not 0 <= rank < size:
             raise UsageError(
-                f"rank {self._rank} of process group {self._group!r} cannot {verb} rank {rank}: it has ranks 0 to "
+                f"rank {self._rank} of process group {self._label!r} cannot {verb} rank {rank}: it has ranks 0 to "
                 f"{size - 1}"
             )
         if rank == self._rank:
             raise UsageError(
-                f"rank {rank} of process group {self._group!r} cannot {verb} itself: a message goes from one rank to "
+                f"rank {rank} of process group {self._label!r} cannot {verb} itself: a message goes from one rank to "
                 "another; copy the tensor"
             )
 

@@ -259,7 +259,7 @@ class DistrunProcessGroup(ProcessGroup):
         if self._messages is None:
             from distrun.torch_distributed.point_to_point import PointToPoint  # only here: most programs send none
 
-            self._messages = PointToPoint(self._members.ranks, self._rank, self._name)
+            self._messages = PointToPoint(self._members, self._rank, self._label)
         return self._messages
 
     # The group --------------------------------------------------------------------------------------------------------

@@ -30,6 +30,8 @@ from distrun.runtime.point_to_point.matching import Arrival, Matching
 from distrun.runtime.point_to_point.peer import CREDIT as MOST_CREDIT, SMALL, Peer, Peers
 from distrun.runtime.point_to_point.transfer import Receive, Send, Transfer, describe
 
+_LEFT = "has left the group of the message"
+
 Ended = Callable[[Transfer, Exception | None], None]
 
 
@@ -47,6 +49,7 @@ class Delivery:
         self.matching: Matching[Connection] = Matching()
         self.under_way: set[Transfer] = set()
         """The transfers that have not ended."""
+        self._left: set[int] = set()  # the groups that this rank has left
         self.has_news = False
         """Whether a connection has ended, and nobody has looked why."""
         self._peers = peers
@@ -102,6 +105,15 @@ class Delivery:
                 self.lose(peer, f"{self._name(self._own)} gave up sending to it in the middle of a message")
         self._end(transfer, error)
 
+    def leave(self, group: int) -> None:
+        """Leave a group for good: nothing is received there any more, and what has come or comes is dropped."""
+        self._left.add(group)
+        for transfer in list(self.under_way):
+            if transfer.group == group and isinstance(transfer, Receive):
+                self.withdraw(transfer, CollectiveError(f"{self.title(transfer)}: {self._name(self._own)} {_LEFT}"))
+        for arrival in self.matching.forget_group(group):
+            self._drop(arrival)
+
     # What comes -------------------------------------------------------------------------------------------------------
 
     def on_frame(self, connection: Connection, frame: Frame, body: memoryview) -> None:
@@ -139,11 +151,22 @@ class Delivery:
             self.has_news = True
 
     def _arrive(self, arrival: Arrival[Connection]) -> None:
+        if arrival.frame.group in self._left:
+            self._drop(arrival)
+            return
         receive = self.matching.arrive(arrival)
         if receive is not None:
             self._take(receive, arrival)
         elif arrival.body is not None:
             arrival.body = bytes(arrival.body)
+
+    def _drop(self, arrival: Arrival[Connection]) -> None:
+        """A message has come for a group that this rank has left."""
+        if arrival.body is not None:
+            self._pay_back(arrival.way, len(arrival.body) + HEADER_SIZE)
+        elif not arrival.way.is_closed:
+            text = f"{self._name(self._own)} does not receive what {self._name(arrival.source)} sends: it {_LEFT}"
+            arrival.way.put(sentence(REFUSAL, arrival.frame.number, text))
 
     def _take(self, receive: Receive, arrival: Arrival[Connection]) -> None:
         """A receive and a message have found each other."""

@@ -65,6 +65,11 @@ class Matching(Generic[Way]):
         self._remove(self._posted, key, receive)
         return True
 
+    def forget_group(self, group: int) -> list[Arrival[Way]]:
+        """Drop what has come for a group that nobody here receives for any more, and return it."""
+        keys = [key for key in self._arrived if key[0] == group]
+        return [arrival for key in keys for arrival in self._arrived.pop(key)]
+
     def forget_offers(self, source: int) -> None:
         """Drop what a rank has only offered: it is gone. What has come can still be taken."""
         for key, arrived in list(self._arrived.items()):

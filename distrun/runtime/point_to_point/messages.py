@@ -75,6 +75,16 @@ def receive(memory: memoryview, sources: Sequence[int], group: str = "", tag: in
     return messenger().receive(Receive(_bytes(memory), sources, group, tag, dtype[:LONGEST_DTYPE]))
 
 
+def leave(group: str) -> None:
+    """Leave a group of ranks: its receives here end, and its messages are dropped, those that are still to come too.
+
+    Args:
+        group: a name that the group alone has in this world, and that is not used again.
+    """
+    if _messenger is not None and _messenger[0] is world.engine():
+        _messenger[1].leave(group)
+
+
 def messenger() -> Messenger:
     """Return the messenger of the present world, made at the first call.
 

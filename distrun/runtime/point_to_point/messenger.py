@@ -27,7 +27,7 @@ from distrun.runtime.point_to_point.departures import CHECK_INTERVAL, Departures
 from distrun.runtime.point_to_point.dialing import Lines
 from distrun.runtime.point_to_point.frames import FAREWELL, Frame
 from distrun.runtime.point_to_point.peer import Peer, Peers
-from distrun.runtime.point_to_point.transfer import Receive, Send, Transfer
+from distrun.runtime.point_to_point.transfer import Receive, Send, Transfer, group_number
 from distrun.runtime.transport.network import CLOSE_TIMEOUT, REASON_TIMEOUT
 
 log = logging.getLogger("distrun")
@@ -108,6 +108,11 @@ class Messenger:
             self._begin(receive)
             self._delivery.receive(receive)
         return receive
+
+    def leave(self, group: str) -> None:
+        """Receive nothing more in a group, whose name no other group of this world gets."""
+        with self._locked():
+            self._delivery.leave(group_number(group))
 
     def wait(self, transfer: Transfer, timeout: float | None) -> None:
         if threading.current_thread() is self._thread:

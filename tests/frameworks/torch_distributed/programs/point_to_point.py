@@ -8,7 +8,8 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from distrun.errors import MismatchError, StallError, UsageError
+import distrun
+from distrun.errors import CollectiveError, MismatchError, StallError, UsageError
 
 dist.init_process_group("distrun", timeout=timedelta(seconds=200))
 me, size = dist.get_rank(), dist.get_world_size()
@@ -118,6 +119,31 @@ def test_groups() -> None:
     assert (got == 8).all()
 
 
+def test_groups_of_one_name_after_each_other() -> None:
+    """A later group of the same name gets neither messages nor receives that an earlier one has left behind."""
+    if me > 1:
+        return
+    other, left, names = 1 - me, [], set()
+    for number, count in enumerate((5, 60_000, 5)):
+        group = dist.new_group([0, 1], use_local_synchronization=True)
+        names.add(group.group_name)
+        for tag in (0, 1) if number else ():
+            work = dist.isend(torch.full((count,), 2.0), other, group=group, tag=tag)
+            got = torch.zeros(count)
+            dist.recv(got, other, group=group, tag=tag)
+            work.wait()
+            assert (got == 2).all()
+        left += [(dist.isend(torch.ones(each), other, group=group), torch.ones(each)) for each in (5, 60_000)]
+        waiting = torch.zeros(5)
+        left.append((dist.irecv(waiting, other, tag=1, group=group), waiting))
+        dist.barrier(group)
+        dist.destroy_process_group(group)
+        refused(CollectiveError, f"rank {me} (process", left[-1][0].wait)
+    assert len(names) == 1
+    refused(CollectiveError, "has left the group", left[1][0].wait)
+    assert not any(tensor.any() for work, tensor in left[2::3])
+
+
 def test_a_pipeline_of_threads() -> None:
     """Activations go forward and gradients back, each in a thread of its own, some micro-batches ahead."""
     count = 30
@@ -187,9 +213,26 @@ def test_refusals() -> None:
             sent.wait()
 
 
+def default_groups_after_each_other_in_one_world() -> None:
+    """They are new ones, though the world was there before and stays."""
+    distrun.init()
+    for value in (1.0, 2.0):
+        dist.init_process_group("distrun", init_method="distrun://")
+        work = dist.isend(torch.tensor([value]), following)
+        if value == 2:
+            got = torch.zeros(1)
+            dist.recv(got, before)
+            assert got == value
+        work.wait()
+        dist.barrier()
+        dist.destroy_process_group()
+    distrun.shutdown()
+
+
 for name, test in list(globals().items()):
     if name.startswith("test_"):
         test()
         dist.barrier()
 dist.destroy_process_group()
+default_groups_after_each_other_in_one_world()
 print("done")

@@ -11,7 +11,7 @@ from distrun.errors import CollectiveError, JobAbortedError, MismatchError, Stal
 from distrun.runtime.point_to_point.delivery import Delivery
 from distrun.runtime.point_to_point.frames import BYTES, HEADER_SIZE, unpack
 from distrun.runtime.point_to_point.peer import CREDIT, SMALL, Peers
-from distrun.runtime.point_to_point.transfer import Receive, Send, Transfer
+from distrun.runtime.point_to_point.transfer import Receive, Send, Transfer, group_number
 
 LARGE = SMALL + 1
 
@@ -129,6 +129,28 @@ def test_another_size_or_dtype_is_an_error_and_the_next_message_is_not_lost(pair
     assert (outcome(sends[0]) == said) if size == LARGE else sends[0].error is None
     assert sends[1].done
     assert sends[1].error is None
+
+
+def test_what_a_group_leaves_behind_ends_and_is_dropped_whenever_it_comes(pair):
+    one, two = pair
+    mine = two.receive(LARGE)
+    small = [one.send(bytes(SMALL), tag=1)]
+    large = [one.send(bytes(LARGE), tag=1)]
+    settle(pair)
+    two.delivery.leave(group_number("g"))
+    assert "receive of" in outcome(mine)
+    assert "rank 1 has left the group" in outcome(mine)
+    for _ in range(100):
+        small.append(one.send(bytes(SMALL), tag=1))
+        settle(pair)
+    assert all(send.done and send.error is None for send in small)  # the credit comes back
+    large.append(one.send(bytes(LARGE)))
+    settle(pair)
+    for send in large:
+        assert "it has left the group of the message" in outcome(send)
+    assert not one.delivery.under_way
+    assert not two.delivery.under_way
+    assert not two.delivery.matching._arrived
 
 
 def test_small_messages_are_offered_when_the_credit_is_used_up_and_credit_comes_back(pair):
