@@ -5,10 +5,12 @@ MODE is `global`, `scale` or `explain`; see `distrun.auto.job` and `distrun.auto
 
 from __future__ import annotations
 
+import os
 import sys
 
 from distrun.errors import UsageError
 
+_PATIENCE = "600"  # seconds that ranks wait for one that does something else, unless the user says how long
 _USAGE = "usage: distrun --auto[=global|scale|explain] [OPTIONS] python script.py [ARGS] (or python -m module [ARGS])"
 
 
@@ -27,9 +29,12 @@ def main(arguments: list[str]) -> int:
         return explain(program)
     import distrun
     from distrun.auto import files, frameworks, job, output, randomness, running, source
+    from distrun.runtime.settings import STALL_TIMEOUT
 
     job.current.mode = mode
     job.current.script = program[1] if program[0] == "-m" else program[0]
+    if not os.environ.get(STALL_TIMEOUT):
+        os.environ[STALL_TIMEOUT] = _PATIENCE
     distrun.init()
     if distrun.size() > 1:
         if distrun.rank() > 0:

@@ -14,14 +14,16 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
+from torch.jit._builtins import _register_builtin
 
 import distrun
 from distrun.auto.output import tell
 from distrun.auto.torch import losses
 from distrun.auto.torch.session import is_shared
 
-_READERS = ("item", "tolist", "__float__", "__int__", "__bool__", "detach")
-_COMPARISONS = ("__lt__", "__le__", "__gt__", "__ge__")
+_TESTS = ("isnan", "isinf", "isfinite")  # of torch as well
+_READERS = ("item", "tolist", "__float__", "__int__", "__bool__", "detach", *_TESTS)
+_COMPARISONS = ("__lt__", "__le__", "__gt__", "__ge__", "__eq__", "__ne__")
 _is_told = False
 
 
@@ -33,10 +35,27 @@ def of_all(tensor: Tensor) -> float | None:
     loss = losses.weighted(tensor, part)
     if loss is None or loss.factor is None:
         _tell_once()
-        return None
+        return _first_of(float(_plain_item(tensor)))
     if all(rule is losses.ONCE for rule in loss.rules):
         return None
     return float(distrun.allreduce(np.array([_plain_item(tensor) * loss.factor]), name="auto.read")[0])
+
+
+def _first_of(value: float) -> float:
+    """Return rank 0's number, by which all ranks decide alike; one that is not finite if any rank's is not."""
+    values = distrun.allgather(np.array([value]), name="auto.read.first")
+    return float(values[0] if np.isfinite(values).all() else values.sum())
+
+
+def read_in(value: Any) -> Any:
+    """Return a value with the losses in it read: itself, or the items of dictionaries, lists and tuples."""
+    if _is_loss(value):
+        return _detached(value)
+    if type(value) is dict:
+        return {key: read_in(each) for key, each in value.items()}
+    if type(value) in (list, tuple):
+        return type(value)(read_in(each) for each in value)
+    return value
 
 
 def loss_of_all(loss: Any) -> Any:
@@ -74,10 +93,23 @@ def _reader(name: str, plain: Callable[..., Any]) -> Callable[..., Any]:
         return detach
 
     @wraps(plain)
-    def read(tensor: Tensor, *arguments: Any) -> Any:
-        return plain(_detached(tensor) if _is_loss(tensor) else tensor, *arguments)
+    def read(tensor: Tensor, *arguments: Any, **options: Any) -> Any:
+        return plain(_detached(tensor) if _is_loss(tensor) else tensor, *arguments, **options)
 
     return read
+
+
+def _tester(plain: Callable[..., Any]) -> Callable[..., Any]:
+    """Return `torch.isnan` or the like, which compiled and scripted functions use as it was."""
+
+    @wraps(plain)
+    def test(input: Any, *arguments: Any, **options: Any) -> Any:
+        if not torch.compiler.is_compiling() and _is_loss(input):
+            input = _detached(input)
+        return plain(input, *arguments, **options)
+
+    _register_builtin(test, f"aten::{plain.__name__}")
+    return test
 
 
 def _comparison(plain: Callable[..., Any]) -> Callable[..., Any]:
@@ -99,3 +131,5 @@ def install() -> None:
         setattr(Tensor, name, _reader(name, _plain[name]))
     for name in _COMPARISONS:
         setattr(Tensor, name, _comparison(_plain[name]))
+    for name in _TESTS:
+        setattr(torch, name, _tester(getattr(torch, name)))

@@ -79,6 +79,14 @@ def test_a_world_of_one_runs_the_script_as_it_is(script):
     assert (ended.returncode, ended.stdout) == (0, "[0] runs\n")
 
 
+@pytest.mark.parametrize(("words", "seconds"), [([], "600"), (["--stall-timeout", "0"], "0")])
+def test_a_rank_that_waits_for_another_gives_up_after_ten_minutes_unless_told_otherwise(tmp_path, words, seconds):
+    path = tmp_path / "train.py"
+    path.write_text("import os\nprint(os.environ['DISTRUN_STALL_TIMEOUT'])")
+    ended = run("--auto", *words, "-np", "1", sys.executable, str(path))
+    assert ended.stdout == f"[0] {seconds}\n"
+
+
 def test_what_would_be_refused_is_explained_without_running_the_script(script):
     ended = run("--auto=explain", "-np", "2", sys.executable, script)
     assert ended.returncode == 2

@@ -70,3 +70,14 @@ def test_in_scale_mode_each_rank_takes_a_batch_and_rank_0_writes_the_files(tmp_p
     assert "The learning rate is the script's" in ended.stderr
     assert os.listdir(tmp_path) == ["here"]
     assert (folder / "results" / "log.txt").read_text() == "3 steps\nthe end\n"
+
+
+def test_losses_that_are_tested_written_and_saved_are_those_of_the_batch_and_a_folder_may_be_of_the_time(tmp_path):
+    pytest.importorskip("tensorboard")
+    (tmp_path / "alone").mkdir()
+    (tmp_path / "together").mkdir()
+    program = str(PROGRAMS / "torch_writing.py")
+    alone, together = run(tmp_path / "alone", program, ranks=0), run(tmp_path / "together", program, ranks=2)
+    assert alone.returncode == together.returncode == 0, together.stderr
+    assert together.stdout == f"[0] {alone.stdout}"
+    assert len(list((tmp_path / "together").glob("run-*/last.pt"))) == 1
