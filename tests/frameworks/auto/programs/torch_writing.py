@@ -13,17 +13,17 @@ sys.modules["tensorflow"] = None  # which TensorBoard would import
 from torch.utils.tensorboard import SummaryWriter  # noqa: E402
 
 torch.manual_seed(0)
-x = torch.randn(48, 6)
-x[30] = float("nan")
+samples = torch.randn(48, 6)
+samples[30] = float("nan")
 net = nn.Linear(6, 3)
 optimizer = torch.optim.SGD(net.parameters(), 0.1)
 folder = Path(f"run-{uuid.uuid4()}")
 os.makedirs(folder)
 writer = SummaryWriter("log")
 losses, skipped = [], 0
-for step, (x, y) in enumerate(DataLoader(TensorDataset(x, torch.randint(0, 3, (48,))), batch_size=8)):
+for step, (x, y) in enumerate(DataLoader(TensorDataset(samples, torch.randint(0, 3, (48,))), batch_size=8)):
     loss = nn.functional.cross_entropy(net(x), y)
-    if torch.isnan(loss) or loss.isinf() or loss != loss:  # noqa: PLR0124 - as scripts do
+    if torch.isnan(loss) or loss.isinf() or loss != loss:
         skipped += 1
         continue
     optimizer.zero_grad()
