@@ -30,7 +30,7 @@ from distrun.torch_distributed.monitored_barrier import offer, wait_for_all
 from distrun.torch_distributed.moving import Moving, storable
 from distrun.torch_distributed.reducing import Reducing, by_dtype
 from distrun.torch_distributed.uncompiled import leave_uncompiled
-from distrun.torch_distributed.work import DONE, DistrunWork, Finish, collect, wait_until
+from distrun.torch_distributed.work import DONE, DistrunWork, Finish, Standing, collect, wait_until
 
 if TYPE_CHECKING:
     from distrun.torch_distributed.point_to_point import PointToPoint
@@ -79,7 +79,8 @@ class DistrunProcessGroup(ProcessGroup):
         self._store = store
         self._members = members
         self._set = members.process_set
-        self._name = self._label = name
+        self._name = name
+        self._standing = Standing(name)
         self._description = "undefined"
         self._timeout = timeout.total_seconds()
         self._rank = rank
@@ -91,6 +92,8 @@ class DistrunProcessGroup(ProcessGroup):
     # Starting and waiting ---------------------------------------------------------------------------------------------
 
     def _start(self, handles: Sequence[Handle], tensors: Any, opts: Any, finish: Finish | None = None) -> Work:
+        if self._standing.given_up is not None:
+            self._standing.refuse()
         timeout = self._timeout
         if opts is not None:
             given = opts.timeout
@@ -101,14 +104,14 @@ class DistrunProcessGroup(ProcessGroup):
                 for handle in handles:
                     handle.engine.run(handle)
                 for handle in handles:
-                    wait_until(handle, deadline, timeout, self._label)
-                collect(handles, self._label)
+                    wait_until(handle, deadline, timeout, self._standing)
+                collect(handles, self._standing)
                 if finish is not None:
                     finish()
                 return DONE
         for handle in handles:
             handle.engine.submit(handle)
-        return DistrunWork(handles, tensors, timeout, self._label, finish)
+        return DistrunWork(handles, tensors, timeout, self._standing, finish)
 
     # Reductions -------------------------------------------------------------------------------------------------------
 
@@ -225,7 +228,7 @@ class DistrunProcessGroup(ProcessGroup):
         seconds = timeout.total_seconds() if isinstance(timeout, timedelta) else timeout or self._timeout
         _barriers[self._name] += 1
         key = f"distrun/monitored_barrier/{_barriers[self._name]}"
-        wait_for_all(self._store, key, self._rank, self._members.ranks, seconds, self._label)
+        wait_for_all(self._store, key, self._rank, self._members.ranks, seconds, self._standing.label)
 
     def _root(self, opts: Any) -> int:
         """Return the rank of the group that sends or receives for all; raises `UsageError` if there is none such."""
@@ -233,7 +236,8 @@ class DistrunProcessGroup(ProcessGroup):
         size = len(self._members.ranks)
         if not 0 <= root < size:
             raise UsageError(
-                f"rank {root} is not in process group {self._label!r}: give a rank from 0 to {size - 1} of the group"
+                f"rank {root} is not in process group {self._standing.label!r}: give a rank of the group from 0 to "
+                f"{size - 1}"
             )
         return root
 
@@ -259,7 +263,7 @@ class DistrunProcessGroup(ProcessGroup):
         if self._messages is None:
             from distrun.torch_distributed.point_to_point import PointToPoint  # only here: most programs send none
 
-            self._messages = PointToPoint(self._members, self._rank, self._label)
+            self._messages = PointToPoint(self._members, self._rank, self._standing.label)
         return self._messages
 
     # The group --------------------------------------------------------------------------------------------------------
@@ -286,7 +290,7 @@ class DistrunProcessGroup(ProcessGroup):
         """Set what the group is for; torch says "undefined" where nobody has said it."""
         self._description = description
         if description != "undefined":
-            self._label = description
+            self._standing.label = description
 
     group_name = property(getGroupName)
     group_desc = property(getGroupDesc)

@@ -1,4 +1,5 @@
-"""The `Work` of an operation under way, as torch.distributed hands it to scripts and to its own C++ code."""
+"""The `Work` of an operation under way, as torch.distributed hands it to scripts and to its own C++ code, and what
+becomes of one that takes too long."""
 
 from __future__ import annotations
 
@@ -9,11 +10,13 @@ from collections.abc import Callable, Sequence
 from datetime import timedelta
 from typing import Any
 
+import numpy as np
 import torch
 from torch.distributed import Work
 from torch.futures import Future
 
 from distrun.errors import CollectiveError, DistrunError, StallError
+from distrun.runtime.negotiation.inquiries import WHO
 from distrun.runtime.operations import waking_clock
 from distrun.runtime.operations.handle import Handle
 from distrun.torch import cuda
@@ -26,10 +29,77 @@ Timeout = float
 Finish = Callable[[], object]
 """Makes a result of those of several operations."""
 
+_REMEDY = "see where they are, or give the group a longer `timeout`"
 _NOTHING = timedelta(0)
 _PATIENCE = 0.05
 """Seconds that a backward gets to reduce at its end, before another thread does it."""
 _collecting = threading.Lock()  # held by the thread that fetches results: the one that waits, or that of futures
+
+
+class Standing:
+    """The name of a process group, and why it carries no more collectives, if that is so.
+
+    An operation that has not been done within the group's timeout is given up for all ranks: the others fail in it too,
+    as soon as they come. Then the ranks may be at different places in their programs, and their next calls would be
+    matched with each other all the same. So such a group carries no more of them, on any of its ranks.
+    """
+
+    __slots__ = ("given_up", "label")
+
+    def __init__(self, label: str) -> None:
+        """`label` is the name of the group in messages for people."""
+        self.label = label
+        self.given_up: str | None = None
+        """The error of the operation that was given up; None while there is none."""
+
+    def refuse(self) -> None:
+        """Refuse a collective of a group that carries no more. Raises `StallError`."""
+        raise StallError(
+            f"process group {self.label!r} carries no more collectives, for it gave one up ({self.given_up}): destroy "
+            "it on all its ranks, and make another one"
+        )
+
+    def error(self, error: CollectiveError) -> CollectiveError:
+        """Return the error of an operation with the name of the group; note it if the operation was given up."""
+        if isinstance(error, StallError):
+            self.given_up = self.given_up or str(error)
+        return type(error)(f"process group {self.label!r}: {error}")
+
+    def time_is_up(self, handle: Handle, timeout: float) -> None:
+        """Give up an operation that was not done within the timeout of the group; it is done now, with its error.
+
+        If the last rank has come meanwhile, it may have succeeded.
+        """
+        said = f"{handle.title} was not done within its timeout of {timeout:g} s"
+        handle.engine.give_up(handle, f"{said}: {WHO}; {_REMEDY}")
+        if not handle.done:
+            _detach(handle)
+            handle.error = StallError(f"{said}: no rank is known to be missing; {_REMEDY}")
+            handle.done = True
+
+    def wait_is_over(self, handle: Handle, seconds: float) -> StallError | None:
+        """Return the error of a wait that ends before the operation, which goes on; None if that is done meanwhile."""
+        who = handle.engine.who_is_missing(handle)
+        if handle.done:
+            return None
+        handle.engine.error_reported()
+        return StallError(
+            f"process group {self.label!r}: {handle.title} was not done within its timeout of {seconds:g} s: "
+            f"{who or 'no rank is known to be missing'}; {_REMEDY}"
+        )
+
+
+def _detach(handle: Handle) -> None:
+    """Let an operation that may come all the same use copies of its arrays, and not the memory of the caller."""
+    copies: dict[int, Any] = {}
+
+    def copy_of(array: Any) -> Any:
+        if not isinstance(array, np.ndarray):  # on a GPU
+            return array
+        return copies.setdefault(id(array), array.copy())
+
+    handle.inputs = [copy_of(array) for array in handle.inputs]
+    handle.outputs = [copy_of(array) for array in handle.outputs]
 
 
 class DistrunWork(Work):
@@ -40,14 +110,14 @@ class DistrunWork(Work):
     """
 
     def __init__(
-        self, handles: Sequence[Handle], tensors: Any, timeout: Timeout, group: str, finish: Finish | None = None
+        self, handles: Sequence[Handle], tensors: Any, timeout: Timeout, group: Standing, finish: Finish | None = None
     ) -> None:
         """
         Args:
             handles: the operations.
             tensors: the result of the work, filled when the handles have been waited for.
             timeout: how long it may take from now on.
-            group: the name of the process group, for messages.
+            group: the process group.
             finish: called when the results of all handles are there.
         """
         super().__init__()
@@ -69,15 +139,26 @@ class DistrunWork(Work):
             timeout: how long to wait; 0 for as long as the process group lets an operation take.
 
         Raises:
-            StallError: the time is over.
+            StallError: the time is over. If that is the group's, the operation is given up for all ranks.
             CollectiveError: as `Handle.wait` raises.
         """
         seconds = timeout.total_seconds()
-        deadline = waking_clock.now() + seconds if seconds > 0 else self.deadline
+        if seconds > 0 and waking_clock.now() + seconds < self.deadline:
+            self._wait_shortly(seconds)
         for handle in self._handles:
-            wait_until(handle, deadline, seconds if seconds > 0 else self._timeout, self._group)
+            wait_until(handle, self.deadline, self._timeout, self._group)
         self._collect()
         return True
+
+    def _wait_shortly(self, seconds: float) -> None:
+        """Wait for less time than the operation may take, which goes on afterwards."""
+        deadline = waking_clock.now() + seconds
+        for handle in self._handles:
+            if not handle.done:
+                handle.engine.wait(_TimedWait(handle, deadline))
+                error = None if handle.done else self._group.wait_is_over(handle, seconds)
+                if error is not None:
+                    raise error
 
     def is_completed(self) -> bool:
         """Return whether the operation is done, successfully or not; its results are in place then."""
@@ -143,10 +224,7 @@ class DistrunWork(Work):
     def _complete_here(self) -> None:
         """Wait for the operations, and complete the future in this thread."""
         for handle in self._handles:
-            try:
-                wait_until(handle, self.deadline, self._timeout, self._group)
-            except StallError:
-                break  # of which the future tells
+            wait_until(handle, self.deadline, self._timeout, self._group)
         completion.complete_here(self)
 
     def _devices(self) -> list[int | str | torch.device]:
@@ -168,7 +246,7 @@ class DistrunWork(Work):
         """Return the tensors with their values, or raise what has gone wrong."""
         for handle in self._handles:
             if not handle.done:
-                _give_up(handle, self._timeout, self._group)
+                self._group.time_is_up(handle, self._timeout)
         if completion.is_here():
             on_gpu.bind(self._handles)
         self._collect()
@@ -192,13 +270,13 @@ class DistrunWork(Work):
         self._fetched = on_gpu.note_fetched(self._handles, self._tensors)
 
 
-def collect(handles: Sequence[Handle], group: str) -> None:
-    """Fetch the results of handles that are done."""
+def collect(handles: Sequence[Handle], group: Standing) -> None:
+    """Fetch the results of handles that are done; raises the error of one that has failed."""
     for handle in handles:
         try:
             handle.wait()
         except CollectiveError as error:
-            raise type(error)(f"process group {group!r}: {error}") from None
+            raise group.error(error) from None
 
 
 class _TimedWait:
@@ -219,32 +297,12 @@ class _TimedWait:
         return self.handle.title
 
 
-def wait_until(handle: Handle, deadline: float, timeout: Timeout, group: str) -> None:
-    """Return when an operation is done.
-
-    Raises:
-        StallError: that is not so at `deadline`, after `timeout` seconds.
-    """
+def wait_until(handle: Handle, deadline: float, timeout: Timeout, group: Standing) -> None:
+    """Return when an operation is done; if that is not so at `deadline`, after `timeout` seconds, it is given up."""
     if not handle.done:
         handle.engine.wait(handle if deadline == math.inf else _TimedWait(handle, deadline))
         if not handle.done:
-            _give_up(handle, timeout, group)
-
-
-def _give_up(handle: Handle, timeout: Timeout, group: str) -> None:
-    """Say who is missing in an operation that is late; returns if it is done meanwhile.
-
-    Raises:
-        StallError: it is not.
-    """
-    who = handle.engine.who_is_missing(handle)
-    if not handle.done:
-        handle.engine.error_reported()
-        raise StallError(
-            f"process group {group!r}: {handle.title} was not done within its timeout of {timeout:g} s: "
-            f"{who or 'no rank is known to be missing'}; see where they are, or give the group a longer "
-            "`timeout`"
-        )
+            group.time_is_up(handle, timeout)
 
 
 class _Done(Work):

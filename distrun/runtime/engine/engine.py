@@ -171,6 +171,13 @@ class ProgressEngine:
         self.wait(inquiry)
         return inquiry.answer or ""
 
+    def give_up(self, handle: Handle, why: str) -> None:
+        """Have the coordinator give up an operation unless all ranks have submitted it, and wait for that a little."""
+        inquiry = Inquiry(handle, why)
+        self._negotiator.inquiries.new.append(inquiry)
+        self._local_group.bell.ring()
+        self.wait(inquiry)
+
     def error_reported(self) -> None:
         """Note that a call raises, so that the caller knows what has gone wrong."""
         self._unreported_error.reported()

@@ -72,6 +72,9 @@ class SingleProcessEngine:
         """Return an empty text: nobody is."""
         return ""
 
+    def give_up(self, handle: Handle, why: str) -> None:
+        """Do nothing: every operation is done."""
+
     def error_reported(self) -> None:
         """Do nothing: whatever goes wrong is raised where it happens."""
 

@@ -316,6 +316,16 @@ class Controller:
             matching.give_up(slot, text)
             self._decide(Fail(slot.key, text, tuple(sorted(slot.present)), is_stall=True))
 
+    def give_up_one(self, key: Key, text: str) -> None:
+        """Fail an operation that waits for ranks, with this text, also for those when they come."""
+        matching = self._matchings.get(key[0])
+        if matching is not None:
+            self._drain_streams(matching)
+            slot = matching.slots.get(key)
+            if slot is not None:
+                matching.give_up(slot, text)
+                self._decide(Fail(key, text, tuple(sorted(slot.present)), is_stall=True))
+
     def _stalled(self, now: float, after: float) -> list[tuple[Matching, Slot]]:
         stalled = []
         for matching in (*self._matchings.values(), self._formation):

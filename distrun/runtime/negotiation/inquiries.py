@@ -1,4 +1,5 @@
-"""Inquiries: a rank that gives up an operation asks the coordinator which ranks have not submitted it."""
+"""Inquiries: a rank that has waited too long asks the coordinator which ranks have not submitted an operation, and may
+have it given up for all of them."""
 
 from __future__ import annotations
 
@@ -13,12 +14,22 @@ ANSWER_TIME = 2.0
 """Seconds that the coordinator has for its answer."""
 
 
+WHO = "{who}"
+"""Stands for the missing ranks in the reason for which an operation is given up."""
+
+
 class Inquiry:
     """A question to the coordinator; engines can wait for it."""
 
-    def __init__(self, handle: Handle) -> None:
-        """`handle`: the operation that it is about."""
+    def __init__(self, handle: Handle, why: str = "") -> None:
+        """
+        Args:
+            handle: the operation that it is about.
+            why: given if it is to be given up unless all ranks have submitted it: the text of the error that these
+                ranks get, and the others when they submit it. In place of `WHO` it tells who is missing.
+        """
         self._handle = handle
+        self.why = why
         self.answer: str | None = None
         """The ranks that have submitted it and those that have not; empty if all have, None until it is known."""
         self.deadline = waking_clock.now() + ANSWER_TIME
@@ -47,12 +58,12 @@ class Inquiries:
         """Inquiries that have not been sent; any thread may append one."""
         self._sent: list[Inquiry] = []
 
-    def send(self, ask: Callable[[Key], None]) -> None:
+    def send(self, ask: Callable[[Key, str], None]) -> None:
         """Ask what is new; `answered` may be called before `ask` returns."""
         while self.new:
             inquiry = self.new.popleft()
             self._sent = [*(each for each in self._sent if not each.done), inquiry]
-            ask(inquiry.key)
+            ask(inquiry.key, inquiry.why)
 
     def answered(self, key: Key, answer: str) -> None:
         """Take the coordinator's answer."""

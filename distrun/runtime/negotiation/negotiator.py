@@ -97,6 +97,8 @@ class Negotiator:
             self._follow()
         if self.inquiries.new:
             self.inquiries.send(self._inquire)
+            if self._controller is not None:
+                self._coordinate(self._controller)  # which tells what was given up
 
     def close(self) -> None:
         """Let go of what points back here, so that the shared memory goes with its last user and waits for no garbage
@@ -243,6 +245,11 @@ class Negotiator:
                 key, _ = messages.unpack_key(message)
                 missing = self._stall_monitor.who_is_missing(key, now)
                 self._control_plane.send(rank, messages.pack_key(messages.MISSING, key, missing))
+            elif letter == messages.GIVE_UP:
+                key, why = messages.unpack_key(message)
+                missing = self._stall_monitor.give_up(key, why, now)
+                if not missing:
+                    self._control_plane.send(rank, messages.pack_key(messages.MISSING, key))
             elif letter == messages.REMINDER:
                 self._stall_monitor.reminded(rank, messages.unpack_reminder(message), now)
             else:
@@ -359,13 +366,16 @@ class Negotiator:
         self._control_plane.send(rank, messages.QUESTION)
         self._control_plane.alarm(rank)
 
-    def _inquire(self, key: Key) -> None:
-        """Ask the coordinator, perhaps ourselves, who has not submitted an operation."""
-        if self._controller is not None:
-            self.inquiries.answered(key, self._stall_monitor.who_is_missing(key, self._clock()))
-        else:
-            self._control_plane.send(0, messages.pack_key(messages.INQUIRY, key))
+    def _inquire(self, key: Key, why: str) -> None:
+        """Ask the coordinator, perhaps ourselves, who has not submitted an operation; with a reason, give it up."""
+        if self._controller is None:
+            question = messages.GIVE_UP if why else messages.INQUIRY
+            self._control_plane.send(0, messages.pack_key(question, key, why))
             self._control_plane.alarm(0)
+        elif not why:
+            self.inquiries.answered(key, self._stall_monitor.who_is_missing(key, self._clock()))
+        elif not self._stall_monitor.give_up(key, why, self._clock()):
+            self.inquiries.answered(key, "")
 
     def _remind(self, waited: float) -> None:
         """Follower: wake the coordinator's engine, whose rank may be busy with other things, to look for stalls."""

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from distrun.errors import StallError
 from distrun.runtime.negotiation.controller import Controller, Stall
 from distrun.runtime.negotiation.decisions import Key
+from distrun.runtime.negotiation.inquiries import WHO
 from distrun.runtime.operations.timeouts import Timeouts
 from distrun.runtime.topology import list_ranks
 
@@ -123,6 +124,13 @@ class CoordinatorStallMonitor:
         stalls = self._controller.stalls(now, 0.0)
         return next((self._who(stall) for stall in stalls if stall.key == key and stall.missing), "")
 
+    def give_up(self, key: Key, why: str, now: float) -> str:
+        """Give up an operation if ranks are missing: see `Inquiry`. Returns what `who_is_missing` returns before."""
+        who = self.who_is_missing(key, now)
+        if who:
+            self._controller.give_up_one(key, why.replace(WHO, who))
+        return who
+
     def _who(self, stall: Stall) -> str:
         missing = ", ".join(self._describe(rank) for rank in stall.missing)
         site = f" (at {stall.site})" if stall.site else ""
@@ -224,6 +232,10 @@ class FollowerStallMonitor:
 
     def who_is_missing(self, key: Key, now: float) -> str:
         """Return nothing: the coordinator alone knows, and inquiries go there."""
+        return ""
+
+    def give_up(self, key: Key, why: str, now: float) -> str:
+        """Do nothing: the coordinator alone gives up."""
         return ""
 
     def reminded(self, rank: int, waited: float, now: float) -> None:

@@ -52,5 +52,13 @@ class Engine(Protocol):
         """Return who has submitted an operation that is not done and who has not, as the coordinator knows; empty if
         nobody is missing, or the coordinator does not answer. It may be done afterwards."""
 
+    def give_up(self, handle: Handle, why: str) -> None:
+        """Have an operation given up for all ranks, with `StallError`, unless all of them have submitted it.
+
+        It is done afterwards, unless they have and it takes its time, or the coordinator does not answer. `why` is the
+        text of the error, also for those that submit it later; `{who}` in it stands for who has submitted it and who
+        has not.
+        """
+
     def error_reported(self) -> None:
         """Note that a call raises, so that the caller knows what has gone wrong."""

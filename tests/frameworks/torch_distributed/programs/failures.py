@@ -43,30 +43,47 @@ def parts_that_do_not_fit():
 
 
 def operations_that_take_too_long():
-    """They say who is missing, whether that is the rank that coordinates them or not."""
-    slow = dist.new_group([0, 1], timeout=timedelta(seconds=1))
+    """They say who is missing, whether that is the rank that coordinates them or not, and fail on the late rank too."""
     for waiting, missing in ((0, 1), (1, 0)):
+        slow, slow_too, other = [dist.new_group([0, 1], timeout=timedelta(seconds=1)) for _ in range(3)]
         who = f"submitted by rank {waiting} (at failures.py", f"not by rank {missing} (process "
         done = f"{missing} is missing no more"
+        tensor, future, late = [torch.full((3,), 1.0 + RANK) for _ in range(3)]
         if waiting == RANK:
             started = time.monotonic()
             with raises(StallError, "allreduce", "1 s", *who):
-                dist.all_reduce(torch.zeros(3), group=slow)
-            with raises(RuntimeError, "allreduce", "1 s", *who):
-                dist.all_reduce(torch.zeros(3), group=slow, async_op=True).get_future().wait()
-            work = dist.all_reduce(torch.zeros(3), async_op=True)
+                dist.all_reduce(tensor, group=slow)
+            with raises(RuntimeError, "allreduce", "1 s", *who):  # C++ makes it of any error
+                work = dist.all_reduce(future, group=slow_too, async_op=True)
+                work.get_future().wait()
+            assert work.is_completed()
+            assert not work.is_success()
+            assert isinstance(work.exception(), StallError)
+            work = dist.all_reduce(late, async_op=True)
             with raises(StallError, "allreduce", "0.2 s", *who):
                 work.wait(timedelta(seconds=0.2))
             assert time.monotonic() - started > 2
             assert not work.is_completed()
             STORE.set(done, "yes")
-            finish(work)  # what was given up may come all the same
+            finish(work)  # what was not given up may come all the same
         else:
             STORE.wait([done])
-            dist.all_reduce(torch.zeros(3), group=slow)
-            dist.all_reduce(torch.zeros(3), group=slow)
-            dist.all_reduce(torch.zeros(3))
-    dist.destroy_process_group(slow)
+            with raises(StallError, "allreduce", "1 s", *who):
+                dist.all_reduce(tensor, group=slow)
+            with raises(StallError, "allreduce", "1 s", *who):
+                dist.all_reduce(future, group=slow_too)
+            dist.all_reduce(late)
+        assert tensor.tolist() == future.tolist() == [1.0 + RANK] * 3
+        assert late.tolist() == [3.0] * 3
+        for _ in range(2):  # nor does another try meet the other rank's first one, or its next operation
+            with raises(StallError, "carries no more collectives", "allreduce (number 0)", "1 s", *who):
+                dist.all_reduce(tensor, group=slow)
+            with raises(StallError, "carries no more collectives"):
+                dist.barrier(group=slow, async_op=True)
+        dist.all_reduce(tensor, group=other)
+        assert tensor.tolist() == [3.0] * 3
+        for group in (slow, slow_too, other):
+            dist.destroy_process_group(group)
 
 
 def barriers_that_tell_who_is_missing():

@@ -369,6 +369,18 @@ def test_what_is_tried_again_before_the_late_comer_came_is_a_new_operation():
     assert made.oldest is None
 
 
+def test_one_operation_is_given_up_alone_and_only_while_ranks_are_missing():
+    made = taught(2, A, B)
+    made.submit_ids(0, [0, 1], 0.0)
+    for key in ((0, "unknown"), (7, "a"), (0, "a")):
+        made.give_up_one(key, "too late")
+    assert made.decisions() == [Fail((0, "a"), "too late", (0,), is_stall=True)]
+    made.submit_ids(1, [0, 1], 1.0)
+    assert made.decisions() == [Fail((0, "a"), "too late", (1,), is_stall=True), Execute([1])]
+    made.give_up_one((0, "b"), "too late")
+    assert made.decisions() == []
+
+
 def test_an_unnamed_operation_that_was_given_up_does_not_shift_the_others():
     unnamed, other = request(None), request(None, op=Max)
     made = controller()

@@ -497,6 +497,43 @@ def test_a_rank_asks_rank_0_who_is_missing_and_waits_for_the_answer():
     assert one.operations.pending_under((0, 0)) is handle
 
 
+def test_a_rank_has_rank_0_give_up_an_operation():
+    one = Rank(1)
+    handle = one.submit(None)
+    one.negotiator.progress()
+    inquiry = Inquiry(handle, "too late: {who}")
+    one.negotiator.inquiries.new.append(inquiry)
+    one.negotiator.progress()
+    assert one.control.sent[-1] == (0, messages.pack_key(messages.GIVE_UP, (0, 0), "too late: {who}"))
+    assert one.control.alarmed == [0]
+
+
+@pytest.mark.parametrize("who_asks", [0, 2])
+def test_rank_0_gives_up_what_waits_for_ranks_and_tells_all_that_wait(who_asks):
+    zero = Rank(0, 3)
+    handle, other = zero.submit("a"), zero.submit("b")
+    zero.negotiator.progress()
+    zero.hear(2, messages.FULL_REQUEST + handle.request.encode("b.py:3"))
+    for name in ("unknown", "a"):
+        before = len(zero.control.sent)
+        if who_asks:
+            zero.hear(who_asks, messages.pack_key(messages.GIVE_UP, (0, name), "too late: {who}."))
+        else:
+            inquiry = Inquiry(handle, "too late: {who}.")
+            zero.negotiator.inquiries.new.append(inquiry)
+            zero.negotiator.progress()
+        if who_asks and name == "unknown":
+            assert zero.control.sent[before:] == [(who_asks, messages.pack_key(messages.MISSING, (0, name)))]
+    rank, text = zero.control.sent[-1]
+    assert rank == 2
+    told = messages.unpack_fail(text).text
+    assert told.startswith("too late: submitted by ranks 0, 2")
+    assert told.endswith("not by <1>.")
+    assert isinstance(handle.error, StallError)
+    assert str(handle.error) == told
+    assert other.error is None
+
+
 def test_rank_0_answers_others_and_itself():
     zero = Rank(0, 3)
     handle = zero.submit("a")
