@@ -3,9 +3,9 @@
 The room: `install` puts the changes in place. `loaders` gives each rank its part of every batch (cut by `parts`) once
 `samples` has found that all have the same data, `optimizers` gives all ranks the same weights and has gradients
 averaged, `backward` weighs them. What a loss is to that of the whole batch is found out by `losses`: `graph` takes it
-apart and `agreement` compares the ranks'. `reading` gives the script the loss of the whole batch, `normalization`
-normalises it as one, `generators` keeps streams of random numbers, `saving` lets rank 0 write, `own` refuses what
-distributes by itself, and `session` is the state that all of them share.
+apart and `agreement` compares the ranks'; `statistics` finds what its graph does not show. `reading` gives the script
+the loss of the whole batch, `normalization` normalises it as one, `generators` keeps streams of random numbers,
+`saving` lets rank 0 write, `own` refuses what distributes by itself, and `session` is the state that all of them share.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ def install() -> None:
         return
     import torch
 
-    from distrun.auto.torch import backward, loaders, normalization, optimizers, own, reading, saving
+    from distrun.auto.torch import backward, loaders, normalization, optimizers, own, reading, saving, statistics
     from distrun.torch.ranks import init
 
     init()
     torch.manual_seed(common_seed())
-    for room in (optimizers, loaders, backward, reading, normalization, saving, own):
+    for room in (optimizers, loaders, backward, reading, normalization, saving, own, statistics):
         room.install()

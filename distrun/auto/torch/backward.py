@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from distrun.auto.refusing import refuse
-from distrun.auto.torch import losses, optimizers
+from distrun.auto.torch import losses, optimizers, statistics
 from distrun.auto.torch.parts import Part
 from distrun.auto.torch.session import current as session, is_shared
 
@@ -39,6 +39,7 @@ def _before(roots: Sequence[Tensor]) -> None:
         session.has_unshared_gradients = True
         return
     optimizers.prepare()
+    statistics.check(roots)
     for root in roots:
         _weigh(root, part)
 

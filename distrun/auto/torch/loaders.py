@@ -20,7 +20,7 @@ from torch.utils.data.distributed import DistributedSampler
 import distrun
 from distrun.auto import job
 from distrun.auto.refusing import refuse
-from distrun.auto.torch import generators, optimizers, samples
+from distrun.auto.torch import generators, optimizers, samples, statistics
 from distrun.auto.torch.parts import Part, cut, pooled
 from distrun.auto.torch.session import current as session, is_shared
 
@@ -138,6 +138,8 @@ class Batches:
         return getattr(self._iterator, name)
 
     def __next__(self) -> Any:
+        if self._sharding.batches:
+            statistics.end()
         try:
             with self._loading.own():
                 batch = next(self._iterator)
@@ -152,9 +154,12 @@ class Batches:
         if session.is_first_batch:
             session.iteration += 1
         optimizers.prepare()
+        if session.is_first_batch:
+            statistics.begin(batch, self._part)
         return batch
 
     def _end(self) -> None:
+        statistics.end()
         generators.of_torch.use(own=False)
         if session.part is self._part:
             session.lose_part()
@@ -171,6 +176,7 @@ class Batches:
     def __del__(self) -> None:
         if getattr(self, "_part", None) is not None and session.part is self._part:
             session.lose_part()
+            statistics.end()
             generators.of_torch.use(own=False)
 
 

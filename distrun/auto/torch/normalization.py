@@ -8,6 +8,7 @@ from typing import Any
 from torch import Tensor
 from torch.nn.modules.batchnorm import _BatchNorm
 
+from distrun.auto.torch import statistics
 from distrun.auto.torch.session import current as session, is_shared
 from distrun.runtime.collectives.call import Call
 from distrun.runtime.operations.reduction import Sum
@@ -26,7 +27,8 @@ def _forward(layer: _BatchNorm, input: Tensor) -> Tensor:
         layer.num_batches_tracked.add_(1)
         momentum = 1.0 / float(layer.num_batches_tracked) if layer.momentum is None else layer.momentum
         running = layer.running_mean, layer.running_var, momentum
-    return _normalise(input, layer.weight, layer.bias, layer.eps, running, Call("allreduce", _name(layer), Sum))
+    with statistics.paused:
+        return _normalise(input, layer.weight, layer.bias, layer.eps, running, Call("allreduce", _name(layer), Sum))
 
 
 def _name(layer: _BatchNorm) -> str:

@@ -46,6 +46,18 @@ def test_losses_and_weights_are_those_of_a_single_process(trainings, ranks):
         assert together[name] == pytest.approx(numbers, rel=1e-4, abs=1e-5), name
 
 
+@pytest.mark.parametrize("ranks", [2, pytest.param(3, marks=pytest.mark.slow)])
+def test_statistics_that_the_parts_compute_alike_are_not_refused(tmp_path, ranks):
+    program = str(PROGRAMS / "torch_statistics.py")
+    alone, together = run(tmp_path, program, ranks=0), run(tmp_path, program, ranks=ranks)
+    assert together.returncode == 0, together.stderr
+    lines = [line.removeprefix("[0] ").split() for line in together.stdout.splitlines()]
+    expected = [line.split() for line in alone.stdout.splitlines()]
+    assert [name for name, _ in lines] == [name for name, _ in expected]
+    for (name, number), (_, other) in zip(lines, expected, strict=True):
+        assert float(number) == pytest.approx(float(other), rel=1e-4), name
+
+
 def test_rank_0_prints_alone_and_two_lines_say_what_was_changed(trainings):
     ended = trainings(2)[1]
     assert ended.stdout.splitlines() == ["[0] 19 trainings"]

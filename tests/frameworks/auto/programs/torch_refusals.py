@@ -109,6 +109,38 @@ def root_of_a_mean():
     train(DataLoader(PAIRS, batch_size=8), lambda net, x, y: F.cross_entropy(net(x), y).sqrt())
 
 
+def normalised_inputs():
+    train(DataLoader(PAIRS, batch_size=8), lambda net, x, y: F.cross_entropy(net((x - x.mean(0)) / x.std(0)), y))
+
+
+def normalised_weights():
+    def loss_of(net, x, y):
+        weights = torch.tensor([1.0, 2.0, 5.0])[y]
+        return (weights / weights.sum() * F.cross_entropy(net(x), y, reduction="none")).sum()
+
+    train(DataLoader(PAIRS, batch_size=8), loss_of)
+
+
+def weights_of_the_batch():
+    def loss_of(net, x, y):
+        positive = (y == 2).float()
+        weight = (len(y) - positive.sum()) / positive.sum().clamp(min=1)
+        return F.binary_cross_entropy_with_logits(net(x)[:, 0], positive, pos_weight=weight)
+
+    train(DataLoader(PAIRS, batch_size=8), loss_of)
+
+
+def statistics_in_the_second_loss():
+    """A loss like the first one, with a second `backward()` in the same batch."""
+    net = nn.Linear(6, 3)
+    optimizer = torch.optim.SGD(net.parameters(), 0.1)
+    for x, y in DataLoader(PAIRS, batch_size=8):
+        optimizer.zero_grad()
+        F.cross_entropy(net(x), y).backward()
+        F.cross_entropy(net(x - x.mean(0)), y).backward()
+        optimizer.step()
+
+
 def new_loss_in_the_middle():
     counts = itertools.count()
     train(
@@ -159,6 +191,10 @@ CASES = [
     no_optimizer,
     contrasts_samples,
     root_of_a_mean,
+    normalised_inputs,
+    normalised_weights,
+    weights_of_the_batch,
+    statistics_in_the_second_loss,
     new_loss_in_the_middle,
     vector,
     noise_on_the_weights,

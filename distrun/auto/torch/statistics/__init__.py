@@ -1,0 +1,92 @@
+"""Statistics of the batch that carry no gradient: a loss that is computed with them is refused.
+
+The mean of the inputs by which they are normalised, weights that are divided by their own sum, a `pos_weight` counted
+from the labels: the graph of the loss holds them as numbers like any other, so it does not show that they are of this
+rank's part alone. So in the first batch of an iteration every operation of torch is followed (`following`): which
+dimension of its result counts the samples (`rows`), whether that was reduced, and whether what came of it was combined
+with the samples. Nodes of the graph that take such a tensor in are marked, and `check` looks for marks before
+`backward()`. In all other batches nothing is done.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+import distrun
+from distrun.auto.refusing import refuse
+from distrun.auto.torch.parts import Part
+from distrun.auto.torch.statistics.following import Following, marked
+
+_LINES = (
+    "x = norm(x)  # norm = torch.nn.BatchNorm1d(n, affine=False) from before the loop; or by mean and std of all data",
+    "loss = (w * losses).sum() / w.sum()  # instead of w / w.sum() before the product",
+    "pos_weight = torch.tensor(3.0)  # weights of the classes in all data, from before the loop",
+)
+_following = Following()
+_is_compiling = False
+
+
+def begin(batch: Any, part: Part) -> None:
+    """Follow what is computed from the first batch of an iteration, once the script has it."""
+    if not part.is_whole and not _is_compiling and max(part.sizes) > 1:
+        _following.begin(batch, part.size)
+
+
+def end() -> None:
+    """Follow nothing more."""
+    if _following.is_on or _following.is_entered:
+        _following.end()
+
+
+class _Paused:
+    """A context in which nothing is followed."""
+
+    def __enter__(self) -> None:
+        self._was_on, _following.is_on = _following.is_on, False
+
+    def __exit__(self, *error: object) -> None:
+        _following.is_on = self._was_on
+
+
+paused = _Paused()
+
+
+def check(roots: Sequence[Tensor]) -> None:
+    """Refuse losses that a statistic of the part has gone into; all ranks call it, with losses of the same kind.
+
+    All ranks with more than one sample must have found one: where the extent of another dimension is the number of a
+    rank's samples by chance, that rank may be mistaken, and the others, whose parts are not all of that size, are not.
+    """
+    if not _following.is_on:
+        return
+    what = marked(roots)
+    vote = -1 if _following.size < 2 else int(what is not None)
+    votes = distrun.allgather(np.array([vote]), name="auto.statistics").tolist()
+    if 1 in votes and 0 not in votes:
+        _following.end()
+        refuse(
+            f"the loss is computed with {what or 'a statistic of the batch'}, which carries no gradient: each rank "
+            "would take it from its own part of the batch",
+            _LINES,
+        )
+
+
+def _compile(*arguments: Any, **options: Any) -> Any:
+    global _is_compiling
+    _is_compiling = True  # a compiled function is compiled anew where operations are followed
+    end()
+    return _plain_compile(*arguments, **options)
+
+
+_plain_compile = torch.compile
+
+
+def install() -> None:
+    """Change `torch.compile`: from its first call on nothing is followed."""
+    torch.compile = functools.wraps(_plain_compile)(_compile)
