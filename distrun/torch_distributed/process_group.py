@@ -8,7 +8,6 @@ A call that is not asynchronous waits here, and gives a work that is done.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator, Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
@@ -54,7 +53,6 @@ def create_described(options: Any) -> DistrunProcessGroup:
 Tensors = Sequence[Tensor]
 Lists = Sequence[Sequence[Tensor]]
 
-_barriers: Counter[str] = Counter()  # by group, also of earlier worlds: their keys may still be in the store
 DEFAULT = "default_pg"
 """The name that torch gives the group of all ranks."""
 
@@ -88,6 +86,7 @@ class DistrunProcessGroup(ProcessGroup):
         self._reducing = Reducing(members, rank)
         self._moving = Moving(members)
         self._messages: PointToPoint | None = None
+        self._barriers = 0
 
     # Starting and waiting ---------------------------------------------------------------------------------------------
 
@@ -226,8 +225,8 @@ class DistrunProcessGroup(ProcessGroup):
             StallError: that is so.
         """
         seconds = timeout.total_seconds() if isinstance(timeout, timedelta) else timeout or self._timeout
-        _barriers[self._name] += 1
-        key = f"distrun/monitored_barrier/{_barriers[self._name]}"
+        self._barriers += 1
+        key = f"distrun/monitored_barrier/{self._members.unique_name}/{self._barriers}"
         wait_for_all(self._store, key, self._rank, self._members.ranks, seconds, self._standing.label)
 
     def _root(self, opts: Any) -> int:
