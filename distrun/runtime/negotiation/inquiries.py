@@ -25,7 +25,7 @@ class Inquiry:
         """
         Args:
             handle: the operation that it is about.
-            why: given if it is to be given up unless all ranks have submitted it: the text of the error that these
+            why: given if it is to be given up unless all ranks have submitted it: what the error says of it that these
                 ranks get, and the others when they submit it. In place of `WHO` it tells who is missing.
         """
         self._handle = handle

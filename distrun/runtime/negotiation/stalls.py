@@ -121,15 +121,22 @@ class CoordinatorStallMonitor:
 
     def who_is_missing(self, key: Key, now: float) -> str:
         """Return which ranks have submitted an operation and which have not; empty if none is missing."""
-        stalls = self._controller.stalls(now, 0.0)
-        return next((self._who(stall) for stall in stalls if stall.key == key and stall.missing), "")
+        stall = self._waiting(key, now)
+        return "" if stall is None else self._who(stall)
 
     def give_up(self, key: Key, why: str, now: float) -> str:
         """Give up an operation if ranks are missing: see `Inquiry`. Returns what `who_is_missing` returns before."""
-        who = self.who_is_missing(key, now)
-        if who:
-            self._controller.give_up_one(key, why.replace(WHO, who))
+        stall = self._waiting(key, now)
+        if stall is None:
+            return ""
+        who = self._who(stall)
+        self._controller.give_up_one(key, f"{stall.title} {why.replace(WHO, who)}")
         return who
+
+    def _waiting(self, key: Key, now: float) -> Stall | None:
+        """Return an operation that waits for ranks."""
+        stalls = self._controller.stalls(now, 0.0)
+        return next((stall for stall in stalls if stall.key == key and stall.missing), None)
 
     def _who(self, stall: Stall) -> str:
         missing = ", ".join(self._describe(rank) for rank in stall.missing)

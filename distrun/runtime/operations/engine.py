@@ -55,8 +55,8 @@ class Engine(Protocol):
     def give_up(self, handle: Handle, why: str) -> None:
         """Have an operation given up for all ranks, with `StallError`, unless all of them have submitted it.
 
-        It is done afterwards, unless they have and it takes its time, or the coordinator does not answer. `why` is the
-        text of the error, also for those that submit it later; `{who}` in it stands for who has submitted it and who
+        It is done afterwards, unless they have and it takes its time, or the coordinator does not answer. `why` is what
+        the error says of it, also to those that submit it later; `{who}` in it stands for who has submitted it and who
         has not.
         """
 

@@ -501,10 +501,10 @@ def test_a_rank_has_rank_0_give_up_an_operation():
     one = Rank(1)
     handle = one.submit(None)
     one.negotiator.progress()
-    inquiry = Inquiry(handle, "too late: {who}")
+    inquiry = Inquiry(handle, "is late: {who}")
     one.negotiator.inquiries.new.append(inquiry)
     one.negotiator.progress()
-    assert one.control.sent[-1] == (0, messages.pack_key(messages.GIVE_UP, (0, 0), "too late: {who}"))
+    assert one.control.sent[-1] == (0, messages.pack_key(messages.GIVE_UP, (0, 0), "is late: {who}"))
     assert one.control.alarmed == [0]
 
 
@@ -517,9 +517,9 @@ def test_rank_0_gives_up_what_waits_for_ranks_and_tells_all_that_wait(who_asks):
     for name in ("unknown", "a"):
         before = len(zero.control.sent)
         if who_asks:
-            zero.hear(who_asks, messages.pack_key(messages.GIVE_UP, (0, name), "too late: {who}."))
+            zero.hear(who_asks, messages.pack_key(messages.GIVE_UP, (0, name), "is late: {who}."))
         else:
-            inquiry = Inquiry(handle, "too late: {who}.")
+            inquiry = Inquiry(handle, "is late: {who}.")
             zero.negotiator.inquiries.new.append(inquiry)
             zero.negotiator.progress()
         if who_asks and name == "unknown":
@@ -527,7 +527,7 @@ def test_rank_0_gives_up_what_waits_for_ranks_and_tells_all_that_wait(who_asks):
     rank, text = zero.control.sent[-1]
     assert rank == 2
     told = messages.unpack_fail(text).text
-    assert told.startswith("too late: submitted by ranks 0, 2")
+    assert told.startswith("allreduce 'a' is late: submitted by ranks 0, 2")
     assert told.endswith("not by <1>.")
     assert isinstance(handle.error, StallError)
     assert str(handle.error) == told
