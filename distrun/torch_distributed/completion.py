@@ -2,12 +2,14 @@
 
 A future runs its callbacks where it is completed. They are other people's code, which may take long or wait for further
 operations; so it is not the thread that makes an operation's progress that completes its future, but this one. It
-starts with the first future, and lives as long as the process.
+starts with the first future, and lives as long as the process. Where a callback may wait for something, another thread
+takes its place, and it ends with the callback.
 """
 
 from __future__ import annotations
 
 import math
+import os
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -47,9 +49,41 @@ _thread: threading.Thread | None = None
 _starting = threading.Lock()
 
 
+class _Thread(threading.Thread):
+    """The thread, or one in whose place another has come."""
+
+    def __init__(self) -> None:
+        super().__init__(name="distrun futures", daemon=True)
+
+    def run(self) -> None:
+        """Complete futures until another thread does."""
+        _look()
+        while self is _thread:
+            try:
+                work = _done.get(timeout=_time_left())
+            except Empty:
+                work = None
+            if work is None:
+                _look()
+            else:
+                complete_here(work)
+
+
 def is_here() -> bool:
-    """Return whether this is the thread that completes futures."""
-    return threading.current_thread() is _thread
+    """Return whether this is a thread that completes futures."""
+    return isinstance(threading.current_thread(), _Thread)
+
+
+def before_waiting() -> None:
+    """Let another thread complete futures from now on, if this is the one: a callback is about to wait, or may be."""
+    if threading.current_thread() is _thread:
+        _start()
+
+
+def _start() -> None:
+    global _thread
+    _thread = _Thread()
+    _thread.start()
 
 
 def expect(
@@ -59,14 +93,12 @@ def expect(
 
     `assist` is called after `patience` seconds if it is not completed by then; it must not wait.
     """
-    global _thread
     expected = _Expected(future, assist, math.inf if assist is None else waking_clock.now() + patience)
     _expected[work] = expected
     if _thread is None:
         with _starting:
             if _thread is None:
-                _thread = threading.Thread(target=_serve, name="distrun futures", daemon=True)
-                _thread.start()
+                _start()
     if expected.due(work) < _next_look:
         _done.put(None)
 
@@ -81,18 +113,6 @@ def complete_here(work: Dated) -> None:
     expected = _expected.pop(work, None)
     if expected is not None:
         expected.future.set_result(None)
-
-
-def _serve() -> None:
-    while True:
-        try:
-            work = _done.get(timeout=_time_left())
-        except Empty:
-            work = None
-        if work is None:
-            _look()
-        else:
-            complete_here(work)
 
 
 def _time_left() -> float | None:
@@ -113,5 +133,16 @@ def _look() -> None:
                 assist()
         if work.deadline <= now:
             complete_here(work)
+            if threading.current_thread() is not _thread:  # which looks itself
+                return
         else:
             _next_look = min(_next_look, expected.due(work))
+
+
+def _forget() -> None:
+    """This is a forked child of a rank: the thread is the parent's, and so are its futures."""
+    global _done, _expected, _next_look, _thread, _starting
+    _done, _expected, _next_look, _thread, _starting = SimpleQueue(), {}, math.inf, None, threading.Lock()
+
+
+os.register_at_fork(after_in_child=_forget)

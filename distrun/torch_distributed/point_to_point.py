@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Sequence
-from contextlib import suppress
 from datetime import timedelta
 from typing import Any
 
@@ -102,7 +101,7 @@ class MessageWork(Work):
             transfer: the message.
             tensor: what is sent, or what receives it.
             host: where it is received, if that is not the tensor's own memory.
-            timeout: seconds that it may take from now on.
+            timeout: seconds that a wait may take, and a future from now on.
             group: the group that it belongs to.
         """
         super().__init__()
@@ -122,7 +121,7 @@ class MessageWork(Work):
         """Return True when the message has left or come; a tensor on a GPU is then used on the current stream.
 
         Args:
-            timeout: how long to wait; 0 for as long as the process group lets an operation take.
+            timeout: how long to wait from now on; 0 for as long as the process group lets an operation take.
 
         Raises:
             JobAbortedError: the other rank is gone, or the job has failed.
@@ -130,7 +129,9 @@ class MessageWork(Work):
             MismatchError: the other rank's tensor has another number of elements or another dtype.
         """
         seconds = timeout.total_seconds()
-        self._await(seconds if seconds > 0 else max(0.0, self.deadline - waking_clock.now()))
+        if not self._transfer.done:
+            completion.before_waiting()
+        self._await(seconds if seconds > 0 else self._timeout)
         return True
 
     def is_completed(self) -> bool:
@@ -187,12 +188,10 @@ class MessageWork(Work):
         if self._future is None:
             begun: Future[None] = Future(devices=self._devices())
             self._future = begun.then(lambda _: self._outcome())
-            if completion.is_here():  # a callback of another future asks, and may wait for this one
-                with suppress(DistrunError):
-                    self.wait()
             if self._transfer.done:
                 begun.set_result(None)
             else:
+                completion.before_waiting()  # a callback of another future may ask, and wait for this one
                 completion.expect(self, begun)
                 self._transfer.when_done(lambda: completion.complete(self))
         return self._future

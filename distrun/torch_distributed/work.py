@@ -4,6 +4,7 @@ becomes of one that takes too long."""
 from __future__ import annotations
 
 import math
+import os
 import sys
 import threading
 from collections.abc import Callable, Sequence
@@ -70,11 +71,11 @@ class Standing:
 
         If the last rank has come meanwhile, it may have succeeded.
         """
-        said = f"{handle.title} was not done within its timeout of {timeout:g} s"
+        said = f"was not done within its timeout of {timeout:g} s"
         handle.engine.give_up(handle, f"{said}: {WHO}; {_REMEDY}")
         if not handle.done:
             _detach(handle)
-            handle.error = StallError(f"{said}: no rank is known to be missing; {_REMEDY}")
+            handle.error = StallError(f"{handle.title} {said}: no rank is known to be missing; {_REMEDY}")
             handle.done = True
 
     def wait_is_over(self, handle: Handle, seconds: float) -> StallError | None:
@@ -155,6 +156,7 @@ class DistrunWork(Work):
         deadline = waking_clock.now() + seconds
         for handle in self._handles:
             if not handle.done:
+                completion.before_waiting()
                 handle.engine.wait(_TimedWait(handle, deadline))
                 error = None if handle.done else self._group.wait_is_over(handle, seconds)
                 if error is not None:
@@ -200,14 +202,11 @@ class DistrunWork(Work):
         begun: Future[None] = Future(devices=self._devices())
         # What a Python future fails with is a value to C++; what a callback raises is an error to both.
         future = begun.then(lambda _: self._outcome())
-        if completion.is_here():
-            # A callback of another future asks, and may wait for this one: nobody else would complete it.
-            for handle in self._handles:
-                if not handle.done:
-                    handle.engine.wait(handle)
         if self._is_done():
             begun.set_result(None)
-        elif is_asked_by_backward and not self._handles[0].engine.is_served_at_once:
+            return future
+        completion.before_waiting()  # a callback of another future may ask, and wait for this one
+        if is_asked_by_backward and not self._handles[0].engine.is_served_at_once:
             # Every core computes. So the thread that asks reduces when it has done so, before DDP waits for the future.
             completion.expect(self, begun, self._have_completed, _PATIENCE)
             backward.at_end_of_task(self._complete_here)
@@ -279,6 +278,15 @@ def collect(handles: Sequence[Handle], group: Standing) -> None:
             raise group.error(error) from None
 
 
+def _forget() -> None:
+    """This is a forked child of a rank, in which no thread collects anything."""
+    global _collecting
+    _collecting = threading.Lock()
+
+
+os.register_at_fork(after_in_child=_forget)
+
+
 class _TimedWait:
     """A wait that is over when the operation is done, or the time is up."""
 
@@ -300,6 +308,7 @@ class _TimedWait:
 def wait_until(handle: Handle, deadline: float, timeout: Timeout, group: Standing) -> None:
     """Return when an operation is done; if that is not so at `deadline`, after `timeout` seconds, it is given up."""
     if not handle.done:
+        completion.before_waiting()
         handle.engine.wait(handle if deadline == math.inf else _TimedWait(handle, deadline))
         if not handle.done:
             group.time_is_up(handle, timeout)

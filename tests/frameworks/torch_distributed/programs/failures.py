@@ -1,6 +1,7 @@
 """Failures in process groups: errors tell who, what and where, and the groups go on."""
 
 import sys
+import threading
 import time
 from datetime import timedelta
 
@@ -86,6 +87,39 @@ def operations_that_take_too_long():
             dist.destroy_process_group(group)
 
 
+def callbacks_that_wait():
+    """They keep no other future waiting, and are told of a rank that does not come in time."""
+    slow = dist.new_group([0, 1], timeout=timedelta(seconds=1))
+    first, second, third, late = [torch.ones(3) for _ in range(4)]
+    if RANK == 0:
+        asked = threading.Event()
+
+        def ask(begun):
+            future = dist.all_reduce(late, group=slow, async_op=True).get_future()
+            asked.set()
+            return future.wait()
+
+        def wait(begun):
+            return dist.all_reduce(late, async_op=True).wait()
+
+        future = dist.all_reduce(first, async_op=True).get_future().then(ask)
+        assert asked.wait(60)
+        waited = dist.all_reduce(second, async_op=True).get_future().then(wait)
+        dist.all_reduce(third, async_op=True).get_future().wait()
+        with raises(RuntimeError, "StallError", "within its timeout of 1 s", "not by rank 1"):
+            future.wait()
+        STORE.set("told", "yes")
+        assert waited.wait() is True
+    else:
+        for tensor in (first, second, third):
+            dist.all_reduce(tensor)
+        STORE.wait(["told"])
+        dist.all_reduce(late)
+    assert third.tolist() == [2.0] * 3
+    dist.barrier()
+    dist.destroy_process_group(slow)
+
+
 def barriers_that_tell_who_is_missing():
     if RANK == 1:
         STORE.wait(["barrier over"])
@@ -101,6 +135,10 @@ def groups_of_a_world_that_was_there_before():
     distrun.init()
     for _ in range(2):
         dist.init_process_group("distrun")
+        dist.monitored_barrier()
+        if RANK == 0:  # which is nothing to the group after this one
+            with raises(StallError, "rank 1", "0.2 s"):
+                dist.monitored_barrier(timeout=timedelta(seconds=0.2))
         finish(dist.barrier(async_op=True))
         dist.destroy_process_group()
         assert distrun.is_initialized()
@@ -115,6 +153,7 @@ for check in (
     ranks_that_disagree,
     parts_that_do_not_fit,
     operations_that_take_too_long,
+    callbacks_that_wait,
     barriers_that_tell_who_is_missing,
     groups_of_a_world_that_was_there_before,
 ):

@@ -101,6 +101,23 @@ def test_objects() -> None:
         assert got[1]["a"].tolist() == [0, 1, 2]
 
 
+def test_a_timeout_counts_from_the_wait() -> None:
+    """Receives may be posted long before, as the program waits for other things."""
+    group = dist.new_group(timeout=timedelta(seconds=1))
+    got = torch.zeros(3)
+    early = dist.irecv(got, before, tag=1, group=group)
+    refused(StallError, "gave up after 1 s", dist.irecv(torch.zeros(3), before, tag=2, group=group).wait)
+    begun = dist.isend(torch.zeros(1), before)  # which sends only now
+    dist.recv(torch.zeros(1), following)
+    sent = dist.isend(torch.ones(3), following, tag=1, group=group)
+    early.wait()
+    assert got.tolist() == [1.0] * 3
+    for work in (begun, sent):
+        work.wait()
+    dist.barrier()
+    dist.destroy_process_group(group)
+
+
 def test_groups() -> None:
     """A group's messages are its own, and its ranks are numbered as the group has them."""
     turned = dist.new_group([1, 0], use_local_synchronization=False)
