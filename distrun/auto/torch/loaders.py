@@ -149,7 +149,7 @@ class Batches:
         self._part = self._sharding.parts.popleft()
         self._sharding.batches += 1
         session.part, session.is_padded = self._part, self._sharding.is_padded
-        session.backwards_in_batch = 0
+        session.backwards_in_batch = session.grads_in_batch = 0
         session.is_first_batch = self._sharding.batches == 1
         if session.is_first_batch:
             session.iteration += 1

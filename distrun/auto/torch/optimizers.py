@@ -119,6 +119,12 @@ def _sum_of_bits(tensor: torch.Tensor) -> int:
 def _before_step(optimizer: Optimizer, arguments: Any, options: Any) -> None:
     if not is_shared():
         return
+    if session.in_backward:
+        refuse(
+            "an optimizer's step() is called while backward() is running, as from a hook: the ranks' gradients have "
+            "not been averaged yet",
+            ("loss.backward()", "optimizer.step()  # after it"),
+        )
     if session.has_unshared_gradients:
         _refuse_step()
     has_gradients = any(parameter.grad is not None for group in optimizer.param_groups for parameter in group["params"])

@@ -36,6 +36,12 @@ class Session:
         self.backwards = 0
         """Calls of `backward` since the beginning."""
         self.backwards_in_batch = 0
+        self.grads_in_batch = 0
+        """Calls of `torch.autograd.grad` of a loss."""
+        self.in_backward = False
+        """Whether `backward` is running."""
+        self.in_grad = False
+        """Whether `torch.autograd.grad` of a loss is running."""
         self.iteration = 0
         """Counts the iterations that were divided."""
         self.is_first_batch = False

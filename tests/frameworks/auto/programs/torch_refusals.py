@@ -172,6 +172,37 @@ def noise_on_the_weights():
         net.bias.data.add_(torch.randn(3))
 
 
+def train_with(change, loss_of=lambda net, x, y: F.cross_entropy(net(x), y)):
+    """Train a net that something is changed in before."""
+    net = nn.Linear(6, 3)
+    optimizer = torch.optim.SGD(net.parameters(), 0.1)
+    change(net, optimizer)
+    for x, y in DataLoader(PAIRS, batch_size=8):
+        optimizer.zero_grad()
+        loss_of(net, x, y).backward()
+        optimizer.step()
+
+
+def clamped_by_a_hook():
+    train_with(lambda net, _: net.weight.register_hook(lambda gradient: gradient.clamp(-0.1, 0.1)))
+
+
+def clamped_when_accumulated():
+    train_with(lambda net, _: net.weight.register_post_accumulate_grad_hook(lambda weight: weight.grad.clamp_(-1, 1)))
+
+
+def steps_in_backward():
+    train_with(lambda net, sgd: net.weight.register_post_accumulate_grad_hook(lambda weight: sgd.step()))
+
+
+def second_derivatives_of_weights():
+    def loss(net, x, y):
+        mean = F.cross_entropy(net(x), y)
+        return mean + torch.autograd.grad(mean, net.weight, create_graph=True)[0].norm()
+
+    train_with(lambda *_: None, loss)
+
+
 def process_group():
     torch.distributed.__dict__["init_process_group"]("gloo")  # not seen in the source
 
@@ -198,6 +229,10 @@ CASES = [
     new_loss_in_the_middle,
     vector,
     noise_on_the_weights,
+    clamped_by_a_hook,
+    clamped_when_accumulated,
+    steps_in_backward,
+    second_derivatives_of_weights,
     process_group,
 ]
 

@@ -8,6 +8,7 @@ import numpy as np
 import torch
 from torch import nn
 from torch.nn import functional as F  # noqa: N812 - as scripts do
+from torch.utils.checkpoint import checkpoint
 from torch.utils.data import DataLoader, Sampler, TensorDataset, WeightedRandomSampler
 
 torch.set_num_threads(1)
@@ -266,6 +267,50 @@ def instance_normalisation():
     return net, train(net, torch.optim.SGD(net.parameters(), 0.1), lambda n, x, y: F.cross_entropy(n(x), y), loader)
 
 
+def penalty_of_a_mean_loss():
+    """The gradients of a mean by the samples."""
+    net, loader = classifier(), DataLoader(data(), batch_size=10, shuffle=True)
+
+    def loss(n, x, y):
+        x.requires_grad_()
+        mean = F.cross_entropy(n(x), y)
+        (slope,) = torch.autograd.grad(mean, x, create_graph=True)
+        return mean + 200 * slope.pow(2).sum(1).mean()
+
+    return net, train(net, torch.optim.SGD(net.parameters(), 0.1), loss, loader)
+
+
+def gradients_set_by_hand():
+    net, loader = classifier(), DataLoader(data(), batch_size=10, shuffle=True)
+    optimizer, weights = torch.optim.SGD(net.parameters(), 0.1), list(net.parameters())
+    for x, y in loader:
+        loss = F.cross_entropy(net(x), y, reduction="sum") / 10
+        for weight, gradient in zip(weights, torch.autograd.grad(loss, weights), strict=True):
+            weight.grad = gradient
+        for score in net(x)[:, 0]:  # as many as the part has samples
+            torch.autograd.grad(score, weights, retain_graph=True, allow_unused=True)
+        optimizer.step()
+    return net, loss
+
+
+def hooks():
+    """A mask of a weight's gradient, a clamp of each sample's, and hooks that only look, beside a checkpoint."""
+    net, loader = classifier(), DataLoader(data(), batch_size=10, shuffle=True)
+    seen = []
+    net[0].weight.register_hook(lambda gradient: gradient * (torch.arange(8) % 2)[:, None])
+    net[0].bias.register_hook(lambda gradient: seen.append(gradient.norm()))
+    net[2].bias.register_post_accumulate_grad_hook(lambda bias: seen.append(bias.grad.norm()))
+
+    def loss(n, x, y):
+        inner = n[:2](x)
+        inner.register_hook(lambda gradient: gradient.clamp(-0.01, 0.01))
+        return F.cross_entropy(checkpoint(n[2], inner, use_reentrant=True), y)
+
+    last = train(net, torch.optim.SGD(net.parameters(), 0.1), loss, loader)
+    assert len(seen) == 44, len(seen)
+    return net, last
+
+
 CASES = [
     mean_loss,
     sum_loss,
@@ -286,6 +331,9 @@ CASES = [
     compiled_model,
     drawn_by_python,
     instance_normalisation,
+    penalty_of_a_mean_loss,
+    gradients_set_by_hand,
+    hooks,
 ]
 
 if __name__ == "__main__":
