@@ -153,9 +153,10 @@ class Batches:
         session.is_first_batch = self._sharding.batches == 1
         if session.is_first_batch:
             session.iteration += 1
+        has_new_optimizer = len(session.prepared) != len(session.optimizers)
         optimizers.prepare()
         if session.is_first_batch:
-            statistics.begin(batch, self._part)
+            statistics.begin(batch, self._part, has_new_optimizer)
         return batch
 
     def _end(self) -> None:

@@ -31,6 +31,7 @@ REASONS = {
     "normalised_inputs": r"the mean of the batch's samples \(torch_refusals.py:\d+\), which carries no gradient",
     "normalised_weights": r"the sum of the batch's samples \(torch_refusals.py:\d+\)",
     "weights_of_the_batch": r"the sum of the batch's samples \(torch_refusals.py:\d+\)",
+    "scaled_inputs": r"the maximum of the batch's samples \(torch_refusals.py:\d+\)",
     "statistics_in_the_second_loss": r"the mean of the batch's samples \(torch_refusals.py:\d+\)",
     "new_loss_in_the_middle": "appears in the middle of an epoch",
     "vector": r"backward\(\) of a tensor of shape \(5,\)",

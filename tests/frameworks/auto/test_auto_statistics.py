@@ -10,6 +10,8 @@ torch = pytest.importorskip("torch")
 from torch import nn  # noqa: E402 - torch may be absent
 from torch.nn import functional  # noqa: E402
 
+from distrun.auto.torch import statistics  # noqa: E402
+from distrun.auto.torch.parts import Part  # noqa: E402
 from distrun.auto.torch.statistics.following import Following, marked  # noqa: E402
 
 SIZE = 9
@@ -160,6 +162,11 @@ def smoothed(x, y):
     return -(target * NET(x).log_softmax(1)).sum(1).mean() + (target / target.sum(1, keepdim=True)).sum() * 0
 
 
+def of_instances(x, y):
+    images = functional.batch_norm(x.view(1, SIZE, 2, 2), None, None, training=True)
+    return entropy(images.view(SIZE, 4), y).mean()
+
+
 def adversarial(x, y):
     x = x.clone().requires_grad_()
     (slope,) = torch.autograd.grad(entropy(x, y).sum(), x)
@@ -183,7 +190,7 @@ ALLOWED = {
     "a selection": lambda x, y: entropy(x, y)[y > 0].mean(),
     "numbers of Python": lambda x, y: entropy(x, y).mean() * (1 if x.max().item() > 9 else 2),
     **{each.__name__: each for each in (masked, measured, padded, packed, normalised_alone, mixed_up, by_layers)},
-    **{each.__name__: each for each in (smoothed, adversarial, of_single_samples, balanced)},
+    **{each.__name__: each for each in (smoothed, of_instances, adversarial, of_single_samples, balanced)},
 }
 
 
@@ -204,12 +211,53 @@ def found(following, loss_of):
 
 @pytest.mark.parametrize("name", REFUSED)
 def test_a_statistic_that_goes_into_the_loss_is_found(following, name):
-    assert "of the batch's samples (test_auto_statistics.py:" in str(found(following, REFUSED[name]))
+    first = found(following, REFUSED[name])[0]
+    assert "of the batch's samples (test_auto_statistics.py:" in first.words
 
 
 @pytest.mark.parametrize("name", ALLOWED)
 def test_what_the_parts_can_compute_alike_is_no_statistic(following, name):
-    assert found(following, ALLOWED[name]) is None
+    assert found(following, ALLOWED[name]) == []
+
+
+def test_a_dimension_of_as_many_as_there_are_samples_is_told_from_them(following):
+    x = torch.randn(SIZE, 4)
+    following.begin(x, SIZE)
+    copies = torch.stack([x.unsqueeze(0)[0]] * SIZE)
+    assert marked([NET(copies - copies.mean(0)).sum()]) == []
+    assert marked([NET(copies - copies.mean(1, keepdim=True)).sum()])
+
+
+def test_the_first_iterations_with_an_optimizer_are_followed_and_then_one_in_100_steps(monkeypatch):
+    monkeypatch.setattr(statistics, "_iterations", 0)
+    monkeypatch.setattr(statistics, "_followed_at", 0)
+    followed = []
+    for iteration in range(40):
+        monkeypatch.setattr(statistics.session, "steps", 10 * iteration)
+        statistics.begin(torch.randn(SIZE, 4), Part((SIZE, SIZE - 2), 0), is_new=iteration == 30)
+        followed += [iteration] * statistics._following.is_on
+        statistics.end()
+    assert followed == [0, 1, 2, 3, 13, 23, 30, 31, 32, 33]
+
+
+def test_nothing_is_followed_once_functions_are_compiled(monkeypatch):
+    monkeypatch.setattr(statistics, "_iterations", 0)
+    monkeypatch.setattr(statistics, "_is_compiling", False)
+    monkeypatch.setattr(torch, "compile", torch.compile)  # and put back
+    statistics.install()
+    statistics.begin(torch.randn(SIZE, 4), Part((SIZE, SIZE - 2), 0))
+    assert statistics._following.is_on
+    torch.compile(NET)
+    assert torch._C._len_torch_function_stack() == 0
+    statistics.begin(torch.randn(SIZE, 4), Part((SIZE, SIZE - 2), 0))
+    assert not statistics._following.is_on
+
+
+def test_a_maximum_is_found_with_its_value(following):
+    x = torch.rand(SIZE, 4)
+    following.begin(x, SIZE)
+    (statistic,) = marked([NET(x / x.max()).sum()])
+    assert statistic.extreme == max(x.flatten().tolist())
 
 
 def test_nothing_is_found_after_the_batch(following):
@@ -217,7 +265,7 @@ def test_nothing_is_found_after_the_batch(following):
     following.begin(x, SIZE)
     following.end()
     assert torch._C._len_torch_function_stack() == 0
-    assert marked([NET(x - x.mean(0)).sum()]) is None
+    assert marked([NET(x - x.mean(0)).sum()]) == []
 
 
 def test_batches_may_be_dictionaries_or_objects(following):
@@ -235,7 +283,7 @@ def test_the_samples_may_be_in_the_second_dimension(following):
     x = torch.randn(5, SIZE, 4)
     following.begin([x], SIZE)
     assert marked([NET(x - x.mean(1, keepdim=True)).sum()])
-    assert marked([NET(x - x.mean(0)).sum()]) is None
+    assert marked([NET(x - x.mean(0)).sum()]) == []
 
 
 def test_tensors_are_not_kept_alive(following):
@@ -261,4 +309,4 @@ def test_a_mode_that_the_script_has_entered_keeps_its_place(following):
 
 def test_an_error_of_the_following_is_none_of_the_training(following, monkeypatch):
     monkeypatch.setattr(Following, "_after", lambda *arguments: 1 / 0)
-    assert found(following, REFUSED["inputs normalised"]) is None
+    assert found(following, REFUSED["inputs normalised"]) == []

@@ -2,7 +2,7 @@
 
 The mean of the inputs by which they are normalised, weights that are divided by their own sum, a `pos_weight` counted
 from the labels: the graph of the loss holds them as numbers like any other, so it does not show that they are of this
-rank's part alone. So in the first batch of an iteration every operation of torch is followed (`following`): which
+rank's part alone. So in the first batch of some iterations every operation of torch is followed (`following`): which
 dimension of its result counts the samples (`rows`), whether that was reduced, and whether what came of it was combined
 with the samples. Nodes of the graph that take such a tensor in are marked, and `check` looks for marks before
 `backward()`. In all other batches nothing is done.
@@ -11,6 +11,7 @@ with the samples. Nodes of the graph that take such a tensor in are marked, and 
 from __future__ import annotations
 
 import functools
+import zlib
 from collections.abc import Sequence
 from typing import Any
 
@@ -21,6 +22,7 @@ from torch import Tensor
 import distrun
 from distrun.auto.refusing import refuse
 from distrun.auto.torch.parts import Part
+from distrun.auto.torch.session import current as session
 from distrun.auto.torch.statistics.following import Following, marked
 
 _LINES = (
@@ -28,12 +30,27 @@ _LINES = (
     "loss = (w * losses).sum() / w.sum()  # instead of w / w.sum() before the product",
     "pos_weight = torch.tensor(3.0)  # weights of the classes in all data, from before the loop",
 )
+_FIRST_ITERATIONS = 4
+_STEPS_BETWEEN = 100  # where an iteration is a few batches only, following each first one would be slow
 _following = Following()
+_iterations = 0  # since there is a new optimizer
+_followed_at = 0  # the number of steps
 _is_compiling = False
 
 
-def begin(batch: Any, part: Part) -> None:
-    """Follow what is computed from the first batch of an iteration, once the script has it."""
+def begin(batch: Any, part: Part, is_new: bool = False) -> None:
+    """Follow what is computed from the first batch of an iteration, if that is one of the first, or after 100 steps.
+
+    Args:
+        batch: what the script gets of a DataLoader.
+        part: this rank's.
+        is_new: whether an optimizer is new since the last batch, as for a training of something else.
+    """
+    global _iterations, _followed_at
+    _iterations = 1 if is_new else _iterations + 1
+    if _iterations > _FIRST_ITERATIONS and session.steps < _followed_at + _STEPS_BETWEEN:
+        return
+    _followed_at = session.steps
     if not part.is_whole and not _is_compiling and max(part.sizes) > 1:
         _following.begin(batch, part.size)
 
@@ -62,19 +79,29 @@ def check(roots: Sequence[Tensor]) -> None:
 
     All ranks with more than one sample must have found one: where the extent of another dimension is the number of a
     rank's samples by chance, that rank may be mistaken, and the others, whose parts are not all of that size, are not.
+    Maxima and minima that are the same on all of them are those of the batch: pixels reach from 0 to 1 in every part.
     """
     if not _following.is_on:
         return
-    what = marked(roots)
-    vote = -1 if _following.size < 2 else int(what is not None)
-    votes = distrun.allgather(np.array([vote]), name="auto.statistics").tolist()
-    if 1 in votes and 0 not in votes:
+    found = marked(roots)
+    others = [each for each in found if each.extreme is None]
+    counts = int(_following.size > 1)
+    mine = np.array([counts, bool(found), bool(others), sum(_sum_of_bytes(each.extreme) for each in found)])
+    voting = [ranks for ranks in distrun.allgather(mine, name="auto.statistics").reshape(-1, 4).tolist() if ranks[0]]
+    if not voting or not all(is_found for _, is_found, *_ in voting):
+        return
+    if any(is_other for _, _, is_other, _ in voting) or len({extremes for *_, extremes in voting}) > 1:
         _following.end()
+        words = next((each.words for each in [*others, *found]), "a statistic of the batch's samples")
         refuse(
-            f"the loss is computed with {what or 'a statistic of the batch'}, which carries no gradient: each rank "
-            "would take it from its own part of the batch",
+            f"the loss is computed with {words}, which carries no gradient: each rank would take it from its own part "
+            "of the batch",
             _LINES,
         )
+
+
+def _sum_of_bytes(value: Tensor | None) -> int:
+    return 0 if value is None else zlib.crc32(value.cpu().contiguous().flatten().view(torch.uint8).numpy().tobytes())
 
 
 def _compile(*arguments: Any, **options: Any) -> Any:

@@ -1,7 +1,8 @@
 """Following the tensors that are computed from a batch, operation by operation, as torch's Python functions are called.
 
-Of each tensor it is known which dimension counts the samples, and which statistic of the part has gone into it. Nothing
-is held: tensors are known by weak references. What cannot be followed is not known, and an error here is nobody's.
+Of each tensor it is known which dimension counts the samples, and which statistics of the part have gone into it. The
+script's tensors are not kept alive: they are known by weak references. What cannot be followed is not known, and an
+error here is nobody's.
 """
 
 from __future__ import annotations
@@ -30,16 +31,25 @@ _NAMES |= {"max": "the maximum", "min": "the minimum", "amax": "the maximum", "a
 _NAMES |= {"norm": "the norm", "topk": "a choice (topk)", "bincount": "a count", "unique": "a count"}
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Statistic:
+    """A number, or some, that was computed across the samples of the part."""
+
+    words: str
+    extreme: Tensor | None = None
+    """Its value, if it is a maximum or minimum: that of the batch is the same if all parts have the same."""
+
+
 @dataclass(frozen=True, slots=True)
 class State:
     """The facts that are known of a tensor."""
 
     dim: int | None = None
     """The dimension that counts samples."""
-    statistic: str | None = None
-    """The statistic of the part that has gone into it, in words."""
+    statistics: tuple[Statistic, ...] = ()
+    """The statistics of the part that have gone into it."""
     is_free: bool = False
-    """Whether the graph does not show that it has."""
+    """Whether the graph does not show that they have."""
     is_mixed: bool = False
     """Whether it was combined with samples: a value of each sample that depends on all."""
     is_additive: bool = True
@@ -115,7 +125,7 @@ class Following(TorchFunctionMode):
                 state = self._after(name, args, options, given, known, tensor)
             if tensor.requires_grad and tensor.grad_fn is not None:
                 _mark(tensor, known, state)
-            if state.dim is not None or state.statistic is not None:
+            if state.dim is not None or state.statistics:
                 self._know(tensor, state)
             else:
                 self._states.pop(id(tensor), None)
@@ -131,15 +141,15 @@ class Following(TorchFunctionMode):
     ) -> State:
         """Return the state of an operation's result."""
         source, dim = next(((tensor, state.dim) for tensor, state in known if state.dim is not None), (None, None))
-        statistics = [state for _, state in known if state.statistic is not None]
+        states = [state for _, state in known if state.statistics]
         if name.startswith(rows.VALUELESS):
-            statistics = []
-        statistic = next((each.statistic for each in statistics), None)
-        is_free = any(each.is_free for each in statistics) or not result.requires_grad
-        is_additive = all(each.is_additive for each in statistics)
-        is_mixed = any(each.is_mixed for each in statistics)
+            states = []
+        statistics = tuple(dict.fromkeys(each for state in states for each in state.statistics))
+        is_free = any(each.is_free for each in states) or not result.requires_grad
+        is_additive = all(each.is_additive for each in states)
+        is_mixed = any(each.is_mixed for each in states)
         if source is None or dim is None:
-            return State(None, statistic, is_free and statistic is not None, is_mixed, is_additive)
+            return State(None, statistics, is_free, is_mixed, is_additive)
         shape = tuple(source.shape)
         shapes = [tuple(each.shape) for each in given]
         is_product = rows.contracts(name, shapes, [getattr(self._state(each), "dim", None) for each in given])
@@ -148,26 +158,27 @@ class Following(TorchFunctionMode):
         is_reduced = is_reduced or (place is None and rows.may_reduce(name, result))
         if is_reduced:
             if name in rows.EXTREMES and not source.is_floating_point():  # of lengths or numbers of classes
-                return State(None, statistic, is_free and statistic is not None, False, is_additive)
+                return State(None, statistics, is_free, False, is_additive)
             is_additive = is_additive and not is_mixed and name in rows.ADDITIVE
-            return State(None, statistic or _described(name), is_free, False, is_additive)
+            extreme = result.data.clone() if name in rows.EXTREMES else None
+            return State(None, (*statistics, Statistic(_described(name), extreme)), is_free, False, is_additive)
         if rows.mixes(name, args, options, shape, dim):
-            return State(place, statistic or _described(name), is_free, True, False)
-        return State(place, statistic, is_free and statistic is not None, is_mixed or bool(statistics), is_additive)
+            return State(place, (*statistics, Statistic(_described(name))), is_free, True, False)
+        return State(place, statistics, is_free, is_mixed or bool(statistics), is_additive)
 
 
-def marked(roots: Sequence[Tensor]) -> str | None:
-    """Return the statistic that has gone into one of the losses without a gradient, in words; None: none has."""
+def marked(roots: Sequence[Tensor]) -> list[Statistic]:
+    """Return the statistics that have gone into one of the losses without a gradient."""
+    found: dict[Statistic, None] = {}
     open_nodes: list[Any] = [root.grad_fn for root in roots if root.grad_fn is not None]
     seen = set(open_nodes)
     while open_nodes:
         node = open_nodes.pop()
-        if _MARK in node.metadata:
-            return str(node.metadata[_MARK])
+        found.update(dict.fromkeys(node.metadata.get(_MARK, ())))
         following = {each for each, _ in node.next_functions if each is not None} - seen
         seen |= following
         open_nodes += following
-    return None
+    return list(found)
 
 
 def _mark(result: Tensor, known: Sequence[tuple[Tensor, State]], state: State) -> None:
@@ -176,11 +187,15 @@ def _mark(result: Tensor, known: Sequence[tuple[Tensor, State]], state: State) -
     Numbers may be divided by a sum or a count: that the graph shows.
     """
     has_rows = state.dim is not None or any(each.dim is not None for _, each in known)
-    for _, each in known:
-        if each.statistic and each.is_free and (each.is_mixed or has_rows or not each.is_additive):
-            node: Any = result.grad_fn
-            node.metadata[_MARK] = each.statistic
-            return
+    taken = [
+        statistic
+        for _, each in known
+        if each.is_free and (each.is_mixed or has_rows or not each.is_additive)
+        for statistic in each.statistics
+    ]
+    if taken:
+        node: Any = result.grad_fn
+        node.metadata[_MARK] = taken
 
 
 def _of_unique(
@@ -191,7 +206,7 @@ def _of_unique(
     if known[0][1].dim is None or which == 0:
         return State()
     if has_counts and which == count - 1:
-        return State(None, _described("unique"), True)
+        return State(None, (Statistic(_described("unique")),), True)
     return State(known[0][1].dim)
 
 

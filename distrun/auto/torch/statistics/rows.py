@@ -48,7 +48,8 @@ def reduces(name: str, args: Sequence[Any], options: Mapping[str, Any], shape: S
 def mixes(name: str, args: Sequence[Any], options: Mapping[str, Any], shape: Shape, dim: int) -> bool:
     """Whether an operation makes each element of its result depend on all along a dimension of its first argument."""
     if name == "batch_norm":
-        return bool(options.get("training", args[5] if len(args) > 5 else False))
+        is_training = bool(options.get("training", args[5] if len(args) > 5 else False))
+        return is_training and dim != 1  # where samples are channels they are normalised one by one
     if name not in MIXING:
         return False
     dims = _dims(name, args, options, MIXING[name], len(shape))
@@ -85,6 +86,9 @@ def place(
     """
     if name in ("T", "t", "mT", "transpose", "swapaxes", "permute", "movedim"):
         return _transposed(name, args, options, len(before), dim)
+    if name in ("stack", "unsqueeze"):
+        new: int = options.get("dim", args[1] if len(args) > 1 else 0) % len(after)
+        return dim + (new <= dim)
     if name in REDUCTIONS and len(after) < len(before):
         dims = _dims(name, args, options, REDUCTIONS[name], len(before))
         return None if dims is None else dim - sum(each < dim for each in dims)

@@ -130,6 +130,10 @@ def weights_of_the_batch():
     train(DataLoader(PAIRS, batch_size=8), loss_of)
 
 
+def scaled_inputs():
+    train(DataLoader(PAIRS, batch_size=8), lambda net, x, y: F.cross_entropy(net(x / x.max()), y))
+
+
 def statistics_in_the_second_loss():
     """A loss like the first one, with a second `backward()` in the same batch."""
     net = nn.Linear(6, 3)
@@ -225,6 +229,7 @@ CASES = [
     normalised_inputs,
     normalised_weights,
     weights_of_the_batch,
+    scaled_inputs,
     statistics_in_the_second_loss,
     new_loss_in_the_middle,
     vector,
