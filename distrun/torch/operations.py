@@ -132,6 +132,8 @@ def allreduce(tensors: Sequence[Tensor], call: Call, arrays: Arrays | None = Non
 
 def allreduce_in_place(tensors: Sequence[Tensor], call: Call, arrays: Arrays | None = None) -> Handle:
     """Return an allreduce of each of `tensors` in their own memory; see `allreduce`."""
+    if arrays is None:
+        storage.check_written(tensors)
     request, flats = _taken(tensors, call, arrays)
     return prepare(request, flats, flats, _in_place if arrays is None else _given, tensors)
 
@@ -158,7 +160,10 @@ def broadcast(tensor: Tensor, call: Call, in_place: bool = False) -> Handle:
     """Return a broadcast, into a new tensor or into `tensor`."""
     request = request_of(call, [tensor])
     if in_place:
-        return prepare(request, (), (storage.flat(tensor),), _in_place, [tensor])
+        is_root = world.rank() == call.root  # its tensor stays as it is
+        if not is_root:
+            storage.check_written([tensor])
+        return prepare(request, (), (storage.flat(tensor),), _given if is_root else _in_place, [tensor])
     output = storage.copy_of(tensor) if world.rank() == call.root else storage.room_for([storage.flat(tensor)])
     return prepare(request, (), (output,), _new, [tensor])
 

@@ -7,7 +7,7 @@ no bfloat16, so those elements travel as uint16 under the name "bfloat16"; the r
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -125,6 +125,22 @@ def elements_in_row(shape: Sequence[int]) -> int:
 def is_flat(tensor: Tensor) -> bool:
     """Whether `flat` gives the tensor's own memory."""
     return tensor.is_contiguous() and not tensor.is_conj() and not tensor.is_neg()
+
+
+def check_written(tensors: Iterable[Tensor | None]) -> None:
+    """Make sure that results can be written into tensors; asked before an operation, for torch asks after it.
+
+    Raises:
+        UsageError: elements of one of them share their memory, as those of an expanded tensor do.
+    """
+    for tensor in tensors:
+        if tensor is None or tensor.layout is not torch.strided or tensor.is_contiguous():
+            continue
+        if any(size > 1 and stride == 0 for size, stride in zip(tensor.shape, tensor.stride(), strict=True)):
+            raise UsageError(
+                f"a tensor of shape {list(tensor.shape)} and strides {list(tensor.stride())} has elements that share "
+                "their memory, so a result cannot be written into it: give a copy, tensor.contiguous()"
+            )
 
 
 def tensor_of(array: Flat, dtype: torch.dtype, shape: Sequence[int]) -> Tensor:

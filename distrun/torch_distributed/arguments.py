@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 import torch
 from torch import Tensor
@@ -25,3 +25,13 @@ def check_alike(dtype: torch.dtype, tensors: Iterable[Tensor | None]) -> None:
             )
         if tensor.layout is not torch.strided:
             raise UsageError(f"a tensor of layout {tensor.layout} cannot travel by itself: use .to_dense()")
+
+
+def check_one_each(tensors: Sequence[object], size: int) -> None:
+    """Make sure that a list of tensors has one for each of `size` ranks.
+
+    Raises:
+        UsageError: it has more, or fewer.
+    """
+    if len(tensors) != size:
+        raise UsageError(f"a list of {len(tensors)} tensors does not fit {size} ranks: give one for each")

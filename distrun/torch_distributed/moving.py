@@ -19,7 +19,7 @@ from distrun.runtime.collectives.call import moving_call, row_size
 from distrun.runtime.operations.handle import Handle
 from distrun.runtime.operations.request import CPU
 from distrun.torch import operations, tensors as storage
-from distrun.torch_distributed.arguments import check_alike
+from distrun.torch_distributed.arguments import check_alike, check_one_each
 from distrun.torch_distributed.members import Members
 
 Parts = Sequence[Tensor | None]
@@ -41,6 +41,7 @@ class Moving:
     def allgather(self, targets: Sequence[Parts], inputs: Sequence[Tensor]) -> Handle:
         """Return an allgather of each of `inputs`, all of one dtype, each into one of `targets`."""
         check_alike(inputs[0].dtype, chain(inputs, *targets))
+        storage.check_written(chain(*targets))
         sizes = [self._room(target) for target in targets]
         flats = [flat(tensor) for tensor in inputs]
         if all(len(set(each)) == 1 and each[0] for each in sizes):  # on this rank, and so on all: let them compare
@@ -73,6 +74,8 @@ class Moving:
         All these tensors have the dtype and the device of `like`.
         """
         check_alike(like.dtype, chain(parts, targets))
+        check_one_each(parts, self._size)
+        check_one_each(targets, self._size)
         flats = [flat(part) for part in parts if part is not None] or [flat(like)[:0]]
         whole = torch.cat(flats) if len(flats) > 1 else flats[0]
         return self._alltoall(whole, self._room(parts), targets, self._room(targets))
@@ -87,6 +90,7 @@ class Moving:
 
     def _alltoall(self, whole: Tensor, counts: Sequence[int], targets: Parts, sizes: Sequence[int]) -> Handle:
         """Return an alltoall of consecutive elements, so many for each rank, that expects so many from each."""
+        storage.check_written(targets)
         if self._order is not None:
             whole = torch.cat(self._by_place(torch.split(whole, list(counts))))
             counts = self._by_place(counts)
@@ -101,7 +105,7 @@ class Moving:
         if not rows:
             return self._room([tensor])
         row = row_size(tensor.shape)
-        if len(rows) != self._size or min(rows) < 0 or sum(rows) != tensor.shape[0]:
+        if not tensor.dim() or len(rows) != self._size or min(rows) < 0 or sum(rows) != tensor.shape[0]:
             raise UsageError(
                 f"splits {list(rows)} do not fit {self._size} ranks and a tensor of shape {list(tensor.shape)}: give "
                 "one number >= 0 for each rank, and its rows in all"
@@ -117,8 +121,7 @@ class Moving:
                     f"a tensor of {parts[0].numel()} elements does not come out even among {self._size} ranks"
                 )
             return [each] * self._size
-        if len(parts) != self._size:
-            raise UsageError(f"a list of {len(parts)} tensors does not fit {self._size} ranks: give one for each")
+        check_one_each(parts, self._size)
         return [0 if part is None else part.numel() for part in parts]
 
     def _by_place(self, each: Sequence[Any]) -> list[Any]:

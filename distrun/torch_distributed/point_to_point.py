@@ -20,11 +20,12 @@ from distrun.errors import DistrunError, UsageError
 from distrun.runtime.operations import waking_clock
 from distrun.runtime.point_to_point import messages
 from distrun.runtime.point_to_point.transfer import Receive, Transfer
-from distrun.torch import cuda
+from distrun.torch import cuda, tensors as storage
 from distrun.torch_distributed import completion
 from distrun.torch_distributed.members import Members
 
 _NOTHING = timedelta(0)
+_TAGS = 1 << 63
 
 
 class PointToPoint:
@@ -50,6 +51,7 @@ class PointToPoint:
             JobAbortedError: the job has failed.
         """
         tensor = _only(tensors)
+        _check_tag(tag)
         self._check(destination, "send to")
         host = _in_a_row(tensor)
         transfer = messages.send(_memory(host), self._ranks[destination], self._group, tag, _dtype(tensor))
@@ -58,6 +60,8 @@ class PointToPoint:
     def receive(self, tensors: Sequence[Tensor], source: int | None, tag: int, timeout: float) -> Work:
         """Start to receive a tensor, from any rank if `source` is None. Raises as `send` does."""
         tensor = _only(tensors)
+        _check_tag(tag)
+        storage.check_written([tensor])
         if source is None:
             sources = [rank for place, rank in enumerate(self._ranks) if place != self._rank]
         else:
@@ -232,6 +236,12 @@ def _only(tensors: Sequence[Tensor]) -> Tensor:
             "dense one (.to_dense(), .dequantize())"
         )
     return tensor
+
+
+def _check_tag(tag: int) -> None:
+    """Refuse a tag that does not fit the header of a message; raises `UsageError`."""
+    if not -_TAGS <= tag < _TAGS:
+        raise UsageError(f"tag {tag} does not fit a message: give a number from {-_TAGS} to {_TAGS - 1}")
 
 
 def _is_lazy(tensor: Tensor) -> bool:

@@ -8,7 +8,7 @@ A call that is not asynchronous waits here, and gives a work that is done.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
@@ -24,10 +24,11 @@ from distrun.runtime.operations import waking_clock
 from distrun.runtime.operations.handle import Handle
 from distrun.runtime.operations.request import CUDA
 from distrun.torch import operations
+from distrun.torch_distributed.arguments import check_one_each
 from distrun.torch_distributed.members import Members, all_ranks, some_ranks
 from distrun.torch_distributed.monitored_barrier import offer, wait_for_all
 from distrun.torch_distributed.moving import Moving, storable
-from distrun.torch_distributed.reducing import Reducing, by_dtype
+from distrun.torch_distributed.reducing import SUM, Reducing, groups
 from distrun.torch_distributed.uncompiled import leave_uncompiled
 from distrun.torch_distributed.work import DONE, DistrunWork, Finish, Standing, collect, wait_until
 
@@ -82,6 +83,7 @@ class DistrunProcessGroup(ProcessGroup):
         self._description = "undefined"
         self._timeout = timeout.total_seconds()
         self._rank = rank
+        self._size = size
         self._nothing: list[None] = [None] * size
         self._reducing = Reducing(members, rank)
         self._moving = Moving(members)
@@ -123,7 +125,7 @@ class DistrunProcessGroup(ProcessGroup):
 
     def allreduce_coalesced(self, tensors: Tensors, opts: Any = None) -> Work:
         """Reduce tensors in place, those of one dtype as one operation."""
-        handles = [self._reducing.in_place(group, _op(opts)) for (group,) in _groups(tensors)]
+        handles = [self._reducing.in_place(group, _op(opts)) for (group,) in groups(tensors)]
         return self._start(handles, tensors, opts)
 
     def reduce(self, tensors: Tensors, opts: Any = None) -> Work:  # type: ignore[override]
@@ -133,6 +135,7 @@ class DistrunProcessGroup(ProcessGroup):
 
     def reduce_scatter(self, outputs: Tensors, inputs: Lists, opts: Any = None) -> Work:  # type: ignore[override]
         """Reduce lists of a tensor for each rank; each rank gets its own, of any size."""
+        check_one_each(inputs[0], self._size)
         return self._start([self._reducing.scattered(outputs, inputs, _op(opts))], outputs, opts)
 
     def reduce_scatter_single(self, output: Tensor, input: Tensor, opts: Any = None) -> Work:
@@ -143,7 +146,7 @@ class DistrunProcessGroup(ProcessGroup):
         """Reduce tensors, those of one dtype as one operation; each rank gets an equal part of each."""
         handles = [
             self._reducing.scattered(group, [[whole] for whole in wholes], _op(opts))
-            for group, wholes in _groups(outputs, inputs)
+            for group, wholes in groups(outputs, inputs)
         ]
         return self._start(handles, outputs, opts)
 
@@ -159,6 +162,7 @@ class DistrunProcessGroup(ProcessGroup):
 
     def allgather(self, outputs: Lists, inputs: Tensors, opts: Any = None) -> Work:  # type: ignore[override]
         """Copy each rank's tensor, of any size, into the list of all."""
+        check_one_each(outputs[0], self._size)
         return self._start([self._moving.allgather([outputs[0]], inputs)], outputs, opts)
 
     def all_gather_single(self, output: Tensor, input: Tensor, opts: Any = None) -> Work:
@@ -168,14 +172,15 @@ class DistrunProcessGroup(ProcessGroup):
     def all_gather_single_coalesced(self, outputs: Tensors, inputs: Tensors, opts: Any = None) -> Work:
         """Do what `all_gather_single` does for several tensors, with those of one dtype as one operation."""
         handles = [
-            self._moving.allgather([[output] for output in wholes], group) for group, wholes in _groups(inputs, outputs)
+            self._moving.allgather([[output] for output in wholes], group) for group, wholes in groups(inputs, outputs)
         ]
         return self._start(handles, outputs, opts)
 
     def allgather_coalesced(self, outputs: Lists, inputs: Tensors, opts: Any = None) -> Work:
         """Copy each rank's tensors into the list that is there for its rank."""
+        check_one_each(outputs, self._size)
         targets = list(zip(*outputs, strict=True))
-        handles = [self._moving.allgather(lists, group) for group, lists in _groups(inputs, targets)]
+        handles = [self._moving.allgather(lists, group) for group, lists in groups(inputs, targets)]
         return self._start(handles, outputs, opts)
 
     _allgather_base = all_gather_single
@@ -197,6 +202,7 @@ class DistrunProcessGroup(ProcessGroup):
 
     def alltoall(self, outputs: Tensors, inputs: Tensors, opts: Any = None) -> Work:
         """Copy a tensor from each rank to each rank."""
+        check_one_each(inputs, self._size)
         return self._start([self._moving.exchange(inputs, outputs, inputs[0])], outputs, opts)
 
     def all_to_all_single(
@@ -322,16 +328,7 @@ class DistrunProcessGroup(ProcessGroup):
 
 
 def _op(opts: Any) -> dist.ReduceOp:
-    return _SUM if opts is None else opts.reduceOp
-
-
-def _groups(tensors: Tensors, *others: Sequence[Any]) -> Iterator[tuple[Any, ...]]:
-    """Yield the tensors of each dtype, and the elements of `others` at the same places."""
-    for places in by_dtype(tensors):
-        yield tuple([each[place] for place in places] for each in (tensors, *others))
-
-
-_SUM = dist.ReduceOp(dist.ReduceOp.SUM)
+    return SUM if opts is None else opts.reduceOp
 
 
 leave_uncompiled(DistrunProcessGroup)

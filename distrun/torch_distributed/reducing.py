@@ -8,7 +8,7 @@ rest, each rank computes the whole.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import chain
 from typing import Any
 
@@ -34,7 +34,6 @@ _OPS: dict[Any, ReduceOp] = {
     _Kind.PRODUCT: Product,
     _Kind.MIN: Min,
     _Kind.MAX: Max,
-    _Kind.PREMUL_SUM: Sum,
 }
 _BITWISE: dict[Any, Callable[[Tensor, Tensor], Tensor]] = {
     _Kind.BAND: torch.bitwise_and,
@@ -42,6 +41,8 @@ _BITWISE: dict[Any, Callable[[Tensor, Tensor], Tensor]] = {
     _Kind.BXOR: torch.bitwise_xor,
 }
 _PREMULTIPLIED = _Kind.PREMUL_SUM
+SUM = dist.ReduceOp(dist.ReduceOp.SUM)
+"""The operator of a call that names none."""
 
 
 class Reducing:
@@ -61,8 +62,14 @@ class Reducing:
         Raises:
             UsageError: the elements do not have the operator, or cannot travel.
         """
+        if op.op == _PREMULTIPLIED:
+            scaled = [_times_factor(tensor, op) for tensor in tensors]
+            handle = self.in_place(scaled, SUM)
+            _afterwards(handle, lambda: _copy(tensors, scaled))
+            return handle
         call = self._call("allreduce", op)
         if call is None:
+            storage.check_written(tensors)
             return _bitwise(tensors, op.op, moving_call("allgather", None, self._set))
         return operations.allreduce_in_place(tensors, call, storage.plain_arrays(tensors))
 
@@ -72,6 +79,7 @@ class Reducing:
         Raises:
             UsageError: the operator is neither a sum nor an average.
         """
+        scaled, op = (_times_factor(tensor, op), SUM) if op.op == _PREMULTIPLIED else (tensor, op)
         call = self._call("allreduce", op)
         if call is None:
             raise UsageError(f"{op.op.name} of sparse tensors is not offered: use SUM or AVG")
@@ -81,7 +89,7 @@ class Reducing:
             handles.append(handle)
             return handle
 
-        whole = start_sparse(tensor, call, noted)
+        whole = start_sparse(scaled, call, noted)
 
         def finish() -> None:
             with torch.no_grad():  # a detached sparse tensor is another one
@@ -91,6 +99,8 @@ class Reducing:
 
     def to_root(self, tensor: Tensor, op: Any, is_root: bool) -> Handle:
         """Return a reduction into the root's tensor; the others keep what theirs have."""
+        if is_root:
+            storage.check_written([tensor])
         whole = tensor.detach().clone(memory_format=torch.contiguous_format)
         handle = self.in_place([whole], op)
         if is_root:
@@ -109,8 +119,11 @@ class Reducing:
             UsageError: as `in_place` raises; or the parts do not fit the ranks.
         """
         check_alike(outputs[0].dtype, chain(outputs, *inputs))
+        storage.check_written(outputs)
         sizes = [self._sizes(parts, output) for parts, output in zip(inputs, outputs, strict=True)]
         wholes = [_joined(parts) for parts in inputs]
+        if op.op == _PREMULTIPLIED:
+            wholes, op = [_times_factor(whole, op) for whole in wholes], SUM
         call = self._call("reducescatter", op)
         is_even = all(size == each[0] for each in sizes for size in each)
         if call is not None and call.op in (Sum, Average) and is_even and self._is_ordered:
@@ -131,10 +144,7 @@ class Reducing:
         which = op.op
         call = self._calls.get((kind, which))
         if call is None and which not in _BITWISE:
-            factor = float(op.factor) if which == _PREMULTIPLIED else 1.0
-            call = reduction_call(kind, None, _OPS[which], factor, 1.0, self._set)
-            if which != _PREMULTIPLIED:
-                self._calls[kind, which] = call
+            call = self._calls[kind, which] = reduction_call(kind, None, _OPS[which], 1.0, 1.0, self._set)
         return call
 
     def _sizes(self, parts: Sequence[Tensor], output: Tensor) -> list[int]:
@@ -157,6 +167,11 @@ def _rooms(handle: Handle, outputs: Sequence[Tensor]) -> list[Any]:
     rooms: list[Any] = [storage.flat(output) for output in outputs]
     pairs = zip(rooms, handle.inputs, strict=True)
     return [] if any(np.may_share_memory(room, source) for room, source in pairs) else rooms
+
+
+def _times_factor(tensor: Tensor, op: Any) -> Tensor:
+    """Return what this rank adds to a `PREMUL_SUM`, whose factor is each rank's own."""
+    return (tensor.detach() * float(op.factor)).to(tensor.dtype)
 
 
 def _joined(parts: Sequence[Tensor]) -> Tensor:
@@ -195,6 +210,12 @@ def _copy(targets: Sequence[Tensor], sources: Sequence[Tensor]) -> Sequence[Tens
             continue
         target.detach().copy_(source.view(target.shape))
     return targets
+
+
+def groups(tensors: Sequence[Tensor], *others: Sequence[Any]) -> Iterator[tuple[Any, ...]]:
+    """Yield the tensors of each dtype, and the elements of `others` at the same places; raises as `by_dtype`."""
+    for places in by_dtype(tensors):
+        yield tuple([each[place] for place in places] for each in (tensors, *others))
 
 
 def by_dtype(tensors: Sequence[Tensor]) -> list[list[int]]:

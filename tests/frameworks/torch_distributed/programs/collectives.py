@@ -73,6 +73,18 @@ def all_reduce_with_a_factor(at):
         own = at.tensors((3,))[at.rank]
         dist.all_reduce(own, Op.PREMUL_SUM(factor), at.group)
         same(own, sum(at.tensors((3,))) / 2)
+    op = Op.PREMUL_SUM(1 / (at.rank + 1))  # each rank's own
+    scaled = sum(tensor / (rank + 1) for rank, tensor in enumerate(at.tensors((at.size, 3))))
+    own = at.tensors((at.size, 3))[at.rank]
+    part = torch.zeros(3)
+    dist.reduce_scatter_tensor(part, own.view(-1), op, at.group)
+    same(part, scaled[at.rank])
+    sparse = own.to_sparse(1)
+    dist.all_reduce(sparse, op, at.group)
+    same(sparse.to_dense(), scaled)
+    view = own.t()
+    dist.all_reduce(view, op, at.group)
+    same(own, scaled)
 
 
 @check
@@ -137,6 +149,10 @@ def broadcast(at):
     view += at.rank
     dist.broadcast(view, root, at.group)
     assert view.tolist() == [float(place)] * 4
+    one = torch.full((1,), float(at.rank)).expand(4)  # which nothing can be written into, as need not be at the root
+    one = one if at.rank == place else one.clone()
+    dist.broadcast(one, root, at.group)
+    assert one.tolist() == [float(place)] * 4
 
 
 @check
@@ -364,6 +380,31 @@ def what_has_no_meaning_is_refused(at):
             dist.all_gather_into_tensor(torch.ones(at.size, dtype=dtype), torch.ones(1), group=at.group)
         with raises(ValueError, "of torch.float32", str(dtype)):
             dist.reduce_scatter_tensor(torch.ones(1, dtype=dtype), torch.ones(at.size), group=at.group)
+    right = [torch.ones(1)] * at.size
+    for wrong in ([*right, torch.ones(1)], right[1:]):
+        with raises(ValueError, f"a list of {len(wrong)} tensors does not fit {at.size} ranks"):
+            dist.all_gather(wrong, torch.ones(1), at.group)
+        with raises(ValueError, f"a list of {len(wrong)} tensors"):
+            dist.reduce_scatter(torch.ones(at.size), wrong, group=at.group)
+        for lists in ((wrong, right), (right, wrong)):
+            with raises(ValueError, f"a list of {len(wrong)} tensors"):
+                dist.all_to_all(*lists, at.group)
+    with raises(ValueError, "splits [1", "shape []"):
+        dist.all_to_all_single(torch.ones(()), torch.ones(()), [1] * at.size, [1] * at.size, at.group)
+    one = torch.zeros(1).expand(4)
+    for call in (
+        lambda: dist.all_reduce(one, group=at.group),
+        lambda: dist.all_reduce(torch.zeros(1).int().expand(4), Op(Op.BAND), at.group),
+        lambda: dist.reduce(one, group=at.group, group_dst=at.rank),
+        lambda: dist.all_gather([one] * at.size, torch.ones(4), at.group),
+        lambda: dist.all_to_all([one] * at.size, [torch.ones(4)] * at.size, at.group),
+        lambda: dist.reduce_scatter(one, [torch.ones(4)] * at.size, group=at.group),
+    ):
+        with raises(ValueError, "shape [4]", "elements that share their memory"):
+            call()
+    if at.size > 1:
+        with raises(ValueError, "elements that share their memory"):
+            dist.broadcast(one, group=at.group, group_src=(at.rank + 1) % at.size)
     with raises(ValueError, "to_dense"):
         dist.all_gather([torch.zeros(1)] * at.size, torch.ones(1).to_sparse(), group=at.group)
     with raises(ValueError, "at least one tensor"):

@@ -209,6 +209,11 @@ def test_refusals() -> None:
     refused(UsageError, f"it has ranks 0 to {size - 1}", lambda: group.recv([torch.ones(1)], size, 0))
     refused(UsageError, "one tensor, not 2", lambda: group.send([torch.ones(1)] * 2, following, 0))
     refused(UsageError, "to_dense", lambda: group.send([torch.ones(1).to_sparse()], following, 0))
+    for tag in (1 << 63, -(1 << 63) - 1):
+        refused(UsageError, f"tag {tag} does not fit", lambda tag=tag: group.send([torch.ones(1)], following, tag))
+        refused(UsageError, "-9223372036854775808 to", lambda tag=tag: group.recv([torch.ones(1)], before, tag))
+    refused(UsageError, "share their memory", lambda: dist.irecv(torch.zeros(1).expand(4), before))
+    refused(UsageError, "'default_pg'", lambda: group.recv([torch.ones(1)], size, 0))
     late = dist.irecv(torch.zeros(3), before, tag=77)
     refused(
         StallError, f"12 bytes of float32 with tag 77 from rank {before}", lambda: late.wait(timedelta(seconds=0.2))
