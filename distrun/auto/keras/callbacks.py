@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Iterator
 from typing import Any
 
 import keras
 import numpy as np
 
 from distrun.auto import announcing
-from distrun.auto.keras.start import Watch, end, start
+from distrun.auto.keras import metrics
+from distrun.auto.keras.collectives import on_one_rank
+from distrun.auto.keras.start import Watch, average_accumulators, end, start
 from distrun.runtime import collectives, world
 from distrun.runtime.operations.reduction import Max, Min
 
@@ -35,24 +35,6 @@ _WRITING = tuple(
     if hasattr(keras.callbacks, name)
 )
 _OF_KERAS = tuple(kind for kind in vars(keras.callbacks).values() if isinstance(kind, type))
-
-_alone = 0
-
-
-def is_alone() -> bool:
-    """Whether a callback is being called that is called on rank 0 only."""
-    return _alone > 0
-
-
-@contextlib.contextmanager
-def on_one_rank() -> Iterator[None]:
-    """Do something that the other ranks do not."""
-    global _alone
-    _alone += 1
-    try:
-        yield
-    finally:
-        _alone -= 1
 
 
 class _Silent(keras.callbacks.ProgbarLogger):
@@ -89,6 +71,22 @@ for _name in dir(keras.callbacks.Callback):
         setattr(_Silent, _name, getattr(keras.callbacks.Callback, _name))
 for _name in ("set_params", "set_model"):
     setattr(_Silent, _name, getattr(keras.callbacks.Callback, _name))
+
+
+class _First(keras.callbacks.Callback):
+    """Before all other callbacks: what they are told, or may save, is made that of all ranks."""
+
+    def __init__(self, watch: Watch, decides_in_steps: bool) -> None:
+        super().__init__()
+        self._watch = watch
+        self._decides_in_steps = decides_in_steps
+
+    def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+        if self._decides_in_steps and logs:
+            logs.update(metrics.combined_logs(logs, self._watch.last))
+
+    def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+        average_accumulators(self.model)
 
 
 class _Start(keras.callbacks.Callback):
@@ -143,10 +141,12 @@ class _Start(keras.callbacks.Callback):
 def distributed_callbacks(given: Any, watch: Watch) -> Any:
     """Return the callbacks of `fit`, as they were given to it, for this rank."""
     if isinstance(given, keras.callbacks.CallbackList):
-        given.callbacks[:] = [*map(_of_this_rank, given.callbacks), _start(given.callbacks, watch, given._model)]
+        given.callbacks[:] = _of_all(given.callbacks, watch)
+        for made in (given.callbacks[0], given.callbacks[-1]):
+            if given._model is not None:
+                made.set_model(given._model)
         return given
-    each = list(tree_flatten(given))
-    return [*map(_of_this_rank, each), _start(each, watch, None)]
+    return _of_all(list(tree_flatten(given)), watch)
 
 
 def tree_flatten(given: Any) -> list[Any]:
@@ -162,11 +162,9 @@ def _of_this_rank(callback: Any) -> Any:
     return _Silent() if isinstance(callback, keras.callbacks.ProgbarLogger) else keras.callbacks.Callback()
 
 
-def _start(callbacks: list[Any], watch: Watch, model: Any) -> Any:
-    made = _Start(watch, any(map(_decides_in_steps, callbacks)))
-    if model is not None:
-        made.set_model(model)
-    return made
+def _of_all(callbacks: list[Any], watch: Watch) -> list[Any]:
+    decides = any(map(_decides_in_steps, callbacks))
+    return [_First(watch, decides), *map(_of_this_rank, callbacks), _Start(watch, decides)]
 
 
 def _decides_in_steps(callback: Any) -> bool:

@@ -1,7 +1,10 @@
-"""Sums over the ranks inside a training step, on any backend, through which gradients flow."""
+"""Sums over the ranks inside a training step, on any backend, through which gradients flow; and where a rank is alone,
+so that there must be no collective."""
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator
 from typing import Any
 
 from distrun.keras.choice import CHOSEN
@@ -21,3 +24,22 @@ def total(tensor: Any, name: str) -> Any:
     from distrun.torch import allreduce as reduce_torch
 
     return reduce_torch(tensor, name=name, op=Sum)
+
+
+_alone = 0
+
+
+def is_alone() -> bool:
+    """Whether something is being done, such as a callback, that is done on rank 0 only."""
+    return _alone > 0
+
+
+@contextlib.contextmanager
+def on_one_rank() -> Iterator[None]:
+    """Do something that the other ranks do not."""
+    global _alone
+    _alone += 1
+    try:
+        yield
+    finally:
+        _alone -= 1

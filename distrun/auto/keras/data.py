@@ -7,6 +7,7 @@ they have seen: a digest of samples of each batch, which is counted on as batche
 from __future__ import annotations
 
 import contextlib
+import functools
 import itertools
 import sys
 import zlib
@@ -38,10 +39,8 @@ class Ledger:
         """The rows of a whole batch of all ranks; None if they are not known beforehand."""
         self.digest = 0
         self._parts: list[tuple[Part, int]] = []
-        self.last = Part(0, 1, 1)
-        """The part of the last step."""
-        self.variable: Any = None
-        """The digest in TensorFlow."""
+        self.last = Part(0, size, size)
+        """The part of the last step; as if all ranks had as many rows, where TensorFlow alone knows it."""
 
     def begin(self) -> None:
         """Forget batches that nobody took: another iteration begins."""
@@ -59,7 +58,8 @@ class Ledger:
 
     def seen(self) -> int:
         """Return the digest of the batches that were taken."""
-        return self.digest if self.variable is None else int(self.variable.numpy())
+        in_graph = int(digest_in_graph().numpy()) if "tensorflow" in sys.modules else 0
+        return (self.digest + in_graph) % 2**62
 
 
 class Cut(DataAdapter):
@@ -204,9 +204,6 @@ def cut_dataset(dataset: Any, ledger: Ledger, batches: int) -> Any:
         if first is None:
             first = rows_of(next(iter(dataset.take(1).as_numpy_iterator())))
         dataset = dataset.rebatch(first * batches)
-    if ledger.variable is None:
-        with tf.device("CPU:0"):
-            ledger.variable = tf.Variable(0, dtype=tf.int64, trainable=False)
     is_tuple = isinstance(dataset.element_spec, tuple)
     specs = tf.nest.flatten(dataset.element_spec)
     known = {spec.shape[0] for spec in specs if getattr(spec, "shape", None) and spec.shape.rank}
@@ -229,6 +226,16 @@ def cut_dataset(dataset: Any, ledger: Ledger, batches: int) -> Any:
         return {DATA: mine, PART: tuple(map(tf.convert_to_tensor, part)), SEEN: _digest_in_graph(leaves)}
 
     return dataset.map(divide, num_parallel_calls=tf.data.AUTOTUNE, deterministic=True).prefetch(tf.data.AUTOTUNE)
+
+
+@functools.cache
+def digest_in_graph() -> Any:
+    """Return TensorFlow's variable with the digest of all batches that were taken there. There is one, for the steps
+    that assign to it are traced once, and used in each `fit` of the model."""
+    import tensorflow as tf
+
+    with tf.init_scope(), tf.device("CPU:0"):
+        return tf.Variable(0, dtype=tf.int64, trainable=False)
 
 
 def _part_in_graph(total: Any, rank: int, size: int) -> Part:

@@ -7,7 +7,7 @@ from typing import Any
 
 import keras
 
-from distrun.auto.keras.callbacks import is_alone, on_one_rank
+from distrun.auto.keras.collectives import is_alone, on_one_rank
 from distrun.runtime import collectives, world
 
 

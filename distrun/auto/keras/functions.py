@@ -11,12 +11,21 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
+import keras
+
 from distrun.auto.keras import metrics, steps
-from distrun.auto.keras.data import DATA, PART, SEEN, Ledger
+from distrun.auto.keras.data import DATA, PART, SEEN, Ledger, digest_in_graph
 from distrun.auto.keras.parts import Part, counts
 from distrun.auto.keras.trial import Trial
 from distrun.keras.choice import CHOSEN
 from distrun.runtime import world
+
+_ANYTHING = tuple(
+    getattr(keras.layers, name)
+    for name in ("Lambda", "TorchModuleWrapper", "JaxLayer", "FlaxLayer", "TFSMLayer")
+    if hasattr(keras.layers, name)
+)
+"""The layers of Keras that do what they are given."""
 
 ledgers: list[Ledger] = []
 """The books of the data of each `fit` or `train_on_batch` under way; the last one is of the innermost."""
@@ -41,7 +50,7 @@ def install(trainer: Any) -> None:
     @functools.wraps(plain)
     def make(self: Any, force: bool = False) -> Any:
         before = self.train_function
-        trial = Trial(self, is_own=type(self).compute_loss is not own_loss)
+        trial = Trial(self, is_own=type(self).compute_loss is not own_loss or not _is_of_keras(self))
         step = {"tensorflow": _tensorflow_step, "jax": _jax_step, "torch": None}[CHOSEN.BACKEND]
         if step is not None:
             object.__setattr__(self, "train_step", step(self, self.train_step, trial))
@@ -56,6 +65,18 @@ def install(trainer: Any) -> None:
         return result
 
     trainer.make_train_function = make
+
+
+def _is_of_keras(model: Any) -> bool:
+    """Whether all layers of a model are Keras's own, of which it is known that rows do not meet in them."""
+    for layer in model._flatten_layers():
+        if not steps.are_of_keras(type(layer), getattr(layer, "activation", None)):
+            return False
+        if isinstance(layer, _ANYTHING) or not all(
+            isinstance(each, keras.layers.Layer) for each in getattr(layer, "operations", ())
+        ):
+            return False
+    return True
 
 
 # JAX ------------------------------------------------------------------------------------------------------------------
@@ -161,9 +182,8 @@ def _tensorflow_step(model: Any, plain: Callable[..., Any], trial: Trial) -> Cal
         if not tf.executing_eagerly() and graph.seed is not None:
             graph.seed += world.rank()  # random operations of the step are this rank's own
         part = Part(*given[PART])
-        ledger = ledgers[-1]
-        if ledger.variable is not None:
-            ledger.variable.assign(ledger.variable * 31 + given[SEEN])
+        digest = digest_in_graph()
+        digest.assign(digest * 31 + given[SEEN])
         if world.rank() > 0:
             is_counted = counts(part, world.rank(), world.size())
             kept = [(variable, tf.identity(variable.value)) for variable in metrics.variables_of(model)]

@@ -13,6 +13,12 @@ from distrun.auto.keras import steps
 from distrun.auto.keras.collectives import total
 from distrun.auto.refusing import refuse
 
+# Those that compare the rows of a batch if they are given no axis:
+_OF_BATCH = tuple(getattr(keras.losses, name) for name in ("Dice", "Tversky", "Circle") if hasattr(keras.losses, name))
+_FUNCTIONS_OF_BATCH = tuple(
+    getattr(keras.losses, name) for name in ("dice", "tversky", "circle") if hasattr(keras.losses, name)
+)
+
 _losses: list[tuple[Any, Any, Any]] = []  # that are being called, with what they were given
 
 
@@ -24,8 +30,10 @@ def install() -> None:
 
     @functools.wraps(call)
     def called(self: Any, y_true: Any, y_pred: Any, sample_weight: Any = None) -> Any:
-        if steps.current() is None:
+        step = steps.current()
+        if step is None:
             return call(self, y_true, y_pred, sample_weight)
+        step.is_own = step.is_own or not is_of_each_row(self)
         _losses.append((self, y_true, y_pred))
         try:
             return call(self, y_true, y_pred, sample_weight)
@@ -57,6 +65,16 @@ def install() -> None:
     keras.layers.Layer.add_loss = added
     keras.losses.Loss.__call__ = called
     module.reduce_weighted_values = reduced
+
+
+def is_of_each_row(loss: Any) -> bool:
+    """Whether a loss is one of Keras's that are known to compute a value for each row, of that row alone."""
+    function = getattr(loss, "fn", None)
+    return (
+        steps.are_of_keras(type(loss), function)
+        and not isinstance(loss, _OF_BATCH)
+        and function not in _FUNCTIONS_OF_BATCH
+    )
 
 
 def _made_mean(step: steps.Step, loss: Any, values: Any, sample_weight: Any, mask: Any, reduction: Any) -> Any:

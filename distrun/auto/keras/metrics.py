@@ -3,22 +3,51 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator
+import weakref
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import keras
 import numpy as np
 
 from distrun.auto.keras import steps
+from distrun.auto.keras.collectives import is_alone
 from distrun.auto.keras.parts import Part
+from distrun.auto.output import tell
+from distrun.auto.refusing import refuse
 from distrun.keras.values import array_of
 from distrun.runtime import collectives, world
 from distrun.runtime.operations.reduction import Sum
 
+_LINES = (
+    "self.total.assign_add(...)  # in update_state: states that are sums over the rows",
+    "model.evaluate(x, y)        # or after the training: there each rank sees all rows",
+)
+
+_untried: list[tuple[Any, Any, Any]] = []  # metrics of the script's own, with the shapes and dtypes of a batch
+_tried: weakref.WeakSet[Any] = weakref.WeakSet()
+
 
 def install() -> None:
-    """Have means over batches, of one number for each, count all batches alike from now on: a rank's number counts as
-    much as its rows of the batch."""
+    """Take part in all metrics from now on.
+
+    Means over batches, of one number for each, count all batches alike: a rank's number counts as much as its rows of
+    the batch. Metrics of the script's own are noted, to be tried.
+    """
+    from keras.src.trainers.compile_utils import CompileMetrics
+
+    compiled = CompileMetrics.update_state
+
+    @functools.wraps(compiled)
+    def update_compiled(self: Any, y_true: Any, y_pred: Any, sample_weight: Any = None) -> Any:
+        result = compiled(self, y_true, y_pred, sample_weight)
+        if steps.current() is not None:
+            for group in (self._flat_metrics, self._flat_weighted_metrics):
+                for each, true, predicted in zip(group, self._flatten_y(y_true), self._flatten_y(y_pred), strict=False):
+                    note(each.metrics if each else (), true, predicted)
+        return result
+
+    CompileMetrics.update_state = update_compiled
     plain = keras.metrics.Mean.update_state
 
     @functools.wraps(plain)
@@ -29,6 +58,84 @@ def install() -> None:
         return plain(self, values, sample_weight)
 
     keras.metrics.Mean.update_state = update_state
+
+
+def note(used: Iterable[Any], y_true: Any, y_pred: Any) -> None:
+    """Note those metrics that are the script's own and have not been tried, with what they were given."""
+    for metric in used:
+        function = getattr(metric, "_fn", None)
+        if metric not in _tried and not steps.are_of_keras(type(metric), function):
+            _tried.add(metric)
+            specs = [(tuple(each.shape[1:]), keras.backend.standardize_dtype(each.dtype)) for each in (y_true, y_pred)]
+            _untried.append((metric, *specs))
+
+
+def check() -> None:
+    """Try the metrics of the script's own that have been used first since the last call: on two made-up batches, and
+    on both together.
+
+    Raises:
+        Refusal: the state of one does not add up, as `combine` needs.
+    """
+    while _untried:
+        metric, *specs = _untried.pop(0)
+        generator = np.random.default_rng(0)
+        batches = [[_made(generator, *spec) for spec in specs] for _ in range(2)]
+        batches.append([np.concatenate(each) for each in zip(*batches, strict=True)])
+        try:
+            function = getattr(metric, "_fn", None)
+            is_right = _adds_up(metric, batches) if function is None else _is_mean(metric, batches)
+        except Exception:
+            continue  # it takes no such batches, so nothing is known of it
+        if is_right:
+            continue
+        if function is None:
+            refuse(
+                f"the metric {metric.name} of the script does not add up: its state of a batch is not the sum of those "
+                "of its halves, so the ranks' metrics do not make up that of the batch",
+                _LINES,
+            )
+        if world.rank() == 0:
+            tell(
+                f"distrun --auto: warning: the metric {metric.name} is one number for a batch, and no mean over its "
+                "rows: in training it is the mean of those of the ranks' parts; in evaluations and validations it is "
+                "what it is in one process"
+            )
+
+
+def _made(generator: Any, shape: Any, dtype: str) -> Any:
+    shape = (4, *(4 if each is None else each for each in shape))
+    if "float" in dtype:
+        return generator.uniform(0.1, 1.0, shape).astype("float32")
+    return generator.integers(0, 2, shape).astype(dtype)
+
+
+def _adds_up(metric: Any, batches: list[Any]) -> bool:
+    kept = [(variable, array_of(variable)) for variable in metric.variables]
+    states = []
+    try:
+        for batch in batches:
+            metric.reset_state()
+            metric.update_state(*map(keras.ops.convert_to_tensor, batch))
+            states.append([np.asarray(array_of(variable), np.float64) for variable in metric.variables])
+    finally:
+        for variable, value in kept:
+            variable.assign(value)
+    for variable, first, second, both in zip(metric.variables, *states, strict=True):
+        how = getattr(variable, "aggregation", "sum")
+        expected = (first + second) / 2 if how == "mean" else first + second
+        if how != "only_first_replica" and not np.allclose(both, expected, 1e-3, 1e-5):
+            return False
+    return True
+
+
+def _is_mean(metric: Any, batches: list[Any]) -> bool:
+    first, second, both = (
+        np.asarray(keras.ops.convert_to_numpy(metric._fn(*map(keras.ops.convert_to_tensor, batch))), np.float64)
+        for batch in batches
+    )
+    expected = (first + second) / 2 if both.ndim == 0 else np.concatenate([first, second])
+    return expected.shape == both.shape and np.allclose(both, expected, 1e-3, 1e-5)
 
 
 def variables_of(model: Any) -> list[Any]:
@@ -66,7 +173,7 @@ def combined_logs(logs: dict[str, Any], part: Part) -> dict[str, Any]:
 def agreed(result: Any) -> Any:
     """Return rank 0's result of an evaluation: others may differ in the last bits, and decisions follow from it."""
     numbers = list(_numbers(result))
-    if not numbers:
+    if not numbers or is_alone():
         return result
     values = iter(collectives.broadcast(np.array(numbers, np.float64), 0, "auto.keras.evaluate").tolist())
     if isinstance(result, dict):

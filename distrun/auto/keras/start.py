@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Any
 
 import numpy as np
 
+from distrun.auto.keras import metrics
 from distrun.auto.keras.data import Ledger
 from distrun.auto.keras.optimizers import optimizers_of
-from distrun.auto.keras.parts import part_of
+from distrun.auto.keras.parts import Part, part_of
 from distrun.auto.refusing import refuse
 from distrun.keras.choice import CHOSEN
 from distrun.keras.library import state_of
@@ -27,6 +29,8 @@ _SEEDS = (
     "numpy.random.default_rng(1)     # generators of your own have a seed",
     "sorted(names)                   # sets have another order in each process",
 )
+
+_IN_ORDER = "dataset.map(f, num_parallel_calls=1)  # random operations in f come in order; or stateless ones"
 
 
 def start(model: Any) -> None:
@@ -47,6 +51,14 @@ def end(model: Any) -> None:
     generators = _generators(model)
     if generators:
         broadcast_variables(generators, 0)
+
+
+def average_accumulators(model: Any) -> None:
+    """Give all ranks the average of the gradients that each has accumulated for itself. What they do with it is the
+    same as before, and may now be saved by one of them, or taken from one."""
+    states = [each for optimizer in optimizers_of(model) for each in state_of(optimizer)]
+    for place, variable in enumerate(each for each in states if each.name.endswith(_ACCUMULATOR)):
+        variable.assign(collectives.allreduce(np.asarray(array_of(variable)), f"auto.keras.accumulated.{place}"))
 
 
 def _known(variables: list[Any]) -> list[Any]:
@@ -70,21 +82,28 @@ class Watch:
         rows, size = self._ledger.rows, self._ledger.size
         return None if rows is None else [part_of(rows, rank, size).rows for rank in range(size)]
 
+    @property
+    def last(self) -> Part:
+        """The part of the last step, as far as it is known."""
+        return self._ledger.last
+
     def check(self) -> None:
-        """Compare them.
+        """Compare them, and try metrics that are new.
 
         Raises:
-            Refusal: the ranks have read different data, or have different weights.
+            Refusal: the ranks have read different data, or have different weights, or a metric does not add up.
         """
         if hasattr(self._model, "jax_state_sync"):
             self._model.jax_state_sync()  # in an epoch the variables are empty
+        metrics.check()
         own = np.array([self._ledger.seen(), weights_hash(self._model)], np.int64)
         everyone = collectives.allgather(own, "auto.keras.check").reshape(-1, 2)
         if (everyone[:, 0] != everyone[0, 0]).any():
             refuse(
                 "the ranks read different data, so the parts of a batch that they compute are not of one batch: it is "
-                "made, ordered or shuffled by a random generator without a seed, by time, or by the order of a set",
-                _SEEDS,
+                "made, ordered or shuffled by a random generator without a seed, by time, by the order of a set, or "
+                "by random operations of a parallel map, which come in any order",
+                (*_SEEDS, _IN_ORDER) if "tensorflow" in sys.modules else _SEEDS,
             )
         if (everyone[:, 1] != everyone[0, 1]).any():
             who = np.flatnonzero(everyone[:, 1] != everyone[0, 1]).tolist()

@@ -87,3 +87,8 @@ def step(part: Part, size: int, is_trial: bool = False) -> Iterator[Step]:
         yield _steps[-1]
     finally:
         _steps.pop()
+
+
+def are_of_keras(*made: Any) -> bool:
+    """Whether classes and functions are Keras's own, so that it is known what they do; those that are None are."""
+    return all(getattr(each, "__module__", "").startswith("keras.") for each in made if each is not None)

@@ -7,12 +7,14 @@ import inspect
 from collections.abc import Callable
 from typing import Any
 
+import keras
 import numpy as np
 from keras import tree
 
 from distrun.auto import announcing, job
 from distrun.auto.keras import functions, metrics
 from distrun.auto.keras.callbacks import OF_NUMBERS, distributed_callbacks
+from distrun.auto.keras.collectives import is_alone
 from distrun.auto.keras.data import Cut, Ledger, cut, digest_of, rows_of
 from distrun.auto.keras.optimizers import distribute, optimizers_of
 from distrun.auto.keras.parts import part_of
@@ -21,6 +23,7 @@ from distrun.auto.refusing import refuse
 from distrun.runtime import collectives, world
 
 _CHECK_EVERY = 100  # calls of train_on_batch
+_WITHOUT = ("python train.py  # or in one process",)
 
 
 class Fit:
@@ -75,7 +78,7 @@ def _around(owner: Any, name: str, instead: Callable[..., Any]) -> None:
 
 
 def _fit(is_scaled: bool, plain: Callable[..., Any], model: Any, arguments: dict[str, Any]) -> Any:
-    _check_strategy(model)
+    _check(model)
     for optimizer in optimizers_of(model):
         distribute(optimizer)
     running = Fit(model, is_scaled)
@@ -95,12 +98,26 @@ def _fit(is_scaled: bool, plain: Callable[..., Any], model: Any, arguments: dict
     return history
 
 
-def _check_strategy(model: Any) -> None:
+def _check(model: Any) -> None:
+    """Refuse to train what cannot be divided."""
+    if is_alone():
+        refuse(
+            "a callback that is called on rank 0 alone, for it writes files (a subclass of ModelCheckpoint, CSVLogger "
+            "or the like), trains a model",
+            ["class Trains(keras.callbacks.Callback): ...  # it is called on all ranks"],
+        )
     if getattr(model, "_distribute_strategy", None) is not None:
         refuse(
             "the model was made in the scope of a tf.distribute strategy, so the script distributes by itself",
             ["model = build_model()  # without strategy.scope()"],
         )
+    for layer in model._flatten_layers():
+        if isinstance(layer, keras.layers.RNN) and layer.stateful:
+            refuse(
+                f"the layer {layer.name} is stateful: it keeps a state for each row of a batch, and the rows of a "
+                "batch are divided among the ranks",
+                [f"keras.layers.{type(layer).__name__}(units)  # without stateful=True", *_WITHOUT],
+            )
 
 
 def _around_data(iterator: Any) -> None:
@@ -166,7 +183,7 @@ def _train_on_batch(is_scaled: bool, plain: Callable[..., Any], model: Any, argu
             "--auto=scale would have to read the next batches of a loop around train_on_batch",
             ["model.fit(x, y, batch_size=32)", "distrun --auto ...  # divides each batch among the ranks"],
         )
-    _check_strategy(model)
+    _check(model)
     for optimizer in optimizers_of(model):
         distribute(optimizer)
     _, ledger, count = _calls.setdefault(id(model), (model, Ledger(world.rank(), world.size()), [0]))

@@ -1,7 +1,8 @@
-"""A trial of a loss that the script computes itself: are a batch's gradients the average of those of its halves?
+"""A trial of a training step that is not Keras's alone: are a batch's gradients the average of those of its halves?
 
-The losses of Keras are known (`losses`). Of one that a `train_step`, a `compute_loss` or a layer's `add_loss` computes,
-nothing is known but that it must be a mean over the rows, for the ranks' gradients to make up those of the batch. So
+The losses and layers of Keras are known (`losses`, `functions`). Of a loss that the script computes, in a function, a
+`train_step`, a `compute_loss` or a layer's `add_loss`, and of the script's own layers, nothing is known but that the
+loss must be a mean over the rows, for the ranks' gradients to make up those of the batch. So
 after the first step the training step is tried: on the first half of the rank's rows, on the second, and on both
 together. The optimizers update nothing in a trial, random numbers are all alike in it, and variables get back what they
 were. A loss that adds up its rows, or compares them with each other, is refused.
@@ -25,7 +26,16 @@ from distrun.keras.values import array_of
 from distrun.runtime import collectives
 from distrun.runtime.operations.reduction import Sum
 
-_LINES = ("loss = keras.ops.mean(loss_of_each_row)  # instead of keras.ops.sum(loss_of_each_row)",)
+_SUM = "adds up its rows"
+_NO_MEAN = (
+    "is not the mean of the losses of its rows (the loss or a layer compares rows with each other, or gradients are "
+    "changed before the optimizer has them)"
+)
+_SUM_LINES = ("loss = keras.ops.mean(loss_of_each_row)  # instead of keras.ops.sum(loss_of_each_row)",)
+_LINES = (
+    "loss = keras.ops.mean(loss_of_each_row)  # such as keras.losses.Dice(axis=(1, 2, 3)), which is of each row",
+    "optimizer = keras.optimizers.Adam(global_clipnorm=1.0)  # where gradients are clipped",
+)
 _TOLERANCE = 0.002  # of the norm of a variable's gradient
 _LOW_TOLERANCE = 0.1  # where it is computed in 16 bits
 _NEGLIGIBLE = 1e-4  # of the norm of all gradients: what is left of a sum that is zero
@@ -116,8 +126,9 @@ class Trial:
                 made = [_gradients(step, batch) for batch in (first, second, first, both)]
         except Exception as error:
             refuse(
-                f"the training step of {type(self._model).__name__} computes a loss of its own, and cannot be tried "
-                f"with half of its rows ({type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''})",
+                f"the training step of {type(self._model).__name__} cannot be tried with half of its rows, to see "
+                "whether its loss is a mean over them "
+                f"({type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''})",
                 _LINES,
             )
         self._calls = [call for call, gradients in enumerate(made[0]) for _ in gradients]
@@ -132,9 +143,9 @@ class Trial:
             found = verdict(sums[:, np.array(self._calls) == call], _LOW_TOLERANCE if "16" in policy else _TOLERANCE)
             if found is not None:
                 refuse(
-                    f"the training step of {type(self._model).__name__} computes a loss of its own, which {found}; so "
-                    "the ranks' gradients do not make up those of the batch",
-                    _LINES,
+                    f"the loss in the training step of {type(self._model).__name__} {found}; so the ranks' gradients "
+                    "do not make up those of the batch",
+                    _SUM_LINES if found == _SUM else _LINES,
                 )
 
 
@@ -155,12 +166,12 @@ def verdict(squares: np.ndarray[Any, Any], tolerance: float) -> str | None:
         return None
     if again.sum() > 1e-6 * total:  # it draws random numbers in a way of its own, so that only sizes can be compared:
         # a sum's is 2 to 4 times the mean of the halves', a mean's at most as large.
-        return "adds up its rows" if whole.sum() > 2**0.5 * halves.sum() / 2 else None
+        return _SUM if whole.sum() > 2**0.5 * halves.sum() / 2 else None
     counts = halves + whole > _NEGLIGIBLE**2 * total
     if (off_mean <= tolerance**2 * halves)[counts].all():
         return None
     is_sum = (off_sum <= tolerance**2 * halves)[counts].all()
-    return "adds up its rows" if is_sum else "is not the mean of the losses of its rows"
+    return _SUM if is_sum else _NO_MEAN
 
 
 def _compared(first: Any, second: Any, again: Any, both: Any) -> Any:

@@ -7,6 +7,9 @@ import pytest
 
 pytest.importorskip("keras")
 
+import keras
+
+from distrun.auto.keras import losses, metrics
 from distrun.auto.keras.trial import verdict
 
 
@@ -51,3 +54,44 @@ TINY = 1e-7 * A
 def test_the_verdict_on_gradients_of_halves(gradients, found):
     said = verdict(squares(*gradients), 0.002)
     assert (said is None) if found is None else found in said
+
+
+def own(y_true, y_pred):
+    return keras.ops.mean(y_true - y_pred, axis=-1)
+
+
+@pytest.mark.parametrize(
+    ("loss", "is_known"),
+    [
+        ("mse", True),
+        (keras.losses.SparseCategoricalCrossentropy(), True),
+        (keras.losses.Dice(), False),
+        (keras.losses.Circle(), False),
+        (keras.losses.tversky, False),
+        (own, False),
+        (type("Own", (keras.losses.Huber,), {"__module__": __name__})(), False),
+    ],
+)
+def test_losses_of_keras_that_take_each_row_alone_are_known(loss, is_known):
+    loss = keras.losses.get(loss)
+    wrapped = loss if isinstance(loss, keras.losses.Loss) else keras.src.losses.losses.LossFunctionWrapper(loss)
+    assert losses.is_of_each_row(wrapped) == is_known
+
+
+@pytest.mark.parametrize(
+    ("function", "is_mean"),
+    [
+        (own, True),
+        (lambda y_true, y_pred: keras.ops.mean(y_true * y_pred), True),
+        (lambda y_true, y_pred: keras.ops.sqrt(keras.ops.mean(keras.ops.square(y_true - y_pred))), False),
+        (lambda y_true, y_pred: keras.ops.max(y_pred), False),
+    ],
+)
+def test_a_metric_function_that_is_no_mean_over_rows_is_warned_of(function, is_mean, monkeypatch):
+    said = []
+    monkeypatch.setattr(metrics, "tell", said.append)
+    monkeypatch.setattr(metrics.world, "rank", lambda: 0)
+    metrics.note([keras.metrics.MeanMetricWrapper(function, name="own")], np.ones((8, 2), "float32"), np.ones((8, 2)))
+    metrics.check()
+    assert len(said) == (not is_mean)
+    assert is_mean or "the metric own is one number for a batch, and no mean over its rows" in said[0]

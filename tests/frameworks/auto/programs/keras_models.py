@@ -226,6 +226,68 @@ def accumulated():
 
 
 @case
+def accumulated_in_two_fits():
+    model = regression(optimizer=keras.optimizers.SGD(0.05, gradient_accumulation_steps=3))
+    losses = [model.fit(X, Y, batch_size=12).history["loss"] for _ in range(3)]
+    return model, {"losses": losses}
+
+
+@case
+def own_parts():
+    class Scale(layers.Layer):
+        def build(self, shape):
+            self.factor = self.add_weight(shape=(shape[-1],), initializer="ones")
+
+        def call(self, inputs):
+            return inputs * self.factor / keras.ops.max(1 + keras.ops.abs(inputs), axis=-1, keepdims=True)
+
+    class Hits(keras.metrics.Metric):
+        def __init__(self):
+            super().__init__(name="hits")
+            self.hits = self.add_variable((), "zeros")
+
+        def update_state(self, y_true, y_pred, sample_weight=None):
+            self.hits.assign(self.hits + keras.ops.sum(keras.ops.cast(keras.ops.abs(y_true - y_pred) < 1, "float32")))
+
+        def result(self):
+            return self.hits + 0.0
+
+    def loss(y_true, y_pred):
+        return keras.ops.mean(keras.ops.log(keras.ops.cosh(y_pred - y_true)), axis=-1)
+
+    def within(y_true, y_pred):
+        return keras.ops.cast(keras.ops.abs(y_true - y_pred) < 2, "float32")
+
+    model = keras.Sequential([layers.Input((5,)), Scale(), layers.Dense(4, activation="tanh"), layers.Dense(1)])
+    model.compile("adam", loss, metrics=[Hits(), within])
+    return model, model.fit(X, Y, batch_size=12, epochs=2).history
+
+
+@case
+def own_callbacks():
+    class Best(keras.callbacks.Callback):
+        loss, saved = np.inf, 0
+
+        def on_train_batch_end(self, batch, logs):
+            if logs["loss"] < self.loss:
+                self.loss = logs["loss"]
+                self.saved += 1
+                self.model.save_weights(os.path.join(sys.argv[1], "best_batch.weights.h5"))
+
+    class Evaluated(keras.callbacks.ModelCheckpoint):
+        def on_epoch_end(self, epoch, logs=None):
+            super().on_epoch_end(epoch, {"own": self.model.evaluate(X[:9], Y[:9], verbose=0)})
+
+    best, path = Best(), os.path.join(sys.argv[1], "evaluated.weights.h5")
+    checkpoint = Evaluated(path, monitor="own", mode="min", save_best_only=True, save_weights_only=True)
+    model = regression()
+    # Parts of one size, so that the loss until each batch is the mean of the ranks'.
+    history = model.fit(X[:36], Y[:36], batch_size=12, epochs=3, shuffle=False, callbacks=[best, checkpoint])
+    model.load_weights(path)
+    return model, {**history.history, "saved": best.saved, "best": best.loss}
+
+
+@case
 def schedule():
     rate = keras.optimizers.schedules.ExponentialDecay(0.1, 3, 0.7)
     model = regression(optimizer=keras.optimizers.SGD(rate), run_eagerly=True)

@@ -58,6 +58,11 @@ def unknown_optimizer():
     made.fit(X, Y, batch_size=4)
 
 
+def fit_random(made):
+    random = np.random.default_rng(0)
+    made.fit(random.normal(size=X.shape), random.uniform(size=Y.shape), batch_size=8, epochs=2)
+
+
 def fit_own(loss, kind=OwnStep):
     inputs = keras.layers.Input((3,))
     hidden = keras.layers.BatchNormalization()(keras.layers.Dropout(0.3)(keras.layers.Dense(4)(inputs)))
@@ -100,6 +105,87 @@ def summed_added_loss():
     made = keras.Sequential([keras.layers.Input((3,)), keras.layers.Dense(4), Penalty(), keras.layers.Dense(1)])
     made.compile("sgd", "mse")
     made.fit(X, Y, batch_size=8)
+
+
+def root_of_mean():
+    def loss(y_true, y_pred):
+        return keras.ops.sqrt(keras.ops.mean(keras.ops.square(y_true - y_pred)))
+
+    fit_random(model(loss))
+
+
+def dice():
+    fit_random(model("dice"))
+
+
+def summed_rows():
+    def loss(y_true, y_pred):
+        return keras.ops.sum(keras.ops.square(y_true - y_pred), axis=0)
+
+    fit_random(model(loss))
+
+
+def centered():
+    class Center(keras.layers.Layer):
+        def call(self, inputs):
+            return inputs - keras.ops.mean(inputs, axis=0, keepdims=True)
+
+    inputs = keras.layers.Input((3,))
+    made = keras.Model(inputs, keras.layers.Dense(1)(Center()(keras.layers.Dense(4, activation="tanh")(inputs))))
+    made.compile("sgd", "mse")
+    fit_random(made)
+
+
+def clipping_step():
+    def loss(y, output):
+        if keras.backend.backend() == "torch":
+            import torch
+
+            torch.nn.utils.clip_grad_norm_([torch.ones(3, requires_grad=True)], 1.0)
+        else:
+            import tensorflow as tf
+
+            tf.clip_by_global_norm([tf.ones(3)], 1.0)
+        return keras.ops.mean(keras.ops.square(y - output))
+
+    fit_own(loss)
+
+
+def stateful():
+    made = keras.Sequential([keras.Input(batch_shape=(4, 5, 3)), keras.layers.GRU(2, stateful=True)])
+    made.compile("sgd", "mse")
+    made.fit(np.ones((8, 5, 3)), np.ones((8, 2)), batch_size=4)
+
+
+def maximum_metric():
+    class Largest(keras.metrics.Metric):
+        def __init__(self):
+            super().__init__(name="largest")
+            self.largest = self.add_variable((), "zeros")
+
+        def update_state(self, y_true, y_pred, sample_weight=None):
+            self.largest.assign(keras.ops.maximum(self.largest, keras.ops.max(keras.ops.abs(y_true - y_pred))))
+
+        def result(self):
+            return self.largest + 0.0
+
+    made = model()
+    made.compile("sgd", "mse", metrics=[Largest()])
+    fit_random(made)
+
+
+def training_alone():
+    class Trains(keras.callbacks.CSVLogger):
+        def on_epoch_end(self, epoch, logs=None):
+            self.model.fit(X, Y, batch_size=4)
+
+    model().fit(X, Y, batch_size=4, callbacks=[Trains(os.devnull)])
+
+
+def different_later():
+    made = model()
+    made.fit(X, Y, batch_size=4)
+    made.fit(np.random.default_rng(int.from_bytes(os.urandom(8), "big")).normal(size=X.shape), Y, batch_size=4)
 
 
 def distribution():
