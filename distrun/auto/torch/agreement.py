@@ -7,7 +7,8 @@ part: those whose shape is not the same on all ranks, and what is made of them. 
 - a reduction whose divisor is the same on all ranks, however many samples they have, is a sum: the ranks' are added;
 - one whose divisor is proportional to the ranks' samples is a mean over them;
 - one with another divisor is a mean over what the batch's samples hold (tokens, masked pixels), of which each rank
-  knows only its own: the ranks tell one another in every step.
+  knows only its own: the ranks tell one another in every step. So they do where the script has multiplied or divided
+  by a number: whether it is constant or counted, one batch does not tell.
 
 Gradients are averaged over the ranks after that, so a sum's factor is the number of ranks.
 
@@ -54,10 +55,25 @@ class Facts:
     """The place of each reduction in the graph."""
     batch_statistics: tuple[int, ...] = ()
     """The places of nodes that normalise by the statistics of the part alone."""
+    across: tuple[tuple[int, tuple[int, ...]], ...] = ()
+    """The places of nodes that order or compare elements, and the extents of the dimensions along which they do."""
+    opaque: tuple[int, ...] = ()
+    """The places of functions that were given tensors which the graph does not show."""
+    terms: tuple[tuple[tuple[int, float], ...], ...] = ()
+    """The reductions in each number of the loss, by their index, with the divisors that they have there."""
+    has_other_parts: bool = False
+    """Whether the script also works on batches of another loader."""
+    has_even_parts: bool = False
+    """Whether the parts of those are equal, so that what depends on them cannot be told."""
 
 
 class RefusedError(Exception):
     """A loss cannot be put together from those of the parts; the text says why."""
+
+    def __init__(self, why: str, *lines: str) -> None:
+        super().__init__(why)
+        self.lines = lines
+        """The lines to write instead, if they are not those for most losses."""
 
 
 def rules(ranks: Sequence[Facts], sizes: Sequence[int], is_padded: bool = False) -> tuple[Rule, ...]:
@@ -81,33 +97,69 @@ def rules(ranks: Sequence[Facts], sizes: Sequence[int], is_padded: bool = False)
             "the ranks' graphs of the loss differ, as if the data or chance had decided what is computed"
         )
     depends = _depending(ranks, sizes, is_padded)
+    _check_order(ranks, sizes, is_padded or any(other.has_other_parts for other in ranks))
     if not all(_is_of_each_sample(ranks, place) for place in first.batch_statistics):
         raise RefusedError("it normalises by the statistics of the batch by a function, where only layers are known")
     found = []
     for reduction, place in enumerate(first.places):
-        divisors = [other.divisors[reduction] for other in ranks]
         if not depends[place]:
+            _check_opaque(first, place)
             found.append(Rule.ONCE)
         elif not first.linear[reduction]:
             raise RefusedError(
                 "what is computed from the samples is no sum or mean, nor a combination of such "
                 f"({first.graph[place][0]}, or what follows it)"
             )
-        elif any(other.counted[reduction] for other in ranks):
-            found.append(Rule.COUNTED)
-        elif _are_close(divisors, [divisors[0]] * len(divisors)):
-            found.append(Rule.SUM)
-        elif not is_padded and _are_close(divisors, [divisors[0] / sizes[0] * size for size in sizes]):
-            found.append(Rule.MEAN)
         else:
-            found.append(Rule.COUNTED)
+            divisors = [other.divisors[reduction] for other in ranks]
+            found.append(_rule(ranks, sizes, is_padded, divisors, any(other.counted[reduction] for other in ranks)))
     if _multiplies(first, depends):
         raise RefusedError("it multiplies numbers that both depend on the batch")
     return tuple(found)
 
 
+def rules_of_terms(
+    ranks: Sequence[Facts], sizes: Sequence[int], is_padded: bool, of_loss: Sequence[Rule]
+) -> list[tuple[Rule, ...]]:
+    """Return the rules of the reductions in each number of a loss as if that were the loss.
+
+    Args:
+        ranks, sizes, is_padded: as for `rules`.
+        of_loss: the rules of the loss itself.
+    """
+    found = []
+    for terms in zip(*(other.terms for other in ranks), strict=True):
+        of_term = []
+        for pairs in zip(*terms, strict=True):
+            which = pairs[0][0]
+            is_counted = any(other.counted[which] for other in ranks)
+            is_once = of_loss[which] is Rule.ONCE
+            divisors = [divisor for _, divisor in pairs]
+            of_term.append(Rule.ONCE if is_once else _rule(ranks, sizes, is_padded, divisors, is_counted))
+        found.append(tuple(of_term))
+    return found
+
+
+def _rule(
+    ranks: Sequence[Facts], sizes: Sequence[int], is_padded: bool, divisors: Sequence[float], is_counted: bool
+) -> Rule:
+    """Return the rule of a sum or mean over what depends on the batch."""
+    if is_counted:
+        return Rule.COUNTED
+    if are_equal(divisors):
+        return Rule.SUM
+    follows = _are_close(divisors, [divisors[0] / sizes[0] * size for size in sizes])
+    is_of_samples = not is_padded and not any(other.has_other_parts for other in ranks)
+    return Rule.MEAN if follows and is_of_samples else Rule.COUNTED
+
+
+def are_equal(divisors: Sequence[float]) -> bool:
+    """Whether a divisor is the same on all ranks."""
+    return _are_close(divisors, [divisors[0]] * len(divisors))
+
+
 def _are_close(numbers: Sequence[float], others: Sequence[float]) -> bool:
-    return all(abs(one - other) <= 1e-5 * abs(other) for one, other in zip(numbers, others, strict=True))
+    return all(abs(one - other) <= 2e-7 * abs(other) for one, other in zip(numbers, others, strict=True))
 
 
 def _depending(ranks: Sequence[Facts], sizes: Sequence[int], is_padded: bool) -> list[bool]:
@@ -132,6 +184,42 @@ def _depending(ranks: Sequence[Facts], sizes: Sequence[int], is_padded: bool) ->
             )
         depends.append(inherits or any(varies))
     return depends
+
+
+def _check_order(ranks: Sequence[Facts], sizes: Sequence[int], may_vary: bool) -> None:
+    """Refuse what orders the samples, or compares them.
+
+    Args:
+        ranks, sizes: as for `rules`.
+        may_vary: whether extents may depend on the part that do not count its samples.
+    """
+    for found in zip(*(other.across for other in ranks), strict=True):
+        place = found[0][0]
+        for extents in zip(*(each for _, each in found), strict=True):
+            follows = all(extent * sizes[0] == extents[0] * size for extent, size in zip(extents, sizes, strict=True))
+            if len(set(extents)) > 1 and (follows or not may_vary):
+                raise RefusedError(
+                    f"the samples of the batch are ordered, or compared with each other ({ranks[0].graph[place][0]}), "
+                    "and each rank has only its own"
+                )
+
+
+def _check_opaque(facts: Facts, reduction: int) -> None:
+    """Refuse a reduction that seems not to depend on the batch, as some function in it hides whether it does."""
+    places = [reduction]
+    seen = set(places)
+    while places:
+        place = places.pop()
+        name, _, inputs = facts.graph[place]
+        if place in facts.opaque:
+            raise RefusedError(
+                f"a number is computed from the batch within one function ({name}), so that nothing shows whether it "
+                "is a mean over the samples or a sum",
+                "output = model(x)  # compiled, or a function of one's own",
+                "loss = criterion(output, y)  # outside of it",
+            )
+        places += [each for each in inputs if each not in seen]
+        seen.update(inputs)
 
 
 def _is_number(shapes: Sequence[tuple[int, ...]]) -> bool:

@@ -80,6 +80,16 @@ def _weigh(root: Tensor, part: Part) -> None:
         if factor != 1 and _MARK not in marks:  # a second backward() through the same graph finds the first one's
             marks[_MARK] = factor
             reduction.node.register_prehook(_multiplied(factor))
+    for node, place, weight in loss.products():
+        if weight is None:
+            refuse(
+                "a loss of means and sums is multiplied by a number that has a gradient, and each of them counts in "
+                "another way to the whole batch",
+                ("loss = weight * first + weight * second  # instead of weight * (first + second)",),
+            )
+        if weight != 1 and _MARK not in node.metadata:
+            node.metadata[_MARK] = weight
+            node.register_hook(_multiplied_input(place, weight))
 
 
 def _known(loss: losses.Weighted | None) -> losses.Weighted:
@@ -95,6 +105,17 @@ def _known(loss: losses.Weighted | None) -> losses.Weighted:
 def _multiplied(factor: float) -> Callable[[Sequence[Tensor | None]], tuple[Tensor | None, ...]]:
     def multiply(gradients: Sequence[Tensor | None]) -> tuple[Tensor | None, ...]:
         return tuple(None if each is None else each * factor for each in gradients)
+
+    return multiply
+
+
+def _multiplied_input(
+    place: int, factor: float
+) -> Callable[[Sequence[Tensor | None], Sequence[Tensor | None]], tuple[Tensor | None, ...]]:
+    def multiply(inputs: Sequence[Tensor | None], _: Sequence[Tensor | None]) -> tuple[Tensor | None, ...]:
+        return tuple(
+            each * factor if which == place and each is not None else each for which, each in enumerate(inputs)
+        )
 
     return multiply
 

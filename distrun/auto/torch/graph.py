@@ -9,8 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from math import prod
-from typing import Any
+from math import inf, prod
+from typing import Any, NamedTuple
+
+from torch.autograd.function import BackwardCFunction
 
 Node = Any
 Shape = tuple[int, ...]
@@ -21,6 +23,11 @@ _MEANS = {"MeanBackward0", "MeanBackward1"}
 _NONE_IGNORED = (-100, (1 << 64) - 100)  # torch gives the number as it is, or without its sign
 _SELECTIONS = {"IndexBackward0", "MaskedSelectBackward0"}
 _SUMS = {"SumBackward0", "SumBackward1", "DotBackward0"}
+_PRODUCTS = {"MulBackward0", "DivBackward0"}
+_ADDITIONS = ("AddBackward", "SubBackward", "RsubBackward")
+_KEPT = "distrun.auto.kept"
+_ACROSS = {"Topk", "Sort", "Median", "Nanmedian", "Kthvalue", "Mode", "Softmax", "LogSoftmax", "Max", "Min", "Amax"}
+_ACROSS |= {"Amin", "Cumsum", "Cumprod", "Cummax", "Cummin", "Logcumsumexp", "Logsumexp", "Prod", "Std", "Var", "Roll"}
 
 
 @dataclass
@@ -29,13 +36,30 @@ class Reduction:
 
     node: Node
     divisor: float
-    """The number by which a sum over the batch's samples was divided, with all factors that follow."""
+    """The number by which a sum over the batch's samples was divided, with all factors that follow but 0."""
     is_linear: bool
     """Whether it is a sum or a mean, and the loss is a multiple of it, plus other terms."""
     shape: Shape
     """The tensor's shape."""
     is_counted: bool = False
     """Whether not all samples count alike: the divisor is the number, or the weight, of what counts."""
+    is_scaled: bool = False
+    """Whether the divisor has a factor of the script's, of which nobody knows whether it is counted or constant."""
+
+
+class _Open(NamedTuple):
+    """A node on the way from the loss to its reductions."""
+
+    node: Node
+    factor: float = 1.0
+    is_linear: bool = True
+    is_scaled: bool = False
+
+    def to(self, node: Node) -> _Open:
+        return self._replace(node=node)
+
+    def times(self, node: Node, factor: float) -> _Open:
+        return _Open(node, self.factor * (factor or 1.0), self.is_linear, is_scaled=True)
 
 
 @dataclass
@@ -47,9 +71,23 @@ class Parts:
     """The nodes whose outputs are numbers, in order, the loss's first."""
 
     @property
+    def products(self) -> list[Node]:
+        """The nodes that multiply or divide two numbers, both of which have a gradient."""
+        return [each for each in self.numbers if each.name() in _PRODUCTS and None not in dict(each.next_functions)]
+
+    @property
+    def has_constants(self) -> bool:
+        """Whether a number is added that is no reduction: a constant, or a parameter."""
+        return any(
+            not each.next_functions or (each.name().startswith(_ADDITIONS) and None in dict(each.next_functions))
+            for each in self.numbers
+        )
+
+    @property
     def signature(self) -> tuple[str, ...]:
         """The operations on numbers, which tell losses of different kinds apart."""
-        return tuple(node.name() for node in self.numbers)
+        kinds = [(node.name(), getattr(node, "_saved_reduction", None)) for node in self.numbers]
+        return tuple(name if kind is None else f"{name} {kind}" for name, kind in kinds)
 
 
 def parts(loss: Node | None) -> Parts:
@@ -64,26 +102,26 @@ def parts(loss: Node | None) -> Parts:
     if loss is None:
         return found
     scalars: tuple[Shape, ...] = ((), (1,)) if shape_of(loss) else ((),)
-    open_nodes: list[tuple[Node, float, bool]] = [(loss, 1.0, True)]
+    open_nodes = [_Open(loss)]
     while open_nodes:
-        node, factor, is_linear = open_nodes.pop()
-        name = node.name()
+        opened = open_nodes.pop()
+        node, name = opened.node, opened.node.name()
         found.numbers.append(node)
         inputs = [(each, shape_of(each, place)) for each, place in node.next_functions if each is not None]
         if not inputs:  # a parameter that is a number
             continue
         if name == "StackBackward0" or (name == "CatBackward0" and len(scalars) > 1):
-            open_nodes += [(each, factor, is_linear) for each, _ in inputs]
+            open_nodes += [opened.to(each) for each, _ in inputs]
             continue
         numbers = [(each, shape) for each, shape in inputs if shape in scalars]
         if len(numbers) == len(inputs):
-            open_nodes += _through(node, name, [each for each, _ in numbers], factor, is_linear)
+            open_nodes += _through(opened, name, [each for each, _ in numbers])
             continue
         stacked = _stacked(node, name, inputs, scalars)
         if stacked is not None:
-            open_nodes += [(each, factor * stacked[1], is_linear) for each in stacked[0]]
+            open_nodes += [opened.to(each)._replace(factor=opened.factor * stacked[1]) for each in stacked[0]]
             continue
-        found.reductions.append(_reduction(node, inputs[0][0].name(), inputs[0][1], factor, is_linear))
+        found.reductions.append(_reduction(opened, inputs[0][0].name(), inputs[0][1]))
     return found
 
 
@@ -93,46 +131,54 @@ def shape_of(node: Node, place: int = 0) -> Shape | None:
     return tuple(metadata[place].shape) if place < len(metadata) else None
 
 
-def _through(
-    node: Node, name: str, inputs: Sequence[Node], factor: float, is_linear: bool
-) -> list[tuple[Node, float, bool]]:
+def _through(opened: _Open, name: str, inputs: Sequence[Node]) -> list[_Open]:
     """Return what a function of numbers leads to: its inputs, with their factors if it is linear in them."""
+    node = opened.node
     if name in _SAME or name in _MEANS or name in _SUMS:
-        return [(each, factor, is_linear) for each in inputs]
+        return [opened.to(each) for each in inputs]
     if name in ("AddBackward1", "SubBackward1"):  # a number of C++ is added
-        return [(each, factor, is_linear) for each in inputs]
+        return [opened.to(each) for each in inputs]
     if name == "MulBackward1":
-        return [(inputs[0], factor * _number(node, "_saved_other"), is_linear)]
+        return [opened.times(inputs[0], _number(node, "_saved_other"))]
     if name == "DivBackward1":
-        return [(inputs[0], factor / _number(node, "_saved_other"), is_linear)]
-    if name == "NegBackward0":
-        return [(inputs[0], -factor, is_linear)]
+        return [opened.times(inputs[0], _reciprocal(_number(node, "_saved_other")))]
+    if name in ("NegBackward0", "RsubBackward1"):
+        return [opened.to(each)._replace(factor=-opened.factor) for each in inputs]
     if name in ("AddBackward0", "SubBackward0"):
         sign = 1.0 if name == "AddBackward0" else -1.0
         second = node.next_functions[1][0]
         scale = sign * float(node._saved_alpha)
-        return [(each, factor * (scale if each is second else 1.0), is_linear) for each in inputs]
-    if name == "RsubBackward1":
-        return [(each, -factor, is_linear) for each in inputs]
+        return [opened.to(each)._replace(factor=opened.factor * (scale if each is second else 1.0)) for each in inputs]
     if name == "MulBackward0":
         if len(inputs) == 2:  # which is linear if only one of them depends on the batch: see `agreement`
-            return [(each, factor, is_linear) for each in inputs]
-        value = _number(node, "_saved_other" if node.next_functions[0][0] is not None else "_saved_self")
-        return [(inputs[0], factor * value, is_linear)]
+            return [opened.to(each) for each in inputs]
+        return [
+            opened.times(
+                inputs[0], _number(node, "_saved_other" if node.next_functions[0][0] is not None else "_saved_self")
+            )
+        ]
     if name == "DivBackward0":
         first, second = (each for each, _ in node.next_functions)
         if second is not None:
-            return [(each, factor, is_linear and each is first) for each in inputs]
-        return [(inputs[0], factor / _number(node, "_saved_other"), is_linear)]
-    return [(each, factor, False) for each in inputs]
+            return [opened.to(each)._replace(is_linear=opened.is_linear and each is first) for each in inputs]
+        return [opened.times(inputs[0], _reciprocal(_number(node, "_saved_other")))]
+    return [opened.to(each)._replace(is_linear=False) for each in inputs]
 
 
 def _number(node: Node, name: str) -> float:
-    try:
-        value = getattr(node, name)
-    except RuntimeError:  # the graph has been freed
-        return 1.0
-    return 1.0 if value is None else float(value)
+    """Return a number that a node has saved. It is kept for when the graph has been freed."""
+    marks = node.metadata
+    if _KEPT not in marks:
+        try:
+            value = getattr(node, name)
+        except RuntimeError:  # the graph has been freed
+            return 1.0
+        marks[_KEPT] = 1.0 if value is None else float(value)
+    return float(marks[_KEPT])
+
+
+def _reciprocal(number: float) -> float:
+    return 1 / number if number else inf
 
 
 def _stacked(
@@ -147,8 +193,8 @@ def _stacked(
     return [each for each, _ in stacked], 1 / len(inputs[0][0].next_functions) if name in _MEANS else 1.0
 
 
-def _reduction(node: Node, inputs_name: str, shape: Shape | None, factor: float, is_linear: bool) -> Reduction:
-    name, shape = node.name(), shape or ()
+def _reduction(opened: _Open, inputs_name: str, shape: Shape | None) -> Reduction:
+    node, name, shape = opened.node, opened.node.name(), shape or ()
     divisor: float | None = None
     is_counted = inputs_name in _SELECTIONS
     if name in _MEANS:
@@ -159,9 +205,9 @@ def _reduction(node: Node, inputs_name: str, shape: Shape | None, factor: float,
         divisor, is_counted = _divisor_of_nll(node, shape)
     elif (kind := getattr(node, "_saved_reduction", None)) in (1, 2):
         divisor = float(prod(shape)) if kind == 1 else 1.0
-    if divisor is None or not factor:
+    if divisor is None:
         return Reduction(node, 1.0, False, shape)
-    return Reduction(node, divisor / factor, is_linear, shape, is_counted)
+    return Reduction(node, divisor / opened.factor, opened.is_linear, shape, is_counted, opened.is_scaled)
 
 
 def _divisor_of_nll(node: Node, shape: Shape) -> tuple[float | None, bool]:
@@ -170,14 +216,18 @@ def _divisor_of_nll(node: Node, shape: Shape) -> tuple[float | None, bool]:
         return (1.0 if node._saved_reduction == 2 else None), False
     classes = shape[1] if len(shape) > 1 else 1
     count = prod(shape) / classes
-    try:
-        total = node._saved_total_weight
-        is_plain = node._saved_weight is None and node._saved_ignore_index in _NONE_IGNORED and len(shape) == 2
-    except RuntimeError:  # the graph has been freed
-        return count, False
-    if total.is_cuda and is_plain:  # to ask a GPU means to wait for it
-        return count, False
-    return float(total), not is_plain or float(total) != count
+    marks = node.metadata
+    if _KEPT not in marks:
+        try:
+            total = node._saved_total_weight
+            is_plain = node._saved_weight is None and node._saved_ignore_index in _NONE_IGNORED and len(shape) == 2
+        except RuntimeError:  # the graph has been freed
+            return count, False
+        if total.is_cuda and is_plain:  # to ask a GPU means to wait for it
+            return count, False
+        marks[_KEPT] = float(total), not is_plain or float(total) != count
+    kept: tuple[float, bool] = marks[_KEPT]
+    return kept
 
 
 def walk(loss: Node) -> tuple[list[Node], list[tuple[str, tuple[Shape, ...], tuple[int, ...]]]]:
@@ -213,3 +263,31 @@ def uses_batch_statistics(node: Node) -> bool:
     """Whether a node normalises by the statistics of this rank's part."""
     name = node.name()
     return "BatchNorm" in name and bool(getattr(node, "_saved_training", getattr(node, "_saved_train", False)))
+
+
+def across(nodes: Sequence[Node]) -> tuple[tuple[int, tuple[int, ...]], ...]:
+    """Return the places of nodes that order or compare the elements along some dimensions, with these' extents."""
+    found = []
+    for place, node in enumerate(nodes):
+        name = node.name().partition("Backward")[0].lstrip("_")
+        dimensions = getattr(node, "_saved_dim", getattr(node, "_saved_dims", None))
+        if name.startswith("ScaledDotProduct"):
+            dimensions, shape = -2, shape_of(node)
+        elif name in _ACROSS and dimensions is not None and node.next_functions:
+            shape = shape_of(*node.next_functions[0])
+        else:
+            continue
+        signed = [each - (1 << 64) if each >= 1 << 63 else each for each in _all(dimensions)]
+        extents = tuple(shape[each] for each in signed if -len(shape) <= each < len(shape)) if shape else ()
+        if extents:
+            found.append((place, extents))
+    return tuple(found)
+
+
+def _all(dimensions: int | Sequence[int]) -> Sequence[int]:
+    return [dimensions] if isinstance(dimensions, int) else dimensions or [0]  # none: of a tensor taken as a row
+
+
+def is_opaque(node: Node) -> bool:
+    """Whether a node is a function of Python's, or a compiled one, that was given a tensor without a gradient."""
+    return isinstance(node, BackwardCFunction) and any(each is None for each, _ in node.next_functions)

@@ -146,7 +146,7 @@ class Batches:
         except StopIteration:
             self._end()
             raise
-        self._part = self._sharding.parts.popleft()
+        self._part = session.parts[self] = self._sharding.parts.popleft()
         self._sharding.batches += 1
         session.part, session.is_padded = self._part, self._sharding.is_padded
         session.backwards_in_batch = session.grads_in_batch = 0
@@ -162,6 +162,7 @@ class Batches:
     def _end(self) -> None:
         statistics.end()
         generators.of_torch.use(own=False)
+        session.parts.pop(self, None)
         if session.part is self._part:
             session.lose_part()
         if self._sharding.batches and session.backwards == self._sharding.backwards:

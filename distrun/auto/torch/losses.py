@@ -2,11 +2,12 @@
 
 Losses are of one kind if the operations on numbers at their ends are the same. In the first batch of each iteration,
 whose parts are not equal, the ranks compare their graphs (`agreement`). In the others a rank knows the factors by
-itself, unless divisors are counted, such as tokens: then the ranks tell one another those.
+itself, unless divisors are counted, such as tokens, or may be: then the ranks tell one another those.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from math import prod
 
@@ -25,7 +26,10 @@ _LINES = (
     "loss.backward()",
 )
 _COUNTED_LINES = ("criterion = torch.nn.CrossEntropyLoss(ignore_index=-1)  # said from the first batch on",)
-_FACTOR = "distrun.auto.factor"
+_COUNTING_LINES = (
+    "loss = (mask * losses).mean() / mask.mean().clamp(min=1e-8)  # a mean over what counts, also where nothing does",
+)
+_TOGETHER_LINES = ("first, second = iter(one_loader), iter(other_loader)  # both before the first step of the epoch",)
 _PART = "distrun.auto.part"
 ONCE = Rule.ONCE
 
@@ -41,16 +45,48 @@ class Weighted:
     parts: graph.Parts
     rules: tuple[Rule, ...]
     """The rule of each reduction."""
-    factors: tuple[float, ...]
-    """The weight of each reduction in the average over the ranks."""
+    of_ranks: tuple[tuple[float, ...], ...]
+    """The weights of each reduction in the average over the ranks, of all ranks."""
+    rank: int
+
+    @property
+    def factors(self) -> tuple[float, ...]:
+        """This rank's weight of each reduction."""
+        return tuple(each[self.rank] for each in self.of_ranks)
 
     @property
     def factor(self) -> float | None:
-        """The factor by which the loss as a whole counts; None: its terms count in different ways."""
-        factors = {round(factor, 9) for factor, rule in zip(self.factors, self.rules, strict=True) if rule is not ONCE}
+        """The factor by which the loss as a whole counts; None, on all ranks: its terms count in different ways."""
+        return self.factor_of(range(len(self.rules)))
+
+    def factor_of(self, reductions: Sequence[int]) -> float | None:
+        """Return the factor by which a sum of some reductions counts; None, on all ranks: they have different ones."""
+        rules = [self.rules[which] for which in reductions]
+        weights = {
+            tuple(round(each, 9) for each in self.of_ranks[which])
+            for which in reductions
+            if self.rules[which] is not ONCE
+        }
         # The factors of means have the average 1, so that terms that count once may have them as well.
-        is_mixed = ONCE in self.rules and Rule.SUM in self.rules
-        return None if len(factors) > 1 or is_mixed else next(iter(factors), 1.0)
+        if len(weights) > 1 or (ONCE in rules and Rule.SUM in rules):
+            return None
+        return next(iter(weights))[self.rank] if weights else 1.0
+
+    def products(self) -> Iterator[tuple[graph.Node, int, float | None]]:
+        """Yield the products of a number that depends on the batch and one that does not, such as a learned weight.
+
+        The latter's gradient is the former's value, so it counts as that does. Of each product the node is given, the
+        place of the latter among its inputs, and the weight; None: the former's terms count in different ways.
+        """
+        index = {each.node: which for which, each in enumerate(self.parts.reductions)}
+        for node in self.parts.products:
+            for place, (factor, _) in enumerate(node.next_functions):
+                taken = graph.parts(factor)
+                which = [index[each.node] for each in taken.reductions]
+                rules = {self.rules[each] for each in which} - {ONCE}
+                if rules:
+                    is_mixed = Rule.SUM in rules and taken.has_constants
+                    yield node, 1 - place, None if is_mixed else self.factor_of(which)
 
 
 def part_of(loss: Tensor) -> Part | None:
@@ -76,22 +112,17 @@ def weighted(loss: Tensor, part: Part, place: int | None = None) -> Weighted | N
         for node in taken.numbers:
             node.metadata[_PART] = part
     if part.is_whole:
-        return Weighted(taken, (ONCE,) * len(taken.reductions), (1.0,) * len(taken.reductions))
+        count = len(taken.reductions)
+        return Weighted(taken, (ONCE,) * count, ((1.0,) * len(part.sizes),) * count, part.rank)
     rules = _rules(loss, taken, part, place)
     if rules is None:
         return None
-    factors = [rule.factor(part.sizes, part.rank) for rule in rules]
-    counted = [which for which, rule in enumerate(rules) if rule is Rule.COUNTED]
-    told = [taken.reductions[which].node.metadata.get(_FACTOR) for which in counted]
-    # After `backward()` the divisors are gone, with what the graph had saved.
-    known = told if None not in told else _count(taken, counted)
-    for which, factor in zip(counted, known, strict=True):
-        factors[which] = factor
-        if place is not None:
-            taken.reductions[which].node.metadata[_FACTOR] = factor
+    factors = [tuple(rule.factor(part.sizes, rank) for rank in range(len(part.sizes))) for rule in rules]
+    for which, of_ranks in _counted(taken, rules).items():
+        factors[which] = of_ranks
     if place is not None:
         _check(taken, rules, part)
-    return Weighted(taken, rules, tuple(factors))
+    return Weighted(taken, rules, tuple(factors), part.rank)
 
 
 def _rules(loss: Tensor, taken: graph.Parts, part: Part, place: int | None) -> tuple[Rule, ...] | None:
@@ -99,7 +130,7 @@ def _rules(loss: Tensor, taken: graph.Parts, part: Part, place: int | None) -> t
     if place is not None and not session.is_first_batch and (kind, place) in _by_place:
         return _by_place[kind, place]
     if part.is_uneven and (place is not None or not _kinds(kind)):
-        rules = _agree(loss, taken, part)
+        rules = _agree(loss, taken, part, _by_place.get((kind, place)) if place is not None else None)
         if place is not None:
             _by_place[kind, place] = rules
         return rules
@@ -112,10 +143,31 @@ def _kinds(kind: Signature) -> set[tuple[Rule, ...]]:
     return _by_kind.get(kind, (0, set()))[1]
 
 
-def _agree(loss: Tensor, taken: graph.Parts, part: Part) -> tuple[Rule, ...]:
+def _agree(loss: Tensor, taken: graph.Parts, part: Part, known: tuple[Rule, ...] | None) -> tuple[Rule, ...]:
+    ranks = distrun.allgather_object(_facts(loss, taken), name="auto.loss")
+    try:
+        rules = agreement.rules(ranks, part.sizes, session.is_padded)
+    except agreement.RefusedError as reason:
+        why = f"the loss of the batch is not made up of those of its parts: {reason}"
+        refuse(why, reason.lines or _LINES)
+    if any(other.has_even_parts for other in ranks) and ONCE in rules:
+        return _known_with_others(rules, known)
+    for number, of_term in zip(
+        taken.numbers, agreement.rules_of_terms(ranks, part.sizes, session.is_padded, rules), strict=True
+    ):  # its terms may be read one by one
+        kind = graph.parts(number).signature
+        iteration, kinds = _by_kind.get(kind, (0, set()))
+        if iteration != session.iteration:
+            _by_kind[kind] = session.iteration, (kinds := set())
+        kinds.add(of_term)
+    return rules
+
+
+def _facts(loss: Tensor, taken: graph.Parts) -> agreement.Facts:
     nodes, described = graph.walk(loss.grad_fn)
     places = {node: place for place, node in enumerate(nodes)}
-    mine = agreement.Facts(
+    index = {each.node: which for which, each in enumerate(taken.reductions)}
+    return agreement.Facts(
         taken.signature,
         described,
         tuple(each.divisor for each in taken.reductions),
@@ -123,34 +175,62 @@ def _agree(loss: Tensor, taken: graph.Parts, part: Part) -> tuple[Rule, ...]:
         tuple(each.is_counted for each in taken.reductions),
         tuple(places[each.node] for each in taken.reductions),
         tuple(place for place, node in enumerate(nodes) if graph.uses_batch_statistics(node)),
+        graph.across(nodes),
+        tuple(place for place, node in enumerate(nodes) if graph.is_opaque(node)),
+        tuple(
+            tuple((index[each.node], each.divisor) for each in graph.parts(number).reductions)
+            for number in taken.numbers
+        ),
+        session.other_parts() != [],
+        any(not (other.is_uneven or other.is_whole) for other in session.other_parts()),
     )
-    ranks = distrun.allgather_object(mine, name="auto.loss")
-    try:
-        rules = agreement.rules(ranks, part.sizes, session.is_padded)
-    except agreement.RefusedError as reason:
-        refuse(f"the loss of the batch is not made up of those of its parts: {reason}", _LINES)
-    by_node = {each.node: rule for each, rule in zip(taken.reductions, rules, strict=True)}
-    for number in taken.numbers:  # its terms may be read one by one
-        term = graph.parts(number)
-        iteration, known = _by_kind.get(term.signature, (0, set()))
-        if iteration != session.iteration:
-            _by_kind[term.signature] = session.iteration, (known := set())
-        known.add(tuple(by_node[each.node] for each in term.reductions))
-    return rules
 
 
-def _count(taken: graph.Parts, counted: list[int]) -> list[float]:
-    """Return the factors of reductions whose divisors each rank counts for itself."""
-    if not counted:
-        return []
-    mine = np.array([taken.reductions[place].divisor for place in counted])
-    total = distrun.allreduce(mine, op=distrun.Sum, name="auto.divisors")
-    return [float(each) for each in distrun.size() * mine / np.where(total == 0, 1, total)]
+def _known_with_others(rules: tuple[Rule, ...], known: tuple[Rule, ...] | None) -> tuple[Rule, ...]:
+    """Return the rules of a loss of which some terms may depend on a batch of another loader, whose parts are equal."""
+    if known is None:
+        refuse(
+            "a loss appears for the first time while the script works on batches of two DataLoaders, one of them in "
+            "the middle of its epoch, where the parts of the ranks are equal: what the loss is to that one's batch "
+            "cannot be found out",
+            _TOGETHER_LINES,
+        )
+    return known
+
+
+def _counted(taken: graph.Parts, rules: tuple[Rule, ...]) -> dict[int, tuple[float, ...]]:
+    """Return all ranks' factors of reductions whose divisors each rank has counted or has from the script, by index.
+
+    All ranks tell one another what these are now.
+    """
+    which = [
+        place
+        for place, (reduction, rule) in enumerate(zip(taken.reductions, rules, strict=True))
+        if rule is Rule.COUNTED or (reduction.is_scaled and rule is not ONCE)
+    ]
+    if not which:
+        return {}
+    mine = np.array([taken.reductions[place].divisor for place in which])
+    divisors = distrun.allgather(mine, name="auto.divisors").reshape(distrun.size(), len(which))
+    factors = {}
+    for place, of_ranks in zip(which, divisors.T, strict=True):
+        if rules[place] is not Rule.SUM:
+            factors[place] = tuple((distrun.size() * of_ranks / (of_ranks.sum() or 1.0)).tolist())
+        elif np.isfinite(of_ranks).all() and not agreement.are_equal(of_ranks):
+            values = ", ".join(f"{each:g}" for each in of_ranks)
+            refuse(
+                "a sum over the samples was divided by the same number on all ranks in the first batch, as if it were "
+                f"constant, and is now by {values}: it is counted among the samples, so the first steps were wrong",
+                _COUNTING_LINES,
+            )
+    return factors
 
 
 def _check(taken: graph.Parts, rules: tuple[Rule, ...], part: Part) -> None:
     """Refuse a mean over the samples that is over something else now."""
     for reduction, rule in zip(taken.reductions, rules, strict=True):
+        if reduction.is_scaled:  # the divisors have told
+            continue
         if rule is Rule.MEAN and (reduction.is_counted or prod(reduction.shape) % part.size):
             refuse(
                 f"a mean over a tensor of shape {reduction.shape} is not over the {part.size} samples of this rank's "

@@ -78,9 +78,10 @@ def _is_loss(tensor: Any) -> bool:
 
 
 def _detached(tensor: Tensor) -> Tensor:
-    value = of_all(tensor)
-    plain = _plain["detach"](tensor)
-    return plain if value is None else torch.full_like(plain, value)
+    with torch._C.DisableTorchFunction():  # a mode would call `Tensor`'s methods, which are those of this module
+        value = of_all(tensor)
+        plain = _plain["detach"](tensor)
+        return plain if value is None else torch.full_like(plain, value)
 
 
 def _reader(name: str, plain: Callable[..., Any]) -> Callable[..., Any]:

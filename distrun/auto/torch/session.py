@@ -47,6 +47,8 @@ class Session:
         self.is_first_batch = False
         """Whether the batch is the first one of its iteration."""
         self.steps = 0
+        self.parts: weakref.WeakKeyDictionary[object, Part] = weakref.WeakKeyDictionary()
+        """The latest parts of all iterations that are divided and go on, by the iterators."""
         self._modes: weakref.WeakSet[nn.Module] = weakref.WeakSet()
 
     def parameters(self) -> Iterator[torch.Tensor]:
@@ -69,6 +71,10 @@ class Session:
             if any(id(parameter) in trained for parameter in module.parameters())
         ]
         return bool(modes) and not any(modes)
+
+    def other_parts(self) -> list[Part]:
+        """Return the latest parts of the iterations beside the one that the script has taken a batch from last."""
+        return [part for part in self.parts.values() if part is not self.part]
 
     def lose_part(self, why: str = _NO_LOADER) -> None:
         """The script's data is no longer a rank's part."""

@@ -15,7 +15,7 @@ SIZES = (5, 3)
 NET = nn.Linear(4, 3)
 
 
-def facts_of(loss):
+def facts_of(loss, has_other_parts=False):
     taken = graph.parts(loss.grad_fn)
     nodes, described = graph.walk(loss.grad_fn)
     places = {node: place for place, node in enumerate(nodes)}
@@ -27,15 +27,30 @@ def facts_of(loss):
         tuple(each.is_counted for each in taken.reductions),
         tuple(places[each.node] for each in taken.reductions),
         tuple(place for place, node in enumerate(nodes) if graph.uses_batch_statistics(node)),
+        graph.across(nodes),
+        tuple(place for place, node in enumerate(nodes) if graph.is_opaque(node)),
+        has_other_parts=has_other_parts,
     )
 
 
-def rules_of(loss_of, is_padded=False):
+def rules_of(loss_of, is_padded=False, has_other_parts=False):
     ranks = []
     for size in SIZES:
         torch.manual_seed(size)
-        ranks.append(facts_of(loss_of(NET(torch.randn(size, 4)), torch.randint(0, 3, (size,)))))
+        ranks.append(facts_of(loss_of(NET(torch.randn(size, 4)), torch.randint(0, 3, (size,))), has_other_parts))
     return rules(ranks, SIZES, is_padded)
+
+
+class Hidden(torch.autograd.Function):
+    """A sum over data that the graph does not show."""
+
+    @staticmethod
+    def forward(context, x, weight):
+        return (x @ weight.T).sum()
+
+    @staticmethod
+    def backward(context, gradient):
+        return None, None
 
 
 ONCE, SUM, MEAN, COUNTED = Rule.ONCE, Rule.SUM, Rule.MEAN, Rule.COUNTED
@@ -55,6 +70,11 @@ BY_NAME = {
     "penalty": (lambda o, y: -o.mean() + 0.1 * NET.weight.norm(), [ONCE, MEAN]),
     "stacked": (lambda o, y: torch.stack([o.mean(), 2 * o.sum()]).sum(), [SUM, MEAN]),
     "instances": (lambda o, y: functional.instance_norm(o.view(-1, 1, 3)).pow(3).mean(), [MEAN]),
+    "times zero": (lambda o, y: o.mean() + 0.0 * o.pow(2).sum(), [SUM, MEAN]),
+    "by a tensor": (lambda o, y: o.mean() / torch.tensor(0.5), [MEAN]),
+    "by what counts": (lambda o, y: o.sum() / torch.linspace(1, 2, len(y)).pow(2).sum(), [COUNTED]),
+    "by nearly the same number": (lambda o, y: o.sum() / (100_000 + (len(y) > 4)), [COUNTED]),
+    "in order within samples": (lambda o, y: o.topk(2, 1)[0].mean() + o.softmax(-1).cumsum(1).sum(), [SUM, MEAN]),
     "times a parameter": (lambda o, y: o.mean() * NET.bias.sum().exp(), [ONCE, MEAN]),
 }
 
@@ -76,6 +96,12 @@ def test_the_rules_of_a_loss(name):
         (lambda o, y: o.mean() * o.sum(), "multiplies numbers"),
         (lambda o, y: functional.batch_norm(o, None, None, training=True).sum(), "statistics of the batch"),
         (lambda o, y: o.mean() if len(y) > 4 else o.sum(), "different ways"),
+        (lambda o, y: o.amax(1).topk(len(y) // 2).values.mean(), "are ordered"),
+        (lambda o, y: o.sort(0)[0].pow(2).mean(), "are ordered"),
+        (lambda o, y: (o.softmax(0) * o).sum(), "are ordered"),
+        (lambda o, y: (o.roll(1, 0) * o).mean(), "are ordered"),
+        (lambda o, y: (o.flatten().roll(3).view(-1, 3) * o).mean(), "are ordered"),
+        (lambda o, y: Hidden.apply(torch.ones(len(y), 4), NET.weight), "within one function"),
     ],
 )
 def test_what_is_no_combination_of_the_parts_is_refused(loss_of, why):
@@ -85,6 +111,28 @@ def test_what_is_no_combination_of_the_parts_is_refused(loss_of, why):
 
 def test_a_mean_over_padded_samples_is_counted():
     assert rules_of(lambda o, y: o.mean(), is_padded=True) == (COUNTED,)
+
+
+def test_a_mean_is_counted_where_the_script_works_on_batches_of_two_loaders():
+    assert rules_of(lambda o, y: o.mean(), has_other_parts=True) == (COUNTED,)
+
+
+def test_what_compares_elements_along_a_padded_dimension_is_not_refused():
+    longest = {5: 7, 3: 6}
+    assert rules_of(lambda o, y: o[:, None].expand(-1, longest[len(y)], -1).softmax(1).sum(), is_padded=True) == (SUM,)
+
+
+def test_losses_that_differ_only_in_their_reductions_are_of_different_kinds():
+    scores = NET(torch.ones(2, 4))
+    one, other = (functional.cross_entropy(scores, torch.zeros(2).long(), reduction=each) for each in ("sum", "mean"))
+    assert graph.parts(one.grad_fn).signature != graph.parts(other.grad_fn).signature
+
+
+def test_numbers_are_still_known_when_the_graph_has_been_freed():
+    loss = NET(torch.ones(2, 4)).sum() / torch.tensor(8.0)
+    before = graph.parts(loss.grad_fn).reductions[0].divisor
+    loss.backward()
+    assert graph.parts(loss.grad_fn).reductions[0].divisor == before == 8
 
 
 @pytest.mark.parametrize("name", ["mean", "sum", "sum by the batch", "smooth", "penalty", "stacked"])

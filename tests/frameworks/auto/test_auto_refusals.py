@@ -41,6 +41,11 @@ REASONS = {
     "steps_in_backward": r"step\(\) is called while backward\(\) is running",
     "second_derivatives_of_weights": "gives the gradients of weights by this rank's part alone",
     "process_group": "it calls torch.distributed.init_process_group",
+    "counted_after_the_first_batch": "is now by .*: it is counted among the samples",
+    "hardest_samples": r"are ordered, or compared with each other \(TopkBackward0\)",
+    "loss_within_a_function": r"computed from the batch within one function \(SummedBackward\)",
+    "learned_weight_of_a_mixture": "multiplied by a number that has a gradient",
+    "second_loader_from_the_middle": "one of them in the middle of its epoch",
 }
 
 

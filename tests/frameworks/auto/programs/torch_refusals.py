@@ -211,6 +211,66 @@ def process_group():
     torch.distributed.__dict__["init_process_group"]("gloo")  # not seen in the source
 
 
+def counted_after_the_first_batch():
+    """Nothing counts in the first batch, so that the divisor, at least 1, looks like a constant."""
+    valid = (torch.arange(48) % 5 > 2) & (torch.arange(48) >= 8)
+    net = nn.Linear(6, 3)
+    optimizer = torch.optim.SGD(net.parameters(), 0.1)
+    for x, y, v in DataLoader(TensorDataset(*PAIRS.tensors, valid.float()), batch_size=8):
+        optimizer.zero_grad()
+        ((v * F.cross_entropy(net(x), y, reduction="none")).sum() / v.sum().clamp(min=1)).backward()
+        optimizer.step()
+
+
+def hardest_samples():
+    train(
+        DataLoader(PAIRS, batch_size=8),
+        lambda net, x, y: F.cross_entropy(net(x), y, reduction="none").topk(len(y) // 2).values.mean(),
+    )
+
+
+class Summed(torch.autograd.Function):
+    """A sum of squares whose data the graph does not show."""
+
+    @staticmethod
+    def forward(context, x, weight):
+        context.save_for_backward(x, weight)
+        return (x @ weight.T).pow(2).sum()
+
+    @staticmethod
+    def backward(context, gradient):
+        x, weight = context.saved_tensors
+        return None, 2 * gradient * (x @ weight.T).T @ x
+
+
+def loss_within_a_function():
+    train(DataLoader(PAIRS, batch_size=8), lambda net, x, y: Summed.apply(x, net.weight))
+
+
+def learned_weight_of_a_mixture():
+    scale = nn.Parameter(torch.ones(()))
+
+    def loss(net, x, y):
+        return (F.cross_entropy(net(x), y) + net(x).pow(2).sum()) * scale
+
+    train(DataLoader(PAIRS, batch_size=8), loss)
+
+
+def second_loader_from_the_middle():
+    others = None
+
+    def loss(net, x, y):
+        nonlocal others
+        if others is None and next(steps) == 2:
+            others = iter(DataLoader(PAIRS, batch_size=8))
+        if others is None:
+            return F.cross_entropy(net(x), y)
+        return net(next(others)[0]).pow(2).sum() + net(x).abs().sum()
+
+    steps = itertools.count()
+    train(DataLoader(PAIRS, batch_size=8), loss)
+
+
 CASES = [
     sliced_by_hand,
     iterable,
@@ -239,6 +299,11 @@ CASES = [
     steps_in_backward,
     second_derivatives_of_weights,
     process_group,
+    counted_after_the_first_batch,
+    hardest_samples,
+    loss_within_a_function,
+    learned_weight_of_a_mixture,
+    second_loader_from_the_middle,
 ]
 
 for case in CASES:

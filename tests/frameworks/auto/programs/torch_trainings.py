@@ -1,5 +1,6 @@
 """Small trainings, one after the other, each of which prints its last loss and its weights. No line of distrun's."""
 
+import itertools
 import json
 import random
 import sys
@@ -12,6 +13,7 @@ from torch.utils.checkpoint import checkpoint
 from torch.utils.data import DataLoader, Sampler, TensorDataset, WeightedRandomSampler
 
 torch.set_num_threads(1)
+MIXED = torch.tensor(0.0)  # instead of a loss of means and sums, which is read as that of rank 0's part
 
 
 def data(count=103):
@@ -311,6 +313,83 @@ def hooks():
     return net, last
 
 
+def counted_by_hand():
+    """Weights of a class that the first batch does not hold, and a mask, both divided by their sums."""
+    pairs, net = data(), classifier()
+    rare = (torch.arange(103) % 7 == 3) & (torch.arange(103) >= 20)
+    optimizer = torch.optim.SGD(net.parameters(), 0.1)
+    for x, y, r in DataLoader(TensorDataset(*pairs.tensors, rare), batch_size=20):
+        optimizer.zero_grad()
+        scores, weights = net(x), torch.tensor([1.0, 20.0])[r.long()]
+        loss = (weights * F.cross_entropy(scores, y, reduction="none")).sum() / weights.sum()
+        valid = (y > 0).float()
+        loss = loss + (valid * scores.pow(2).mean(1)).mean() / valid.mean().clamp(min=1e-8)
+        loss.backward()
+        optimizer.step()
+    return net, MIXED
+
+
+def annealing():
+    """A term whose factor is 0 in the first step, and factors that are tensors."""
+    net, loader, temperature = classifier(), DataLoader(data(), batch_size=10, shuffle=True), torch.tensor(0.5)
+    steps = itertools.count()
+
+    def loss(n, x, y):
+        scores, factor = n(x), min(1.0, next(steps) / 5)
+        return F.cross_entropy(scores, y) * temperature + factor * scores.pow(2).sum() / torch.tensor(30.0)
+
+    train(net, torch.optim.SGD(net.parameters(), 0.1), loss, loader)
+    return net, MIXED
+
+
+def learned_weights_of_losses():
+    net, loader, scales = classifier(), DataLoader(data(), batch_size=10, shuffle=True), nn.Parameter(torch.ones(2))
+
+    def loss(n, x, y):
+        scores = n(x)
+        first, second = F.cross_entropy(scores, y), scores.pow(2).sum() / 10
+        return first * torch.exp(-scales[0]) + second / scales[1].exp() + scales.sum()
+
+    net.scales = scales
+    train(net, torch.optim.SGD(net.parameters(), 0.1), loss, loader)
+    return net, MIXED
+
+
+def two_loaders():
+    """One of them begins anew in the middle of the other's epoch."""
+    net, few, many = classifier(), DataLoader(data(30), 10, shuffle=True), DataLoader(data(), 20, shuffle=True)
+    optimizer = torch.optim.SGD(net.parameters(), 0.1)
+    labelled = iter(few)
+    for x, _ in many:
+        try:
+            first, y = next(labelled)
+        except StopIteration:
+            labelled = iter(few)
+            first, y = next(labelled)
+        optimizer.zero_grad()
+        loss = F.cross_entropy(net(first), y) + (net(x + 0.1) - net(x)).pow(2).sum() / 20 + 0.1 * net(x).abs().mean()
+        loss.backward()
+        optimizer.step()
+    return net, MIXED
+
+
+def another_sum_is_read():
+    """Beside the loss, a mean, a sum of the same name is read, and so is a term of the loss."""
+    net, loader = classifier(), DataLoader(data(), batch_size=10, shuffle=True)
+    optimizer = torch.optim.SGD(net.parameters(), 0.1)
+    total = torch.tensor(0.0)
+    for x, y in loader:
+        optimizer.zero_grad()
+        scores = net(x)
+        before = F.cross_entropy(scores, y, reduction="sum").item()
+        squares = scores.pow(2).sum()
+        (F.cross_entropy(scores, y) + squares / len(y)).backward()
+        optimizer.step()
+        assert abs(F.cross_entropy(scores, y, reduction="sum").item() / before - 1) < 1e-4
+        total += before + squares.item()
+    return net, total
+
+
 CASES = [
     mean_loss,
     sum_loss,
@@ -334,6 +413,11 @@ CASES = [
     penalty_of_a_mean_loss,
     gradients_set_by_hand,
     hooks,
+    counted_by_hand,
+    annealing,
+    learned_weights_of_losses,
+    two_loaders,
+    another_sum_is_read,
 ]
 
 if __name__ == "__main__":
