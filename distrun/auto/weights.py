@@ -9,14 +9,21 @@ import numpy as np
 import distrun
 from distrun.auto.refusing import refuse
 
+_WHY = (
+    "Something in the script is not the same on all ranks, such as a decision by chance, by time, or by a number of "
+    "one rank's part"
+)
 
-def compare(names: Sequence[str], sums: Sequence[int], step: int) -> None:
+
+def compare(names: Sequence[str], sums: Sequence[int], step: int, what: str = "weights", why: str = _WHY) -> None:
     """End the job if a parameter is not the same on all ranks.
 
     Args:
         names: of the parameters, in the same order on all ranks.
         sums: a number for each that depends on all its bits, as a signed 64-bit integer.
         step: the number of steps so far, for the text.
+        what: the name of what is compared, for the text.
+        why: a sentence that says how they may have come to differ.
     """
     mine = np.array([len(sums), *sums], np.int64)
     table = distrun.allgather(mine, name="auto.weights")
@@ -27,7 +34,4 @@ def compare(names: Sequence[str], sums: Sequence[int], step: int) -> None:
     if differing.size:
         which = names[int(differing[0])]
         more = f" and {differing.size - 1} others" if differing.size > 1 else ""
-        refuse(
-            f"the weights of the ranks differ after step {step}: {which}{more}. Something in the script is not the "
-            "same on all ranks, such as a decision by chance, by time, or by a number of one rank's part"
-        )
+        refuse(f"the {what} of the ranks differ after step {step}: {which}{more}. {why}")

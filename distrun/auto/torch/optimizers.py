@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import weakref
+from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -29,6 +30,13 @@ _STEP_LINES = (
 )
 _OF_NUMBERS = "A loss is that of the whole batch; what else is counted in the training loop is of rank 0's part."
 
+_WHY_BUFFERS = (
+    "The script computes them from the samples of a batch, of which each rank has its part (a codebook that is "
+    "averaged, a queue of samples, InstanceNorm with track_running_stats=True), where only layers of batch "
+    "normalisation are known"
+)
+
+_owners: list[weakref.ref[torch.nn.Module]] = []  # the modules that hold the weights
 _names: weakref.WeakKeyDictionary[Optimizer, dict[int, str]] = weakref.WeakKeyDictionary()
 
 
@@ -80,7 +88,11 @@ def _shares(optimizer: Optimizer) -> bool:
 
 def _broadcast(optimizer: Optimizer) -> None:
     parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
-    owners = modules_of({id(parameter) for parameter in parameters})
+    places = {id(parameter): place for place, parameter in enumerate(parameters)}
+    owners = modules_of(set(places))
+    owners.sort(key=lambda module: min(places.get(id(each), len(places)) for each in module.parameters()))
+    known = [module() for module in _owners]
+    _owners.extend(weakref.ref(module) for module in owners if not any(module is each for each in known))
     names = {id(value): name for module in owners for name, value in module.named_parameters()}
     _names[optimizer] = {
         id(each): names.get(id(each), f"parameter {place} of {type(optimizer).__name__}")
@@ -95,7 +107,7 @@ def _broadcast(optimizer: Optimizer) -> None:
 
 
 def compare() -> None:
-    """Refuse to go on if the ranks' weights differ."""
+    """Refuse to go on if the ranks' weights differ, or the buffers of the modules that hold them."""
     named = [
         (name, parameter)
         for optimizer in sorted(session.prepared, key=_place)
@@ -104,6 +116,18 @@ def compare() -> None:
     ]
     sums = [_sum_of_bits(parameter.detach()) for _, parameter in named]
     weights.compare([name for name, _ in named], sums, session.steps)
+    buffers = [pair for each in _owners if (module := each()) is not None for pair in _state_of(module)]
+    if buffers:
+        sums = [_sum_of_bits(buffer) for _, buffer in buffers]
+        weights.compare([name for name, _ in buffers], sums, session.steps, "buffers", _WHY_BUFFERS)
+
+
+def _state_of(module: torch.nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
+    """Yield the names and values of the buffers that belong to a module's state; what it only caches does not."""
+    cached = {id(inner._buffers[name]) for inner in module.modules() for name in inner._non_persistent_buffers_set}
+    for name, buffer in module.named_buffers():
+        if id(buffer) not in cached and buffer.layout is torch.strided and not (buffer.is_meta or buffer.is_quantized):
+            yield name, buffer.detach()
 
 
 def _sum_of_bits(tensor: torch.Tensor) -> int:

@@ -36,6 +36,7 @@ REASONS = {
     "new_loss_in_the_middle": "appears in the middle of an epoch",
     "vector": r"backward\(\) of a tensor of shape \(5,\)",
     "noise_on_the_weights": "the weights of the ranks differ after step .*: bias. Something in the script",
+    "running_statistics_of_the_part": "the buffers of the ranks differ after step .*: mean. The script computes them",
     "clamped_by_a_hook": r"a hook of a gradient \(register_hook\) does more than to scale it",
     "clamped_when_accumulated": "changes a gradient before the ranks' are averaged",
     "steps_in_backward": r"step\(\) is called while backward\(\) is running",

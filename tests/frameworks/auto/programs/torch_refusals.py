@@ -187,6 +187,17 @@ def train_with(change, loss_of=lambda net, x, y: F.cross_entropy(net(x), y)):
         optimizer.step()
 
 
+def running_statistics_of_the_part():
+    def change(net, _):
+        net.register_buffer("mean", torch.zeros(6))
+
+    def loss(net, x, y):
+        net.mean.lerp_(x.mean(0), 0.1)
+        return F.cross_entropy(net(x), y)
+
+    train_with(change, loss)
+
+
 def clamped_by_a_hook():
     train_with(lambda net, _: net.weight.register_hook(lambda gradient: gradient.clamp(-0.1, 0.1)))
 
@@ -294,6 +305,7 @@ CASES = [
     new_loss_in_the_middle,
     vector,
     noise_on_the_weights,
+    running_statistics_of_the_part,
     clamped_by_a_hook,
     clamped_when_accumulated,
     steps_in_backward,
