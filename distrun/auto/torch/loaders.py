@@ -7,9 +7,12 @@ evaluation is left as it is: every rank sees all of it, and what it computes is 
 
 from __future__ import annotations
 
+import linecache
+import sys
 import weakref
 from collections import deque
 from collections.abc import Iterable, Iterator
+from types import FrameType
 from typing import Any
 
 import torch
@@ -24,6 +27,7 @@ from distrun.auto.torch import generators, optimizers, samples, statistics
 from distrun.auto.torch.parts import Part, cut, pooled
 from distrun.auto.torch.session import current as session, is_shared
 
+_SINGLE = "next(iter(loader)) takes a single batch, which is not divided"
 _EVALUATION_LINES = ("model.eval()", "with torch.no_grad():", "    for x, y in loader:", "        ...")
 
 
@@ -182,12 +186,17 @@ class Batches:
             generators.of_torch.use(own=False)
 
 
+def _takes_one_batch(caller: FrameType) -> bool:
+    """Whether a line of the script is `next(iter(loader))`, after which the iterator is gone."""
+    return "next(iter(" in linecache.getline(caller.f_code.co_filename, caller.f_lineno)
+
+
 def _iterate(loader: DataLoader[Any]) -> Any:
     if not is_shared():
         return _plain_iter(loader)
     global _number
     generators.of_torch.use(own=False)
-    why = why_not(loader)
+    why = _SINGLE if _takes_one_batch(sys._getframe(1)) else why_not(loader)
     _number += 1
     generators.agree(f"auto.iteration.{_number}")
     if why is not None:

@@ -91,10 +91,12 @@ class Weighted:
 
 def part_of(loss: Tensor) -> Part | None:
     """Return the part that a loss was computed from, as far as it is known: `backward()` has told it, or it is that of
-    the batch which the script works on."""
+    the batch which the script works on, unless it evaluates in between."""
     node: graph.Node = loss.grad_fn
-    part: Part | None = session.part if node is None else node.metadata.get(_PART, session.part)
-    return part
+    if node is not None and _PART in node.metadata:
+        part: Part = node.metadata[_PART]
+        return part
+    return None if session.part is None or session.is_evaluating else session.part
 
 
 def weighted(loss: Tensor, part: Part, place: int | None = None) -> Weighted | None:

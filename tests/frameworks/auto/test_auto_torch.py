@@ -60,7 +60,7 @@ def test_statistics_that_the_parts_compute_alike_are_not_refused(tmp_path, ranks
 
 def test_rank_0_prints_alone_and_two_lines_say_what_was_changed(trainings):
     ended = trainings(2)[1]
-    assert ended.stdout.splitlines() == ["[0] 27 trainings"]
+    assert ended.stdout.splitlines() == ["[0] 28 trainings"]
     first, second = ended.stderr.splitlines()
     assert first.endswith(
         "torch_trainings.py trains on 2 ranks: each batch of 10 is divided (6+4), gradients are averaged."

@@ -193,6 +193,24 @@ def evaluation_and_early_stop():
     return net, loss
 
 
+def evaluated_within_an_epoch():
+    """Without torch.no_grad(), and of a single batch."""
+    net, loader = classifier(), DataLoader(data(), batch_size=10, shuffle=True)
+    held_out = DataLoader(data(24), batch_size=24)
+    optimizer, total = torch.optim.SGD(net.parameters(), 0.01), 0.0
+    x_single, y_single = next(iter(held_out))
+    assert len(x_single) == 24, x_single.shape
+    for x, y in loader:
+        optimizer.zero_grad()
+        F.cross_entropy(net(x), y, reduction="sum").backward()
+        optimizer.step()
+        net.eval()
+        for x_held_out, y_held_out in held_out:
+            total += F.cross_entropy(net(x_held_out), y_held_out, reduction="sum").item()
+        net.train()
+    return net, torch.tensor(total) + F.cross_entropy(net(x_single), y_single).detach()
+
+
 class Noisy(torch.optim.Optimizer):
     """An optimizer of the script's own, which draws the same noise on all ranks."""
 
@@ -405,6 +423,7 @@ CASES = [
     last_batch_is_tiny,
     padded_sequences,
     evaluation_and_early_stop,
+    evaluated_within_an_epoch,
     own_optimizer,
     unfrozen_layers,
     compiled_model,
