@@ -73,8 +73,8 @@ def all_reduce_with_a_factor(at):
         own = at.tensors((3,))[at.rank]
         dist.all_reduce(own, Op.PREMUL_SUM(factor), at.group)
         same(own, sum(at.tensors((3,))) / 2)
-    op = Op.PREMUL_SUM(1 / (at.rank + 1))  # each rank's own
-    scaled = sum(tensor / (rank + 1) for rank, tensor in enumerate(at.tensors((at.size, 3))))
+    op = Op.PREMUL_SUM(0.5**at.rank)  # each rank's own; the sums are exact in any order
+    scaled = sum(tensor * 0.5**rank for rank, tensor in enumerate(at.tensors((at.size, 3))))
     own = at.tensors((at.size, 3))[at.rank]
     part = torch.zeros(3)
     dist.reduce_scatter_tensor(part, own.view(-1), op, at.group)
