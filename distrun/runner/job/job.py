@@ -225,6 +225,8 @@ class Job:
         """Stop the job, or let it go on, if an event asks for that; return whether it does: it concerns no decision."""
         match event:
             case events.SignalReceived(signal.SIGTSTP, ""):
+                if self._peers is not None:
+                    self._peers.await_told()  # for the thread that tells them stops with this process
                 self._suspension.stop()
                 if self._peers is not None:
                     self._peers.tell(events.SignalReceived(signal.SIGCONT))

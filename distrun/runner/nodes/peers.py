@@ -50,7 +50,7 @@ class Peers:
         if len(self._links) == 1:
             self._links[0].hosts += [host for host in others if host not in connections]
         self._listener = listener
-        self._queue: SimpleQueue[News | None] = SimpleQueue()
+        self._queue: SimpleQueue[News | threading.Event | None] = SimpleQueue()
         self._wakeup = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self._hear: Callable[[News], None] = lambda news: None
         self._closing = self._is_closed = False
@@ -74,6 +74,12 @@ class Peers:
         if is_told(event):
             self._post(News(self.here, event, last_words))
 
+    def await_told(self) -> None:
+        """Return when what has been told is on its way to the other nodes, or after two seconds."""
+        done = threading.Event()
+        self._post(done)
+        done.wait(_LAST_MESSAGES_TIMEOUT)
+
     def close(self) -> None:
         """Say what is still to be said, and leave. Twice does no harm."""
         if self._is_closed:
@@ -86,7 +92,7 @@ class Peers:
             self._post(None)
             self._thread.join()
 
-    def _post(self, news: News | None) -> None:
+    def _post(self, news: News | threading.Event | None) -> None:
         self._queue.put(news)
         os.eventfd_write(self._wakeup, 1)
 
@@ -119,6 +125,8 @@ class Peers:
                 return
             if news is None:
                 self._closing = True
+            elif isinstance(news, threading.Event):
+                news.set()
             else:
                 self._pass_on(news, None)
 
