@@ -25,7 +25,7 @@ _LINES = (
 )
 
 _untried: list[tuple[Any, Any, Any]] = []  # metrics of the script's own, with the shapes and dtypes of a batch
-_tried: weakref.WeakSet[Any] = weakref.WeakSet()
+_looked_at: weakref.WeakSet[Any] = weakref.WeakSet()  # what `compile` has made of a model's metrics
 
 
 def install() -> None:
@@ -41,7 +41,8 @@ def install() -> None:
     @functools.wraps(compiled)
     def update_compiled(self: Any, y_true: Any, y_pred: Any, sample_weight: Any = None) -> Any:
         result = compiled(self, y_true, y_pred, sample_weight)
-        if steps.current() is not None:
+        if steps.current() is not None and self not in _looked_at:
+            _looked_at.add(self)
             for group in (self._flat_metrics, self._flat_weighted_metrics):
                 for each, true, predicted in zip(group, self._flatten_y(y_true), self._flatten_y(y_pred), strict=False):
                     note(each.metrics if each else (), true, predicted)
@@ -61,11 +62,10 @@ def install() -> None:
 
 
 def note(used: Iterable[Any], y_true: Any, y_pred: Any) -> None:
-    """Note those metrics that are the script's own and have not been tried, with what they were given."""
+    """Note those metrics that are the script's own, with what they were given."""
     for metric in used:
         function = getattr(metric, "_fn", None)
-        if metric not in _tried and not steps.are_of_keras(type(metric), function):
-            _tried.add(metric)
+        if not steps.are_of_keras(type(metric), function):
             specs = [(tuple(each.shape[1:]), keras.backend.standardize_dtype(each.dtype)) for each in (y_true, y_pred)]
             _untried.append((metric, *specs))
 

@@ -91,4 +91,5 @@ def step(part: Part, size: int, is_trial: bool = False) -> Iterator[Step]:
 
 def are_of_keras(*made: Any) -> bool:
     """Whether classes and functions are Keras's own, so that it is known what they do; those that are None are."""
-    return all(getattr(each, "__module__", "").startswith("keras.") for each in made if each is not None)
+    # The module of a function in C, such as `torch.relu`, may be None.
+    return all(str(getattr(each, "__module__", None)).startswith("keras.") for each in made if each is not None)

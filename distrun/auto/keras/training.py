@@ -79,6 +79,7 @@ def _around(owner: Any, name: str, instead: Callable[..., Any]) -> None:
 
 def _fit(is_scaled: bool, plain: Callable[..., Any], model: Any, arguments: dict[str, Any]) -> Any:
     _check(model)
+    _check_layers(model)
     for optimizer in optimizers_of(model):
         distribute(optimizer)
     running = Fit(model, is_scaled)
@@ -111,6 +112,10 @@ def _check(model: Any) -> None:
             "the model was made in the scope of a tf.distribute strategy, so the script distributes by itself",
             ["model = build_model()  # without strategy.scope()"],
         )
+
+
+def _check_layers(model: Any) -> None:
+    """Refuse layers that keep something of the rows of one batch for those of the next."""
     for layer in model._flatten_layers():
         if isinstance(layer, keras.layers.RNN) and layer.stateful:
             refuse(
@@ -197,6 +202,7 @@ def _train_on_batch(is_scaled: bool, plain: Callable[..., Any], model: Any, argu
     arguments.update(zip(names, cut(batch, part), strict=True))
     watch = Watch(model, ledger)
     if not count[0]:
+        _check_layers(model)
         model._symbolic_build(data_batch=tuple(arguments[name] for name in names))
         start(model)
     is_dictionary = arguments.pop("return_dict", False)

@@ -49,17 +49,15 @@ def _first_of(value: float) -> float:
 
 def read_in(value: Any) -> Any:
     """Return a value with the losses in it read: itself, or the items of dictionaries, lists and tuples."""
-    if _is_loss(value):
-        return _detached(value)
     if type(value) is dict:
         return {key: read_in(each) for key, each in value.items()}
     if type(value) in (list, tuple):
         return type(value)(read_in(each) for each in value)
-    return value
+    return loss_of_all(value)
 
 
 def loss_of_all(loss: Any) -> Any:
-    """Return the loss of the whole batch where an optimizer's closure has returned that of this rank's part."""
+    """Return the loss of the whole batch where that of this rank's part is given; anything else as it is."""
     return _detached(loss) if _is_loss(loss) else loss
 
 
@@ -95,7 +93,7 @@ def _reader(name: str, plain: Callable[..., Any]) -> Callable[..., Any]:
 
     @wraps(plain)
     def read(tensor: Tensor, *arguments: Any, **options: Any) -> Any:
-        return plain(_detached(tensor) if _is_loss(tensor) else tensor, *arguments, **options)
+        return plain(loss_of_all(tensor), *arguments, **options)
 
     return read
 
@@ -105,9 +103,8 @@ def _tester(plain: Callable[..., Any]) -> Callable[..., Any]:
 
     @wraps(plain)
     def test(input: Any, *arguments: Any, **options: Any) -> Any:
-        if not torch.compiler.is_compiling() and _is_loss(input):
-            input = _detached(input)
-        return plain(input, *arguments, **options)
+        given = input if torch.compiler.is_compiling() else loss_of_all(input)
+        return plain(given, *arguments, **options)
 
     _register_builtin(test, f"aten::{plain.__name__}")
     return test
@@ -116,8 +113,8 @@ def _tester(plain: Callable[..., Any]) -> Callable[..., Any]:
 def _comparison(plain: Callable[..., Any]) -> Callable[..., Any]:
     @wraps(plain)
     def compare(tensor: Tensor, other: Any) -> Any:
-        tensor = _detached(tensor) if _is_loss(tensor) else tensor
-        return plain(tensor, _detached(other) if _is_loss(other) else other)
+        tensor = loss_of_all(tensor)
+        return plain(tensor, loss_of_all(other))
 
     return compare
 

@@ -15,9 +15,8 @@ from distrun.runtime.transport.control_plane import LARGEST_MESSAGE
 # thread is, and where an operation was submitted), for how long we have waited, the question who has not submitted an
 # operation, and that an operation is to be given up. And one request by its cache id with its arrays (see `piggyback`),
 # which rank 0 may send as well.
-CACHE_IDS, FULL_REQUEST, ANSWER, SITE, REMINDER, INQUIRY, GIVE_UP, PIGGYBACK = (
-    *(b"N", b"R", b"A", b"C", b"W", b"I", b"G", b"S"),
-)
+CACHE_IDS, FULL_REQUEST, ANSWER, SITE = b"N", b"R", b"A", b"C"
+REMINDER, INQUIRY, GIVE_UP, PIGGYBACK = b"W", b"I", b"G", b"S"
 # From the coordinator: its decisions (to execute with all ranks, or with those that have not joined), the two
 # questions, the answer who is missing, and the decision to execute with its result.
 EXECUTE, EXECUTE_SOME, DEFINE, FAIL, ALL_JOINED, QUESTION, SITE_QUESTION, MISSING, RESULT = (

@@ -9,7 +9,7 @@ pytest.importorskip("keras")
 
 import keras
 
-from distrun.auto.keras import losses, metrics
+from distrun.auto.keras import losses, metrics, steps
 from distrun.auto.keras.trial import verdict
 
 
@@ -76,6 +76,11 @@ def test_losses_of_keras_that_take_each_row_alone_are_known(loss, is_known):
     loss = keras.losses.get(loss)
     wrapped = loss if isinstance(loss, keras.losses.Loss) else keras.src.losses.losses.LossFunctionWrapper(loss)
     assert losses.is_of_each_row(wrapped) == is_known
+
+
+def test_what_has_no_module_is_not_keras_s():
+    assert steps.are_of_keras(None, keras.layers.Dense, keras.activations.relu)
+    assert not steps.are_of_keras(type("Builtin", (), {"__module__": None})())
 
 
 @pytest.mark.parametrize(
