@@ -2,10 +2,13 @@
 
 allreduce, many, step   operations of two ranks, beside Open MPI and gloo
 launch, policy          starting processes; the coordinator's work, by the number of ranks
-frameworks/             training steps of TensorFlow, JAX and Keras
+frameworks/             training steps of TensorFlow, JAX and Keras; the backend of torch.distributed
 elastic/                recovery from a killed rank, and the regrouping of many
 chaos/                  many kills, one after the other, and a judge of whether anything was lost
 hosts/                  two hosts, which are network namespaces
 gpu/                    NVIDIA GPUs
+observation/            what recording events costs, and what autotuning brings
+prediction/             predictions beside own runs and published tables
+auto/                   plain scripts under --auto
 support/                tables, child processes, ranks and rounds of measurements
 """

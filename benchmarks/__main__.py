@@ -25,11 +25,15 @@ from benchmarks.elastic import recovery, regroup
 from benchmarks.frameworks import tables as frameworks
 from benchmarks.gpu import tables as gpu
 from benchmarks.hosts import namespaces, tables as hosts
+from benchmarks.observation import recording
 from benchmarks.support import comparison, processes, ranks
 
 DEADLINES = {"allreduce": 300.0, "many": 240.0, "step": 300.0, "torch-backend": 900.0}
 """Seconds the programs that run on ranks may take."""
-CHOICES = (*DEADLINES, "auto", "frameworks", "launch", "policy", "recovery", "chaos", "hosts", "gpu")
+CHOICES = (
+    *DEADLINES,
+    *("auto", "autotune", "frameworks", "launch", "policy", "recording", "recovery", "chaos", "hosts", "gpu"),
+)
 
 
 def main() -> int:
@@ -100,6 +104,10 @@ def _tables(name: str, quick: bool, environ: dict[str, str], work: Path) -> Iter
         yield auto.compare(quick, environ, work)
     elif name == "frameworks":
         yield from frameworks.compare(quick, environ, work)
+    elif name == "autotune":
+        yield ranks.start("benchmarks.observation.autotune", sys.executable, quick, environ, work, 600.0)
+    elif name == "recording":
+        yield from recording.compare(quick, environ, work)
     elif name == "recovery":
         yield from recovery.compare(quick, environ, work)
     elif name == "chaos":
@@ -109,7 +117,7 @@ def _tables(name: str, quick: bool, environ: dict[str, str], work: Path) -> Iter
     elif name == "gpu":
         yield from gpu.compare(quick, environ, work)
     elif name == "torch-backend":
-        yield ranks.start("benchmarks.torch_backend", sys.executable, quick, environ, work, DEADLINES[name])
+        yield ranks.start("benchmarks.frameworks.torch_backend", sys.executable, quick, environ, work, DEADLINES[name])
         if namespaces.missing() is None:
             yield hosts.torch_backend(quick, environ, work, DEADLINES[name])
     else:

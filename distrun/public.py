@@ -3,7 +3,12 @@
 `import x as x` and `import *` are how Python's typing rules spell "passed on": type checkers and editors follow them.
 """
 
-from distrun.runtime.capabilities import communication_memory as communication_memory
+from distrun.runtime.autotuning.chosen import *
+from distrun.runtime.capabilities import (
+    communication_memory as communication_memory,
+    start_timeline as start_timeline,
+    stop_timeline as stop_timeline,
+)
 from distrun.runtime.collectives.copies import *
 from distrun.runtime.collectives.objects import *
 from distrun.runtime.collectives.reductions import *

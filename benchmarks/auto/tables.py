@@ -10,7 +10,7 @@ from pathlib import Path
 from benchmarks.auto.training import BATCH
 from benchmarks.support import launchers, processes, ranks
 from benchmarks.support.comparison import Comparison
-from benchmarks.support.measuring import Summary, summary
+from benchmarks.support.measuring import fastest
 
 DEADLINE = 300.0
 """The time limit of one script in seconds."""
@@ -43,12 +43,8 @@ def compare(quick: bool, environ: Mapping[str, str], work: Path) -> Comparison:
         ],
     )
     for row, scripts in steps.items():
-        comparison.add(row, {name: _fastest(turns) for name, turns in scripts.items()})
+        comparison.add(row, {name: fastest(turns) for name, turns in scripts.items()})
     return comparison
-
-
-def _fastest(turns: list[list[float]]) -> Summary:
-    return summary([min(step) for step in zip(*turns, strict=True)])
 
 
 def _run(name: str, environ: Mapping[str, str], work: Path) -> dict[str, list[float]]:

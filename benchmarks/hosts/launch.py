@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from benchmarks.hosts import namespaces
-from benchmarks.hosts.namespaces import ADDRESSES, DEADLINE, A, B, Hosts
+from benchmarks.hosts.namespaces import ADDRESSES, DEADLINE, A, B, Host, Hosts
 from benchmarks.launch import measure
 from benchmarks.support import launchers, processes
 from benchmarks.support.comparison import Comparison
@@ -42,7 +42,7 @@ def compare(hosts: Hosts, quick: bool, environ: Mapping[str, str]) -> Comparison
         [(MPIRUN, DISTRUN)],
         notes=[f"{DISTRUN}: distrun -np 4 -H a:2,b:2; {MPIRUN}: mpirun -np 4 --host a:2,b:2; from a third machine."],
     )
-    home = log_in(hosts)
+    home = log_in(hosts.login, {hosts.a: ADDRESSES[A], hosts.b: ADDRESSES[B]}, hosts.work, hosts.environ)
     config = str(home / ".ssh" / "config")
     mpirun = ["--prtemca", "plm_ssh_agent", f"ssh -F {config}", "-np", "4", "--host", "a:2,b:2"]
     commands = {
@@ -53,34 +53,42 @@ def compare(hosts: Hosts, quick: bool, environ: Mapping[str, str]) -> Comparison
     return comparison
 
 
-def log_in(hosts: Hosts) -> Path:
-    """Start sshd on both hosts; return a home directory from which it lets us in."""
-    home = _home(hosts)
-    _serve(hosts, home / ".ssh", str(home / ".ssh" / "config"))
+def log_in(login: Host, addresses: Mapping[Host, str], work: Path, environ: dict[str, str]) -> Path:
+    """Start sshd on hosts; return a home directory from which it lets us in.
+
+    Args:
+        login: the machine from which to log in.
+        addresses: the addresses of the hosts.
+        work: a folder of this benchmark.
+        environ: the environment of commands, with TMPDIR.
+    """
+    home = _home(addresses, work, environ)
+    _serve(login, addresses, home / ".ssh", environ)
     return home
 
 
-def _home(hosts: Hosts) -> Path:
+def _home(addresses: Mapping[Host, str], work: Path, environ: dict[str, str]) -> Path:
     """Make a home directory with keys for this benchmark only."""
-    home = hosts.work / "home"
+    home = work / "home"
     directory = home / ".ssh"
     directory.mkdir(parents=True, mode=0o700)
     for key in ("host_key", "user_key"):
         make = ["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(directory / key)]
-        processes.run(make, hosts.environ, DEADLINE)
+        processes.run(make, environ, DEADLINE)
     public = " ".join((directory / "host_key.pub").read_text().split()[:2])
-    known = "".join(f"{name},{ADDRESSES[name]} {public}\n" for name in (A, B))
+    known = "".join(f"{host.name},{address} {public}\n" for host, address in addresses.items())
     (directory / "known_hosts").write_text(known)
-    (directory / "config").write_text(_CLIENT.format(names=f"{A} {B}", directory=directory))
+    names = " ".join(host.name for host in addresses)
+    (directory / "config").write_text(_CLIENT.format(names=names, directory=directory))
     return home
 
 
-def _serve(hosts: Hosts, directory: Path, config: str) -> None:
-    """Start sshd on both hosts, and wait until it lets us in."""
-    (directory / "server").write_text(_SERVER.format(directory=directory, tmp=hosts.environ["TMPDIR"]))
-    sshd = processes.find("sshd", "Debian's openssh-server brings it", hosts.environ["PATH"])
-    for host in (hosts.a, hosts.b):
+def _serve(login: Host, hosts: Iterable[Host], directory: Path, environ: dict[str, str]) -> None:
+    """Start sshd on hosts, and wait until it lets us in."""
+    (directory / "server").write_text(_SERVER.format(directory=directory, tmp=environ["TMPDIR"]))
+    sshd = processes.find("sshd", "Debian's openssh-server brings it", environ["PATH"])
+    for host in hosts:
         log = directory / f"{host.name}.log"
         start = f"mkdir -p /run/sshd && exec {sshd} -f {directory}/server -E {log}"
-        namespaces.run(host, ["sh", "-c", start], hosts.environ, DEADLINE)
-        namespaces.run(hosts.login, ["ssh", "-F", config, host.name, "true"], hosts.environ, DEADLINE)
+        namespaces.run(host, ["sh", "-c", start], environ, DEADLINE)
+        namespaces.run(login, ["ssh", "-F", str(directory / "config"), host.name, "true"], environ, DEADLINE)

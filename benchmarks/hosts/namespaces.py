@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import ipaddress
 import os
 import shutil
 import signal
@@ -50,11 +51,13 @@ class Link:
     rate: float | None = None
     """Bits per second and direction, counted with Ethernet's headers; None: no limit."""
     mtu: int = 1500
+    least_burst: int = 0
+    """The bytes that may pass at once in any case. Packets of 64 KiB cost the processors least."""
 
     @property
     def burst(self) -> int:
         """The bytes that may pass faster after a pause: as many as pass in 0.13 ms, for timers are not exact."""
-        return int((self.rate or 0) / 8 * 0.13e-3)
+        return max(int((self.rate or 0) / 8 * 0.13e-3), self.least_burst)
 
 
 @dataclass(frozen=True)
@@ -89,28 +92,41 @@ class Hosts:
 
     def connect(self, link: Link) -> None:
         """Connect the hosts by a network."""
-        self._network(self.login, f"ip link add name lan mtu {link.mtu} type bridge")
-        self._network(self.login, "ip link set dev lan up")
-        self._network(self.login, f"ip address add {ADDRESSES[LOGIN]}/24 dev lan")
+        make_switch(self.login, link)
+        network_command(self.login, f"ip address add {ADDRESSES[LOGIN]}/24 dev lan")
         for host in (self.a, self.b):
-            port = f"port-{host.name}"
-            end = f"mtu {link.mtu} netns {host.pid}"
-            self._network(self.login, f"ip link add name {port} mtu {link.mtu} type veth peer name {INTERFACE} {end}")
-            self._network(self.login, f"ip link set dev {port} master lan up")
-            self._network(host, f"ip address add {ADDRESSES[host.name]}/24 dev {INTERFACE}")
-            self._network(host, f"ip link set dev {INTERFACE} up")
-            # What Linux does unless told otherwise, whatever this machine was told.
-            self._network(host, f"ip route replace 10.231.0.0/24 dev {INTERFACE} congctl cubic")
-            if link.rate is not None:
-                limit = f"rate {link.rate:.0f}bit burst {link.burst} cburst {link.burst} quantum 60000"
-                # htb lets a whole packet pass on the last token, and one on its way to be segmented may have 64 KiB.
-                self._network(host, f"ip link set dev {INTERFACE} gso_max_size {min(link.burst, 65536)}")
-                self._network(host, f"tc qdisc add dev {INTERFACE} root handle 1: htb default 1")
-                self._network(host, f"tc class add dev {INTERFACE} parent 1: classid 1:1 htb {limit}")
+            attach(self.login, host, f"{ADDRESSES[host.name]}/24", link)
 
-    def _network(self, host: Host, command: str) -> None:
-        """Run a command in the host's network namespace, but with all processes visible: it may name another host's."""
-        processes.run(["nsenter", f"--target={host.pid}", "--net", *command.split()], self.environ, DEADLINE)
+
+def make_switch(at: Host, link: Link) -> None:
+    """Make a bridge in the network of a host, which becomes the switch."""
+    network_command(at, f"ip link add name lan mtu {link.mtu} type bridge")
+    network_command(at, "ip link set dev lan up")
+
+
+def attach(switch: Host, host: Host, address: str, link: Link) -> None:
+    """Connect a host to a switch by a link, and give it an address such as 10.231.0.2/24."""
+    port = f"port-{host.name}"
+    end = f"mtu {link.mtu} netns {host.pid}"
+    network_command(switch, f"ip link add name {port} mtu {link.mtu} type veth peer name {INTERFACE} {end}")
+    network_command(switch, f"ip link set dev {port} master lan up")
+    network_command(host, f"ip address add {address} dev {INTERFACE}")
+    network_command(host, f"ip link set dev {INTERFACE} up")
+    # What Linux does unless told otherwise, whatever this machine was told.
+    subnet = ipaddress.ip_interface(address).network
+    network_command(host, f"ip route replace {subnet} dev {INTERFACE} congctl cubic")
+    if link.rate is not None:
+        limit = f"rate {link.rate:.0f}bit burst {link.burst} cburst {link.burst} quantum 60000"
+        # htb lets a whole packet pass on the last token, and one on its way to be segmented may have 64 KiB.
+        network_command(host, f"ip link set dev {INTERFACE} gso_max_size {min(link.burst, 65536)}")
+        network_command(host, f"tc qdisc add dev {INTERFACE} root handle 1: htb default 1")
+        network_command(host, f"tc class add dev {INTERFACE} parent 1: classid 1:1 htb {limit}")
+
+
+def network_command(host: Host, command: str) -> None:
+    """Run a command in the host's network namespace, but with all processes visible: it may name another host's."""
+    environ = {**os.environ, "PATH": _PATH}
+    processes.run(["nsenter", f"--target={host.pid}", "--net", *command.split()], environ, DEADLINE)
 
 
 @contextlib.contextmanager
@@ -124,15 +140,19 @@ def hosts(work: Path, link: Link) -> Iterator[Hosts]:
     (work / "hosts").write_text(
         "127.0.0.1 localhost\n" + "".join(f"{address} {name}\n" for name, address in ADDRESSES.items())
     )
-    with _hold(LOGIN, work) as login, _hold(A, work) as a, _hold(B, work) as b:
+    with hold(LOGIN, work) as login, hold(A, work) as a, hold(B, work) as b:
         made = Hosts(login, a, b, work)
         made.connect(link)
         yield made
 
 
 @contextlib.contextmanager
-def _hold(name: str, work: Path) -> Iterator[Host]:
-    """Start a process that keeps a host's namespaces. A and B have process ids of their own; all end with the first."""
+def hold(name: str, work: Path) -> Iterator[Host]:
+    """Start a process that keeps a host's namespaces; all of its processes end with it.
+
+    All but the login machine have process ids of their own. `work` has an empty folder `tmp` and the file `hosts`,
+    which becomes /etc/hosts.
+    """
     pids = ["--pid", "--fork", "--kill-child", "--mount-proc"] if name != LOGIN else []
     script = _HOLD.format(hosts=work / "hosts", tmp=work / "tmp", name=name)
     with subprocess.Popen(

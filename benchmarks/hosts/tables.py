@@ -41,7 +41,9 @@ def compare(quick: bool, environ: Mapping[str, str], work: Path) -> Iterator[Com
 def torch_backend(quick: bool, environ: Mapping[str, str], work: Path, deadline: float) -> Comparison:
     """Compare the backend of torch.distributed with gloo between two hosts, over a link that has no limit but the
     memory, within so many seconds. Raises as `compare` does."""
-    return _on_ranks("benchmarks.torch_backend", LINKS[0], 1, quick, environ, work / "torch-backend", deadline)
+    return _on_ranks(
+        "benchmarks.frameworks.torch_backend", LINKS[0], 1, quick, environ, work / "torch-backend", deadline
+    )
 
 
 def _times(quick: bool, environ: Mapping[str, str], work: Path) -> Comparison:

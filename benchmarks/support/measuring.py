@@ -28,6 +28,11 @@ def summary(durations: Sequence[float]) -> Summary:
     return Summary(median, (lower, upper), len(durations))
 
 
+def fastest(turns: Sequence[Sequence[float]]) -> Summary:
+    """Return the summary of a program's runs, of each of which the fastest turn counts."""
+    return summary([min(run) for run in zip(*turns, strict=True)])
+
+
 @dataclass(frozen=True)
 class Rounds:
     """How often programs are run: in each of `count` rounds every program has one turn of `turn` runs.

@@ -18,6 +18,7 @@ from distrun.checkpoint.snapshot import Snapshot, shares
 from distrun.checkpoint.writer import Writer
 from distrun.errors import CheckpointError, UsageError
 from distrun.runtime import regroup
+from distrun.tracing import layout, recording
 
 _ATTEMPT = (
     *("DISTRUN_JOB", "DISTRUN_GENERATION", "TORCHELASTIC_RUN_ID", "TORCHELASTIC_RESTART_COUNT", "MASTER_PORT"),
@@ -91,6 +92,10 @@ class CheckpointManager:
             UsageError: a value is nothing that a checkpoint can hold.
             CheckpointError: the checkpoint before this one could not be written, or there is no folder for this one.
         """
+        with recording.during(layout.SAVING):
+            self._save(step, state)
+
+    def _save(self, step: int, state: dict[str, Any]) -> None:
         self._writer.wait()
         if not self._has_saved:
             self._has_saved = True

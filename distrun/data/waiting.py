@@ -14,6 +14,7 @@ from typing import TypeVar
 
 from distrun.runtime import settings, world
 from distrun.runtime.settings import INPUT_WAIT
+from distrun.tracing import layout, recording
 
 log = logging.getLogger("distrun")
 
@@ -101,21 +102,30 @@ class Watch:
     def fetch(self, function: Callable[[], Item]) -> Item:
         """Return what `function` returns, for which the training loop waits."""
         tell(self._stopwatch.asks(self._clock()))
-        item = function()
+        item = recorded(function)
         self._stopwatch.gets(self._clock())
         return item
+
+
+def recorded(function: Callable[[], Item]) -> Item:
+    """Return what `function` returns, for which the training loop waits, and record that it does."""
+    recording.enter(layout.INPUT)
+    try:
+        item = function()
+    except StopIteration:
+        recording.enter(layout.OTHER)
+        raise
+    recording.enter(layout.FORWARD)
+    return item
 
 
 def measured(source: Iterable[Item], judge: Judge | None) -> Iterator[Item]:
     """One epoch of `source`, which is measured where there is a judge."""
     iterator = iter(source)
-    if judge is None:
-        yield from iterator
-        return
-    watch = Watch(judge)
+    fetch: Callable[[Callable[[], Item]], Item] = recorded if judge is None else Watch(judge).fetch
     while True:
         try:
-            item = watch.fetch(iterator.__next__)
+            item = fetch(iterator.__next__)
         except StopIteration:
             return
         yield item

@@ -25,6 +25,7 @@ from distrun.runtime import world
 from distrun.runtime.operations.handle import Handle
 from distrun.runtime.operations.request import Request
 from distrun.runtime.process_set import ProcessSet
+from distrun.tracing import layout, recording
 
 _has_warned = False
 _departure: Handle | None = None  # what told other ranks that a `fit` failed here, which they may not have heard yet
@@ -161,11 +162,16 @@ class _Progress:
 
     def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
         """Count. (A callback for the end of a batch would keep Keras from working ahead.)"""
+        if batch:
+            recording.step_done()
+        recording.enter(layout.FORWARD)
         self._steps = batch + 1
         self._place = f"step {self._steps} of epoch {self._epoch}"
 
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
         """Wait for the other ranks."""
+        recording.step_done()
+        recording.enter(layout.OTHER)
         self._place = f"the end of epoch {self._epoch}, after {self._steps} steps"
         self._wait_for_all()
 

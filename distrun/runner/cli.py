@@ -28,6 +28,7 @@ def distrun(**options: Any) -> int:
 
     Everything from the first word that is not an option belongs to the command. The exit status is that of the first
     rank that fails. 'distrun doctor -H a,b' examines hosts and the network between them; see distrun doctor --help.
+    'distrun predict FILE' tells how fast a job that has run would be on more hosts; see distrun predict --help.
     """
     if options["version"]:
         from distrun import __version__
@@ -62,6 +63,10 @@ def _status(arguments: list[str] | None) -> int:
     try:
         if arguments[:1] == ["doctor"]:
             status = _doctor(arguments[1:])
+        elif arguments[:1] == ["predict"]:
+            status = _predict(arguments[1:])
+        elif arguments[:1] in (["ps"], ["top"]):
+            status = _look_at_jobs(*arguments)
         else:
             status = distrun.main(
                 args=_with_own_options(distrun, "distrun", arguments), prog_name="distrun", standalone_mode=False
@@ -80,6 +85,19 @@ def _doctor(arguments: list[str]) -> int:
 
     name = "distrun doctor"
     return int(doctor.main(args=_with_own_options(doctor, name, arguments), prog_name=name, standalone_mode=False) or 0)
+
+
+def _predict(arguments: list[str]) -> int:
+    from distrun.runner.prediction.command import predict
+
+    return int(predict.main(args=arguments, prog_name="distrun predict", standalone_mode=False) or 0)
+
+
+def _look_at_jobs(name: str, *arguments: str) -> int:
+    from distrun.runner.observation.live import commands
+
+    command = {"ps": commands.ps, "top": commands.top}[name]
+    return int(command.main(args=list(arguments), prog_name=f"distrun {name}", standalone_mode=False) or 0)
 
 
 def _sentence(error: click.ClickException) -> str:

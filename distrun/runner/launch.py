@@ -61,6 +61,8 @@ def run(options: dict[str, Any]) -> int:
     request = launch_request(options)
     if nodes is not None:
         request = replace(request, hosts=(Host("localhost", nodes.ranks),), nodes=1)
+    # mpirun's ranks are none that agents see: they write the timeline themselves.
+    request = replace(request, writes_timeline=request.launcher != "mpirun")
     if is_elastic(options):
         return _run_elastic(options, request)
     plan = prepare(request, options["grace"], ssh_options(options, keepalive=chosen_settings(request).keepalive))

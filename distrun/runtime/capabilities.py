@@ -6,6 +6,7 @@ is installed and what carries the tensors.
 
 from __future__ import annotations
 
+import os
 from functools import cache
 from importlib.util import find_spec
 
@@ -112,23 +113,45 @@ def ddl_built() -> bool:
 
 
 def start_timeline(file_path: str, mark_cycles: bool = False) -> None:
-    """Refuse: the recording of a timeline, which Horovod writes to `file_path`, comes in a later release.
+    """Begin to record what this rank does when, for a timeline in Chrome's trace event format.
+
+    Each rank that calls it with the same file is in the timeline, under any launcher. Ranks that share no file system
+    with rank 0 write a file of this name on their own host; times are since 1970 in all of them. With our launcher,
+    `distrun --timeline` needs no call.
+
+    Args:
+        file_path: the file that `stop_timeline` writes, compressed if its name ends in .gz.
+        mark_cycles: whether arriving decisions of the coordinator are marked.
 
     Raises:
-        UsageError: always.
+        NotInitializedError: `init` was not called.
+        UsageError: the file cannot be written, a timeline is being recorded already, or events are not recorded.
     """
-    raise UsageError(
-        f"start_timeline({file_path!r}): recording a timeline is not there yet, and comes in a later release: leave "
-        "the call out, or use the framework's profiler"
-    )
+    from dataclasses import replace
+
+    from distrun.runtime import settings, timeline
+
+    topology = world.topology()
+    if timeline.is_recording():
+        raise UsageError(
+            f"start_timeline({file_path!r}): a timeline is being recorded already: stop_timeline() ends it"
+        )
+    chosen = settings.current()
+    mark_cycles = mark_cycles or chosen.timeline_mark_cycles
+    timeline.begin(replace(chosen, timeline=os.fspath(file_path), timeline_mark_cycles=mark_cycles), topology)
+    world.after_shutdown(timeline.end)
 
 
 def stop_timeline() -> None:
-    """Refuse, as `start_timeline` does.
+    """Record no more; the first of the ranks that recorded writes the file, and has the others stop, too.
+
+    Runs by itself in `shutdown`, and when the interpreter exits. The other ranks' calls return at once.
 
     Raises:
-        UsageError: always.
+        UsageError: no timeline is being recorded.
     """
-    raise UsageError(
-        "stop_timeline(): recording a timeline is not there yet, and comes in a later release: leave the call out"
-    )
+    from distrun.runtime import timeline
+
+    if not timeline.is_recording():
+        raise UsageError("stop_timeline(): no timeline is being recorded: start_timeline(file) begins one")
+    timeline.end()

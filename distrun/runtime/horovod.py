@@ -82,9 +82,15 @@ _HONOURED = {
     "stall_timeout": ("HOROVOD_STALL_SHUTDOWN_TIME_SECONDS",),
     "start_timeout": ("HOROVOD_START_TIMEOUT", "HOROVOD_GLOO_TIMEOUT_SECONDS"),
     "network": ("HOROVOD_GLOO_IFACE",),
+    "timeline": ("HOROVOD_TIMELINE",),
+    "timeline_mark_cycles": ("HOROVOD_TIMELINE_MARK_CYCLES",),
     "log_level": ("HOROVOD_LOG_LEVEL",),
+    "autotune_log": ("HOROVOD_AUTOTUNE_LOG",),
 }
 """For a field of `Settings`, Horovod's variables with that meaning; the first that is set counts."""
+
+_LATER = "DYNAMIC"
+"""Horovod's HOROVOD_TIMELINE where the script will call `start_timeline`: here it may in any case."""
 
 _WITHOUT_EFFECT = {
     r"CYCLE_TIME": "operations start when the last rank has submitted them, without a cycle to wait for",
@@ -96,8 +102,7 @@ _WITHOUT_EFFECT = {
     r"ENABLE_ASYNC_COMPLETION": "the host never waits for the GPU",
     r"ENABLE_XLA_OPS": "functions that XLA compiles cannot communicate on TensorFlow",
     r"ADASUM_MPI_CHUNK_SIZE": "tensors are not sent in chunks of this size",
-    r"AUTOTUNE.*": "there is no autotuning",
-    r"TIMELINE.*": "recording a timeline is not there yet, and comes in a later release",
+    r"AUTOTUNE_.*": "tuning ends within 50 steps and adapts to how they vary, without numbers to choose",
     r"DISABLE_NVTX_RANGES": "there are no NVTX ranges",
     r"(CONTROLLER|CPU_OPERATIONS|CCL_.*)": "DISTRUN_BACKEND is what chooses how arrays travel",
     r"MPI_THREADS_DISABLE": "mpi4py decides how MPI is started",
@@ -109,6 +114,7 @@ _WITHOUT_EFFECT = {
 # Set by launchers, or by who builds Horovod: container images keep the latter.
 _NOT_FOR_RUNS = re.compile(
     r"HOSTNAME|(LOCAL_|CROSS_)?(RANK|SIZE)|ELASTIC(_TIMEOUT)?|GLOO_RENDEZVOUS_(ADDR|PORT)|STALL_CHECK_DISABLE|LOG_HIDE_TIME"
+    r"|AUTOTUNE"
     r"|DYNAMIC_PROCESS_SETS|WITH(OUT)?_.*|GPU(_.*)?|(CUDA|ROCM|NCCL|NVTX|DDL|CCL|MPI)_(HOME|INCLUDE|LIB|LINK)"
     r"|ALLOW_MIXED_GPU_IMPL|BUILD_.*|CMAKE|DEBUG|SKIP_COMPILE|(LOCAL_)?VERSION"
 )
@@ -129,9 +135,16 @@ def settings_of(environ: Mapping[str, str]) -> dict[str, tuple[str, str]]:
             given[field] = name, environ[name]
     if _is_true("HOROVOD_STALL_CHECK_DISABLE", environ):
         given |= dict.fromkeys(("stall_warning", "stall_timeout"), ("HOROVOD_STALL_CHECK_DISABLE", "0"))
+    if environ.get("HOROVOD_AUTOTUNE"):
+        given["autotune"] = "HOROVOD_AUTOTUNE", "01"[_is_true("HOROVOD_AUTOTUNE", environ)]
     if "log_level" in given:
         name, text = given["log_level"]
         given["log_level"] = name, text.lower()  # Horovod's launcher writes it in capitals
+    if environ.get("HOROVOD_TIMELINE") == _LATER:
+        del given["timeline"]
+    if "timeline_mark_cycles" in given:
+        name = "HOROVOD_TIMELINE_MARK_CYCLES"
+        given["timeline_mark_cycles"] = name, "01"[_is_true(name, environ)]
     if environ.get("HOROVOD_LOG_HIDE_TIME"):
         given["log_time"] = "HOROVOD_LOG_HIDE_TIME", "10"[_is_true("HOROVOD_LOG_HIDE_TIME", environ)]
     return given

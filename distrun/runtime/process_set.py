@@ -12,8 +12,8 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any, SupportsIndex
 
 from distrun.errors import UsageError
+from distrun.host.ranks import list_ranks
 from distrun.runtime import world
-from distrun.runtime.topology import list_ranks
 
 __all__ = ["ProcessSet", "global_process_set"]
 

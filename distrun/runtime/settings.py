@@ -19,6 +19,8 @@ from distrun.host.interfaces import parse_network
 from distrun.runtime import horovod
 from distrun.runtime.contract import PREFIX, LaunchContract
 from distrun.runtime.elastic.variables import CONTROL_FD, PROCESS, SPARE
+from distrun.tracing.layout import EVENTS_FD
+from distrun.tracing.timeline.options import DEFAULT_LIMIT, TimelineOptions, parse_limit, parse_steps
 
 STALL_WARNING = "DISTRUN_STALL_WARNING"
 STALL_TIMEOUT = "DISTRUN_STALL_TIMEOUT"
@@ -35,10 +37,22 @@ TORCH_BACKEND = "DISTRUN_TORCH_BACKEND"
 INPUT_WAIT = "DISTRUN_INPUT_WAIT"
 SHARE_GPUS = "DISTRUN_SHARE_GPUS"
 GPU_BACKEND = "DISTRUN_GPU_BACKEND"
+EVENTS = "DISTRUN_EVENTS"
+TIMELINE = "DISTRUN_TIMELINE"
+TIMELINE_STEPS = "DISTRUN_TIMELINE_STEPS"
+TIMELINE_OPERATIONS = "DISTRUN_TIMELINE_OPERATIONS"
+TIMELINE_LIMIT = "DISTRUN_TIMELINE_LIMIT"
+TIMELINE_MARK_CYCLES = "DISTRUN_TIMELINE_MARK_CYCLES"
+SCALARS = "DISTRUN_SCALARS"
+AUTOTUNE = "DISTRUN_AUTOTUNE"
+AUTOTUNE_LOG = "DISTRUN_AUTOTUNE_LOG"
+AUTOTUNE_WIRE_DTYPES = "DISTRUN_AUTOTUNE_WIRE_DTYPES"
 
 FLAT, HIERARCHICAL = "flat", "hierarchical"
 
 LOG_LEVELS = ("trace", "debug", "info", "warning", "error", "fatal")
+
+WIRE_DTYPES = ("float16", "bfloat16")
 
 _SHORTEST_KEY = 32
 
@@ -99,6 +113,18 @@ def _switch(meaning: str) -> Callable[[str, str], bool]:
     return parse
 
 
+def _some_of(*allowed: str) -> Callable[[str, str], tuple[str, ...]]:
+    def parse(variable: str, text: str) -> tuple[str, ...]:
+        chosen = tuple(dict.fromkeys(text.split(",")))
+        if not set(chosen) <= set(allowed):
+            raise UsageError(
+                f"{variable}={text!r} is no list of {' and '.join(allowed)}, separated by commas: correct or unset it"
+            )
+        return chosen
+
+    return parse
+
+
 def _network(variable: str, text: str) -> str:
     parse_network(text, f"{variable}=")
     return text
@@ -107,6 +133,18 @@ def _network(variable: str, text: str) -> str:
 def _ports(variable: str, text: str) -> str:
     parse_ports(text, f"{variable}=")
     return text
+
+
+def _text(variable: str, text: str) -> str:
+    return text
+
+
+def _steps(variable: str, text: str) -> range:
+    return parse_steps(f"{variable}=", text)
+
+
+def _limit(variable: str, text: str) -> int:
+    return parse_limit(f"{variable}=", text)
 
 
 def _key(variable: str, text: str) -> bytes:
@@ -148,7 +186,7 @@ class Settings:
     """The interfaces and subnets that ranks of other hosts may use, separated by commas; empty: all."""
     ports: str = _setting("", _ports)
     """The ports at which we may listen, `5000-5099`; empty: any."""
-    wire_dtype: str = _setting("", _one_of("float16", "bfloat16"))
+    wire_dtype: str = _setting("", _one_of(*WIRE_DTYPES))
     """The type in which float32 and float64 travel between hosts; empty: their own."""
     encrypt: bool = _setting(False, _switch("connections between hosts are encrypted"))
     """Whether connections with other hosts are encrypted; the same on all ranks."""
@@ -168,6 +206,26 @@ class Settings:
     """How tensors travel between GPUs; rank 0's counts."""
     adasum: str = _setting(FLAT, _one_of(FLAT, HIERARCHICAL))
     """Whether Adasum combines all ranks, or the averages of the hosts; the same on all ranks."""
+    events: bool = _setting(True, _switch("what this rank does when is recorded"))
+    """Whether each rank records its events in a ring of shared memory."""
+    timeline: str = _setting("", _text)
+    """The file of a timeline of all ranks; empty: none is written."""
+    timeline_steps: range | None = _setting(None, _steps)
+    """The steps that a timeline shows; None: all."""
+    timeline_operations: bool = _setting(False, _switch("each operation has a row in the timeline"))
+    """Whether each operation has a row in a timeline."""
+    timeline_limit: int = _setting(DEFAULT_LIMIT * 1_000_000, _limit)
+    """Bytes that the file of a timeline may have; megabytes in the variable."""
+    timeline_mark_cycles: bool = _setting(False, _switch("arriving decisions are marked in the timeline"))
+    """Whether arriving decisions of the coordinator are marked in a timeline."""
+    scalars: float = _setting(0.0, _number)
+    """Seconds between two times at which rank 0 writes figures to TensorBoard and MLflow; 0: it does not."""
+    autotune: bool = _setting(False, _switch("settings of communication are tuned on the running job"))
+    """Whether settings that the user has not given are tuned on the running job; rank 0's counts."""
+    autotune_log: str = _setting("", _text)
+    """The file to which rank 0 writes what was tried; empty: none."""
+    autotune_wire_dtypes: tuple[str, ...] = _setting((), _some_of(*WIRE_DTYPES))
+    """The types in which gradients may travel between hosts if tuning finds that faster; rank 0's count."""
     log_level: str = _setting("", _one_of(*LOG_LEVELS))
     """The least important messages that are printed; empty: warnings, or what the program has chosen itself."""
     log_time: bool = _setting(False, _switch("messages begin with the time"))
@@ -192,6 +250,16 @@ class Settings:
                 given[entry.name] = entry.metadata["parse"](*horovods[entry.name])
         return cls(**given)
 
+    def timeline_options(self) -> TimelineOptions:
+        """Return the choices about the timeline, whose file is named."""
+        return TimelineOptions(
+            os.path.abspath(self.timeline),
+            self.timeline_steps,
+            self.timeline_operations,
+            self.timeline_limit,
+            self.timeline_mark_cycles,
+        )
+
     def check_backend(self, hosts: int) -> None:
         """Refuse a backend that cannot connect ranks on so many hosts, or not as they are to be connected.
 
@@ -209,6 +277,12 @@ class Settings:
             raise UsageError(f"{BACKEND}='tcp' does not connect the ranks of one host: use auto, shared_memory or mpi")
         if self.backend == "shared_memory" and hosts > 1:
             raise UsageError(f"{BACKEND}='shared_memory' does not connect several hosts: use auto, tcp or mpi")
+
+
+def given(environ: Mapping[str, str]) -> frozenset[str]:
+    """Return the fields of `Settings` for which an environment has values."""
+    own = {entry.name for entry in fields(Settings) if environ.get(PREFIX + entry.name.upper())}
+    return frozenset(own | horovod.settings_of(environ).keys())
 
 
 def current() -> Settings:
@@ -237,7 +311,14 @@ def unknown(names: Iterable[str]) -> list[str]:
 
     Variables of the launch contract and of elastic jobs are known, though users should not set them.
     """
-    known = {*VARIABLES, CONTROL_FD, PROCESS, SPARE, *(PREFIX + entry.name.upper() for entry in fields(LaunchContract))}
+    known = {
+        *VARIABLES,
+        EVENTS_FD,
+        CONTROL_FD,
+        PROCESS,
+        SPARE,
+        *(PREFIX + entry.name.upper() for entry in fields(LaunchContract)),
+    }
     unclaimed = sorted({name for name in names if name.startswith(PREFIX)} - known)
     return [f"{name} is not a setting of distrun and changes nothing: {_remedy(name)}" for name in unclaimed]
 

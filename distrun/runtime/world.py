@@ -20,6 +20,7 @@ from distrun.runtime.devices import Device
 from distrun.runtime.elastic.variables import CONTROL_FD
 from distrun.runtime.engine.failing import FAREWELL
 from distrun.runtime.topology import Topology
+from distrun.tracing import layout, recording
 
 if TYPE_CHECKING:
     from distrun.runtime.elastic.channel import Channel
@@ -35,6 +36,15 @@ _is_child = False  # of a fork: the world is the parent's
 
 _on_leaving: list[Callable[[], None]] = []
 _on_joining: list[Callable[[], None]] = []
+
+
+_after_shutdown: list[Callable[[], None]] = []
+
+
+def after_shutdown(callback: Callable[[], None]) -> None:
+    """Have a function called whenever this process has left the job."""
+    if callback not in _after_shutdown:
+        _after_shutdown.append(callback)
 
 
 def on_leaving(callback: Callable[[], None]) -> None:
@@ -76,13 +86,38 @@ def join_world(ranks: Sequence[int] | None = None, variables: Mapping[str, str] 
             )
         if _world is not None:
             return False
-        _adjust_log(settings.current())
+        chosen = settings.current()
+        _adjust_log(chosen)
+        if chosen.events:
+            recording.open_ring(chosen.timeline_mark_cycles)
         _enter(ranks, None, variables or {})
+        if chosen.timeline:
+            from distrun.runtime import timeline  # only here: most jobs have none
+
+            timeline.begin(chosen, current().topology)
+            after_shutdown(timeline.end)
+        if chosen.scalars and (_is_first() or CONTROL_FD in os.environ):  # in an elastic job it may come to be
+            from distrun.runtime.scalars import writing
+
+            writing.begin(chosen.scalars, _is_first)
+            after_shutdown(writing.end)
         return True
+
+
+def _is_first() -> bool:
+    return _world is not None and _world.topology.rank == 0
 
 
 def _enter(ranks: Sequence[int] | None, over: str | None, variables: Mapping[str, str]) -> None:
     """Join the present generation; or, if it is over and `over` says why, the next."""
+    recording.enter(layout.JOINING)
+    _join(ranks, over, variables)
+    if recording.ring is not None:
+        recording.ring.begin_generation(_world.generation if _world is not None else 1)
+    recording.enter(layout.OTHER)
+
+
+def _join(ranks: Sequence[int] | None, over: str | None, variables: Mapping[str, str]) -> None:
     global _world, _inits
     if LaunchContract.is_present(variables):
         _world = join({**os.environ, **variables}, 1, ranks)
@@ -141,6 +176,8 @@ def shutdown() -> None:
         world = _leave_world()
         if world is not None and not _is_child:
             lost = world.engine.shutdown(_farewell())
+            for callback in _after_shutdown:
+                callback()
             if lost is not None:
                 raise JobAbortedError(lost)
 

@@ -9,6 +9,7 @@ import warnings
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import replace
 from functools import wraps
 from typing import Any
 
@@ -26,6 +27,7 @@ from distrun.torch.compression import Compression, Compressor, wire_type
 from distrun.torch.gradients.adasum import StepCombiner, check_predivide
 from distrun.torch.gradients.parameters import numbered
 from distrun.torch.gradients.planning import Settings
+from distrun.torch.gradients.recording import record
 from distrun.torch.gradients.reducer import GradientReducer
 from distrun.torch.tensors import dtype_name
 
@@ -107,11 +109,16 @@ def DistributedOptimizer(  # noqa: N802 - Horovod's name
         chosen.bucket_bytes,
         chosen.first_bucket_bytes,
     )
+    if chosen.autotune and process_set is global_process_set:
+        from distrun.torch.gradients.tuning import own_note  # only here: other jobs tune nothing
+
+        settings = replace(settings, note=own_note())
     _check_groups(settings.groups)
     check_passes(backward_passes_per_step)
     names = _names(optimizer, named_parameters)
     for parameter in names:
         dtype_name(parameter)  # refuses what cannot travel
+    record()
     number = _numbers.next()
     may_change = world.is_elastic()  # who belongs to the process set, and how many
     if process_set.included() is False and not may_change:  # this rank trains alone
@@ -250,6 +257,8 @@ class Distributed(torch.optim.Optimizer):
             result = plain_step(**options)
         reducer.forget()
         self._is_synchronized = False
+        if reducer.tuner is not None:
+            reducer.tuner.step_ended()
         return result
 
     def zero_grad(self, set_to_none: bool = True) -> None:

@@ -8,6 +8,7 @@ from distrun.runtime import initialisation, world
 from distrun.runtime.collectives import synchronisation
 from distrun.runtime.process_set import ProcessSet, global_process_set
 from distrun.torch import cuda
+from distrun.torch.gradients.recording import record
 
 
 def init(comm: Any = None, process_sets: Any = None) -> None:
@@ -16,6 +17,7 @@ def init(comm: Any = None, process_sets: Any = None) -> None:
     Where there are GPUs, the one of this rank becomes torch's current one.
     """
     initialisation.init(comm, process_sets)
+    record()
     device = world.device()
     if device.name == cuda.CUDA:
         cuda.bind(device.index)

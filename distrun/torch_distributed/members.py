@@ -11,9 +11,9 @@ import torch
 from torch._C._distributed_c10d import Store
 
 from distrun.errors import CollectiveError, JobAbortedError
+from distrun.host.ranks import list_ranks
 from distrun.runtime import collectives, member_sets, world
 from distrun.runtime.process_set import ProcessSet, global_process_set
-from distrun.runtime.topology import list_ranks
 from distrun.torch import cuda
 from distrun.torch_distributed import joining
 

@@ -13,7 +13,7 @@ from torch._C._distributed_c10d import Store
 from torch.distributed import distributed_c10d
 
 from distrun.errors import StallError
-from distrun.runtime.topology import list_ranks
+from distrun.host.ranks import list_ranks
 
 _ANSWER_TIME = 10.0  # seconds after its timeout in which the first rank says who is missing
 

@@ -10,7 +10,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING
 
 from distrun.errors import BootstrapError
-from distrun.runtime.topology import list_ranks
+from distrun.host.ranks import list_ranks
 
 if TYPE_CHECKING:
     from torch._C._distributed_c10d import Store

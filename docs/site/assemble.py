@@ -43,7 +43,8 @@ def main() -> None:
     for source in sources:
         text = with_links((REPOSITORY / source).read_text(), source, broken)
         write(page_of(source), command_line.expanded(reference.expanded(text, source, broken)))
-    for asset in [*(REPOSITORY / "docs").glob("*.svg"), *(REPOSITORY / "docs" / "site").glob("*.css")]:
+    pictures = [path for kind in ("svg", "png") for path in (REPOSITORY / "docs").glob(f"*.{kind}")]
+    for asset in [*pictures, *(REPOSITORY / "docs" / "site").glob("*.css")]:
         shutil.copy(asset, TARGET)
     if broken:
         sys.exit("\n".join(broken))

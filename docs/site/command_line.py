@@ -12,8 +12,16 @@ from distrun.runner.cli import distrun
 from distrun.runner.command_lines.describe import rows as flags_of
 from distrun.runner.command_lines.programs import program
 from distrun.runner.doctor.command import doctor
+from distrun.runner.observation.live.commands import ps, top
+from distrun.runner.prediction.command import predict
 
-COMMANDS = {"distrun": distrun, "distrun doctor": doctor}
+COMMANDS = {
+    "distrun": distrun,
+    "distrun doctor": doctor,
+    "distrun predict": predict,
+    "distrun ps": ps,
+    "distrun top": top,
+}
 LINE = re.compile(r"^::: (?P<command>distrun[ \w]*) --help$", re.MULTILINE)
 TABLE = re.compile(r"^::: distrun-compat (?P<program>\w+)$", re.MULTILINE)
 

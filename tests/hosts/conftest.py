@@ -16,7 +16,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 import psutil
@@ -67,8 +67,12 @@ def make_key(file: Path) -> Path:
 class RemoteHost:
     """One namespace with its sshd."""
 
-    def __init__(self, name: str, directory: Path, bridge: str, subnet: int, number: int, port: int = 22) -> None:
+    def __init__(
+        self, name: str, directory: Path, bridge: str, subnet: int, number: int, port: int = 22, ahead: int = 0
+    ) -> None:
+        """Args: the last: seconds by which its monotonic clock is ahead of this machine's."""
         self.name = name
+        self.ahead = ahead
         self.port = port
         self.address = f"10.231.{subnet}.{number}"
         self.address6 = f"fd00:231:{subnet}::{number}"
@@ -99,7 +103,8 @@ class RemoteHost:
         sshd = shutil.which("sshd", path=_PATH)
         log = self._directory / f"{self.name}.log"
         script = f"hostname {self.name} && exec {sshd} -f {config} -E {log}"  # it daemonises: no child of the tests
-        call("ip", "netns", "exec", self._namespace, "unshare", "--uts", "sh", "-c", script)
+        clock = ("--time", "--monotonic", str(self.ahead), "--fork") if self.ahead else ()
+        call("ip", "netns", "exec", self._namespace, "unshare", "--uts", *clock, "sh", "-c", script)
         deadline = time.monotonic() + DEADLINE
         while True:
             try:
@@ -222,6 +227,27 @@ def beta(network: Network) -> RemoteHost:
     return network.hosts["beta"]
 
 
+@pytest.fixture
+def drop(alpha: RemoteHost, beta: RemoteHost) -> Iterator[Callable[..., None]]:
+    """Drops TCP packets on the way from a host to another one: those that a match of iptables chooses, there on
+    arrival, as the sender's kernel would notice it at once."""
+    if shutil.which("iptables", path=_PATH) is None:
+        pytest.skip("iptables is not installed: apt-get install iptables")
+
+    def add(host: RemoteHost, other: RemoteHost, *match: str) -> None:
+        for program, address in (("iptables", host.address), ("ip6tables", host.address6)):
+            rule = ("INPUT", "-s", address, "-p", "tcp", *match, "-j", "DROP")
+            call("ip", "netns", "exec", other._namespace, program, "-A", *rule)
+        if "length" in match:  # each packet by itself, as on a cable
+            call("ip", "-n", host._namespace, "link", "set", "dev", "eth0", "gso_max_segs", "1")
+
+    yield add
+    for host in (alpha, beta):
+        call("ip", "-n", host._namespace, "link", "set", "dev", "eth0", "gso_max_segs", "65535")
+        for program in ("iptables", "ip6tables"):
+            call("ip", "netns", "exec", host._namespace, program, "-F", "INPUT")
+
+
 class Home:
     """The launching user's home directory."""
 
@@ -230,10 +256,14 @@ class Home:
         self.config = directory / ".ssh" / "config"
         self.known_hosts = directory / ".ssh" / "known_hosts"
         self.config.parent.mkdir(parents=True)
-        hosts = network.hosts.values()
+        self._key = network.user_key
+        self.know(network.hosts.values())
+
+    def know(self, hosts: Iterable[RemoteHost]) -> None:
+        """Be configured for these hosts."""
         blocks = [f"Host {host.name}\n  HostName {host.address}\n  Port {host.port}\n" for host in hosts]
         self.config.write_text(
-            "".join(blocks) + f"Host *\n  User root\n  IdentityFile {network.user_key}\n  IdentitiesOnly yes\n"
+            "".join(blocks) + f"Host *\n  User root\n  IdentityFile {self._key}\n  IdentitiesOnly yes\n"
         )
         self.known_hosts.write_text("".join(host.known() for host in hosts))
 

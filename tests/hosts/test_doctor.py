@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import signal
 import subprocess
 import sys
@@ -310,37 +309,83 @@ def firewall(alpha, beta) -> Iterator[None]:
 def test_hosts_that_cannot_talk_to_each_other_are_named_with_their_addresses(doctor, alpha, beta):
     report, status = doctor("-H", "alpha,beta,localhost")
     assert status == 1
-    (failed,) = (link for link in report["links"] if link["status"] == "failed")
-    assert (failed["from"], failed["to"]) == ("beta", "alpha")
+    failures = [link for link in report["links"] if link["status"] == "failed"]
+    assert [(link["from"], link["to"]) for link in failures] == [("alpha", "beta"), ("beta", "alpha")]
+    failed = failures[1]
     assert f"beta ({beta.address} or {beta.address6}) cannot connect to alpha at {alpha.address} (" in failed["text"]
     assert "--network" in failed["remedy"]
     assert failed["command"] == f"ssh -o BatchMode=yes root@beta 'ping -c 3 {alpha.address}'"
-    assert len(report["links"]) == 5
+    assert len(report["links"]) == 6
     assert "beta cannot talk to alpha" in report["summary"]
 
 
-@pytest.fixture
-def one_way(alpha, beta) -> Iterator[None]:
-    """A firewall on alpha drops the first packet of each connection that it makes to beta; others can talk to it."""
-    if shutil.which("iptables", path="/usr/sbin:/sbin") is None:
-        pytest.skip("iptables is not installed: apt-get install iptables")
-    rules = [("iptables", beta.address), ("ip6tables", beta.address6)]
-    for program, address in rules:
-        rule = ("OUTPUT", "-d", address, "-p", "tcp", "--syn", "-j", "DROP")
-        call("ip", "netns", "exec", alpha._namespace, program, "-A", *rule)
-    yield
-    for program, _ in rules:
-        call("ip", "netns", "exec", alpha._namespace, program, "-F", "OUTPUT")
+def link(report, source, target):
+    """Return the link from one host to another."""
+    (found,) = (item for item in report["links"] if (item["from"], item["to"]) == (source, target))
+    return found
 
 
-@pytest.mark.usefixtures("one_way")
 @pytest.mark.parametrize("hosts", ["alpha,beta", "beta,alpha"])
-def test_a_host_that_cannot_connect_to_another_is_found_in_whatever_order_they_are_listed(doctor, alpha, beta, hosts):
+def test_a_host_that_cannot_connect_to_another_is_found_in_whatever_order_they_are_listed(
+    doctor, drop, alpha, beta, hosts
+):
+    drop(alpha, beta, "--syn")
     report, status = doctor("-H", hosts)
     assert status == 1
-    (failed,) = (link for link in report["links"] if link["status"] == "failed")
-    assert (failed["from"], failed["to"]) == ("alpha", "beta")
+    failed = link(report, "alpha", "beta")
+    assert failed["status"] == "failed"
     assert f"alpha ({alpha.address} or {alpha.address6}) cannot connect to beta at {beta.address} (" in failed["text"]
+    assert "though beta can connect to alpha: new connections are dropped in this direction only" in failed["text"]
+    assert link(report, "beta", "alpha")["status"] == "ok", link(report, "beta", "alpha")["text"]
+    assert link(report, "beta", "alpha")["bytes_per_s"] > 1e9 / 8
+
+
+@pytest.mark.parametrize("share", ["0.05", "0.3"])
+def test_a_link_that_loses_packets_is_named_with_their_share_in_its_direction(doctor, drop, alpha, beta, share):
+    drop(alpha, beta, "-m", "statistic", "--mode", "random", "--probability", share)
+    report, status = doctor("-H", "alpha,beta", "--network", "10.231.0.0/16")
+    assert status == 0, report["summary"]
+    there = link(report, "alpha", "beta")
+    assert there["status"] == "warning"
+    assert "packets are lost on the way" in there["text"]
+    assert float(share) / 3 < there["packets_lost"] / there["packets_sent"] < min(0.9, float(share) * 3)
+    assert "ip -s link" in there["remedy"]
+    assert "lost" not in link(report, "beta", "alpha")["text"]
+
+
+def test_a_link_that_loses_packets_in_both_directions_is_named_in_both(doctor, drop, alpha, beta):
+    for one, other in ((alpha, beta), (beta, alpha)):
+        drop(one, other, "-m", "statistic", "--mode", "random", "--probability", "0.1")
+    report, status = doctor("-H", "alpha,beta")
+    assert status == 0, report["summary"]
+    for found in report["links"]:
+        assert found["status"] == "warning"
+        assert "packets are lost on the way" in found["text"]
+
+
+@pytest.mark.parametrize("hosts", ["alpha,beta", "beta,alpha"])
+def test_a_link_that_loses_large_packets_is_told_with_the_size_that_passes_and_the_remedy_helps(
+    doctor, drop, alpha, beta, hosts
+):
+    drop(alpha, beta, "-m", "length", "--length", "1400:")
+    report, status = doctor("-H", hosts, "--network", "10.231.0.0/16")
+    assert status == 1
+    there = link(report, "alpha", "beta")
+    assert there["status"] == "failed"
+    assert there["largest_packet"] == 1399
+    assert "large packets are lost on the way, those of more than 1399 bytes of up to 1500" in there["text"]
+    assert there["command"] == f"ssh -o BatchMode=yes root@alpha 'ping -c 3 -M do -s 1472 {beta.address}'"
+    assert link(report, "beta", "alpha")["status"] == "ok", link(report, "beta", "alpha")["text"]
+    assert "ip link set dev eth0 mtu 1399" in there["remedy"]
+    change = ("ip", "-n", alpha._namespace, "link", "set", "dev", "eth0", "mtu")
+    call(*change, "1399")
+    try:
+        report, status = doctor("-H", hosts, "--network", "10.231.0.0/16")
+    finally:
+        call(*change, "1500")
+    assert status == 0, report["summary"]
+    assert link(report, "alpha", "beta")["bytes_per_s"] > 0
+    assert link(report, "alpha", "beta")["largest_packet"] is None
 
 
 def test_a_host_that_is_cut_off_is_given_up_in_time(distrun, alpha, beta):

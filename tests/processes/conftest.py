@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shlex
 import signal
 import subprocess
@@ -46,6 +47,12 @@ class Stream:
             if not self._changed.wait_for(lambda: self.data.count(text) >= count, DEADLINE):
                 raise AssertionError(f"{text!r} did not appear {count} times in {self.data[-2000:]!r}")
             return self.data
+
+    def wait_for_match(self, pattern: str) -> None:
+        """Wait until a regular expression matches what was written, within a line."""
+        with self._changed:
+            if not self._changed.wait_for(lambda: re.search(pattern, self.data.decode(errors="replace")), DEADLINE):
+                raise AssertionError(f"{pattern!r} does not match anything in {self.data[-4000:].decode()}")
 
     def close(self) -> None:
         """Wait for the end of the pipe."""

@@ -50,6 +50,9 @@ def complaint(job):
         (["--grace", "-1", "true"], "'-1'"),
         (["--stall-timeout", "nan", "true"], "'nan'"),
         (["--no-such-option", "true"], "--no-such-option"),
+        (["--autotune-log-file", "f", "true"], "--autotune-log-file f says how to tune, and nothing is tuned"),
+        (["--autotune-allow-wire-dtype", "float16", "true"], "--autotune-allow-wire-dtype float16 says how"),
+        (["--autotune", "--autotune-allow-wire-dtype", "int8", "true"], "'int8'"),
         (["--output-dir", "/dev/null/x", "true"], "'/dev/null/x'"),
     ],
 )
@@ -270,4 +273,31 @@ def test_a_job_that_takes_too_long_ends_with_124(distrun):
     job = distrun("-np", "2", "--quiet", "--timeout", "0.5", "sleep", "1000")
     assert job.wait() == 124
     assert job.stderr.data == b"distrun: the job took longer than the 0.5 s of --timeout\n"
+    job.assert_gone()
+
+
+TUNED = """
+import numpy as np, distrun
+distrun.init()
+tensors = [np.ones(16384, np.float32) for _ in range(40)]
+for _ in range(75):
+    for handle in [distrun.allreduce_async_(each, f"t{n}", distrun.Max) for n, each in enumerate(tensors)]:
+        handle.wait()
+assert all((each == 1).all() for each in tensors)
+print(len(distrun.autotuned()))
+"""
+
+
+def test_a_job_that_tunes_ends_its_tuning_says_so_and_leaves_a_log(distrun, python, tmp_path):
+    log = tmp_path / "log.csv"
+    job = distrun("-np", "2", "--autotune", "--autotune-log-file", str(log), *python(TUNED))
+    assert job.wait() == 0
+    said = [line for line in job.stderr.data.decode().splitlines() if "autotune" in line]
+    assert len(said) == 1
+    assert said[0].startswith("[0] distrun: autotune: ")
+    assert sorted(job.stdout.data.decode().splitlines()) == ["[0] 1", "[1] 0"]
+    header, *rows = log.read_text().splitlines()
+    assert header == "world,tuned,step,setting,seconds,decision"
+    assert 5 + 2 * 2 + 1 <= len(rows) <= 51  # warm-up, two pairs of steps at least, and the end
+    assert "end: " in rows[-1]
     job.assert_gone()

@@ -25,6 +25,14 @@ def wait_until(condition: Callable[[], bool]) -> None:
         time.sleep(0.01)
 
 
+def lives(process: psutil.Process) -> bool:
+    """Whether a process has not ended."""
+    try:
+        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:  # just now
+        return False
+
+
 def are_stopped(processes: list[psutil.Process]) -> bool:
     """Whether SIGSTOP or its like has stopped every process."""
     return all(process.status() == psutil.STATUS_STOPPED for process in processes)
@@ -96,7 +104,7 @@ class Shell:
                     found.append(process)
             except psutil.Error:
                 continue
-        return [process for process in found if process.is_running() and process.status() != psutil.STATUS_ZOMBIE]
+        return [process for process in found if lives(process)]
 
     def close(self) -> None:
         """Leave nothing behind."""

@@ -14,9 +14,11 @@ from typing import TYPE_CHECKING
 from distrun import __version__
 from distrun.errors import BootstrapError, UsageError
 from distrun.host.endpoints import PORTS, reserve_port
+from distrun.runner.agent.activities import Activities
 from distrun.runner.agent.elastic import ElasticProcesses
 from distrun.runner.agent.ending import Ending
 from distrun.runner.agent.launcher_connection import LauncherConnection
+from distrun.runner.agent.observation import Observation
 from distrun.runner.agent.rank_process import RankProcess, StartError
 from distrun.runner.agent.relay import Relay
 from distrun.runner.planning.plan import AgentPlan, RankPlan
@@ -34,6 +36,7 @@ if TYPE_CHECKING:
     from distrun.runner.agent.elastic import ElasticProcesses
 
 _ORPHAN_GRACE = 2.0  # seconds between SIGTERM and SIGKILL when the launcher has vanished
+_ENDING_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGKILL)
 _WORKER = str(Path(__file__).with_name("function_worker.py"))
 
 
@@ -52,6 +55,8 @@ class Agent:
         self._ending: Ending | None = None
         self._elastic: ElasticProcesses | None = None
         self._left = False
+        self._activities = Activities(self._launcher)
+        self._observation = Observation(self._launcher, self._ranks.values)
 
     def run(self) -> None:
         """Serve the launcher until all descendants are gone."""
@@ -60,6 +65,7 @@ class Agent:
             self._loop.run_once(self._timeout())
             self._relay.update_flow()
             self._launcher.stay_in_touch()
+            self._observation.look()
             if self._elastic is not None:
                 for number in self._elastic.tend():
                     del self._ranks[number]
@@ -70,8 +76,9 @@ class Agent:
         """Return the seconds until something is due, None when nothing is."""
         ending = None if self._ending is None else self._ending.seconds_left(time.monotonic())
         elastic = None if self._elastic is None else self._elastic.seconds_left
-        due = [seconds for seconds in (self._launcher.seconds_left, ending, elastic) if seconds is not None]
-        return min(due, default=None)
+        observation = self._observation.seconds_left
+        due = (self._launcher.seconds_left, ending, elastic, observation)
+        return min((seconds for seconds in due if seconds is not None), default=None)
 
     def _signalled(self, signums: bytes) -> None:
         # First: who ends us, such as a batch scheduler, ends our ranks at the same time, and that is no failure of
@@ -97,6 +104,8 @@ class Agent:
             case FrameKind.FUNCTION:
                 self._keep_function(frame.payload)
             case FrameKind.SIGNAL:
+                if frame.as_int() in _ENDING_SIGNALS:
+                    self._activities.tell(self._ranks.values())
                 for rank in self._ranks.values():
                     rank.signal(frame.as_int())
             case FrameKind.STDIN:
@@ -109,6 +118,12 @@ class Agent:
                 self._pause(frame.as_int())
             case FrameKind.RESUME:
                 self._resume()
+            case FrameKind.OBSERVE:
+                self._observation.ask(frame.payload)
+            case FrameKind.CLOCK:
+                self._observation.answer_clock(frame.payload)
+            case FrameKind.STACK:
+                self._observation.ask_stacks(frame.process)
             case FrameKind.KEEPALIVE:
                 pass
             case _:
@@ -215,11 +230,14 @@ class Agent:
             if rank is not None:
                 rank.reaped(returncode)
                 ends.append((rank, returncode))
+        if any(returncode for _, returncode in ends):
+            self._activities.tell(self._ranks.values())
         # The counter shows that a process of the control group was killed, not which one.
         out_of_memory = any(returncode for _, returncode in ends) and self._oom.has_risen()
         exits = [(rank, RankExit(returncode, out_of_memory and returncode != 0)) for rank, returncode in ends]
         for rank, rank_exit in sorted(exits, key=lambda item: item[1].root_cause_order):
             self._relay.drain(rank)
+            self._observation.tell_events(rank)
             if self._elastic is not None:
                 self._elastic.drain(rank)
                 rank_exit = replace(rank_exit, unasked=not self._elastic.is_ending(rank.number))

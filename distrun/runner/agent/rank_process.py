@@ -18,6 +18,10 @@ from distrun.runner.planning.plan import AgentPlan, RankPlan
 from distrun.runner.protocol.exits import NOT_EXECUTABLE, NOT_FOUND
 from distrun.runner.protocol.frames import FrameKind
 from distrun.runner.system import cpus, descendants
+from distrun.tracing.layout import EVENTS_FD, new_ring_fd
+from distrun.tracing.reader import RingReader
+
+RANK, EVENTS = "DISTRUN_RANK", "DISTRUN_EVENTS"
 
 
 class StartError(Exception):
@@ -52,6 +56,9 @@ class RankProcess:
         self.stdin: int | None = None
         self.control: socket.socket | None = None
         """Our end of its control channel, which only a process of an elastic job has."""
+        self.events: RingReader | None = None
+        """The reader of its ring of events, if it is a rank that has one."""
+        self._question: int | None = None
         self._scratch: str | None = None
         theirs: list[int] = []
         try:
@@ -84,6 +91,12 @@ class RankProcess:
             environ |= {CONTROL_FD: str(control), PROCESS: str(rank.rank)}
             self._scratch = scratch.make(environ, rank.rank)
             environ |= {SCRATCH: self._scratch} if self._scratch else {}
+        if RANK in rank.environ and environ.get(EVENTS) != "0":
+            theirs.append(ring := new_ring_fd())
+            self._question = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+            inherit = (*inherit, ring, self._question)
+            environ[EVENTS_FD] = f"{ring},{self._question}"
+            self.events = RingReader(ring)
         if rank.is_spare:
             command = spare_command(command, environ, plan.wdir)
             if plan.bind_to != "none":
@@ -120,6 +133,12 @@ class RankProcess:
         theirs.append(their_end := other.detach())
         return their_end
 
+    def ask_stacks(self) -> None:
+        """Ask the rank what its threads are doing; `events` has the answer soon, if it can answer."""
+        if self._question is not None and self.alive:
+            with suppress(BlockingIOError):
+                os.eventfd_write(self._question, 1)
+
     def signal(self, signum: int) -> None:
         """Send a signal to the rank's process group; until the rank is reaped, its process id is nobody else's."""
         if self.alive:
@@ -139,6 +158,9 @@ class RankProcess:
             os.close(descriptor)
         self.sources.clear()
         self.close_stdin()
+        if self._question is not None:
+            os.close(self._question)
+            self._question = None
         if self.control is not None:
             self.control.close()
         if self._scratch is not None:

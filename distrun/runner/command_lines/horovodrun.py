@@ -14,8 +14,7 @@ from distrun.runtime.settings import LOG_LEVELS
 
 _NO_CYCLE = Ignored("operations start when the last rank has submitted them, without a cycle to wait for")
 _HIERARCHICAL = "what crosses hosts does so once per host always"
-_NO_AUTOTUNE = Ignored("there is no autotuning yet")
-_NO_TIMELINE = Ignored("there is no timeline yet")
+_NO_NUMBERS = Ignored("tuning ends within 50 steps and adapts to how they vary, without numbers to choose")
 # The options without which Horovod's job is not elastic, and those that count only if it is.
 _ELASTIC = ("--min-np", "--max-np", "--hosts-from")
 _OF_ELASTIC = ("--elastic-timeout", "--reset-limit", "--cooldown")
@@ -43,11 +42,13 @@ def _config(file: str) -> Translation:
 
 
 def _finish(translation: Translation) -> Translation:
-    """Leave out arguments for mpirun where it does not start the ranks, as Horovod does with its Gloo, and limits of
-    elastic jobs where the job is none."""
+    """Leave out arguments for mpirun where it does not start the ranks, as Horovod does with its Gloo, the log of a
+    tuning that does not happen, and limits of elastic jobs where the job is none."""
     options, ignored = list(translation.options), list(translation.ignored)
     if "mpirun" not in options:
         _leave_out(options, ignored, ("--mpi-args",), "they are for mpirun, which --mpi uses")
+    if "--autotune" not in options:
+        _leave_out(options, ignored, ("--autotune-log-file",), "nothing is tuned without --autotune")
     if not {*_ELASTIC} & {*options}:
         _leave_out(options, ignored, _OF_ELASTIC, "it is for elastic jobs, which --min-np makes")
     return Translation(tuple(options), translation.command, tuple(ignored))
@@ -72,13 +73,13 @@ def _tuning() -> tuple[Flag, ...]:
         flag("--no-hierarchical-allgather", Ignored(_HIERARCHICAL)),
         flag("--torus-allreduce", Ignored(_HIERARCHICAL)),
         flag("--no-torus-allreduce", Holds(_HIERARCHICAL)),
-        flag("--autotune", _NO_AUTOTUNE),
-        flag("--no-autotune", Holds(_NO_AUTOTUNE.why)),
-        flag("--autotune-log-file FILE", _NO_AUTOTUNE),
-        flag("--autotune-warmup-samples N", _NO_AUTOTUNE),
-        flag("--autotune-steps-per-sample N", _NO_AUTOTUNE),
-        flag("--autotune-bayes-opt-max-samples N", _NO_AUTOTUNE),
-        flag("--autotune-gaussian-process-noise X", _NO_AUTOTUNE),
+        flag("--autotune", Becomes("--autotune")),
+        flag("--no-autotune", Holds("nothing is tuned unless --autotune is given")),
+        flag("--autotune-log-file FILE", Becomes("--autotune-log-file {}")),
+        flag("--autotune-warmup-samples N", _NO_NUMBERS),
+        flag("--autotune-steps-per-sample N", _NO_NUMBERS),
+        flag("--autotune-bayes-opt-max-samples N", _NO_NUMBERS),
+        flag("--autotune-gaussian-process-noise X", _NO_NUMBERS),
         flag("--num-nccl-streams N", Ignored("NCCL works on one stream here")),
         flag("--thread-affinity CORE", Ignored("--bind-to core binds ranks, with all their threads")),
         flag("--mpi-threads-disable", Ignored("mpi4py decides how MPI is started")),
@@ -102,9 +103,9 @@ def _elastic() -> tuple[Flag, ...]:
 
 def _messages() -> tuple[Flag, ...]:
     return (
-        flag("--timeline-filename FILE", _NO_TIMELINE),
-        flag("--timeline-mark-cycles", _NO_TIMELINE),
-        flag("--no-timeline-mark-cycles", Holds(_NO_TIMELINE.why)),
+        flag("--timeline-filename FILE", Becomes("--timeline {}")),
+        flag("--timeline-mark-cycles", Becomes("--timeline-mark-cycles")),
+        flag("--no-timeline-mark-cycles", Holds("they are not marked")),
         flag("--no-stall-check", Becomes("--stall-warning 0 --stall-timeout 0")),
         flag("--stall-check", Holds("it is on")),
         flag("--stall-check-warning-time-seconds S", Becomes("--stall-warning {}")),

@@ -7,6 +7,8 @@ from typing import Any
 from distrun.errors import UsageError
 from distrun.runner.connect.options import ssh_options
 from distrun.runner.job.options import JobOptions
+from distrun.runner.observation.options import live_panel, observers
+from distrun.runner.observation.timeline.options import timeline_observers
 from distrun.runner.output.hidden import hidden_streams
 from distrun.runner.output.printer import Style
 from distrun.runner.planning.placement import parse_ranks
@@ -30,6 +32,7 @@ def job_options(options: dict[str, Any], request: LaunchRequest, plan: LaunchPla
         UsageError: they name ranks that there cannot be, or go without an option that they need.
     """
     settings = chosen_settings(request)
+    panel = live_panel(options)
     return JobOptions(
         grace=options["grace"],
         start_timeout=settings.start_timeout,
@@ -47,6 +50,8 @@ def job_options(options: dict[str, Any], request: LaunchRequest, plan: LaunchPla
         notes=not options["quiet"],
         bindings=request.report_bindings and not plan.by_mpirun,
         ssh=ssh_options(options, keepalive=settings.keepalive),
+        observers=(*timeline_observers(request, settings), *observers(options, panel)),
+        panel=panel,
     )
 
 

@@ -10,6 +10,8 @@ import click
 
 from distrun.runner.command_lines.elastic_options import elastic_options
 from distrun.runner.connect.options import connection_options, node_options, output_options
+from distrun.runner.observation.options import observation_options
+from distrun.runtime.settings import WIRE_DTYPES
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
@@ -81,6 +83,7 @@ _OPTIONS: tuple[Callable[[Any], Any], ...] = (
     ),
     node_options,
     elastic_options,
+    observation_options,
     click.option(
         "--auto",
         type=click.Choice(["global", "scale", "explain"]),
@@ -117,10 +120,24 @@ _OPTIONS: tuple[Callable[[Any], Any], ...] = (
         help="Interfaces or subnets for the traffic between hosts, as in eth1,10.0.0.0/8. Default: any that lead to "
         "the other hosts.",
     ),
+    click.option(
+        "--autotune",
+        is_flag=True,
+        help="Compare settings of communication in the first 50 steps, and keep the fastest. Those that are set are "
+        "not changed.",
+    ),
+    click.option("--autotune-log-file", metavar="FILE", help="Write what --autotune tries to a CSV file, by rank 0."),
+    click.option(
+        "--autotune-allow-wire-dtype",
+        "autotune_wire_dtypes",
+        type=click.Choice(WIRE_DTYPES),
+        multiple=True,
+        help="Let --autotune try what --wire-dtype does, which rounds gradients.",
+    ),
     click.option("--encrypt", is_flag=True, help="Encrypt what ranks of different hosts send each other, by TLS."),
     click.option(
         "--wire-dtype",
-        type=click.Choice(["float16", "bfloat16"]),
+        type=click.Choice(WIRE_DTYPES),
         help="Send float32 and float64 between hosts in half precision when they are reduced.",
     ),
     output_options,

@@ -7,6 +7,7 @@ from typing import Any
 
 from distrun.errors import UsageError
 from distrun.runner.connect.options import host_list
+from distrun.runner.observation.timeline.options import timeline_variables
 from distrun.runner.planning.python_command import zero_line
 from distrun.runner.planning.request import LaunchRequest
 
@@ -45,6 +46,10 @@ def launch_request(options: dict[str, Any]) -> LaunchRequest:
         encrypt=options["encrypt"],
         network=options["network"],
         wire_dtype=options["wire_dtype"],
+        scalars=options["scalars"],
+        autotune=_autotune(options),
+        autotune_log=options["autotune_log_file"],
+        autotune_wire_dtypes=options["autotune_wire_dtypes"],
         launcher=options["launcher"],
         mpi_args=options["mpi_args"],
         tf_config=options["tf_config"],
@@ -54,8 +59,19 @@ def launch_request(options: dict[str, Any]) -> LaunchRequest:
         rank_filter=options["rank_filter"],
         horovod=options["horovod"],
         auto=options["auto"] is not None,
+        timeline=timeline_variables(options),
         torch_backend=options["torch_backend"],
     )
+
+
+def _autotune(options: dict[str, Any]) -> bool:
+    for name, value in (
+        ("--autotune-log-file", options["autotune_log_file"]),
+        ("--autotune-allow-wire-dtype", ",".join(options["autotune_wire_dtypes"])),
+    ):
+        if value and not options["autotune"]:
+            raise UsageError(f"{name} {value} says how to tune, and nothing is tuned: give --autotune too")
+    return bool(options["autotune"])
 
 
 def _command(options: dict[str, Any]) -> tuple[str, ...]:

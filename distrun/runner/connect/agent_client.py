@@ -6,6 +6,7 @@ Agents are started in different ways (`local`, `ssh`, `srun`); from then on all 
 from __future__ import annotations
 
 import threading
+import time
 from queue import Empty, SimpleQueue
 from typing import Protocol
 
@@ -84,6 +85,9 @@ class AgentObserver(Protocol):
     def control(self, agent: AgentClient, frame: Frame) -> None:
         """Take what a process says on its control channel."""
 
+    def observed(self, agent: AgentClient, frame: Frame) -> None:
+        """Take what an agent has seen of its ranks, or of its host's clock."""
+
     def reports_lost_peer(self, rank: int) -> bool:
         """Whether the end of a rank's stderr says that it ended because it lost a peer."""
 
@@ -127,7 +131,7 @@ class AgentClient:
         self.send(Frame(FrameKind.PLAN, payload=plan.to_json()))
 
     def send(self, frame: Frame) -> None:
-        """Send the agent a frame; never blocks."""
+        """Send the agent a frame; never blocks. A question for its clock gets the time at which it is written."""
         self._outbox.put(frame)
 
     def acknowledge(self, count: int) -> None:
@@ -175,6 +179,8 @@ class AgentClient:
 
     def _write(self) -> None:
         while (frame := self._next_frame()) is not None:
+            if frame.kind is FrameKind.CLOCK:
+                frame = Frame(FrameKind.CLOCK, payload=b"%d" % time.monotonic_ns())
             try:
                 self.process.write(frame.encode())
             except OSError:  # the agent is gone, which the reading thread reports
@@ -214,6 +220,8 @@ class AgentClient:
                 self._observer.result(frame)
             case FrameKind.CONTROL:
                 self._observer.control(self, frame)
+            case FrameKind.ACTIVITY | FrameKind.EVENTS | FrameKind.SAMPLE | FrameKind.CLOCK | FrameKind.STACK:
+                self._observer.observed(self, frame)
             case FrameKind.KEEPALIVE:
                 pass
             case FrameKind.ACK:

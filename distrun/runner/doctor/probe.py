@@ -20,7 +20,9 @@ from typing import Any
 
 from distrun import __version__
 from distrun.host.endpoints import PORTS
-from distrun.runner.doctor import gpus, link_benchmark, machine_facts
+from distrun.runner.doctor import gpus, machine_facts
+from distrun.runner.doctor.network import client
+from distrun.runner.doctor.network.server import BenchmarkServer
 from distrun.runner.protocol.frames import Frame, FrameKind
 from distrun.runner.protocol.handshake import MAGIC, HostError, HostInfo
 from distrun.runner.system.machine import identity
@@ -32,7 +34,7 @@ class Probe:
     """The requests that the doctor may send: each method is one, by its name."""
 
     def __init__(self) -> None:
-        self._listener: link_benchmark.BenchmarkServer | None = None
+        self._listener: BenchmarkServer | None = None
 
     def clock(self) -> dict[str, Any]:
         """Return this host's time, in seconds since 1970."""
@@ -55,21 +57,29 @@ class Probe:
     def listen(self, address: str, key: str, ports: str) -> dict[str, Any]:
         """Listen for the probe of another host, at one of the ports if they are limited, and return the port."""
         os.environ[PORTS] = ports
-        self._listener = link_benchmark.BenchmarkServer(address, bytes.fromhex(key))
+        self._listener = BenchmarkServer(address, bytes.fromhex(key))
         return {"port": self._listener.port}
 
     def stop_listening(self) -> dict[str, Any]:
         """Stop listening, and return what was measured."""
         server, self._listener = self._listener, None
-        return {"rate": None if server is None else server.close()}
+        return {} if server is None else server.close()
 
     def measure(self, address: str, port: int, key: str) -> dict[str, Any]:
         """Connect to the probe of another host, and return what was measured."""
-        return link_benchmark.measure(address, port, bytes.fromhex(key))
+        return client.measure(address, port, bytes.fromhex(key))
 
-    def connect(self, address: str, port: int, key: str) -> dict[str, Any]:
+    def transfer(self, address: str, port: int, key: str, to_server: int, from_server: int) -> dict[str, Any]:
+        """Measure again, sending and receiving so many bytes per second."""
+        return client.transfer(address, port, bytes.fromhex(key), to_server, from_server)
+
+    def largest_packet(self, address: str, port: int, key: str, is_sent: bool) -> dict[str, Any]:
+        """Return the members of `packet_sizes.PacketSizes` for one direction, if they are certain."""
+        return client.largest_packet(address, port, bytes.fromhex(key), is_sent) or {}
+
+    def connect(self, address: str, port: int, key: str, has_loss: bool) -> dict[str, Any]:
         """Connect to the probe of another host, and measure nothing."""
-        link_benchmark.connect(address, port, bytes.fromhex(key))
+        client.connect(address, port, bytes.fromhex(key), has_loss)
         return {}
 
 

@@ -7,12 +7,14 @@ That object is stable: members may be added, and `format` grows when one changes
                 "steps": [{"step": NAME, "status": STATUS, "text": .., "command": .., "remedy": ..}, ..],
                 "machine": MACHINE or null, "gpus": GPUS or null}, ..],
      "links": [{"from": NAME, "to": NAME, "status": STATUS, "from_address": .., "to_address": .., "round_trip_s": ..,
-                "bytes_per_s": .., "text": .., "command": .., "remedy": ..}, ..],
+                "bytes_per_s": .., "packets_sent": .., "packets_lost": .., "largest_packet": .., "text": ..,
+                "command": .., "remedy": ..}, ..],
      "notes": [SENTENCE, ..]}
 
 STATUS is "ok", "warning", "failed" or "not tried". MACHINE and GPUS have the members of `machine_facts.MachineFacts`
 and `gpus.Gpus`. A link is one direction between two hosts. Addresses and figures of what could not be measured are
-null.
+null. The packets are those of one transfer, "largest_packet" the bytes of the largest that arrives, with its headers,
+where larger ones were found not to.
 """
 
 from __future__ import annotations
@@ -91,6 +93,12 @@ class LinkReport:
     text: str = ""
     command: str = ""
     remedy: str = ""
+    packets_sent: int | None = None
+    """The packets of data in a transfer."""
+    packets_lost: int | None = None
+    """The packets among them that had to be sent again."""
+    largest_packet: int | None = None
+    """Bytes of the largest packet that arrives, with its headers, where larger ones do not; else None."""
 
 
 @dataclass(frozen=True)
@@ -173,6 +181,9 @@ def _link(link: LinkReport) -> dict[str, Any]:
         "to_address": link.target_address,
         "round_trip_s": link.round_trip,
         "bytes_per_s": link.bandwidth,
+        "packets_sent": link.packets_sent,
+        "packets_lost": link.packets_lost,
+        "largest_packet": link.largest_packet,
         "text": link.text,
         "command": link.command,
         "remedy": link.remedy,

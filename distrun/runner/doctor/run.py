@@ -11,9 +11,11 @@ from dataclasses import replace
 from distrun.host.interfaces import parse_network
 from distrun.runner.connect.job_steps import JobSteps
 from distrun.runner.connect.ssh_transport import SshConnections, with_timeout
-from distrun.runner.doctor import network_checks, verdicts
+from distrun.runner.doctor import verdicts
 from distrun.runner.doctor.connect import Access, LocalAccess, SrunAccess, SshAccess
 from distrun.runner.doctor.host_checks import CheckOptions, HostChecks
+from distrun.runner.doctor.network.checks import measure_all
+from distrun.runner.doctor.network.pair import ProbedHost
 from distrun.runner.doctor.report import HostReport, Report
 from distrun.runner.doctor.shell_commands import ShellCommands
 from distrun.runner.planning.hosts import Host
@@ -73,13 +75,13 @@ def _report(checks: Sequence[HostChecks], network: str, on_progress: Callable[[s
     twins = verdicts.twins([(item.host, item.identity) for item in checks])
     reports = [_as_twin(item, twins[item.host]) if item.host in twins else item for item in reports]
     ends = [
-        network_checks.ProbedHost(report.host, item.probe, item.interfaces(), item.commands)
+        ProbedHost(report.host, item.probe, item.interfaces(), item.commands)
         for report, item in zip(reports, checks, strict=True)
         if item.probe is not None and not item.probe.is_lost and report.host not in twins
     ]
     if len(ends) > 1:
         on_progress(f"measuring the network between {len(ends)} hosts")
-    found, notes = network_checks.measure(ends, network)
+    found, notes = measure_all(ends, network)
     machines = {report.host: report.machine for report in reports if report.machine is not None}
     return Report(tuple(reports), tuple(found), (*verdicts.differences(machines), *notes))
 

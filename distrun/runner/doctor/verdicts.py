@@ -4,17 +4,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 
 from distrun.runner.doctor.gpus import Gpus
 from distrun.runner.doctor.machine_facts import MachineFacts
-from distrun.runner.doctor.report import LinkReport, Status, Step
+from distrun.runner.doctor.report import Status, Step
 
 CLOCK_TOLERANCE = 1.0  # seconds
 SMALL_SHM = 64 << 20  # bytes: what a container has when nobody says
-SLOW_LINK = 1e9 / 8  # bytes per second: no more than this is too little for training
 _CUDA12, _CUDA13 = 12000, 13000
-_ALLREDUCE = 100_000_000  # bytes, for the figure that shows what a slow link means
 # Where the reason ends and the remedy begins in the sentences of HostError.
 _REMEDY = re.compile(
     r"; (?=correct it|is it up|does sshd|try |give |run there |or allow|somebody may|if that is|it offers)"
@@ -29,7 +26,7 @@ def split_remedy(sentence: str) -> tuple[str, str]:
 
 def clock(offset: float, round_trip: float) -> Step:
     """Judge the difference to this machine's clock, in seconds; half the round trip of the question is uncertain."""
-    text = f"{_seconds(abs(offset))} {'ahead' if offset > 0 else 'behind'}, give or take {_seconds(round_trip / 2)}"
+    text = f"{seconds(abs(offset))} {'ahead' if offset > 0 else 'behind'}, give or take {seconds(round_trip / 2)}"
     if abs(offset) - round_trip / 2 <= CLOCK_TOLERANCE:
         return Step("clock", Status.OK, text)
     return Step(
@@ -172,58 +169,6 @@ def differences(found: Mapping[str, MachineFacts]) -> list[str]:
     return notes
 
 
-def link(found: LinkReport, hosts: int) -> LinkReport:
-    """Judge a measured link in a job of so many hosts: return it with a status, a text and a remedy."""
-    if found.bandwidth is None:
-        return replace(
-            found,
-            status=Status.FAILED,
-            text=f"{found.target_address} can be connected to, but no data arrives from {found.source_address}: "
-            "large packets are lost on the way",
-            remedy="give both ends the same MTU ('ip link'), or choose other interfaces with --network",
-        )
-    text = f"{gigabits(found.bandwidth)} Gbit/s"
-    if found.round_trip is not None:
-        text += f", round trip {_seconds(found.round_trip)}"
-    if found.bandwidth > SLOW_LINK:
-        return replace(found, status=Status.OK, text=text)
-    seconds = 2 * (hosts - 1) / hosts * _ALLREDUCE / found.bandwidth
-    return replace(
-        found,
-        status=Status.WARNING,
-        text=f"{text}: too little for training, where an allreduce of 100 MB would take {seconds:.3g} s at best",
-        remedy="use a faster network; where a host has several, choose one with --network",
-    )
-
-
-def unreachable(source: str, target: str, tried: Sequence[tuple[str, str]], own: Sequence[str]) -> LinkReport:
-    """Return the report on two hosts that could not connect.
-
-    Args:
-        source: the host that tried to connect.
-        target: the host that listened.
-        tried: (address of the target, what went wrong), in order.
-        own: the addresses of the source.
-    """
-    place = f"{source} ({' or '.join(own) or 'without an address'})"
-    if not tried:
-        reason = f"{place} cannot connect to {target}, which has no address that other hosts may know"
-    else:
-        reason = f"{place} cannot connect to {target} at " + ", nor at ".join(
-            f"{address} ({trouble})" for address, trouble in tried
-        )
-    return LinkReport(
-        source,
-        target,
-        Status.FAILED,
-        own[0] if len(own) == 1 else None,
-        tried[0][0] if tried else None,
-        text=reason,
-        remedy="open the firewall between them, for all TCP ports; or choose interfaces that reach each other with "
-        "--network, by name or subnet, such as --network eth1 or --network 10.0.0.0/8",
-    )
-
-
 def size(count: int) -> str:
     """Return a number of bytes as text, such as 512 MiB or 251 GiB."""
     for unit, shift in (("TiB", 40), ("GiB", 30), ("MiB", 20)):
@@ -238,7 +183,8 @@ def gigabits(rate: float) -> str:
     return f"{rate * 8 / 1e9:.3g}"
 
 
-def _seconds(value: float) -> str:
+def seconds(value: float) -> str:
+    """Return a duration as text with three digits: 1.2 s, 45 ms, 120 us."""
     if value >= 1:
         return f"{value:.3g} s"
     return f"{value * 1e3:.3g} ms" if value >= 1e-3 else f"{value * 1e6:.3g} us"

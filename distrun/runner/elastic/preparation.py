@@ -108,7 +108,8 @@ def prepare_elastic(request: LaunchRequest, elastic: ElasticRequest, grace: floa
     listed = HostList(lambda more: resolve_hosts(more, resolved.launcher, ssh))
     slots = listed.add_resolved(hosts, resolved.routes)
     planner = ElasticPlanner(request, context, options, free_port)
-    return ElasticPlan(check_plan(request, first, resolved.notes), planner, options, listed, slots)
+    first = replace(check_plan(request, first, resolved.notes), elastic_command=request.command)
+    return ElasticPlan(first, planner, options, listed, slots)
 
 
 def _with_script(
@@ -131,7 +132,9 @@ def _with_script(
     program = script if os.path.isfile(script) else script.split()[0] if script.strip() else ""
     if not program or (os.sep in program and not os.access(program, os.X_OK)):
         raise UsageError(f"--hosts-from {script!r} cannot be executed: give a program, or the command line of one")
-    first = LaunchPlan(context.job, np, (), warnings=check_plan(request, checks, ()).warnings, launcher=launcher)
+    warnings = check_plan(request, checks, ()).warnings
+    command = request.command
+    first = LaunchPlan(context.job, np, (), warnings=warnings, launcher=launcher, elastic_command=command)
     first, options = _without_vain_spares(first, options, request, context)
     listed = HostList(lambda more: resolve_hosts(more, launcher, ssh), request.slots or 1)
     planner = ElasticPlanner(request, context, options, free_port)

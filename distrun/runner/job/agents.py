@@ -16,13 +16,20 @@ from distrun.runner.protocol.frames import Frame
 class Agents(dict[str, AgentClient]):
     """The agents that a job has, by host; in an elastic job they come and go. For the thread that decides."""
 
-    def __init__(self, observer: AgentObserver, log: Callable[[str], None]) -> None:
+    def __init__(
+        self,
+        observer: AgentObserver,
+        log: Callable[[str], None],
+        adopted: Callable[[AgentClient], None] = lambda agent: None,
+    ) -> None:
         """
         Args:
             observer: is told what they report.
             log: is told of each agent that is started.
+            adopted: is given each of them, before its ranks start.
         """
         super().__init__()
+        self._adopted = adopted
         self._observer = observer
         self._log = log
 
@@ -30,6 +37,7 @@ class Agents(dict[str, AgentClient]):
         """Take an agent that has been started, and begin to read what it reports."""
         self[host] = agent = AgentClient(host, process, self._observer)
         agent.start()
+        self._adopted(agent)
         self._log(f"agent on {host} started (pid {process.pid})")
 
     def start_here(self, part: AgentPlan, marker: str | None) -> None:

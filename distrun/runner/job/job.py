@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+import sys
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -15,6 +16,7 @@ from distrun.runner.connect import stdin
 from distrun.runner.connect.agent_client import AgentClient
 from distrun.runner.connect.connector import Connector, Starter
 from distrun.runner.job.agents import Agents, usual_starter
+from distrun.runner.job.observing import Observing
 from distrun.runner.job.options import JobOptions, Outcome
 from distrun.runner.job.reporter import Reporter
 from distrun.runner.output.sinks import RankFiles, Sink
@@ -27,11 +29,14 @@ from distrun.runner.supervision.failure import Failure
 from distrun.runner.supervision.policy import Policy, State
 from distrun.runner.suspension import Suspension
 from distrun.runner.system import descendants
+from distrun.tracing.activity import Told
 
 if TYPE_CHECKING:
     from distrun.runner.nodes.messages import News
     from distrun.runner.nodes.peers import Peers
+    from distrun.runner.observation.consumer import Ending
 
+_SERVE_AFTER = 0.5  # seconds before others can look on: nobody does in a job that is over by then, which shall not pay
 _PRINT_TIMEOUT = 2.0  # seconds for which a blocked terminal may delay the end of a job that a signal ended
 
 
@@ -68,10 +73,12 @@ class Job:
         files = self._rank_files(Path(options.output_dir)) if options.output_dir else None
         self._reporter = Reporter(options, stdout, stderr, files, self._rank, self._name, self.post)
         self._results: dict[int, bytearray] = {}
-        self._agents = Agents(self, self._reporter.log)
+        self._observing = Observing(plan, options, self._rank, self._reporter.say)
+        self._agents = Agents(self, self._reporter.log, self._observing.add)
         # mpirun stops its ranks itself when it is asked to; it could not once it is stopped.
         self._suspension = Suspension(self._agents, signal.SIGTSTP if plan.by_mpirun else signal.SIGSTOP)
         self._time_limit = float("inf")
+        self._serve_at = self._suspension.now() + _SERVE_AFTER
         self._starter = starter
         self._connector: Connector | None = None
         self._policy = self._make_policy()
@@ -102,11 +109,19 @@ class Job:
 
     def output(self, agent: AgentClient, frame: Frame) -> None:
         """Print what a rank wrote (an agent's thread)."""
+        self._observing.output(self._rank(frame.process), frame.payload)
         self._reporter.output(agent, frame)
 
     def result(self, frame: Frame) -> None:
         """Keep a piece of a rank's result (an agent's thread)."""
         self._results.setdefault(frame.process, bytearray()).extend(frame.payload)
+
+    def observed(self, agent: AgentClient, frame: Frame) -> None:
+        """Take what an agent has seen of its ranks (its thread)."""
+        if frame.kind is not FrameKind.ACTIVITY:
+            self._observing.hear(agent, frame)
+            return
+        self._reporter.activities[self._rank(frame.process)] = Told.from_json(frame.payload)
 
     def reports_lost_peer(self, rank: int) -> bool:
         """Whether a rank that is gone says that it lost a peer (an agent's thread)."""
@@ -153,6 +168,7 @@ class Job:
 
     def _start(self) -> None:
         self._reporter.start()
+        self._observing.start()
         if self._plan.by_mpirun:
             self._reporter.log(self._plan.by_mpirun)
         for text in (*self._plan.warnings, *(self._plan.notes if self._options.notes else ())):
@@ -185,13 +201,18 @@ class Job:
 
     def _decide(self) -> None:
         while self._policy.state is not State.OVER:
-            due = self._time_limit if self._policy.deadline is None else min(self._policy.deadline, self._time_limit)
+            due = min(self._time_limit, self._serve_at)
+            if self._policy.deadline is not None:
+                due = min(due, self._policy.deadline)
             event = self._judged(self._next_event(due, self._suspension.now))
             if event is not None:
                 self._note(event)
                 if not self._stop_or_go_on(event):
                     self._act(self._policy.handle(event, self._suspension.now()))
             now = self._suspension.now()
+            if now >= self._serve_at:
+                self._serve_at = float("inf")
+                self._observing.serve()
             if now >= self._time_limit:
                 self._act(self._policy.handle(events.TimeUp(self._options.timeout or 0.0), now))
                 self._time_limit = float("inf")
@@ -263,10 +284,20 @@ class Job:
         if self._policy.state is not State.OVER:
             self._agents.kill()
         self._agents.close()
+        self._observing.close(self._ending)
         if self._peers is not None:
             self._peers.close()
         if self._connector is not None:
             self._connector.close()
+
+    def _ending(self) -> Ending:
+        from distrun.runner.observation.consumer import Ending
+
+        failure, error = self._policy.failure, sys.exc_info()[1]
+        text = "" if error is None else f"distrun: error: {error}"
+        if failure is not None:
+            text = self._failure_report(failure)
+        return Ending(self._policy.status or int(error is not None), text, self._policy.interrupted_by)
 
     def _conclude(self) -> Outcome:
         """Print the rest and the failure report. After a signal, a blocked terminal is not waited for long."""

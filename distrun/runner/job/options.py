@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from distrun.runner.output.printer import Style
 from distrun.runner.planning.ssh_config import SshOptions
 from distrun.runner.supervision.failure import Failure
+
+if TYPE_CHECKING:
+    from distrun.runner.observation.consumer import Consumer
+    from distrun.runner.output.panel import Panel
+    from distrun.runner.planning.plan import LaunchPlan
 
 
 @dataclass(frozen=True)
@@ -29,6 +36,11 @@ class JobOptions:
     ssh: SshOptions = field(default_factory=SshOptions)
     function: bytes | None = None
     """The pickled function of `distrun.run`; None = the ranks run the plan's command."""
+
+    observers: tuple[Callable[[LaunchPlan, Callable[[str], None]], Consumer], ...] = ()
+    """Functions that make the observers of the job, of the plan and of what tells the user. None: nobody looks."""
+    panel: Panel | None = None
+    """The lines at the bottom of the terminal, of an observer."""
 
     @property
     def is_embedded(self) -> bool:

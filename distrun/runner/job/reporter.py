@@ -12,7 +12,8 @@ from distrun.runner.protocol.exits import signal_name
 from distrun.runner.protocol.frames import Frame, FrameKind
 from distrun.runner.supervision import events
 from distrun.runner.supervision.failure import Failure
-from distrun.runner.supervision.failure_report import StderrTails, format_report
+from distrun.runner.supervision.failure_report import StderrTails, format_activities, format_report
+from distrun.tracing.activity import Told
 
 
 class Reporter:
@@ -38,11 +39,13 @@ class Reporter:
             post: is told when printing fails or is done, by the printing thread.
         """
         self.stderr_tails = StderrTails()
+        self.activities: dict[int, Told] = {}
+        """The activities of ranks at the moment when the first one failed."""
         self._options = options
         self._files = files
         self._rank_of = rank_of
         self._name_of = name_of
-        self._printer = Printer(stdout, stderr, options.style, files, post)
+        self._printer = Printer(stdout, stderr, options.style, files, post, options.panel)
         self._pids: dict[int, int] = {}
 
     def start(self) -> None:
@@ -94,9 +97,12 @@ class Reporter:
         """Return the report of the first failure."""
         process = failure.rank
         if process is None:
-            return format_report(failure, "", self._pids, [])
-        log = None if self._files is None else str(self._files.path(self._rank_of(process), "stderr"))
-        return format_report(failure, self._name_of(process), self._pids, self.stderr_tails.lines(process), log)
+            report = format_report(failure, "", self._pids, [])
+        else:
+            log = None if self._files is None else str(self._files.path(self._rank_of(process), "stderr"))
+            words = self.stderr_tails.lines(process)
+            report = format_report(failure, self._name_of(process), self._pids, words, log)
+        return "\n".join([report, *format_activities(self.activities)])
 
     def close(self, failure_report: str | None) -> None:
         """Print what is left, and a failure report last; `events.Printed` is posted when that is done."""

@@ -13,10 +13,14 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime
 from queue import Empty, SimpleQueue
+from typing import TYPE_CHECKING
 
 from distrun.runner.output.lines import Console, LineSplitter, LineStamper
 from distrun.runner.output.sinks import RankFiles, Sink
 from distrun.runner.supervision import events
+
+if TYPE_CHECKING:
+    from distrun.runner.output.panel import Panel
 
 # Seconds for which an unfinished line, such as the prompt of a debugger, is held back before it is shown.
 PARTIAL_LINE_TIMEOUT = 0.1
@@ -52,6 +56,10 @@ class _Output:
     acknowledge: Callable[[int], None]
 
 
+class _Paint:
+    """A wish for the panel to be painted."""
+
+
 @dataclass(frozen=True)
 class _Last:
     failure_report: str | None
@@ -67,6 +75,7 @@ class Printer:
         style: Style = Style(),
         files: RankFiles | None = None,
         post: Callable[[events.Event], None] = lambda event: None,
+        panel: Panel | None = None,
     ) -> None:
         """
         Args:
@@ -74,16 +83,20 @@ class Printer:
             style: how output is to look.
             files: where to keep all output besides.
             post: is told when printing fails or is done, by the printing thread.
+            panel: stays at the bottom of the terminal, below what is printed there.
         """
         self._sinks = {"stdout": stdout, "stderr": stderr}
         self._style = style
         self._files = files
         self._post = post
-        self._queue: SimpleQueue[_Output | bytes | _Last] = SimpleQueue()
+        self._queue: SimpleQueue[_Output | bytes | _Paint | _Last] = SimpleQueue()
         self._splitters: dict[tuple[int, str], LineSplitter] = {}
         self._held_since: dict[tuple[int, str], float] = {}
         self._stampers: defaultdict[tuple[int, str], LineStamper] = defaultdict(LineStamper)
         self._closed: set[str] = set()
+        self._panel = panel
+        if panel is not None:
+            panel.on_request(lambda: self._queue.put(_Paint()))
         consoles = {sink.identity: Console(sink.is_terminal) for sink in (stdout, stderr)}
         self._consoles = {stream: consoles[sink.identity] for stream, sink in self._sinks.items()}
         self._thread = threading.Thread(target=self._run, name="distrun printer", daemon=True)
@@ -110,8 +123,10 @@ class Printer:
             while not isinstance(item := self._next(), _Last):
                 if isinstance(item, bytes):
                     self._say(item)
-                else:
+                elif isinstance(item, _Output):
                     self._print(item)
+                else:
+                    self._paint()
                 self._show_unfinished(time.monotonic() - PARTIAL_LINE_TIMEOUT)
             self._finish_lines()
             if item.failure_report is not None:
@@ -121,7 +136,7 @@ class Printer:
                 self._files.close()
             self._post(events.Printed())
 
-    def _next(self) -> _Output | bytes | _Last:
+    def _next(self) -> _Output | bytes | _Paint | _Last:
         """Wait for the next item, and meanwhile show lines that have been unfinished for too long."""
         while self._held_since:
             wait = min(self._held_since.values()) + PARTIAL_LINE_TIMEOUT - time.monotonic()
@@ -168,14 +183,43 @@ class Printer:
             if splitter.has_partial:
                 self._show(key, [splitter.flush()])
         self._held_since.clear()
+        self._remove_panel()
         for stream, console in self._consoles.items():
             if self._style.tags or self._style.timestamps:
                 self._write(stream, console.end_line())
 
     def _show(self, key: tuple[int, str], pieces: list[bytes]) -> None:
         rank, stream = key
+        if self._panel is not None and self._panel.identity == self._sinks[stream].identity:
+            pieces = self._panel.whole(key, pieces)
+            if not pieces:
+                self._paint(only_news=True)
+                return
         tag = self._coloured(stream, _COLOURS[stream], b"[%d]" % rank) + b" " if self._style.tags else b""
         self._write(stream, self._consoles[stream].compose(key, self._stamp() + tag, pieces))
+
+    def _paint(self, only_news: bool = False) -> None:
+        """Paint the panel anew; or only if what ranks wrote has changed it."""
+        if self._panel is None or (only_news and not self._panel.has_news):
+            return
+        for stream in ("stderr", "stdout"):
+            if self._sinks[stream].identity == self._panel.identity:
+                self._write_to(stream, self._panel.around(b""))
+                return
+
+    def _remove_panel(self) -> None:
+        """Print what the panel has kept, and go on without it."""
+        if self._panel is None:
+            return
+        panel, self._panel = self._panel, None
+        left = panel.unfinished()
+        panel.show(())
+        for stream in ("stderr", "stdout"):
+            if self._sinks[stream].identity == panel.identity:
+                self._write_to(stream, panel.around(b""))
+                break
+        for key, text in left:
+            self._show(key, [text])
 
     def _stamp(self) -> bytes:
         """Return the column with the time, such as `2030-01-31 09:00:00.000 `, in local time; empty if not wanted."""
@@ -189,6 +233,11 @@ class Printer:
         return text
 
     def _write(self, stream: str, data: bytes) -> None:
+        if data and self._panel is not None and self._panel.identity == self._sinks[stream].identity:
+            data = self._panel.around(data)
+        self._write_to(stream, data)
+
+    def _write_to(self, stream: str, data: bytes) -> None:
         if not data or stream in self._closed:
             return
         try:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import shlex
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 
 from distrun.runner.planning.placement import count, spread
@@ -98,6 +98,18 @@ class LaunchPlan:
     """The program that starts ranks on other hosts: ssh, srun or mpirun."""
     by_mpirun: str = ""
     """A description of the ranks that mpirun starts, empty without mpirun. The only rank of the plan is mpirun then."""
+    elastic_command: tuple[str, ...] = ()
+    """In an elastic job, whose hosts may not be known yet, what its ranks run; empty = the job is not elastic."""
+
+    @property
+    def is_elastic(self) -> bool:
+        """Whether ranks come and go: numbers in frames are those of processes then."""
+        return bool(self.elastic_command)
+
+    @property
+    def command(self) -> Sequence[str]:
+        """The command that the ranks run."""
+        return self.elastic_command or self.agents[0].command
 
     @property
     def needs_host_info(self) -> bool:

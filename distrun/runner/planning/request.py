@@ -53,6 +53,14 @@ class LaunchRequest:
     """Whether what ranks of different hosts send each other is encrypted."""
     wire_dtype: str | None = None
     """The half-precision type in which float32 and float64 travel between hosts; None = they travel as they are."""
+    scalars: bool = False
+    """Whether rank 0 writes figures where its script writes scalars."""
+    autotune: bool = False
+    """Whether settings of communication are tuned on the running job."""
+    autotune_log: str | None = None
+    """The file to which rank 0 writes what was tried."""
+    autotune_wire_dtypes: tuple[str, ...] = ()
+    """The types that tuning may choose for `wire_dtype`."""
     launcher: str | None = None
     """The program that starts ranks on other hosts: ssh, srun or mpirun; None = the one that fits."""
     mpi_args: str | None = None
@@ -68,6 +76,10 @@ class LaunchRequest:
     """Whether the command is a script of Horovod's, which finds distrun as `horovod`."""
     auto: bool = False
     """Whether the command is a plain script that `distrun.auto` runs."""
+    timeline: Mapping[str, str] = field(default_factory=dict)
+    """The settings of a timeline that the user asks for, as variables."""
+    writes_timeline: bool = False
+    """Whether the launcher writes the timeline that settings ask for; otherwise ranks do."""
     torch_backend: bool = False
     """Whether torch.distributed uses distrun where the command asks for gloo or for nothing."""
 

@@ -48,6 +48,8 @@ class FrameKind(IntEnum):
     """One more process of an elastic job, whose PLAN came before; payload: a `RankPlan`, JSON."""
     END = 9
     """End a process, and all that it has started; payload: seconds of grace."""
+    OBSERVE = 10
+    """Tell what the ranks do, and use, from now on: JSON, `interval` in seconds; 0: no longer."""
 
     STARTED = 16
     """A rank runs; payload: its process id, and the CPUs that it is bound to, if it is: `4711 0-3,8`."""
@@ -64,6 +66,12 @@ class FrameKind(IntEnum):
     that it could not end."""
     PAUSED = 23
     """The ranks are stopped."""
+    ACTIVITY = 24
+    """The activity of a rank when the first one failed or was told to end; payload: a `tracing.activity.Told`, JSON."""
+    EVENTS = 25
+    """Events that a rank has recorded since the last such frame; see `agent.observation.unpack_events`."""
+    SAMPLE = 26
+    """The usage of the host's machine, by its ranks and in all: JSON; see `agent.usage`."""
 
     ACK = 32
     """So many bytes of output (or of stdin) have been dealt with; payload: the number."""
@@ -71,7 +79,11 @@ class FrameKind(IntEnum):
     """To the agent: a frame that nobody on the way can read or change; see `sealed_frames`."""
     KEEPALIVE = 33
     """No payload: shows the other side that the connection is alive. Between hosts only."""
-    CONTROL = 34
+    CLOCK = 36
+    """To the agent: the launcher's time in nanoseconds. From it: the same, and the time on its host."""
+    STACK = 37
+    """To the agent: what are the threads of that process doing? From it: the answer, as text for people."""
+    CONTROL = 35
     """A message on the control channel of a process, which the agent passes on unread; see `runtime.elastic.messages`.
     """
 

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from distrun.host.ranks import list_ranks
 from distrun.runner.supervision.failure import Failure
+from distrun.tracing.activity import Told
 
 LAST_LINES = 20
 _MAX_LINE = 2000  # bytes; of a longer line, only the end is reported
+_MOST_ACTIVITIES = 8  # lines; the rarest activities are the telling ones
 _KEPT = 1 << 15  # bytes kept per rank: a bound on memory, and enough for `LAST_LINES` ordinary lines
 # What Open MPI's mpirun says when a host is gone; its exit status is 0 then, so that nothing else tells.
 _LOST_HOST = (
@@ -68,3 +71,17 @@ def format_report(
         report.append(f"distrun: its last lines on stderr{place}:" if words else "distrun: it wrote nothing to stderr")
         report += ["    " + word.decode(errors="surrogateescape") for word in words]
     return "\n".join(report)
+
+
+def format_activities(activities: Mapping[int, Told]) -> list[str]:
+    """Return a line for each thing that ranks were doing when the first one failed; those that few did come first."""
+    groups: dict[tuple[str, int], list[int]] = {}
+    for rank, told in sorted(activities.items()):
+        groups.setdefault((told.what, told.step), []).append(rank)
+    lines = []
+    for ranks in sorted(groups.values(), key=len)[:_MOST_ACTIVITIES]:
+        longest = max((activities[rank] for rank in ranks), key=lambda told: told.seconds)
+        lines.append(f"distrun: {list_ranks(ranks)} {longest.sentence}")
+    if len(groups) > _MOST_ACTIVITIES:
+        lines.append(f"distrun: {len(groups) - _MOST_ACTIVITIES} more activities of ranks are left out")
+    return lines

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import hashlib
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
+from distrun.runtime.autotuning import turns
 from distrun.runtime.backends.groups import Groups
 from distrun.runtime.bootstrap.meeting import Meeting
 from distrun.runtime.devices import Device
@@ -19,11 +22,14 @@ from distrun.runtime.gpu.config import GpuConfig
 from distrun.runtime.negotiation.controller import Controller
 from distrun.runtime.operations.timeouts import Timeouts
 from distrun.runtime.rendezvous.within_host import LocalMeeting, rendezvous_within_host
-from distrun.runtime.settings import Settings
+from distrun.runtime.settings import Settings, given
 from distrun.runtime.shared_memory.segment import FAILED
 from distrun.runtime.topology import Topology
 from distrun.runtime.transport.local_group import LocalGroup
 from distrun.runtime.transport.network import Network
+
+if TYPE_CHECKING:
+    from distrun.runtime.autotuning.journal import Journal
 
 AnyEngine = ProgressEngine | SingleProcessEngine
 
@@ -75,7 +81,21 @@ class Facts:
         controller = None
         if self.topology.rank == 0:
             controller = Controller({0: range(self.topology.size)}, self.settings.cache_capacity)
-        return start_engine(local_group, groups, controller, threshold, may_offer, self.gpu_config())
+        journal = self._begin_tuning() if self.settings.autotune else None
+        return start_engine(local_group, groups, controller, threshold, may_offer, self.gpu_config(), journal)
+
+    def _begin_tuning(self) -> Journal | None:
+        """Prepare for autotuning; returns the journal of the fusion threshold, if this rank is to tune that."""
+        from distrun.runtime.autotuning.journal import Journal, start_log  # other jobs need no statistics
+
+        turns.begin_world()
+        world, file = self.meeting.generation, self.settings.autotune_log
+        if self.topology.rank > 0:
+            return None
+        if file and self.meeting == Meeting(1, 1):
+            start_log(file)
+        is_given = "fusion_threshold" in given(os.environ) or not self.settings.fusion_threshold
+        return None if is_given else Journal("operations", world, file, tells=True)
 
     def gpu_config(self) -> GpuConfig | None:
         """Return what this rank's GPU has to know of the job; None for a rank on the CPU."""

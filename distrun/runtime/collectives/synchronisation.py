@@ -6,6 +6,7 @@ from typing import Any
 
 from distrun.errors import UsageError
 from distrun.runtime import world
+from distrun.runtime.autotuning import turns
 from distrun.runtime.collectives.call import Call
 from distrun.runtime.operations.handle import AnyHandle, Handle, HandleGroup
 from distrun.runtime.operations.request import JOIN, JOIN_NAME, Request
@@ -53,6 +54,8 @@ def join(process_set: ProcessSet = global_process_set) -> int:
     engine = world.engine()
     handle = Handle(engine, Request(JOIN, JOIN_NAME, "uint8", (), process_set=process_set.number), ())
     handle.given = world.rank()
+    if not process_set.number:
+        turns.note_join()
     engine.run(handle).wait()
     return int(handle.given)
 

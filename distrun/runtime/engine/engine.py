@@ -18,6 +18,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING
 
 from distrun.errors import CollectiveError, JobAbortedError, UsageError
@@ -25,6 +26,7 @@ from distrun.runtime.backends.groups import WORLD, Groups
 from distrun.runtime.engine.execute import Executor
 from distrun.runtime.engine.failing import FAREWELL, SHUT_DOWN, Failing
 from distrun.runtime.engine.membership import Membership
+from distrun.runtime.engine.recorder import Recorder
 from distrun.runtime.engine.state import CALLER, IDLE, PROGRESS_THREAD, ProgressState
 from distrun.runtime.gpu.monitor import CHECK_INTERVAL, DRAIN_TIMEOUT, GpuMonitor
 from distrun.runtime.negotiation.inquiries import Inquiry
@@ -84,6 +86,7 @@ class ProgressEngine:
         self._clock = clock
         self._pause = pause
         self._state = ProgressState()
+        self._recorder = Recorder()
         self._executor = Executor(groups, membership, gpu_monitor, local_group, self._state)
         self._failing = Failing(
             negotiator.rank, self._state, operations, self._executor, local_group, gpu_monitor, unreported_error
@@ -113,17 +116,24 @@ class ProgressEngine:
         """
         self._enter(handle)
         if self._state.turn is not IDLE:
-            self._local_group.bell.ring()
+            self._ring_bell(handle)
         elif self._wakes_on_submit or self._local_group.is_nudged:
             self._service_bell.ring()
+        else:
+            self._recorder.held(handle)
         return handle
 
     def run(self, handle: Handle) -> Handle:
         """Start an operation that the caller will wait for at once. Raises as `submit` does."""
         self._enter(handle)
         if self._state.turn is not IDLE:
-            self._local_group.bell.ring()
+            self._ring_bell(handle)
         return handle
+
+    def _ring_bell(self, handle: Handle) -> None:
+        """Tell the thread that makes progress, which may be long about something else, that there is an operation."""
+        self._local_group.bell.ring()
+        self._recorder.held(handle)
 
     def _enter(self, handle: Handle) -> None:
         failure = self._state.failure
@@ -160,8 +170,12 @@ class ProgressEngine:
                     f"{handle.title} cannot be waited for here: a signal handler has interrupted this thread while it "
                     "communicates; let the handler submit, and wait when it has returned"
                 )
-            elif not state.wait_for(handle) and state.turn is PROGRESS_THREAD and self._gpu_monitor.is_busy:
-                self._gpu_monitor.check_from_waiter()
+            else:
+                self._recorder.fall_asleep(handle)
+                if not state.wait_for(handle) and state.turn is PROGRESS_THREAD and self._gpu_monitor.is_busy:
+                    self._gpu_monitor.check_from_waiter()
+        if self._recorder.asleep_since:
+            self._recorder.wake_up(handle)
 
     def who_is_missing(self, handle: Handle) -> str:
         """Ask the coordinator which ranks have not submitted an operation, and wait for the answer for a little."""
@@ -190,6 +204,7 @@ class ProgressEngine:
         try:
             state.is_turn_due = False
             self._local_group.may_spin = handle is not None
+            self._local_group.before_sleep = None if handle is None else partial(self._recorder.fall_asleep, handle)
             self._make_progress(handle)
         except CollectiveError as error:
             self._failing.abort(str(error))
@@ -202,6 +217,7 @@ class ProgressEngine:
                 raise
         finally:
             # The turn is given back without a call, at which an interrupt could come and leave it taken for ever.
+            self._local_group.before_sleep = None  # it refers to a handle, and thereby to us
             state.turn = IDLE
             state.lock.release()
             if state.waiters:
@@ -242,6 +258,7 @@ class ProgressEngine:
     def _act(self) -> None:
         """Complete what is finished, and execute what has been decided."""
         operations = self._operations
+        self._recorder.cycle(len(operations.finished) + len(operations.decided))
         if operations.finished:
             self._executor.complete(operations.finished)
             operations.finished.clear()  # only now: if we are interrupted, whoever fails the rest finds them

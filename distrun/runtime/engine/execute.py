@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, cast
 
@@ -16,6 +17,7 @@ from distrun.runtime.gpu.monitor import GpuMonitor
 from distrun.runtime.operations.handle import Handle
 from distrun.runtime.operations.request import CPU
 from distrun.runtime.transport.local_group import LocalGroup
+from distrun.tracing import recording
 
 if TYPE_CHECKING:
     from distrun.runtime.gpu.handles import DeviceHandle
@@ -37,6 +39,7 @@ class Executor:
         self._gpu_monitor = gpu_monitor
         self._local_group = local_group
         self._state = state
+        self._ring = recording.ring
 
     def execute(self, handles: Sequence[Handle]) -> None:
         """Execute operations that are fused into one, and complete them.
@@ -44,6 +47,7 @@ class Executor:
         Raises:
             JobAbortedError: nothing can complete any more; `handles` are not done.
         """
+        began = time.monotonic_ns()
         try:
             request = handles[0].request
             if request.kind != "allreduce" and request.kind in KINDS:
@@ -58,9 +62,19 @@ class Executor:
                 handle.error = error
         except CollectiveError as error:
             raise JobAbortedError(*error.args) from None
-        self.complete(handles)
+        if self._ring is not None:
+            self._ring.done(handles, began)
+        self.tell(handles)
 
-    def complete(self, handles: Iterable[Handle]) -> None:
+    def complete(self, handles: Sequence[Handle]) -> None:
+        """Complete operations whose results or errors came with messages, one by one."""
+        if self._ring is not None:
+            began = time.monotonic_ns()
+            for handle in handles:
+                self._ring.done((handle,), began)
+        self.tell(handles)
+
+    def tell(self, handles: Iterable[Handle]) -> None:
         """Tell those who wait for `handles` that they are done; their results or errors are in place."""
         for handle in handles:
             handle.done = True

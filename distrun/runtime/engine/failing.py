@@ -97,4 +97,4 @@ class Failing:
         handles = operations.take_all()
         for handle in handles:
             handle.error = JobAbortedError(reason)
-        self._executor.complete(handles)
+        self._executor.tell(handles)

@@ -3,6 +3,8 @@ settings."""
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from distrun.runtime.backends.groups import WORLD, Groups
 from distrun.runtime.backends.hierarchical import HierarchicalBackend
 from distrun.runtime.engine.engine import ProgressEngine
@@ -18,6 +20,9 @@ from distrun.runtime.transport.control_plane import ControlPlane
 from distrun.runtime.transport.local_group import LocalGroup
 from distrun.tensor_fusion.batching import DEFAULT_THRESHOLD
 
+if TYPE_CHECKING:
+    from distrun.runtime.autotuning.journal import Journal
+
 
 def start_engine(
     local_group: LocalGroup,
@@ -26,6 +31,7 @@ def start_engine(
     fusion_threshold: int = DEFAULT_THRESHOLD,
     may_offer: bool = False,
     gpu_config: GpuConfig | None = None,
+    fusion_journal: Journal | None = None,
 ) -> ProgressEngine:
     """Make the engine of one rank of a job with several, and start its progress thread.
 
@@ -36,6 +42,7 @@ def start_engine(
         fusion_threshold: bytes that may be fused; rank 0's counts within a host.
         may_offer: see `Piggyback`; the same on all ranks.
         gpu_config: on ranks that are bound to a GPU.
+        fusion_journal: on the coordinator, if the fusion threshold is to be tuned: hears of it.
     """
     backend = groups.backends[WORLD]
     # Whether there are spare cores decides who wakes whom: ranks that saw different affinities could each rely on the
@@ -43,6 +50,11 @@ def start_engine(
     shown = local_group.exchange((fusion_threshold, local_group.spare_cores), "init")
     local_group.spare_cores = min(words[1] for words in shown)
     operations = PendingOperations(shown[0][0])
+    amend = None
+    if fusion_journal is not None and controller is not None:
+        from distrun.runtime.engine.fusion_tuning import FusionTuner  # other jobs need no statistics
+
+        amend = FusionTuner(fusion_threshold, controller.request, fusion_journal).amend
     negotiator = Negotiator(
         local_group.ranks[local_group.own],
         backend.size,
@@ -53,6 +65,7 @@ def start_engine(
         local_group.timeouts,
         local_group.describe_rank,
         groups.ranks,
+        amend=amend,
     )
     unreported_error = UnreportedError()
     alert = local_group.service_bells[local_group.own].ring

@@ -18,9 +18,9 @@ import numpy as np
 from distrun.errors import BootstrapError, UsageError
 from distrun.host.endpoints import reserve_port
 from distrun.host.interfaces import matching, own_interfaces, reachable
+from distrun.host.ranks import list_ranks
 from distrun.runtime.mpi.requests import abort_at_exit, comm_world, keep
 from distrun.runtime.rendezvous.protocol import RendezvousEndpoint
-from distrun.runtime.topology import list_ranks
 
 if TYPE_CHECKING:
     from mpi4py import MPI

@@ -86,6 +86,10 @@ class Controller:
         """Return the ranks of a process set."""
         return self._matchings[process_set].ranks
 
+    def request(self, cache_id: int) -> Request:
+        """Return the request that a cache id stands for."""
+        return self._requests[cache_id]
+
     # Events ---------------------------------------------------------------------------------------------------------
 
     def submit(self, rank: int, request: Request, site: str, now: float) -> None:

@@ -54,4 +54,12 @@ class AllJoined:
     """The number of unnamed operations that the set has had."""
 
 
-Decision = Execute | Define | Fail | AllJoined
+@dataclass(frozen=True)
+class Retune:
+    """Fuse what is decided from here on up to so many bytes."""
+
+    threshold: int
+    process_set: int = 0
+
+
+Decision = Execute | Define | Fail | AllJoined | Retune

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from distrun.host.ranks import list_ranks
 from distrun.runtime.negotiation.matching import Slot
 from distrun.runtime.operations.request import (
     ADD_PROCESS_SET,
@@ -15,7 +16,6 @@ from distrun.runtime.operations.request import (
     first_difference,
     title,
 )
-from distrun.runtime.topology import list_ranks
 
 
 def slot_title(slot: Slot) -> str:

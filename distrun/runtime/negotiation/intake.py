@@ -11,8 +11,9 @@ from distrun.runtime.negotiation.decisions import Key
 from distrun.runtime.negotiation.inquiries import Inquiries
 from distrun.runtime.negotiation.pending import PendingOperations
 from distrun.runtime.negotiation.piggyback import Piggyback, cache_id_of
-from distrun.runtime.operations.call_site import main_stack
+from distrun.runtime.negotiation.whereabouts import whereabouts
 from distrun.runtime.transport.control_plane import ControlPlane
+from distrun.runtime.transport.network_causes import NetworkCauses
 
 
 class Intake:
@@ -27,6 +28,7 @@ class Intake:
         operations: PendingOperations,
         inquiries: Inquiries,
         piggyback: Piggyback | None,
+        causes: NetworkCauses | None = None,
     ) -> None:
         """
         Args:
@@ -34,11 +36,13 @@ class Intake:
             operations: what is under way here.
             inquiries: what the coordinator has been asked.
             piggyback: where there are several hosts.
+            causes: there, too.
         """
         self._control_plane = control_plane
         self._operations = operations
         self._inquiries = inquiries
         self._piggyback = piggyback
+        self._causes = causes
 
     def take_in(self, message: bytes) -> None:
         """Do what a message says, or answer its question."""
@@ -62,6 +66,8 @@ class Intake:
         elif letter == messages.ALL_JOINED:
             joined = messages.unpack_all_joined(message)
             self._operations.all_joined(joined.process_set, joined.last, joined.unnamed)
+        elif letter == messages.RETUNE:
+            self._operations.retune(messages.unpack_retune(message))
         elif letter == messages.FAIL:
             fail = messages.unpack_fail(message)
             self._fail(fail.key, StallError(fail.text) if fail.is_stall else MismatchError(fail.text))
@@ -71,7 +77,8 @@ class Intake:
             key, _ = messages.unpack_key(message)
             self._control_plane.send(0, messages.pack_key(messages.SITE, key, self._operations.site_of(key)))
         else:
-            self._control_plane.send(0, messages.ANSWER + main_stack().encode())
+            causes = "" if self._causes is None else self._causes.own()
+            self._control_plane.send(0, messages.ANSWER + (whereabouts() + causes).encode())
 
     def finish_piggybacked(self, piggyback: Piggyback, cache_id: int) -> Flat:
         """Finish an operation whose payloads are all here; its result."""

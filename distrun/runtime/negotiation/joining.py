@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING, Any, cast
 import numpy as np
 from numpy.typing import NDArray
 
+from distrun.host.ranks import list_ranks
 from distrun.runtime.negotiation.matching import Slot
 from distrun.runtime.operations.dtypes import ELEMENT_TYPES
 from distrun.runtime.operations.handle import Handle
 from distrun.runtime.operations.reduction import Max, Min, Product, ReduceOp
 from distrun.runtime.operations.request import ADD_PROCESS_SET, CUDA, REMOVE_PROCESS_SET, Request
-from distrun.runtime.topology import list_ranks
 
 if TYPE_CHECKING:
     from distrun.runtime.operations.engine import Engine

@@ -7,7 +7,7 @@ import json
 import struct
 from collections.abc import Sequence
 
-from distrun.runtime.negotiation.decisions import AllJoined, Decision, Define, Execute, Fail, Key
+from distrun.runtime.negotiation.decisions import AllJoined, Decision, Define, Execute, Fail, Key, Retune
 from distrun.runtime.operations.request import Request
 from distrun.runtime.transport.control_plane import LARGEST_MESSAGE
 
@@ -17,10 +17,10 @@ from distrun.runtime.transport.control_plane import LARGEST_MESSAGE
 # which rank 0 may send as well.
 CACHE_IDS, FULL_REQUEST, ANSWER, SITE = b"N", b"R", b"A", b"C"
 REMINDER, INQUIRY, GIVE_UP, PIGGYBACK = b"W", b"I", b"G", b"S"
-# From the coordinator: its decisions (to execute with all ranks, or with those that have not joined), the two
-# questions, the answer who is missing, and the decision to execute with its result.
-EXECUTE, EXECUTE_SOME, DEFINE, FAIL, ALL_JOINED, QUESTION, SITE_QUESTION, MISSING, RESULT = (
-    *(b"X", b"J", b"D", b"F", b"L", b"Q", b"P", b"M", b"E"),
+# From the coordinator: its decisions (to execute with all ranks, or with those that have not joined; RETUNE tells the
+# fusion threshold), the two questions, the answer who is missing, and the decision to execute with its result.
+EXECUTE, EXECUTE_SOME, DEFINE, FAIL, ALL_JOINED, RETUNE, QUESTION, SITE_QUESTION, MISSING, RESULT = (
+    *(b"X", b"J", b"D", b"F", b"L", b"T", b"Q", b"P", b"M", b"E"),
 )
 
 LARGEST_REQUEST = LARGEST_MESSAGE - 9
@@ -29,6 +29,7 @@ LARGEST_REQUEST = LARGEST_MESSAGE - 9
 _CACHE_ID = "i"
 _DEFINE = struct.Struct("<iI")  # cache id, ranks that take part
 _ALL_JOINED = struct.Struct("<IIQ")  # process set, last rank, unnamed operations
+_RETUNE = struct.Struct("<Q")  # bytes
 _LONGEST_TEXT = 20_000
 
 
@@ -65,6 +66,8 @@ def pack_decision(decision: Decision) -> bytes:
         return DEFINE + _DEFINE.pack(decision.cache_id, decision.taking_part) + decision.request.encode("")
     if isinstance(decision, AllJoined):
         return ALL_JOINED + _ALL_JOINED.pack(decision.process_set, decision.last, decision.unnamed)
+    if isinstance(decision, Retune):
+        return RETUNE + _RETUNE.pack(decision.threshold)
     return FAIL + json.dumps([*decision.key, decision.text[:_LONGEST_TEXT], decision.is_stall]).encode()
 
 
@@ -90,6 +93,12 @@ def unpack_fail(message: bytes) -> Fail:
 def unpack_all_joined(message: bytes) -> AllJoined:
     """The decision in a message that begins with `ALL_JOINED`."""
     return AllJoined(*_ALL_JOINED.unpack_from(message, 1))
+
+
+def unpack_retune(message: bytes) -> int:
+    """The fusion threshold in a message that begins with `RETUNE`."""
+    (threshold,) = _RETUNE.unpack_from(message, 1)
+    return int(threshold)
 
 
 def pack_key(letter: bytes, key: Key, text: str = "") -> bytes:

@@ -8,6 +8,7 @@ messages (see `Piggyback`).
 
 from __future__ import annotations
 
+import time
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import lru_cache
@@ -21,12 +22,13 @@ from distrun.runtime.negotiation.intake import Intake
 from distrun.runtime.negotiation.pending import PendingOperations
 from distrun.runtime.negotiation.piggyback import Piggyback
 from distrun.runtime.negotiation.stalls import CoordinatorStallMonitor, FollowerStallMonitor
+from distrun.runtime.negotiation.whereabouts import whereabouts
 from distrun.runtime.operations import waking_clock
-from distrun.runtime.operations.call_site import main_stack
 from distrun.runtime.operations.handle import Handle
 from distrun.runtime.operations.request import FORM_PROCESS_SET, Request
 from distrun.runtime.operations.timeouts import Timeouts
 from distrun.runtime.transport.control_plane import ControlPlane
+from distrun.runtime.transport.network_causes import NetworkCauses
 
 RETRY = 0.001
 """Seconds between two tries to write into a mailbox that was full."""
@@ -53,6 +55,7 @@ class Negotiator:
         describe_rank: Callable[[int], str],
         process_sets: Mapping[int, Sequence[int]],
         clock: Callable[[], float] = waking_clock.now,
+        amend: Callable[[Iterable[Decision], float], Iterable[Decision]] | None = None,
     ) -> None:
         """
         Args:
@@ -65,6 +68,7 @@ class Negotiator:
             describe_rank: names a rank for people.
             process_sets: the ranks of each set by its number, rising, as it is at any time.
             clock: the time in seconds.
+            amend: on the coordinator, if the fusion threshold is tuned: adds such decisions to others, given the time.
         """
         self.rank = rank
         self.is_follower = controller is None
@@ -76,16 +80,18 @@ class Negotiator:
         self._piggyback = piggyback
         self._process_sets = process_sets
         self._clock = clock
+        self._amend = amend
         self._untold: deque[Decision | bytes] = deque()
         """The coordinator's decisions that wait for room in a mailbox, in order. The first may be a message: it is
         sent, apart from what a mailbox did not take, and not taken in here yet."""
         self.inquiries = Inquiries()
-        self._intake = Intake(control_plane, operations, self.inquiries, piggyback)
+        causes = NetworkCauses(control_plane, describe_rank) if control_plane.is_across_hosts else None
+        self._intake = Intake(control_plane, operations, self.inquiries, piggyback, causes)
         self._stall_monitor: CoordinatorStallMonitor | FollowerStallMonitor
         if controller is not None:
-            self._stall_monitor = CoordinatorStallMonitor(controller, timeouts, describe_rank, self._ask)
+            self._stall_monitor = CoordinatorStallMonitor(controller, timeouts, describe_rank, self._ask, causes)
         else:
-            self._stall_monitor = FollowerStallMonitor(timeouts, describe_rank, self._remind)
+            self._stall_monitor = FollowerStallMonitor(timeouts, describe_rank, self._remind, causes)
 
     def progress(self) -> None:
         """Tell what is new here, and take in what has been decided: see `PendingOperations.decided` and `.finished`."""
@@ -166,8 +172,10 @@ class Negotiator:
     def _tell_submitted(self) -> None:
         """Tell the coordinator (perhaps ourselves) about newly submitted operations, in order."""
         outbox = self._operations.outbox
+        now = time.monotonic_ns()
         if self._piggyback is not None and len(outbox) == 1:
             handle = outbox[0]
+            handle.submitted = now
             if self._piggyback.is_eligible(handle) and self._send_along(self._piggyback, handle):
                 outbox.popleft()
                 return
@@ -175,6 +183,7 @@ class Negotiator:
         is_busy_elsewhere = False
         while outbox:
             handle = outbox[0]
+            handle.submitted = now
             request = handle.request
             if request.name is None:
                 self._operations.place(handle)
@@ -258,7 +267,8 @@ class Negotiator:
             self._carry_down_untold()
         if controller.questions:
             self._ask_sites(controller)
-        for decision in controller.decisions():
+        decisions = controller.decisions()
+        for decision in decisions if self._amend is None else self._amend(decisions, now):
             if self._untold or self._control_plane.is_stuck:
                 self._untold.append(decision)
             else:
@@ -361,7 +371,7 @@ class Negotiator:
     def _ask(self, rank: int) -> None:
         """Coordinator: ask a rank where its main thread is."""
         if rank == self.rank:
-            self._stall_monitor.answered(rank, main_stack(), self._clock())
+            self._stall_monitor.answered(rank, whereabouts(), self._clock())
             return
         self._control_plane.send(rank, messages.QUESTION)
         self._control_plane.alarm(rank)

@@ -137,6 +137,11 @@ class PendingOperations:
         for handle in handles:
             del self.pending[handle.key]  # only now: if we are interrupted, it is in a queue all the same
 
+    def retune(self, threshold: int) -> None:
+        """Fuse up to so many bytes what is decided from now on."""
+        self._threshold = threshold
+        self._plans.clear()
+
     def decide_new(self, request: Request, cache_id: int, taking_part: int = 0) -> None:
         """Have the operation executed that asked for `request`, which has `cache_id` (unless -1) from now on.
 

@@ -13,11 +13,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from distrun.errors import StallError
+from distrun.host.ranks import list_ranks
 from distrun.runtime.negotiation.controller import Controller, Stall
 from distrun.runtime.negotiation.decisions import Key
 from distrun.runtime.negotiation.inquiries import WHO
+from distrun.runtime.negotiation.whereabouts import told
 from distrun.runtime.operations.timeouts import Timeouts
-from distrun.runtime.topology import list_ranks
+from distrun.runtime.transport.network_causes import NetworkCauses
 
 UNEQUAL_STEPS = (
     "where ranks have unequal numbers of steps, give each as many (distrun.data divides data evenly), or call "
@@ -54,9 +56,16 @@ class CoordinatorStallMonitor:
     """The coordinator's side: finds stalls, asks, reports, gives up."""
 
     def __init__(
-        self, controller: Controller, timeouts: Timeouts, describe: Callable[[int], str], ask: Callable[[int], None]
+        self,
+        controller: Controller,
+        timeouts: Timeouts,
+        describe: Callable[[int], str],
+        ask: Callable[[int], None],
+        causes: NetworkCauses | None = None,
     ) -> None:
-        """`describe` names a rank for people; `ask` makes it call `answered` with its stack, now or later."""
+        """`describe` names a rank for people; `ask` makes it call `answered` with its stack, now or later; `causes` is
+        given where there are several hosts."""
+        self._causes = causes
         self._controller = controller
         self._warning = warning_time(timeouts)
         self._timeout = timeouts.timeout or NEVER
@@ -74,6 +83,8 @@ class CoordinatorStallMonitor:
     def reminded(self, rank: int, waited: float, now: float) -> None:
         """A rank says that it has waited for so many seconds; we may have taken note of its operations only now."""
         self._controller.backdate(rank, now - waited)
+        if self._causes is not None and self._controller.oldest is None and (trouble := self._causes.of(rank)):
+            log.warning("%s has waited for %.1f s, and nobody else waits: %s", self._describe(rank), waited, trouble)
 
     def heard(self) -> None:
         """Nothing to remember: the controller knows since when each operation waits."""
@@ -100,7 +111,12 @@ class CoordinatorStallMonitor:
             return
         if now >= oldest + self._timeout:
             stalls = self._controller.stalls(now, self._timeout)
-            why = {stall.title: "; ".join([self._sentence(stall), *describe_deadlock(stalls)]) for stall in stalls}
+            causes = describe_deadlock(stalls)
+            if self._causes is not None:
+                causes += filter(
+                    None, map(self._causes.of, sorted({rank for stall in stalls for rank in stall.missing}))
+                )
+            why = {stall.title: "; ".join([self._sentence(stall), *causes]) for stall in stalls}
             self._controller.give_up(now, self._timeout, why)
         elif now >= max(oldest + self._warning, self._next_report):
             self._next_report = now + (now - oldest)  # each report comes after twice the time of the one before
@@ -156,7 +172,9 @@ class CoordinatorStallMonitor:
             if stack is None:
                 lines.append(f"{self._describe(rank)} was asked where it is, and did not answer")
             else:
-                lines.append(f"the main thread of rank {rank} is at\n{stack}")
+                lines.append(told(rank, stack))
+        if self._causes is not None:
+            lines += self._causes.among(inquiry.asked, inquiry.answers)
         log.warning("%s", "\n".join(lines))
 
 
@@ -189,8 +207,16 @@ def _at(stall: Stall) -> str:
 class FollowerStallMonitor:
     """The other ranks' side: reminds the coordinator, and gives up when it never answers."""
 
-    def __init__(self, timeouts: Timeouts, describe: Callable[[int], str], remind: Callable[[float], None]) -> None:
-        """`describe` names a rank for people; `remind` wakes the coordinator and says how long we have waited."""
+    def __init__(
+        self,
+        timeouts: Timeouts,
+        describe: Callable[[int], str],
+        remind: Callable[[float], None],
+        causes: NetworkCauses | None = None,
+    ) -> None:
+        """`describe` names a rank for people; `remind` wakes the coordinator and says how long we have waited; `causes`
+        is given where there are several hosts."""
+        self._causes = causes
         self._warning = warning_time(timeouts)
         self._timeout = timeouts.timeout or NEVER
         self._describe = describe
@@ -232,6 +258,13 @@ class FollowerStallMonitor:
             )
         if now >= min(remind, last_reminder):
             self._reminders += 1
+            if self._causes is not None and (trouble := self._causes.to_coordinator()):
+                log.warning(
+                    "waiting for %.1f s for %s, which coordinates the job: %s",
+                    now - self._quiet_since,
+                    self._describe(0),
+                    trouble,
+                )
             self._remind(now - self._quiet_since)
 
     def answered(self, rank: int, stack: str, now: float) -> None:

@@ -31,6 +31,8 @@ class Handle:
     # Defaults of what most handles never change: not setting them keeps making one cheap.
     key: tuple[int, str | int] = (0, "")
     """Process set, then the name or, unnamed, the place in the order."""
+    submitted = 0
+    """When the coordinator was told of it, as `time.monotonic_ns()`."""
     cache_id = -1
     """The request's in the response cache."""
     full_request = b""
@@ -103,6 +105,11 @@ class Handle:
         """The operation as messages call it."""
         place = self.key[1] if isinstance(self.key[1], int) else None
         return title(self.request.kind, self.request.name, place)
+
+    @property
+    def label(self) -> str:
+        """The operation as messages call it, without its place in the order: the same in every step."""
+        return title(self.request.kind, self.request.name)
 
     def __repr__(self) -> str:
         state = "failed" if self.error else "done" if self.done else "under way"

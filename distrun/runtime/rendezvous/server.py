@@ -16,6 +16,7 @@ from distrun.host.connections.listener import Listener, listen
 from distrun.host.connections.tcp_options import DEAD_HOST_TIMEOUT, set_tcp_options
 from distrun.host.endpoints import format_endpoint
 from distrun.host.interfaces import addresses_on_own_host, own_interfaces
+from distrun.host.ranks import list_ranks
 from distrun.runtime.elastic.interruption import Interruption, check, stop_descriptors
 from distrun.runtime.rendezvous.protocol import (
     ALARM,
@@ -27,7 +28,6 @@ from distrun.runtime.rendezvous.protocol import (
     pack_message,
     send_message,
 )
-from distrun.runtime.topology import list_ranks
 
 # Rank 0 keeps two connections per rank, and a listener lets clients that are not known yet take a quarter of the limit.
 _FILES_PER_RANK = 8

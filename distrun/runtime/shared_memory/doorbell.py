@@ -12,7 +12,7 @@ import os
 import platform
 import select
 import threading
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
 
 _SEES_STORES_IN_ORDER = platform.machine() in ("x86_64", "AMD64", "i686")
 _fence_lock = threading.Lock()
@@ -94,14 +94,21 @@ def new_bell_fd() -> int:
 class Sleeper:
     """Waits for a bell, for the end of processes and for what else there is in one call."""
 
-    def __init__(self, bell: Doorbell, pidfds: dict[int, int], others: Iterable[int] = ()) -> None:
+    def __init__(
+        self,
+        bell: Doorbell,
+        pidfds: dict[int, int],
+        others: Iterable[int] = (),
+        questions: Mapping[int, Callable[[], None]] | None = None,
+    ) -> None:
         """`pidfds` maps each rank's pidfd to the rank; `others` are descriptors that are readable when something
-        came, over the network, say."""
+        came, over the network, say; `questions` maps such descriptors to what is to be called then."""
         self._bell = bell
         self._pidfds = pidfds
         self._poll = select.poll()
         self._poll.register(bell.fd, select.POLLIN)
-        for fd in (*pidfds, *others):
+        self._questions = questions or {}
+        for fd in (*pidfds, *others, *self._questions):
             self._poll.register(fd, select.POLLIN)
 
     def sleep(self, timeout: float | None = None) -> list[int]:
@@ -117,4 +124,6 @@ class Sleeper:
             elif fd in self._pidfds:
                 self._poll.unregister(fd)
                 ended.append(self._pidfds[fd])
+            elif fd in self._questions:
+                self._questions[fd]()
         return ended

@@ -4,7 +4,9 @@
 `local_subgroup` is some of them, and `local_ranks` what it has in common with all.
 `network` is the other hosts: control messages and alarms, over the TCP `connections` that never block. `control_plane`
 joins the two for the coordinator's messages. `links` move arrays between the ranks of a rail, one rank of each host,
-over `data_connections`, and `host_layout` says which ranks share a host and which make a rail.
+over `data_connections`, and `host_layout` says which ranks share a host and which make a rail. Those who have waited
+for a rank too long ask `link_health` what TCP says of the connections with it; `network_causes` puts that into reports
+of stalls.
 
 Backends call the local group and the links, the negotiation calls the control plane; nothing here calls upwards.
 """

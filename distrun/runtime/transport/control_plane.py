@@ -10,6 +10,7 @@ from collections import deque
 from collections.abc import Iterator
 
 from distrun.runtime.shared_memory.mailbox import LARGEST, Mailbox
+from distrun.runtime.transport import link_health
 from distrun.runtime.transport.local_group import LocalGroup
 
 LARGEST_MESSAGE = LARGEST
@@ -106,6 +107,27 @@ class ControlPlane:
     def hear_alarms(self) -> bool:
         """Whether `alarm` was called for us on another host since the last time; by the progress thread only."""
         return self._network is not None and self._network.hear_alarms()
+
+    def trouble_with(self, rank: int) -> str:
+        """Return a sentence about what TCP says is wrong on the way to or from a rank; empty if nothing is."""
+        if self._network is None or rank in self._places:
+            return ""
+        if rank in self._network.complaints:
+            return link_health.unheard(self._network, rank)
+        return link_health.trouble_with(self._network, rank)
+
+    def troubles(self) -> list[str]:
+        """Return such sentences about all connections of this rank."""
+        return [] if self._network is None else link_health.troubles(self._network)
+
+    def hears_from(self, rank: int) -> bool:
+        """Whether a rank is on another host, which has answered all that we have sent a moment ago."""
+        return self._network is not None and rank not in self._places and link_health.answers(self._network, rank)
+
+    def complain(self) -> None:
+        """Let the coordinator, on another host, hear by an alarm if what we send to it is not acknowledged."""
+        if self._network is not None and 0 not in self._places and link_health.is_unheard(self._network, 0):
+            self._network.alarm(0, is_complaint=True)
 
     def trouble(self, is_undecided: bool) -> str | None:
         """Why the job cannot go on: a rank of another host has failed, or has left while we wait for a decision."""

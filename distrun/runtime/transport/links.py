@@ -14,8 +14,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from distrun.runtime.transport.connections import Stream
+from distrun.runtime.transport.link_health import trouble_with
 from distrun.runtime.transport.local_ranks import LocalRanks
 from distrun.runtime.transport.network import Network
+
+_MOST = 3  # ranks with whom the connections are looked at
 
 Flat = NDArray[Any]
 
@@ -111,8 +114,10 @@ class TcpLinks(Links):
         return [host for host, stream in self._streams.items() if stream.is_receiving or stream.is_sending]
 
     def _waiting_for(self, what: str, hosts: Iterable[int]) -> str:
-        ranks = ", ".join(self._network.describe_link(self._peers[host]) for host in hosts)
-        return f"{what}, which has begun and waits for {ranks or 'other hosts'}"
+        ranks = [self._peers[host] for host in hosts]
+        who = ", ".join(self._network.describe(rank) for rank in ranks) or "other hosts"
+        said = [trouble_with(self._network, rank) for rank in ranks[:_MOST]]
+        return "; ".join([f"{what}, which has begun and waits for {who}", *filter(None, said)])
 
 
 class LinkMaker(ABC):

@@ -30,6 +30,7 @@ from distrun.runtime.shared_memory.segment import (
 )
 from distrun.runtime.transport.local_ranks import LocalRanks
 from distrun.runtime.transport.network import REASON_TIMEOUT, Network
+from distrun.tracing import recording
 
 SPINS = 1000
 """Looks before sleeping, some tens of microseconds: a wake-up costs about as much, so a wait costs at most twice its
@@ -93,12 +94,14 @@ class LocalGroup(LocalRanks):
         self._pidfds = {peers[index].pidfd: index for index in self.others}
         self._interruption = interruption
         others = (*([] if network is None else [network.fd]), *stop_descriptors(interruption))
-        self._sleeper = Sleeper(self.bell, self._pidfds, others)
+        self._sleeper = Sleeper(self.bell, self._pidfds, others, recording.questions)
         self._ended: dict[int, str] = {}
         self._left_at: dict[int, float] = {}  # when we saw that a peer had left
         self.stop_reason: str | None = None
         """Why whoever waits for a peer is to stop waiting: set by another thread, that shuts us down, say, before it
         rings our own bell."""
+        self.before_sleep: Callable[[], None] | None = None
+        """Called before whoever waits is put to sleep, in vain perhaps."""
         self.area_bytes = 0
         """Bytes of our areas, through which we exchange with some of the peers only."""
         self.spare_cores = _usable_cores(peers) - self.size
@@ -145,6 +148,8 @@ class LocalGroup(LocalRanks):
                 return True
         nudge = partial(self._nudge, self.others if needed is None else needed) if self.spare_cores <= 0 else None
         wait_timer = WaitTimer(timeouts or self.timeouts, what, nudge, self._clock)
+        if self.before_sleep is not None:
+            self.before_sleep()
         while True:
             self.bell.arm()
             try:
@@ -296,7 +301,8 @@ class LocalGroup(LocalRanks):
 
     def service_sleeper(self) -> Sleeper:
         """For the progress thread: sleeps until our service bell rings, or another host calls."""
-        return Sleeper(self.service_bells[self.own], {}, [] if self.network is None else [self.network.alarm_fd])
+        calls = [] if self.network is None else [self.network.alarm_fd]
+        return Sleeper(self.service_bells[self.own], {}, calls, recording.questions)
 
     def disown(self) -> None:
         """In a forked child: touch nothing of the parent's any more, and end a wait that the fork has interrupted."""

@@ -25,12 +25,13 @@ from distrun.host.connections.tcp_options import DEAD_HOST_TIMEOUT, keepalive_ti
 from distrun.runtime.operations import waking_clock
 from distrun.runtime.rendezvous.protocol import Addresses, Member
 from distrun.runtime.shared_memory.segment import FAILED, LEFT
-from distrun.runtime.transport.connections import Channel, ConnectionSet, Stream, reason_of
+from distrun.runtime.transport import link_health
+from distrun.runtime.transport.connections import SILENT, Channel, ConnectionSet, Stream, reason_of
 
 _LEFT, _FAILED = b"\x01", b"\x02"  # first bytes of the messages that are for the network itself
 _MAX_REASON = 4000
 _RANK = struct.Struct("<I")
-_SUSPICIOUS_RETRIES = 4  # of one packet, each after twice the time of the one before
+_ALARM, _COMPLAINT = b"!", b"#"  # what alarms carry
 CLOSE_TIMEOUT = 20.0
 """Seconds that a rank which leaves gives others to take what they have not taken yet."""
 REASON_TIMEOUT = 0.5
@@ -67,7 +68,8 @@ class Network:
             alarms: the connections for alarms in the same way.
             silence: seconds after which a host that does not answer counts as gone; 0: never.
         """
-        self._rank = rank
+        self.rank = rank
+        """Our own."""
         self._members = members
         self._silence = silence
         self.addresses: Addresses | None = None
@@ -95,6 +97,8 @@ class Network:
             connection.setblocking(False)
             self._alarm_poll.register(connection.fileno(), select.EPOLLIN)
         self._alarm_peers = {connection.fileno(): peer for peer, connection in alarms.items()}
+        self.complaints: set[int] = set()
+        """Ranks that have said by alarm that what they send to us is not acknowledged, and were not heard since."""
         self._alarm_ends: dict[int, str] = {}
         """How alarms ended in an error, by peer: their keepalives are the first to notice that a host is gone."""
         self.is_over = False
@@ -139,16 +143,15 @@ class Network:
             if stream.is_sending or stream.is_receiving:
                 stream.give_up_if_silent(self._silence + self._interval)
 
-    def describe_link(self, rank: int) -> str:
-        """Return the rank for people, with what is wrong on the way to it: data that was sent is not acknowledged."""
-        stream, who = self._streams.get(rank), self.describe(rank)
-        info = None if stream is None else stream.info()
-        if info is None or info.retries < _SUSPICIOUS_RETRIES or not info.unanswered:
-            return who
-        return (
-            f"{who}, to which data has been sent {info.retries} times again without an acknowledgement: the network "
-            "loses packets, or only large ones (see `distrun doctor`)"
-        )
+    @property
+    def peers(self) -> list[int]:
+        """The ranks that this one has connections with."""
+        return sorted({*self._channels, *self._streams})
+
+    def sockets_with(self, rank: int) -> list[socket.socket]:
+        """Return the sockets of all connections with a rank; some may be closed."""
+        connections = [kind[rank].socket for kind in (self._channels, self._streams) if rank in kind]
+        return connections + ([self._alarms[rank]] if rank in self._alarms else [])
 
     # Messages -------------------------------------------------------------------------------------------------------
 
@@ -156,10 +159,12 @@ class Network:
         """Send a message; never blocks. It is lost when the rank is gone."""
         self._channels[rank].send(message)
 
-    def alarm(self, rank: int) -> None:
-        """Wake the thread of a rank's engine."""
+    def alarm(self, rank: int, is_complaint: bool = False) -> None:
+        """Wake the thread of a rank's engine, perhaps to say that what we send to it is not acknowledged."""
+        connection = self._alarms.get(rank)
         try:
-            self._alarms[rank].send(b"!")
+            if connection is not None:
+                connection.send(_COMPLAINT if is_complaint else _ALARM)
         except OSError:
             pass  # the rank is gone, or has many alarms that it has not read yet
 
@@ -179,11 +184,15 @@ class Network:
                 self._channels[peer].shut_down()
                 data = b""
             has_alarms = True
+            if _COMPLAINT in data:
+                self.complaints.add(self._alarm_peers[fd])
             if not data:
                 self._alarm_poll.unregister(fd)  # the rank is gone; its channel tells more
         return has_alarms
 
     def _on_message(self, peer: int, message: bytes) -> None:
+        if self.complaints:
+            self.complaints.discard(peer)
         letter = message[:1]
         if letter == _LEFT:
             (about,) = _RANK.unpack_from(message, 1)
@@ -196,7 +205,7 @@ class Network:
             self.inbox.append((peer, message))
 
     def _relay(self, about: int, message: bytes) -> None:
-        if self._rank == 0:
+        if self.rank == 0:
             for peer, channel in self._channels.items():
                 if peer != about:
                     channel.send(message)
@@ -205,7 +214,17 @@ class Network:
 
     def _on_close(self, peer: int, how: str) -> None:
         if peer not in self._left:
-            self._fail(f"{self.describe(peer)} is gone: {self._alarm_ends.get(peer, how)}")
+            self._fail(self._ended(peer, self._alarm_ends.get(peer, how)))
+
+    def _ended(self, peer: int, how: str) -> str:
+        """Return a sentence about a rank whose connection has ended."""
+        who = self.describe(peer)
+        if how == SILENT and link_health.lost_by_size(self, peer):
+            return (
+                f"{who} cannot be reached any more: its host answers small packets, and large ones are lost on the way "
+                f"(an MTU black hole); {link_health.doctor(self, peer)}"
+            )
+        return f"{who} is gone: {how}"
 
     def _fail(self, why: str) -> None:
         self._failure = self._failure or why
@@ -213,7 +232,7 @@ class Network:
 
     def _suspect(self, peer: int, how: str) -> None:
         if self._suspicion is None:
-            text = self._left.get(peer) or f"{self.describe(peer)} is gone: {how}"
+            text = self._left.get(peer) or self._ended(peer, how)
             self._suspicion = waking_clock.now(), text
 
     @property
@@ -264,13 +283,17 @@ class Network:
         """Return a rank for people: `rank 5 (process 4242 on host beta)`."""
         return str(self._members[rank])
 
+    def hostname(self, rank: int) -> str:
+        """Return the name of a rank's host for people."""
+        return self._members[rank].hostname
+
     def announce(self, state: int, reason: str = "") -> None:
         """Tell the ranks we have connections with that we leave, or that the job has failed, and why."""
         if not self._is_ours:
             return
-        me = self.describe(self._rank)
+        me = self.describe(self.rank)
         if state == LEFT:
-            message = _LEFT + _RANK.pack(self._rank) + f"{me} has left: {reason}".encode()[:_MAX_REASON]
+            message = _LEFT + _RANK.pack(self.rank) + f"{me} has left: {reason}".encode()[:_MAX_REASON]
         elif state == FAILED:
             text = self._failure or f"{me} failed: {reason}"
             message = _FAILED + text.encode()[:_MAX_REASON]

@@ -30,6 +30,9 @@ from distrun.torch.gradients.device_bucket import DeviceBucket
 from distrun.torch.gradients.odd_buckets import CompressedBucket, SparseBucket
 from distrun.torch.gradients.parameters import TrackedParameters
 
+NOTE = 8
+"""Bytes of the note about tuning that ranks show each other."""
+
 _NONE, _DENSE, _SPARSE = 0, 1, 2  # what a gradient is; a sparse one's number of sparse dimensions is added to the last
 
 
@@ -42,12 +45,24 @@ class Settings(GradientSettings):
     groups: int | Sequence[Sequence[Tensor]] = 0
     threshold: int = DEFAULT_THRESHOLD
     first: int = FIRST_THRESHOLD
+    note: bytes = bytes(NOTE)
+    """This rank's word about tuning them; zeros: they are not tuned."""
 
 
-def agree_on_buckets(
-    name: str, parameters: TrackedParameters, settings: Settings, arrived: Iterable[int]
-) -> list[Bucket]:
-    """Compare the parameters with the other ranks', learn of their gradients, and plan the buckets.
+@dataclass(frozen=True)
+class Agreement:
+    """The ranks' knowledge of each other's gradients: all of them make the same plan of it."""
+
+    kinds: Sequence[int]
+    """The kind of each gradient on any rank: none, dense or sparse."""
+    order: Sequence[int]
+    """Places, in the order in which rank 0 expects their gradients."""
+    note: bytes
+    """Rank 0's about tuning."""
+
+
+def agree(name: str, parameters: TrackedParameters, settings: Settings, arrived: Iterable[int]) -> Agreement:
+    """Compare the parameters with the other ranks', and learn of their gradients.
 
     Args:
         name: what the names of the operations begin with.
@@ -73,11 +88,12 @@ def agree_on_buckets(
         [_entry(*each) for each in zip(parameters.names, tensors, devices, strict=True)],
         "the parameters of the optimizer",
         f"{name}.parameters",
-        own.tobytes() + order.tobytes(),
+        settings.note + own.tobytes() + order.tobytes(),
         settings.process_set,
     )
-    kinds = np.max([np.frombuffer(note[:count], np.int8) for note in notes], axis=0) if count else own
-    return _plan(name, parameters, settings, kinds.tolist(), np.frombuffer(notes[0][count:], np.int32).tolist())
+    stop = NOTE + count
+    kinds = np.max([np.frombuffer(note[NOTE:stop], np.int8) for note in notes], axis=0) if count else own
+    return Agreement(kinds.tolist(), np.frombuffer(notes[0][stop:], np.int32).tolist(), notes[0][:NOTE])
 
 
 def _kind(parameter: Tensor) -> int:
@@ -96,29 +112,38 @@ def _entry(name: str, parameter: Tensor, device: str) -> str:
     return consistency.describe(name, parameter.shape, parameter.dtype) + strides + where
 
 
-def _plan(
-    name: str, parameters: TrackedParameters, settings: Settings, kinds: Sequence[int], order: Sequence[int]
-) -> list[Bucket]:
+def plan(parameters: TrackedParameters, settings: Settings, agreement: Agreement) -> list[list[int]]:
+    """Return which gradients travel together, as lists of places; without those that are sparse and travel alone."""
     tensors = parameters.tensors
     items = [
         GradientInfo(parameter.numel() * parameter.element_size(), (parameter.dtype, cuda.kind(parameter)))
         for parameter in tensors
     ]
-    sparse_dims = {place: kind - _SPARSE for place, kind in enumerate(kinds) if kind > _DENSE}
-    alone = () if settings.sparse_as_dense else sparse_dims
-    dense = [place for place in order if place not in alone]
+    alone = () if settings.sparse_as_dense else _sparse_dims(agreement)
+    dense = [place for place in agreement.order if place not in alone]
     limits = settings.threshold, settings.first
     groups = _groups(parameters, settings.groups)
-    lists = plan_grouped_buckets(items, groups, dense, *limits) if groups else plan_buckets(items, dense, *limits)
+    return plan_grouped_buckets(items, groups, dense, *limits) if groups else plan_buckets(items, dense, *limits)
+
+
+def make_buckets(name: str, parameters: TrackedParameters, settings: Settings, agreement: Agreement) -> list[Bucket]:
+    """Make the buckets that the ranks have agreed on."""
+    tensors = parameters.tensors
+    sparse_dims = _sparse_dims(agreement)
     buckets = [
         _bucket(f"{name}.bucket.{number}", parameters, settings, places, sparse_dims)
-        for number, places in enumerate(lists)
+        for number, places in enumerate(plan(parameters, settings, agreement))
     ]
-    for place in order:
-        if place in alone:
+    for place in () if settings.sparse_as_dense else agreement.order:
+        if place in sparse_dims:
             call = settings.call(f"{name}.sparse.{parameters.names[place]}")
             buckets.append(SparseBucket(call, place, tensors[place], sparse_dims[place]))
     return buckets
+
+
+def _sparse_dims(agreement: Agreement) -> dict[int, int]:
+    """Return the number of sparse dimensions of gradients that are sparse somewhere, by place."""
+    return {place: kind - _SPARSE for place, kind in enumerate(agreement.kinds) if kind > _DENSE}
 
 
 def _groups(parameters: TrackedParameters, groups: int | Sequence[Sequence[Tensor]]) -> list[list[int]]:

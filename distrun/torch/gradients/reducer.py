@@ -25,6 +25,7 @@ import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from types import FrameType
+from typing import TYPE_CHECKING
 from weakref import WeakSet
 
 import torch
@@ -38,9 +39,13 @@ from distrun.torch import cuda
 from distrun.torch.gradients import backward
 from distrun.torch.gradients.bucket import Bucket
 from distrun.torch.gradients.parameters import TrackedParameters
-from distrun.torch.gradients.planning import Settings, agree_on_buckets
+from distrun.torch.gradients.planning import Agreement, Settings, agree, make_buckets
 from distrun.torch.operations import run, submit
 from distrun.torch.reductions import allreduce_
+from distrun.tracing import layout, recording
+
+if TYPE_CHECKING:
+    from distrun.torch.gradients.tuning import BucketTuner
 
 _reducers: WeakSet[GradientReducer] = WeakSet()
 
@@ -60,6 +65,8 @@ class GradientReducer:
         `names` lacks are called by their place."""
         self.passes_per_reduction = passes
         self.suppressed = False
+        self.tuner: BucketTuner | None = None
+        """Where the ranks tune the buckets: from their first agreement on."""
         self._name = name
         self._settings = settings
         self._parameters = TrackedParameters(optimizer, names, self)
@@ -102,6 +109,7 @@ class GradientReducer:
             for parameter in self._parameters.tensors:
                 parameter.grad = None
             self._buckets, self._home, self._unsent = None, [], 0
+            self._forget_tuning()
             self._arrived = {}
             self._passes = 0
             self._has_stale_graph |= self._is_recorded
@@ -184,10 +192,11 @@ class GradientReducer:
         self._is_end_arranged = False
         self._call = call
         self._passes += 1
+        if recording.ring is not None:
+            recording.ring.enter(layout.BACKWARD, self._is_on_gpu)  # by whichever thread computes it
         self._reduces = not self.suppressed and self._passes >= self.passes_per_reduction
         if self._reduces:
-            self.follow_parameters()
-            self._check_again()
+            self._prepare()
             self._arrived = {}
 
     def _arrange_end(self) -> None:
@@ -276,8 +285,7 @@ class GradientReducer:
                     "the CUDA graph that reduces these gradients was captured before ranks came or went, and with it "
                     "the connections of then: let it go, run some whole steps, and capture it anew"
                 )
-            self.follow_parameters()
-            self._check_again()
+            self._prepare()
         if self._buckets is None:
             self._agree()
         buckets = self._buckets or []
@@ -306,15 +314,42 @@ class GradientReducer:
                     bucket.forfeit(self._start)
         self._drain()
 
+    def _prepare(self) -> None:
+        """Make ready for a pass that reduces."""
+        self.follow_parameters()
+        tuner = self.tuner
+        if tuner is not None and self._buckets is not None:
+            settings = tuner.due()
+            if settings is not None:
+                with tuner.uncounted():
+                    self._use(settings, tuner.agreement)
+        self._check_again()
+
     def _agree(self) -> None:
         """Plan the buckets together with the other ranks."""
-        buckets = agree_on_buckets(self._name, self._parameters, self._settings, self._arrived)
-        self._buckets = buckets
-        self._unsent = len(buckets)
+        self._forget_tuning()
+        agreement = agree(self._name, self._parameters, self._settings, self._arrived)
+        if any(agreement.note):  # rank 0 wants tuning
+            from distrun.torch.gradients.tuning import BucketTuner
+
+            self.tuner = BucketTuner(self._name, self._parameters, self._settings, agreement)
+        self._use(self._settings, agreement)
         self._is_on_gpu = any(cuda.kind(parameter) == cuda.CUDA for parameter in self._parameters.tensors)
         self._is_recorded = False
+
+    def _use(self, settings: Settings, agreement: Agreement) -> None:
+        """Reduce by these settings from now on."""
+        self._settings, self._buckets, self._home = settings, [], []  # memory of the old buckets may serve again
+        self._buckets = buckets = make_buckets(self._name, self._parameters, settings, agreement)
+        self._unsent = len(buckets)
         homes = {place: bucket for bucket in buckets for place in bucket.places}
         self._home = [homes[place] for place in range(len(self._parameters.tensors))]
+
+    def _forget_tuning(self) -> None:
+        tuner, self.tuner = self.tuner, None
+        if tuner is not None:
+            tuner.retire()
+            self._settings = tuner.default
 
     def _check_again(self) -> None:
         """Averages may be averaged again, together with what has been added since; sums would be summed again."""

@@ -27,7 +27,7 @@ distrun.shutdown()  # does nothing
 def resources() -> tuple[int, int, int]:
     """Open descriptors, mappings of segments, threads."""
     gc.collect()
-    maps = Path("/proc/self/maps").read_text().count("memfd:distrun")
+    maps = Path("/proc/self/maps").read_text().count("memfd:distrun (deleted)")
     return len(os.listdir("/proc/self/fd")), maps, threading.active_count()
 
 

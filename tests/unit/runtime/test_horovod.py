@@ -52,9 +52,13 @@ def _forget():
         ({"GLOO_TIMEOUT_SECONDS": "90"}, {"start_timeout": 90.0}),
         ({"GLOO_TIMEOUT_SECONDS": "90", "START_TIMEOUT": "80"}, {"start_timeout": 80.0}),
         ({"GLOO_IFACE": "eth1"}, {"network": "eth1"}),
+        ({"AUTOTUNE": "1", "AUTOTUNE_LOG": "f"}, {"autotune": True, "autotune_log": "f"}),
+        ({"AUTOTUNE": "0"}, {"autotune": False}),
         ({"LOG_LEVEL": "ERROR"}, {"log_level": "error"}),
         ({"LOG_HIDE_TIME": "0"}, {"log_time": True}),
         ({"LOG_HIDE_TIME": "1"}, {"log_time": False}),
+        ({"TIMELINE": "t.json", "TIMELINE_MARK_CYCLES": "1"}, {"timeline": "t.json", "timeline_mark_cycles": True}),
+        ({"TIMELINE": "DYNAMIC"}, {}),
         ({"FUSION_THRESHOLD": "", "CYCLE_TIME": "5"}, {}),
     ],
 )
@@ -77,7 +81,6 @@ def test_an_impossible_value_is_told_by_horovods_name():
 def test_what_changes_nothing_is_told_with_the_reason_in_horovods_mode_only():
     environ = {
         "HOROVOD_CYCLE_TIME": "1",
-        "HOROVOD_TIMELINE": "/tmp/timeline",
         "HOROVOD_NUM_NCCL_STREAMS": "2",
         "HOROVOD_FUSION_TRESHOLD": "5",
     }
@@ -85,9 +88,7 @@ def test_what_changes_nothing_is_told_with_the_reason_in_horovods_mode_only():
     told = horovod.without_effect({**ON, **environ, **{f"HOROVOD_{name}": "1" for name in silent}})
     assert [line.partition(" ")[0] for line in told] == sorted(environ)
     assert told[1].startswith("HOROVOD_FUSION_TRESHOLD changes nothing: Horovod has no variable of this name")
-    assert (
-        "HOROVOD_TIMELINE changes nothing: recording a timeline is not there yet, and comes in a later release" in told
-    )
+    assert "HOROVOD_CYCLE_TIME changes nothing: operations start when the last rank has submitted them" in told[0]
     assert horovod.without_effect(environ) == []
 
 

@@ -11,7 +11,7 @@ import pytest
 from distrun.errors import UsageError
 from distrun.runtime import settings
 from distrun.runtime.contract import LaunchContract
-from distrun.runtime.settings import VARIABLES, Settings, unknown
+from distrun.runtime.settings import VARIABLES, Settings, given, unknown
 from distrun.tensor_fusion import batching, buckets
 
 ROOT = Path(__file__).parents[3]
@@ -67,6 +67,9 @@ def test_the_sizes_are_those_that_fusion_itself_goes_by():
         ("TENSORFLOW_OP", "kernel", "kernel"),
         ("JAX_CALL", "ffi", "ffi"),
         ("INPUT_WAIT", "0", 0.0),
+        ("AUTOTUNE", "1", True),
+        ("AUTOTUNE_LOG", "a.csv", "a.csv"),
+        ("AUTOTUNE_WIRE_DTYPES", "bfloat16,float16", ("bfloat16", "float16")),
         ("SHARE_GPUS", "1", True),
         ("SHARE_GPUS", "0", False),
         ("GPU_BACKEND", "staged", "staged"),
@@ -75,6 +78,11 @@ def test_the_sizes_are_those_that_fusion_itself_goes_by():
 )
 def test_each_variable_sets_its_field_and_no_other(variable, text, value):
     assert Settings.of({f"DISTRUN_{variable}": text}) == Settings(**{variable.lower(): value})
+
+
+def test_what_is_given_is_told_from_what_is_by_default():
+    assert given({"DISTRUN_BUCKET_BYTES": "5", "DISTRUN_BACKEND": "", "OTHER": "1"}) == {"bucket_bytes"}
+    assert given({"DISTRUN_HOROVOD": "1", "HOROVOD_CACHE_CAPACITY": "5"}) == {"horovod", "cache_capacity"}
 
 
 @pytest.mark.parametrize(
@@ -96,6 +104,12 @@ def test_each_variable_sets_its_field_and_no_other(variable, text, value):
             "DISTRUN_TENSORFLOW_OP='xla' is not one of auto, kernel, numpy_function: correct or unset it",
         ),
         ("GPU_BACKEND", "gloo", "DISTRUN_GPU_BACKEND='gloo' is not one of auto, nccl, staged: correct or unset it"),
+        (
+            "AUTOTUNE_WIRE_DTYPES",
+            "bfloat16,int8",
+            "DISTRUN_AUTOTUNE_WIRE_DTYPES='bfloat16,int8' is no list of float16 and bfloat16, separated by commas: "
+            "correct or unset it",
+        ),
         ("INPUT_WAIT", "1", "DISTRUN_INPUT_WAIT='1' is not a share from 0 (off) to below 1: correct or unset it"),
         (
             "SHARE_GPUS",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from distrun.errors import UsageError
@@ -18,12 +19,17 @@ from distrun.runner.planning.variables.environ import (
 from distrun.runner.planning.variables.ranks import RankVariables
 from distrun.runtime import horovod
 from distrun.runtime.settings import (
+    AUTOTUNE,
+    AUTOTUNE_LOG,
+    AUTOTUNE_WIRE_DTYPES,
     ENCRYPT,
     KEEPALIVE,
     NETWORK,
+    SCALARS,
     STALL_TIMEOUT,
     STALL_WARNING,
     START_TIMEOUT,
+    TIMELINE,
     TORCH_BACKEND,
     WIRE_DTYPE,
 )
@@ -62,11 +68,16 @@ def settings(request: LaunchRequest) -> dict[str, str]:
         NETWORK: request.network,
         WIRE_DTYPE: request.wire_dtype,
         ENCRYPT: "1" if request.encrypt else None,
+        SCALARS: "10" if request.scalars else None,
+        AUTOTUNE: "1" if request.autotune else None,
+        AUTOTUNE_LOG: request.autotune_log,
+        AUTOTUNE_WIRE_DTYPES: ",".join(request.autotune_wire_dtypes),
         horovod.MODE: "1" if request.horovod else None,
         TORCH_BACKEND: "1" if request.torch_backend else None,
     }
     given = {name: value for name, value in chosen.items() if value}
-    return {**given, **{name: f"{value:g}" for name, value in times.items() if value is not None}}
+    numbers = {name: f"{value:g}" for name, value in times.items() if value is not None}
+    return {**given, **numbers, **request.timeline}
 
 
 def host_variables(
@@ -95,7 +106,13 @@ def host_variables(
     chosen = {"OMP_NUM_THREADS": AUTO} if remote else thread_variables(common, context.cores, ranks)
     # Strings hash alike on all ranks, so that a set of words has one order: `distrun.auto` relies on it.
     hashing = {"PYTHONHASHSEED": "0"} if request.auto else {}
-    return {"PYTHONUNBUFFERED": "1", **hashing, **chosen, **common}
+    return {"PYTHONUNBUFFERED": "1", **hashing, **chosen, **common, **_without_timeline(request, common)}
+
+
+def _without_timeline(request: LaunchRequest, variables: Mapping[str, str]) -> dict[str, str]:
+    """Return the variables by which ranks do not write a timeline of their own where the launcher does."""
+    names = (TIMELINE, "HOROVOD_TIMELINE") if request.writes_timeline else ()
+    return {name: "" for name in names if variables.get(name)}
 
 
 def _gpus(host: Host, ranks: int, share: bool) -> dict[str, str]:

@@ -38,6 +38,8 @@ def ours(line):
             "--stall-warning 5 --stall-timeout 9 cmd",
         ),
         ("--log-level DEBUG --log-without-timestamp cmd", "-x DISTRUN_LOG_LEVEL=debug -x DISTRUN_LOG_TIME=0 cmd"),
+        ("--timeline-filename t.json --timeline-mark-cycles cmd", "--timeline t.json --timeline-mark-cycles cmd"),
+        ("--autotune --autotune-log-file f cmd", "--autotune --autotune-log-file f cmd"),
         ("--slots-per-host 4 --hierarchical-allreduce cmd", "--slots 4 cmd"),
         ("--binding-args=-bind-to=socket cmd", "--bind-to socket cmd"),
         (
@@ -59,8 +61,8 @@ def test_start_timeout_wins_over_the_timeout_of_gloo():
     ("line", "why"),
     [
         ("--cycle-time-ms 2.5", "without a cycle"),
-        ("--autotune --autotune-log-file f", "ignored: --autotune, --autotune-log-file f (there is no autotuning yet)"),
-        ("--timeline-filename f --timeline-mark-cycles", "there is no timeline yet"),
+        ("--autotune-log-file f", "--autotune-log-file f (nothing is tuned without --autotune)"),
+        ("--autotune-warmup-samples 3 --autotune-gaussian-process-noise 0.1", "within 50 steps"),
         ("--reset-limit 3 --blacklist-cooldown-range 1 2", "--reset-limit 3, --cooldown 1,2 (it is for elastic jobs"),
         ("--num-nccl-streams 2 --thread-affinity 1", "--bind-to core"),
         ("--mpi-args --tag", "--mpi uses"),
@@ -121,10 +123,10 @@ def test_a_configuration_file_says_what_flags_say_and_flags_win(config):
     )
     assert " ".join(translation.arguments) == (
         "--horovod --launcher mpirun -x DISTRUN_FUSION_THRESHOLD=1048576 -x DISTRUN_BUCKET_BYTES=1048576 "
+        "--timeline t.json --timeline-mark-cycles "
         "--stall-warning 30 -x DISTRUN_LOG_LEVEL=info -x DISTRUN_LOG_TIME=1 --stall-warning 9 cmd"
     )
     assert "--cycle-time-ms 3.5" in translation.told()
-    assert "--timeline-filename t.json, --timeline-mark-cycles (there is no timeline yet)" in translation.told()
 
 
 def test_an_empty_configuration_file_says_nothing(config):

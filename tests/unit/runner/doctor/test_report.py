@@ -11,7 +11,7 @@ import pytest
 from rich.console import Console
 
 from distrun.runner.doctor import rendering
-from distrun.runner.doctor.network_checks import rounds
+from distrun.runner.doctor.network.checks import rounds
 from distrun.runner.doctor.report import HostReport, LinkReport, Report, Status, Step, worst
 from distrun.runner.doctor.shell_commands import ShellCommands
 from distrun.runner.planning.ssh_config import Route, SshOptions
@@ -64,6 +64,9 @@ def test_the_json_has_the_documented_members_and_no_others():
         "to_address": "10.0.0.3",
         "round_trip_s": 1e-4,
         "bytes_per_s": 5e7,
+        "packets_sent": None,
+        "packets_lost": None,
+        "largest_packet": None,
         "text": "0.4 Gbit/s: too little",
         "command": "iperf3",
         "remedy": "buy",

@@ -9,7 +9,7 @@ import pytest
 from distrun.runner.doctor import verdicts
 from distrun.runner.doctor.gpus import Gpus
 from distrun.runner.doctor.machine_facts import MachineFacts
-from distrun.runner.doctor.report import LinkReport, Status
+from distrun.runner.doctor.report import Status
 from distrun.runner.protocol.handshake import explain_failed_start
 
 GIB = 1 << 30
@@ -122,46 +122,6 @@ def test_gpus_without_a_cupy_that_works_are_a_warning_with_what_to_install(chang
     assert step.status is Status.WARNING
     assert text in step.text
     assert step.remedy == remedy
-
-
-def measured(rate, round_trip=1e-4):
-    link = LinkReport("a", "b", Status.OK, "10.0.0.1", "10.0.0.2", round_trip, rate)
-    return verdicts.link(link, hosts=4)
-
-
-def test_a_fast_link_is_told_in_gigabits():
-    link = measured(1.25e9)
-    assert link.status is Status.OK
-    assert link.text == "10 Gbit/s, round trip 100 us"
-
-
-def test_a_gigabit_is_too_little_and_the_time_of_an_allreduce_is_told():
-    link = measured(1e9 / 8)
-    assert link.status is Status.WARNING
-    # 2 (n - 1) / n of 100 MB over 125 MB/s
-    assert "1 Gbit/s, round trip 100 us: too little for training" in link.text
-    assert "100 MB would take 1.2 s" in link.text
-    assert "--network" in link.remedy
-    assert measured(1.01e9 / 8).status is Status.OK
-
-
-def test_a_link_that_carries_no_data_is_a_failure_with_the_usual_cause():
-    link = measured(None)
-    assert link.status is Status.FAILED
-    assert "large packets are lost" in link.text
-    assert "MTU" in link.remedy
-
-
-def test_a_pair_without_a_connection_names_both_addresses():
-    tried = [("10.0.0.1", "no answer within 3 s"), ("fd00::1", "connection refused")]
-    link = verdicts.unreachable("b", "a", tried, ["10.0.0.2"])
-    assert link.status is Status.FAILED
-    assert link.text == (
-        "b (10.0.0.2) cannot connect to a at 10.0.0.1 (no answer within 3 s), nor at fd00::1 (connection refused)"
-    )
-    assert (link.source_address, link.target_address) == ("10.0.0.2", "10.0.0.1")
-    assert "--network" in link.remedy
-    assert "no address" in verdicts.unreachable("b", "a", [], []).text
 
 
 def test_packages_that_differ_between_hosts_are_noted():

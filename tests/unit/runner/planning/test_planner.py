@@ -154,6 +154,18 @@ def test_ranks_are_told_that_torch_is_to_use_distrun_only_if_it_is():
     assert "DISTRUN_TORCH_BACKEND" not in plan(np=2).agents[0].environ
 
 
+def test_tuning_reaches_the_ranks():
+    assert plan(np=2, scalars=True).agents[0].environ["DISTRUN_SCALARS"] == "10"
+    environ = plan(np=2, autotune=True, autotune_log="f", autotune_wire_dtypes=("bfloat16",)).agents[0].environ
+    own = {name: value for name, value in environ.items() if name.startswith("DISTRUN_AUTOTUNE")}
+    assert own == {
+        "DISTRUN_AUTOTUNE": "1",
+        "DISTRUN_AUTOTUNE_LOG": "f",
+        "DISTRUN_AUTOTUNE_WIRE_DTYPES": "bfloat16",
+    }
+    assert not [name for name in plan(np=2).agents[0].environ if name.startswith("DISTRUN_AUTOTUNE")]
+
+
 def test_in_horovods_mode_ranks_find_its_package_and_its_variables():
     agent = plan(np=2, horovod=True).agents[0]
     assert agent.environ["DISTRUN_HOROVOD"] == "1"

@@ -9,11 +9,11 @@ from collections import Counter
 import pytest
 from hypothesis import given, settings, strategies as st
 
+from distrun.host.ranks import list_ranks
 from distrun.runtime.negotiation.controller import Controller
 from distrun.runtime.negotiation.decisions import AllJoined, Decision, Define, Execute, Fail
 from distrun.runtime.operations.reduction import Max, Sum
 from distrun.runtime.operations.request import DISSOLVE_PROCESS_SET, FORM_PROCESS_SET, Request
-from distrun.runtime.topology import list_ranks
 
 
 def request(name: str | None = "a", **changes: object) -> Request:

@@ -290,3 +290,53 @@ def test_a_look_before_anything_was_awaited_does_nothing():
     one = Follower()
     one.watch.look(1e9)
     assert one.reminders == []
+
+
+# The network ----------------------------------------------------------------------------------------------------------
+
+
+class Causes:
+    """The connection to rank 1 loses packets; that with rank 0 does, too."""
+
+    def of(self, rank):
+        return "packets are lost" if rank == 1 else ""
+
+    def to_coordinator(self):
+        return "its packets are lost"
+
+    def among(self, missing, answered):
+        return [self.of(rank) for rank in missing]
+
+
+def test_a_report_and_an_error_say_what_the_network_has_to_do_with_it(reports):
+    one = Coordinator(timeout=30.0)
+    one.watch = CoordinatorStallMonitor(
+        one.controller, Timeouts(10.0, 30.0), lambda rank: f"<{rank}>", one.asked.append, Causes()
+    )
+    for rank in (0, 2):
+        one.controller.submit(rank, A, "", 0.0)
+    one.watch.look(10.0)
+    one.watch.look(12.0)
+    assert reports[-1].endswith("<1> was asked where it is, and did not answer\npackets are lost")
+    one.watch.look(30.0)
+    (fail,) = (decision for decision in one.controller.decisions() if isinstance(decision, Fail))
+    assert fail.text.endswith("not by <1>; packets are lost")
+
+
+def test_a_rank_that_waits_alone_behind_a_bad_connection_is_told_when_it_reminds(reports):
+    watch = CoordinatorStallMonitor(
+        Controller({0: range(3)}), Timeouts(10.0), lambda rank: f"<{rank}>", lambda rank: None, Causes()
+    )
+    watch.reminded(2, 10.0, 10.0)
+    assert reports == []
+    watch.reminded(1, 10.0, 10.0)
+    assert reports == ["<1> has waited for 10.0 s, and nobody else waits: packets are lost"]
+
+
+def test_a_rank_says_itself_that_its_connection_with_the_coordinator_is_bad(reports):
+    reminded: list[float] = []
+    watch = FollowerStallMonitor(Timeouts(10.0), lambda rank: f"<{rank}>", reminded.append, Causes())
+    watch.next_look(0.0)
+    watch.look(10.0)
+    assert reports == ["waiting for 10.0 s for <0>, which coordinates the job: its packets are lost"]
+    assert reminded == [10.0]

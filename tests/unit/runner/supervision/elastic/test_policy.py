@@ -5,7 +5,7 @@ from __future__ import annotations
 import signal
 
 import pytest
-from elastic_history import GRACE, START_TIMEOUT, History, running
+from histories.elastic import GRACE, START_TIMEOUT, History, running
 
 from distrun.runner.protocol.exits import RankExit
 from distrun.runner.supervision.actions import CleanUpAfter, FinishAgents, SignalRanks

@@ -1,4 +1,4 @@
-"""Measuring between two ends on this machine, strangers, and the arithmetic of it."""
+"""Measuring between two ends on this machine, and strangers who come in between."""
 
 from __future__ import annotations
 
@@ -8,21 +8,23 @@ import time
 
 import pytest
 
-from distrun.runner.doctor import link_benchmark
+from distrun.runner.doctor.network import authentication, client, transfers
+from distrun.runner.doctor.network.server import BenchmarkServer
 from distrun.runner.protocol.handshake import HostError
 
 KEY = b"k" * 32
+NOTHING = {"rate": None, "sent": 0, "lost": 0}
 
 
 @pytest.fixture(autouse=True)
 def _briefly(monkeypatch):
-    monkeypatch.setattr(link_benchmark, "_MEASURING", 0.1)
-    monkeypatch.setattr(link_benchmark, "_PROOF", 0.3)
+    monkeypatch.setattr(transfers, "_MEASURING", 0.1)
+    monkeypatch.setattr(authentication, "_PROOF", 0.3)
 
 
 @pytest.fixture
 def server():
-    made = link_benchmark.BenchmarkServer("127.0.0.1", KEY)
+    made = BenchmarkServer("127.0.0.1", KEY)
     yield made
     made.close()
     with pytest.raises(OSError, match="refused"):
@@ -31,24 +33,26 @@ def server():
 
 @pytest.mark.parametrize("address", ["127.0.0.1", "::1"])
 def test_both_directions_and_the_round_trip_are_measured(address):
-    made = link_benchmark.BenchmarkServer(address, KEY)
-    found = link_benchmark.measure(address, made.port, KEY)
+    made = BenchmarkServer(address, KEY)
+    found = client.measure(address, made.port, KEY)
     sent = made.close()
     assert found["address"] == address
     assert 0 < found["round_trip"] < 0.1
     assert found["rate"] > 1e7
-    assert sent is not None
-    assert sent > 1e7
+    assert sent["rate"] > 1e7
+    for packets in (found, sent):
+        assert packets["sent"] > 100
+        assert packets["lost"] * 100 < packets["sent"]
 
 
 def test_a_listener_that_nobody_calls_has_measured_nothing(server):
-    assert server.close() is None
+    assert server.close() == NOTHING
 
 
 def test_a_caller_with_another_key_learns_and_gets_nothing(server):
     with pytest.raises(HostError, match="another program answers"):
-        link_benchmark.measure("127.0.0.1", server.port, b"x" * 32)
-    assert server.close() is None
+        client.measure("127.0.0.1", server.port, b"x" * 32)
+    assert server.close() == NOTHING
 
 
 def test_a_listener_with_another_key_is_not_believed():
@@ -65,7 +69,7 @@ def test_a_listener_with_another_key_is_not_believed():
         thread = threading.Thread(target=pretend)
         thread.start()
         with pytest.raises(HostError, match="another program answers"):
-            link_benchmark.measure("127.0.0.1", server.getsockname()[1], KEY)
+            client.measure("127.0.0.1", server.getsockname()[1], KEY)
         thread.join()
 
 
@@ -73,7 +77,7 @@ def test_a_listener_with_another_key_is_not_believed():
 def test_strangers_do_not_keep_the_caller_out(server, words):
     with socket.create_connection(("127.0.0.1", server.port)) as stranger:
         stranger.sendall(words)
-        assert link_benchmark.measure("127.0.0.1", server.port, KEY)["rate"]
+        assert client.measure("127.0.0.1", server.port, KEY)["rate"]
 
 
 def test_a_stranger_that_trickles_is_dropped_in_time(server):
@@ -99,21 +103,22 @@ def test_nobody_there_is_an_error_with_a_reason():
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
     with pytest.raises(HostError, match="connection refused"):
-        link_benchmark.measure("127.0.0.1", port, KEY)
+        client.measure("127.0.0.1", port, KEY)
     with pytest.raises(HostError, match=r"cannot listen on 203\.0\.113\.1"):
-        link_benchmark.BenchmarkServer("203.0.113.1", KEY)
+        BenchmarkServer("203.0.113.1", KEY)
 
 
-def test_the_warming_up_does_not_count():
-    arrivals = [(0.0, 10**9), (0.01, 10**9), (0.1, 500), (0.2, 1000), (0.3, 1000)]
-    assert link_benchmark.rate(arrivals, 0.05) == pytest.approx(10_000)
+@pytest.mark.parametrize("is_sent", [True, False])
+def test_all_packets_pass_on_this_machine(server, is_sent):
+    found = client.largest_packet("127.0.0.1", server.port, KEY, is_sent)
+    assert found is not None
+    assert found["passing"] == found["full"]
+    assert 1 << 14 < found["full"] <= 1 << 16  # the MTU of lo
 
 
-def test_a_trickle_counts_whole():
-    assert link_benchmark.rate([(0.0, 100), (0.02, 100), (0.04, 100)], 0.05) == pytest.approx(5000)
-    assert link_benchmark.rate([(0.0, 100), (0.5, 100)], 0.05) == pytest.approx(200)
-
-
-def test_nothing_or_a_single_arrival_has_no_rate():
-    assert link_benchmark.rate([], 0.05) is None
-    assert link_benchmark.rate([(1.0, 100)], 0.05) is None
+def test_a_transfer_at_a_steady_pace_is_no_faster(server):
+    found = client.transfer("127.0.0.1", server.port, KEY, 2_000_000, 4_000_000)
+    assert found["rate"] < 8_000_000
+    served = server.close()
+    assert served["rate"] < 4_000_000
+    assert served["lost"] == 0

@@ -1,0 +1,114 @@
+"""Observing the ranks of this host for the launcher: their events, and what they use of the machine."""
+
+from __future__ import annotations
+
+import json
+import struct
+import time
+import zlib
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from distrun.runner.agent.launcher_connection import LauncherConnection
+from distrun.runner.agent.rank_process import RankProcess
+from distrun.runner.protocol.frames import Frame, FrameKind
+from distrun.tracing import stacks
+
+_LONGEST_BACKLOG = 64 << 20  # bytes that the launcher has not taken yet, beyond which nothing is added
+_RECENT = 2000  # events of the past for one who begins to look on
+_ANSWER_WITHIN, _LOOK_EVERY = 2.0, 0.02  # seconds for a rank to tell its stacks; between two looks whether it has
+_SILENT = (
+    "has not answered within 2 s: it has not called distrun.init() yet, trains alone, or native code of it "
+    "keeps the interpreter; py-spy dump --pid shows it all the same"
+)
+_NAMES = struct.Struct("<I")
+
+
+class Observation:
+    """Tells the launcher at regular intervals, once it has asked for that."""
+
+    def __init__(self, launcher: LauncherConnection, ranks: Callable[[], Iterable[RankProcess]]) -> None:
+        """Args: the launcher; what gives the ranks of the present."""
+        self._launcher = launcher
+        self._ranks = ranks
+        self._interval = 0.0
+        self._due = 0.0
+        self._usage: Any = None
+        self._asked: dict[int, tuple[RankProcess, int, float]] = {}  # with the answers so far, and until when to wait
+
+    @property
+    def seconds_left(self) -> float | None:
+        """Seconds until `look` has something to do; None = it never has."""
+        if self._asked:
+            return _LOOK_EVERY
+        return max(0.0, self._due - time.monotonic()) if self._interval else None
+
+    def ask(self, payload: bytes) -> None:
+        """Do from now on what an OBSERVE frame asks for."""
+        was_asked, self._interval = self._interval, float(json.loads(payload)["interval"])
+        self._due = time.monotonic() + self._interval
+        if self._interval and not was_asked:
+            for rank in self._ranks():
+                if rank.events is not None:
+                    rank.events.restart(_RECENT)
+        if self._interval and self._usage is None:
+            from distrun.runner.agent.usage import Usage
+
+            self._usage = Usage()
+
+    def answer_clock(self, payload: bytes) -> None:
+        """Tell what the time is here, beside what it was there."""
+        self._launcher.send(Frame(FrameKind.CLOCK, payload=b"%s %d" % (payload, time.monotonic_ns())))
+
+    def look(self) -> None:
+        """Tell what is new, if that is due."""
+        if self._asked:
+            self._tell_stacks()
+        if not self._interval or time.monotonic() < self._due:
+            return
+        self._due = time.monotonic() + self._interval
+        if self._launcher.backlog > _LONGEST_BACKLOG:
+            return
+        ranks = list(self._ranks())
+        for rank in ranks:
+            self.tell_events(rank)
+        sample = self._usage.sample({rank.number: rank.pid for rank in ranks if rank.alive})
+        self._launcher.send(Frame(FrameKind.SAMPLE, payload=json.dumps(sample).encode("ascii")))
+
+    def ask_stacks(self, number: int) -> None:
+        """Have a rank tell what its threads are doing, and pass that on."""
+        rank = next((rank for rank in self._ranks() if rank.number == number), None)
+        if rank is None or not rank.alive or rank.events is None:
+            why = "is gone" if rank is None or not rank.alive else "cannot be asked: its events are not recorded"
+            self._launcher.send(Frame(FrameKind.STACK, number, why.encode()))
+            return
+        self._asked[number] = rank, stacks.answers(rank.events.memory), time.monotonic() + _ANSWER_WITHIN
+        rank.ask_stacks()
+
+    def _tell_stacks(self) -> None:
+        for number, (rank, before, until) in list(self._asked.items()):
+            assert rank.events is not None
+            if stacks.answers(rank.events.memory) != before:
+                text = f"on its threads:\n{stacks.last_answer(rank.events.memory)}"
+            elif time.monotonic() >= until or not rank.alive:
+                text = _SILENT
+            else:
+                continue
+            del self._asked[number]
+            self._launcher.send(Frame(FrameKind.STACK, number, text.encode()))
+
+    def tell_events(self, rank: RankProcess) -> None:
+        """Tell what is new of one rank, which may be gone, if anybody has asked."""
+        if not self._interval or rank.events is None:
+            return
+        names, records = rank.events.new_names(), rank.events.read()
+        if records:
+            payload = zlib.compress(_NAMES.pack(len(names)) + names + records, 1)
+            self._launcher.send(Frame(FrameKind.EVENTS, rank.number, payload))
+
+
+def unpack_events(payload: bytes) -> tuple[bytes, bytes]:
+    """Return the new names and the events in an EVENTS frame, for `tracing.reader`."""
+    raw = zlib.decompress(payload)
+    (length,) = _NAMES.unpack_from(raw)
+    return raw[_NAMES.size : _NAMES.size + length], raw[_NAMES.size + length :]

@@ -1,0 +1,168 @@
+"""Observing a job: from its start, where its options want that, and for as long as somebody looks on."""
+
+from __future__ import annotations
+
+import shlex
+import threading
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from distrun.runner.connect.agent_client import AgentClient
+from distrun.runner.connect.local import LocalAgentProcess
+from distrun.runner.job.options import JobOptions
+from distrun.runner.planning.plan import LaunchPlan
+from distrun.runner.protocol.frames import Frame
+
+if TYPE_CHECKING:
+    from distrun.runner.observation.consumer import Ending
+    from distrun.runner.observation.live.hub import Hub, Viewer
+    from distrun.runner.observation.live.server import Server
+    from distrun.runner.observation.observation import Observation
+
+
+class Observing:
+    """The observation of a job, while there is one."""
+
+    def __init__(
+        self, plan: LaunchPlan, options: JobOptions, rank_of: Callable[[int], int], say: Callable[[str], None]
+    ) -> None:
+        """
+        Args:
+            plan, options: those of the job.
+            rank_of: returns the rank that a process has at present.
+            say: tells the user.
+        """
+        self._plan = plan
+        self._rank_of = rank_of
+        self._say = say
+        self._agents: dict[str, AgentClient] = {}
+        self._lock = threading.Lock()
+        self._hub: Hub | None = None
+        self._is_for_viewers = not options.observers
+        self._is_over = False
+        self._server: Server | None = None
+        self._observation = self._new(options) if options.observers else None
+
+    def _new(self, options: JobOptions) -> Observation:
+        from distrun.runner.observation.live.hub import Hub
+        from distrun.runner.observation.observation import Observation
+
+        consumers = [observer(self._plan, self._say) for observer in options.observers]
+        observation = Observation(consumers, self._rank_of, self._say)
+        for consumer in consumers:
+            if isinstance(consumer, Hub):
+                self._hub = consumer
+                consumer.ask_stack = observation.ask_stack
+        return observation
+
+    def start(self) -> None:
+        """Begin what is wanted from the start."""
+        if self._observation is not None:
+            self._observation.start()
+
+    def serve(self) -> None:
+        """Let others of this machine and user look on from now on, when the ranks are on their way."""
+        from distrun.runner.observation.live.server import Server
+
+        self._server = Server(self._plan.job, self._about, self._watch, self._unwatch)
+        self._server.start()
+
+    # What the job hears -----------------------------------------------------------------------------------------------
+
+    def add(self, agent: AgentClient) -> None:
+        """Take an agent, whose ranks are about to start."""
+        with self._lock:
+            self._agents[agent.host] = agent
+            if self._observation is not None:
+                self._observation.add(agent, _is_remote(agent))
+
+    def output(self, rank: int, data: bytes) -> None:
+        """Take what a rank has written (an agent's thread)."""
+        if (observation := self._observation) is not None:
+            observation.output(rank, data)
+
+    def hear(self, agent: AgentClient, frame: Frame) -> None:
+        """Take what an agent has told (its thread)."""
+        if (observation := self._observation) is not None:
+            observation.hear(agent, frame)
+
+    def close(self, ending: Callable[[], Ending]) -> None:
+        """Complete what is observed: the job is over."""
+        with self._lock:
+            self._is_over = True
+            observation = self._observation
+        if observation is not None:
+            observation.close(ending())
+        if self._server is not None:
+            self._server.close()
+
+    # Those who look on ------------------------------------------------------------------------------------------------
+
+    def _watch(self, viewer: Viewer) -> Hub | None:
+        """Show the job to a viewer from now on; None: it is over."""
+        from distrun.runner.observation.live.hub import Hub
+
+        with self._lock:
+            if self._is_over:
+                return None
+            if self._hub is not None:
+                self._hub.add(viewer)
+                return self._hub
+            hub = Hub(self._plan, since=time.monotonic_ns())
+            hub.add(viewer)
+            if self._observation is None:
+                self._observation = self._begin(hub)
+            else:
+                self._observation.join(hub)
+            hub.ask_stack = self._observation.ask_stack
+            self._hub = hub
+            return hub
+
+    def _begin(self, hub: Hub) -> Observation:
+        from distrun.runner.observation.observation import Observation
+
+        observation = Observation([hub], self._rank_of, self._say)
+        observation.start()
+        for agent in self._agents.values():
+            observation.add(agent, _is_remote(agent))
+        return observation
+
+    def _unwatch(self, viewer: Viewer) -> None:
+        """Show it to that viewer no more; when it was the last one, the job is as it was before the first."""
+        from distrun.runner.observation.live.view import LiveView
+
+        with self._lock:
+            hub, observation = self._hub, self._observation
+            if self._is_over or hub is None or hub.remove(viewer) or isinstance(hub, LiveView) or observation is None:
+                return
+            self._hub = None
+            if not self._is_for_viewers:
+                observation.leave(hub)
+                return
+            self._observation = None
+            for agent in self._agents.values():
+                observation.release(agent)
+        observation.abandon()
+
+    @property
+    def _command(self) -> str:
+        return shlex.join(self._plan.command)
+
+    def _about(self) -> dict[str, object]:
+        """Return what `distrun ps` wants to know."""
+        hub = self._hub
+        latest = None if hub is None else hub.latest
+        # In the order of the plan, and then those that an elastic job has got later.
+        planned = dict.fromkeys(agent.host for agent in self._plan.agents)
+        return {
+            "job": self._plan.job,
+            "ranks": self._plan.size if latest is None else latest.size,
+            "hosts": [*(host for host in planned if host in self._agents), *(self._agents.keys() - planned.keys())],
+            "command": self._command,
+            "steps_per_second": None if latest is None else latest.steps_per_second,
+        }
+
+
+def _is_remote(agent: AgentClient) -> bool:
+    return not isinstance(agent.process, LocalAgentProcess)

@@ -1,0 +1,122 @@
+"""The consumer behind all views of a job: one model, of which each viewer gets a snapshot twice in a second."""
+
+from __future__ import annotations
+
+import shlex
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Protocol
+
+from distrun.runner.observation.consumer import Source
+from distrun.runner.observation.live.log import Log
+from distrun.runner.observation.live.snapshot import Snapshot, snapshot
+from distrun.runner.observation.model.model import Model
+from distrun.tracing.reader import Event
+
+if TYPE_CHECKING:
+    from distrun.runner.planning.plan import LaunchPlan
+
+EVERY = 0.5
+"""Seconds between two snapshots."""
+
+
+class Viewer(Protocol):
+    """Is shown a job, by the thread of the observation; must not block."""
+
+    def see(self, snapshot: Snapshot) -> None:
+        """Take the present state of the job."""
+
+    def end(self, snapshot: Snapshot) -> None:
+        """Take its last state: the job is over."""
+
+
+class Hub:
+    """The consumer."""
+
+    title = "the live view"
+
+    def __init__(self, plan: LaunchPlan, since: int | None = None) -> None:
+        """
+        Args:
+            plan: the plan of the job.
+            since: the time at which to begin to look, if the job has been running for a while.
+        """
+        self.job, self.command, self.size = plan.job, shlex.join(plan.command), plan.size
+        self._model = Model(since=since)
+        self._has_fixed_ranks = not plan.by_mpirun and not plan.is_elastic
+        self._began = time.monotonic()
+        self._due = 0.0
+        self._viewers: list[Viewer] = []
+        self._logs: dict[int, Log] = {}
+        self.latest: Snapshot | None = None
+        self.ask_stack: Callable[[int, Callable[[str], None]], bool] | None = None
+        """Asks a rank for its stack; returns whether there is such a rank."""
+
+    def add(self, viewer: Viewer) -> None:
+        """Show the job to one more (any thread)."""
+        self._viewers = [*self._viewers, viewer]
+
+    def remove(self, viewer: Viewer) -> bool:
+        """Show it to one less (any thread); return whether there are others."""
+        self._viewers = [one for one in self._viewers if one is not viewer]
+        return bool(self._viewers)
+
+    def log(self, rank: int) -> str:
+        """Return the last lines that a rank has written (any thread)."""
+        log = self._logs.get(rank)
+        lines = [] if log is None else log.lines()
+        if not lines:
+            return f"rank {rank} has written nothing since this view began, or there is no such rank"
+        return "\n".join([f"the last lines of rank {rank}:", *(f"  {line}" for line in lines)])
+
+    def stack(self, rank: int, tell: Callable[[str], None]) -> None:
+        """Ask a rank what its threads are doing; `tell` is given the answer, whatever it is (any thread)."""
+        if self.ask_stack is None or not self.ask_stack(rank, tell):
+            tell(f"rank {rank} has told nothing of itself yet, or there is no such rank")
+
+    # As a consumer ----------------------------------------------------------------------------------------------------
+
+    def events(self, source: Source, events: Sequence[Event], names: Sequence[str]) -> None:
+        """Take new events of a rank."""
+        if source.rank >= 0:
+            self._model.events(source, events, names)
+
+    def sample(self, host: str, sample: Mapping[str, Any]) -> None:
+        """Take what a host's ranks use."""
+        for process in map(int, sample["ranks"] if self._has_fixed_ranks else ()):
+            known = self._model.ranks.get(process)
+            if known is None or not known.host:  # it is shown before it has told anything
+                self._model.add(process, process, host)
+        self._model.sample(host, sample)
+
+    def output(self, rank: int, data: bytes) -> None:
+        """Take what a rank has written."""
+        if rank < 0:
+            return
+        self._model.output(rank, data)
+        log = self._logs.get(rank)
+        if log is None:
+            log = self._logs[rank] = Log()
+        log.feed(data)
+
+    def tick(self, now: int) -> None:
+        """Show the viewers what there is, if it is time."""
+        self._model.tick(now)
+        if now / 1e9 < self._due:
+            return
+        self._due = now / 1e9 + EVERY
+        self.latest = self._snapshot()
+        for viewer in self._viewers:
+            viewer.see(self.latest)
+
+    def close(self, status: int) -> None:
+        """Tell the viewers that it is over."""
+        self._model.close(status)
+        last = self._snapshot(status)
+        for viewer in self._viewers:
+            viewer.end(last)
+
+    def _snapshot(self, status: int | None = None) -> Snapshot:
+        seconds = time.monotonic() - self._began
+        size = max(self.size, len(self._model.ranks))
+        return snapshot(self._model, self.job, self.command, size, seconds, status)

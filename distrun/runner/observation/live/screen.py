@@ -1,0 +1,200 @@
+"""The lines of the live view for a terminal of some size, by rich. Pure: text goes in and out."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from io import StringIO
+
+from rich.console import Console, Group, RenderableType
+from rich.rule import Rule
+from rich.table import Table
+from rich.text import Text
+
+from distrun.runner.observation.live.sentences import clock, mean_shares, number, rates, silent, size
+from distrun.runner.observation.live.snapshot import RankView, Shares, Snapshot
+
+_COLOURS = {
+    "compute": "green",
+    "input": "yellow",
+    "waiting": "red",
+    "moving": "blue",
+    "optimizer": "cyan",
+    "other": "bright_black",
+}
+_NARROW = 100
+"""Columns below which a rank has no host, no samples per second and a shorter bar, so that the last line has room."""
+_MOST_PART = 0.6
+"""The part of a terminal's height that ranks may take from what scrolls above."""
+
+
+def lines(snapshot: Snapshot, columns: int, rows: int, prompt: str = "", is_all: bool = False) -> list[str]:
+    """Return the lines with their colours.
+
+    Args:
+        snapshot: what to show.
+        columns, rows: the size of the terminal.
+        prompt: the last line; empty: what the keys do.
+        is_all: whether all rows are ours; else most of them.
+    """
+    console = Console(
+        file=StringIO(),
+        force_terminal=True,
+        width=max(20, columns),
+        color_system=None if os.environ.get("NO_COLOR") else "standard",
+        legacy_windows=False,
+        highlight=False,
+    )
+    room = (rows if is_all else int(rows * _MOST_PART)) - 5 - len(snapshot.slow[:3]) - bool(silent(snapshot))
+    with console.capture() as capture:
+        console.print(renderable(snapshot, columns, max(2, room), prompt))
+    return capture.get().rstrip("\n").split("\n")
+
+
+def renderable(snapshot: Snapshot, columns: int, room: int, prompt: str = "") -> RenderableType:
+    """Return the view for rich; `room`: the lines for ranks or hosts."""
+    parts: list[RenderableType] = [Rule(_title(snapshot), style="dim", align="left")]
+    for one in snapshot.slow[:3]:
+        note = Text(("slow: " if one.stands else "slow now: ") + one.sentence, style="bold red", overflow="ellipsis")
+        note.no_wrap = True
+        parts.append(note)
+    if silence := silent(snapshot):
+        parts.append(Text(silence, style="yellow", no_wrap=True, overflow="ellipsis"))
+    by_rank = len(snapshot.ranks) <= room
+    parts.append(_ranks(snapshot.ranks, columns) if by_rank else _hosts(snapshot, columns, room))
+    parts.append(_machine(snapshot))
+    parts.append(Text(prompt or _keys(snapshot), style="dim", no_wrap=True, overflow="ellipsis"))
+    return Group(*parts)
+
+
+def _title(snapshot: Snapshot) -> Text:
+    words = snapshot.command.split()
+    name = next((word for word in words if word.endswith(".py")), words[0] if words else snapshot.job)
+    title = Text(f"{name.rpartition('/')[2][:40]} ", style="bold", no_wrap=True)
+    return title.append(" · ".join([*rates(snapshot), clock(snapshot.seconds)]), style="not bold")
+
+
+def _keys(snapshot: Snapshot) -> str:
+    bars = f"   {snapshot.bars} more progress bars" if snapshot.bars else ""
+    return f"s stack  l log  q close the view, the job goes on{bars}"
+
+
+def _machine(snapshot: Snapshot) -> Text:
+    parts = [
+        f"{host.host}: nothing heard any more"
+        if host.is_silent
+        else f"{host.host}: CPU {host.cpu:.0f} %, memory {host.memory:.0f} %, "
+        f"network in {size(host.received)}/s out {size(host.sent)}/s"
+        for host in snapshot.hosts
+    ]
+    return Text("   ".join(parts), no_wrap=True, overflow="ellipsis", style="dim")
+
+
+def _table(first: str, is_narrow: bool) -> Table:
+    table = Table(box=None, padding=(0, 1, 0, 0), expand=True, header_style="dim", pad_edge=False)
+    table.add_column(first, no_wrap=True)
+    for name in ("steps/s",) if is_narrow else ("steps/s", "samples/s"):
+        table.add_column(name, justify="right", no_wrap=True)
+    table.add_column("time", no_wrap=True, width=_bar_width(is_narrow))
+    table.add_column("compute", justify="right", no_wrap=True, style=_COLOURS["compute"])
+    table.add_column("input", justify="right", no_wrap=True, style=_COLOURS["input"])
+    waiting = "waits for" if is_narrow else "waiting for"
+    table.add_column(waiting, justify="right", no_wrap=True, style=_COLOURS["waiting"])
+    table.add_column("moving", justify="right", no_wrap=True, style=_COLOURS["moving"])
+    table.add_column("CPU", justify="right", no_wrap=True)
+    table.add_column("memory", justify="right", no_wrap=True)
+    return table
+
+
+def _ranks(ranks: Sequence[RankView], columns: int) -> Table:
+    is_narrow = columns < _NARROW
+    table = _table("rank", is_narrow)
+    has_gpus = any(rank.gpu is not None for rank in ranks)
+    if has_gpus:
+        table.add_column("GPU", justify="right", no_wrap=True)
+    table.add_column("last line", no_wrap=True, overflow="ellipsis", ratio=1)
+    for rank in ranks:
+        gpu = [] if not has_gpus else ["" if rank.gpu is None else f"{rank.gpu:.0f} % {size(rank.gpu_memory or 0)}"]
+        cells = _cells(is_narrow, rank.steps_per_second, rank.samples_per_second, rank.shares, rank.waits_for)
+        table.add_row(
+            str(rank.rank) if is_narrow else f"{rank.rank} {rank.host}",
+            *cells,
+            "" if rank.cpu is None else f"{rank.cpu:.0f} %",
+            "" if rank.memory is None else size(rank.memory),
+            *gpu,
+            _last(rank),
+        )
+    return table
+
+
+def _last(rank: RankView) -> Text:
+    """Return what else there is to say of a rank: what it has been doing for long, or the last line of its output."""
+    note = "gone" if rank.is_gone else f"{rank.doing_for:.0f} s {rank.doing}" if rank.doing else ""
+    return Text(note, style="yellow") if note else Text(rank.line, style="dim")
+
+
+def _hosts(snapshot: Snapshot, columns: int, room: int) -> Table:
+    """Return a line per host, and one per slow rank, where there are too many ranks for one each."""
+    is_narrow = columns < _NARROW
+    table = _table("host", is_narrow)
+    table.add_column("ranks", no_wrap=True, overflow="ellipsis", ratio=1)
+    by_host: dict[str, list[RankView]] = {}
+    for rank in snapshot.ranks:
+        by_host.setdefault(rank.host, []).append(rank)
+    shown = list(by_host.items())[: room - 1 if len(by_host) > room else room]
+    for name, ranks in shown:
+        part = Snapshot("", "", len(ranks), 0.0, ranks=ranks)
+        waits = [rank.waits_for for rank in ranks if rank.waits_for is not None]
+        most = max(set(waits), key=waits.count) if waits else None
+        memory = sum(rank.memory or 0 for rank in ranks)
+        table.add_row(
+            name,
+            *_cells(is_narrow, part.steps_per_second, part.samples_per_second, mean_shares(part), most),
+            f"{sum(rank.cpu or 0 for rank in ranks):.0f} %",
+            size(memory),
+            _strip(ranks),
+        )
+    if len(shown) < len(by_host):
+        table.add_row(f"and {len(by_host) - len(shown)} more")
+    return table
+
+
+def _cells(
+    is_narrow: bool, steps: float | None, samples: float | None, shares: Shares | None, waits_for: int | None
+) -> list[Text | str]:
+    rates = (steps,) if is_narrow else (steps, samples)
+    cells: list[Text | str] = ["" if rate is None else number(rate) for rate in rates]
+    if shares is None:
+        return [*cells, "", "", "", "", ""]
+    waits = _percent(shares.waiting) + ("" if waits_for is None else f" {waits_for:>2}")
+    bar = _bar(shares, _bar_width(is_narrow))
+    return [*cells, bar, _percent(shares.compute), _percent(shares.input), waits, _percent(shares.moving)]
+
+
+def _percent(share: float) -> str:
+    return f"{100 * share:.0f} %"
+
+
+def _bar_width(is_narrow: bool) -> int:
+    return 8 if is_narrow else 16
+
+
+def _bar(shares: Shares, width: int) -> Text:
+    """Return a bar of the parts of the time; each part has its letter, so that colours are not all there is."""
+    text = Text()
+    filled, done = 0, 0.0
+    for name, share in vars(shares).items():
+        done += share
+        upto = min(width, round(width * done))
+        text.append(("█" if name == "compute" else name[0]) * (upto - filled), style=_COLOURS[name])
+        filled = upto
+    return text
+
+
+def _strip(ranks: Sequence[RankView]) -> Text:
+    """Return a character per rank: what it does most of its time."""
+    text = Text(f"{ranks[0].rank} ", no_wrap=True, overflow="ellipsis")
+    for rank in ranks:
+        most = "other" if rank.shares is None else max(vars(rank.shares), key=lambda name: vars(rank.shares)[name])
+        text.append("█" if most == "compute" else most[0], style=_COLOURS[most])
+    return text

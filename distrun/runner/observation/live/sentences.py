@@ -1,0 +1,82 @@
+"""A job in a line of text, for logs and for people without a terminal. Pure."""
+
+from __future__ import annotations
+
+from distrun.host.ranks import list_ranks
+from distrun.runner.observation.live.snapshot import Shares, Snapshot
+
+
+def sentence(snapshot: Snapshot) -> str:
+    """Return the state of a job: `4 ranks, 31.2 steps/s, 998 samples/s; compute 71 %, ... ; rank 3 on h2 costs ...`."""
+    parts = [", ".join(rates(snapshot))]
+    if (mean := mean_shares(snapshot)) is not None:
+        parts.append(", ".join(f"{name} {100 * share:.0f} %" for name, share in named(mean) if share >= 0.01))
+    parts += [one.sentence for one in snapshot.slow[:3]]
+    if not snapshot.slow:
+        busy = [rank for rank in snapshot.ranks if rank.doing]
+        parts += [f"rank {rank.rank} has been {rank.doing} for {rank.doing_for:.0f} s" for rank in busy[:1]]
+    parts.append(silent(snapshot))
+    return "; ".join(part for part in parts if part)
+
+
+def silent(snapshot: Snapshot) -> str:
+    """Return of which ranks nothing is known, and why; empty: all have told of themselves."""
+    ranks = [rank.rank for rank in snapshot.ranks if not rank.is_heard]
+    return f"nothing heard yet of {list_ranks(ranks)}: ranks tell of themselves from distrun.init() on" if ranks else ""
+
+
+def rates(snapshot: Snapshot) -> list[str]:
+    """Return the ranks, and how fast they are, as far as that is known."""
+    parts = [f"{snapshot.size} rank" + "s" * (snapshot.size != 1)]
+    if snapshot.status is None and (gone := sum(rank.is_gone for rank in snapshot.ranks)):
+        parts[0] += f" ({gone} gone)"
+    if (steps := snapshot.steps_per_second) is not None:
+        parts.append(f"{number(steps)} steps/s")
+    if (samples := snapshot.samples_per_second) is not None:
+        parts.append(f"{number(samples)} samples/s")
+    if snapshot.seconds_left:
+        parts.append(f"{clock(snapshot.seconds_left)} left")
+    return parts
+
+
+def mean_shares(snapshot: Snapshot) -> Shares | None:
+    """Return the mean of the shares of all ranks; None: none are known."""
+    known = [rank.shares for rank in snapshot.ranks if rank.shares is not None]
+    if not known:
+        return None
+    return Shares(*(sum(values) / len(known) for values in zip(*(vars(one).values() for one in known), strict=True)))
+
+
+def named(shares: Shares) -> list[tuple[str, float]]:
+    """Return the shares with what to call them."""
+    return [
+        ("compute", shares.compute),
+        ("input", shares.input),
+        ("waiting for ranks", shares.waiting),
+        ("moving", shares.moving),
+        ("optimizer", shares.optimizer),
+        ("other", shares.other),
+    ]
+
+
+def number(value: float) -> str:
+    """Return a rate in three digits or more: `0.42`, `31.2`, `998`, `12,480`."""
+    if value >= 100:
+        return f"{value:,.0f}"
+    return f"{value:.1f}" if value >= 10 else f"{value:.2f}"
+
+
+def size(value: float) -> str:
+    """Return bytes: `812 MB`, `3.1 GB`."""
+    for unit in ("B", "kB", "MB", "GB"):
+        if value < 1000:
+            return f"{value:.0f} {unit}" if value >= 10 or unit == "B" else f"{value:.1f} {unit}"
+        value /= 1000
+    return f"{value:.1f} TB"
+
+
+def clock(seconds: float) -> str:
+    """Return a time: `1:28`, `2:03:04`."""
+    minutes, rest = divmod(int(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"

@@ -1,0 +1,26 @@
+"""The address at which metrics are given: this machine alone may ask for them, unless the user says otherwise."""
+
+from __future__ import annotations
+
+from distrun.errors import UsageError
+
+LOOPBACK = "127.0.0.1"
+
+
+def parse_address(text: str) -> tuple[str, int]:
+    """Return host and port of `:9090`, which is 127.0.0.1:9090, of `0.0.0.0:9090` or of `[::]:9090`.
+
+    Raises:
+        UsageError: it is none of these.
+    """
+    host, colon, port = text.rpartition(":")
+    if host.startswith("[") and host.endswith("]"):
+        host = host[1:-1]
+    elif ":" in host:
+        colon = ""
+    if not colon or not (port.isascii() and port.isdecimal() and int(port) < 1 << 16):
+        raise UsageError(
+            f"--metrics {text!r} is not an address: give :9090 for this machine alone, 10.0.0.7:9090 for one network, "
+            "0.0.0.0:9090 for all, or [::1]:9090"
+        )
+    return host or LOOPBACK, int(port)

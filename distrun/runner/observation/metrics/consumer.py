@@ -1,0 +1,123 @@
+"""The consumer that keeps the page of metrics up to date: a new one each second."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+from distrun import __version__
+from distrun.runner.observation.consumer import Source
+from distrun.runner.observation.metrics.server import Server
+from distrun.runner.observation.metrics.text import Labels, Page
+from distrun.runner.observation.model.accounts import SECOND
+from distrun.runner.observation.model.model import Model, Rank
+from distrun.runner.planning.plan import LaunchPlan
+from distrun.tracing.layout import KIND_NAMES
+from distrun.tracing.reader import Event
+
+Values = Iterator[tuple[Labels, float]]
+
+
+class Metrics:
+    """Gives the present of a job to Prometheus."""
+
+    title = "the metrics"
+
+    def __init__(self, server: Server, plan: LaunchPlan, say: Callable[[str], None]) -> None:
+        """
+        Args:
+            server: listens; it is closed at the end.
+            plan: the plan of the job.
+            say: tells the user.
+        """
+        self._server = server
+        self._plan = plan
+        self._model = Model()
+        self._due = 0
+        self._server.page = self._page()
+        say(f"metrics are at http://{server.address}/metrics")
+
+    def events(self, source: Source, events: Sequence[Event], names: Sequence[str]) -> None:
+        """Take new events of a rank."""
+        self._model.events(source, events, names)
+
+    def sample(self, host: str, sample: Mapping[str, Any]) -> None:
+        """Take what a host's ranks use."""
+        self._model.sample(host, sample)
+
+    def output(self, rank: int, data: bytes) -> None:
+        """Output is no part of the metrics."""
+
+    def tick(self, now: int) -> None:
+        """Take note of the time."""
+        self._model.tick(now)
+        if now >= self._due:
+            self._due = now + SECOND
+            self._server.page = self._page()
+
+    def close(self, status: int) -> None:
+        """Listen no longer."""
+        self._server.close()
+
+    def _page(self) -> bytes:
+        page, add = Page(), Page.add
+        add(page, "distrun_info", "gauge", "The job", iter([({"job": self._plan.job, "version": __version__}, 1)]))
+        add(page, "distrun_ranks", "gauge", "Ranks that were started", iter([({}, self._plan.size)]))
+        for name, meaning, value in _COUNTERS:
+            add(page, name, "counter", meaning, self._of_ranks(value))
+        add(
+            page, "distrun_seconds_total", "counter", "What the main thread of a rank did, or waited for", self._times()
+        )
+        for name, meaning, gauge in _GAUGES:
+            add(page, name, "gauge", meaning, self._of_ranks(gauge))
+        add(
+            page,
+            "distrun_straggler_ratio",
+            "gauge",
+            "Share of the time that a rank costs the others at present; of stragglers only",
+            (({"rank": str(one.rank), "host": one.host}, one.share) for one in self._model.stragglers),
+        )
+        for name, meaning, attribute, unit in _HOSTS:
+            hosts = self._model.hosts.items()
+            add(page, name, "gauge", meaning, (({"host": host}, getattr(of, attribute) * unit) for host, of in hosts))
+        return page.render()
+
+    def _of_ranks(self, value: Callable[[Rank], float | None]) -> Values:
+        for number, rank in self._model.ranks.items():
+            found = value(rank)
+            if found is not None and rank.host:
+                yield {"rank": str(number), "host": rank.host}, found
+
+    def _times(self) -> Values:
+        for number, rank in self._model.ranks.items():
+            labels = {"rank": str(number), "host": rank.host}
+            for state, seconds in rank.whole.states.items():
+                yield {**labels, "activity": KIND_NAMES[state]}, seconds
+            yield {**labels, "activity": "waiting"}, sum(rank.whole.waiting.values())
+            yield {**labels, "activity": "moving"}, rank.whole.moving
+
+
+def _memory(rank: Rank) -> float | None:
+    return rank.memory
+
+
+_COUNTERS: tuple[tuple[str, str, Callable[[Rank], float | None]], ...] = (
+    ("distrun_steps_total", "Steps of the training that a rank has done", lambda rank: rank.whole.steps),
+    ("distrun_samples_total", "Samples that a rank has begun", lambda rank: rank.whole.samples),
+    ("distrun_cost_seconds_total", "Time that a rank has cost the others by being late", lambda rank: rank.whole.cost),
+)
+_GAUGES: tuple[tuple[str, str, Callable[[Rank], float | None]], ...] = (
+    ("distrun_rank_cpu_cores", "Cores that a rank uses", lambda rank: None if rank.cpu is None else rank.cpu / 100),
+    ("distrun_rank_memory_bytes", "Memory that a rank uses", _memory),
+)
+_HOSTS = (
+    ("distrun_host_cpu_ratio", "Share of a host's cores that is used, by all processes", "cpu", 0.01),
+    ("distrun_host_memory_ratio", "Share of a host's memory that is used, by all processes", "memory", 0.01),
+    (
+        "distrun_host_received_bytes_per_second",
+        "Traffic over a host's busiest interface, inwards",
+        "received_lately",
+        1.0,
+    ),
+    ("distrun_host_sent_bytes_per_second", "Traffic over a host's busiest interface, outwards", "sent_lately", 1.0),
+)

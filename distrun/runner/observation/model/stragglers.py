@@ -1,0 +1,142 @@
+"""Deciding which rank the others wait for, and why it is late. Pure.
+
+A rank is named when it has cost more than a tenth of the time in four of the last five seconds: soon enough to look for
+it while it happens, and not for a pause of a second that any machine has now and then. It stands when it has been
+named for half a minute.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from statistics import median
+
+from distrun.runner.observation.model.seconds import RankSecond, Second
+from distrun.tracing.layout import BACKWARD, FORWARD, INPUT, OPTIMIZER, OTHER, SAVING
+
+SHARE = 0.10
+"""The share of the time above which what a rank costs is worth a word."""
+_CALM = 0.07
+"""The share of the time below which a rank that was named is no longer."""
+_LOOKED_AT, _OF_THEM = 5, 4
+"""Seconds that are looked at; those that must have been above SHARE."""
+STANDS_AFTER = 30.0
+
+COMPUTE = (FORWARD, BACKWARD)
+_CAUSES = {
+    INPUT: "it waits for its input",
+    FORWARD: "its forward and backward passes take longer",
+    OPTIMIZER: "updating its weights takes longer",
+    SAVING: "it writes checkpoints",
+    OTHER: "its own code takes longer",
+}
+
+
+@dataclass(frozen=True)
+class Straggler:
+    """A rank that the others wait for."""
+
+    rank: int
+    host: str
+    share: float
+    """The part of the time that it costs the others."""
+    per_step: float | None
+    """Seconds in each step that it costs; None where steps are not known."""
+    cause: str
+    """A clause: `it waits for its input`; empty where nothing is known."""
+    since: int = 0
+    """When it was first named, in nanoseconds of the launcher's monotonic clock."""
+    stands: bool = False
+    """Whether that is half a minute ago, at least."""
+
+    @property
+    def sentence(self) -> str:
+        """A sentence without a full stop: `rank 3 on h2 costs every step 19 ms (16 %): it waits for its input`."""
+        share = f"{100 * self.share:.0f} %"
+        if self.per_step is None:
+            costs = f"costs the others {share} of their time"
+        else:
+            costs = f"costs every step {milliseconds(self.per_step)} ({share})"
+        return f"rank {self.rank} on {self.host} {costs}{f': {self.cause}' if self.cause else ''}"
+
+
+def milliseconds(seconds: float) -> str:
+    """Return a time as people write it: `0.42 ms`, `19 ms`, `1.3 s`."""
+    if seconds >= 1:
+        return f"{seconds:.1f} s"
+    return f"{1e3 * seconds:.0f} ms" if seconds >= 0.01 else f"{1e3 * seconds:.2g} ms"
+
+
+def total(seconds: Iterable[Second]) -> dict[int, RankSecond]:
+    """Return the sum of seconds, by rank."""
+    sums: dict[int, RankSecond] = {}
+    for second in seconds:
+        for rank, part in second.ranks.items():
+            sums.setdefault(rank, RankSecond()).add(part)
+    return sums
+
+
+def found(sums: Mapping[int, RankSecond], hosts: Mapping[int, str], least: float = SHARE) -> list[Straggler]:
+    """Return the ranks that have cost more than a share of some time, the dearest first.
+
+    Args:
+        sums: what the ranks did in that time, as `total` returns it.
+        hosts: the host of each rank.
+        least: the share.
+    """
+    late = {rank: part.cost / part.length for rank, part in sums.items() if part.length}
+    named = sorted((rank for rank, share in late.items() if share > least), key=lambda rank: -late[rank])
+    return [
+        Straggler(rank, hosts.get(rank, "?"), late[rank], per_step(sums[rank]), cause(rank, sums)) for rank in named
+    ]
+
+
+def per_step(part: RankSecond) -> float | None:
+    """Return the seconds in each step that a rank costs; None where steps are not known."""
+    return part.cost / part.steps if part.steps else None
+
+
+def cause(rank: int, sums: Mapping[int, RankSecond]) -> str:
+    """Return why a rank is late, as a clause: what it does for longer than half of the others; empty: nothing."""
+    others = [part for other, part in sums.items() if other != rank]
+    own = sums[rank]
+    if not others or not own.length:
+        return ""
+    excess = {state: _seconds_in(own, state) - median(_seconds_in(part, state) for part in others) for state in _CAUSES}
+    most = max(excess, key=lambda state: excess[state])
+    return _CAUSES[most] if excess[most] > own.cost / 4 and excess[most] > 0 else ""
+
+
+def _seconds_in(part: RankSecond, state: int) -> float:
+    return sum(part.states.get(one, 0.0) for one in (COMPUTE if state == FORWARD else (state,)))
+
+
+class Watch:
+    """Looks at each second of a job as it is over."""
+
+    def __init__(self) -> None:
+        self._seconds: deque[Second] = deque(maxlen=_LOOKED_AT)
+        self._since: dict[int, int] = {}
+
+    def look(self, second: Second, hosts: Mapping[int, str]) -> list[Straggler]:
+        """Return whom the others wait for at present, the dearest first."""
+        self._seconds.append(second)
+        sums = total(self._seconds)
+        known = {one.rank: one for one in found(sums, hosts, 0.0)}
+        for rank in list(self._since):
+            if rank not in known or known[rank].share < _CALM:
+                del self._since[rank]
+        for rank, one in known.items():
+            if one.share > SHARE and rank not in self._since and self._is_steady(rank):
+                self._since[rank] = second.begin
+        return [self._named(one, second.begin) for one in known.values() if one.rank in self._since]
+
+    def _is_steady(self, rank: int) -> bool:
+        parts = [second.ranks[rank] for second in self._seconds if rank in second.ranks]
+        return sum(part.cost > SHARE * part.length for part in parts) >= _OF_THEM
+
+    def _named(self, one: Straggler, now: int) -> Straggler:
+        since = self._since[one.rank]
+        stands = now - since >= STANDS_AFTER * 1e9
+        return Straggler(one.rank, one.host, one.share, one.per_step, one.cause, since, stands)

@@ -1,0 +1,224 @@
+"""Making a job's profile while it runs, in memory that does not grow with its length."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from distrun.runner.observation.consumer import Source
+from distrun.runner.observation.profiling.reductions import Reductions, Shape, batches
+from distrun.runner.observation.profiling.steps import RankSteps, Step
+from distrun.runner.planning.plan import LaunchPlan
+from distrun.runner.prediction.profile import MISSING, JobProfile, Seconds
+from distrun.tracing import layout
+from distrun.tracing.reader import Event
+
+MOST_STEPS = 256
+MOST_ENTRIES = 60_000
+"""Steps of ranks, and operations, that are kept at most. With more, every second, fourth, eighth step is."""
+FEWEST_STEPS = 3
+
+
+@dataclass(frozen=True)
+class Profiled:
+    """A profile, or why there is none."""
+
+    profile: JobProfile | None
+    why_not: str = ""
+    """A sentence without a full stop."""
+
+    def to_json(self) -> dict[str, Any]:
+        """Return what a timeline or a report holds."""
+        return {MISSING: self.why_not} if self.profile is None else self.profile.to_json()
+
+
+class _KeptStep:
+    """One step of the job: what the main threads of the ranks did, and the operations of all."""
+
+    def __init__(self) -> None:
+        self.ranks: dict[int, Step] = {}
+        self.reductions = Reductions()
+
+    def add(self, rank: int, step: Step) -> None:
+        self.reductions.add(step)
+        self.ranks[rank] = step._replace(reductions=())
+
+    def __len__(self) -> int:
+        return len(self.ranks) + len(self.reductions)
+
+
+class Profiler:
+    """Takes the events of all ranks, on one clock, and knows the profile of the last world that they were in."""
+
+    def __init__(self, size: int | None, wire: str = "") -> None:
+        """
+        Args:
+            size: the ranks of the job; None: they come and go.
+            wire: the type in which gradients are sent between hosts; empty: their own.
+        """
+        self._size = size
+        self._wire = wire or "float32"
+        self._generation = 0
+        self._divided: dict[int, tuple[int, RankSteps]] = {}  # by rank: the process, and its steps
+        self._hosts: dict[int, str] = {}
+        self._begin_generation()
+
+    @classmethod
+    def of(cls, plan: LaunchPlan, wire: str) -> Profiler:
+        """Return one for a job; `wire` as above."""
+        return cls(None if plan.is_elastic else plan.size, wire)
+
+    def _begin_generation(self) -> None:
+        self._hosts = {}
+        self._counts: Counter[int] = Counter()  # steps by rank
+        self._kept: dict[int, _KeptStep] = {}
+        self._entries = 0
+        self._stride = 1
+        self._unknown_passes = self._gpu_passes = 0
+
+    def events(self, source: Source, events: Sequence[Event], names: Sequence[str]) -> None:
+        """Take new events of a rank; see `consumer.Consumer`."""
+        process, steps = self._divided.get(source.rank, (-1, RankSteps()))
+        if process != source.process:
+            steps = RankSteps()
+            self._divided[source.rank] = source.process, steps
+        for part in _worlds(events):
+            if part and part[0].kind == layout.GENERATION:
+                self._joined(source.rank, part[0].number, steps)
+            if steps.generation != self._generation:
+                continue  # it is not in this world, or not yet
+            self._hosts[source.rank] = source.host
+            for step in steps.take(part, names):
+                self._add(source.rank, step)
+
+    def _joined(self, rank: int, generation: int, steps: RankSteps) -> None:
+        steps.begin_generation(generation)
+        if generation > self._generation or self._counts[rank]:  # its number may be the same when all begin anew
+            self._begin_generation()
+        self._generation = max(self._generation, generation)
+
+    def _add(self, rank: int, step: Step) -> None:
+        self._counts[rank] += 1
+        self._gpu_passes += step.on_gpu
+        if not step.backward_began:
+            self._unknown_passes += 1
+            return
+        if (number := self._counts[rank]) % self._stride:
+            return
+        kept = self._kept.setdefault(number, _KeptStep())
+        before = len(kept)
+        kept.add(rank, step)
+        self._entries += len(kept) - before
+        while len(self._kept) > MOST_STEPS or (self._entries > MOST_ENTRIES and len(self._kept) > FEWEST_STEPS):
+            self._stride *= 2
+            self._kept = {at: one for at, one in self._kept.items() if not at % self._stride}
+            self._entries = sum(map(len, self._kept.values()))
+
+    # The profile ------------------------------------------------------------------------------------------------------
+
+    def profiled(self) -> Profiled:
+        """Return the profile of the steps so far."""
+        if why_not := self._why_not():
+            return Profiled(None, why_not)
+        count = len(self._hosts)
+        shapes: dict[int, Shape] = {}
+        for number, one in self._kept.items():
+            if len(one.ranks) == count and (shape := one.reductions.shape(count)):
+                shapes[number] = shape
+        if not shapes:
+            return Profiled(None, "its backward passes reduced no gradients that all ranks have told of")
+        usual = _most_frequent(shapes.values())
+        steps = [self._kept[number] for number, shape in shapes.items() if shape == usual]
+        if len(steps) < FEWEST_STEPS:
+            return Profiled(None, f"it has done less than {FEWEST_STEPS} steps that reduced the same gradients")
+        per_host = Counter(self._hosts.values())
+        ranks = [[one.ranks[rank] for one in steps] for rank in sorted(self._hosts)]
+        needed = [[step.input + step.forward + step.backward for step in own] for own in ranks]
+        return Profiled(
+            JobProfile(
+                ranks=count,
+                hosts=len(per_host),
+                ranks_per_host=max(per_host.values()),
+                steps=len(steps),
+                seconds=_seconds(ranks),
+                jitter=math.sqrt(statistics.fmean(deviation(times) ** 2 for times in needed)),
+                spread=statistics.pstdev([statistics.median(times) for times in needed]),
+                wire=self._wire,
+                gradients=batches([one.reductions for one in steps], usual, self._wire),
+            )
+        )
+
+    def _why_not(self) -> str:
+        """Return why there can be no profile; empty: there may be one."""
+        heard = len(self._hosts)
+        if not heard:
+            return "no rank has told what it did"
+        if self._size is not None and heard < self._size:
+            return f"it had {self._size} ranks, of which this launcher heard of {heard}"
+        if heard == 1:
+            return "a job of one rank reduces no gradients: let it run on two, on one host or more"
+        if not self._counts:
+            return "no rank has told of two steps"
+        if self._gpu_passes:
+            return "its gradients were computed by GPUs, of which the ranks do not see what they do when"
+        if not self._kept and self._unknown_passes:
+            return (
+                "no rank has told when a backward pass began, which is known where distrun.torch's "
+                "DistributedOptimizer reduces the gradients"
+            )
+        return ""
+
+
+def _worlds(events: Sequence[Event]) -> Iterator[Sequence[Event]]:
+    """Yield events in pieces, each of which lies in one world."""
+    begin = 0
+    for at, event in enumerate(events):
+        if event.kind == layout.GENERATION:
+            yield events[begin:at]
+            begin = at
+    yield events[begin:]
+
+
+def _most_frequent(shapes: Iterable[Shape]) -> Shape:
+    """Return the operations that most steps had: autotuning tries others, too. Of several, the latest."""
+    counts: Counter[Shape] = Counter()
+    latest: dict[Shape, int] = {}
+    for place, shape in enumerate(shapes):
+        counts[shape] += 1
+        latest[shape] = place
+    return max(counts, key=lambda shape: (counts[shape], latest[shape]))
+
+
+def _seconds(ranks: Sequence[Sequence[Step]]) -> Seconds:
+    """Return the medians over the steps, and of these the median over the ranks."""
+
+    def usual(values: Sequence[Sequence[float]]) -> float:
+        return statistics.median([statistics.median(own) for own in values])
+
+    def part(name: str) -> float:
+        return usual([[getattr(step, name) for step in own] for own in ranks])
+
+    exposed = usual(
+        [[max(0.0, s.whole - s.forward - s.backward - s.optimizer - s.input - s.other) for s in own] for own in ranks]
+    )
+    return Seconds(
+        step=part("whole"),
+        forward=part("forward"),
+        backward=part("backward"),
+        optimizer=part("optimizer"),
+        input=part("input"),
+        other=part("other"),
+        communication=exposed,
+    )
+
+
+def deviation(times: Sequence[float]) -> float:
+    """Return the standard deviation as the middle half of the times has it: interrupted steps do not count."""
+    if len(times) < 2:
+        return 0.0
+    low, _, high = statistics.quantiles(times, n=4)
+    return (high - low) / 1.349

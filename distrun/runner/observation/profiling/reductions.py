@@ -1,0 +1,93 @@
+"""The operations of one step as all ranks together tell of them, and the batches of gradients that they were."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Iterable, Sequence
+
+from distrun.runner.observation.profiling.steps import Reduction, Step
+from distrun.runner.prediction.profile import Gradients
+
+_SECOND = 1e9
+
+Shape = tuple[tuple[str, int], ...]
+"""The names and bytes of operations, in the order in which they were executed."""
+
+
+class _Shared:
+    """One operation."""
+
+    def __init__(self, one: Reduction) -> None:
+        self.name, self.size = one.name, one.size
+        self.ranks = 0
+        self.ready = 0.0  # the sum over the ranks of the seconds since their backward pass began
+        self.submitted, self.begin, self.end = 0, one.begin, 0
+
+    def add(self, one: Reduction, backward_began: int) -> None:
+        self.ranks += 1
+        self.ready += (one.ready - backward_began) / _SECOND
+        self.submitted = max(self.submitted, one.submitted)
+        self.begin = min(self.begin, one.begin)
+        self.end = max(self.end, one.end)
+
+
+class Reductions:
+    """The operations of a step, to which the ranks are added one by one."""
+
+    def __init__(self) -> None:
+        self._found: dict[tuple[str, int], _Shared] = {}
+
+    def __len__(self) -> int:
+        return len(self._found)
+
+    def add(self, step: Step) -> None:
+        """Add what a rank has seen."""
+        for one in step.reductions:
+            shared = self._found.get((one.name, one.number))
+            if shared is None:
+                shared = self._found[one.name, one.number] = _Shared(one)
+            shared.add(one, step.backward_began)
+
+    def shape(self, ranks: int) -> Shape | None:
+        """Return what the operations were; None if there were none, or not all ranks have told of all of them."""
+        if not self._found or any(one.ranks != ranks for one in self._found.values()):
+            return None
+        return tuple((one.name, one.size) for one in self._ordered())
+
+    def _ordered(self) -> list[_Shared]:
+        return sorted(self._found.values(), key=lambda one: one.begin)
+
+    def readiness(self) -> list[float]:
+        """Return for each operation the seconds after the begin of the backward pass, on average of the ranks."""
+        return [one.ready / one.ranks for one in self._ordered()]
+
+    def seconds(self) -> list[float]:
+        """Return for each operation how long it took from when nothing was in its way any more.
+
+        That is when all ranks have told of it, the one before it is done everywhere, and a rank has begun with it:
+        ranks without a core to spare begin late, and that is no property of their network.
+        """
+        found, before = [], 0
+        for one in self._ordered():
+            found.append(max(0, one.end - max(one.submitted, one.begin, before)) / _SECOND)
+            before = max(before, one.end)
+        return found
+
+
+def batches(steps: Sequence[Reductions], shape: Shape, wire: str) -> tuple[Gradients, ...]:
+    """Return the batches of gradients of steps with the same operations, as medians.
+
+    Args:
+        steps: the steps.
+        shape: the operations of each of them.
+        wire: the type in which gradients are sent between hosts.
+    """
+    ready, seconds = _medians(step.readiness() for step in steps), _medians(step.seconds() for step in steps)
+    return tuple(
+        Gradients(size, max(0.0, when), size * (0.5 if wire.endswith("float16") else 1.0), taken)
+        for (_, size), when, taken in zip(shape, ready, seconds, strict=True)
+    )
+
+
+def _medians(rows: Iterable[Sequence[float]]) -> list[float]:
+    return [statistics.median(column) for column in zip(*rows, strict=True)]

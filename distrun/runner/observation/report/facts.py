@@ -1,0 +1,73 @@
+"""The facts about a job that do not change while it runs: its command line, ranks, settings and versions."""
+
+from __future__ import annotations
+
+import os
+import platform
+import shlex
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import fields
+from importlib import metadata
+
+from distrun import __version__
+from distrun.errors import UsageError
+from distrun.runner.planning.plan import LaunchPlan
+from distrun.runtime.contract import PREFIX
+from distrun.runtime.settings import Settings
+
+_DISTRIBUTIONS = ("numpy", "torch", "tensorflow", "tensorflow-cpu", "keras", "tf_keras", "jax", "optax", "mpi4py")
+
+
+def command_line() -> str:
+    """Return the command line as it was given."""
+    return shlex.join(["distrun", *sys.argv[1:]])
+
+
+def hosts_of(plan: LaunchPlan) -> dict[str, list[int]]:
+    """Return the ranks of each host."""
+    return {agent.host: [rank.rank for rank in agent.ranks] for agent in plan.agents}
+
+
+def settings_of(plan: LaunchPlan, environ: Mapping[str, str]) -> dict[str, str]:
+    """Return the settings of the ranks that are not the default, by their variables; no secrets.
+
+    Args:
+        plan: the plan of the job.
+        environ: the variables of the launcher, which ranks on its machine have, too.
+    """
+    variables = dict(environ)
+    for agent in plan.agents[:1]:
+        variables |= agent.environ
+    try:
+        chosen = Settings.of(variables)
+    except UsageError:  # the ranks say so
+        return {}
+    return {
+        PREFIX + entry.name.upper(): _shown(getattr(chosen, entry.name))
+        for entry in fields(chosen)
+        if entry.repr and getattr(chosen, entry.name) != entry.default
+    }
+
+
+def chosen(autotuned: Sequence[str]) -> dict[str, str]:
+    """Return what autotuning has chosen as rows of the settings, by what was chosen first, second, ..."""
+    if len(autotuned) == 1:
+        return {"autotuned": autotuned[0]}
+    return {f"autotuned, {place}": text for place, text in enumerate(autotuned, 1)}
+
+
+def versions() -> dict[str, str]:
+    """Return the versions of what this job is made of, as far as the launcher's own environment tells."""
+    found = {"distrun": __version__, "Python": platform.python_version()}
+    for name in _DISTRIBUTIONS:
+        try:
+            found[name] = metadata.version(name)
+        except metadata.PackageNotFoundError:
+            pass
+    system = os.uname()
+    return found | {"system": f"{system.sysname} {system.release} {system.machine}, {os.cpu_count()} CPUs"}
+
+
+def _shown(value: object) -> str:
+    return str(int(value)) if isinstance(value, bool) else str(value)

@@ -1,0 +1,218 @@
+"""Gathering what a page shows while the job runs, in memory that does not grow with its length. Pure: it has no clock.
+
+The seconds of the shared model are added up, by rank, from its first step to its last; what is before and after is no
+training.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from distrun.runner.observation.consumer import Source
+from distrun.runner.observation.model import model
+from distrun.runner.observation.model.model import Model
+from distrun.runner.observation.model.seconds import RankSecond, Second
+from distrun.runner.observation.model.stragglers import Straggler, found
+from distrun.runner.observation.report.histogram import Histogram
+from distrun.runner.observation.report.summary import Host, Moment, RankSummary
+from distrun.tracing import layout
+from distrun.tracing.reader import Event
+
+_STATES = {
+    layout.INPUT: "input",
+    layout.FORWARD: "forward",
+    layout.BACKWARD: "backward",
+    layout.OPTIMIZER: "optimizer",
+    layout.SAVING: "saving",
+    layout.OTHER: "other",
+}
+_MOST_CHOICES = 8
+"""In an elastic job, autotuning chooses for each world."""
+_MOST_MOMENTS = 240
+"""When there are more, each two become one."""
+
+
+class RankTotal:
+    """The seconds of one rank."""
+
+    def __init__(self, host: str) -> None:
+        self.host = host
+        self.training = RankSecond()
+        """From its first step to its last, but for the seconds of these two."""
+        self.steps = 0
+        self._first = RankSecond()
+        self._last = RankSecond()  # up to the last second with a step, from the one before
+        self._pending = RankSecond()  # since then
+
+    def add(self, second: RankSecond) -> None:
+        """Add the next second."""
+        self._pending.add(second)
+        if not second.steps:
+            return
+        self.steps += second.steps
+        if not self._first.steps:  # imports, or a first step that compiles, may be in it
+            self._first = second
+        else:
+            self.training.add(self._last)
+            self._last = self._pending  # what comes after the training may be in it
+        self._pending = RankSecond()
+
+    @property
+    def whole(self) -> RankSecond:
+        """Return the seconds to divide by steps; the first and the last count only where there are no others."""
+        parts = (self.training, self._last, self._first)
+        return next((part for part in parts if part.steps), self._pending)
+
+
+class HostTotal:
+    """The usage of one host."""
+
+    def __init__(self) -> None:
+        self.samples = 0
+        self.cpu = self.memory = self.received = self.sent = 0.0
+
+    def add(self, present: model.Host) -> None:
+        """Add the usage at a moment."""
+        self.samples += 1
+        self.cpu += present.cpu
+        self.received += present.received
+        self.sent += present.sent
+        self.memory = max(self.memory, present.memory)
+
+
+@dataclass
+class _Stretch:
+    """Some seconds of all ranks."""
+
+    begin: int
+    seconds: int
+    together: RankSecond
+
+    def add(self, other: _Stretch) -> None:
+        self.seconds += other.seconds
+        self.together.add(other.together)
+
+
+class Gathering:
+    """Takes what a consumer takes."""
+
+    def __init__(self, began: int) -> None:
+        """Args: the time at which the job began."""
+        self.steps = Histogram()
+        """The lengths of steps, of all ranks."""
+        self._began = began
+        self._model = Model(self._take_second)
+        self._ranks: dict[int, RankTotal] = {}
+        self._hosts: dict[str, HostTotal] = {}
+        self._last_step: dict[int, tuple[int, int]] = {}  # number and time, by process
+        self._moments: list[_Stretch] = []
+        self._merged = 1  # seconds in a moment
+        self.autotuned: deque[str] = deque(maxlen=_MOST_CHOICES)
+        """The choices of autotuning, the latest last."""
+
+    # What happens -----------------------------------------------------------------------------------------------------
+
+    def events(self, source: Source, events: Sequence[Event], names: Sequence[str]) -> None:
+        """Take new events of a rank."""
+        for event in events:
+            if event.kind == layout.STEP:
+                if not self._last_step:
+                    self._hosts.clear()  # the training begins: what was used before does not matter
+                number, at = self._last_step.get(source.process, (0, 0))
+                if number and event.number == number + 1 and event.begin > at:  # events may have been lost
+                    self.steps.add((event.begin - at) / 1e9)
+                self._last_step[source.process] = event.number, event.begin
+            elif event.kind == layout.REMARK and (text := names[event.name]).startswith(layout.AUTOTUNED):
+                self.autotuned.append(text.removeprefix(layout.AUTOTUNED))
+        self._model.events(source, events, names)
+
+    def sample(self, host: str, sample: Mapping[str, Any]) -> None:
+        """Take what a host's ranks use."""
+        self._model.sample(host, sample)
+        self._hosts.setdefault(host, HostTotal()).add(self._model.hosts[host])
+
+    def tick(self, now: int) -> None:
+        """Take note of the time."""
+        self._model.tick(now)
+
+    def close(self, status: int) -> None:
+        """Take note of the end."""
+        self._model.close(status)
+
+    def _take_second(self, second: Second) -> None:
+        for number, part in second.ranks.items():
+            rank = self._ranks.get(number)
+            if rank is None:
+                rank = self._ranks[number] = RankTotal(self._model.ranks[number].host)
+            rank.add(part)
+        self._add_moment(second)
+
+    def _add_moment(self, second: Second) -> None:
+        new = _Stretch(second.begin, 1, RankSecond())
+        for part in second.ranks.values():
+            new.together.add(part)
+        if self._moments and self._moments[-1].seconds < self._merged:
+            self._moments[-1].add(new)
+        else:
+            self._moments.append(new)
+        if len(self._moments) > _MOST_MOMENTS:
+            self._merged *= 2
+            for one, other in zip(self._moments[::2], self._moments[1::2], strict=False):
+                one.add(other)
+            del self._moments[1::2]
+
+    # What is known ----------------------------------------------------------------------------------------------------
+
+    def ranks(self, planned: Mapping[int, str]) -> list[RankSummary]:
+        """Return all ranks; planned ones, with their hosts, also where nothing was heard of them."""
+        hosts = {**planned, **{number: rank.host for number, rank in self._ranks.items()}}
+        return [self._rank(number, hosts[number]) for number in sorted(hosts)]
+
+    def _rank(self, number: int, host: str) -> RankSummary:
+        rank = self._ranks.get(number)
+        if rank is None:
+            return RankSummary(number, host, 0, 0, {})
+        whole = rank.whole
+        each = whole.steps or whole.length or 1.0
+        seconds = {name: value / each for name, value in _activities(whole).items()}
+        samples = whole.samples / each if whole.steps else 0.0
+        return RankSummary(number, host, rank.steps, samples, seconds, whole.cost / each)
+
+    def stragglers(self) -> list[Straggler]:
+        """Return the ranks that cost the others more than a tenth of the training, the dearest first."""
+        sums = {number: rank.whole for number, rank in self._ranks.items()}
+        return found(sums, {number: rank.host for number, rank in self._ranks.items()})
+
+    def hosts(self, planned: Mapping[str, Sequence[int]]) -> list[Host]:
+        """Return all hosts, with the ranks that were planned there."""
+        return [self._host(name, ranks) for name, ranks in planned.items()]
+
+    def _host(self, name: str, ranks: Sequence[int]) -> Host:
+        total = self._hosts.get(name)
+        if total is None or not total.samples:
+            return Host(name, ranks)
+        count = total.samples
+        return Host(name, ranks, total.cpu / count, total.memory, total.received / count, total.sent / count)
+
+    def moments(self) -> list[Moment]:
+        """Return what changed over time, from the first step to the last."""
+        numbers = [number for number, stretch in enumerate(self._moments) if stretch.together.steps]
+        stretches = self._moments[numbers[0] : numbers[-1] + 1] if numbers else self._moments
+        if len(stretches) > 4:  # the first and the last are no whole ones
+            stretches = stretches[1:-1]
+        return [self._moment(stretch) for stretch in stretches if stretch.together.length]
+
+    def _moment(self, stretch: _Stretch) -> Moment:
+        together = stretch.together
+        shares = {name: seconds / together.length for name, seconds in _activities(together).items()}
+        rate = together.steps / together.length
+        return Moment((stretch.begin - self._began) / 1e9, stretch.seconds, rate, shares)
+
+
+def _activities(part: RankSecond) -> dict[str, float]:
+    """Return the seconds of a stretch by what was done in them."""
+    seconds = {name: part.states.get(state, 0.0) for state, name in _STATES.items()}
+    return seconds | {"waiting": sum(part.waiting.values()), "moving": part.moving}

@@ -1,0 +1,92 @@
+"""The looks of the page: its colours, light and dark, and its style sheet."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+LIGHT = {
+    "paper": "#ffffff",
+    "ink": "#1b1f24",
+    "faint": "#59616b",
+    "line": "#d5dae0",
+    "card": "#f4f6f8",
+    "on": "#ffffff",
+    "forward": "#1f6fb4",
+    "backward": "#123f6b",
+    "optimizer": "#0f7784",
+    "input": "#a35c00",
+    "waiting": "#bf3320",
+    "moving": "#7a4aa5",
+    "saving": "#2c7548",
+    "other": "#656d78",
+}
+DARK = {
+    "paper": "#14171c",
+    "ink": "#e8ebef",
+    "faint": "#a3acb8",
+    "line": "#3a424d",
+    "card": "#1e2229",
+    "on": "#14171c",
+    "forward": "#62aef2",
+    "backward": "#4b8de0",
+    "optimizer": "#57c7d4",
+    "input": "#ffb454",
+    "waiting": "#ff7a66",
+    "moving": "#bb95e6",
+    "saving": "#66cc95",
+    "other": "#a0a8b3",
+}
+"""`on` is for text on the colours of activities."""
+
+_RULES = """
+body{margin:0 auto;max-width:60rem;padding:1.5rem;background:var(--paper);color:var(--ink);
+font:16px/1.5 system-ui,"Segoe UI",Roboto,"Helvetica Neue",Arial,sans-serif}
+h1{font-size:1.6rem;line-height:1.25;margin:0;overflow-wrap:anywhere}
+h2{font-size:1.15rem;margin:2.2rem 0 .3rem}
+p{margin:.3rem 0 .7rem}
+.faint,caption,figcaption{color:var(--faint);font-size:.9rem}
+.finding{font-size:1.15rem;border-left:.3rem solid var(--forward);padding:.4rem .9rem;background:var(--card);
+margin:1rem 0}
+.failed{border-color:var(--waiting)}
+dl.key{display:grid;grid-template-columns:repeat(auto-fit,minmax(9rem,1fr));gap:.6rem;margin:1rem 0}
+dl.key div{background:var(--card);padding:.5rem .8rem;border-radius:.4rem}
+dl.key dt{color:var(--faint);font-size:.85rem}
+dl.key dd{margin:0;font-size:1.25rem;font-variant-numeric:tabular-nums}
+figure{margin:.5rem 0}
+svg{display:block;width:100%;height:auto;font:13px system-ui,"Segoe UI",Roboto,Arial,sans-serif}
+svg text{fill:var(--ink)}
+svg .faint{fill:var(--faint);font-size:12px}
+svg .on{fill:var(--on);font-size:12px}
+svg .grid{stroke:var(--line);stroke-width:1}
+svg .axis{stroke:var(--faint);stroke-width:1}
+svg .mark{stroke:var(--ink);stroke-width:1.5;stroke-dasharray:4 3}
+svg .curve{fill:none;stroke:var(--forward);stroke-width:2}
+svg .segment{stroke:var(--paper);stroke-width:1}
+.wide{overflow-x:auto}
+table{border-collapse:collapse;font-size:.9rem;font-variant-numeric:tabular-nums}
+th,td{text-align:left;padding:.15rem .9rem .15rem 0;vertical-align:top;border-bottom:1px solid var(--line)}
+td.number,th.number{text-align:right}
+td{overflow-wrap:anywhere}
+pre{background:var(--card);padding:.8rem;overflow-x:auto;white-space:pre-wrap;overflow-wrap:anywhere;font-size:.85rem}
+details{margin:.4rem 0}
+summary{cursor:pointer;color:var(--faint);font-size:.9rem}
+"""
+_PRINTED = """
+body{max-width:none;padding:0;font-size:11pt}
+figure,dl.key,.finding,tr{break-inside:avoid}
+h2{break-after:avoid}
+*{print-color-adjust:exact;-webkit-print-color-adjust:exact}
+"""
+
+
+def style_sheet() -> str:
+    """Return the style sheet: light, dark where the reader prefers that, and light on paper."""
+    fills = "".join(f".{name}-fill{{fill:var(--{name})}}" for name in list(LIGHT)[6:])
+    return (
+        f"{_variables(LIGHT, 'light dark')}\n@media screen and (prefers-color-scheme:dark){{"
+        f"{_variables(DARK, 'dark')}}}{_RULES}{fills}\n@media print{{{_PRINTED}}}"
+    )
+
+
+def _variables(colours: Mapping[str, str], scheme: str) -> str:
+    return f":root{{color-scheme:{scheme};" + "".join(f"--{name}:{value};" for name, value in colours.items()) + "}"

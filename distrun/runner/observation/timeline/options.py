@@ -1,0 +1,93 @@
+"""The options of a timeline, and what they make observe the job."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from distrun.errors import UsageError
+from distrun.runtime.settings import (
+    TIMELINE,
+    TIMELINE_LIMIT,
+    TIMELINE_MARK_CYCLES,
+    TIMELINE_OPERATIONS,
+    TIMELINE_STEPS,
+)
+from distrun.tracing.timeline.options import DEFAULT_LIMIT, check_file, parse_limit, parse_steps
+
+if TYPE_CHECKING:
+    from distrun.runner.observation.consumer import Consumer
+    from distrun.runner.planning.plan import LaunchPlan
+    from distrun.runner.planning.request import LaunchRequest
+    from distrun.runtime.settings import Settings
+
+TIMELINE_OPTIONS: tuple[Callable[[Any], Any], ...] = (
+    click.option(
+        "--timeline",
+        metavar="FILE",
+        help="Write what all ranks do when to a file that ui.perfetto.dev opens, compressed if its name ends in .gz.",
+    ),
+    click.option(
+        "--timeline-steps",
+        metavar="FIRST:LAST",
+        help="Show these steps of the training in the timeline only, counted from 1. Default: all.",
+    ),
+    click.option("--timeline-operations", is_flag=True, help="Give each operation a row of its own in the timeline."),
+    click.option(
+        "--timeline-limit",
+        metavar="MB",
+        help="Keep the timeline below MB megabytes by leaving out most seconds of a long job. "
+        f"Default: {DEFAULT_LIMIT}.",
+    ),
+    click.option(
+        "--timeline-mark-cycles", is_flag=True, help="Mark in the timeline when decisions of the coordinator arrive."
+    ),
+)
+
+
+def timeline_variables(options: Mapping[str, Any]) -> dict[str, str]:
+    """Return the settings that the options of a command line are, as variables.
+
+    Raises:
+        UsageError: a value is not understood.
+    """
+    steps, limit = options["timeline_steps"], options["timeline_limit"]
+    if steps is not None:
+        parse_steps("--timeline-steps ", steps)
+    if limit is not None:
+        parse_limit("--timeline-limit ", limit)
+    if options["timeline"] == "":
+        raise UsageError("--timeline '' is no file: give its name")
+    given = {
+        TIMELINE: options["timeline"] and os.path.abspath(options["timeline"]),
+        TIMELINE_STEPS: steps,
+        TIMELINE_LIMIT: limit,
+        TIMELINE_OPERATIONS: "1" if options["timeline_operations"] else None,
+        TIMELINE_MARK_CYCLES: "1" if options["timeline_mark_cycles"] else None,
+    }
+    return {name: value for name, value in given.items() if value is not None}
+
+
+def timeline_observers(
+    request: LaunchRequest, settings: Settings
+) -> tuple[Callable[[LaunchPlan, Callable[[str], None]], Consumer], ...]:
+    """Return what writes the timeline, if one is wanted and the launcher is to write it.
+
+    Raises:
+        UsageError: its file cannot be written.
+    """
+    if not (settings.timeline and request.writes_timeline):
+        return ()
+    options = settings.timeline_options()
+    check_file("--timeline " if request.timeline else f"{TIMELINE}=", options.file)
+
+    def observer(plan: LaunchPlan, say: Callable[[str], None]) -> Consumer:
+        from distrun.runner.observation.profiling.profiler import Profiler
+        from distrun.runner.observation.timeline.consumer import TimelineConsumer
+
+        return TimelineConsumer(options, Profiler.of(plan, settings.wire_dtype))
+
+    return (observer,)

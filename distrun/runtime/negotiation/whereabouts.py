@@ -1,0 +1,21 @@
+"""The answer of a rank that is asked where it is."""
+
+from __future__ import annotations
+
+from distrun.runtime.operations.call_site import main_stack
+from distrun.tracing import recording
+
+SEPARATOR = "\0"
+
+
+def whereabouts() -> str:
+    """Return what this rank has been doing, for how long, and where its main thread is; see `told`."""
+    return f"{recording.own_activity()}{SEPARATOR}{main_stack()}"
+
+
+def told(rank: int, answer: str) -> str:
+    """Return the answer of a rank as text for people."""
+    activity, _, stack = answer.rpartition(SEPARATOR)
+    if activity:
+        return f"rank {rank} {activity}; its main thread is at\n{stack}"
+    return f"the main thread of rank {rank} is at\n{stack}"

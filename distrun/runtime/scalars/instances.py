@@ -1,0 +1,41 @@
+"""Finding what a script has made of a class that it has imported, without asking the script."""
+
+from __future__ import annotations
+
+import gc
+import sys
+import weakref
+from functools import wraps
+from typing import Any
+
+
+class Instances:
+    """The objects of one class of each of some modules, from the moment at which one of these is imported."""
+
+    def __init__(self, *places: tuple[str, str]) -> None:
+        """Args: the names of modules, which are not imported for our sake, and of a class in each."""
+        self._places = list(places)
+        self._found: list[weakref.ref[Any]] = []
+
+    def all(self) -> list[Any]:
+        """Return those that there are, the oldest first."""
+        for place in list(self._places):
+            module = sys.modules.get(place[0])
+            kind = getattr(module, place[1], None)  # None while the module is being imported
+            if isinstance(kind, type):
+                self._places.remove(place)
+                self._watch(kind)
+        self._found = [one for one in self._found if one() is not None]
+        return [found for one in self._found if (found := one()) is not None]
+
+    def _watch(self, kind: Any) -> None:
+        plain = kind.__init__
+
+        @wraps(plain)
+        def noted(made: Any, *arguments: Any, **options: Any) -> None:
+            plain(made, *arguments, **options)
+            self._found.append(weakref.ref(made))
+
+        kind.__init__ = noted
+        # Once: what was made before we looked.
+        self._found += [weakref.ref(one) for one in gc.get_objects() if issubclass(type(one), kind)]

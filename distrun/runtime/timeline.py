@@ -1,0 +1,42 @@
+"""The timeline that this process records by itself: where its environment asks for one, or the script does."""
+
+from __future__ import annotations
+
+from distrun.errors import UsageError
+from distrun.runtime.settings import EVENTS, Settings
+from distrun.runtime.topology import Topology
+from distrun.tracing import recording
+from distrun.tracing.parts.recorder import Recorder
+
+_recorder: Recorder | None = None
+
+
+def begin(chosen: Settings, topology: Topology) -> None:
+    """Record from now on, unless that is so already.
+
+    Args:
+        chosen: the settings, which name the file.
+        topology: who this rank is.
+
+    Raises:
+        UsageError: the file cannot be written, or events are not recorded.
+    """
+    global _recorder
+    if _recorder is not None:
+        return
+    if recording.ring is None:
+        raise UsageError(f"a timeline needs events, which {EVENTS}=0 leaves out: unset it")
+    _recorder = Recorder(chosen.timeline_options(), topology.rank, topology.hostname)
+
+
+def is_recording() -> bool:
+    """Whether a timeline is being recorded."""
+    return _recorder is not None
+
+
+def end() -> None:
+    """Record no more, and have the timeline written, if one was being recorded."""
+    global _recorder
+    recorder, _recorder = _recorder, None
+    if recorder is not None:
+        recorder.stop()

@@ -1,0 +1,117 @@
+"""The activity of a rank: what it is doing, or did last, in words."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from distrun.tracing.layout import (
+    BACKWARD,
+    DONE,
+    FORWARD,
+    INPUT,
+    JOINING,
+    OPTIMIZER,
+    OTHER,
+    SAVING,
+    STATES,
+    STEP,
+    WAITED,
+    WAITING,
+)
+from distrun.tracing.reader import Event, RingReader, events
+
+LOOKED_AT = 2000
+"""Events that are looked at: enough to find what a rank is doing, in all but the strangest loops."""
+
+_WORDS = {
+    INPUT: "waiting for its next batch",
+    FORWARD: "in its forward pass",
+    BACKWARD: "in its backward pass",
+    OPTIMIZER: "updating its weights",
+    SAVING: "writing a checkpoint",
+    JOINING: "in init(), waiting for the other ranks",
+    OTHER: "busy with its own code",
+}
+
+
+@dataclass(frozen=True)
+class Activity:
+    """The activity of a rank at a moment."""
+
+    state: int
+    """The last of `layout.STATES`; 0: none is known."""
+    since: int
+    """Since when, in nanoseconds of the host's monotonic clock."""
+    waits_for: str
+    """The operation that a thread of it sleeps for; empty: none."""
+    step: int
+    """The steps that it has done."""
+    last_done: str
+    """The operation that was done last; empty: none is known."""
+
+    def told(self, now: int) -> Told | None:
+        """Return it in words, at a time of the same clock; None: nothing is known."""
+        if self.waits_for:
+            what = f"waiting for {self.waits_for}"
+        elif self.state:
+            what = _WORDS[self.state]
+        else:
+            return None
+        return Told(what, max(0.0, (now - self.since) / 1e9), self.step)
+
+
+@dataclass(frozen=True)
+class Told:
+    """The activity of a rank at a moment, in words."""
+
+    what: str
+    """A participle: `waiting for its next batch`."""
+    seconds: float
+    """For how long."""
+    step: int
+    """The steps that it has done."""
+
+    @property
+    def sentence(self) -> str:
+        """A predicate for the rank as a subject: `had been waiting for its next batch for 41.0 s (317 steps done)`."""
+        length = f"{self.seconds:.1f} s" if self.seconds < 100 else f"{self.seconds / 60:.1f} min"
+        steps = f" ({self.step} steps done)" if self.step > 1 else " (1 step done)" if self.step else ""
+        return f"had been {self.what} for {length}{steps}"
+
+    def to_json(self) -> bytes:
+        """Return the payload of an ACTIVITY frame."""
+        return json.dumps(vars(self)).encode("ascii")
+
+    @classmethod
+    def from_json(cls, payload: bytes) -> Told:
+        """Return what `to_json` wrote."""
+        return cls(**json.loads(payload))
+
+
+def activity(recent: Iterable[Event], names: Sequence[str]) -> Activity:
+    """Return what the last events say; `names` are those of the same ring."""
+    state, since, waits_for, waiting_since, step, last_done = 0, 0, "", 0, 0, ""
+    for event in recent:
+        name = names[event.name] if event.name < len(names) else ""
+        if event.kind in STATES:
+            state, since, waits_for = event.kind, event.begin, ""
+        elif event.kind == WAITING:
+            waits_for, waiting_since = name or "an operation", event.begin
+        elif event.kind == WAITED:
+            waits_for = ""
+        elif event.kind == STEP:
+            step = event.number
+        elif event.kind == DONE:
+            last_done = name
+            if not state:
+                state = OTHER
+            if state == OTHER:
+                since = max(since, event.end)
+    return Activity(state, waiting_since if waits_for else since, waits_for, step, last_done)
+
+
+def activity_in(reader: RingReader) -> Activity:
+    """Return what the rank that writes a ring is doing."""
+    return activity(events(reader.last(LOOKED_AT)), reader.names())

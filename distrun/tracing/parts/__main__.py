@@ -1,0 +1,14 @@
+"""`python -m distrun.tracing.parts FILE`: make a timeline of the parts that killed ranks have left."""
+
+from __future__ import annotations
+
+import sys
+
+from distrun.tracing.parts.merging import merge_left
+from distrun.tracing.parts.part import folder_of
+
+if len(sys.argv) != 2:
+    sys.exit("usage: python -m distrun.tracing.parts FILE, the timeline that was to be written")
+if not folder_of(sys.argv[1]).is_dir():
+    sys.exit(f"there is no folder {folder_of(sys.argv[1])}: nothing of such a timeline was left behind")
+print(f"ranks {', '.join(map(str, merge_left(sys.argv[1])))}: {sys.argv[1]}")

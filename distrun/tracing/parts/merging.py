@@ -1,0 +1,119 @@
+"""Making one timeline of parts."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from distrun.tracing import layout
+from distrun.tracing.parts.part import Part, folder_of, inode, parts_in
+from distrun.tracing.reader import Event, shifted
+from distrun.tracing.timeline.clock_bounds import ClockBounds
+from distrun.tracing.timeline.options import TimelineOptions
+from distrun.tracing.timeline.stragglers import Key
+from distrun.tracing.timeline.timeline import Timeline, recorded
+
+
+class _Stream:
+    """A part that is being read."""
+
+    def __init__(self, part: Part, offset: int) -> None:
+        self.part = part
+        self.offset = offset
+        self.until = 0
+        """The time up to which it has been read."""
+        self._frames: Iterator[tuple[list[Event], list[str]]] | None = part.frames()
+
+    @property
+    def is_over(self) -> bool:
+        """Whether there is nothing more."""
+        return self._frames is None
+
+    def next(self) -> tuple[list[Event], list[str]]:
+        """Return the next events, on the common clock."""
+        assert self._frames is not None
+        found = next(self._frames, None)
+        if found is None:
+            self._frames = None
+            return [], [""]
+        moved = list(shifted(found[0], self.offset))
+        self.until = max([self.until, *map(recorded, moved)])
+        return moved, found[1]
+
+
+def merge(folder: Path, options: TimelineOptions, but: frozenset[int] = frozenset()) -> list[int]:
+    """Write the timeline of all parts in a folder, and take the folder away.
+
+    Args:
+        folder: the folder.
+        options: the timeline.
+        but: the inodes of parts that are of an earlier job.
+
+    Returns:
+        The ranks that are in it.
+
+    Raises:
+        OSError: it cannot be written.
+    """
+    parts = []
+    for path in parts_in(folder):
+        if inode(path) in but:
+            continue
+        try:
+            parts.append(Part(path))
+        except (json.JSONDecodeError, TypeError):
+            pass  # killed before it had written anything
+    if parts:
+        whole = folder / Path(options.file).name
+        _write(parts, replace(options, file=str(whole)))
+        whole.replace(options.file)  # only now: whoever is killed meanwhile leaves the parts as they were
+    shutil.rmtree(folder, ignore_errors=True)
+    return sorted(part.header.rank for part in parts)
+
+
+def _write(parts: Sequence[Part], options: TimelineOptions) -> None:
+    offsets = _offsets(parts)
+    streams = [_Stream(part, offsets[part.header.clock]) for part in parts]
+    first = [(stream, *stream.next()) for stream in streams]
+    begin = min((event.begin for _, events, _ in first for event in events), default=0)
+    timeline = Timeline(options, parts[0].header.epoch, begin)
+    for stream, events, names in first:
+        header = stream.part.header
+        # The ring had been written before: what it was about then is told to the timeline.
+        joined = Event(begin, 0, 0, 0, layout.GENERATION, 0, header.generation, 0, 0)
+        state = Event(begin, 0, 0, 0, header.state, 0, 0, 0, 0)
+        timeline.add(header.rank, header.rank, header.host, [joined, state, *events], names)
+    while left := [stream for stream in streams if not stream.is_over]:
+        stream = min(left, key=lambda stream: stream.until)
+        events, names = stream.next()
+        timeline.add(stream.part.header.rank, stream.part.header.rank, stream.part.header.host, events, names)
+        timeline.advance(min(stream.until for stream in left))
+    timeline.close(max(stream.until for stream in streams))
+
+
+def _offsets(parts: Sequence[Part]) -> dict[str, int]:
+    """Return for each clock by how much it is ahead of that of the first part."""
+    reference = parts[0].header
+    offsets = {part.header.clock: reference.epoch - part.header.epoch for part in parts}
+    if len(offsets) > 1:
+        bounds = ClockBounds(reference.clock)
+        for part in parts:
+            generation = part.header.generation
+            for events, names in part.frames():
+                for event in events:
+                    if event.kind == layout.GENERATION:
+                        generation = event.number
+                    elif event.kind == layout.DONE and event.submitted:
+                        key = Key(generation, event.process_set, names[event.name], event.number)
+                        bounds.note(part.header.clock, key, event.submitted, event.end)
+        offsets = {clock: bounds.offset(clock, offset) for clock, offset in offsets.items()}
+    return {**offsets, reference.clock: 0}
+
+
+def merge_left(file: str) -> list[int]:
+    """Make the timeline of parts that were left behind; returns the ranks in it."""
+    return merge(folder_of(os.path.abspath(file)), TimelineOptions(os.path.abspath(file)))

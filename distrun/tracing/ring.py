@@ -1,0 +1,182 @@
+"""Writing events into a ring: about half a microsecond each, from any thread, without a lock."""
+
+from __future__ import annotations
+
+import itertools
+import mmap
+import time
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from distrun.tracing import layout
+from distrun.tracing.layout import (
+    CYCLE,
+    DONE,
+    EVENT,
+    GENERATION,
+    HEADER,
+    HELD,
+    NAME_BITS,
+    NAMES,
+    REMARK,
+    SLOTS,
+    STEP,
+    WAITED,
+    WAITING,
+)
+
+if TYPE_CHECKING:
+    from distrun.tracing.operations import Operation
+
+_EVENTS_AT = HEADER + NAMES
+_pack = EVENT.pack_into
+_now = time.monotonic_ns
+_KNOWN_BATCHES = 4096
+
+_MOST = 0xFFFF  # of 16 bits
+
+_Batch = tuple[int, int, int, int, list[int]]
+"""The name, bytes, process set, number and counter of operations that travel together."""
+
+
+class Ring:
+    """The ring of this process, to be written."""
+
+    def __init__(self, fd: int | None = None) -> None:
+        """Map the ring behind a descriptor, or, given None, make one that this process alone sees."""
+        self.memory = mmap.mmap(-1 if fd is None else fd, layout.SIZE)
+        self._memory = memoryview(self.memory)
+        self._names: dict[str, int] = {"": 0}
+        self._names_end = 0
+        self._places = itertools.count(self._last_place() + 1)
+        self._counters: dict[int, list[int]] = {}  # by name: how often it was done in this world
+        self._batches: dict[tuple[int, int, int], _Batch] = {}
+        self._steps = 0
+        self._infers_steps = True
+        self._anchor = 0
+        self.generation = 0
+        """The world that this process is in, as `begin_generation` was told; 0: none yet."""
+        self.marks_cycles = False
+        """Whether `cycle` is wanted."""
+        if fd is None:
+            self.memory[: len(layout.MAGIC)] = layout.MAGIC
+        else:
+            self._take_names()
+
+    def _last_place(self) -> int:
+        """Return the place of the newest event: this may not be the first process that writes here."""
+        (first,) = layout.PLACE.unpack_from(self._memory, _at(1))
+        if not first:
+            return 0
+        places = layout.PLACE.iter_unpack(self._memory[_EVENTS_AT : layout.ANSWER])
+        return max(int(place) for (place,) in places)
+
+    def _take_names(self) -> None:
+        from distrun.tracing.reader import RingReader
+
+        reader = RingReader(self.memory)
+        self._names |= {name: number for number, name in enumerate(reader.names())}
+        self._names_end = reader.names_end
+
+    # What happens -----------------------------------------------------------------------------------------------------
+
+    def enter(self, state: int, value: int = 0) -> None:
+        """Record that the main thread does something else from now on: one of `layout.STATES`."""
+        place = next(self._places)
+        _pack(self._memory, _at(place), _now(), 0, 0, value, state << NAME_BITS, 0, 0, 0, place)
+
+    def step_done(self, samples: int = 0) -> None:
+        """A step of the training is done, of so many samples if that is known."""
+        self._infers_steps = False
+        self._record_step(samples)
+
+    def _infer_step(self, name: int) -> None:
+        """Where no framework tells of steps: the operation that came first for a second time comes once in each."""
+        self._anchor = name
+        self._record_step(0)
+
+    def _record_step(self, samples: int) -> None:
+        self._steps += 1
+        place = next(self._places)
+        number = self._steps
+        _pack(self._memory, _at(place), _now(), 0, 0, samples, STEP << NAME_BITS, number, 0, 0, place)
+
+    def held(self, label: str) -> None:
+        """An operation was submitted of which the coordinator will be told later."""
+        name, place = self._name(label), next(self._places)
+        _pack(self._memory, _at(place), _now(), 0, 0, 0, HELD << NAME_BITS | name, 0, 0, 0, place)
+
+    def waiting(self, label: str) -> int:
+        """A thread begins to sleep until an operation is done; returns the time, for `waited`."""
+        began, name, place = _now(), self._name(label), next(self._places)
+        _pack(self._memory, _at(place), began, 0, 0, 0, WAITING << NAME_BITS | name, 0, 0, 0, place)
+        return began
+
+    def waited(self, began: int) -> None:
+        """A sleep is over that `waiting` told of, which returned `began`."""
+        place = next(self._places)
+        _pack(self._memory, _at(place), began, _now(), 0, 0, WAITED << NAME_BITS, 0, 0, 0, place)
+
+    def done(self, operations: Sequence[Operation], began: int) -> None:
+        """Operations that travelled together are done; their execution began then."""
+        first = operations[0]
+        known = self._batches.get((first.cache_id, operations[-1].cache_id, len(operations)))
+        name, nbytes, process_set, count, counter = known or self._batch(operations)
+        counter[0] = number = counter[0] + 1
+        if self._infers_steps and number > 1 and (name == self._anchor or not self._anchor):
+            self._infer_step(name)
+        at = _EVENTS_AT + EVENT.size * ((place := next(self._places)) % SLOTS)
+        kind = DONE << NAME_BITS | name
+        _pack(self._memory, at, began, _now(), first.submitted, nbytes, kind, number, process_set, count, place)
+
+    def _batch(self, operations: Sequence[Operation]) -> _Batch:
+        """Return what is the same whenever operations travel together. Training repeats itself: it is remembered."""
+        first, last = operations[0], operations[-1]
+        name = self._name(first.label)
+        nbytes = sum(operation.request.nbytes for operation in operations)
+        counter = self._counters.setdefault(name, [0])
+        batch = name, nbytes, first.request.process_set & _MOST, min(len(operations), _MOST), counter
+        if first.cache_id >= 0 <= last.cache_id and len(self._batches) < _KNOWN_BATCHES:
+            self._batches[first.cache_id, last.cache_id, len(operations)] = batch
+        return batch
+
+    def cycle(self, decisions: int) -> None:
+        """So many decisions of the coordinator came in."""
+        place, count = next(self._places), min(decisions, _MOST)
+        _pack(self._memory, _at(place), _now(), 0, 0, 0, CYCLE << NAME_BITS, 0, 0, count, place)
+
+    def remark(self, text: str) -> None:
+        """Something happened that a text for people tells; its first 200 bytes count."""
+        name, place = self._name(text), next(self._places)
+        _pack(self._memory, _at(place), _now(), 0, 0, 0, REMARK << NAME_BITS | name, 0, 0, 0, place)
+
+    def begin_generation(self, number: int) -> None:
+        """This process has joined a world: cache ids, and the counts of operations, begin anew."""
+        self._counters, self._batches = {}, {}
+        self._anchor = 0
+        self.generation = number
+        place = next(self._places)
+        kind = GENERATION << NAME_BITS
+        _pack(self._memory, _at(place), _now(), 0, 0, 0, kind, number, 0, 0, place)
+
+    # Names ------------------------------------------------------------------------------------------------------------
+
+    def _name(self, name: str) -> int:
+        """Return the number of a name; 0 when there is no room for more."""
+        known = self._names.get(name)
+        if known is not None:
+            return known
+        raw = name.encode(errors="replace")[:200]
+        end = self._names_end + layout.NAME_LENGTH.size + len(raw)
+        if end > NAMES:
+            return 0
+        start = HEADER + self._names_end
+        self._memory[start : HEADER + end] = layout.NAME_LENGTH.pack(len(raw)) + raw
+        self._names_end = end
+        self._memory[layout.NAMES_END : layout.NAMES_END + 4] = end.to_bytes(4, "little")
+        number = self._names[name] = len(self._names)
+        return number
+
+
+def _at(place: int) -> int:
+    return _EVENTS_AT + EVENT.size * (place % SLOTS)

@@ -1,0 +1,44 @@
+"""The slices of a timeline, and the rows that they are on."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+TRAINING, COMMUNICATION = 1, 2
+"""The rows of every rank: what its main thread does, and the operations that travel, one after the other."""
+FIRST_OPERATION = 10
+"""The first of the rows of operations, where they are asked for."""
+
+STEP = "step"
+MOVING = "moving"
+NEGOTIATING = "negotiating"
+_WAITING_FOR = "waiting for rank "
+
+INPUT = "waiting for input"
+
+
+class Slice(NamedTuple):
+    """A piece of a row; times in nanoseconds of the clock of the events."""
+
+    row: int
+    begin: int
+    end: int
+    """As `begin`: it is a mark."""
+    name: str
+    args: tuple[tuple[str, str | int], ...] = ()
+    """Further facts, by name."""
+
+    @property
+    def is_step(self) -> bool:
+        """Whether it is a step of the training."""
+        return self.row == TRAINING and self.name.startswith(STEP)
+
+    @property
+    def is_wait_for_rank(self) -> bool:
+        """Whether it is the main thread's waiting for another rank."""
+        return self.row == TRAINING and self.name.startswith(_WAITING_FOR)
+
+
+def waiting_for(rank: int) -> str:
+    """Return the name of a slice in which others wait for a rank."""
+    return f"{_WAITING_FOR}{rank}"

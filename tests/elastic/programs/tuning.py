@@ -1,0 +1,44 @@
+"""Train with autotuning in a job whose ranks change; tells of each step with which setting it was made."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import sys
+
+import torch
+
+import distrun
+import distrun.torch as dt
+from distrun.runtime import world
+
+STEPS = int(sys.argv[1])
+torch.set_num_threads(1)
+torch.manual_seed(1)
+dt.init()
+model = torch.nn.Sequential(*[torch.nn.Linear(300, 300) for _ in range(5)])  # 1.8 MB of gradients
+optimizer = dt.DistributedOptimizer(torch.optim.SGD(model.parameters(), 0.001), model.named_parameters())
+
+
+def tell(**facts: object) -> None:
+    """Print a line that the test reads."""
+    print(json.dumps({**facts, "generation": world.generation()}), flush=True)
+
+
+@dt.elastic.run
+def train(state: dt.elastic.TorchState) -> None:
+    """Train to the end."""
+    while state.step < STEPS:
+        data = torch.Generator().manual_seed(1000 * state.step + dt.rank())
+        optimizer.zero_grad()
+        model(torch.randn(2, 300, generator=data)).square().mean().backward()
+        settings = optimizer._reducer._settings
+        optimizer.step()
+        state.step += 1
+        tell(step=state.step, setting=[settings.threshold, settings.first])
+        state.advance()
+
+
+train(dt.elastic.TorchState(model, optimizer, step=0))
+bits = b"".join(parameter.detach().numpy().tobytes() for parameter in model.parameters())
+tell(weights=hashlib.sha256(bits).hexdigest(), worlds=[tuned.world for tuned in distrun.autotuned()])

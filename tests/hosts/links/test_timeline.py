@@ -1,0 +1,73 @@
+"""A timeline of several hosts is on one clock, as exactly as it says; also where their clocks really differ."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from hosts_conftest import RemoteHost, call
+
+AHEAD = 5  # seconds
+STRAGGLER = """
+import time
+import distrun, distrun.data
+import numpy as np
+
+distrun.init()
+gradient = np.ones(1000, np.float32)
+for batch in distrun.data.watch([0] * 100):
+    if distrun.rank() == 1:
+        time.sleep(0.02)
+    distrun.allreduce_(gradient, name="gradient")
+"""
+
+
+@pytest.fixture
+def gamma(network, alpha, home):
+    """A third host, whose clock is ahead of the others'."""
+    try:
+        call("unshare", "--time", "--monotonic", str(AHEAD), "true")
+    except RuntimeError as error:
+        pytest.skip(f"there are no namespaces of time here: {error}")
+    subnet = int(alpha.address.split(".")[2])
+    host = RemoteHost("gamma", network.directory, network.bridge, subnet, 4, ahead=AHEAD)
+    network.hosts["gamma"] = host
+    home.know(network.hosts.values())
+    yield host
+    del network.hosts["gamma"]
+    host.destroy()
+
+
+@pytest.fixture(params=["this machine and another", "two other hosts"])
+def first(request):
+    """The host of rank 0."""
+    return "localhost" if request.param.startswith("this") else "alpha"
+
+
+def moved(trace, rank):
+    """Return when each operation of a rank was done, in microseconds, by its number."""
+    pieces = [event for event in trace["traceEvents"] if event["pid"] == 5_000_000 + rank and event.get("tid") == 2]
+    moving = [event for event in pieces if event["name"] == "moving"]
+    return {event["args"]["number"]: event["ts"] + event["dur"] for event in moving}
+
+
+@pytest.mark.parametrize("other", ["beta", "gamma"])
+def test_hosts_are_on_one_clock(distrun, python, tmp_path, request, first, other):
+    ahead = 1_000_000_000 * request.getfixturevalue(other).ahead
+    file = tmp_path / "t.json"
+    job = distrun("-H", f"{first}:1,{other}:1", "--timeline", str(file), *python(STRAGGLER))
+    assert job.wait() == 0, job.stderr.data
+    trace = json.loads(file.read_text())
+    clocks = {first: {"offsetNanoseconds": 0, "errorNanoseconds": 0}, **trace["clocks"]}
+    between = clocks[other]["offsetNanoseconds"] - clocks[first]["offsetNanoseconds"]
+    error = sum(clock["errorNanoseconds"] for clock in clocks.values())
+    assert abs(between - ahead) <= error
+    one, two = moved(trace, 0), moved(trace, 1)
+    assert one.keys() == two.keys()
+    assert all(abs(one[number] - two[number]) < 1e6 * AHEAD / 2 for number in one)
+    waits = [event for event in trace["traceEvents"] if event["name"].startswith("waiting for rank ")]
+    on_training = [
+        event for event in waits if event["tid"] == 1 and event["pid"] == 5_000_000 and event["dur"] > 10_000
+    ]
+    assert len(on_training) >= 50
+    assert {event["name"] for event in on_training} == {"waiting for rank 1"}

@@ -1,0 +1,74 @@
+"""The last lines of a failure report: what every rank was doing when the first one failed."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+INPUT = """
+import os, sys, time
+import distrun, distrun.data
+import numpy as np
+
+distrun.init()
+
+def batches():
+    for step in range(10):
+        if step == 3 and distrun.rank() == 1:
+            time.sleep(0.5)
+            {fault}
+        yield np.ones(4, np.float32)
+
+for batch in distrun.data.watch(batches()):
+    distrun.allreduce_(batch, name="gradient")
+"""
+KILLED = "os.kill(os.getpid(), 9)"
+RAISES = "raise ValueError('no such file')"
+
+
+def story(job):
+    return re.findall(r"distrun: (ranks? [\d, -]+) (had been .*) for ([\d.]+) s(.*)\n", job.stderr.data.decode())
+
+
+@pytest.mark.parametrize(("fault", "status"), [(KILLED, 137), (RAISES, 1), ("os._exit(7)", 7)])
+def test_a_failure_tells_what_every_rank_was_doing(distrun, python, fault, status):
+    job = distrun("-np", "3", *python(INPUT.format(fault=fault)))
+    assert job.wait() == status
+    told = [line for line in story(job) if "waiting" in line[1]]
+    assert [(ranks, what) for ranks, what, _, _ in told] == [
+        ("rank 1", "had been waiting for its next batch"),
+        ("ranks 0, 2", "had been waiting for allreduce 'gradient'"),
+    ]
+    assert all(float(seconds) >= 0.4 for _, _, seconds, _ in told)
+    job.assert_gone()
+
+
+def test_it_is_told_of_a_job_that_takes_too_long(distrun, python):
+    code = "import distrun, time\ndistrun.init()\nif distrun.rank():\n    time.sleep(100)\ndistrun.barrier()"
+    job = distrun("-np", "2", "--timeout", "3", *python(code))
+    assert job.wait() == 124
+    found = {ranks: what for ranks, what, _, _ in story(job)}
+    assert found == {"rank 0": "had been waiting for unnamed barrier", "rank 1": "had been busy with its own code"}
+    job.assert_gone()
+
+
+def test_it_is_told_of_the_present_members_of_an_elastic_job(distrun, python):
+    job = distrun("-np", "2", "--elastic", "--max-restarts", "0", *python(INPUT.format(fault=KILLED)))
+    assert job.wait() == 137
+    assert ("rank 1", "had been waiting for its next batch") in [(ranks, what) for ranks, what, _, _ in story(job)]
+    job.assert_gone()
+
+
+def test_nothing_is_told_where_nothing_is_recorded(distrun, python):
+    job = distrun("-np", "2", *python(INPUT.format(fault=KILLED)), DISTRUN_EVENTS="0")
+    assert job.wait() == 137
+    assert story(job) == []
+    job.assert_gone()
+
+
+def test_nothing_is_told_of_scripts_that_never_join(distrun, python):
+    job = distrun("-np", "2", *python("import os, time\nos.environ['RANK'] == '1' and os._exit(3)\ntime.sleep(100)"))
+    assert job.wait() == 3
+    assert story(job) == []
+    job.assert_gone()

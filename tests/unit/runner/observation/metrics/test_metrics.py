@@ -1,0 +1,99 @@
+"""Metrics for Prometheus: addresses, the text format, and a server of one page."""
+
+from __future__ import annotations
+
+import re
+import urllib.error
+import urllib.request
+
+import pytest
+from histories.training import History, played
+
+from distrun.errors import UsageError
+from distrun.runner.observation.metrics.address import parse_address
+from distrun.runner.observation.metrics.consumer import Metrics
+from distrun.runner.observation.metrics.server import Server
+from distrun.runner.observation.metrics.text import Page
+from distrun.runner.planning.plan import LaunchPlan
+
+SAMPLE = re.compile(r'([a-z_]+)(?:\{((?:[a-z]+="(?:[^"\\]|\\.)*",?)*)\})? (\S+)')
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        (":9090", ("127.0.0.1", 9090)),
+        ("0.0.0.0:9090", ("0.0.0.0", 9090)),
+        ("[::1]:80", ("::1", 80)),
+        ("alpha:0", ("alpha", 0)),
+    ],
+)
+def test_addresses(text, expected):
+    assert parse_address(text) == expected
+
+
+@pytest.mark.parametrize("text", ["9090", "", ":", ":x", ":70000", "::1:9090", "-1", ":-1", ":٣"])
+def test_anything_else_is_refused(text):
+    with pytest.raises(UsageError, match=r":9090 for this machine alone"):
+        parse_address(text)
+
+
+def test_labels_are_escaped():
+    page = Page()
+    page.add("distrun_x", "gauge", "A thing", iter([({"host": 'a"b\\c\nd'}, 1.5)]))
+    assert page.render() == (
+        b'# HELP distrun_x A thing\n# TYPE distrun_x gauge\ndistrun_x{host="a\\"b\\\\c\\nd"} 1.5\n'
+    )
+
+
+@pytest.fixture
+def server():
+    """A server at a port that was free."""
+    server = Server("127.0.0.1", 0)
+    yield server
+    server.close()
+
+
+def get(server: Server, path: str = "/metrics") -> str:
+    """Return what a server answers."""
+    with urllib.request.urlopen(f"http://{server.address}{path}", timeout=30) as answer:
+        assert answer.headers["Content-Type"] == "text/plain; version=0.0.4; charset=utf-8"
+        return answer.read().decode()
+
+
+def test_a_server_gives_the_page_of_the_moment_and_nothing_else(server):
+    server.page = b"one\n"
+    assert get(server) == "one\n"
+    server.page = b"two\n"
+    assert get(server, "/metrics?x=1") == "two\n"
+    with pytest.raises(urllib.error.HTTPError, match="404"):
+        get(server, "/etc/passwd")
+
+
+def test_an_address_that_is_taken_is_refused(server):
+    with pytest.raises(UsageError, match=r"--metrics cannot listen at 127\.0\.0\.1:\d+: Address already in use; give"):
+        Server("127.0.0.1", int(server.address.rpartition(":")[2]))
+    with pytest.raises(UsageError, match=r"--metrics cannot listen at 192\.0\.2\.1:9: "):
+        Server("192.0.2.1", 9)
+
+
+def test_the_metrics_of_a_history_are_right_and_keep_to_the_format(server):
+    said: list[str] = []
+    metrics = Metrics(server, LaunchPlan("job", 2, ()), said.append)
+    assert said == [f"metrics are at http://{server.address}/metrics"]
+    assert "distrun_ranks 2\n" in get(server)
+    for _ in played(History(2, input_ms=lambda rank, step: 21.0 if rank else 1.0), 20, metrics):
+        pass
+    values = {}
+    for line in get(server).splitlines():
+        if not line.startswith("# "):
+            name, labels, value = SAMPLE.fullmatch(line).groups()
+            values[name, labels or ""] = float(value)
+    both = {rank: f'rank="{rank}",host="h{rank + 1}"' for rank in (0, 1)}
+    seconds = values["distrun_seconds_total", f'{both[1]},activity="input"']
+    steps = values["distrun_steps_total", both[1]]
+    assert seconds / steps == pytest.approx(0.021, rel=0.03)
+    assert values["distrun_samples_total", both[0]] == pytest.approx(32 * steps, rel=0.02)
+    assert values["distrun_cost_seconds_total", both[1]] / steps == pytest.approx(0.020, rel=0.1)
+    assert values["distrun_straggler_ratio", both[1]] == pytest.approx(0.31, rel=0.1)
+    assert ("distrun_straggler_ratio", both[0]) not in values

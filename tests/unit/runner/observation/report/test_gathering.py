@@ -1,0 +1,91 @@
+"""The gathering of a report from a history, which does not grow with its length."""
+
+from __future__ import annotations
+
+import pytest
+from histories.training import START, History, event, played
+
+from distrun.runner.observation.consumer import Source
+from distrun.runner.observation.model.seconds import RankSecond, Second
+from distrun.runner.observation.report.gathering import Gathering
+from distrun.tracing.layout import FORWARD, REMARK
+
+PLANNED = {0: "h1", 1: "h1", 2: "h2", 3: "h2"}
+
+
+def gathered(history: History, seconds: float) -> Gathering:
+    """Return what is gathered of so many seconds of a history."""
+    gathering = Gathering(START)
+    for _ in played(history, seconds, gathering):
+        pass
+    gathering.close(0)
+    return gathering
+
+
+def test_what_autotuning_has_chosen_is_kept() -> None:
+    gathering = Gathering(START)
+    names = ["", "autotuned bucket_bytes 100 MiB instead of 25 MiB", "something else"]
+    remarks = [event(REMARK, START, name=1), event(REMARK, START, name=2)]
+    gathering.events(Source(0, 0, "h1"), remarks, names)
+    assert list(gathering.autotuned) == ["bucket_bytes 100 MiB instead of 25 MiB"]
+
+
+def test_where_a_step_of_each_rank_goes() -> None:
+    gathering = gathered(History(4, input_ms=lambda rank, step: 21.0 if rank == 3 else 1.0), 10)
+    *others, late = gathering.ranks(PLANNED)
+    assert late.step == pytest.approx(0.066, rel=0.05)
+    assert late.seconds["input"] == pytest.approx(0.021, rel=0.05)
+    for name in ("forward", "backward"):
+        assert late.seconds[name] == pytest.approx(0.020, rel=0.05)
+    assert late.held_up == pytest.approx(0.020, rel=0.1)
+    assert late.samples == pytest.approx(32, rel=0.01)
+    for rank in others:
+        assert rank.step == pytest.approx(late.step, rel=0.02)
+        assert rank.seconds["waiting"] == pytest.approx(0.020, rel=0.1)
+        assert rank.held_up < 0.001
+    (straggler,) = gathering.stragglers()
+    assert (straggler.rank, straggler.host) == (3, "h2")
+
+
+def test_the_lengths_of_steps_are_those_of_all_ranks() -> None:
+    history = History(2, forward_ms=lambda rank, step: 540.0 if step % 10 == 0 else 40.0)
+    steps = gathered(history, 20).steps
+    assert steps.quantile(0.5) == pytest.approx(0.044, rel=0.01)
+    assert steps.quantile(1.0) == pytest.approx(0.544, rel=0.01)
+    assert steps.total / steps.count == pytest.approx(0.094, rel=0.05)
+
+
+def test_a_rank_of_which_nothing_is_heard_has_its_place() -> None:
+    ranks = gathered(History(2), 5).ranks({0: "h1", 1: "h2", 2: "h3"})
+    assert [(rank.rank, rank.host, rank.steps > 0) for rank in ranks] == [
+        (0, "h1", True),
+        (1, "h2", True),
+        (2, "h3", False),
+    ]
+
+
+def test_usage_of_hosts_is_an_average_and_memory_the_most() -> None:
+    gathering = Gathering(START)
+    for number, (cpu, memory) in enumerate([(10.0, 30.0), (30.0, 50.0), (50.0, 40.0)]):
+        network = {"eth0": [1000 * number, 2000 * number]}
+        sample = {"time": number * 1_000_000_000, "cpu": cpu, "memory": memory, "network": network, "ranks": {}}
+        gathering.sample("h1", sample)
+    (host,) = gathering.hosts({"h1": [0]})
+    assert (host.cpu, host.memory) == (30.0, 50.0)
+    assert (host.received, host.sent) == (pytest.approx(2000 / 3), pytest.approx(4000 / 3))
+
+
+def test_days_take_no_more_memory_than_minutes() -> None:
+    gathering = Gathering(0)
+    gathering._model.add(0, 0, "h1")
+    for second in range(3 * 24 * 3600):
+        part = RankSecond({FORWARD: 0.5}, {}, 0.5, 0.0, 2, 64, 1.0)
+        gathering._take_second(Second(second * 1_000_000_000, {0: part}))
+    moments = gathering.moments()
+    assert 120 - 2 <= len(moments) <= 240
+    assert moments[-1].begin + 3 * moments[-1].seconds > 3 * 24 * 3600
+    assert {moment.steps for moment in moments} == {2.0}
+    assert moments[0].shares["forward"] == moments[-1].shares["moving"] == 0.5
+    (rank,) = gathering.ranks({})
+    assert rank.steps == 2 * 3 * 24 * 3600
+    assert rank.step == 0.5
