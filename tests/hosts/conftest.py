@@ -238,7 +238,7 @@ def drop(alpha: RemoteHost, beta: RemoteHost) -> Iterator[Callable[..., None]]:
         for program, address in (("iptables", host.address), ("ip6tables", host.address6)):
             rule = ("INPUT", "-s", address, "-p", "tcp", *match, "-j", "DROP")
             call("ip", "netns", "exec", other._namespace, program, "-A", *rule)
-        if "length" in match:  # each packet by itself, as on a cable
+        if "-m" in match:  # each packet by itself, as on a cable
             call("ip", "-n", host._namespace, "link", "set", "dev", "eth0", "gso_max_segs", "1")
 
     yield add

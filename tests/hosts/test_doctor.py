@@ -340,22 +340,22 @@ def test_a_host_that_cannot_connect_to_another_is_found_in_whatever_order_they_a
     assert link(report, "beta", "alpha")["bytes_per_s"] > 1e9 / 8
 
 
-@pytest.mark.parametrize("share", ["0.05", "0.3"])
-def test_a_link_that_loses_packets_is_named_with_their_share_in_its_direction(doctor, drop, alpha, beta, share):
-    drop(alpha, beta, "-m", "statistic", "--mode", "random", "--probability", share)
+@pytest.mark.parametrize("every", [20, 3])
+def test_a_link_that_loses_packets_is_named_with_their_share_in_its_direction(doctor, drop, alpha, beta, every):
+    drop(alpha, beta, "-m", "statistic", "--mode", "nth", "--every", str(every), "--packet", "0")
     report, status = doctor("-H", "alpha,beta", "--network", "10.231.0.0/16")
     assert status == 0, report["summary"]
     there = link(report, "alpha", "beta")
     assert there["status"] == "warning"
     assert "packets are lost on the way" in there["text"]
-    assert float(share) / 3 < there["packets_lost"] / there["packets_sent"] < min(0.9, float(share) * 3)
+    assert 0.7 / every < there["packets_lost"] / there["packets_sent"] < 1.4 / every
     assert "ip -s link" in there["remedy"]
     assert "lost" not in link(report, "beta", "alpha")["text"]
 
 
 def test_a_link_that_loses_packets_in_both_directions_is_named_in_both(doctor, drop, alpha, beta):
     for one, other in ((alpha, beta), (beta, alpha)):
-        drop(one, other, "-m", "statistic", "--mode", "random", "--probability", "0.1")
+        drop(one, other, "-m", "statistic", "--mode", "nth", "--every", "10", "--packet", "0")
     report, status = doctor("-H", "alpha,beta")
     assert status == 0, report["summary"]
     for found in report["links"]:

@@ -24,7 +24,7 @@ def trouble_with(network: Network, rank: int) -> str:
         return ""
     worst = min(conditions, key=lambda each: _GRAVITY.index(each.finding))
     since = max(RECENT, worst.info.silence - 1)  # an answer on another connection came while this one was silent
-    said = worst.describe(small_pass=any(each.is_answered(since) for each in conditions))
+    said = worst.describe(small_pass=any(each.is_answered(since) and not each.packets.lost for each in conditions))
     if not said:
         return ""
     if worst.finding is Finding.UNANSWERED:
@@ -54,9 +54,21 @@ def answers(network: Network, rank: int) -> bool:
     return any(each.is_answered() for each in conditions) and all(each.finding in harmless for each in conditions)
 
 
-def lost_by_size(network: Network, rank: int) -> bool:
-    """Whether the host of a rank whose connection has ended in silence answers small packets on another one."""
-    return any(each.is_answered() for each in _conditions(network, rank))
+def silence(network: Network, rank: int) -> str:
+    """Return a clause about a rank whose connection has ended in silence; empty when its host is silent altogether.
+
+    Packets that are answered on another connection are small ones. If some of them were lost as well, then it is not
+    for their size.
+    """
+    answered = [each for each in _conditions(network, rank) if each.is_answered()]
+    if not answered:
+        return ""
+    if all(each.packets.lost for each in answered):
+        return f"its host answers, and too many packets are lost on the way; {doctor(network, rank)}"
+    return (
+        "its host answers small packets, and large ones are lost on the way (an MTU black hole); "
+        f"{doctor(network, rank)}"
+    )
 
 
 def is_unheard(network: Network, rank: int) -> bool:

@@ -219,11 +219,8 @@ class Network:
     def _ended(self, peer: int, how: str) -> str:
         """Return a sentence about a rank whose connection has ended."""
         who = self.describe(peer)
-        if how == SILENT and link_health.lost_by_size(self, peer):
-            return (
-                f"{who} cannot be reached any more: its host answers small packets, and large ones are lost on the way "
-                f"(an MTU black hole); {link_health.doctor(self, peer)}"
-            )
+        if how == SILENT and (why := link_health.silence(self, peer)):
+            return f"{who} cannot be reached any more: {why}"
         return f"{who} is gone: {how}"
 
     def _fail(self, why: str) -> None:

@@ -29,6 +29,7 @@ if distrun.rank() == 1: time.sleep(1000)
 distrun.allreduce(np.ones(3), "waits")
 """
 BLACK_HOLE = ("-m", "length", "--length", "1400:")
+EVERY_THIRD = ("-m", "statistic", "--mode", "nth", "--every", "3", "--packet", "0")
 LOST = (
     r"the connection to rank %d \(process \d+ on host %s\) has \d[\d.]* [kM]B unacknowledged, sent again \d+ times, "
     r".*packets are lost on the way.*; run 'distrun doctor -H %s,%s'"
@@ -93,7 +94,7 @@ def test_the_coordinator_is_told_that_what_a_rank_sends_to_it_is_lost(job, drop,
 def test_a_network_that_loses_packets_is_told_with_their_share(job, drop, alpha, beta):
     one = job(LARGE, "alpha:1,beta:1", "--stall-warning", "1")
     for here, there in ((alpha, beta), (beta, alpha)):
-        drop(here, there, "-m", "statistic", "--mode", "random", "--probability", "0.3")
+        drop(here, there, *EVERY_THIRD)
     one.stderr.wait_for_match(
         r"has sent \d[\d.]* % of its packets again \(\d+ of \d+\): packets are lost on the way; run 'distrun doctor -H "
     )

@@ -13,6 +13,7 @@ from distrun.runtime.transport.network import Network
 STUCK = TcpCondition(TcpInfo(7, 3, 12.0, 7), SentPackets(20, 7), 48_000, 0)
 SOUND = TcpCondition(TcpInfo(0, 0, 0.5), SentPackets(20, 0), 0, 0)
 QUIET = TcpCondition(TcpInfo(0, 0, 60.0), SentPackets(20, 0), 0, 0)
+LOSING = TcpCondition(TcpInfo(0, 0, 0.5), SentPackets(20, 4), 0, 0)
 UNREAD = TcpCondition(TcpInfo(0, 0, 0.5, backoff=3), SentPackets(20, 0), 0, 9000)
 
 
@@ -46,6 +47,11 @@ def test_connections_that_are_closed_say_nothing(three):
             "large packets are lost on the way (an MTU black hole); run 'distrun doctor -H host0,host1'",
             False,
         ),
+        (
+            [STUCK, LOSING],
+            "for 12 s: packets are lost on the way; run 'distrun doctor -H host0,host1'",
+            False,
+        ),
         ([STUCK, QUIET], "for 12 s: packets are lost on the way; run 'distrun doctor -H host0,host1'", False),
         ([SOUND, UNREAD], "it is stopped or busy, and the network is not the cause", True),
         ([QUIET], "", False),
@@ -60,6 +66,20 @@ def test_the_worst_connection_is_told_in_the_light_of_the_others(three, monkeypa
     assert link_health.answers(zero, 1) == answers
     if said:
         assert said.startswith("the connection to rank 1 (process 101 on host host1) ")
+
+
+@pytest.mark.parametrize(
+    ("conditions", "words"),
+    [
+        ([SOUND, LOSING], "its host answers small packets, and large ones are lost on the way (an MTU black hole)"),
+        ([QUIET, LOSING], "its host answers, and too many packets are lost on the way"),
+        ([STUCK, QUIET], ""),
+    ],
+)
+def test_a_connection_that_ended_in_silence_is_explained_by_the_others(three, monkeypatch, conditions, words):
+    zero, _, _ = three
+    monkeypatch.setattr(link_health, "_conditions", lambda network, rank: conditions)
+    assert link_health.silence(zero, 1) == (words and f"{words}; run 'distrun doctor -H host0,host1'")
 
 
 def test_a_complaint_comes_by_alarm_and_lasts_until_the_rank_is_heard(three):
