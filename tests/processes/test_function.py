@@ -124,11 +124,21 @@ def test_variables_and_modules_of_the_caller_are_there(tmp_path, monkeypatch):
     assert run(os.getenv, ("A",), env={"A": "b"}) == ["b"]
 
 
-def test_other_children_of_the_caller_live_on(assert_no_children):
+def test_other_children_of_the_caller_live_on(assert_no_children, tmp_path):
+    fifo = tmp_path / "both"
+    os.mkfifo(fifo)
+
+    def end_the_agent():
+        rank = int(os.environ["RANK"])
+        with open(fifo, "rw"[rank]):  # waits for the other one: both have been started
+            if rank == 0:
+                os.kill(os.getppid(), signal.SIGKILL)
+            signal.pause()
+
     with subprocess.Popen(["sleep", "1000"]) as other:
         try:
             with pytest.raises(LaunchError, match=r"agent on localhost .* was killed by SIGKILL"):
-                run(lambda: os.kill(os.getppid(), signal.SIGKILL), np=2)
+                run(end_the_agent, np=2)
             assert other.poll() is None
             assert_no_children(psutil.Process(other.pid))
         finally:
