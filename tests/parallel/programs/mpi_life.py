@@ -32,7 +32,8 @@ if ending in ("job fails", "mpi4py first"):
 if ending == "dies":  # in the middle of an operation
     if me == 1:
         world.engine().backend.allreduce = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # mpirun ends the other rank at once: it is to say first what it knows
+    # mpirun ends the other rank at once, which is to say first what it knows.
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
     distrun.allreduce(np.ones(1_000_000), "dies")
 if ending == "shutdown elsewhere" and me == 0:
     handle = distrun.allreduce_async(np.ones(3), "waits")
