@@ -235,11 +235,11 @@ def drop(alpha: RemoteHost, beta: RemoteHost) -> Iterator[Callable[..., None]]:
         pytest.skip("iptables is not installed: apt-get install iptables")
 
     def add(host: RemoteHost, other: RemoteHost, *match: str) -> None:
+        if "-m" in match:  # each packet by itself, as on a cable
+            call("ip", "-n", host._namespace, "link", "set", "dev", "eth0", "gso_max_segs", "1")
         for program, address in (("iptables", host.address), ("ip6tables", host.address6)):
             rule = ("INPUT", "-s", address, "-p", "tcp", *match, "-j", "DROP")
             call("ip", "netns", "exec", other._namespace, program, "-A", *rule)
-        if "-m" in match:  # each packet by itself, as on a cable
-            call("ip", "-n", host._namespace, "link", "set", "dev", "eth0", "gso_max_segs", "1")
 
     yield add
     for host in (alpha, beta):
