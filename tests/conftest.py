@@ -253,6 +253,13 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--every-script", action="store_true", help="run all plain scripts under distrun --auto, not only some"
     )
+    parser.addoption("--full", action="store_true", help="run the tests that are marked full, too")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    for item in items if not config.getoption("--full") else ():
+        if item.get_closest_marker("full"):
+            item.add_marker(pytest.mark.skip(reason="runs with --full only"))
 
 
 def pytest_configure(config: pytest.Config) -> None:

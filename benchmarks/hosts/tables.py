@@ -25,7 +25,8 @@ PLAIN, ENCRYPTED = "distrun", "distrun --encrypt"
 
 
 def compare(quick: bool, environ: Mapping[str, str], work: Path) -> Iterator[Comparison]:
-    """Yield the tables of traffic, times over all links, and launch, each as soon as it is measured.
+    """Yield the tables of traffic, times over all links, encryption, compression, quality and launch, each as soon as
+    it is measured.
 
     Raises:
         processes.ProcessError: there can be no hosts here, or a program failed.
@@ -35,6 +36,8 @@ def compare(quick: bool, environ: Mapping[str, str], work: Path) -> Iterator[Com
     yield _traffic(environ, work)
     yield _times(quick, environ, work)
     yield _encryption(quick, environ, work)
+    yield _compression(quick, environ, work)
+    yield _on_ranks("benchmarks.hosts.quality", LINKS[0], 1, quick, environ, work / "quality", 1500.0)
     yield _launch(quick, environ, work)
 
 
@@ -101,6 +104,14 @@ def _encryption(quick: bool, environ: Mapping[str, str], work: Path) -> Comparis
     for size in runs[PLAIN].rows:
         comparison.add(size, {name: found.rows[size][DISTRUN] for name, found in runs.items()})
     return comparison
+
+
+def _compression(quick: bool, environ: Mapping[str, str], work: Path) -> Comparison:
+    """Compare what gradients cost in each form over a slow link."""
+    link = LINKS[2]
+    found = _on_ranks("benchmarks.hosts.wire", link, 1, quick, environ, work / "wire")
+    found.title += f", {link.label}"
+    return found
 
 
 def _launch(quick: bool, environ: Mapping[str, str], work: Path) -> Comparison:

@@ -22,6 +22,7 @@ from distrun.tracing import layout, recording
 
 _ATTEMPT = (
     *("DISTRUN_JOB", "DISTRUN_GENERATION", "TORCHELASTIC_RUN_ID", "TORCHELASTIC_RESTART_COUNT", "MASTER_PORT"),
+    "DISTRUN_TRIAL",
     *("SLURM_JOB_ID", "SLURM_STEP_ID", "SLURM_RESTART_COUNT", "PMIX_NAMESPACE", "PMI_JOBID"),
 )
 """Variables that are the same on all ranks of a job, and others once the ranks are started anew."""

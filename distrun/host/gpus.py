@@ -29,6 +29,13 @@ def visible_gpus(environ: Mapping[str, str]) -> int:
     return present if visible is None else min(present, _count_chosen(visible, present))
 
 
+def visible_names(environ: Mapping[str, str]) -> tuple[str, ...]:
+    """Return what to write into CUDA_VISIBLE_DEVICES for each of the GPUs that `visible_gpus` counts."""
+    count = visible_gpus(environ)
+    chosen = environ.get(VISIBLE)
+    return tuple(map(str, range(count))) if chosen is None else tuple(map(str.strip, chosen.split(",")[:count]))
+
+
 def _present_gpus() -> int:
     listed, nodes = _count(_DRIVER, r".+"), _count(_NODES, r"nvidia\d+")
     return min(listed, nodes) if listed and nodes else listed or nodes

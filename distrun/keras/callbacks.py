@@ -25,6 +25,7 @@ from distrun.keras.variables import broadcast_variables
 from distrun.runtime import collectives, regroup, world
 from distrun.runtime.collectives import consistency
 from distrun.runtime.process_set import ProcessSet, global_process_set
+from distrun.runtime.trial import report
 
 _SIZE = "_distrun_rate_for"
 """The attribute of an optimizer that holds the number of ranks that its learning rate is meant for."""
@@ -39,6 +40,7 @@ __all__ = [
     "LearningRateWarmupCallback",
     "MetricAverageCallback",
     "OnRankZero",
+    "ReportCallback",
 ]
 
 Logs = dict[str, Any] | None
@@ -395,3 +397,32 @@ def OnRankZero(callback: Any) -> Any:  # noqa: N802 - to its user it is a callba
     if world.rank() == 0:
         return callback
     return _SilentProgbar() if isinstance(callback, ProgbarLogger) else Callback()
+
+
+class ReportCallback(Callback):
+    """Reports a metric to `distrun sweep` at the end of each epoch, where the trial may end; see `distrun.report`.
+
+    It stands behind `MetricAverageCallback`. Outside of a sweep it does nothing.
+    """
+
+    def __init__(self, monitor: str = "val_loss") -> None:
+        """Arguments:
+
+        monitor: the metric; `loss` is there without validation data, too.
+        """
+        super().__init__()
+        self.monitor = monitor
+
+    def on_epoch_end(self, epoch: int, logs: Logs = None) -> None:
+        """Report, and end here if the trial is pruned.
+
+        Raises:
+            UsageError: there is no such metric.
+            TrialPruned: the trial ends.
+        """
+        value = (logs or {}).get(self.monitor)
+        if value is None:
+            raise UsageError(
+                f"ReportCallback({self.monitor!r}) finds no such metric: there are {', '.join(logs or {}) or 'none'}"
+            )
+        report(value, epoch + 1)

@@ -17,7 +17,9 @@ A launch, step by step:
    reported (`supervision.failure_report`), and its status becomes that of `distrun`.
 
 Where every host has a launcher of its own, as with torchrun, these meet first (`nodes`). Each plans the whole job from
-the same facts, executes its own part, and hears of the events on other hosts.
+the same facts, executes its own part, and hears of the events on other hosts. Where a cluster manager starts one
+process per host, and nobody can log in, agents call the launcher (`joining`);
+for Kubernetes, `kubernetes` makes what it is to start.
 
 `doctor` examines hosts and the network between them before there is a job. `compat` starts the job of a command line of
 another launcher, which `command_lines` translates. `elastic` has the job whose ranks and hosts come and go.

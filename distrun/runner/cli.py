@@ -29,6 +29,7 @@ def distrun(**options: Any) -> int:
     Everything from the first word that is not an option belongs to the command. The exit status is that of the first
     rank that fails. 'distrun doctor -H a,b' examines hosts and the network between them; see distrun doctor --help.
     'distrun predict FILE' tells how fast a job that has run would be on more hosts; see distrun predict --help.
+    'distrun sweep' tries a command with many values of its parameters; see distrun sweep --help.
     """
     if options["version"]:
         from distrun import __version__
@@ -65,6 +66,12 @@ def _status(arguments: list[str] | None) -> int:
             status = _doctor(arguments[1:])
         elif arguments[:1] == ["predict"]:
             status = _predict(arguments[1:])
+        elif arguments[:1] == ["agent"]:
+            status = _agent(arguments[1:])
+        elif arguments[:1] == ["sweep"]:
+            status = _sweep(arguments[1:])
+        elif arguments[:1] == ["k8s"]:
+            status = _k8s(arguments[1:])
         elif arguments[:1] in (["ps"], ["top"]):
             status = _look_at_jobs(*arguments)
         else:
@@ -91,6 +98,26 @@ def _predict(arguments: list[str]) -> int:
     from distrun.runner.prediction.command import predict
 
     return int(predict.main(args=arguments, prog_name="distrun predict", standalone_mode=False) or 0)
+
+
+def _agent(arguments: list[str]) -> int:
+    from distrun.runner.joining.command import agent
+
+    return int(agent.main(args=arguments, prog_name="distrun agent", standalone_mode=False) or 0)
+
+
+def _sweep(arguments: list[str]) -> int:
+    from distrun.runner.sweep.command import sweep
+
+    if "--bootstrap" in arguments:
+        arguments = with_value(own_options(sweep), arguments, "--bootstrap", "")
+    return int(sweep.main(args=arguments, prog_name="distrun sweep", standalone_mode=False) or 0)
+
+
+def _k8s(arguments: list[str]) -> int:
+    from distrun.runner.kubernetes.command import k8s
+
+    return int(k8s.main(args=arguments, prog_name="distrun k8s", standalone_mode=False) or 0)
 
 
 def _look_at_jobs(name: str, *arguments: str) -> int:
@@ -121,6 +148,8 @@ def _with_own_options(command: click.Command, name: str, arguments: list[str]) -
     own = own_options(command)
     if "--auto" in arguments:
         arguments = with_value(own, arguments, "--auto", "global")
+    if "--bootstrap" in arguments:
+        arguments = with_value(own, arguments, "--bootstrap", "")
     if are_all_own(own, arguments):
         return arguments
     from distrun.runner.command_lines.borrowed import translated

@@ -11,8 +11,9 @@ import signal
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
-from typing import Any, NoReturn, TextIO, TypeVar
+from typing import TYPE_CHECKING, Any, NoReturn, TextIO, TypeVar
 
 from distrun.errors import LaunchError, UsageError
 from distrun.runner.job.job import Job
@@ -23,6 +24,10 @@ from distrun.runner.planning.hosts import Host, parse_host_list
 from distrun.runner.planning.prepare import chosen_settings, prepare, read_hostfile
 from distrun.runner.planning.request import LaunchRequest
 from distrun.runner.planning.ssh_config import SshOptions
+from distrun.runner.shipping.options import LONG_START_TIMEOUT
+
+if TYPE_CHECKING:
+    from distrun.runner.shipping.delivery import Delivery
 
 Result = TypeVar("Result")
 
@@ -59,7 +64,7 @@ def run(
     wdir: str | None = None,
     output_dir: str | None = None,
     tag_output: bool = True,
-    start_timeout: float = 60.0,
+    start_timeout: float | None = None,
     grace: float = 5.0,
     stall_warning: float | None = None,
     stall_timeout: float | None = None,
@@ -76,6 +81,8 @@ def run(
     reset_limit: int | None = None,
     cooldown: tuple[float, float] | None = None,
     elastic_timeout: float | None = None,
+    ship: str | Sequence[str] = (),
+    bootstrap: str | bool = False,
 ) -> list[Result]:
     """Call `function(*args, **kwargs)` once per rank, each in a process of its own, and return the results by rank.
 
@@ -88,8 +95,11 @@ def run(
         env: variables for the ranks besides those of this process.
         ssh: how to reach other hosts, and the Python that calls the function there.
         horovod: whether `import horovod` gives distrun in the ranks.
-        hosts and the rest: like the options of `distrun` of the same name. The last ten make the job elastic: a rank
-            that fails is replaced, and the results are those of the ranks that there are at the end.
+        ship: a folder, or several, that other hosts get before; modules in it are found there.
+        bootstrap: whether ranks on other hosts run in an environment that is made there; a text: with these
+            requirements.
+        hosts and the rest: like the options of `distrun` of the same name. `elastic` and the nine after it make the job
+            elastic: a rank that fails is replaced, and the results are those of the ranks that there are at the end.
 
     Raises:
         UsageError: the request cannot be met.
@@ -98,6 +108,8 @@ def run(
         Exception: the exception of the first rank that failed; its cause is a `RemoteTraceback`.
     """
     _check_arguments(function, args, np)
+    if start_timeout is None:
+        start_timeout = 60.0 if bootstrap is False else LONG_START_TIMEOUT
     request = LaunchRequest(
         command=(sys.executable, str(_WORKER)),
         np=np,
@@ -136,9 +148,23 @@ def run(
         "cooldown": cooldown,
         "elastic_timeout": elastic_timeout,
     }
+    is_elastic = elastic or any(limits.values())
+    options = replace(options, delivery=_delivery(ship, bootstrap, is_elastic))
     with _errors_about_arguments():
-        job = _job(request, limits if elastic or any(limits.values()) else None, options)
+        job = _job(request, limits if is_elastic else None, options)
     return _execute(job)
+
+
+def _delivery(ship: str | Sequence[str], bootstrap: str | bool, is_elastic: bool) -> Delivery | None:
+    """Return what is brought to other hosts, if it is asked for."""
+    if not ship and bootstrap is False:
+        return None
+    from distrun.runner.shipping.options import deliver
+
+    ships = (ship,) if isinstance(ship, str) else ship
+    with _errors_about_arguments():
+        wanted = None if bootstrap is False else "" if bootstrap is True else bootstrap
+        return deliver(ships, wanted, hosts_may_come=is_elastic)
 
 
 def _job(request: LaunchRequest, limits: Mapping[str, Any] | None, options: JobOptions) -> Job:

@@ -21,6 +21,7 @@ from distrun.runner.planning.hosts import Host
 from distrun.runner.planning.plan import LaunchPlan, describe
 from distrun.runner.planning.prepare import chosen_settings, prepare
 from distrun.runner.planning.request import LaunchRequest
+from distrun.runner.shipping.options import check_shipping
 
 if TYPE_CHECKING:
     from distrun.runner.nodes.options import NodeOptions
@@ -49,6 +50,7 @@ def run(options: dict[str, Any]) -> int:
         raise UsageError("--auto cannot be elastic: leave out --elastic and the options that imply it, or --auto")
     if options["auto"] == "explain":
         return _explain(options)
+    check_shipping(options)
     nodes = _nodes(options)
     if nodes is not None and nodes.place is not None:
         if is_elastic(options):

@@ -12,6 +12,8 @@ from dataclasses import dataclass, fields
 from distrun.errors import UsageError
 
 PREFIX = "DISTRUN_"
+SHIPPED = "DISTRUN_SHIPPED"
+"""The variable that says where a host has put what was brought to it; see `distrun.runner.shipping.arrived`."""
 
 
 @dataclass(frozen=True)

@@ -107,7 +107,7 @@ _WITHOUT_EFFECT = {
     r"(CONTROLLER|CPU_OPERATIONS|CCL_.*)": "DISTRUN_BACKEND is what chooses how arrays travel",
     r"MPI_THREADS_DISABLE": "mpi4py decides how MPI is started",
     r"THREAD_AFFINITY": "threads are not pinned to cores",
-    r"SPARK_.*": "there is no runner for Spark",
+    r"SPARK_.*": "of these, the driver's distrun.spark.run takes SPARK_START_TIMEOUT alone",
 }
 """Variables, less HOROVOD_, that change nothing here, and why."""
 

@@ -14,11 +14,12 @@ from dataclasses import dataclass, field, fields
 from typing import Any
 
 from distrun.errors import UsageError
+from distrun.host.clusters.kubernetes import ENDPOINT, HOSTS, SLOTS
 from distrun.host.endpoints import parse_ports
 from distrun.host.interfaces import parse_network
 from distrun.runtime import horovod
-from distrun.runtime.contract import PREFIX, LaunchContract
-from distrun.runtime.elastic.variables import CONTROL_FD, PROCESS, SPARE
+from distrun.runtime.contract import PREFIX, SHIPPED, LaunchContract
+from distrun.runtime.elastic.variables import CONTROL_FD, PROCESS, SPARE, TRIAL, TRIAL_FD, TRIAL_PRUNES
 from distrun.tracing.layout import EVENTS_FD
 from distrun.tracing.timeline.options import DEFAULT_LIMIT, TimelineOptions, parse_limit, parse_steps
 
@@ -50,9 +51,13 @@ AUTOTUNE_WIRE_DTYPES = "DISTRUN_AUTOTUNE_WIRE_DTYPES"
 
 FLAT, HIERARCHICAL = "flat", "hierarchical"
 
-LOG_LEVELS = ("trace", "debug", "info", "warning", "error", "fatal")
+HALF_PRECISION, QUANTISED = ("float16", "bfloat16"), ("int8", "int4")
+WIRE_DTYPES = (*HALF_PRECISION, *QUANTISED)
+"""The types, other than their own, in which floats may travel between hosts."""
+WIRE_SHARES = {"float16": 1 / 2, "bfloat16": 1 / 2, "int8": 65 / 256, "int4": 33 / 256}
+"""The share of float32 that is then sent; integers have a scale of 4 bytes for 256 of them."""
 
-WIRE_DTYPES = ("float16", "bfloat16")
+LOG_LEVELS = ("trace", "debug", "info", "warning", "error", "fatal")
 
 _SHORTEST_KEY = 32
 
@@ -224,7 +229,7 @@ class Settings:
     """Whether settings that the user has not given are tuned on the running job; rank 0's counts."""
     autotune_log: str = _setting("", _text)
     """The file to which rank 0 writes what was tried; empty: none."""
-    autotune_wire_dtypes: tuple[str, ...] = _setting((), _some_of(*WIRE_DTYPES))
+    autotune_wire_dtypes: tuple[str, ...] = _setting((), _some_of(*HALF_PRECISION))
     """The types in which gradients may travel between hosts if tuning finds that faster; rank 0's count."""
     log_level: str = _setting("", _one_of(*LOG_LEVELS))
     """The least important messages that are printed; empty: warnings, or what the program has chosen itself."""
@@ -313,10 +318,15 @@ def unknown(names: Iterable[str]) -> list[str]:
     """
     known = {
         *VARIABLES,
+        HOSTS,
+        ENDPOINT,
+        SLOTS,
         EVENTS_FD,
         CONTROL_FD,
         PROCESS,
         SPARE,
+        SHIPPED,
+        *(TRIAL, TRIAL_FD, TRIAL_PRUNES),
         *(PREFIX + entry.name.upper() for entry in fields(LaunchContract)),
     }
     unclaimed = sorted({name for name in names if name.startswith(PREFIX)} - known)

@@ -1,7 +1,7 @@
 """The names that `distrun` and every framework face pass on.
 
-Who this rank is and how often it was started anew, operators, process sets, the barrier, and the error of Horovod's
-scripts.
+Who this rank is and how often it was started anew, operators, process sets, the barrier, reports of trials, and the
+error of Horovod's scripts.
 """
 
 from distrun.errors import HorovodInternalError as HorovodInternalError
@@ -20,6 +20,7 @@ from distrun.runtime.process_sets import (
     remove_process_set as remove_process_set,
 )
 from distrun.runtime.restarts import restart_count as restart_count
+from distrun.runtime.trial import TrialPruned as TrialPruned, report as report
 from distrun.runtime.world import (
     cross_rank as cross_rank,
     cross_size as cross_size,

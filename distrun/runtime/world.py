@@ -172,10 +172,23 @@ def shutdown() -> None:
         JobAbortedError: operations on the GPU have failed after they were queued, or the progress thread has, and no
             call has raised that.
     """
+    leave()
+
+
+def leave(reason: str | None = None) -> None:
+    """Do what `shutdown` does, for a reason that the other ranks are told.
+
+    Args:
+        reason: why this rank leaves, for ranks that need it: `its function ended with ValueError: ...`; None: because
+            its script has ended.
+
+    Raises:
+        JobAbortedError: see `shutdown`.
+    """
     with _lock:
         world = _leave_world()
         if world is not None and not _is_child:
-            lost = world.engine.shutdown(_farewell())
+            lost = world.engine.shutdown(reason or _farewell())
             for callback in _after_shutdown:
                 callback()
             if lost is not None:

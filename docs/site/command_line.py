@@ -12,13 +12,19 @@ from distrun.runner.cli import distrun
 from distrun.runner.command_lines.describe import rows as flags_of
 from distrun.runner.command_lines.programs import program
 from distrun.runner.doctor.command import doctor
+from distrun.runner.joining.command import agent
+from distrun.runner.kubernetes.command import k8s
 from distrun.runner.observation.live.commands import ps, top
 from distrun.runner.prediction.command import predict
+from distrun.runner.sweep.command import sweep
 
 COMMANDS = {
     "distrun": distrun,
     "distrun doctor": doctor,
+    "distrun agent": agent,
+    "distrun k8s": k8s,
     "distrun predict": predict,
+    "distrun sweep": sweep,
     "distrun ps": ps,
     "distrun top": top,
 }

@@ -35,7 +35,9 @@ python = _runner.python
 _PACKAGES = {"sshd": "openssh-server", "ssh-keygen": "openssh-client", "ip": "iproute2", "unshare": "util-linux"}
 _SEARCH = f"{Path(sys.executable).parent}:{os.environ.get('PATH', os.defpath)}"
 _PATH = "/usr/sbin:/sbin:" + os.environ.get("PATH", os.defpath)
+# A login that runs pyenv would wait a minute for a lock that another one has left, which a test has killed.
 _SSHD = """
+SetEnv PYENV_REHASH_TIMEOUT=0
 Port {port}
 HostKey {key}
 AuthorizedKeysFile {authorized}
@@ -81,13 +83,20 @@ class RemoteHost:
         self._link = f"{bridge}{number}"
         self._directory = directory
         self._bridge = bridge
-        self._build()
-        self._start_sshd()
+        # A host that is made anew is the one that others remember: they would ask for a new one only after a minute.
+        self._hardware_address = f"02:00:0a:e7:{subnet:02x}:{number:02x}"
+        try:
+            self._build()
+            self._start_sshd()
+        except BaseException:
+            self.destroy()
+            raise
 
     def _build(self) -> None:
         inside = ("ip", "-n", self._namespace)
         call("ip", "netns", "add", self._namespace)
-        call("ip", "link", "add", self._link, "type", "veth", "peer", "name", "eth0", "netns", self._namespace)
+        peer = ("name", "eth0", "address", self._hardware_address, "netns", self._namespace)
+        call("ip", "link", "add", self._link, "type", "veth", "peer", *peer)
         call("ip", "link", "set", self._link, "master", self._bridge, "up")
         call(*inside, "address", "add", f"{self.address}/24", "dev", "eth0")
         call(*inside, "address", "add", f"{self.address6}/64", "dev", "eth0", "nodad", check=False)
@@ -104,7 +113,8 @@ class RemoteHost:
         log = self._directory / f"{self.name}.log"
         script = f"hostname {self.name} && exec {sshd} -f {config} -E {log}"  # it daemonises: no child of the tests
         clock = ("--time", "--monotonic", str(self.ahead), "--fork") if self.ahead else ()
-        call("ip", "netns", "exec", self._namespace, "unshare", "--uts", *clock, "sh", "-c", script)
+        unshare = ("unshare", "--uts", "--mount", *clock)
+        call("ip", "netns", "exec", self._namespace, *unshare, "sh", "-c", self._script(script))
         deadline = time.monotonic() + DEADLINE
         while True:
             try:
@@ -113,6 +123,10 @@ class RemoteHost:
             except OSError:
                 if time.monotonic() > deadline:
                     raise RuntimeError(log.read_text()) from None
+
+    def _script(self, script: str) -> str:
+        """Return what the shell of the host does, which starts its sshd in the end."""
+        return script
 
     def cut(self) -> None:
         """Drop all packets from now on, silently."""
@@ -177,26 +191,43 @@ def _missing() -> str | None:
     return None
 
 
+def _make_bridge() -> int:
+    """Make a bridge whose number no other network has, of this process or of another one's; return the number."""
+    for step in range(249):
+        number = 1 + (os.getpid() + step) % 249
+        try:
+            call("ip", "link", "add", f"dr{number}", "type", "bridge")
+        except RuntimeError:
+            if not Path(f"/sys/class/net/dr{number}").exists():
+                raise
+        else:
+            return number
+    raise RuntimeError("249 networks are in use")
+
+
 class Network:
     """The bridge, this machine's interface on it, and the hosts."""
 
-    def __init__(self, directory: Path, number: int | None = None) -> None:
-        """Args: for keys and logs; the third number of the addresses, so that a process can have several networks."""
-        number = 1 + os.getpid() % 249 if number is None else number
+    def __init__(self, directory: Path) -> None:
+        """`directory` is for keys and logs."""
+        number = _make_bridge()  # the third number of the addresses
         self.directory = directory
         self.bridge = f"dr{number}"
         self.user_key = directory / "user_key"
         self.hosts: dict[str, RemoteHost] = {}
         Path("/run/sshd").mkdir(exist_ok=True)
         (directory / "authorized_keys").write_bytes(make_key(self.user_key).read_bytes())
-        call("ip", "link", "add", self.bridge, "type", "bridge")
         call("ip", "address", "add", f"10.231.{number}.1/24", "dev", self.bridge)
         call("ip", "address", "add", f"fd00:231:{number}::1/64", "dev", self.bridge, "nodad", check=False)
         call("ip", "link", "set", self.bridge, "up")
         self.address = f"10.231.{number}.1"
         self.nobody = f"10.231.{number}.250"
-        for name, host, port in (("alpha", 2, 22), ("beta", 3, 2222)):
-            self.hosts[name] = RemoteHost(name, directory, self.bridge, number, host, port)
+        try:
+            for name, host, port in (("alpha", 2, 22), ("beta", 3, 2222)):
+                self.hosts[name] = RemoteHost(name, directory, self.bridge, number, host, port)
+        except BaseException:
+            self.destroy()
+            raise
 
     def destroy(self) -> None:
         for host in self.hosts.values():

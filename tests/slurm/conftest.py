@@ -277,12 +277,6 @@ def _free_port() -> int:
         return probe.getsockname()[1]
 
 
-def _free_number() -> int:
-    """Return a number that no network has, and that tests/hosts would not choose in the same process."""
-    numbers = ((os.getpid() + 125 + step) % 250 for step in range(100))
-    return next(number for number in numbers if not Path(f"/sys/class/net/dr{number}").exists())
-
-
 def _missing() -> str | None:
     """Return why there can be no Slurm here, or None."""
     missing = [package for tool, package in _PACKAGES.items() if shutil.which(tool, path=_PATH) is None]
@@ -302,7 +296,7 @@ def slurm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
         pytest.skip(reason)
     directory = tmp_path_factory.mktemp("slurm")
     try:
-        network = Network(directory, _free_number())
+        network = Network(directory)
     except RuntimeError as error:
         pytest.skip(f"namespaces cannot be made here: {error}")
     try:

@@ -303,3 +303,22 @@ def test_scancel_ends_a_batch_script(submit, python, slurm):
     slurm.run("scancel", batch.job)
     assert batch.wait() != 0
     slurm.assert_no_process()
+
+
+def test_nodes_get_the_code_and_what_their_python_lacks(distrun, slurm, tmp_path):
+    project = tmp_path / "project"
+    project.mkdir()
+    (project / "where.py").write_text("import os, socket\nprint(socket.gethostname(), os.getcwd(), flush=True)\n")
+    (project / "run").write_text("#!/bin/sh\nexec /usr/bin/python3 where.py\n")
+    (project / "run").chmod(0o755)
+    cache = str(tmp_path / "cache")
+    ship = ("--ship", str(project), "--wdir", str(project), "--python", "/usr/bin/python3", "--no-tag-output")
+    job = distrun(*ship, "./run", XDG_CACHE_HOME=cache)
+    assert job.wait() == 0, job.stderr.data
+    places = [line.split() for line in job.stdout.data.decode().splitlines()]
+    assert sorted(node for node, _ in places) == ["alpha", "alpha", "beta", "beta"]
+    assert all(place.startswith(f"{cache}/distrun/trees/") for _, place in places)
+    assert len({place for _, place in places}) == 2
+    assert "import psutil" not in job.stderr.data.decode()
+    slurm.assert_no_process()
+    job.assert_gone()

@@ -30,10 +30,12 @@ from distrun.runner.system import descendants, machine
 from distrun.runner.system.cpus import format_cpus
 from distrun.runner.system.loop import Loop
 from distrun.runner.system.oom import OomCounter
+from distrun.runtime.contract import SHIPPED
 
 if TYPE_CHECKING:
     from distrun.host.sealing import Opener
     from distrun.runner.agent.elastic import ElasticProcesses
+    from distrun.runner.shipping.arrived import Arrived
 
 _ORPHAN_GRACE = 2.0  # seconds between SIGTERM and SIGKILL when the launcher has vanished
 _ENDING_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGKILL)
@@ -55,6 +57,11 @@ class Agent:
         self._ending: Ending | None = None
         self._elastic: ElasticProcesses | None = None
         self._left = False
+        self._arrived: Arrived | None = None
+        if SHIPPED in os.environ:
+            from distrun.runner.shipping.arrived import Arrived
+
+            self._arrived = Arrived.of(os.environ)
         self._activities = Activities(self._launcher)
         self._observation = Observation(self._launcher, self._ranks.values)
 
@@ -99,7 +106,7 @@ class Agent:
                 self._greet(handshake.Greeting.from_json(frame.payload))
             case FrameKind.PLAN:
                 self._start_ranks(AgentPlan.from_json(frame.payload))
-            case FrameKind.START | FrameKind.END | FrameKind.CONTROL:
+            case FrameKind.START | FrameKind.END | FrameKind.RELEASE | FrameKind.CONTROL:
                 self._change_processes(frame)
             case FrameKind.FUNCTION:
                 self._keep_function(frame.payload)
@@ -135,6 +142,8 @@ class Agent:
         opener: Opener | None = None
         try:
             self._reservation = reserve_port()  # kept open until we leave
+            if self._arrived is not None:
+                greeting = replace(greeting, wdir=self._arrived.here(greeting.wdir))
             info = handshake.describe_host(greeting, self._reservation)
             if greeting.sealing:
                 from distrun.runner.protocol.sealed_frames import answered
@@ -177,6 +186,8 @@ class Agent:
         plan = replace(plan, environ={**plan.defaults, **plan.environ})
         if self._function is not None:
             plan = replace(plan, command=[sys.executable, _WORKER])
+        if self._arrived is not None:
+            plan = self._arrived.adapted(plan)
         if plan.room:
             from distrun.runner.agent.elastic import ElasticProcesses
 
@@ -197,10 +208,14 @@ class Agent:
                 self._elastic.start(RankPlan.from_json(frame.payload))
             case FrameKind.END:
                 self._elastic.end(frame.process, frame.as_float())
+            case FrameKind.RELEASE:
+                self._elastic.release(frame.process)
             case _:
                 self._elastic.tell(frame.process, frame.payload)
 
     def _start_rank(self, plan: AgentPlan, rank_plan: RankPlan) -> RankProcess | None:
+        if self._arrived is not None and rank_plan.command:
+            rank_plan = replace(rank_plan, command=self._arrived.command(rank_plan.command, plan))
         try:
             rank = RankProcess(plan, rank_plan, self._function)
         except StartError as error:

@@ -75,6 +75,11 @@ class ElasticProcesses:
             process.signal(signal.SIGTERM if grace > 0 else signal.SIGKILL)
             self._kill_at[number] = min(time.monotonic() + grace, self._kill_at.get(number, math.inf))
 
+    def release(self, number: int) -> None:
+        """Begin to end what a dead process has left behind, and to forget it."""
+        if number in self._processes:
+            self._leftovers.add(number)
+
     def is_ending(self, number: int) -> bool:
         """Whether a process that has not been reported as gone was told to end."""
         return number in self._kill_at
@@ -95,7 +100,7 @@ class ElasticProcesses:
         for number in [number for number, kill_at in self._kill_at.items() if now >= kill_at]:
             self._processes[number].signal(signal.SIGKILL)
             self._kill_at[number] = math.inf
-        gone = self._leftovers.end()
+        gone = self._leftovers.end({process.pid for process in self._processes.values() if process.alive})
         for number in gone:
             self._relay.remove(self._processes.pop(number))
         if self._waiting and self._leftovers.seconds_left is None:

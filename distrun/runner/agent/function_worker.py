@@ -5,6 +5,7 @@ It runs by its path and imports nothing of distrun before it has taken over the 
 
 from __future__ import annotations
 
+import json
 import os
 import pickle
 import sys
@@ -21,7 +22,7 @@ def main(call: int, result: int) -> None:
     os.set_inheritable(call, False)
     os.set_inheritable(result, False)
     with open(f"/proc/self/fd/{call}", "rb") as memory:  # opened anew: the ranks share the descriptor's position
-        sys.path[:] = pickle.load(memory)
+        sys.path[:] = _search_path(pickle.load(memory))
         pickled = memory.read()
     _follow_mode()
     import cloudpickle
@@ -34,6 +35,26 @@ def main(call: int, result: int) -> None:
         _send(result, False, _pickled(error), traceback.format_exc())
         raise
     _send(result, True, value, "")
+
+
+def _search_path(given: list[str]) -> list[str]:
+    """Return the search path for modules: the calling program's; on a host to which something was brought, our own with
+    the shipped part of that.
+
+    Args:
+        given: the calling program's.
+    """
+    shipped = os.environ.get("DISTRUN_SHIPPED")
+    if shipped is None:
+        return given
+    trees = json.loads(shipped)["trees"]
+    found = []
+    for entry in given:
+        for source, place in trees:
+            if entry == source or entry.startswith(f"{source}/"):
+                found.append(place + entry[len(source) :])
+    own = sys.path[1:]  # without this file's folder
+    return [*found, *own, *(entry for entry in given if entry not in own)]
 
 
 def _follow_mode() -> None:

@@ -7,6 +7,7 @@ their environment, which has the number of the process that they descend from.
 from __future__ import annotations
 
 import time
+from collections.abc import Collection
 
 from distrun.runner.system import descendants
 from distrun.runtime.elastic.messages import PROCESS
@@ -35,14 +36,22 @@ class Leftovers:
         """Seconds until `end` has something to do; None = it has nothing."""
         return max(0.0, self._next - time.monotonic()) if self._numbers else None
 
-    def end(self) -> list[int]:
-        """Do what is due; return the processes of which nothing is left now, or nothing that can be ended."""
+    def end(self, alive: Collection[int] = ()) -> list[int]:
+        """Do what is due; return the processes of which nothing is left now, or nothing that can be ended.
+
+        Args:
+            alive: the process ids of those that are not dead.
+        """
         now = time.monotonic()
         if not self._numbers or now < self._next:
             return []
+        if not descendants.has_orphans(alive):  # as nearly always: no need to look at all processes of the machine
+            done = list(self._numbers)
+            self._numbers.clear()
+            return done
         markers = {f"{PROCESS}={number}".encode(): number for number in self._numbers}
-        alive = {markers[marker] for marker in descendants.kill_marked(self._job.encode(), markers)}
-        done = [number for number, give_up in self._numbers.items() if number not in alive or now > give_up]
+        left = {markers[marker] for marker in descendants.kill_marked(self._job.encode(), markers)}
+        done = [number for number, give_up in self._numbers.items() if number not in left or now > give_up]
         for number in done:
             del self._numbers[number]
         self._next = time.monotonic() + _INTERVAL

@@ -76,7 +76,7 @@ class RankProcess:
     ) -> subprocess.Popen[bytes]:
         stdout, stderr = self._source(FrameKind.STDOUT, theirs), self._source(FrameKind.STDERR, theirs)
         stdin = self._sink(theirs) if rank.stdin else subprocess.DEVNULL
-        command = plan.command
+        command = rank.command or plan.command
         environ = {**rank.defaults, **plan.environ, **rank.environ}
         inherit: tuple[int, ...] = ()
         if function is not None:
@@ -84,11 +84,11 @@ class RankProcess:
             command = [*command, *map(str, inherit)]
         if plan.room:
             from distrun.runner.system import scratch
-            from distrun.runtime.elastic.messages import CONTROL_FD, PROCESS, SCRATCH
+            from distrun.runtime.elastic.messages import CONTROL_FD, PROCESS, SCRATCH, TRIAL, TRIAL_FD
 
             control = self._control(theirs)
             inherit = (*inherit, control)
-            environ |= {CONTROL_FD: str(control), PROCESS: str(rank.rank)}
+            environ |= {TRIAL_FD if TRIAL in environ else CONTROL_FD: str(control), PROCESS: str(rank.rank)}
             self._scratch = scratch.make(environ, rank.rank)
             environ |= {SCRATCH: self._scratch} if self._scratch else {}
         if RANK in rank.environ and environ.get(EVENTS) != "0":

@@ -20,9 +20,15 @@ def main() -> None:
     if not is_safe:
         del sys.path[0]  # our own
     program = sys.argv[1:]
-    os.environ.update(_wait())
+    activation = _wait()
+    program = _here(activation["program"]) or program
+    os.environ.update(activation["environ"])
     os.environ.pop("DISTRUN_SPARE", None)
-    _bind(os.environ.pop("DISTRUN_SPARE_CPUS", ""), int(os.environ.get("DISTRUN_SLOT", 0)))
+    if "DISTRUN_TRIAL" in os.environ:  # of a sweep: the script is not elastic
+        os.environ["DISTRUN_TRIAL_FD"] = channel = os.environ.pop("DISTRUN_CONTROL_FD")
+        os.write(int(channel), b'["Activated",{}]')
+    slot = os.environ.pop("DISTRUN_CPU_SLOT", None) or os.environ.get("DISTRUN_SLOT", "0")
+    _bind(os.environ.pop("DISTRUN_SPARE_CPUS", ""), int(slot))
     try:
         _run(program, is_safe)
     except Exception as error:  # as the interpreter does it, but without our own frames in the traceback
@@ -34,8 +40,8 @@ def main() -> None:
         sys.exit(1)
 
 
-def _wait() -> "dict[str, str]":
-    """Import what the launcher says, and return the variables that it sends in the end."""
+def _wait() -> "dict[str, Any]":
+    """Import what the launcher says, and return what it sends in the end: variables, and perhaps another program."""
     import signal
 
     channel = int(os.environ["DISTRUN_CONTROL_FD"])
@@ -44,10 +50,22 @@ def _wait() -> "dict[str, str]":
         signal.signal(signum, signal.SIG_IGN)
     _preload(_receive(channel)["modules"])
     os.write(channel, b'["Warm",{}]')
-    environ = _receive(channel)["environ"]
+    activation = _receive(channel)
     for signum in for_script:
         signal.signal(signum, signal.SIG_DFL)
-    return dict(environ)
+    return activation
+
+
+def _here(words: "list[str]") -> "list[str]":
+    """Return words with the paths of this host, as `runner.shipping.arrived` does: folders may have been shipped."""
+    import json
+
+    trees = json.loads(os.environ.get("DISTRUN_SHIPPED", "{}")).get("trees", ())
+    found = []
+    for word in words:
+        places = (place + word[len(source) :] for source, place in trees if f"{word}/".startswith(f"{source}/"))
+        found.append(next(places, word))
+    return found
 
 
 def _bind(shares: str, slot: int) -> None:

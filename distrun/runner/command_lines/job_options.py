@@ -15,6 +15,7 @@ from distrun.runner.planning.placement import parse_ranks
 from distrun.runner.planning.plan import LaunchPlan
 from distrun.runner.planning.prepare import chosen_settings
 from distrun.runner.planning.request import LaunchRequest
+from distrun.runner.shipping.options import delivery
 
 _MOST_HIDDEN = 1 << 16  # ranks that --redirect concerns
 
@@ -50,6 +51,7 @@ def job_options(options: dict[str, Any], request: LaunchRequest, plan: LaunchPla
         notes=not options["quiet"],
         bindings=request.report_bindings and not plan.by_mpirun,
         ssh=ssh_options(options, keepalive=settings.keepalive),
+        delivery=delivery(options, plan.is_elastic),
         observers=(*timeline_observers(request, settings), *observers(options, panel)),
         panel=panel,
     )

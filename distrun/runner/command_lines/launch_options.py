@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any, TypeVar
 
 import click
@@ -11,7 +11,8 @@ import click
 from distrun.runner.command_lines.elastic_options import elastic_options
 from distrun.runner.connect.options import connection_options, node_options, output_options
 from distrun.runner.observation.options import observation_options
-from distrun.runtime.settings import WIRE_DTYPES
+from distrun.runner.shipping.options import shipping_options
+from distrun.runtime.settings import HALF_PRECISION, WIRE_DTYPES
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
@@ -40,7 +41,8 @@ _OPTIONS: tuple[Callable[[Any], Any], ...] = (
         "--hosts",
         metavar="LIST",
         help="Hosts and their slots: localhost:4,me@b:4,[fd00::1]:2. c:[0,2] has two slots, on GPUs 0 and 2; "
-        "c:4[0,2] has four slots on these GPUs. Default: the allocation of Slurm, PBS or LSF, else this machine.",
+        "c:4[0,2] has four slots on these GPUs. Default: the allocation of Slurm, PBS, LSF, Grid Engine or Flux, else "
+        "this machine.",
     ),
     click.option(
         "-hostfile",
@@ -107,6 +109,7 @@ _OPTIONS: tuple[Callable[[Any], Any], ...] = (
     click.option(
         "--wdir", metavar="DIR", help="Working directory of the ranks. Default: the current one, on every host."
     ),
+    shipping_options,
     connection_options,
     click.option(
         "--keepalive",
@@ -130,7 +133,7 @@ _OPTIONS: tuple[Callable[[Any], Any], ...] = (
     click.option(
         "--autotune-allow-wire-dtype",
         "autotune_wire_dtypes",
-        type=click.Choice(WIRE_DTYPES),
+        type=click.Choice(HALF_PRECISION),
         multiple=True,
         help="Let --autotune try what --wire-dtype does, which rounds gradients.",
     ),
@@ -138,7 +141,8 @@ _OPTIONS: tuple[Callable[[Any], Any], ...] = (
     click.option(
         "--wire-dtype",
         type=click.Choice(WIRE_DTYPES),
-        help="Send float32 and float64 between hosts in half precision when they are reduced.",
+        help="Send float32 and float64 between hosts in half precision, or quantised to 8 or 4 bits, when they are "
+        "reduced.",
     ),
     output_options,
     click.option(
@@ -211,6 +215,24 @@ _OPTIONS: tuple[Callable[[Any], Any], ...] = (
     ),
     click.option("--version", is_flag=True, help="Print the version."),
 )
+
+
+def some_launch_options(names: Collection[str]) -> Callable[[Command], Command]:
+    """Return what gives a command those options of a launch that have these names, in the order of its help."""
+
+    @launch_options
+    def have_all() -> None:
+        """Have all options."""
+
+    every: list[click.Option] = have_all.__click_params__  # type: ignore[attr-defined]
+    chosen = [option for option in every if option.name in names]
+
+    def give(command: Command) -> Command:
+        own: list[click.Parameter] = command.__dict__.setdefault("__click_params__", [])
+        own += chosen
+        return command
+
+    return give
 
 
 def launch_options(command: Command) -> Command:

@@ -20,7 +20,9 @@ from distrun.runner.supervision import events
 
 
 class SilenceError(LaunchError):
-    """An agent counts as gone because nothing was heard from it."""
+    """An agent counts as gone because nothing was heard from it; `status` is the exit status that stands for that."""
+
+    status = 1
 
 
 class AgentProcess(Protocol):
@@ -207,7 +209,8 @@ class AgentClient:
         except Exception as error:  # any at all: a reader that dies without a word would leave the job hanging
             self.process.kill()
             reason = str(error) if isinstance(error, LaunchError) else repr(error)
-            end = events.AgentLost(self.host, reason, was_silent=isinstance(error, SilenceError))
+            status = error.status if isinstance(error, SilenceError) else 1
+            end = events.AgentLost(self.host, reason, status, was_silent=isinstance(error, SilenceError))
         self._outbox.put(None)  # not even signs of life, by which it would not notice that it was given up
         how, status = self.process.end_of_life()
         self._observer.post(end or events.AgentLost(self.host, f"the agent on {self.host} {how}", status))

@@ -74,7 +74,7 @@ class Connector:
             process, note = self._starter.start(plan, lambda step: self._post(events.HostStep(plan.host, step)))
         except HostError as error:
             is_final = isinstance(error, AllocationOverError)
-            self._post(events.HostRefused(plan.host, str(error), is_final))
+            self._post(events.HostRefused(plan.host, str(error), is_final, getattr(error, "status", 2)))
             return
         except Exception as error:  # any at all: a host without an event would leave the job waiting
             self._post(events.HostRefused(plan.host, repr(error)))

@@ -17,6 +17,7 @@ from contextlib import suppress
 from distrun.runner.connect.program import pipes, read_some, remote_command, write_all
 from distrun.runner.protocol.exits import NOT_FOUND
 from distrun.runner.protocol.handshake import AllocationOverError, HostError, explain_failed_start
+from distrun.runner.shipping.delivery import Opening
 
 _EXIT_TIMEOUT = 6.0  # seconds srun may take to exit when its task has
 _KILLED_EXIT_TIMEOUT = 2.0  # the same after it was terminated: longer only if the node does not answer
@@ -41,8 +42,14 @@ class JobSteps:
         self._closed = False
         self._steps: list[JobStep] = []
 
-    def start(self, node: str, python: str, module: str) -> JobStep:
+    def start(self, node: str, python: str, module: str, opening: Opening) -> JobStep:
         """Run a module of ours on a node.
+
+        Args:
+            node: the node.
+            python: the node's Python.
+            module: the module's name.
+            opening: how it begins.
 
         Raises:
             HostError: srun cannot be started, or it is too late to start anything.
@@ -50,9 +57,11 @@ class JobSteps:
         with self._lock:
             if self._closed:
                 raise HostError("the launch was given up")
-            step = JobStep(srun_command(self._slurm_job, node, python, module), self._environ, python)
+            step = JobStep(srun_command(self._slurm_job, node, python, module, opening.code), self._environ, python)
             self._steps.append(step)
-            return step
+        with suppress(OSError):  # srun has ended already; that there is no answer will tell why
+            step.write(opening.text)
+        return step
 
     def close(self) -> None:
         """End all steps that have not ended, and start no more."""
@@ -186,8 +195,16 @@ class JobStep:
         os.close(self._stderr)
 
 
-def srun_command(slurm_job: str, node: str, python: str, module: str) -> list[str]:
-    """Return the command that runs a module of ours on one node of a Slurm job, with all that the job has there."""
+def srun_command(slurm_job: str, node: str, python: str, module: str, code: str) -> list[str]:
+    """Return the command that runs a module of ours on one node of a Slurm job, with all that the job has there.
+
+    Args:
+        slurm_job: the job's id.
+        node: the node.
+        python: the node's Python.
+        module: the module's name.
+        code: that of the program's opening.
+    """
     return [
         "srun",
         f"--jobid={slurm_job}",
@@ -203,7 +220,7 @@ def srun_command(slurm_job: str, node: str, python: str, module: str) -> list[st
         "--input=0",
         "--export=ALL",
         "--chdir=/",
-        *remote_command(python, module),
+        *remote_command(python, module, code),
     ]
 
 

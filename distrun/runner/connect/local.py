@@ -3,12 +3,8 @@
 from __future__ import annotations
 
 import functools
-import os
-import signal
 import socket
-import time
 from dataclasses import replace
-from pathlib import Path
 
 from distrun.host.endpoints import reserve_port
 from distrun.runner.connect.program import AGENT, LocalProgram
@@ -17,9 +13,6 @@ from distrun.runner.protocol import handshake
 from distrun.runner.protocol.exits import signal_name
 from distrun.runner.protocol.handshake import Greeting, HostInfo
 from distrun.runner.system import descendants
-
-_CLEAN_UP_TIMEOUT = 5.0  # seconds of SIGKILL until we stop trying
-_CLEAN_UP_INTERVAL = 0.02
 
 
 class LocalAgentProcess:
@@ -40,7 +33,7 @@ class LocalAgentProcess:
         """
         self._greeting = Greeting(0.0, plan.wdir, plan.ports)
         self._reservation: socket.socket | None = None
-        self._spare = set() if marker else _children()
+        self._spare = set() if marker else descendants.children()
         self._marker = marker
         self._program = LocalProgram(AGENT)
         self._is_clean = False
@@ -84,18 +77,9 @@ class LocalAgentProcess:
 
     def clean_up(self, pids: set[int]) -> None:
         """End the dead agent's descendants, which this process has adopted as their subreaper."""
-        give_up = time.monotonic() + _CLEAN_UP_TIMEOUT
-        while time.monotonic() < give_up:
-            meant = descendants.signal_all(signal.SIGKILL, spare=self._spare, marker=self._marker)
-            # A process that is just exiting has no environment any more, so it is not meant, and cannot be collected
-            # yet.
-            exiting = [pid for pid in {*meant, *pids} if descendants.reap(pid) == (0, 0)]
-            if not meant and not exiting:
-                self._is_clean = True
-                self._remove_files()
-                return
-            # SIGKILL takes its time, and there is no event for the end of adopted orphans.
-            time.sleep(_CLEAN_UP_INTERVAL)
+        self._is_clean = descendants.end_all(pids, self._spare, self._marker)
+        if self._is_clean:
+            self._remove_files()
 
     def _remove_files(self) -> None:
         if self._scratch_environ:
@@ -112,12 +96,3 @@ class LocalAgentProcess:
         if self._reservation is not None:
             self._reservation.close()
         self._program.close()
-
-
-def _children() -> set[int]:
-    """Return the children this process was born with: `exec distrun` in a shell inherits the shell's."""
-    try:
-        text = Path(f"/proc/self/task/{os.getpid()}/children").read_text()
-    except OSError:
-        return set()
-    return {int(pid) for pid in text.split()}

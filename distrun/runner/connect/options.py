@@ -34,7 +34,7 @@ _CONNECTION_OPTIONS = (
     click.option(
         "--python",
         metavar="PATH",
-        help="Python on other hosts; its directory is put on PATH. Default: the same path as here.",
+        help="Python on other hosts; its directory is put on PATH. Default: the same path as here, else python3.",
     ),
     click.option("-p", "--ssh-port", type=click.IntRange(1, 65535), metavar="PORT", help="SSH port of other hosts."),
     click.option("-i", "--ssh-identity-file", metavar="FILE", help="Private key to log in to other hosts with."),

@@ -11,13 +11,13 @@ import os
 import select
 import subprocess
 import sys
-import sysconfig
 import time
 from contextlib import suppress
 from pathlib import Path
 from typing import IO, Protocol
 
-from distrun.runner.protocol.handshake import HostError, explain_failed_start, find_first_frame
+from distrun.runner.protocol.exits import NOT_FOUND
+from distrun.runner.protocol.handshake import HostError, NoPythonError, explain_failed_start, find_first_frame
 
 AGENT = "distrun.runner.agent"
 SWEEP = "distrun.runner.agent.sweep"
@@ -96,6 +96,15 @@ class LocalProgram:
         """Its process id."""
         return self._process.pid
 
+    @property
+    def descriptors(self) -> tuple[int, int]:
+        """The descriptors to write to its stdin and to read from its stdout, until it is closed."""
+        return self._stdin.fileno(), self._stdout.fileno()
+
+    def terminate(self) -> None:
+        """SIGTERM it."""
+        self._process.terminate()
+
     def write(self, data: bytes) -> None:
         """Send all of the data to its stdin."""
         write_all(self._stdin.fileno(), data)
@@ -132,20 +141,21 @@ class LocalProgram:
                 pipe.close()
 
 
-def first_frame(program: Program, deadline: float) -> tuple[bytes, bytes]:
+def first_frame(program: Program, deadline: float, stream: bytes = b"") -> tuple[bytes, bytes]:
     """Wait for a program's first frame, which may come after whatever a login shell prints.
 
     Args:
         program: has just been started.
         deadline: when to give up, as `time.monotonic()`.
+        stream: what it has written already.
 
     Returns:
         The frame's payload, and what has come after it.
 
     Raises:
-        HostError: there is no such frame: it is late, the connection is lost, or the program could not be started.
+        HostError: there is no such frame: it is late, the connection is lost, or the program could not be started;
+            NoPythonError when its Python is not there.
     """
-    stream = b""
     while (found := find_first_frame(stream)) is None:
         try:
             data = program.read(max(0.1, deadline - time.monotonic()))
@@ -155,26 +165,23 @@ def first_frame(program: Program, deadline: float) -> tuple[bytes, bytes]:
         except OSError as error:
             raise HostError(f"the connection was lost: {error}") from None
         if not data:
-            raise HostError(program.explain_start(stream))
+            reason = program.explain_start(stream)
+            raise (NoPythonError if program.wait() == NOT_FOUND else HostError)(reason)
         stream += data
     return found
 
 
-def remote_command(python: str, module: str) -> list[str]:
+def remote_command(python: str, module: str, code: str) -> list[str]:
     """Return the command that runs a module of ours on another host.
 
-    A distrun that is imported from a checkout here is looked for in the same place there, and an installed one in what
-    that Python has installed. The current directory is not searched for modules. The module is the last word, so a list
-    of processes shows what runs.
+    The current directory is not searched for modules. The module is the last word, so a list of processes shows what
+    runs.
+
+    Args:
+        python: the Python of that host.
+        module: the module's name.
+        code: that of an opening of `runner.shipping.delivery`.
     """
-    installed = {sysconfig.get_path("purelib"), sysconfig.get_path("platlib")}
-    first = [] if str(_PACKAGE_ROOT) in installed else [str(_PACKAGE_ROOT)]
-    # Any Python must be able to read this, so that one that is too old can say so.
-    code = (
-        "import runpy, sys; sys.version_info < (3, 10) and sys.exit('distrun needs Python 3.10 or newer, and this is '"
-        f" + sys.version.split()[0]); sys.path = {first!r} + [p for p in sys.path if p]; "
-        "runpy.run_module(sys.argv.pop(1), run_name='__main__', alter_sys=True)"
-    )
     return [python, "-c", code, module]
 
 

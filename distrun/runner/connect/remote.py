@@ -6,17 +6,20 @@ import os
 import threading
 import time
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from distrun.host.endpoints import PORTS
 from distrun.runner.connect.agent_client import SilenceError
-from distrun.runner.connect.program import SWEEP, Program, first_frame
+from distrun.runner.connect.introduction import introduce
+from distrun.runner.connect.program import SWEEP, Program
 from distrun.runner.planning.plan import AgentPlan
 from distrun.runner.protocol.frames import Frame, FrameKind
 from distrun.runner.protocol.handshake import Greeting, HostError, HostInfo, check_compatibility
 from distrun.runner.protocol.keepalive import PER_SILENCE
+from distrun.runner.shipping.delivery import Delivery
 
 if TYPE_CHECKING:
     from distrun.runner.protocol.sealed_frames import SealOffer
@@ -34,6 +37,8 @@ class RemoteAgent(ABC):
         program: Program,
         keepalive: float,
         deadline: float,
+        delivery: Delivery | None = None,
+        on_step: Callable[[str], None] = lambda step: None,
         offer: SealOffer | None = None,
     ) -> None:
         """Shake hands with an agent that has just been started.
@@ -44,6 +49,8 @@ class RemoteAgent(ABC):
             program: the agent.
             keepalive: seconds of silence after which it counts as gone, 0 = never.
             deadline: when to give up, as `time.monotonic()`.
+            delivery: what the host gets if it lacks it; None = it has been prepared by others, and asks for nothing.
+            on_step: is told what is going on there.
             offer: how to seal what the agent is sent, where others may listen; None = they cannot.
 
         Raises:
@@ -66,11 +73,12 @@ class RemoteAgent(ABC):
         greeting = Greeting(keepalive, plan.wdir, plan.ports, os.environ.get(PORTS, ""))
         if offer is not None:
             greeting = replace(greeting, sealing=offer.public, credential=offer.credential)
-        with suppress(OSError):  # it has ended already; that there is no answer will tell why
-            program.write(Frame(FrameKind.HELLO, payload=greeting.to_json()).encode())
-        payload, self._early = first_frame(program, deadline)
-        self.host_info = HostInfo.from_json(payload)
-        self.note = check_compatibility(self.host_info, program.python)
+        hello = Frame(FrameKind.HELLO, payload=greeting.to_json()).encode()
+        self._introduction = introduce(program, delivery or Delivery(), hello, deadline, on_step)
+        self._early = self._introduction.early
+        self.host_info = HostInfo.from_json(self._introduction.payload)
+        remark = check_compatibility(self.host_info, program.python)
+        self.note = "; it ".join(filter(None, (self._introduction.note, remark)))
         self._seal = None if offer is None else offer.accepted(self.host_info)
 
     @property

@@ -15,6 +15,7 @@ from distrun.runner.planning.ssh_config import SshOptions
 from distrun.runner.protocol.exits import signal_name
 from distrun.runner.protocol.handshake import HostError
 from distrun.runner.protocol.sealed_frames import SealOffer
+from distrun.runner.shipping.delivery import Delivery
 
 _SWEEP_TIMEOUT = 10.0  # seconds for starting a second step and ending what a dead agent left behind
 _SILENT_TIMEOUT = 4.0  # seconds for that when the agent is silent: it may be stopped, but likely the node is cut off
@@ -31,6 +32,8 @@ class SrunAgentProcess(RemoteAgent):
         python: str,
         keepalive: float,
         deadline: float,
+        delivery: Delivery,
+        on_step: Callable[[str], None],
         offer: SealOffer,
     ) -> None:
         """Start the agent and shake hands with it.
@@ -42,6 +45,8 @@ class SrunAgentProcess(RemoteAgent):
             python: the Python of the node.
             keepalive: seconds of silence after which it counts as gone, 0 = never.
             deadline: when to give up.
+            delivery: what the node gets if it lacks it.
+            on_step: is told what is going on there.
             offer: how to seal what the agent is sent: srun's streams are not encrypted.
 
         Raises:
@@ -49,9 +54,9 @@ class SrunAgentProcess(RemoteAgent):
         """
         self._steps = steps
         self._python = python
-        self._step = steps.start(plan.host, python, AGENT)
+        self._step = steps.start(plan.host, python, AGENT, delivery.opening(job))
         try:
-            super().__init__(plan, job, self._step, keepalive, deadline, offer)
+            super().__init__(plan, job, self._step, keepalive, deadline, delivery, on_step, offer)
         except HostError as error:
             self._step.kill()
             raise self._step.refused(str(error)) from None
@@ -72,7 +77,8 @@ class SrunAgentProcess(RemoteAgent):
         return f"(pid {self.pid}) ended unexpectedly with exit code {status}{words}", status or 1
 
     def _run(self, module: str) -> JobStep:
-        return self._steps.start(self._host, self._python, module)
+        python = self._introduction.python or self._python
+        return self._steps.start(self._host, python, module, self._introduction.opening)
 
     def _sweep_timeout(self) -> float:
         return _SILENT_TIMEOUT if self._silent else _SWEEP_TIMEOUT
@@ -81,8 +87,10 @@ class SrunAgentProcess(RemoteAgent):
 class SrunStarter:
     """Starts agents by srun; see `distrun.runner.connect.connector.Starter` for the interface."""
 
-    def __init__(self, job: str, options: SshOptions, start_timeout: float) -> None:
-        """Args: the job's name; the flags; seconds for everything. Slurm's job is the one of our environment."""
+    def __init__(self, job: str, options: SshOptions, start_timeout: float, delivery: Delivery) -> None:
+        """Args: the job's name; the flags; seconds for everything; what nodes may get. Slurm's job is the one of our
+        environment."""
+        self._delivery = delivery
         self._job = job
         self._steps = JobSteps(os.environ)
         self._python = os.path.expanduser(options.python or sys.executable)
@@ -94,7 +102,15 @@ class SrunStarter:
         """Start the agent of a node."""
         on_step(f"starting {self._python} by srun")
         process = SrunAgentProcess(
-            plan, self._job, self._steps, self._python, self._keepalive, self._deadline, self._offer
+            plan,
+            self._job,
+            self._steps,
+            self._python,
+            self._keepalive,
+            self._deadline,
+            self._delivery,
+            on_step,
+            self._offer,
         )
         return process, process.note
 

@@ -14,8 +14,10 @@ from distrun.runner.connect.ssh_program import SshProgram
 from distrun.runner.connect.ssh_transport import SshConnections, with_timeout
 from distrun.runner.planning.plan import AgentPlan
 from distrun.runner.planning.ssh_config import Route, SshOptions
-from distrun.runner.protocol.handshake import HostError
+from distrun.runner.protocol.handshake import HostError, NoPythonError
+from distrun.runner.shipping.delivery import Delivery
 
+_USUAL_PYTHON = "python3"
 _SWEEP_TIMEOUT = 6.0  # seconds for ending what a dead agent left behind; the sweep stops trying after 5
 # Seconds for a new channel when the agent is silent: it may be stopped, but more likely the link is cut.
 _SILENT_TIMEOUT = 2.0
@@ -33,6 +35,8 @@ class SshAgentProcess(RemoteAgent):
         timeout: float,
         keepalive: float,
         deadline: float,
+        delivery: Delivery,
+        on_step: Callable[[str], None],
         reconnect: Callable[[], Transport] | None = None,
     ) -> None:
         """Start the agent and shake hands with it.
@@ -45,6 +49,8 @@ class SshAgentProcess(RemoteAgent):
             timeout: seconds the host may take to open a channel.
             keepalive: seconds of silence after which it counts as gone, 0 = never.
             deadline: when to give up.
+            delivery: what the host gets if it lacks it.
+            on_step: is told what is going on there.
             reconnect: connects once more, for the sweep when the connection is gone but perhaps not the host. A job
                 that is not elastic is over then, and does not wait for that.
 
@@ -56,8 +62,8 @@ class SshAgentProcess(RemoteAgent):
         self._second: Transport | None = None
         self._python = python
         try:
-            self._channel = SshProgram(transport, python, AGENT, timeout)
-            super().__init__(plan, job, self._channel, keepalive, deadline)
+            self._channel = SshProgram(transport, python, AGENT, timeout, delivery.opening(job))
+            super().__init__(plan, job, self._channel, keepalive, deadline, delivery, on_step)
         except BaseException:
             transport.close()
             raise
@@ -87,7 +93,8 @@ class SshAgentProcess(RemoteAgent):
                 raise HostError("the SSH connection is gone")
             self._second = transport = self._reconnect()
         timeout = _SILENT_TIMEOUT if self._silent else _SWEEP_TIMEOUT
-        return SshProgram(transport, self._python, module, timeout)
+        python = self._introduction.python or self._python
+        return SshProgram(transport, python, module, timeout, self._introduction.opening)
 
     def _sweep_timeout(self) -> float:
         return _SWEEP_TIMEOUT
@@ -96,17 +103,31 @@ class SshAgentProcess(RemoteAgent):
 class SshStarter:
     """Starts agents by SSH; see `distrun.runner.connect.connector.Starter` for the interface."""
 
-    def __init__(self, job: str, routes: Mapping[str, Route], options: SshOptions, start_timeout: float) -> None:
-        """Args: the job's name; host -> where it is; the flags; seconds for everything."""
+    def __init__(
+        self, job: str, routes: Mapping[str, Route], options: SshOptions, start_timeout: float, delivery: Delivery
+    ) -> None:
+        """Args: the job's name; host -> where it is; the flags; seconds for everything; what hosts may get."""
+        self._delivery = delivery
         self._job = job
         self._routes = {host: with_timeout(route, max(0.1, start_timeout)) for host, route in routes.items()}
         self._python = options.python or sys.executable
+        self._is_stated = options.python is not None
         self._keepalive = options.keepalive
         self._deadline = time.monotonic() + start_timeout
         self._connections = SshConnections()
 
     def start(self, plan: AgentPlan, on_step: Callable[[str], None]) -> tuple[SshAgentProcess, str]:
-        """Connect to a host and start its agent."""
+        """Connect to a host and start its agent; where the Python at the path of ours is missing, in its `python3`."""
+        try:
+            return self._start(plan, self._python, on_step)
+        except NoPythonError:
+            if self._is_stated or not self._delivery.brings_itself:
+                raise
+        process, note = self._start(plan, _USUAL_PYTHON, on_step)
+        remark = f"has no {self._python}: its {_USUAL_PYTHON} is used"
+        return process, f"{remark}; it {note}" if note else remark
+
+    def _start(self, plan: AgentPlan, python: str, on_step: Callable[[str], None]) -> tuple[SshAgentProcess, str]:
         route = self._routes[plan.host]
         through = f" through {route.jump.name}" if route.jump is not None else ""
         steps = {
@@ -115,11 +136,19 @@ class SshStarter:
             "login": f"logging in as {route.user}",
         }
         transport = self._connections.connect(route, lambda step: on_step(steps[step]))
-        on_step(f"starting {self._python}")
+        on_step(f"starting {python}")
         again = with_timeout(route, _SWEEP_TIMEOUT)
-        reconnect = (lambda: self._connections.connect(again)) if plan.room else None
         process = SshAgentProcess(
-            plan, self._job, transport, self._python, route.timeout, self._keepalive, self._deadline, reconnect
+            plan,
+            self._job,
+            transport,
+            python,
+            route.timeout,
+            self._keepalive,
+            self._deadline,
+            self._delivery,
+            on_step,
+            (lambda: self._connections.connect(again)) if plan.room else None,
         )
         return process, process.note
 

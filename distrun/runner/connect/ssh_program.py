@@ -11,6 +11,7 @@ from paramiko.ssh_exception import SSHException
 
 from distrun.runner.connect.program import remote_command
 from distrun.runner.protocol.handshake import HostError, explain_failed_start
+from distrun.runner.shipping.delivery import Opening
 
 _EXIT_TIMEOUT = 2.0  # seconds an exit status may come after the end of the output
 
@@ -21,7 +22,7 @@ class SshProgram:
     Its stdin closes when the connection does. The connection is the caller's: several programs may share it.
     """
 
-    def __init__(self, transport: Transport, python: str, module: str, timeout: float) -> None:
+    def __init__(self, transport: Transport, python: str, module: str, timeout: float, opening: Opening) -> None:
         """Start it.
 
         Args:
@@ -29,6 +30,7 @@ class SshProgram:
             python: the Python of that host.
             module: its name.
             timeout: seconds the host may take to open a channel.
+            opening: how it begins.
 
         Raises:
             HostError: the host starts no program.
@@ -38,7 +40,8 @@ class SshProgram:
         try:
             self._channel: Channel = transport.open_session(timeout=timeout)
             self._channel.settimeout(timeout)
-            self._channel.exec_command(shell_command(python, module))
+            self._channel.exec_command(shell_command(python, module, opening.code))
+            self._channel.sendall(opening.text)
         except (SSHException, EOFError, OSError) as error:
             raise HostError(f"no program can be started there: {str(error) or type(error).__name__}") from None
 
@@ -85,9 +88,9 @@ class SshProgram:
         self._channel.close()
 
 
-def shell_command(python: str, module: str) -> str:
+def shell_command(python: str, module: str, code: str) -> str:
     """Return the command line that runs a module of ours, for any login shell."""
-    command, *rest = remote_command(python, module)
+    command, *rest = remote_command(python, module, code)
     # The home directory is that of the other host, so `~` is for the shell there and must not be quoted.
     home, command = ("~/", command[2:]) if command.startswith("~/") else ("", command)
     return f"exec {home}{quote(command)} {' '.join(map(quote, rest))}"

@@ -17,6 +17,7 @@ from distrun.runner.connect.ssh_transport import SshConnections
 from distrun.runner.doctor.report import Status, Step
 from distrun.runner.planning.ssh_config import Route
 from distrun.runner.protocol.handshake import HostError
+from distrun.runner.shipping.delivery import Delivery
 
 
 class Access(Protocol):
@@ -90,7 +91,7 @@ class SshAccess:
     def start(self, python: str) -> Program:
         """See `Access`."""
         assert self._transport is not None
-        return SshProgram(self._transport, python, PROBE, self._route.timeout)
+        return SshProgram(self._transport, python, PROBE, self._route.timeout, Delivery().opening())
 
     def close(self) -> None:
         """See `Access`."""
@@ -148,7 +149,7 @@ class SrunAccess:
 
     def check(self, step: str) -> Step:
         """See `Access`."""
-        self._step = self._job_steps.start(self._node, os.path.expanduser(self._python), PROBE)
+        self._step = self._job_steps.start(self._node, os.path.expanduser(self._python), PROBE, Delivery().opening())
         try:
             refusal = "" if self._step.await_output(self._timeout) else self._step.refusal()
         except TimeoutError:

@@ -138,7 +138,8 @@ class HostChecks:
             raise self._refusal
         answer = self._answer()
         check_compatibility(answer, self._python)
-        return Step("distrun", Status.OK, answer.distrun)
+        note = self._ask_ready().note
+        return Step("distrun", Status.OK, f"{answer.distrun} (the host {note})" if note else answer.distrun)
 
     def _answer(self) -> HostInfo:
         return self._ask_ready().versions

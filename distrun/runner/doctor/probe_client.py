@@ -7,9 +7,11 @@ import threading
 import time
 from typing import Any
 
-from distrun.runner.connect.program import Program, first_frame
+from distrun.runner.connect.introduction import introduce
+from distrun.runner.connect.program import Program
 from distrun.runner.protocol.frames import FrameDecoder
 from distrun.runner.protocol.handshake import HostError, HostInfo
+from distrun.runner.shipping.delivery import Delivery
 
 
 class ProbeClient:
@@ -30,8 +32,10 @@ class ProbeClient:
         self._lock = threading.Lock()
         self._lost: HostError | None = None
         try:
-            payload, _ = first_frame(program, time.monotonic() + timeout)
-            self.versions = HostInfo.from_json(payload)
+            introduction = introduce(program, Delivery(), b"", time.monotonic() + timeout)
+            self.note = introduction.note
+            """A remark about the distrun that was brought to the host, if one was."""
+            self.versions = HostInfo.from_json(introduction.payload)
             """The versions of its distrun and its Python."""
         except BaseException:
             program.close()

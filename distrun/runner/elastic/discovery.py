@@ -12,6 +12,7 @@ import subprocess
 import threading
 from collections.abc import Callable
 from contextlib import suppress
+from typing import Protocol
 
 from distrun.errors import UsageError
 from distrun.runner.elastic.host_list import HostList
@@ -21,6 +22,24 @@ from distrun.runner.supervision.events import Event, HostsFound
 INTERVAL = 1.0  # seconds from one run to the next
 TIMEOUT = 30.0  # seconds that a run may take
 _LAST_WORDS = 300  # characters of what a script that fails has said
+
+
+class HostSource(Protocol):
+    """A way to learn which hosts may be used now."""
+
+    def start(self, post: Callable[[Event], None], say: Callable[[str], None]) -> None:
+        """Begin to look.
+
+        Args:
+            post: is given `HostsFound` at first and when the list has changed.
+            say: tells the user of errors.
+        """
+
+    def close(self) -> None:
+        """Stop."""
+
+    def list_hosts(self) -> list[Host]:
+        """Return the hosts that may be used now. Raises UsageError: that cannot be found out."""
 
 
 class Discovery:

@@ -48,6 +48,10 @@ class HostList:
                 self._hosts[name] = replace(host, name=name, slots=slots[name])
         return slots
 
+    def __contains__(self, name: str) -> bool:
+        """Whether a host is listed."""
+        return name in self._hosts
+
     def __getitem__(self, name: str) -> tuple[Host, Route | None]:
         """Return a host, and the route to it; None: it is this machine."""
         with self._lock:

@@ -106,6 +106,9 @@ class ElasticJob(Job):
     def _name(self, process: int) -> str:
         return self._elastic.name(process)
 
+    def _is_remote(self, host: str) -> bool:
+        return host in self._listed and self._listed[host][1] is not None
+
     def _connect(self) -> None:
         if self._discovery is not None:
             self._discovery.start(self.post, self._reporter.say)

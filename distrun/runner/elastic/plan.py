@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from distrun.runner.elastic.discovery import Discovery
+from distrun.runner.elastic.discovery import HostSource
 from distrun.runner.elastic.host_list import HostList
 from distrun.runner.planning.elastic import ElasticPlanner
 from distrun.runner.planning.placement import count
@@ -24,7 +24,7 @@ class ElasticPlan:
     hosts: HostList
     slots: dict[str, int]
     """The hosts that may be used from the beginning, with their slots."""
-    discovery: Discovery | None = None
+    discovery: HostSource | None = None
     """Lists the hosts; None: they stay as they are."""
 
     def describe(self, inherited: Mapping[str, str]) -> str:

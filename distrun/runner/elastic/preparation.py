@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
@@ -90,7 +90,7 @@ def prepare_elastic(request: LaunchRequest, elastic: ElasticRequest, grace: floa
         UsageError: the request cannot be met.
     """
     settings = chosen_settings(request)
-    _check(request, settings)
+    check_elastic(request, settings)
     keepalive = settings.keepalive
     if settings.horovod and elastic.elastic_timeout is None:
         elastic = replace(elastic, elastic_timeout=_horovods_timeout())
@@ -102,14 +102,42 @@ def prepare_elastic(request: LaunchRequest, elastic: ElasticRequest, grace: floa
     hosts = _hosts(request, context.slots)
     total = sum(host.slots or 0 for host in hosts)
     np = request.np or total
-    options = _options(elastic, np, np, keepalive)
-    first = replace(make_plan(replace(request, np=np), context, grace), launcher=resolved.launcher)
-    first, options = _without_vain_spares(first, options, request, context)
+    options = elastic_limits(elastic, np, np, keepalive)
     listed = HostList(lambda more: resolve_hosts(more, resolved.launcher, ssh))
-    slots = listed.add_resolved(hosts, resolved.routes)
+    plan = plan_hosts(request, hosts, np, options, listed, context, grace, resolved.launcher)
+    return replace(plan, first=replace(plan.first, notes=(*resolved.notes, *plan.first.notes)))
+
+
+def plan_hosts(
+    request: LaunchRequest,
+    hosts: Sequence[Host],
+    np: int,
+    options: ElasticOptions,
+    listed: HostList,
+    context: LaunchContext,
+    grace: float,
+    launcher: str,
+) -> ElasticPlan:
+    """Return the plan of an elastic job whose first hosts are known.
+
+    Args:
+        request: what is to run.
+        hosts: those that are there at first, with their slots.
+        np: the number of ranks at first.
+        options: the limits.
+        listed: takes the hosts in.
+        context: the facts of the launcher, with the routes to the hosts.
+        grace: seconds from SIGTERM to SIGKILL.
+        launcher: how agents are started.
+
+    Raises:
+        UsageError: the request cannot be met.
+    """
+    first = replace(make_plan(replace(request, np=np), context, grace), launcher=launcher)
+    first, options = without_vain_spares(first, options, request, context)
+    first = replace(check_plan(request, first, ()), elastic_command=request.command)
     planner = ElasticPlanner(request, context, options, free_port)
-    first = replace(check_plan(request, first, resolved.notes), elastic_command=request.command)
-    return ElasticPlan(first, planner, options, listed, slots)
+    return ElasticPlan(first, planner, options, listed, listed.add_resolved(hosts, context.routes))
 
 
 def _with_script(
@@ -125,7 +153,7 @@ def _with_script(
     request = replace(checked(request), np=np)
     launcher, _ = choose_launcher(request)
     context = launch_context({})
-    options = replace(_options(elastic, np, UNLIMITED, keepalive), discovers=True)
+    options = replace(elastic_limits(elastic, np, UNLIMITED, keepalive), discovers=True)
     if launcher != "srun" and request.slots is None:
         request = replace(request, slots=1)
     checks = make_plan(replace(request, hosts=(Host("localhost", np),), share_gpus=True), context, 0.0)
@@ -135,13 +163,13 @@ def _with_script(
     warnings = check_plan(request, checks, ()).warnings
     command = request.command
     first = LaunchPlan(context.job, np, (), warnings=warnings, launcher=launcher, elastic_command=command)
-    first, options = _without_vain_spares(first, options, request, context)
+    first, options = without_vain_spares(first, options, request, context)
     listed = HostList(lambda more: resolve_hosts(more, launcher, ssh), request.slots or 1)
     planner = ElasticPlanner(request, context, options, free_port)
     return ElasticPlan(first, planner, options, listed, {}, Discovery(script, listed))
 
 
-def _check(request: LaunchRequest, settings: Settings) -> None:
+def check_elastic(request: LaunchRequest, settings: Settings) -> None:
     """Refuse what a job cannot be that changes while it runs.
 
     Raises:
@@ -182,7 +210,7 @@ def _hosts(request: LaunchRequest, default: int) -> list[Host]:
     return [replace(host, slots=max(host.slots or bare, placed.get(host.name, 0))) for host in given]
 
 
-def _without_vain_spares(
+def without_vain_spares(
     plan: LaunchPlan, options: ElasticOptions, request: LaunchRequest, context: LaunchContext
 ) -> tuple[LaunchPlan, ElasticOptions]:
     """Return both without spares, and with a note, if the command is one that has none."""
@@ -193,7 +221,7 @@ def _without_vain_spares(
     return replace(plan, notes=(*plan.notes, why)), replace(options, spares=0)
 
 
-def _options(elastic: ElasticRequest, np: int, most: int, keepalive: float) -> ElasticOptions:
+def elastic_limits(elastic: ElasticRequest, np: int, most: int, keepalive: float) -> ElasticOptions:
     """Return the limits.
 
     Args:

@@ -71,10 +71,13 @@ class Agents(dict[str, AgentClient]):
 
 def usual_starter(plan: LaunchPlan, options: JobOptions, routes: Mapping[str, Route]) -> Starter:
     """Return what starts agents on other hosts: srun if the plan says so, else SSH."""
+    from distrun.runner.shipping.delivery import Delivery
+
+    delivery = options.delivery or Delivery()
     if plan.launcher == "srun":
         from distrun.runner.connect.srun import SrunStarter
 
-        return SrunStarter(plan.job, options.ssh, options.start_timeout)
+        return SrunStarter(plan.job, options.ssh, options.start_timeout, delivery)
     from distrun.runner.connect.ssh import SshStarter  # paramiko costs 200 ms
 
-    return SshStarter(plan.job, routes, options.ssh, options.start_timeout)
+    return SshStarter(plan.job, routes, options.ssh, options.start_timeout, delivery)

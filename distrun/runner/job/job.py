@@ -26,6 +26,7 @@ from distrun.runner.protocol.exits import RankExit
 from distrun.runner.protocol.frames import Frame, FrameKind
 from distrun.runner.supervision import actions, events, signals
 from distrun.runner.supervision.failure import Failure
+from distrun.runner.supervision.failure_report import missing_module_remedy
 from distrun.runner.supervision.policy import Policy, State
 from distrun.runner.suspension import Suspension
 from distrun.runner.system import descendants
@@ -100,6 +101,10 @@ class Job:
 
     def _name(self, process: int) -> str:
         return "mpirun" if self._plan.by_mpirun else f"rank {process} on {self._host_of[process]}"
+
+    def _is_remote(self, host: str) -> bool:
+        """Whether a host is another one than this machine."""
+        return host in self._plan.routes
 
     def control(self, agent: AgentClient, frame: Frame) -> None:
         """Take what a process says on its control channel."""
@@ -313,4 +318,8 @@ class Job:
         return Outcome(self._policy.status, failure, failure_report, interrupted_by, results, self._plan.size)
 
     def _failure_report(self, failure: Failure) -> str:
-        return self._reporter.failure_report(failure)
+        report = self._reporter.failure_report(failure)
+        host = "" if failure.rank is None else self._name(failure.rank).rpartition(" on ")[2]
+        if failure.rank is None or not self._is_remote(host):
+            return report
+        return "\n".join([report, *missing_module_remedy(self._reporter.stderr_tails, failure.rank, host)])

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from distrun.runner.observation.consumer import Consumer
     from distrun.runner.output.panel import Panel
     from distrun.runner.planning.plan import LaunchPlan
+    from distrun.runner.shipping.delivery import Delivery
 
 
 @dataclass(frozen=True)
@@ -34,6 +35,8 @@ class JobOptions:
     notes: bool = True
     """Whether the plan's notes are printed."""
     ssh: SshOptions = field(default_factory=SshOptions)
+    delivery: Delivery | None = None
+    """The things that are brought to other hosts; None: distrun itself, where it is missing."""
     function: bytes | None = None
     """The pickled function of `distrun.run`; None = the ranks run the plan's command."""
 

@@ -123,14 +123,7 @@ class ElasticPlanner:
         reserved = self._rooms[hosts[0]] if self._request.tf_config else 0
         ports = (first.port, *first.ports[reserved:])
         port = self._free_port() if self._free_port and hosts[0] == self._here else ports[number % len(ports)]
-        meeting, defaults = Meeting("127.0.0.1", port), {}
-        addresses = dict.fromkeys(hosts, "127.0.0.1")
-        if len(hosts) > 1:
-            networks = Networks({host: self._infos[host].addresses for host in hosts}, self._network)
-            interfaces = {host: networks.of(host) for host in hosts}
-            addresses = {host: found[0].address if found else host for host, found in interfaces.items()}
-            meeting = meeting_at(first, interfaces[hosts[0]], port, hosts[0])
-            defaults = {host: interface_defaults(host, networks, self._network) for host in hosts}
+        meeting, defaults, addresses = self._meeting(hosts, port, first)
         contracts = self._variables.contracts(places, meeting, number)
         environs = [self._variables.of(contract, nodes[contract.hostname], len(hosts)) for contract in contracts]
         if self._request.tf_config:
@@ -138,6 +131,24 @@ class ElasticPlanner:
                 if "TF_CONFIG" in environ:  # the user has not set it
                     environ["TF_CONFIG"] = value
         return World(environs, defaults)
+
+    def _meeting(
+        self, hosts: Sequence[str], port: int, first: HostInfo
+    ) -> tuple[Meeting, dict[str, dict[str, str]], dict[str, str]]:
+        """Return where the ranks of these hosts meet, the variables that are defaults on each, and their addresses.
+
+        Args:
+            hosts: the hosts, that of rank 0 first.
+            port: a free port on the first.
+            first: what its agent says of it.
+        """
+        if len(hosts) == 1:
+            return Meeting("127.0.0.1", port), {}, {hosts[0]: "127.0.0.1"}
+        networks = Networks({host: self._infos[host].addresses for host in hosts}, self._network)
+        interfaces = {host: networks.of(host) for host in hosts}
+        addresses = {host: found[0].address if found else host for host, found in interfaces.items()}
+        defaults = {host: interface_defaults(host, networks, self._network) for host in hosts}
+        return meeting_at(first, interfaces[hosts[0]], port, hosts[0]), defaults, addresses
 
     def _endpoints(self, places: Sequence[Place], addresses: Mapping[str, str]) -> list[str]:
         """Return where each rank may listen: each slot has a port of its own."""

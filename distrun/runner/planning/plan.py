@@ -30,6 +30,8 @@ class RankPlan:
     """Whether it imports what it is told to, and waits to be activated, before it runs the command."""
     defaults: dict[str, str] = field(default_factory=dict)
     """Variables for it if its environment does not have them."""
+    command: list[str] = field(default_factory=list)
+    """The command that it runs, in a sweep; empty = that of all ranks of the host."""
 
     def to_json(self) -> bytes:
         """Return the payload of a START frame."""
@@ -63,6 +65,9 @@ class AgentPlan:
     room: int = 0
     """In an elastic job, the number of ranks that the host may come to have: it divides cores and CPUs among them, and
     `ranks` are started one by one. 0 = the job is not elastic."""
+    python: str = ""
+    """The interpreter that was put in front of scripts, where the user has named none: on a host to which something was
+    brought, that of the agent stands for it. Empty = the user has named it."""
 
     def to_json(self) -> bytes:
         """Return the payload of a PLAN frame; bytes that are not UTF-8 (surrogates in Python) survive as escapes."""

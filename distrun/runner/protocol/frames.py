@@ -48,6 +48,8 @@ class FrameKind(IntEnum):
     """One more process of an elastic job, whose PLAN came before; payload: a `RankPlan`, JSON."""
     END = 9
     """End a process, and all that it has started; payload: seconds of grace."""
+    RELEASE = 15
+    """Nothing is expected of a process any more, which has ended: end what it has left behind, and forget it."""
     OBSERVE = 10
     """Tell what the ranks do, and use, from now on: JSON, `interval` in seconds; 0: no longer."""
 
@@ -79,6 +81,8 @@ class FrameKind(IntEnum):
     """To the agent: a frame that nobody on the way can read or change; see `sealed_frames`."""
     KEEPALIVE = 33
     """No payload: shows the other side that the connection is alive. Between hosts only."""
+    SHIPMENT = 38
+    """To a host that is being prepared, before there is an agent: a piece of the answer to what it has asked for."""
     CLOCK = 36
     """To the agent: the launcher's time in nanoseconds. From it: the same, and the time on its host."""
     STACK = 37

@@ -19,6 +19,7 @@ from typing import Any
 from distrun import __version__
 from distrun.errors import LaunchError
 from distrun.host.endpoints import free_ports
+from distrun.host.gpus import visible_names
 from distrun.host.interfaces import Interface, own_interfaces, reachable
 from distrun.runner.protocol.frames import HEADER, MAX_PAYLOAD
 from distrun.runner.system import machine
@@ -31,6 +32,10 @@ _MISSING = re.compile(r"No module named '(?!distrun\b)(\w+)'")
 
 class HostError(LaunchError):
     """A host cannot be used; the text says why and what to do, and does not name the host."""
+
+
+class NoPythonError(HostError):
+    """A host has no program of the name that its Python was given by."""
 
 
 class AllocationOverError(HostError):
@@ -88,6 +93,8 @@ class HostInfo:
     """The agent's public key, if the launcher has one and it can be used here; see `sealed_frames`."""
     credential: str = ""
     """A munge credential that vouches for it, if there was one for the launcher's."""
+    gpus: tuple[str, ...] = ()
+    """The GPUs that its processes see, as CUDA_VISIBLE_DEVICES names them."""
 
     def to_json(self) -> bytes:
         """Return the payload of a HELLO frame."""
@@ -98,7 +105,7 @@ class HostInfo:
         """Return what `to_json` wrote, as far as this version knows its members."""
         values = dict(_known(cls, payload))
         values["addresses"] = tuple(Interface(*item) for item in values.get("addresses", ()))
-        values["ports"] = tuple(values.get("ports", ()))
+        values |= {name: tuple(values.get(name, ())) for name in ("ports", "gpus")}
         return cls(**values)
 
 
@@ -116,7 +123,10 @@ def describe_host(greeting: Greeting, reservation: socket.socket) -> HostInfo:
     """
     problem = ""
     if not os.path.isdir(greeting.wdir):
-        problem = f"the working directory {greeting.wdir!r} does not exist there; give one that does with --wdir"
+        problem = (
+            f"the working directory {greeting.wdir!r} does not exist there; give one that does with --wdir, or "
+            "bring it with --ship"
+        )
     port, *ports = free_ports(1 + greeting.ports)
     return HostInfo(
         __version__,
@@ -128,6 +138,7 @@ def describe_host(greeting: Greeting, reservation: socket.socket) -> HostInfo:
         reservation.getsockname()[1],
         tuple(ports),
         machine.identity(),
+        gpus=visible_names(os.environ),
     )
 
 
@@ -194,7 +205,9 @@ def explain_failed_start(status: int, output: str, python: str) -> str:
     if status in (126, 127):
         return f"its Python {python!r} cannot be started ({last}); give the path of one with --python"
     if "No module named 'distrun'" in output:
-        return f"distrun is not installed for {python}; run there {install_command(python)}"
+        return (
+            f"distrun is not installed for {python}; run there {install_command(python)}, or leave out --no-bootstrap"
+        )
     # ModuleNotFoundError: No module named 'psutil'
     if (missing := _MISSING.search(output)) is not None:
         return (

@@ -19,6 +19,7 @@ class Connecting:
         self._steps = dict.fromkeys(hosts, "")
         self._timeout = timeout
         self._refusals: dict[str, str] = {}
+        self._status = 0
 
     @property
     def hosts(self) -> Collection[str]:
@@ -28,30 +29,28 @@ class Connecting:
     @property
     def failure(self) -> Failure | None:
         """One failure for all hosts that cannot be used; None = there are none so far."""
-        return refused(self._refusals) if self._refusals else None
+        return refused(self._refusals, self._status) if self._refusals else None
 
     def note_step(self, host: str, step: str) -> None:
         """Take note of what begins on a host, such as `logging in as me`."""
         if host in self._steps:
             self._steps[host] = step
 
-    def settle(self, host: str, refusal: str | None = None) -> bool:
-        """Wait for a host no longer; return whether it was waited for.
+    def settle(self, host: str) -> bool:
+        """Wait for a host no longer; return whether it was waited for."""
+        return self._steps.pop(host, None) is not None
+
+    def refuse(self, host: str, reason: str, status: int = 2) -> None:
+        """Take note that a host cannot be used, though it may have been ready.
 
         Args:
             host: the host.
-            refusal: why it cannot be used; None = it is ready.
+            reason: why.
+            status: the exit status that stands for it; 2, which is for the user to correct, prevails.
         """
-        if self._steps.pop(host, None) is None:
-            return False
-        if refusal is not None:
-            self._refusals[host] = refusal
-        return True
-
-    def refuse(self, host: str, reason: str) -> None:
-        """Take note that a host cannot be used, though it may have been ready."""
         self._steps.pop(host, None)
         self._refusals[host] = reason
+        self._status = 2 if 2 in (status, self._status) else status
 
     def time_out(self) -> None:
         """Refuse the hosts that are still waited for: they have taken too long. They stay among `hosts`."""
@@ -59,3 +58,4 @@ class Connecting:
         for host, step in self._steps.items():
             late = f"{step} took longer than {limit}" if step else f"its turn did not come within {limit}"
             self._refusals[host] = f"{late}: allow more, or see what 'distrun doctor -H {host}' says"
+            self._status = 2

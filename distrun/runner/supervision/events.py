@@ -94,6 +94,8 @@ class HostRefused:
     """The reason and the remedy, in a sentence that does not name the host."""
     is_final: bool = False
     """Whether no host can ever be used again, as the scheduler's job is over."""
+    status: int = 2
+    """The exit status that stands for it: 2, as it is for the user to correct, unless the host was just lost."""
 
 
 @dataclass(frozen=True)

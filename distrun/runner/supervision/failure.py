@@ -20,10 +20,10 @@ class Failure:
     exit: RankExit | None = None
 
 
-def refused(reasons: Mapping[str, str]) -> Failure:
-    """Return one failure for all hosts that cannot be used; its status is 2, as it is for the user to correct."""
+def refused(reasons: Mapping[str, str], status: int = 2) -> Failure:
+    """Return one failure for all hosts that cannot be used; its status is 2 where it is for the user to correct."""
     if len(reasons) == 1:
         ((host, reason),) = reasons.items()
-        return Failure(None, 2, f"host {host} cannot be used, so no rank was started: {reason}")
+        return Failure(None, status, f"host {host} cannot be used, so no rank was started: {reason}")
     lines = [f"    {host}: {reason}" for host, reason in reasons.items()]
-    return Failure(None, 2, "\n".join([f"{len(lines)} hosts cannot be used, so no rank was started:", *lines]))
+    return Failure(None, status, "\n".join([f"{len(lines)} hosts cannot be used, so no rank was started:", *lines]))

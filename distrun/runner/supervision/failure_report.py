@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 
 from distrun.host.ranks import list_ranks
@@ -17,6 +18,7 @@ _LOST_HOST = (
     b"PRTE has lost communication with a remote daemon.",
     b"ORTE has lost communication with a remote daemon.",
 )
+_NO_MODULE = re.compile(rb"ModuleNotFoundError: No module named '([\w.]+)'")
 _LOST_PEER = b"distrun.errors.JobAbortedError"  # how Python ends the traceback of a rank that lost its peers
 
 
@@ -41,9 +43,19 @@ class StderrTails:
             shown.pop()
         return shown[-LAST_LINES:]
 
+    def forget(self, rank: int) -> None:
+        """Keep nothing of a rank any more."""
+        self._kept.pop(rank, None)
+
     def reports_lost_peer(self, rank: int) -> bool:
         """Whether the rank says that it ended because it lost a peer."""
         return any(line.startswith(_LOST_PEER) for line in self.lines(rank))
+
+    def missing_module(self, rank: int) -> str | None:
+        """Return the module for want of which the rank says that it ended; None: it says nothing like that."""
+        lines = self.lines(rank)
+        found = _NO_MODULE.match(lines[-1]) if lines else None
+        return None if found is None else found[1].decode().partition(".")[0]
 
     def reports_lost_host(self, rank: int) -> bool:
         """Whether this is an mpirun that says that it has lost a host."""
@@ -71,6 +83,17 @@ def format_report(
         report.append(f"distrun: its last lines on stderr{place}:" if words else "distrun: it wrote nothing to stderr")
         report += ["    " + word.decode(errors="surrogateescape") for word in words]
     return "\n".join(report)
+
+
+def missing_module_remedy(tails: StderrTails, rank: int, host: str) -> list[str]:
+    """Return the line that says how a remote host gets the module that a rank missed there; none: it missed none."""
+    module = tails.missing_module(rank)
+    if module is None:
+        return []
+    return [
+        f"distrun: {host} has no module {module!r}: install it there, or give --bootstrap={module}; a module of your "
+        "own comes with --ship"
+    ]
 
 
 def format_activities(activities: Mapping[int, Told]) -> list[str]:

@@ -110,10 +110,8 @@ class Policy:
             case events.HostStep():
                 self._connecting.note_step(event.host, event.step)
                 return []
-            case events.HostReady():
-                return self._host_settled(event.host, None, now)
-            case events.HostRefused():
-                return self._host_settled(event.host, event.reason, now)
+            case events.HostReady() | events.HostRefused():
+                return self._host_settled(event, now)
             case events.RankStarted():
                 return self._started(event.rank)
             case events.RankNotStarted():
@@ -162,11 +160,12 @@ class Policy:
             case State.OVER | State.PREPARING | State.REGROUPING:
                 return []
 
-    def _host_settled(self, host: str, refusal: str | None, now: float) -> list[Action]:
-        if not self._connecting.settle(host, refusal):
+    def _host_settled(self, event: events.HostReady | events.HostRefused, now: float) -> list[Action]:
+        if not self._connecting.settle(event.host):
             return []
-        if refusal is not None:
-            self._agents.discard(host)
+        if isinstance(event, events.HostRefused):
+            self._connecting.refuse(event.host, event.reason, event.status)
+            self._agents.discard(event.host)
         return self._start_when_connected(now)
 
     def _start_when_connected(self, now: float) -> list[Action]:
@@ -264,7 +263,7 @@ class Policy:
         self._agents.discard(event.host)
         actions: list[Action] = [CleanUpAfter(event.host)]
         if self.state is State.CONNECTING:
-            self._connecting.refuse(event.host, event.reason)
+            self._connecting.refuse(event.host, event.reason, event.status)
             actions += self._start_when_connected(now)
         elif self.state in (State.RUNNING, State.SETTLING):
             actions += self._fail(Failure(None, event.status, event.reason), now)

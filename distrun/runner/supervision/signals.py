@@ -16,6 +16,8 @@ from contextlib import contextmanager
 from distrun.runner.supervision.events import Event, SignalReceived
 
 _HANDLED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2, signal.SIGTSTP)
+ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+"""The signals that end a job."""
 _LEFT_IGNORED = (signal.SIGHUP, signal.SIGTSTP)
 
 

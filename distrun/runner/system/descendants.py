@@ -9,13 +9,17 @@ from __future__ import annotations
 import ctypes
 import os
 import signal
+import time
 from collections.abc import Collection
 from contextlib import suppress
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     import psutil
 
+_END_TIMEOUT = 5.0  # seconds of SIGKILL until we stop trying
+_END_INTERVAL = 0.02
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
 _libc = ctypes.CDLL(None, use_errno=True)
@@ -71,6 +75,57 @@ def signal_all(signum: int, spare: Collection[int] = (), marker: str | None = No
                 with suppress(psutil.Error):
                     process.send_signal(signum)
     return meant
+
+
+def children() -> set[int]:
+    """Return the process ids of this thread's children; none where the kernel does not tell."""
+    return _listed_children() or set()
+
+
+def end_all(pids: Collection[int] = (), spare: Collection[int] = (), marker: str | None = None) -> bool:
+    """SIGKILL every descendant of this process, which is their subreaper, again and again until none is left.
+
+    Args:
+        pids: process ids that some of them had, which may be exiting.
+        spare, marker: as for `signal_all`.
+
+    Returns:
+        Whether none is left; False after five seconds.
+    """
+    give_up = time.monotonic() + _END_TIMEOUT
+    seen = set(pids)
+    while time.monotonic() < give_up:
+        meant = signal_all(signal.SIGKILL, spare=spare, marker=marker)
+        # A process that is just exiting has no environment any more, so it is not meant, and cannot be collected yet.
+        seen.update(meant)
+        exiting = [pid for pid in seen if reap(pid) == (0, 0)]
+        if not meant and not exiting:
+            return True
+        # SIGKILL takes its time, and there is no event for the end of adopted orphans.
+        time.sleep(_END_INTERVAL)
+    return False
+
+
+def has_orphans(children: Collection[int]) -> bool:
+    """Whether this process, a subreaper, has children besides these: it adopts what its dead children have started.
+
+    Args:
+        children: process ids.
+
+    Returns:
+        False if there are none for certain. A zombie that was not waited for counts.
+    """
+    found = _listed_children()
+    return found is None or any(pid not in children for pid in found)
+
+
+def _listed_children() -> set[int] | None:
+    """Return the process ids of this thread's children; None where the kernel does not tell."""
+    try:
+        text = Path(f"/proc/self/task/{os.getpid()}/children").read_text()
+    except OSError:  # a kernel without CONFIG_PROC_CHILDREN
+        return None
+    return {int(pid) for pid in text.split()}
 
 
 def kill_marked(job: bytes, markers: Collection[bytes]) -> set[bytes]:

@@ -21,9 +21,13 @@ from dataclasses import dataclass, field
 
 from distrun.runtime.elastic.variables import (
     CONTROL_FD as CONTROL_FD,
+    CPU_SLOT as CPU_SLOT,
     PROCESS as PROCESS,
     SCRATCH as SCRATCH,
     SPARE as SPARE,
+    TRIAL as TRIAL,
+    TRIAL_FD as TRIAL_FD,
+    TRIAL_PRUNES as TRIAL_PRUNES,
 )
 
 PIECE = 1 << 16
@@ -43,6 +47,8 @@ class Activate:
 
     environ: dict[str, str]
     """The variables that it would have been started with."""
+    program: list[str] = field(default_factory=list)
+    """The program and its arguments, without the interpreter; none = those that the spare was started for."""
 
 
 @dataclass(frozen=True)
@@ -68,6 +74,11 @@ class Prepare:
 @dataclass(frozen=True)
 class Warm:
     """From a spare: it has imported everything."""
+
+
+@dataclass(frozen=True)
+class Activated:
+    """From a spare of a sweep: it is a rank now, and its end is the script's."""
 
 
 @dataclass(frozen=True)
@@ -116,11 +127,48 @@ class Ending:
     is not known yet: it may have been `sys.exit(3)`."""
 
 
-Message = Preload | Activate | Assignment | Prepare | Warm | Waiting | Joined | Imported | Enrolled | Finished | Ending
+@dataclass(frozen=True)
+class Report:
+    """From rank 0 of a trial of a sweep: how well it does at present."""
 
-_KINDS = {
+    number: int
+    """Counts the reports of the trial, from 1."""
+    value: float
+    step: float
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """To all ranks of a trial that may be pruned: whether it goes on."""
+
+    number: int
+    """The number of the report that this answers, on all ranks; there are no verdicts on earlier ones to come."""
+    goes_on: bool
+
+
+Message = (
+    Preload
+    | Activate
+    | Assignment
+    | Prepare
+    | Warm
+    | Activated
+    | Waiting
+    | Joined
+    | Imported
+    | Enrolled
+    | Finished
+    | Ending
+    | Report
+    | Verdict
+)
+
+_KINDS: dict[str, type[Message]] = {
     kind.__name__: kind
-    for kind in (Preload, Activate, Assignment, Prepare, Warm, Waiting, Joined, Imported, Enrolled, Finished, Ending)
+    for kind in (
+        *(Preload, Activate, Assignment, Prepare, Warm, Waiting, Joined, Imported, Enrolled, Finished, Ending),
+        *(Activated, Report, Verdict),
+    )
 }
 
 

@@ -10,8 +10,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from distrun.runtime.environments.base import Environment
+from distrun.runtime.environments.cluster import Cluster
 from distrun.runtime.environments.distrun import Distrun
 from distrun.runtime.environments.env_url import EnvUrl
+from distrun.runtime.environments.flux import Flux
 from distrun.runtime.environments.hydra import Hydra
 from distrun.runtime.environments.openmpi import OpenMpi
 from distrun.runtime.environments.single import Single
@@ -22,8 +24,10 @@ __all__ = ["DETECTION_ORDER", "Environment", "detect"]
 
 # The first one present wins. A launcher started inside another one's job leaves both sets of variables in the rank, so
 # the one that is usually inside comes first: `srun --ntasks-per-node=1 torchrun ...` is torchrun's job, and `mpirun` in
-# an sbatch script is MPI's. RANK and WORLD_SIZE alone are what any script may export, so they come after the launchers.
-DETECTION_ORDER: tuple[type[Environment], ...] = (Distrun, Torchrun, OpenMpi, Hydra, Slurm, EnvUrl, Single)
+# an sbatch script is MPI's. Clusters come after the launchers that are started inside their containers. RANK and
+# WORLD_SIZE alone are what any script may export, so they come last.
+_LAUNCHERS: tuple[type[Environment], ...] = (Distrun, Torchrun, OpenMpi, Hydra, Flux, Slurm)
+DETECTION_ORDER: tuple[type[Environment], ...] = (*_LAUNCHERS, Cluster, EnvUrl, Single)
 
 
 def detect(environ: Mapping[str, str]) -> Environment:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import abc
+import hashlib
 from collections.abc import Mapping
 from typing import ClassVar
 
@@ -14,6 +15,7 @@ from distrun.runtime.topology import Topology
 PORTS = 4
 """The number of ports that are tried where a port is only guessed to be free."""
 _LAST_PORT = 65535
+_FIRST_PORT, _PORT_RANGE = 30000, 31000  # those in which servers of users are rare; 60999 is the last
 
 
 class Environment(abc.ABC):
@@ -22,7 +24,7 @@ class Environment(abc.ABC):
     Reading is all it does: no connection is made, nothing is imported, and `environ` is not changed.
     """
 
-    name: ClassVar[str]
+    name: str
     """The environment's name in messages."""
     is_mpi: ClassVar[bool] = False
     """Whether it starts ranks of an MPI job, which may therefore use MPI."""
@@ -81,6 +83,20 @@ class Environment(abc.ABC):
         """
         return Settings.of(self._environ).key
 
+    def _needed_key(self) -> bytes:
+        """Return the key that the user has given all ranks, whose launcher gives none.
+
+        Raises:
+            UsageError: there is none either.
+        """
+        if (key := self._given_key()) is None:
+            raise UsageError(
+                f"the job has several hosts and {self.name} gives its ranks no secret to know one another by: set "
+                f"{KEY} to the same text on all of them, as from `openssl rand -hex 32`, or start the script with "
+                "`distrun`"
+            )
+        return key
+
     def _endpoint_at_master(self) -> RendezvousEndpoint:
         """Return an endpoint near the master's port, for ranks whose launcher says where rank 0 is and gives no secret.
 
@@ -88,12 +104,7 @@ class Environment(abc.ABC):
             UsageError: the user has not given a secret either.
         """
         address, master = self._text("MASTER_ADDR"), self._number("MASTER_PORT")
-        if (key := self._given_key()) is None:
-            raise UsageError(
-                f"the job has several hosts and {self.name} gives its ranks no secret to know one another by: set "
-                f"{KEY} to the same text on all of them, as from `openssl rand -hex 32`, or start the script with "
-                "`distrun`"
-            )
+        key = self._needed_key()
         if not 0 < master <= _LAST_PORT:
             raise UsageError(f"MASTER_PORT={master} is not a port: allowed are 1 to {_LAST_PORT}")
         direction = 1 if master + PORTS <= _LAST_PORT else -1
@@ -118,6 +129,14 @@ class Environment(abc.ABC):
                 f"let {self.name} set it, or start the script with `distrun`"
             )
         return int(value)
+
+
+def likely_ports(job: str) -> list[int]:
+    """Return the ports that all ranks of a job try; those of another job are most likely others."""
+    digest = hashlib.sha256(job.encode()).digest()
+    return [
+        _FIRST_PORT + int.from_bytes(digest[4 * index : 4 * index + 4], "big") % _PORT_RANGE for index in range(PORTS)
+    ]
 
 
 def even_cross(rank: int, size: int, local_rank: int, local_size: int) -> tuple[int, int]:

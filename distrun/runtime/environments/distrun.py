@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 from distrun.errors import UsageError
 from distrun.runtime.contract import LaunchContract
+from distrun.runtime.elastic.variables import TRIAL
 from distrun.runtime.environments.base import Environment
 from distrun.runtime.rendezvous.protocol import RendezvousEndpoint, parse_endpoints
 from distrun.runtime.topology import Topology
@@ -35,7 +36,9 @@ class Distrun(Environment):
     def job_name(self) -> str:
         # The plan's name of the host keeps `-H localhost:2,127.0.0.1:2` apart: two in the plan, one to the kernel.
         contract = self._contract()
-        return f"{self.name}.{contract.job}.{contract.hostname}"
+        # The trials of a sweep are worlds of one job that are there at the same time.
+        trial = f".{self._environ[TRIAL]}.{contract.restart}" if TRIAL in self._environ else ""
+        return f"{self.name}.{contract.job}.{contract.hostname}{trial}"
 
     def generation(self) -> int:
         return self._contract().generation

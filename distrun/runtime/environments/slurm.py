@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import hashlib
 import re
 import socket
 from collections.abc import Mapping
 
 from distrun.errors import UsageError
 from distrun.host import munge
-from distrun.runtime.environments.base import PORTS, Environment
+from distrun.runtime.environments.base import Environment, likely_ports
 from distrun.runtime.rendezvous.protocol import RendezvousEndpoint
 from distrun.runtime.topology import Topology
 
@@ -23,7 +22,6 @@ _RANKS_PER_HOST = "SLURM_STEP_TASKS_PER_NODE"
 _HOSTNAME = "SLURMD_NODENAME"
 _HOSTS = "SLURM_STEP_NODELIST"
 _HOSTS_OF_JOB = "SLURM_JOB_NODELIST"
-_FIRST_PORT, _PORT_RANGE = 30000, 31000  # those in which servers of users are rare; 60999 is the last
 # Numbers from here on are no steps started by srun: 4294967290 is salloc's interactive shell, ...291 the batch script,
 # ...292 the container for outside processes (slurm.h: SLURM_INTERACTIVE_STEP, SLURM_BATCH_SCRIPT, SLURM_EXTERN_CONT).
 _FIRST_SPECIAL_STEP = 0xFFFFFFF0
@@ -87,14 +85,6 @@ def first_host(text: str) -> str:
     if match is None:
         raise UsageError(f"{_HOSTS}={text!r} is not a list of hosts like node[01-04]: start the script with `distrun`")
     return re.sub(r"\[(\d+)[^\]]*\]", r"\1", match[0])
-
-
-def likely_ports(step: str) -> list[int]:
-    """Return the ports that all ranks of a job step try; those of another step are most likely others."""
-    digest = hashlib.sha256(step.encode()).digest()
-    return [
-        _FIRST_PORT + int.from_bytes(digest[4 * index : 4 * index + 4], "big") % _PORT_RANGE for index in range(PORTS)
-    ]
 
 
 def ranks_per_host(text: str) -> list[int]:

@@ -102,7 +102,8 @@ class PendingOperations:
     @property
     def has_joined_only(self) -> bool:
         """Whether nothing waits for a decision but joins, for which the others may let us wait."""
-        return bool(self.pending) and all(name == JOIN_NAME for _, name in self.pending)
+        keys = list(self.pending)  # at once: other threads enter some meanwhile
+        return bool(keys) and all(name == JOIN_NAME for _, name in keys)
 
     def describe(self) -> str:
         """The operations that wait for a decision, as messages call them."""

@@ -195,7 +195,7 @@ def test_what_cannot_be_is_refused_with_the_remedy(outcome, backend):
         "foreign": "not features.Foreign: give it one such as keras.optimizers.Adam",
         "class": "give it one such as",
         "op": "use Average or Sum",
-        "compression": "choose one of the three",
+        "compression": "choose one of these",
         "predivide": "belongs to op=Average",
         "passes": "must be a whole number greater than 0",
         "built": "has been built already: set gradient_accumulation_steps",

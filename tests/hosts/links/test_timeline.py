@@ -23,18 +23,18 @@ for batch in distrun.data.watch([0] * 100):
 
 
 @pytest.fixture
-def gamma(network, alpha, home):
+def omega(network, alpha, home):
     """A third host, whose clock is ahead of the others'."""
     try:
         call("unshare", "--time", "--monotonic", str(AHEAD), "true")
     except RuntimeError as error:
         pytest.skip(f"there are no namespaces of time here: {error}")
     subnet = int(alpha.address.split(".")[2])
-    host = RemoteHost("gamma", network.directory, network.bridge, subnet, 4, ahead=AHEAD)
-    network.hosts["gamma"] = host
+    host = RemoteHost("omega", network.directory, network.bridge, subnet, 4, ahead=AHEAD)
+    network.hosts["omega"] = host
     home.know(network.hosts.values())
     yield host
-    del network.hosts["gamma"]
+    del network.hosts["omega"]
     host.destroy()
 
 
@@ -51,7 +51,7 @@ def moved(trace, rank):
     return {event["args"]["number"]: event["ts"] + event["dur"] for event in moving}
 
 
-@pytest.mark.parametrize("other", ["beta", "gamma"])
+@pytest.mark.parametrize("other", ["beta", "omega"])
 def test_hosts_are_on_one_clock(distrun, python, tmp_path, request, first, other):
     ahead = 1_000_000_000 * request.getfixturevalue(other).ahead
     file = tmp_path / "t.json"

@@ -9,6 +9,7 @@ import psutil
 import pytest
 
 from distrun.runner.connect.job_steps import JobStep, JobSteps, srun_command
+from distrun.runner.shipping.delivery import Opening
 
 SLURM = {"SLURM_JOB_ID": "17", "SLURM_JOB_NODELIST": "n[1-2]", "SLURM_NTASKS": "3", "SLURM_TASKS_PER_NODE": "2,1"}
 SRUN = """#!/bin/sh
@@ -84,12 +85,11 @@ def test_an_interrupted_launch_ends_the_sruns_that_are_starting(distrun, path, t
 
 
 def test_the_command_line_has_options_of_slurm_and_a_program():
-    words = srun_command("17", "n1", "/bin/python3", "distrun.runner.agent")
+    words = srun_command("17", "n1", "/bin/python3", "distrun.runner.agent", "pass")
     options = [word for word in words if word.startswith("--")]
     assert words[: 1 + len(options)] == ["srun", *options]
     assert {"--jobid=17", "--nodelist=n1", "--overlap", "--unbuffered", "--cpu-bind=none"} < set(options)
-    assert words[-4:-2] == ["/bin/python3", "-c"]
-    assert words[-1] == "distrun.runner.agent"
+    assert words[-4:] == ["/bin/python3", "-c", "pass", "distrun.runner.agent"]
 
 
 def test_the_reported_error_is_that_of_slurm_that_say_why(tmp_path):
@@ -110,4 +110,4 @@ def test_nothing_is_started_after_the_end():
     steps = JobSteps(SLURM)
     steps.close()
     with pytest.raises(Exception, match="the launch was given up"):
-        steps.start("n1", "python", "distrun.runner.agent")
+        steps.start("n1", "python", "distrun.runner.agent", Opening("pass", b""))

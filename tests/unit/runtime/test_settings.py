@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from distrun.errors import UsageError
+from distrun.host.clusters.kubernetes import ENDPOINT, HOSTS, SLOTS
 from distrun.runtime import settings
 from distrun.runtime.contract import LaunchContract
 from distrun.runtime.settings import VARIABLES, Settings, given, unknown
@@ -96,7 +97,11 @@ def test_what_is_given_is_told_from_what_is_by_default():
         ("BUCKET_BYTES", "1M", "DISTRUN_BUCKET_BYTES='1M' is not a number of bytes: correct or unset it"),
         ("FIRST_BUCKET_BYTES", "-5", "DISTRUN_FIRST_BUCKET_BYTES='-5' is not a number of bytes: correct or unset it"),
         ("BACKEND", "gloo", "DISTRUN_BACKEND='gloo' is not one of auto, shared_memory, tcp, mpi: correct or unset it"),
-        ("WIRE_DTYPE", "int8", "DISTRUN_WIRE_DTYPE='int8' is not one of float16, bfloat16: correct or unset it"),
+        (
+            "WIRE_DTYPE",
+            "int2",
+            "DISTRUN_WIRE_DTYPE='int2' is not one of float16, bfloat16, int8, int4: correct or unset it",
+        ),
         ("JAX_CALL", "pigeon", "DISTRUN_JAX_CALL='pigeon' is not one of auto, ffi, io_callback: correct or unset it"),
         (
             "TENSORFLOW_OP",
@@ -182,7 +187,7 @@ def test_every_setting_is_documented_and_nothing_else_is():
     page = ROOT / "docs" / "settings.md"
     rows = [line.split("|")[1] for line in page.read_text().splitlines() if line.startswith("| `DISTRUN_")]
     documented = [name for row in rows for name in re.findall(r"DISTRUN_[A-Z_]+", row)]
-    assert sorted(documented) == sorted(VARIABLES)
+    assert sorted(documented) == sorted([*VARIABLES, HOSTS, ENDPOINT, SLOTS])
 
 
 def test_no_other_module_reads_a_setting_from_the_environment():

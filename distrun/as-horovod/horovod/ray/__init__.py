@@ -1,5 +1,15 @@
-"""Horovod's module for Ray, which distrun does not have: importing it raises ImportError."""
+"""Horovod's executor of Ray: `RayExecutor` is `distrun.ray.Executor`, whose workers import this package too."""
 
-raise ImportError(
-    "horovod.ray: there is no runner for Ray: start a script with distrun --horovod, or a function with horovod.run"
-)
+from distrun.errors import NotOfferedError
+from distrun.ray import Executor as RayExecutor
+
+__all__ = ["RayExecutor"]
+
+
+def __getattr__(name: str) -> object:
+    if name in ("ElasticRayExecutor", "RayHostDiscovery", "BaseHorovodWorker"):
+        raise NotOfferedError(
+            f"horovod.ray.{name}: the workers of an executor on Ray neither come nor go: use RayExecutor, or start an "
+            "elastic job with distrun --horovod --elastic"
+        )
+    raise AttributeError(f"module 'horovod.ray' has no attribute {name!r}")

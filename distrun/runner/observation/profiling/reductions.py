@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 
 from distrun.runner.observation.profiling.steps import Reduction, Step
 from distrun.runner.prediction.profile import Gradients
+from distrun.runtime.settings import WIRE_SHARES
 
 _SECOND = 1e9
 
@@ -84,7 +85,7 @@ def batches(steps: Sequence[Reductions], shape: Shape, wire: str) -> tuple[Gradi
     """
     ready, seconds = _medians(step.readiness() for step in steps), _medians(step.seconds() for step in steps)
     return tuple(
-        Gradients(size, max(0.0, when), size * (0.5 if wire.endswith("float16") else 1.0), taken)
+        Gradients(size, max(0.0, when), size * WIRE_SHARES.get(wire, 1.0), taken)
         for (_, size), when, taken in zip(shape, ready, seconds, strict=True)
     )
 

@@ -19,7 +19,7 @@ _STALE = re.compile(
     r"|MASTER_ADDR|MASTER_PORT|TORCHELASTIC_.*|OMPI_COMM_WORLD_.*|OMPI_UNIVERSE_SIZE|PMIX_.*|PMI_.*"
     r"|HOROVOD_(HOSTNAME|ELASTIC|(LOCAL_|CROSS_)?(RANK|SIZE))"
     r"|SLURM_(PROCID|LOCALID|NODEID|GTIDS|TASK_PID|NTASKS|NPROCS|STEP.*|SRUN_.*|CPU_BIND.*)"
-    r"|DISTRUN_(PROCESS|CONTROL_FD|SPARE)"
+    r"|DISTRUN_(PROCESS|CONTROL_FD|SPARE|SHIPPED|HOSTS|ENDPOINT|SLOTS|TRIAL|TRIAL_FD|TRIAL_PRUNES)"
     r"|" + "|".join(PREFIX + field.name.upper() for field in fields(LaunchContract))
 )
 AUTO = "auto"
@@ -71,6 +71,12 @@ def forwarded_variables(environ: Mapping[str, str]) -> dict[str, str]:
     """
     prefixes = (PREFIX, horovod.PREFIX) if horovod.is_on(environ) else PREFIX
     return {name: value for name, value in environ.items() if name == "PYTHONPATH" or name.startswith(prefixes)}
+
+
+def forwarded_settings(environ: Mapping[str, str]) -> dict[str, str]:
+    """Return the settings alone of those, for ranks that an engine such as Ray starts: none of this process's place."""
+    found = inherited_variables(forwarded_variables(environ))
+    return {name: value for name, value in found.items() if name != "PYTHONPATH"}
 
 
 def complete_on_host(planned: Mapping[str, str], login: Mapping[str, str], cores: int, ranks: int) -> dict[str, str]:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import re
 
 import pytest
 
 from distrun.errors import UsageError
-from distrun.runner.planning.allocation import Allocation, current, is_own_node
+from distrun.runner.planning.allocation import Allocation, current, flux, is_own_node
 from distrun.runner.planning.hosts import Host
 
 
@@ -118,3 +119,73 @@ def test_lsf_in_its_three_ways(tmp_path):
 def test_lsf_lists_that_are_none_are_refused(text):
     with pytest.raises(UsageError, match=f"LSB_MCPU_HOSTS='{text}'"):
         current({"LSB_JOBID": "5", "LSB_MCPU_HOSTS": text})
+
+
+def test_grid_engine_has_a_line_per_queue_of_a_host(tmp_path):
+    file = tmp_path / "pe_hostfile"
+    lines = ["compute-12 16 all.q@compute-12 UNDEFINED", "compute-13 16 all.q@compute-13 UNDEFINED"]
+    file.write_text("\n".join([*lines, "compute-12 4 short.q@compute-12 <NULL>"]) + "\n")
+    found = current({"JOB_ID": "1234", "NSLOTS": "36", "PE": "mpi", "PE_HOSTFILE": str(file)})
+    assert found == Allocation("Grid Engine", (Host("compute-12", 20), Host("compute-13", 16)), "1234")
+    assert current({"JOB_ID": "1234", "NSLOTS": "1"}) is None  # a job without a parallel environment
+
+
+@pytest.mark.parametrize("line", ["compute-12", "compute-12 x all.q", "compute-12 0 all.q"])
+def test_lines_of_grid_engine_that_are_none_are_refused(tmp_path, line):
+    file = tmp_path / "pe_hostfile"
+    file.write_text(line + "\n")
+    with pytest.raises(UsageError, match=f"has the line '{line}', which is no host and number of slots"):
+        current({"PE_HOSTFILE": str(file)})
+
+
+def resources(*parts, nodelist):
+    """Return what Flux says of resources, in the form of its RFC 20."""
+    execution = {"R_lite": list(parts), "starttime": 0.0, "expiration": 0.0, "nodelist": nodelist}
+    return json.dumps({"version": 1, "execution": execution})
+
+
+@pytest.mark.parametrize(
+    ("answer", "hosts"),
+    [
+        (
+            resources({"rank": "0-1", "children": {"core": "0-15"}}, nodelist=["flux-sample-[0-1]"]),
+            (Host("flux-sample-0", 16), Host("flux-sample-1", 16)),
+        ),
+        (
+            resources(
+                {"rank": "0,2", "children": {"core": "0-7", "gpu": "0-3"}},
+                {"rank": "1", "children": {"core": "0", "gpu": "0,2"}},
+                {"rank": "3", "children": {"core": "0-63"}},
+                nodelist=["n[07-08]", "i-025dbde9417bb3475,n9"],
+            ),
+            (Host("n07", 4), Host("n08", 2), Host("i-025dbde9417bb3475", 4)),
+        ),
+    ],
+    ids=["cores", "GPUs"],
+)
+def test_flux_is_asked(answer, hosts):
+    asked = []
+
+    def ask(command):
+        asked.append(command)
+        return answer
+
+    assert flux.read({"FLUX_URI": "local:///run/flux/local"}, ask) == Allocation("Flux", hosts)
+    task = {"FLUX_URI": "local:///x", "FLUX_JOB_ID": "f3ABC", "FLUX_TASK_RANK": "0", "FLUX_JOB_SIZE": "1"}
+    assert flux.read(task, ask) == Allocation("Flux", hosts, "f3ABC")
+    assert asked == [["flux", "resource", "R"], ["flux", "job", "info", "f3ABC", "R"]]
+
+
+@pytest.mark.parametrize(
+    "answer",
+    ["", "[]", "{}", resources(nodelist=["n1"]), resources({"rank": "0", "children": {"core": "0"}}, nodelist=["a,b"])],
+)
+def test_flux_says_something_else(answer):
+    with pytest.raises(UsageError, match="which is no set of resources: give the hosts with -H"):
+        flux.read({"FLUX_URI": "local:///x"}, lambda command: answer)
+
+
+def test_many_copies_of_the_launcher_by_flux_are_refused():
+    task = {"FLUX_URI": "local:///x", "FLUX_JOB_ID": "f3", "FLUX_TASK_RANK": "3", "FLUX_JOB_SIZE": "4"}
+    with pytest.raises(UsageError, match="flux run started 4 copies of distrun"):
+        current(task)

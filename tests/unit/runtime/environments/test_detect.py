@@ -78,6 +78,35 @@ TORCHRUN = {
     "TORCHELASTIC_RESTART_COUNT": "0",
 }
 
+FLUX = {
+    "FLUX_URI": "local:///run/flux/local",
+    "FLUX_JOB_ID": "f3ABC",
+    "FLUX_TASK_RANK": "2",
+    "FLUX_JOB_SIZE": "4",
+    "FLUX_TASK_LOCAL_ID": "0",
+    "FLUX_JOB_NNODES": "2",
+    "PMI_RANK": "2",
+    "PMI_SIZE": "4",
+    "PMI_FD": "11",
+}
+BATCH = {
+    "AWS_BATCH_JOB_ID": "7b2e1c3a#1",
+    "AWS_BATCH_JOB_NUM_NODES": "2",
+    "AWS_BATCH_JOB_NODE_INDEX": "1",
+    "AWS_BATCH_JOB_MAIN_NODE_INDEX": "0",
+    "AWS_BATCH_JOB_MAIN_NODE_PRIVATE_IPV4_ADDRESS": "10.0.12.7",
+}
+AZURE = {
+    "AZUREML_NODE_COUNT": "2",
+    "AZUREML_RUN_ID": "calm_rice_4kj2m",
+    "NODE_RANK": "1",
+    "MASTER_ADDR": "10.0.0.4",
+    "MASTER_PORT": "6105",
+    "RANK": "5",
+    "WORLD_SIZE": "8",
+    "LOCAL_RANK": "1",
+}
+
 
 @pytest.mark.parametrize(
     ("environ", "name", "topology"),
@@ -88,9 +117,12 @@ TORCHRUN = {
         (SRUN, "Slurm's srun", Topology(3, 5, 1, 2, 1, 2, "node02")),
         (TORCHRUN, "torchrun", Topology(3, 4, 1, 2, 1, 2, HERE)),
         (ENV_URL, "a launcher for env:// (RANK, WORLD_SIZE)", Topology(1, 2, 1, 2, 0, 1, HERE)),
+        (FLUX, "Flux", Topology(2, 4, 0, 2, 1, 2, HERE)),
+        (BATCH, "AWS Batch", Topology(1, 2, 0, 1, 1, 2, HERE)),
+        (AZURE, "Azure ML", Topology(5, 8, 1, 4, 1, 2, HERE)),
         ({}, "no launcher", Topology(0, 1, 0, 1, 0, 1, HERE)),
     ],
-    ids=["distrun", "openmpi", "hydra", "slurm", "torchrun", "env_url", "single"],
+    ids=["distrun", "openmpi", "hydra", "slurm", "torchrun", "env_url", "flux", "aws_batch", "azure_ml", "single"],
 )
 def test_each_launcher_is_recognised_and_its_topology_read(environ, name, topology):
     environment = detect(environ)
@@ -112,6 +144,14 @@ def test_each_launcher_is_recognised_and_its_topology_read(environ, name, topolo
         ({**SBATCH, "SLURM_STEP_ID": "4294967291"}, "no launcher"),
         ({**SBATCH, "SLURM_STEP_ID": "4294967290", "SLURM_STEP_NUM_TASKS": "1"}, "no launcher"),
         ({"PMI_RANK": "0", "PMI_SIZE": "4", **SRUN}, "Slurm's srun"),
+        ({**SRUN, **FLUX}, "Flux"),
+        ({**FLUX, **OPENMPI_5}, "Open MPI"),
+        ({"FLUX_URI": "local:///run/flux/local"}, "no launcher"),
+        ({**BATCH, **TORCHRUN}, "torchrun"),
+        ({**BATCH, **ENV_URL}, "AWS Batch"),
+        ({**BATCH, **ENV_URL, "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1"}, "a launcher for env:// (RANK, WORLD_SIZE)"),
+        ({**AZURE, **OPENMPI_5}, "Open MPI"),
+        ({"AZUREML_NODE_COUNT": "1", "AZUREML_RUN_ID": "x"}, "no launcher"),
     ],
     ids=[
         "distrun that also set Open MPI's variables",
@@ -125,6 +165,14 @@ def test_each_launcher_is_recognised_and_its_topology_read(environ, name, topolo
         "python inside the batch step",
         "python inside salloc's interactive step",
         "srun with a PMI of its own",
+        "flux run inside srun",
+        "mpirun inside flux run",
+        "python in a shell of flux alloc",
+        "torchrun on AWS Batch",
+        "RANK exported on AWS Batch",
+        "all variables of env:// on AWS Batch",
+        "mpirun on Azure ML",
+        "python on a single node of Azure ML",
     ],
 )
 def test_of_two_launchers_the_inner_one_counts(environ, name):
@@ -153,6 +201,9 @@ def test_a_broken_job_key_is_refused_without_showing_it():
         (TORCHRUN, {"RANK": "2", "LOCAL_RANK": "0"}, {"TORCHELASTIC_RESTART_COUNT": "1"}),
         (TORCHRUN, {"RANK": "2"}, {"GROUP_RANK": "0"}),
         (ENV_URL, {"RANK": "0"}, {"MASTER_PORT": "29501"}),
+        (FLUX, {"FLUX_TASK_RANK": "3", "FLUX_TASK_LOCAL_ID": "1"}, {"FLUX_JOB_ID": "f3ABD"}),
+        (AZURE, {"RANK": "4", "LOCAL_RANK": "0"}, {"AZUREML_RUN_ID": "calm_rice_4kj2n"}),
+        (AZURE, {"RANK": "4", "LOCAL_RANK": "0"}, {"NODE_RANK": "0"}),
     ],
 )
 def test_ranks_of_a_job_share_its_name_and_other_jobs_have_another(environ, of_another_rank, of_another_job):
@@ -253,3 +304,16 @@ def test_hydras_proxy_is_found_above_a_shell(tmp_path):
 
 def test_the_ancestors_of_this_process_begin_with_its_parent():
     assert next(_ancestors(os.getpid()))[0] == os.getppid()
+
+
+@pytest.mark.parametrize(
+    ("environ", "complaint"),
+    [
+        ({**FLUX, "FLUX_JOB_SIZE": "5"}, "Flux started 5 ranks on 2 hosts, and does not tell .* --tasks-per-node"),
+        ({**AZURE, "WORLD_SIZE": "9"}, "RANK=5, WORLD_SIZE=9 and LOCAL_RANK=1 do not fit host 1 of 2"),
+        ({**AZURE, "NODE_RANK": "0"}, "RANK=5, WORLD_SIZE=8 and LOCAL_RANK=1 do not fit host 0 of 2"),
+    ],
+)
+def test_numbers_that_do_not_tell_the_local_ranks_are_refused(environ, complaint):
+    with pytest.raises(UsageError, match=complaint):
+        detect(environ).topology()

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import socket
+
 import pytest
 
 from distrun.errors import UsageError
 from distrun.host import munge
 from distrun.runtime.environments import detect
-from distrun.runtime.environments.slurm import first_host, likely_ports
+from distrun.runtime.environments.base import likely_ports
+from distrun.runtime.environments.slurm import first_host
 
 SECRET = "0123456789abcdef" * 2
 SRUN = {"SLURM_JOB_ID": "17", "SLURM_STEP_ID": "3", "SLURM_PROCID": "1", "SLURM_STEP_NODELIST": "node[07-09]"}
@@ -20,6 +23,19 @@ def test_near_the_master_with_the_users_secret(environ):
     endpoint = detect({**environ, "DISTRUN_KEY": SECRET}).endpoint()
     assert endpoint.addresses == tuple(("node7", port) for port in (29501, 29502, 29503, 29504))
     assert endpoint.key == SECRET.encode()
+
+
+def test_a_cluster_tells_who_leads_and_the_user_the_secret():
+    numbers = {"AWS_BATCH_JOB_NUM_NODES": "2", "AWS_BATCH_JOB_MAIN_NODE_INDEX": "0", "DISTRUN_KEY": SECRET}
+    main = {**numbers, "AWS_BATCH_JOB_ID": "17#0", "AWS_BATCH_JOB_NODE_INDEX": "0"}
+    other = {**numbers, "AWS_BATCH_JOB_ID": "17#1", "AWS_BATCH_JOB_NODE_INDEX": "1"}
+    other["AWS_BATCH_JOB_MAIN_NODE_PRIVATE_IPV4_ADDRESS"] = "10.0.12.7"
+    expected = [("10.0.12.7", port) for port in likely_ports("AWS Batch.17.1")]
+    assert detect(other).endpoint().addresses == tuple(expected)
+    assert detect(main).endpoint().addresses == tuple((socket.gethostname(), port) for _, port in expected)
+    assert detect(other).endpoint().key == detect(main).endpoint().key == SECRET.encode()
+    with pytest.raises(UsageError, match=r"AWS Batch gives its ranks no secret .* set DISTRUN_KEY"):
+        detect({**other, "DISTRUN_KEY": ""}).endpoint()
 
 
 def test_the_last_ports_have_neighbours_below():

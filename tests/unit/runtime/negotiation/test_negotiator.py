@@ -75,6 +75,9 @@ class FakeHierarchicalBackend:
     def wire_of(self, request: Request) -> str:
         return ""
 
+    def quantisation_of(self, request: Request) -> str:
+        return ""
+
     def combine(self, sources, how):
         return sum(sources)
 

@@ -12,7 +12,7 @@ from distrun.runtime.negotiation.decisions import Define
 from distrun.runtime.negotiation.messages import EXECUTE, LARGEST_REQUEST, pack_ids
 from distrun.runtime.negotiation.pending import PendingOperations
 from distrun.runtime.operations.handle import Handle
-from distrun.runtime.operations.request import FORM_PROCESS_SET, Request
+from distrun.runtime.operations.request import FORM_PROCESS_SET, JOIN_NAME, Request
 from distrun.runtime.shared_memory.mailbox import LARGEST
 
 
@@ -160,3 +160,18 @@ def test_a_set_that_others_form_under_the_name_of_ours_is_not_taken_for_it(pendi
     assert (first.request, first.stands_in) == (theirs, True)
     assert second is made
     assert pending_operations.is_empty
+
+
+def test_another_thread_enters_an_operation_while_it_is_asked_whether_only_joins_wait(pending_operations):
+    class Name(str):
+        """A name at whose comparison the other thread gets its turn, once."""
+
+        __hash__ = str.__hash__
+
+        def __eq__(self, other):
+            pending_operations.pending.setdefault((0, "entered meanwhile"), handle(3, name="entered meanwhile"))
+            return str(self) == other
+
+    pending_operations.pending[0, Name(JOIN_NAME)] = handle(3, name=JOIN_NAME)
+    assert pending_operations.has_joined_only
+    assert not pending_operations.has_joined_only

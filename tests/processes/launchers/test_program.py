@@ -12,6 +12,7 @@ import pytest
 from distrun import __version__
 from distrun.runner.connect.program import PROBE, LocalProgram, first_frame, read_some, remote_command
 from distrun.runner.protocol.handshake import HostError, HostInfo
+from distrun.runner.shipping.delivery import Delivery
 
 
 @pytest.fixture
@@ -46,11 +47,12 @@ def test_a_program_that_ends_without_a_word_is_explained():
 
 
 def test_the_remote_command_runs_a_module_and_names_it_in_the_list_of_processes(tmp_path):
-    command = remote_command(sys.executable, PROBE)
+    opening = Delivery().opening()
+    command = remote_command(sys.executable, PROBE, opening.code)
     assert command[-1] == PROBE
     (tmp_path / "json.py").write_text("raise SystemExit('the current directory was searched')")
     environ = {**os.environ, "PYTHONPATH": ""}
-    done = subprocess.run(command, cwd=tmp_path, env=environ, stdin=subprocess.DEVNULL, capture_output=True, timeout=60)
+    done = subprocess.run(command, cwd=tmp_path, env=environ, input=opening.text, capture_output=True, timeout=60)
     assert done.returncode == 0, done.stderr
     assert __version__.encode() in done.stdout
 

@@ -16,7 +16,7 @@ import pytest
 from warm_ranks import WarmRanks
 
 _PIDFD_GETFD = 438
-PROGRAMS = Path(__file__).parents[1] / "parallel" / "programs"
+PROGRAMS = Path(__file__).parents[2] / "parallel" / "programs"
 MARK = b"a tensor that nobody may read..."
 SENDING = f"""
 import sys, numpy as np, distrun

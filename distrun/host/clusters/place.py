@@ -1,0 +1,70 @@
+"""The place of a host among those of its job, and how variables that tell it are read."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from distrun.errors import UsageError
+
+
+@dataclass(frozen=True)
+class HostPlace:
+    """One of the hosts of a job that a cluster has started."""
+
+    cluster: str
+    """The cluster's name in messages."""
+    index: int
+    """The number of this host: 0 is the one that leads, and has rank 0."""
+    hosts: int
+    """The number of hosts."""
+    leader: str
+    """The name or address of host 0, as the others reach it; on host 0 it may be empty."""
+    job: str
+    """A text that the hosts of the job share, and those of another job do not. It is not a secret."""
+
+    def __post_init__(self) -> None:
+        if self.index >= self.hosts:
+            raise UsageError(
+                f"{self.cluster} says that this is host {self.index} of {self.hosts}, which cannot be: pass on all of "
+                "its variables as they are"
+            )
+
+
+def text(environ: Mapping[str, str], variable: str, cluster: str) -> str:
+    """Return the value of a variable that the cluster sets.
+
+    Raises:
+        UsageError: it is not set.
+    """
+    if value := environ.get(variable):
+        return value
+    raise UsageError(
+        f"{variable} is not set though this looks like a container of {cluster}: pass on all of its variables"
+    )
+
+
+def number(environ: Mapping[str, str], variable: str, cluster: str) -> int:
+    """Return the value of a variable that the cluster sets to a whole number >= 0.
+
+    Raises:
+        UsageError: it is something else.
+    """
+    value = text(environ, variable, cluster)
+    if value.isascii() and value.isdecimal():
+        return int(value)
+    raise UsageError(f"{variable}={value!r} is not a whole number >= 0: let {cluster} set it")
+
+
+def parse(value: str, name: str, cluster: str) -> Any:
+    """Return what JSON of the cluster says.
+
+    Raises:
+        UsageError: it is no JSON.
+    """
+    try:
+        return json.loads(value)
+    except ValueError:
+        raise UsageError(f"{name}={value[:200]!r} is not JSON: let {cluster} set it") from None

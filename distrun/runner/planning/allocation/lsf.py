@@ -1,0 +1,36 @@
+"""Jobs of IBM Spectrum LSF."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from distrun.errors import UsageError
+from distrun.runner.planning.allocation.allocated import Allocation, read_lines, remedy
+from distrun.runner.planning.hosts import Host, merge
+
+# bsub -n 8 -R span[ptile=4]:  LSB_JOBID=5012  LSB_MCPU_HOSTS="hostA 4 hostB 4"  LSB_HOSTS="hostA hostA ... hostB"
+# LSB_DJOB_HOSTFILE=/home/me/.lsbatch/1700000000.5012.hostfile, with a line per slot. Very long lists are only there.
+_JOB = "LSB_JOBID"
+_FILE = "LSB_DJOB_HOSTFILE"
+_PAIRS = "LSB_MCPU_HOSTS"
+_NAMES = "LSB_HOSTS"
+
+
+def read(environ: Mapping[str, str]) -> Allocation | None:
+    """Return the allocation that LSF's variables or its host file tell of; None where they tell of none.
+
+    Raises:
+        UsageError: the list of hosts cannot be read or understood.
+    """
+    if not environ.get(_JOB):
+        return None
+    if file := environ.get(_FILE):
+        hosts = [Host(line.split()[0], 1) for line in read_lines(_FILE, file, "LSF")]
+    elif text := environ.get(_PAIRS):
+        words = text.split()
+        if len(words) % 2 or not all(word.isdecimal() and int(word) for word in words[1::2]):
+            raise UsageError(f"{_PAIRS}={text!r} is not a list of hosts and slots like 'a 4 b 4': {remedy('LSF')}")
+        hosts = [Host(name, int(slots)) for name, slots in zip(words[::2], words[1::2], strict=True)]
+    else:
+        hosts = [Host(name, 1) for name in environ.get(_NAMES, "").split()]
+    return Allocation("LSF", tuple(merge(hosts)), environ[_JOB]) if hosts else None

@@ -1,0 +1,84 @@
+"""Allocations of Slurm."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+
+from distrun.errors import UsageError
+from distrun.runner.planning.allocation.allocated import Allocation, remedy
+from distrun.runner.planning.host_ranges import expand
+from distrun.runner.planning.hosts import Host
+
+# From here on, Slurm's numbers of steps stand for the batch script and the like, which are no steps.
+_FIRST_SPECIAL_STEP = 0xFFFFFFF0
+
+
+def read(environ: Mapping[str, str]) -> Allocation | None:
+    """Return the allocation that Slurm's variables tell of; None outside of its jobs.
+
+    Raises:
+        UsageError: they cannot be understood, or srun has started several copies of us.
+    """
+    if not (environ.get("SLURM_JOB_ID") and environ.get("SLURM_JOB_NODELIST")):
+        return None
+    tasks = environ.get("SLURM_STEP_NUM_TASKS", "1")
+    if tasks.isdecimal() and int(tasks) > 1:
+        raise UsageError(
+            f"srun started {tasks} copies of distrun (SLURM_STEP_NUM_TASKS), which would start each rank {tasks} "
+            "times: start distrun once, without srun, or the script by srun, without distrun"
+        )
+    names = expand(environ["SLURM_JOB_NODELIST"], remedy("Slurm (SLURM_JOB_NODELIST)"))
+    slots = _slots(environ, len(names))
+    hosts = tuple(Host(name, count) for name, count in zip(names, slots, strict=True))
+    return Allocation("Slurm", hosts, environ["SLURM_JOB_ID"])
+
+
+def _slots(environ: Mapping[str, str], hosts: int) -> list[int]:
+    """Return the slots per host: the tasks that were asked for, else one per GPU, else Slurm's own number of tasks.
+
+    A shell that srun started (`srun --pty bash`) is told the tasks of its own step only, so there it is one per core.
+    """
+    tasks = None if _is_task(environ) else environ.get("SLURM_TASKS_PER_NODE")
+    is_stated = any(name in environ for name in ("SLURM_NTASKS", "SLURM_NTASKS_PER_NODE"))
+    if tasks and is_stated:
+        return _counts("SLURM_TASKS_PER_NODE", tasks, hosts)
+    for variable in ("SLURM_GPUS_PER_NODE", "SLURM_GPUS_ON_NODE"):
+        count = environ.get(variable, "").rpartition(":")[2]  # 4 or a100:4
+        if count.isdecimal() and int(count):
+            return [int(count)] * hosts
+    if tasks:
+        return _counts("SLURM_TASKS_PER_NODE", tasks, hosts)
+    cpus = environ.get("SLURM_JOB_CPUS_PER_NODE")
+    if not cpus:
+        return [1] * hosts
+    per_task = environ.get("SLURM_CPUS_PER_TASK", "1")
+    divisor = int(per_task) if per_task.isdecimal() and int(per_task) else 1
+    return [max(1, count // divisor) for count in _counts("SLURM_JOB_CPUS_PER_NODE", cpus, hosts)]
+
+
+def _counts(variable: str, text: str, hosts: int) -> list[int]:
+    """Return the counts per host that Slurm writes as `2(x3),1`: 2, 2, 2, 1."""
+    counts: list[int] = []
+    for word in text.split(","):
+        match = re.fullmatch(r"(\d+)(?:\(x(\d+)\))?", word, re.ASCII)
+        if match is None or int(match[1]) == 0 or len(counts) + int(match[2] or 1) > hosts:
+            break
+        counts += [int(match[1])] * int(match[2] or 1)
+    else:
+        if len(counts) == hosts:
+            return counts
+    raise UsageError(f"{variable}={text!r} is not a list of counts like 2(x3),1 for {hosts} hosts: {remedy('Slurm')}")
+
+
+def is_own_node(environ: Mapping[str, str], host: str) -> bool:
+    """Whether this process has all that Slurm allocated to us on a host.
+
+    A task that srun started may have fewer cores than that, and a shell that salloc started outside has none of them.
+    """
+    return environ.get("SLURMD_NODENAME") == host and not _is_task(environ)
+
+
+def _is_task(environ: Mapping[str, str]) -> bool:
+    step = environ.get("SLURM_STEP_ID", "")
+    return step.isdecimal() and int(step) < _FIRST_SPECIAL_STEP

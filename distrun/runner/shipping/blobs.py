@@ -1,0 +1,105 @@
+"""The contents of files in a cache, by their digests."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import secrets
+import time
+from collections.abc import Iterable
+from contextlib import suppress
+
+from distrun.runner.shipping.cache import HALF, clear_half_written, touch, write_file
+from distrun.runner.shipping.manifest import FileEntry
+
+_KEPT = 30 * 86400.0  # seconds since a content was used last
+_PER_USE = 86400.0  # seconds for which it is enough to have noted one use
+_PIECE = 1 << 20
+
+
+class Blobs:
+    """The contents of files in a host's cache, by their digests."""
+
+    def __init__(self, cache: str) -> None:
+        """Args: the cache."""
+        self._shelf = os.path.join(cache, "blobs")
+        os.makedirs(self._shelf, mode=0o700, exist_ok=True)
+
+    def lacking(self, files: Iterable[FileEntry]) -> list[FileEntry]:
+        """Return the files whose contents are not there, each content once."""
+        wanted = {entry.digest: entry for entry in files if entry.size}
+        return [entry for entry in wanted.values() if not os.path.exists(self.path(entry))]
+
+    def store(self, entry: FileEntry, pieces: Iterable[bytes]) -> None:
+        """Keep a file's content. Whether it is the right one turns out when it is used.
+
+        Raises:
+            OSError: it cannot be written.
+        """
+        half = os.path.join(self._shelf, f"{HALF}{os.getpid()}-{secrets.token_hex(4)}")
+        try:
+            with open(os.open(half, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
+                file.writelines(pieces)
+            os.makedirs(os.path.dirname(self.path(entry)), mode=0o700, exist_ok=True)
+            os.rename(half, self.path(entry))
+        finally:
+            with suppress(FileNotFoundError):
+                os.unlink(half)
+
+    def path(self, entry: FileEntry) -> str:
+        """Return where a file's content is, or would be."""
+        return os.path.join(self._shelf, entry.digest[:2], entry.digest)
+
+    def is_intact(self, entry: FileEntry) -> bool:
+        """Whether a file's content is there, as it should be; it counts as used then."""
+        try:
+            with open(self.path(entry), "rb", buffering=0) as file:
+                found = hashlib.sha256()
+                while piece := file.read(_PIECE):
+                    found.update(piece)
+        except OSError:
+            return False
+        touch(self.path(entry))
+        return found.hexdigest() == entry.digest
+
+    def copy(self, entry: FileEntry, target: str) -> bool:
+        """Write a file with its content, mode and time; False: the content here is damaged, and deleted now.
+
+        It is a copy: a rank that writes to the file must not change what later jobs get.
+
+        Raises:
+            OSError: it cannot be written.
+        """
+        found = hashlib.sha256()
+        with open(os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb", buffering=0) as file:
+            if entry.size:
+                path = self.path(entry)
+                with suppress(FileNotFoundError), open(path, "rb", buffering=0) as blob:
+                    if time.time() - os.fstat(blob.fileno()).st_mtime > _PER_USE:
+                        touch(path)
+                    while piece := blob.read(_PIECE):
+                        found.update(piece)
+                        file.write(piece)
+                if found.hexdigest() != entry.digest:
+                    os.unlink(target)
+                    with suppress(FileNotFoundError):
+                        os.unlink(path)
+                    return False
+            os.fchmod(file.fileno(), entry.mode)
+        os.utime(target, ns=(entry.mtime, entry.mtime))
+        return True
+
+    def prune(self) -> None:
+        """Delete, at most once a day, contents that nobody has used for long."""
+        mark = os.path.join(self._shelf, ".pruned")
+        now = time.time()
+        with suppress(OSError):
+            if now - os.stat(mark).st_mtime < 86400:
+                return
+        with suppress(OSError):
+            clear_half_written(self._shelf)
+            write_file(mark, b"")
+            for folder in os.scandir(self._shelf):
+                for entry in os.scandir(folder.path) if folder.is_dir() else ():
+                    if now - entry.stat().st_mtime > _KEPT:
+                        os.unlink(entry.path)

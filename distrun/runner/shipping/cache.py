@@ -1,0 +1,145 @@
+"""The cache of a host: a folder of the user's own, with what distrun has brought there.
+
+`packages/<digest>`, `blobs/<digest>`, `trees/<job>` and `environments/<digest>`. This module needs nothing but the
+standard library, as it is also sent as text.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import shutil
+import stat
+import tempfile
+import time
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+
+_STALE = 3600.0  # seconds after which what is half written counts as left by a process that was killed
+HALF = ".distrun-half-"
+"""The beginning of the names of what is half written."""
+
+
+class CacheError(Exception):
+    """There is no place for the cache, or nothing can be written there; the text is a sentence."""
+
+
+def open_cache(environ: Mapping[str, str]) -> str:
+    """Return the cache's folder, which is this user's alone; make it if need be.
+
+    It is `$XDG_CACHE_HOME/distrun`, or else `~/.cache/distrun`; where that cannot be written, a folder of this user's
+    among the temporary files.
+
+    Raises:
+        CacheError: neither can be used.
+    """
+    base = environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
+    folders = (os.path.join(base, "distrun"), os.path.join(tempfile.gettempdir(), f"distrun-{os.getuid()}"))
+    problems = []
+    for folder in folders:
+        try:
+            os.makedirs(os.path.dirname(folder), exist_ok=True)
+            with suppress(FileExistsError):
+                os.mkdir(folder, 0o700)
+            found = os.lstat(folder)
+            if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid():
+                raise PermissionError(1, "it is not this user's own folder")
+            if found.st_mode & 0o077:
+                os.chmod(folder, 0o700)
+            if not os.access(folder, os.W_OK | os.X_OK):
+                raise PermissionError(13, "Permission denied")
+        except OSError as error:
+            problems.append(f"{folder} ({error.strerror})")
+            continue
+        return folder
+    raise CacheError(
+        f"there is no place for what distrun brings: {', '.join(problems)}; make one of them writable, or set "
+        "XDG_CACHE_HOME there"
+    )
+
+
+def fill(place: str, write: Callable[[str], None]) -> None:
+    """Make a folder that appears as a whole or not at all; one that another process has made meanwhile stays.
+
+    Args:
+        place: its path.
+        write: is given the path of an empty folder, and fills it.
+
+    Raises:
+        OSError: it cannot be written.
+    """
+    shelf = os.path.dirname(place)
+    os.makedirs(shelf, mode=0o700, exist_ok=True)
+    clear_half_written(shelf)
+    half = os.path.join(shelf, f"{HALF}{os.getpid()}-{secrets.token_hex(4)}")
+    try:
+        os.mkdir(half, 0o700)
+        write(half)
+        try:
+            os.rename(half, place)
+        except OSError:
+            if not os.path.isdir(place):
+                raise
+    finally:
+        shutil.rmtree(half, ignore_errors=True)
+
+
+def write_file(path: str, data: bytes, mode: int = 0o600) -> None:
+    """Write a file that appears as a whole or not at all.
+
+    Raises:
+        OSError: it cannot be written.
+    """
+    half = os.path.join(os.path.dirname(path), f"{HALF}{os.getpid()}-{secrets.token_hex(4)}")
+    try:
+        with open(os.open(half, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "wb") as file:
+            file.write(data)
+        os.rename(half, path)
+    except BaseException:
+        with suppress(OSError):
+            os.unlink(half)
+        raise
+
+
+def discard(place: str) -> None:
+    """Delete a folder, as far as that is possible; nobody finds it half deleted."""
+    aside = os.path.join(os.path.dirname(place), f"{HALF}{os.getpid()}-{secrets.token_hex(4)}")
+    with suppress(OSError):
+        os.rename(place, aside)
+        shutil.rmtree(aside, ignore_errors=True)
+
+
+def clear_half_written(shelf: str) -> None:
+    """Delete what processes that were killed have left half written in a folder of the cache."""
+    now = time.time()
+    with os.scandir(shelf) as entries:
+        left = [entry for entry in entries if entry.name.startswith(HALF)]
+    for entry in left:
+        with suppress(OSError):
+            if now - entry.stat(follow_symlinks=False).st_mtime > _STALE:
+                if entry.is_dir(follow_symlinks=False):
+                    shutil.rmtree(entry.path, ignore_errors=True)
+                else:
+                    os.unlink(entry.path)
+
+
+def keep_newest(shelf: str, count: int) -> None:
+    """Delete all but the newest folders of a folder of the cache; using one makes it new (`touch`)."""
+    with suppress(OSError):
+        with os.scandir(shelf) as entries:
+            found = [(entry.stat().st_mtime, entry.path) for entry in entries if not entry.name.startswith(HALF)]
+        for _, path in sorted(found, reverse=True)[count:]:
+            discard(path)
+
+
+def touch(place: str) -> None:
+    """Take note that something is used now."""
+    with suppress(OSError):
+        os.utime(place)
+
+
+def explain(error: OSError, cache: str) -> str:
+    """Return why something cannot be written, to the cache as a rule, with the remedy."""
+    path = str(error.filename or cache)
+    said = f"{path} cannot be written: {error.strerror}; make room or give the right to write there"
+    return f"{said}, or set XDG_CACHE_HOME there to a folder elsewhere" if path.startswith(cache) else said

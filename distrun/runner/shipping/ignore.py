@@ -1,0 +1,212 @@
+"""The rules of .gitignore: which files of a folder git would leave alone. Git is asked only where else rules are.
+
+They are those of gitignore(5): a later rule wins over an earlier one, a rule of an inner folder over one of an outer,
+and in a folder that is ignored nothing is looked at, whatever a rule says of its files.
+
+The library pathspec is not used for them: where a rule takes back a folder it differs from git, in 1 of 300 random
+cases of the test that compares the two.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+FILE = ".gitignore"
+
+_ALWAYS = frozenset({".git", ".hg", ".svn", "__pycache__"})
+"""Names that never travel: histories, and what Python makes anew."""
+
+
+@dataclass(frozen=True)
+class Rule:
+    """One line of a .gitignore."""
+
+    pattern: re.Pattern[str]
+    """Matches paths below the folder that the file is in."""
+    ignores: bool
+    """Whether it ignores what it matches; a line with `!` does not."""
+    only_folders: bool
+
+
+@dataclass(frozen=True)
+class Rules:
+    """The rules that hold in a folder, the strongest last."""
+
+    layers: tuple[tuple[str, tuple[Rule, ...]], ...] = ()
+    """Folder (below the one that is walked, or a way up from it) -> the rules of its file."""
+
+    def within(self, folder: str, text: str | None) -> Rules:
+        """Return the rules that hold in a folder with a .gitignore of this text, or without one.
+
+        Args:
+            folder: its path below the one that is walked, empty for that one, with `/` at its end otherwise.
+            text: the text of its .gitignore.
+        """
+        rules = parse(text or "")
+        return Rules((*self.layers, (folder, rules))) if rules else self
+
+    def ignore(self, path: str, is_folder: bool) -> bool:
+        """Whether a path below the folder that is walked is ignored; the folders that it is in are not."""
+        if path.rpartition("/")[2] in _ALWAYS:
+            return True
+        for folder, rules in reversed(self.layers):
+            below = path.removeprefix(folder)
+            for rule in reversed(rules):
+                if (is_folder or not rule.only_folders) and rule.pattern.fullmatch(below):
+                    return rule.ignores
+        return False
+
+
+def rules_around(folder: str, environ: Mapping[str, str]) -> tuple[Rules, str]:
+    """Return the rules from outside of a folder, and the folder's path below the place that they count from.
+
+    They are the user's own (`core.excludesFile`), those of the repository that the folder is in (`.git/info/exclude`),
+    and those of the folders between the repository's and this one. Paths are then those below the repository's folder.
+
+    Args:
+        folder: the absolute path of the folder.
+        environ: the variables that say where the user's own rules are.
+    """
+    top = _repository(folder)
+    rules = Rules().within("", _text(os.path.join(top or folder, _own_rules(folder, environ))))
+    if top is None:
+        return rules, ""
+    rules = rules.within("", _text(os.path.join(top, ".git", "info", "exclude")))
+    prefix = ""
+    relative = os.path.relpath(folder, top)
+    for part in () if relative == "." else relative.split("/"):
+        rules = rules.within(prefix, _text(os.path.join(top, prefix, FILE)))
+        prefix += f"{part}/"
+    return rules, prefix
+
+
+def _own_rules(folder: str, environ: Mapping[str, str]) -> str:
+    """Return the file of the user's own rules: as git is configured, if it is here, or else where it looks first."""
+    with suppress(OSError, subprocess.SubprocessError):
+        command = ["git", "-C", folder, "config", "--path", "core.excludesFile"]
+        return os.fsdecode(subprocess.check_output(command, env=environ, stderr=subprocess.DEVNULL)).removesuffix("\n")
+    home = environ.get("XDG_CONFIG_HOME") or os.path.join(os.path.expanduser("~"), ".config")
+    return os.path.join(home, "git", "ignore")
+
+
+def _repository(folder: str) -> str | None:
+    for place in (folder, *map(str, Path(folder).parents)):
+        if os.path.exists(os.path.join(place, ".git")):
+            return place
+    return None
+
+
+def _text(path: str) -> str | None:
+    try:
+        with open(path, encoding="utf-8", errors="surrogateescape") as file:
+            return file.read()
+    except OSError:
+        return None
+
+
+def parse(text: str) -> tuple[Rule, ...]:
+    """Return the rules of a .gitignore; lines that git does not understand have none."""
+    return tuple(rule for line in text.split("\n") if (rule := _rule(line.removesuffix("\r"))) is not None)
+
+
+def _rule(line: str) -> Rule | None:
+    # *.log    !keep.log    /build    data/    docs/**/*.html    \#name    name\ (with a space at its end)
+    if line.startswith("#"):
+        return None
+    while line.endswith(" ") and not line.endswith("\\ "):
+        line = line[:-1]
+    ignores = not line.startswith("!")
+    line = line.removeprefix("!") if not ignores else line
+    only_folders = line.endswith("/")
+    line = line.removesuffix("/")
+    if not line:
+        return None
+    is_anchored = "/" in line
+    regex = _regex(line.removeprefix("/"))
+    if regex is None:
+        return None
+    try:
+        pattern = re.compile(regex if is_anchored else f"(?:.*/)?{regex}", re.DOTALL)
+    except re.error:
+        return None
+    return Rule(pattern, ignores, only_folders)
+
+
+def _regex(glob: str) -> str | None:
+    """Return the regular expression of a pattern of git's; None: nothing matches it."""
+    found = ""
+    position = 0
+    while position < len(glob):
+        rest = glob[position:]
+        at_start = position == 0 or glob[position - 1] == "/"
+        if rest.startswith("**/") and at_start:
+            found += "(?:.*/)?"
+            position += 3
+        elif rest == "**" and at_start:
+            found += ".+"
+            position += 2
+        elif rest[0] == "*":
+            count = len(rest) - len(rest.lstrip("*"))
+            found += "[^/]*"
+            position += count
+        elif rest[0] == "?":
+            found += "[^/]"
+            position += 1
+        elif rest[0] == "[":
+            characters, length = _characters(rest)
+            if not length:
+                return None
+            found += characters
+            position += length
+        elif rest[0] == "\\":
+            if len(rest) == 1:
+                return None
+            found += re.escape(rest[1])
+            position += 2
+        else:
+            found += re.escape(rest[0])
+            position += 1
+    return found
+
+
+_CLASSES = {
+    "alpha": "a-zA-Z",
+    "digit": "0-9",
+    "alnum": "a-zA-Z0-9",
+    "upper": "A-Z",
+    "lower": "a-z",
+    "space": " \\t\\n\\r\\f\\v",
+    "xdigit": "0-9a-fA-F",
+}
+
+
+def _characters(text: str) -> tuple[str, int]:
+    """Return the regular expression of a set such as `[!a-c]`, and the length of its text; 0: it has no end."""
+    position = 1
+    is_negated = text[1:2] in ("!", "^") and len(text) > 1
+    position += is_negated
+    first, inside = position, ""
+    while position < len(text) and (text[position] != "]" or position == first):
+        named = re.match(r"\[:(\w+):\]", text[position:])
+        if named:
+            inside += _CLASSES.get(named[1], "")
+            position += len(named[0])
+        elif text[position] == "\\" and position + 1 < len(text):
+            inside += re.escape(text[position + 1])
+            position += 2
+        elif text[position] == "-" and position != first and text[position + 1 : position + 2] not in ("]", ""):
+            inside += "-"
+            position += 1
+        else:
+            inside += re.escape(text[position])
+            position += 1
+    if position >= len(text):
+        return "", 0
+    # No set of git's matches a slash.
+    return f"(?!/)[{'^' if is_negated else ''}{inside}]", position + 1

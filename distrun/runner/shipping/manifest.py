@@ -1,0 +1,72 @@
+"""The state of a folder as data: its files with the digests of their contents, its links, and its folders."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class FileEntry:
+    """A regular file."""
+
+    path: str
+    """Its path below the folder; bytes that are not UTF-8 are surrogates."""
+    mode: int
+    """Its permissions, without set-user-ID and its like."""
+    mtime: int
+    """The time of its last change, in nanoseconds since 1970."""
+    size: int
+    digest: str
+    """The SHA-256 of its content."""
+
+
+@dataclass(frozen=True)
+class LinkEntry:
+    """A symbolic link, which may lead nowhere."""
+
+    path: str
+    target: str
+
+
+@dataclass(frozen=True)
+class FolderEntry:
+    """A folder; each comes after the one that it is in."""
+
+    path: str
+    mode: int
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """All of a folder that is shipped."""
+
+    files: tuple[FileEntry, ...]
+    links: tuple[LinkEntry, ...]
+    folders: tuple[FolderEntry, ...]
+
+    @property
+    def size(self) -> int:
+        """The bytes of all files."""
+        return sum(entry.size for entry in self.files)
+
+    @property
+    def paths(self) -> list[str]:
+        """The paths of everything."""
+        folders, files = [entry.path for entry in self.folders], [entry.path for entry in self.files]
+        return [*folders, *files, *(entry.path for entry in self.links)]
+
+    def to_json(self) -> bytes:
+        """Return the manifest as text."""
+        kinds = (self.files, self.links, self.folders)
+        return json.dumps([[list(vars(item).values()) for item in kind] for kind in kinds]).encode("ascii")
+
+    @classmethod
+    def from_json(cls, text: bytes) -> Manifest:
+        """Return what `to_json` wrote."""
+        files, links, folders = json.loads(text)
+        return cls(
+            tuple(FileEntry(*item) for item in files),
+            tuple(LinkEntry(*item) for item in links),
+            tuple(FolderEntry(*item) for item in folders),
+        )

@@ -1,0 +1,170 @@
+"""The options about what is brought to hosts, and what they mean."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from distrun.errors import UsageError
+from distrun.runtime.settings import START_TIMEOUT
+
+if TYPE_CHECKING:
+    from distrun.runner.shipping.delivery import Delivery
+
+Command = TypeVar("Command", bound=Callable[..., Any])
+
+DEFAULT_LIMIT = "512M"
+LONG_START_TIMEOUT = 1800.0
+"""Seconds that a host may take to start its ranks when it makes an environment first."""
+
+_UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
+
+_NOT_ALONE = re.compile(r"\.|/+|~[^/]*|\.\.(/\.\.)*")
+"""Folders that hold other things than code for certain: the home, what it is in, and the root."""
+
+_OPTIONS = (
+    click.option(
+        "--ship",
+        "ships",
+        multiple=True,
+        metavar="DIR[:REMOTE]",
+        help="Bring a folder to the other hosts before the ranks start there: what has changed since the last time, "
+        "and nothing that .gitignore leaves out. A job sees it as it was at the start, in a folder of its own; with "
+        "REMOTE in that folder, which is kept.",
+    ),
+    click.option(
+        "--ship-limit",
+        metavar="SIZE",
+        default=DEFAULT_LIMIT,
+        help="The most that a folder of --ship may have: 800M, 2G. Default: 512M.",
+    ),
+    click.option(
+        "--bootstrap",
+        metavar="[=REQUIREMENTS]",
+        is_flag=False,
+        flag_value="",
+        help="Run the ranks of other hosts in an environment that is made there, once, with these requirements: a "
+        "requirements file, or packages as in --bootstrap=torch,numpy. Alone: what distrun itself needs.",
+    ),
+    click.option(
+        "--no-bootstrap",
+        is_flag=True,
+        help="Do not bring distrun to hosts that have none, or another one: refuse them.",
+    ),
+)
+
+
+def shipping_options(command: Command) -> Command:
+    """Give a command the options that `delivery` reads."""
+    for option in reversed(_OPTIONS):
+        command = option(command)
+    return command
+
+
+def check_shipping(options: dict[str, Any]) -> None:
+    """Check that the launcher asked for brings anything, and give hosts the time that an environment takes.
+
+    Raises:
+        UsageError: it does not.
+    """
+    asked = "--ship" if options["ships"] else "--bootstrap" if options["bootstrap"] is not None else None
+    if asked is None:
+        return
+    if options["launcher"] == "mpirun":
+        raise UsageError(f"{asked} needs agents on the hosts, and --launcher mpirun has none: leave out one of the two")
+    if options["nnodes"] is not None or options["rdzv_endpoint"] is not None:
+        raise UsageError(
+            f"{asked} brings things to hosts that one launcher reaches, and --nnodes starts a launcher on each: leave "
+            "out one of the two"
+        )
+    if options["bootstrap"] is not None and options["start_timeout"] is None and START_TIMEOUT not in os.environ:
+        options["start_timeout"] = LONG_START_TIMEOUT
+
+
+def delivery(options: Mapping[str, Any], hosts_may_come: bool) -> Delivery | None:
+    """Return what the options ask for; None: nothing. Folders are read here.
+
+    Args:
+        options: those of the command line.
+        hosts_may_come: whether hosts may come to the job later.
+
+    Raises:
+        UsageError: they cannot be understood, or what they name cannot be read.
+    """
+    if not options["ships"] and options["bootstrap"] is None and not options["no_bootstrap"]:
+        return None
+    return deliver(
+        options["ships"],
+        options["bootstrap"],
+        limit=options["ship_limit"],
+        brings_itself=not options["no_bootstrap"],
+        hosts_may_come=hosts_may_come,
+    )
+
+
+def deliver(
+    ships: Sequence[str] = (),
+    bootstrap: str | None = None,
+    limit: str = DEFAULT_LIMIT,
+    brings_itself: bool = True,
+    hosts_may_come: bool = False,
+) -> Delivery:
+    """Return what is brought to hosts.
+
+    Args:
+        ships: folders, as in `--ship`.
+        bootstrap: the value of `--bootstrap`; None = without it.
+        limit: the most that a folder may have.
+        brings_itself: whether distrun is brought where it is missing.
+        hosts_may_come: whether hosts may come to the job later, and are to get the folders as they are now.
+
+    Raises:
+        UsageError: as by `delivery`.
+    """
+    if bootstrap is not None and not brings_itself:
+        raise UsageError("--bootstrap makes an environment with distrun in it, which --no-bootstrap forbids: give one")
+    from distrun.runner.shipping.delivery import Delivery
+    from distrun.runner.shipping.requirements import requirements
+    from distrun.runner.shipping.snapshot import keep, take
+
+    most = parse_size(limit)
+    snapshots = tuple(take(folder, to, most) for folder, to in map(parse_ship, ships))
+    if hosts_may_come:
+        snapshots = tuple(map(keep, snapshots))
+    folders = [item.folder for item in snapshots]
+    for folder in folders:
+        if folders.count(folder) > 1:
+            raise UsageError(f"--ship {folder} is given twice: give it once")
+    return Delivery(brings_itself, None if bootstrap is None else requirements(bootstrap), snapshots)
+
+
+def parse_ship(value: str) -> tuple[str, str]:
+    """Return the folder here and the one on hosts, empty if none is named.
+
+    Raises:
+        UsageError: there is no such folder.
+    """
+    # .    ~/project    project:/scratch/me/project    project:work    (a path below the home there)
+    here, to = (value, "") if os.path.isdir(value) else value.rpartition(":")[::2]
+    here = os.path.expanduser(here or value)
+    if not os.path.isdir(here):
+        raise UsageError(f"--ship {value!r}: {here!r} is not a folder: give one, as in --ship . or --ship DIR:REMOTE")
+    if to and _NOT_ALONE.fullmatch(os.path.normpath(to)):
+        raise UsageError(f"--ship {value!r}: {to!r} is not a folder for code alone: give one below it")
+    return here, to
+
+
+def parse_size(text: str) -> int:
+    """Return a number of bytes.
+
+    Raises:
+        UsageError: it is none.
+    """
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([KMGT]?)(?:i?B)?", text.strip(), re.IGNORECASE)
+    if match is None:
+        raise UsageError(f"--ship-limit {text!r} is no size: give a number of bytes, or one with K, M or G, as in 2G")
+    return int(float(match[1]) * _UNITS[match[2].upper()])

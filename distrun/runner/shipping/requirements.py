@@ -1,0 +1,99 @@
+"""The requirements of an environment for ranks, from the value of `--bootstrap`."""
+
+from __future__ import annotations
+
+import os
+import re
+
+from distrun.errors import UsageError
+
+RANK_NEEDS = ("numpy>=1.24", "psutil>=5.9", "cloudpickle>=3.0")
+"""The packages that distrun itself needs in a rank, as in pyproject.toml."""
+
+_NESTED = re.compile(r"(?:-r|--requirement)(?:\s*=\s*|\s+)(.+)|-r(\S.*)")
+# Lines that name a place on this machine, or that pip would read from another file.
+_REFUSED = re.compile(r"-e\b|--editable\b|-c\b|--constraint\b|\.{0,2}/|file:|--find-links\b|-f\b")
+
+
+def requirements(value: str) -> tuple[str, ...]:
+    """Return the requirements, a line each, as pip reads them on hosts.
+
+    Args:
+        value: a requirements file, or requirements separated by commas or spaces; empty: what distrun needs.
+
+    Raises:
+        UsageError: the file cannot be read, or speaks of what is on this machine only.
+    """
+    if os.path.exists(value) and not os.path.isdir(value):
+        given = _from_file(value, ())
+    elif value.endswith(".txt"):
+        raise UsageError(f"--bootstrap={value}: there is no such file: give a requirements file, or requirements")
+    else:
+        given = [item for item in _split(value) if item]
+        for item in given:
+            _check(item, value)
+    # Where some have hashes, pip wants them of all: then the file must have our own needs, too.
+    needs = () if any("--hash" in line for line in given) else RANK_NEEDS
+    return tuple(dict.fromkeys((*given, *needs)))
+
+
+def _split(value: str) -> list[str]:
+    """Return the requirements of a list.
+
+    The commas of `numpy>=1.24,<3` and `ray[data,tune]` belong to one; so do spaces in `numpy >= 1.24`, around the `@`
+    of `name @ URL` and behind a `;`, where a marker begins: a comma ends it.
+    """
+    first, *others = re.split(r"([\s,]+)(?![^\[]*\])", value.strip())
+    found = [first]
+    for between, part in zip(others[::2], others[1::2], strict=True):
+        before = found[-1]
+        if "," not in between and (";" in before or part[:1] in (";", "@") or before.endswith("@")):
+            found[-1] += f" {part}"
+        elif before[-1:] in ("<", ">", "=", "~") or (re.match(r"[<>=!~]", part) and not re.search(r"[<>=!~]", before)):
+            found[-1] += part
+        elif re.match(r"[<>=!~]", part):
+            found[-1] += f",{part}"
+        else:
+            found.append(part)
+    return found
+
+
+def _check(item: str, value: str) -> None:
+    """Refuse what is no requirement of an index, in a list.
+
+    Raises:
+        UsageError: it is an option of pip, or a path of this machine.
+    """
+    if item.startswith("-"):
+        raise UsageError(f"--bootstrap={value}: {item!r} is an option of pip: write it into a requirements file")
+    if _REFUSED.match(item) or item in (".", "..") or ("/" in item and "://" not in item):
+        raise UsageError(
+            f"--bootstrap={value}: there is no such file {item!r}, or not on other hosts: give a requirements file, or "
+            "packages of their index, and bring code by --ship"
+        )
+
+
+def _from_file(path: str, outer: tuple[str, ...]) -> list[str]:
+    try:
+        with open(path, encoding="utf-8") as file:
+            text = file.read()
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "it is not text"
+        raise UsageError(f"--bootstrap={path} cannot be read: {reason}; give a requirements file") from None
+    found: list[str] = []
+    for line in re.sub(r"\\\n", "", text).splitlines():
+        line = re.sub(r"(^|\s)#.*$", "", line).strip()
+        nested = _NESTED.fullmatch(line)
+        if nested is not None:
+            inner = os.path.join(os.path.dirname(path), (nested[1] or nested[2]).strip())
+            if inner in outer:
+                raise UsageError(f"--bootstrap={path}: {inner} requires itself: leave one of the lines out")
+            found += _from_file(inner, (*outer, path))
+        elif _REFUSED.match(line):
+            raise UsageError(
+                f"--bootstrap={path}: {line!r} speaks of this machine's files, which other hosts do not have: name "
+                "packages of their index, and bring code by --ship"
+            )
+        elif line:
+            found.append(line)
+    return found

@@ -1,0 +1,119 @@
+"""The second program on another host, run by the first where something is to be brought: it asks for it.
+
+It is sent as text, since there may be no distrun yet, and finds the names of `cache` and `COUNTED` already there. When
+distrun is in the cache, the modules that bring the rest are imported from it.
+"""
+
+from __future__ import annotations
+
+import importlib
+import io
+import json
+import os
+import sys
+import zipfile
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING or __name__ != "distrun_second_stage":
+    from distrun.runner.shipping.cache import CacheError, discard, explain, fill, keep_newest, open_cache, touch
+    from distrun.runner.shipping.first_stage import COUNTED, Launcher
+
+_SHIPPED = "DISTRUN_SHIPPED"  # as in runtime.contract
+_KEPT = 8  # packages of other versions that stay in the cache
+
+Digest = Callable[[str], str]
+
+
+def prepare(
+    launcher: Launcher, sent: dict[str, Any], module: str, is_same: bool, lacks: list[str], digest: Digest
+) -> None:
+    """Bring what is missing, and put it on the search path; with an environment, go on in its Python.
+
+    Args:
+        launcher: the conversation.
+        sent: the launcher's words; see `first_stage.main`.
+        module: the name of the module that will run.
+        is_same: whether the distrun that can be imported is the launcher's.
+        lacks: the packages that distrun needs and that cannot be imported.
+        digest: `first_stage.digest`.
+    """
+    cache = ""
+    try:
+        cache = open_cache(os.environ)
+        _prepare(launcher, cache, sent, module, is_same, lacks, digest)
+    except CacheError as error:
+        launcher.refuse(str(error))
+    except OSError as error:
+        launcher.refuse(explain(error, cache))
+
+
+def _prepare(
+    launcher: Launcher,
+    cache: str,
+    sent: dict[str, Any],
+    module: str,
+    is_same: bool,
+    lacks: list[str],
+    digest: Digest,
+) -> None:
+    tasks = sent["tasks"]
+    requirements = tasks.get("requirements")
+    paths: list[str] = []
+    if requirements is not None or not is_same:
+        paths.append(_brought(launcher, cache, "distrun", sent["package"], digest))
+        sys.path[:0] = paths
+    for name in lacks if requirements is None else ():
+        path = _brought(launcher, cache, name, sent["needs"][name], digest)
+        sys.path.append(path)
+        paths.append(path)
+        _check_import(launcher, name)
+    importlib.invalidate_caches()
+    shipped: dict[str, Any] = {"path": paths, "trees": []}
+    for number, tree in enumerate(tasks.get("trees", ())):
+        from distrun.runner.shipping.trees import receive
+
+        shipped["trees"].append([tree["dir"], receive(launcher, cache, number, tree)])
+    os.environ[_SHIPPED] = json.dumps(shipped)
+    launcher.tell(paths=paths)
+    if requirements is not None:
+        from distrun.runner.shipping.environment import go_on_in, make
+
+        python = make(launcher, cache, requirements)
+        launcher.tell(paths=paths, python=python)
+        go_on_in(python, paths, module)
+
+
+def _brought(launcher: Launcher, cache: str, name: str, wanted: str, digest: Digest) -> str:
+    """Return the folder of the cache that has a package, which is sent if it is not there, or not as it should be."""
+    place = os.path.join(cache, "packages", wanted)
+    if os.path.isdir(place) and digest(os.path.join(place, name)) != wanted:
+        discard(place)
+    if not os.path.isdir(place):
+        packed = launcher.ask(ask="package", name=name)
+        fill(place, lambda half: _unpack(packed, name, half))
+        if digest(os.path.join(place, name)) != wanted:
+            discard(place)
+            launcher.refuse(f"the package {name} was damaged on its way or while it was written to {place}: try again")
+        keep_newest(os.path.dirname(place), _KEPT)
+    touch(place)
+    return place
+
+
+def _unpack(packed: bytes, name: str, folder: str) -> None:
+    """Unpack a package, and nothing that its digest does not count: that could have been added on the way."""
+    with zipfile.ZipFile(io.BytesIO(packed)) as file:
+        for entry in file.namelist():
+            parts = entry.split("/")
+            if parts[0] == name and "__pycache__" not in parts and entry.endswith(COUNTED):
+                file.extract(entry, folder)
+
+
+def _check_import(launcher: Launcher, name: str) -> None:
+    try:
+        importlib.import_module(name)
+    except Exception as error:  # built for another machine or another Python
+        launcher.refuse(
+            f"{name}, which distrun needs, is not installed for {sys.executable}, and this machine's does not run "
+            f"there ({error}); install it there, or let --bootstrap make an environment with it"
+        )

@@ -1,0 +1,232 @@
+"""The state of a folder of the user's at the start of a launch, and its contents for hosts that lack them."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import stat
+import zlib
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+
+from distrun.errors import UsageError
+from distrun.runner.protocol.handshake import HostError
+from distrun.runner.shipping import ignore
+from distrun.runner.shipping.blobs import Blobs
+from distrun.runner.shipping.cache import CacheError, explain, open_cache
+from distrun.runner.shipping.digests import Digests, read_digest
+from distrun.runner.shipping.manifest import FileEntry, FolderEntry, LinkEntry, Manifest
+
+_ATTEMPTS = 3  # to read a file that is being written
+_PIECE = 1 << 20
+_LARGEST = 3  # files that are named when there is too much
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """A folder as it is shipped."""
+
+    folder: str
+    """Its absolute path here."""
+    to: str
+    """The folder on hosts, empty for one of the job's own."""
+    manifest: Manifest
+    packed: bytes
+    """The manifest, as it travels."""
+    kept: Blobs | None = None
+    """The cache that has all contents, for hosts that come later; None = they are read where they are."""
+
+    @property
+    def digest(self) -> str:
+        """The SHA-256 of the manifest, as it travels."""
+        return hashlib.sha256(self.packed).hexdigest()
+
+    def contents(self, digests: Sequence[str]) -> Iterator[bytes]:
+        """Yield contents, one after the other, in pieces.
+
+        Raises:
+            HostError: a file is no longer what it was at the start of the launch.
+        """
+        by_digest: dict[str, list[FileEntry]] = {}
+        for entry in self.manifest.files:
+            by_digest.setdefault(entry.digest, []).append(entry)
+        gathered = bytearray()
+        for digest in digests:
+            for piece in self._content(self._unchanged(by_digest[digest])):
+                gathered += piece
+                if len(gathered) >= _PIECE:
+                    yield bytes(gathered)
+                    gathered.clear()
+        if gathered:
+            yield bytes(gathered)
+
+    def _unchanged(self, equal: list[FileEntry]) -> FileEntry:
+        """Return one of several equal files that is still as it was; any if there is none."""
+        for entry in equal if self.kept is None else ():
+            with suppress(OSError):
+                if len(equal) > 1 and read_digest(os.path.join(self.folder, entry.path)) == entry.digest:
+                    return entry
+        return equal[-1]
+
+    def _content(self, entry: FileEntry) -> Iterator[bytes]:
+        found = hashlib.sha256()
+        left = entry.size
+        path = os.path.join(self.folder, entry.path) if self.kept is None else self.kept.path(entry)
+        try:
+            with open(path, "rb", buffering=0) as file:
+                while left and (piece := file.read(min(left, _PIECE))):
+                    found.update(piece)
+                    left -= len(piece)
+                    yield piece
+        except OSError:
+            left = -1
+        if left or found.hexdigest() != entry.digest:
+            raise HostError(
+                f"{path} has changed since the launch began, and was not sent yet; "
+                "start again when nothing writes to it, or let .gitignore leave it out"
+            )
+
+
+def keep(taken: Snapshot) -> Snapshot:
+    """Return a snapshot whose contents are kept in this machine's cache, whatever becomes of the folder.
+
+    Raises:
+        UsageError: a file has changed meanwhile, or the cache cannot be written.
+    """
+    try:
+        cache = open_cache(os.environ)
+        blobs = Blobs(cache)
+        for entry in taken.manifest.files:
+            if entry.size and not blobs.is_intact(entry):
+                blobs.store(entry, taken.contents([entry.digest]))
+        blobs.prune()
+    except OSError as error:
+        raise UsageError(
+            f"--ship {taken.folder} cannot be kept for hosts that come later: {explain(error, cache)}"
+        ) from None
+    except (CacheError, HostError) as error:
+        raise UsageError(f"--ship {taken.folder} cannot be kept for hosts that come later: {error}") from None
+    return replace(taken, kept=blobs)
+
+
+def take(folder: str, to: str, limit: int, *, remedy: str = "raise the limit, as in --ship-limit 2G") -> Snapshot:
+    """Return the state of a folder now. What .gitignore leaves out is not looked at.
+
+    Args:
+        folder: its path.
+        to: the folder on hosts, empty for one of the job's own.
+        limit: the most bytes that it may have.
+        remedy: the words for what helps when it has more, besides .gitignore.
+
+    Raises:
+        UsageError: a file cannot be read, changes all the time, or there is too much.
+    """
+    folder = os.path.realpath(folder)
+    rules, prefix = ignore.rules_around(folder, os.environ)
+    walk = _Walk(folder, prefix)
+    walk.enter("", rules)
+    sizes = [(path, found.st_size) for path, found in walk.found]
+    if sum(size for _, size in sizes) > limit:
+        raise too_large(folder, sizes, format_size(limit), remedy)
+    digests = Digests(folder)
+    files = tuple(_entry(folder, path, found, digests) for path, found in walk.found)
+    digests.save()
+    manifest = Manifest(files, tuple(walk.links), tuple(walk.folders))
+    return Snapshot(folder, to, manifest, zlib.compress(manifest.to_json(), 1))
+
+
+class _Walk:
+    """The entries of a folder that are not ignored."""
+
+    def __init__(self, folder: str, prefix: str) -> None:
+        self._folder = folder
+        self._prefix = prefix
+        self.found: list[tuple[str, os.stat_result]] = []
+        self.links: list[LinkEntry] = []
+        self.folders: list[FolderEntry] = []
+
+    def enter(self, below: str, rules: ignore.Rules) -> None:
+        """Look at a folder; `below` is its path below the first, with `/` at its end."""
+        place = os.path.join(self._folder, below)
+        try:
+            with os.scandir(place) as scanned:
+                entries = sorted(scanned, key=lambda item: item.name)
+            text = None
+            if any(entry.name == ignore.FILE for entry in entries):
+                with open(os.path.join(place, ignore.FILE), encoding="utf-8", errors="surrogateescape") as file:
+                    text = file.read()
+            rules = rules.within(self._prefix + below, text)
+            for entry in entries:
+                self._take(entry, below + entry.name, rules)
+        except OSError as error:
+            raise UsageError(
+                f"--ship {self._folder}: {error.filename or place} cannot be read: {error.strerror}; give the right to "
+                "read it, or let .gitignore leave it out"
+            ) from None
+
+    def _take(self, entry: os.DirEntry[str], path: str, rules: ignore.Rules) -> None:
+        is_folder = entry.is_dir(follow_symlinks=False)
+        if rules.ignore(self._prefix + path, is_folder):
+            return
+        if entry.is_symlink():
+            self.links.append(LinkEntry(path, self._target(entry.path, path)))
+        elif is_folder:
+            if not os.path.exists(os.path.join(entry.path, "pyvenv.cfg")):  # an environment works in its place only
+                self.folders.append(FolderEntry(path, stat.S_IMODE(entry.stat().st_mode) & 0o777))
+                self.enter(f"{path}/", rules)
+        elif entry.is_file():  # not a socket, a device or the like
+            self.found.append((path, entry.stat(follow_symlinks=False)))
+
+    def _target(self, link: str, path: str) -> str:
+        """Return where a link leads; one that leads into the folder by its absolute path becomes relative."""
+        target = os.readlink(link)
+        if target == self._folder or target.startswith(f"{self._folder}/"):
+            return os.path.relpath(target, os.path.dirname(os.path.join(self._folder, path)))
+        return target
+
+
+def _entry(folder: str, path: str, found: os.stat_result, digests: Digests) -> FileEntry:
+    whole = os.path.join(folder, path)
+    try:
+        for _ in range(_ATTEMPTS):
+            digest = digests.of(path, whole, found)
+            after = os.lstat(whole)
+            if (after.st_size, after.st_mtime_ns, after.st_ino) == (found.st_size, found.st_mtime_ns, found.st_ino):
+                return FileEntry(path, stat.S_IMODE(found.st_mode) & 0o777, found.st_mtime_ns, found.st_size, digest)
+            found = after
+    except OSError as error:
+        raise UsageError(
+            f"--ship {folder}: {whole} cannot be read: {error.strerror}; give the right to read it, or let .gitignore "
+            "leave it out"
+        ) from None
+    raise UsageError(
+        f"--ship {folder}: {whole} changes while it is read; start again when nothing writes to it, or let .gitignore "
+        "leave it out"
+    )
+
+
+def too_large(folder: str, sizes: Sequence[tuple[str, int]], allowed: str, remedy: str) -> UsageError:
+    """Return the error about a folder that has too much.
+
+    Args:
+        folder: its path.
+        sizes: its files, and the bytes of each.
+        allowed: the words for what would be allowed.
+        remedy: the words for what helps, besides .gitignore.
+    """
+    largest = sorted(sizes, key=lambda item: -item[1])[:_LARGEST]
+    named = ", ".join(f"{path} ({format_size(size)})" for path, size in largest)
+    return UsageError(
+        f"--ship {folder} has {format_size(sum(size for _, size in sizes))}, and allowed are {allowed}; its largest "
+        f"files are {named}: let .gitignore leave out what is no code, or {remedy}"
+    )
+
+
+def format_size(size: float) -> str:
+    """Return a number of bytes for people."""
+    unit = "bytes"
+    for larger in ("KiB", "MiB", "GiB"):
+        if size >= 1024:
+            size, unit = size / 1024, larger
+    return f"{size:.0f} {unit}" if unit == "bytes" or size >= 100 else f"{size:.1f} {unit}"

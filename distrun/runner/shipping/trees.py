@@ -1,0 +1,245 @@
+"""The user's code on a host: a folder for each job, put together from contents that are sent once."""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import json
+import os
+import secrets
+import socket
+import zlib
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from functools import partial
+from typing import Any, NoReturn
+
+from distrun.runner.shipping.blobs import Blobs
+from distrun.runner.shipping.cache import HALF, clear_half_written, discard, fill, touch, write_file
+from distrun.runner.shipping.first_stage import Launcher
+from distrun.runner.shipping.manifest import FileEntry, Manifest
+
+RECORD = ".distrun-shipped.json"
+"""The file in a folder named by the user that says which files of it were shipped."""
+
+_TREES_KEPT = 10  # folders of jobs that are over
+_ATTEMPTS = 3
+
+
+def receive(launcher: Launcher, cache: str, number: int, task: dict[str, Any]) -> str:
+    """Bring a folder of the user's to this host, and return its path here.
+
+    Args:
+        launcher: the conversation.
+        cache: the host's cache.
+        number: the number of the folder in the job.
+        task: `job`, the job's name; `manifest`, the digest of the list of files; `to`, the folder that the user has
+            named on hosts, empty for one of the job's own.
+
+    Raises:
+        OSError: it cannot be written.
+    """
+    packed = launcher.ask(ask="manifest", tree=number)
+    if hashlib.sha256(packed).hexdigest() != task["manifest"]:
+        launcher.refuse("the list of the files to ship was damaged on its way: try again")
+    manifest = Manifest.from_json(zlib.decompress(packed))
+    blobs = Blobs(cache)
+    source = _Source(launcher, blobs, number)
+    if lacking := blobs.lacking(manifest.files):
+        source.fetch(lacking)
+    if task["to"]:
+        place = os.path.join(os.path.expanduser("~"), os.path.expanduser(task["to"]))
+        mirror(place, manifest, source)
+    else:
+        place = os.path.join(cache, "trees", f"{task['job']}-{socket.gethostname()}-{number}-{secrets.token_hex(2)}")
+        fill(place, lambda half: source.write(half, manifest))
+        _keep_while_used(place)
+        prune(os.path.dirname(place))
+    blobs.prune()
+    return place
+
+
+class _Source:
+    """Writes the files of a manifest, and has contents sent again that turn out to be damaged."""
+
+    def __init__(self, launcher: Launcher, blobs: Blobs, number: int) -> None:
+        self._launcher = launcher
+        self._blobs = blobs
+        self._number = number
+
+    def fetch(self, files: list[FileEntry]) -> None:
+        """Have contents sent, and keep them."""
+        pending = self._launcher.ask(ask="contents", tree=self._number, digests=[entry.digest for entry in files])
+        for entry in files:
+
+            def pieces(left: int = entry.size) -> Iterator[bytes]:
+                nonlocal pending
+                while left:
+                    pending = pending or self._launcher.receive()
+                    piece, pending = pending[:left], pending[left:]
+                    left -= len(piece)
+                    yield piece
+
+            self._blobs.store(entry, pieces())
+
+    def write(self, place: str, manifest: Manifest) -> None:
+        """Fill an empty folder."""
+        for folder in manifest.folders:
+            os.mkdir(os.path.join(place, folder.path))
+        for entry in manifest.files:
+            self.copy(entry, os.path.join(place, entry.path))
+        for link in manifest.links:
+            os.symlink(link.target, os.path.join(place, link.path))
+        for folder in reversed(manifest.folders):
+            os.chmod(os.path.join(place, folder.path), folder.mode | 0o700)
+
+    def copy(self, entry: FileEntry, target: str) -> None:
+        """Write one file."""
+        for _ in range(_ATTEMPTS):
+            if self._blobs.copy(entry, target):
+                return
+            self.fetch([entry])
+        self.refuse(f"{entry.path} was damaged on its way, or while it was written to the cache: try again")
+
+    def refuse(self, problem: str) -> NoReturn:
+        """Tell the launcher why this host cannot be used, and leave."""
+        self._launcher.refuse(problem)
+
+
+def mirror(place: str, manifest: Manifest, source: _Source) -> None:
+    """Make a folder that the user has named hold a manifest's files; those that were shipped before and are gone from
+    it go, and what else is there stays. The host is refused if that would have to go.
+
+    Raises:
+        OSError: it cannot be written.
+    """
+    try:
+        os.makedirs(place, mode=0o700, exist_ok=True)
+    except (FileExistsError, NotADirectoryError):
+        source.refuse(f"{place} there is no folder, or not in one: name another by --ship DIR:REMOTE")
+    record = os.path.join(place, RECORD)
+    with _locked(place):
+        before = _shipped_before(record)
+        now = manifest.paths
+        for path in sorted(before.difference(now), reverse=True):
+            if _is_in(place, path):
+                _remove(os.path.join(place, path))
+        if problem := _in_the_way(place, manifest, before):
+            source.refuse(f"{problem}: move that away there, or name another folder by --ship DIR:REMOTE")
+        # What is about to be written counts as shipped, even if this process is killed on the way.
+        write_file(record, json.dumps(sorted(before.union(now))).encode("ascii"))
+        for folder in manifest.folders:
+            target = os.path.join(place, folder.path)
+            if not _is_folder(target):
+                _remove(target)
+                os.mkdir(target)
+        for path in ("", *(folder.path for folder in manifest.folders)):
+            clear_half_written(os.path.join(place, path))
+        for entry in manifest.files:
+            target = os.path.join(place, entry.path)
+            if not _is_same(entry, target):
+                _replace(target, partial(source.copy, entry))
+        for link in manifest.links:
+            target = os.path.join(place, link.path)
+            if not (os.path.islink(target) and os.readlink(target) == link.target):
+                _replace(target, partial(os.symlink, link.target))
+        write_file(record, json.dumps(now).encode("ascii"))
+
+
+def _in_the_way(place: str, manifest: Manifest, before: set[str]) -> str | None:
+    """Return why something would be lost that was not shipped, since a folder is to be in its place, or it is in a
+    folder that is to go; None: nothing would."""
+    for entry in manifest.folders:
+        target = os.path.join(place, entry.path)
+        if os.path.lexists(target) and not _is_folder(target) and entry.path not in before:
+            return f"{target} was not shipped, and now a folder of that name is"
+    for path in manifest.paths[len(manifest.folders) :]:
+        target = os.path.join(place, path)
+        if _is_folder(target) and os.listdir(target) and _is_in(place, path):
+            return f"{target} holds files that were not shipped, and is no folder any more in what is shipped"
+    return None
+
+
+def _shipped_before(record: str) -> set[str]:
+    """Return the paths that a record names. Others may have written it: what leads out of its folder does not count."""
+    with suppress(OSError, ValueError, TypeError), open(record, encoding="ascii") as file:
+        found = [path for path in json.load(file) if isinstance(path, str)]
+        return {path for path in found if not os.path.isabs(path) and ".." not in path.split("/") and "\0" not in path}
+    return set()
+
+
+def _is_in(place: str, path: str) -> bool:
+    """Whether a path below a folder leads there still; a folder on its way may have become a link to elsewhere."""
+    inner = os.path.realpath(os.path.join(place, os.path.dirname(path)))
+    return f"{inner}/".startswith(f"{os.path.realpath(place).rstrip('/')}/")
+
+
+def prune(shelf: str) -> None:
+    """Delete the folders of jobs that are over, but for the newest."""
+    with suppress(OSError):
+        with os.scandir(shelf) as entries:
+            found = [(entry.stat().st_mtime, entry.path) for entry in entries if not entry.name.startswith(".")]
+        for _, path in sorted(found, reverse=True)[_TREES_KEPT:]:
+            descriptor = os.open(path, os.O_RDONLY)
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                discard(path)
+            except BlockingIOError:  # its job runs
+                continue
+            finally:
+                os.close(descriptor)
+
+
+def _keep_while_used(place: str) -> None:
+    """Have nobody prune a folder while this process lives, whichever program it becomes."""
+    touch(place)
+    descriptor = os.open(place, os.O_RDONLY)
+    fcntl.flock(descriptor, fcntl.LOCK_SH)
+    os.set_inheritable(descriptor, True)
+
+
+@contextmanager
+def _locked(folder: str) -> Iterator[None]:
+    """Let one process at a time change a folder."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def _is_folder(path: str) -> bool:
+    """Whether there is a folder; a link to one is none."""
+    return os.path.isdir(path) and not os.path.islink(path)
+
+
+def _is_same(entry: FileEntry, target: str) -> bool:
+    """Whether a file looks as it was when it was shipped: its size, time and mode."""
+    try:
+        found = os.lstat(target)
+    except OSError:
+        return False
+    return (found.st_size, found.st_mtime_ns, found.st_mode) == (entry.size, entry.mtime, entry.mode | 0o100000)
+
+
+def _replace(target: str, write: Callable[[str], None]) -> None:
+    """Put something new in a place, whole; whoever has the old open keeps it."""
+    half = os.path.join(os.path.dirname(target), f"{HALF}{os.getpid()}-{secrets.token_hex(4)}")
+    try:
+        write(half)
+        if _is_folder(target):
+            _remove(target)
+        os.rename(half, target)
+    finally:
+        with suppress(OSError):
+            os.unlink(half)
+
+
+def _remove(path: str) -> None:
+    """Delete a file, a link, or a folder in which nothing else is."""
+    with suppress(OSError):
+        if _is_folder(path):
+            os.rmdir(path)
+        else:
+            os.unlink(path)

@@ -1,0 +1,199 @@
+"""The record of a sweep: `sweep.json` says what it is, and `trials.jsonl` how each trial began and ended.
+
+Each line of the latter is one JSON object, and the last line of a trial counts; a launcher that is killed loses nothing
+but the trials that were running.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from distrun.errors import UsageError
+from distrun.runner.sweep.policy.trials import State, Trial
+from distrun.runner.sweep.search.source import Values
+from distrun.runner.sweep.space.command_line import Template
+from distrun.runner.sweep.space.ranges import parse_range
+
+_HEADER, _TRIALS = "sweep.json", "trials.jsonl"
+_VERSION = 1
+
+
+@dataclass(frozen=True)
+class Header:
+    """The facts that make a sweep what it is."""
+
+    words: list[str]
+    fixed: list[str]
+    parameters: dict[str, str]
+    """The ranges as they are written."""
+    kind: str
+    """`search` or `grid`."""
+    minimizes: bool
+    seeds: int = 0
+    """The number of seeds of each point of a grid; 0 = there are none."""
+    ranks: int = 1
+    trials: int | None = None
+    """The number of trials that was asked for; None = none was."""
+    metric: str | None = None
+    seed: int | None = None
+    prune: bool = False
+    prune_after: int = 2
+    prune_factor: int = 3
+    version: int = _VERSION
+
+    @property
+    def template(self) -> Template:
+        """The command with its parameters."""
+        parameters = {name: parse_range(name, text) for name, text in self.parameters.items()}
+        return Template(tuple(self.words), tuple(self.fixed), parameters)
+
+    @property
+    def is_same_as(self) -> tuple[object, ...]:
+        """The part in which a sweep that is resumed must be as it was."""
+        return self.words, self.fixed, self.parameters, self.kind, self.minimizes, self.seeds
+
+
+class Record:
+    """The record, open for writing."""
+
+    def __init__(self, folder: Path, header: Header) -> None:
+        """Create the folder and the files, or go on with those that are there.
+
+        Raises:
+            UsageError: they cannot be written.
+        """
+        self.folder = folder
+        try:
+            (folder / "logs").mkdir(parents=True, exist_ok=True)
+            (folder / _HEADER).write_text(json.dumps(asdict(header), indent=2) + "\n")
+            torn = _is_torn(folder / _TRIALS)
+            self._file = (folder / _TRIALS).open("a")
+            if torn:
+                self._file.write("\n")
+        except OSError as error:
+            raise UsageError(
+                f"--output {str(folder)!r} cannot be written: {error.strerror}; give a directory you may write"
+            ) from None
+
+    def began(self, trial: Trial, command: list[str]) -> None:
+        """Write that a trial has begun."""
+        self._write({"trial": trial.number, "state": "running", "params": trial.values, "command": command})
+
+    def ended(self, trial: Trial, command: list[str]) -> None:
+        """Write how a trial has ended."""
+        self._write(
+            {
+                "trial": trial.number,
+                "state": trial.state.value,
+                "value": _number(trial.value),
+                "step": trial.step,
+                "params": trial.values,
+                "reports": [[step, _number(value)] for step, value in trial.reports],
+                "printed": _number(trial.printed),
+                "seconds": round(trial.seconds, 3),
+                "hosts": trial.hosts,
+                "attempts": trial.attempts,
+                "command": command,
+                "story": trial.story,
+            }
+        )
+
+    def close(self) -> None:
+        """Close the file."""
+        with suppress(OSError):
+            self._file.close()
+
+    def _write(self, entry: dict[str, Any]) -> None:
+        with suppress(OSError):  # a full disk shall not end a sweep
+            self._file.write(json.dumps(entry, separators=(",", ":")) + "\n")
+            self._file.flush()
+
+
+@dataclass(frozen=True)
+class Earlier:
+    """An earlier run, as its record tells it."""
+
+    folder: Path
+    header: Header
+    trials: list[Trial]
+    """All trials; those that were running are waiting."""
+
+    @property
+    def unfinished(self) -> list[Values]:
+        """The values of the trials that are to be run again."""
+        return [trial.values for trial in self.trials if trial.state in (State.WAITING, State.FAILED)]
+
+
+def read(path: str) -> Earlier:
+    """Read the record of an earlier run.
+
+    Args:
+        path: its folder, or any file in it.
+
+    Raises:
+        UsageError: there is none, or it cannot be understood.
+    """
+    folder = Path(path)
+    if not folder.is_dir():
+        folder = folder.parent
+    try:
+        header = Header(**json.loads((folder / _HEADER).read_text()))
+        if header.version != _VERSION:
+            raise ValueError(f"version {header.version}")
+        lines = (folder / _TRIALS).read_text().splitlines() if (folder / _TRIALS).exists() else []
+    except (OSError, ValueError, TypeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else error
+        raise UsageError(
+            f"--resume {path!r} is no sweep that can be resumed ({reason}): give the directory that its --output "
+            "named, with sweep.json and trials.jsonl"
+        ) from None
+    trials: dict[int, Trial] = {}
+    for trial in _trials(lines):
+        trials[trial.number] = trial
+    return Earlier(folder, header, list(trials.values()))
+
+
+def is_there(folder: Path) -> bool:
+    """Whether a folder has the record of a sweep."""
+    return (folder / _HEADER).exists()
+
+
+def _is_torn(path: Path) -> bool:
+    """Whether a file ends in the middle of a line: its launcher was killed, or the disk was full."""
+    if not path.exists():
+        return False
+    with path.open("rb") as file:
+        size = file.seek(0, os.SEEK_END)
+        file.seek(max(0, size - 1))
+        return file.read() not in (b"", b"\n")
+
+
+def _trials(lines: list[str]) -> Iterator[Trial]:
+    for line in lines:
+        try:
+            entry = json.loads(line)
+            state = entry["state"]
+            yield Trial(
+                entry["trial"],
+                entry["params"],
+                State.WAITING if state == "running" else State(state),
+                attempts=entry.get("attempts", 0),
+                reports=[(step, float(value)) for step, value in entry.get("reports", ())],
+                printed=None if entry.get("printed") is None else float(entry["printed"]),
+                seconds=entry.get("seconds", 0.0),
+                story=entry.get("story", ""),
+            )
+        except (ValueError, KeyError, TypeError):  # the last line of a launcher that was killed
+            continue
+
+
+def _number(value: float | None) -> float | str | None:
+    """Return a value as JSON can hold it."""
+    return value if value is None or math.isfinite(value) else str(value)

@@ -1,0 +1,64 @@
+"""A task's assignment and its report, as plain data that Spark carries."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True)
+class Assignment:
+    """The job of all tasks."""
+
+    size: int
+    """The number of ranks, one for each task."""
+    key: bytes = field(repr=False)
+    """The secret by which the processes of the job know each other. Spark carries it, as safely as its own data."""
+    call: bytes = field(repr=False)
+    """The function and its arguments, pickled by cloudpickle."""
+    env: Mapping[str, str] = field(default_factory=dict, repr=False)
+    """Variables for the ranks, which may be secrets."""
+    driver: tuple[str, int] | None = None
+    """Where the driver listens for the output of the ranks; None: it comes with the report."""
+    is_logged: bool = True
+    """Whether the logs of the executors get the output too."""
+    start_timeout: float = 600.0
+    tags: bool = True
+    timestamps: bool = False
+    network: str = ""
+    """The interfaces and subnets for the ranks of other hosts; empty: the address by which Spark knows each host."""
+
+
+@dataclass(frozen=True)
+class Place:
+    """A task's place among the others, for its agent's process."""
+
+    index: int
+    address: str
+    """The address of task 0's host."""
+    port: int
+    """The port at which the process of task 0 listens."""
+    listener: int | None
+    """On task 0, the descriptor of a socket that listens there."""
+    report: int
+    """The descriptor of a pipe for the report."""
+    gpus: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Report:
+    """The end of a task."""
+
+    index: int
+    host: str = ""
+    status: int = 1
+    story: str = ""
+    """The report of the first failure; empty if there is none."""
+    failed_rank: int | None = None
+    is_usage_error: bool = False
+    results: Mapping[int, bytes] = field(default_factory=dict)
+    """On task 0, the results of all ranks; see `runner.job.options.Outcome`."""
+    size: int = 0
+    stdout: bytes = b""
+    """The last that the ranks wrote and the driver was not told live, on task 0."""
+    stderr: bytes = b""

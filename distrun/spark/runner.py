@@ -1,0 +1,160 @@
+"""`run`: a function on all ranks of a job whose places Spark chooses."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, NoReturn, TextIO, TypeVar
+
+import cloudpickle
+
+from distrun.errors import LaunchError, NotOfferedError, UsageError
+from distrun.runner.function import RemoteTraceback
+from distrun.runner.joining.launch import new_key
+from distrun.runner.planning.variables.environ import forwarded_settings
+from distrun.spark.assignment import Assignment, Report
+from distrun.spark.live import printed_live
+from distrun.spark.sessions import active_session
+
+Result = TypeVar("Result")
+
+START_TIMEOUT = "HOROVOD_SPARK_START_TIMEOUT"
+_START_TIMEOUT = 600.0  # seconds, as Horovod's
+
+
+def run(
+    fn: Callable[..., Result],
+    args: Sequence[Any] = (),
+    kwargs: Mapping[str, Any] | None = None,
+    num_proc: int | None = None,
+    start_timeout: float | None = None,
+    use_mpi: bool | None = None,
+    use_gloo: bool | None = None,
+    extra_mpi_args: str | None = None,
+    env: Mapping[str, str] | None = None,
+    stdout: TextIO | None = None,
+    stderr: TextIO | None = None,
+    verbose: int = 1,
+    nics: Sequence[str] | None = None,
+    prefix_output_with_timestamp: bool = False,
+    executable: str | None = None,
+) -> list[Result]:
+    """Call `fn(*args, **kwargs)` on `num_proc` ranks on Spark's executors, and return the results by rank.
+
+    Each rank is a process of its own beside a task of one barrier stage, so that all of them run at once. Ranks whose
+    tasks are on one host share its memory.
+
+    Args:
+        fn, args, kwargs: the call, the same on every rank; it may use `distrun.init()` and all that follows.
+        num_proc: the number of ranks; None: `spark.default.parallelism`.
+        start_timeout: seconds in which Spark has to find room and the ranks have to meet; None: what
+            HOROVOD_SPARK_START_TIMEOUT says, or 600.
+        env: variables for the ranks, besides those of their executor and the DISTRUN_* of this process.
+        stdout, stderr: where the output of the ranks is printed, live if task 0 can reach the driver, and when the job
+            is over otherwise; None: here.
+        verbose: 0 prints nothing of the ranks.
+        nics: the interfaces and subnets that ranks of other hosts may use.
+        prefix_output_with_timestamp: whether each line of output begins with its time.
+        use_gloo: changes nothing.
+        use_mpi, extra_mpi_args, executable: Horovod's, refused.
+
+    Raises:
+        UsageError: the request cannot be met, or there is no session of Spark.
+        NotOfferedError: an argument asks for what is not offered here.
+        LaunchError: a rank, an executor or the stage was lost; the text is the story of the first failure.
+        Exception: the exception of the first rank that failed; its cause is a `RemoteTraceback`.
+    """
+    del use_gloo
+    _refuse(use_mpi, extra_mpi_args, executable)
+    if not callable(fn):
+        raise UsageError(f"{fn!r} cannot be called: give a function, and its arguments as args=(...)")
+    session = active_session()
+    size = session.default_size() if num_proc is None else num_proc
+    if not (isinstance(size, int) and size >= 1):
+        raise UsageError(f"num_proc={num_proc!r} is not a number of ranks: give 1 or more, or None")
+    key = new_key()
+    assignment = Assignment(
+        size=size,
+        key=key,
+        call=_pickled(fn, tuple(args), dict(kwargs or {})),
+        env={**forwarded_settings(os.environ), **(env or {})},
+        is_logged=not session.is_local(),
+        start_timeout=_timeout(start_timeout),
+        timestamps=prefix_output_with_timestamp,
+        network=nics if isinstance(nics, str) else ",".join(nics or ()),
+    )
+    addresses = session.driver_addresses() if verbose else None
+    with printed_live(addresses, key, stdout or sys.stdout, stderr or sys.stderr) as driver:
+        reports = session.run(replace(assignment, driver=driver))
+    first = next(report for report in reports if report.index == 0)
+    if verbose:
+        _show(first.stdout, stdout or sys.stdout)
+        _show(first.stderr, stderr or sys.stderr)
+    return _results(first, reports)
+
+
+def _results(first: Report, reports: Sequence[Report]) -> list[Any]:
+    if first.failed_rank is not None and first.failed_rank in first.results:
+        _raise(first.failed_rank, first.results[first.failed_rank])
+    failed = next((report for report in (first, *reports) if report.story), None)
+    if failed is not None:
+        kind = UsageError if failed.is_usage_error else LaunchError
+        raise kind(failed.story.removeprefix("distrun: "))
+    results = []
+    for rank in range(first.size):
+        if rank not in first.results:
+            raise LaunchError(f"rank {rank} exited with code 0 before the function returned")
+        _, pickled, _ = pickle.loads(first.results[rank])
+        try:
+            results.append(pickle.loads(pickled))
+        except Exception as error:
+            raise LaunchError(f"the result of rank {rank} cannot be unpickled here: {error}") from error
+    return results
+
+
+def _raise(rank: int, result: bytes) -> NoReturn:
+    _, pickled, text = pickle.loads(result)
+    try:
+        error = pickle.loads(pickled)
+        assert isinstance(error, BaseException)
+    except Exception:  # its class does not exist here, or takes other arguments
+        raise LaunchError(f"rank {rank} raised an exception that cannot be unpickled here:\n{text}") from None
+    raise error from RemoteTraceback(rank, text)
+
+
+def _pickled(fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> bytes:
+    try:
+        return bytes(cloudpickle.dumps((fn, args, kwargs)))
+    except Exception as error:
+        raise LaunchError(f"{fn!r} or its arguments cannot be pickled: {error}") from error
+
+
+def _timeout(given: float | None) -> float:
+    text = os.environ.get(START_TIMEOUT) if given is None else given
+    try:
+        seconds = _START_TIMEOUT if text in (None, "") else float(text)
+    except ValueError:
+        seconds = -1.0
+    if not 0 < seconds < float("inf"):
+        name = START_TIMEOUT if given is None else "start_timeout"
+        raise UsageError(f"{name}={text!r} is not a number of seconds > 0: correct it, or leave it out")
+    return seconds
+
+
+def _refuse(use_mpi: object, extra_mpi_args: object, executable: str | None) -> None:
+    if use_mpi or extra_mpi_args:
+        given = f"use_mpi={use_mpi}" if use_mpi else f"extra_mpi_args={extra_mpi_args!r}"
+        raise NotOfferedError(f"{given}: ranks on Spark are connected without MPI: leave it out")
+    if executable and executable != sys.executable:
+        raise NotOfferedError(
+            f"executable={executable!r}: ranks run in the Python of their executors: set spark.pyspark.python instead"
+        )
+
+
+def _show(output: bytes, stream: TextIO) -> None:
+    if output:
+        stream.write(output.decode(errors="replace"))
+        stream.flush()

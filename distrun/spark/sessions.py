@@ -1,0 +1,255 @@
+"""The ways to give tasks to Spark: as a barrier stage of an RDD, or through Spark Connect."""
+
+from __future__ import annotations
+
+import pickle
+import re
+import secrets
+import threading
+import time
+from collections.abc import Iterator
+from concurrent.futures import Future
+from contextlib import contextmanager, suppress
+from functools import partial
+from typing import Any, Protocol
+
+from distrun.errors import LaunchError, UsageError
+from distrun.spark import task
+from distrun.spark.assignment import Assignment, Report
+
+_CANCEL_TIMEOUT = 10.0  # seconds in which a job that is cancelled ends
+_POLL = 0.1  # seconds: Spark does not announce new executors to Python
+
+
+class Session(Protocol):
+    """A session of Spark."""
+
+    def default_size(self) -> int:
+        """Return the number of tasks that Spark itself would choose."""
+
+    def is_local(self) -> bool:
+        """Return whether the executor is the driver's Java, and its log so what the driver prints."""
+
+    def driver_addresses(self) -> tuple[str, str] | None:
+        """Return where this process can listen, and by which address tasks reach it; None if they do not know it."""
+
+    def run(self, assignment: Assignment) -> list[Report]:
+        """Run the tasks of a job, all at once, and return their reports.
+
+        Raises:
+            LaunchError: Spark has no room for them in time, or the stage failed.
+        """
+
+
+def active_session() -> Session:
+    """Return the session that this program has.
+
+    Raises:
+        UsageError: there is none.
+    """
+    import pyspark
+    from pyspark.sql.utils import is_remote
+
+    context = pyspark.SparkContext._active_spark_context
+    if context is not None and not is_remote():  # a server of Spark Connect may be in this process
+        return Classic(context)
+    with suppress(ImportError):  # of grpc, which Spark Connect needs
+        from pyspark.sql.connect.session import SparkSession
+
+        session = SparkSession.getActiveSession()
+        if session is not None:
+            return Connect(session)
+    raise UsageError("there is no Spark session: make one first, as by SparkSession.builder.getOrCreate()")
+
+
+class Classic:
+    """A session with a driver in this process."""
+
+    def __init__(self, context: Any) -> None:
+        self._context = context
+
+    def default_size(self) -> int:
+        """See `Session`."""
+        return int(self._context.defaultParallelism)
+
+    def is_local(self) -> bool:
+        """See `Session`."""
+        return bool(self._context._jsc.sc().isLocal())
+
+    def driver_addresses(self) -> tuple[str, str] | None:
+        """See `Session`. Executors reach the driver anyway, if not at any port."""
+        conf = self._context.getConf()
+        host = conf.get("spark.driver.host").strip("[]")
+        return conf.get("spark.driver.bindAddress", host).strip("[]"), host
+
+    def run(self, assignment: Assignment) -> list[Report]:
+        """See `Session`. Ctrl-C, and whatever else ends this call, cancels the job."""
+        deadline = time.monotonic() + assignment.start_timeout
+        self._wait_for_slots(assignment, deadline)
+        size = assignment.size
+        with self._tagged(f"distrun.spark.run on {size} ranks") as tag, self._started_by(deadline, tag) as is_late:
+            try:
+                return self._collect(assignment, tag)
+            except Exception as error:
+                if not is_late.is_set():
+                    raise LaunchError(in_words(str(error))) from None
+                raise LaunchError(
+                    f"{size} tasks could not start in {assignment.start_timeout:g} s (start_timeout), since other jobs "
+                    "have the executors: wait for those, or give Spark more executors or cores"
+                ) from None
+
+    def _collect(self, assignment: Assignment, tag: str) -> list[Report]:
+        """Run the stage, from another thread: Ctrl-C in the midst of a call of Java breaks it, and cancels nothing."""
+        from pyspark import InheritableThread
+
+        done: Future[list[Report]] = Future()
+
+        def collect() -> None:
+            try:
+                rows = self._context.parallelize(range(assignment.size), assignment.size).barrier()
+                reports = rows.mapPartitions(partial(task.by_rows, assignment)).collect()
+                done.set_result([pickle.loads(report) for report in reports])
+            except BaseException as error:
+                done.set_exception(error)
+
+        thread = InheritableThread(target=collect, daemon=True)
+        thread.start()
+        try:
+            return done.result()
+        except KeyboardInterrupt:
+            self._context.cancelJobsWithTag(tag)
+            thread.join(_CANCEL_TIMEOUT)
+            raise
+
+    @contextmanager
+    def _tagged(self, description: str) -> Iterator[str]:
+        """Give the jobs of this thread, and of those that it starts, a tag."""
+        context = self._context
+        names = ("spark.job.description", "spark.job.interruptOnCancel")
+        before = {name: context.getLocalProperty(name) for name in names}
+        tag = f"distrun-{secrets.token_hex(4)}"
+        context.addJobTag(tag)
+        context.setJobDescription(before[names[0]] or description)
+        context.setInterruptOnCancel(True)
+        try:
+            yield tag
+        finally:
+            context.removeJobTag(tag)
+            for name, value in before.items():
+                context.setLocalProperty(name, value)
+
+    @contextmanager
+    def _started_by(self, deadline: float, tag: str) -> Iterator[threading.Event]:
+        """Cancel a job of which no task has started by then, as other jobs have the slots; yields whether it was."""
+        is_late = threading.Event()
+
+        def look() -> None:
+            with suppress(Exception):  # internal to Spark: without it, the job waits
+                tracker = self._context._jsc.sc().statusTracker()
+                stages = [
+                    stage for job in tracker.getJobIdsForTag(tag) for stage in tracker.getJobInfo(job).get().stageIds()
+                ]
+                found = [tracker.getStageInfo(stage).get() for stage in stages]
+                if not any(stage.numActiveTasks() or stage.numCompletedTasks() for stage in found):
+                    is_late.set()
+                    self._context.cancelJobsWithTag(tag)
+
+        timer = threading.Timer(deadline - time.monotonic(), look)
+        timer.daemon = True
+        timer.start()
+        try:
+            yield is_late
+        finally:
+            timer.cancel()
+
+    def _wait_for_slots(self, assignment: Assignment, deadline: float) -> None:
+        """Wait until executors have room for all tasks at once: Spark looks only every 15 seconds."""
+        while (slots := self._slots()) is not None and slots < assignment.size:
+            if time.monotonic() > deadline:
+                raise LaunchError(
+                    f"the executors have room for {slots} tasks at once, and num_proc={assignment.size} needs as many: "
+                    f"none came in {assignment.start_timeout:g} s (start_timeout); ask for fewer, or give Spark more "
+                    "executors or cores"
+                )
+            time.sleep(_POLL)
+
+    def _slots(self) -> int | None:
+        """Return how many tasks can run at once; None if that cannot be told: Spark has a sentence for it then."""
+        if self._context.getConf().get("spark.dynamicAllocation.enabled", "false") == "true":
+            return None
+        try:
+            jvm = self._context._jsc.sc()
+            return int(jvm.maxNumConcurrentTasks(jvm.resourceProfileManager().defaultResourceProfile()))
+        except Exception:  # internal to Spark: without it, Spark's own check holds
+            return None
+
+
+class Connect:
+    """A session of Spark Connect, whose driver is elsewhere."""
+
+    def __init__(self, session: Any) -> None:
+        self._session = session
+
+    def default_size(self) -> int:
+        """See `Session`."""
+        raise UsageError("num_proc is not given, and Spark Connect does not tell how many tasks fit: give num_proc")
+
+    def is_local(self) -> bool:
+        """See `Session`."""
+        return False
+
+    def driver_addresses(self) -> tuple[str, str] | None:
+        """See `Session`."""
+        return None
+
+    def run(self, assignment: Assignment) -> list[Report]:
+        """See `Session`."""
+        size = assignment.size
+        rows = self._session.range(0, size, 1, size)  # a partition, and so a task, for each
+        tag = f"distrun-{secrets.token_hex(4)}"
+        self._session.addTag(tag)
+        try:
+            table = rows.mapInArrow(partial(task.by_batches, assignment), "report binary", barrier=True).collect()
+        except KeyboardInterrupt:
+            self._session.interruptTag(tag)
+            raise
+        except Exception as error:
+            raise LaunchError(in_words(str(error))) from None
+        finally:
+            self._session.removeTag(tag)
+        return [pickle.loads(bytes(row.report)) for row in table]
+
+
+def in_words(text: str) -> str:
+    """Return what an error of Spark's tells, in a sentence without the trace of Java."""
+    if "ModuleNotFoundError" in text and "'distrun" in text:
+        return "the executors cannot import distrun: install it for their Python, which PYSPARK_PYTHON names"
+    where = re.search(r"\((\S+) executor (\S+)\): ExecutorLostFailure", text)
+    lost = re.search(r"ExecutorLostFailure \(executor (\S+).*?Reason: ([^\n]*)", text)
+    if lost is not None:
+        place = f" on {where[1]}" if where else ""
+        return (
+            f"executor {lost[1]}{place} was lost while the job ran, and its ranks with it: {lost[2].strip()}; the "
+            "other ranks were ended (its log tells more; memory that ran short is the usual reason)"
+        )
+    if "Python worker exited unexpectedly" in text:
+        return "the Python worker of a task was killed or crashed, and its rank with it; the other ranks were ended"
+    if re.search(r"cancell?ed", text, re.IGNORECASE):
+        return "Spark has cancelled the job: its ranks were ended"
+    remedy = "; results of ranks travel through Spark: return less, or save it" if _TOO_LARGE.search(text) else ""
+    return f"Spark could not run the tasks: {_reason(text)}{remedy}"
+
+
+_TOO_LARGE = re.compile(r"maxResultSize|OutOfMemoryError")
+
+
+def _reason(text: str) -> str:
+    """Return the last line before the first trace of Java, without what all errors begin with.
+
+    : org.apache.spark.SparkException: Job aborted due to stage failure: Could not recover from a failed barrier ...
+    java.lang.OutOfMemoryError: Java heap space
+        at java.base/java.nio.HeapByteBuffer.<init>(HeapByteBuffer.java:64)
+    """
+    said = [line.strip() for line in text.partition("\n\tat ")[0].splitlines() if line.strip()]
+    reason = re.sub(r"^:? ?([a-z]\w*\.)+(?=[A-Z])", "", said[-1] if said else "it does not tell why")
+    return re.sub(r"^(SparkException: )?(Job aborted due to stage failure: )?", "", reason)

@@ -1,0 +1,63 @@
+"""A real Ray cluster of two nodes, which are two raylets on this machine."""
+
+from __future__ import annotations
+
+import importlib.util
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from shell import wait_until
+
+MEMORY = 100_000_000  # bytes of each node's object store
+
+
+@pytest.fixture(scope="session")
+def cluster(for_folder: Callable[..., Any]) -> Any:
+    """A cluster of two nodes with two CPUs each; this process is connected to it."""
+    if importlib.util.find_spec("ray") is None:
+        pytest.skip("Ray is not installed: pip install 'ray[data,train,tune]'")
+    return for_folder(Path(__file__).parent, _cluster())
+
+
+@contextmanager
+def _cluster() -> Iterator[Any]:
+    import ray
+    from ray.cluster_utils import Cluster
+
+    folder = tempfile.mkdtemp(prefix="distrun-ray-", dir="/tmp")  # short, as it holds sockets
+    made = Cluster()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("RAY_TMPDIR", folder)
+        try:
+            made.add_node(num_cpus=2, include_dashboard=False, object_store_memory=MEMORY)
+            made.add_node(num_cpus=2, object_store_memory=MEMORY)
+            ray.init(address=made.address, log_to_driver=False)
+            yield made
+        finally:
+            ray.shutdown()
+            made.shutdown()
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+@pytest.fixture
+def another_node(cluster: Any) -> Iterator[Callable[..., Any]]:
+    """Adds nodes to the cluster. It has none of them any more, and knows that, when the test is over."""
+    import ray
+
+    added = []
+
+    def add(**resources: int) -> Any:
+        added.append(cluster.add_node(object_store_memory=MEMORY, **resources))
+        return added[-1]
+
+    yield add
+    for node in added:
+        if node in cluster.list_all_nodes():
+            cluster.remove_node(node)
+    gone = {node.node_id for node in added}
+    wait_until(lambda: not gone & {node["NodeID"] for node in ray.nodes() if node["Alive"]})

@@ -1,0 +1,110 @@
+"""The rules of .gitignore, compared with git itself."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings, strategies as st
+
+from distrun.runner.shipping.ignore import Rules
+from distrun.runner.shipping.snapshot import take
+
+NAMES = ["a", "b", "ab", "a.py", "b.log", "[x]", "a b", "data", "keep"]
+PIECES = st.sampled_from([*NAMES, "*", "**", "?", "*.log", "a*", "[ab]", "[!a]*", "\\[x]", "[a-b]?", "*.py"])
+
+
+@st.composite
+def rules(draw):
+    line = "/".join(draw(st.lists(PIECES, min_size=1, max_size=3)))
+    prefix, suffix = draw(st.sampled_from(["", "!", "/", "!/", "# "])), draw(st.sampled_from(["", "/", " ", "/**"]))
+    return prefix + line + suffix
+
+
+TEXTS = st.lists(rules(), max_size=4).map("\n".join)
+PATHS = st.lists(st.lists(st.sampled_from(NAMES), min_size=1, max_size=3).map("/".join), min_size=1, max_size=8)
+
+
+def test_rules_of_every_kind():
+    text = "*.log\n!keep.log\n/build\ndata/\ndocs/**/*.html\n\\#x\nname\\ \n[!a-c].bin\n"
+    found = Rules().within("", text)
+    for path in ("x.log", "in/x.log", "build", "docs/a.html", "docs/a/b/c.html", "#x", "name ", "d.bin"):
+        assert found.ignore(path, False), path
+    for path in ("keep.log", "in/build", "data", "docs/a.htm", "name", "a.bin"):
+        assert not found.ignore(path, False), path
+    assert found.ignore("in/data", True)
+    assert found.within("in/", "!x.log").ignore("in/x.log", False) is False
+
+
+def test_histories_and_bytecode_are_always_left_out():
+    assert all(Rules().ignore(path, True) for path in (".git", "a/.git", "a/__pycache__", ".hg"))
+
+
+@pytest.mark.skipif(shutil.which("git") is None, reason="git is not installed")
+@given(TEXTS, TEXTS, PATHS)
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_the_same_files_are_ignored_as_by_git(tmp_path_factory, outer, inner, paths):
+    folder = tmp_path_factory.mktemp("tree")
+    files = []
+    for path in paths:
+        file = folder / path
+        try:
+            file.parent.mkdir(parents=True, exist_ok=True)
+            file.touch()
+        except OSError:  # one of its folders is a file already, or the other way round
+            continue
+        files.append(file)
+    (folder / ".gitignore").write_text(outer)
+    if (folder / "data").is_dir():
+        (folder / "data" / ".gitignore").write_text(inner)
+    environ = {"PATH": "/usr/bin:/bin", "HOME": str(folder), "XDG_CONFIG_HOME": str(folder / "none")}
+    subprocess.run(["git", "init", "-q", str(folder)], env=environ, check=True)
+    command = ["git", "ls-files", "-z", "--others", "--exclude-standard"]
+    listed = subprocess.run(command, cwd=folder, env=environ, check=True, capture_output=True, text=True).stdout
+    expected = sorted(filter(None, listed.split("\0")))
+    assert sorted(entry.path for entry in take(str(folder), "", 1 << 30).manifest.files) == expected
+    shutil.rmtree(folder)
+
+
+@pytest.mark.skipif(shutil.which("git") is None, reason="git is not installed")
+@pytest.mark.parametrize("place", ["~/rules", "rules", "", None])
+def test_the_rules_of_the_user_are_where_git_is_configured_to_have_them(tmp_path: Path, own_cache: Path, place):
+    subprocess.run(["git", "init", "-q", tmp_path], check=True)
+    for name in ("default", "home", "top", "kept"):
+        (tmp_path / name).touch()
+    (tmp_path / "rules").write_text("top\nrules\n")
+    (own_cache / "rules").write_text("home\nrules\n")
+    (own_cache / "config" / "git").mkdir(parents=True)
+    (own_cache / "config" / "git" / "ignore").write_text("default\nrules\n")
+    if place is not None:
+        subprocess.run(["git", "config", "--global", "core.excludesFile", place], check=True)
+    expected = {
+        "~/rules": ["default", "kept", "top"],
+        "rules": ["default", "home", "kept"],
+        None: ["home", "kept", "top"],
+    }
+    found = [entry.path for entry in take(str(tmp_path), "", 1000).manifest.files]
+    assert found == expected.get(place, ["default", "home", "kept", "rules", "top"])
+    command = ["git", "-C", tmp_path, "ls-files", "--others", "--exclude-standard"]
+    assert subprocess.check_output(command, text=True).split() == found
+
+
+def test_without_git_the_rules_of_the_user_are_where_it_looks_first(tmp_path: Path, own_cache: Path, monkeypatch):
+    monkeypatch.setenv("PATH", "/nowhere")
+    (tmp_path / "left").touch()
+    (own_cache / "config" / "git").mkdir(parents=True)
+    (own_cache / "config" / "git" / "ignore").write_text("left\n")
+    assert take(str(tmp_path), "", 1000).manifest.files == ()
+
+
+def test_rules_around_a_folder_count(tmp_path: Path):
+    (tmp_path / ".git" / "info").mkdir(parents=True)
+    (tmp_path / ".git" / "info" / "exclude").write_text("excluded\n")
+    (tmp_path / ".gitignore").write_text("/project/local\n*.tmp\n")
+    project = tmp_path / "project"
+    project.mkdir()
+    for name in ("local", "excluded", "a.tmp", "kept"):
+        (project / name).touch()
+    assert [entry.path for entry in take(str(project), "", 1000).manifest.files] == ["kept"]

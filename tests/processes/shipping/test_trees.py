@@ -1,0 +1,294 @@
+"""Folders from here to there: whatever a user does to one, a host's copy is the same, and costs what has changed."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+import stat
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, settings
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
+from hypothesis.strategies import binary, sampled_from
+
+from distrun.errors import UsageError
+from distrun.runner.protocol.handshake import HostError
+from distrun.runner.shipping import snapshot, trees
+from distrun.runner.shipping.delivery import Delivery
+
+NAMES = sampled_from(["a", "b", "in/a", "in/b", "in/deep/c", "d\udcff"])
+LARGE = 1 << 30
+
+
+class Conversation:
+    """The launcher, as a host of this process speaks with it."""
+
+    def __init__(self, taken):
+        self._delivery = Delivery(snapshots=(taken,))
+        self._pieces = iter(())
+        self.sent = 0
+
+    def ask(self, **question):
+        self._pieces = self._delivery.answer(question)
+        return self.receive()
+
+    def receive(self):
+        piece = next(self._pieces)
+        self.sent += len(piece)
+        return piece
+
+    def refuse(self, problem):
+        raise HostError(problem)
+
+
+def state(folder):
+    """Return all that a folder has, but for what says what was shipped."""
+    found = {}
+    for place, folders, names in os.walk(folder):
+        for name in [*folders, *names]:
+            path = os.path.join(place, name)
+            status = os.lstat(path)
+            is_file = stat.S_ISREG(status.st_mode)
+            content = Path(path).read_bytes() if is_file else os.readlink(path) if os.path.islink(path) else ""
+            mode = 0 if os.path.islink(path) else stat.S_IMODE(status.st_mode)
+            found[os.path.relpath(path, folder)] = (content, mode, status.st_mtime_ns if is_file else 0)
+    found.pop(trees.RECORD, None)
+    return found
+
+
+def ship(folder, cache, to=""):
+    """Ship a folder; return where it is now, and the bytes that it took."""
+    taken = snapshot.take(str(folder), to, LARGE)
+    conversation = Conversation(taken)
+    task = {"job": "job", "to": to, "manifest": taken.digest}
+    return trees.receive(conversation, str(cache), 0, task), conversation.sent - len(taken.packed)
+
+
+class Folder(RuleBasedStateMachine):
+    """Changes to a folder, and a copy that follows, of each kind."""
+
+    base = None
+
+    @initialize()
+    def begin(self):
+        shutil.rmtree(self.base, ignore_errors=True)
+        (self.base / "folder").mkdir(parents=True)
+        (self.base / "cache").mkdir()
+        self.contents = set()
+
+    def path(self, name):
+        path = self.base / "folder" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        return path
+
+    @rule(name=NAMES, data=binary(max_size=50))
+    def write(self, name, data):
+        path = self.path(name)
+        if path.is_symlink() or path.exists():
+            path.unlink()
+        path.write_bytes(data)
+
+    @rule(name=NAMES, leads_to=NAMES)
+    def link(self, name, leads_to):
+        path = self.path(name)
+        if path.is_symlink() or path.exists():
+            path.unlink()
+        path.symlink_to(leads_to)
+
+    @rule(name=NAMES, mode=sampled_from([0o600, 0o644, 0o755, 0o444]))
+    def change_mode(self, name, mode):
+        path = self.path(name)
+        if path.is_file() and not path.is_symlink():
+            path.chmod(mode)
+
+    @rule(name=NAMES)
+    def delete(self, name):
+        path = self.path(name)
+        if path.is_symlink() or path.exists():
+            path.unlink()
+
+    @rule(name=NAMES, other=NAMES)
+    def rename(self, name, other):
+        path = self.path(name)
+        if path.is_symlink() or path.exists():
+            path.rename(self.path(other))
+
+    @rule()
+    def delete_folder(self):
+        shutil.rmtree(self.base / "folder" / "in", ignore_errors=True)
+
+    @invariant()
+    def copies_are_the_same(self):
+        if self.base is None or not (self.base / "folder").is_dir():
+            return
+        expected = state(self.base / "folder")
+        contents = {value[0] for value in expected.values() if isinstance(value[0], bytes) and value[0]}
+        new = contents - self.contents
+        self.contents |= contents
+        place, sent = ship(self.base / "folder", self.base / "cache")
+        assert state(place) == expected
+        assert sent == sum(map(len, new))
+        kept, again = ship(self.base / "folder", self.base / "cache", str(self.base / "kept"))
+        assert state(kept) == expected
+        assert again == 0
+
+
+def test_any_history_of_a_folder_is_followed(tmp_path):
+    Folder.base = tmp_path / "machine"
+    chosen = settings(max_examples=25, stateful_step_count=12, deadline=None, suppress_health_check=list(HealthCheck))
+    run_state_machine_as_test(Folder, settings=chosen)
+
+
+@pytest.fixture
+def folder(tmp_path):
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    (folder / "a").write_text("first")
+    return folder
+
+
+def test_a_file_that_changes_after_the_launch_began_is_noticed(folder, own_cache):
+    taken = snapshot.take(str(folder), "", LARGE)
+    (folder / "a").write_text("other")
+    with pytest.raises(HostError, match="folder/a has changed since the launch began"):
+        trees.receive(Conversation(taken), str(own_cache), 0, {"job": "j", "to": "", "manifest": taken.digest})
+    assert os.listdir(own_cache / "blobs") == []
+
+
+def test_a_file_that_changes_while_it_is_read_is_refused(folder, monkeypatch):
+    def grow(self, name, path, found):
+        with open(path, "a") as file:
+            file.write("more")
+        return "digest"
+
+    monkeypatch.setattr("distrun.runner.shipping.snapshot.Digests.of", grow)
+    with pytest.raises(UsageError, match="folder/a changes while it is read"):
+        snapshot.take(str(folder), "", LARGE)
+
+
+def test_a_change_of_the_same_size_and_time_is_seen(folder):
+    (folder / "a").write_text("first")
+    os.utime(folder / "a", ns=(0, 0))
+    before = snapshot.take(str(folder), "", LARGE).manifest.files[0]
+    (folder / "a").write_text("other")
+    os.utime(folder / "a", ns=(0, 0))
+    after = snapshot.take(str(folder), "", LARGE).manifest.files[0]
+    assert (before.size, before.mtime) == (after.size, after.mtime)
+    assert after.digest == hashlib.sha256(b"other").hexdigest()
+
+
+def test_digests_of_folders_that_are_shipped_no_more_are_forgotten(folder, own_cache, monkeypatch):
+    monkeypatch.setattr("distrun.runner.shipping.digests._FRESH", 0)
+    shelf = own_cache / "distrun" / "digests"
+    snapshot.take(str(folder), "", LARGE)
+    (used,) = shelf.iterdir()
+    for path in (used, shelf / "other"):
+        path.touch()
+        os.utime(path, (0, 0))
+    snapshot.take(str(folder), "", LARGE)
+    assert list(shelf.iterdir()) == [used]
+
+
+def test_folders_of_jobs_that_run_stay_and_the_newest(folder, own_cache):
+    running, _ = ship(folder, own_cache)  # this process has it locked
+    shelf = os.path.dirname(running)
+    over = []
+    for number in range(12):
+        over.append(os.path.join(shelf, f"over{number}"))
+        os.mkdir(over[-1])
+        os.utime(over[-1], (number, number))
+    os.utime(running, (0, 0))
+    trees.prune(shelf)
+    assert sorted(os.listdir(shelf)) == sorted(map(os.path.basename, [running, *over[-10:]]))
+
+
+def test_nothing_outside_a_named_folder_is_deleted_whatever_its_record_says(folder, own_cache, tmp_path):
+    (folder / "in").mkdir()
+    (folder / "in" / "b").write_text("b")
+    kept, other = tmp_path / "kept", tmp_path / "other"
+    ship(folder, own_cache, str(kept))
+    shutil.rmtree(kept / "in")
+    other.mkdir()
+    (other / "b").write_text("own")
+    (kept / "in").symlink_to(other)
+    (tmp_path / "own").write_text("own")
+    record = kept / trees.RECORD
+    record.write_text(json.dumps([*json.loads(record.read_text()), "../own", str(tmp_path / "own"), "in/../../own", 5]))
+    shutil.rmtree(folder / "in")
+    ship(folder, own_cache, str(kept))
+    assert (other / "b").read_text() == (tmp_path / "own").read_text() == "own"
+    assert sorted(os.listdir(kept)) == [trees.RECORD, "a"]
+    record.write_text("5")
+    ship(folder, own_cache, str(kept))
+    assert json.loads(record.read_text()) == ["a"]
+
+
+def test_what_a_process_that_was_killed_left_half_written_in_a_named_folder_goes(folder, own_cache, tmp_path):
+    (folder / "in").mkdir()
+    kept = tmp_path / "kept"
+    ship(folder, own_cache, str(kept))
+    for path in (kept / ".distrun-half-1-abcdef01", kept / "in" / ".distrun-half-1-abcdef01"):
+        path.write_text("half")
+        os.utime(path, (0, 0))
+    ship(folder, own_cache, str(kept))
+    assert state(kept) == state(folder)
+
+
+@pytest.mark.parametrize("changed", ["a", "copy"])
+def test_of_equal_files_one_that_has_not_changed_is_sent(folder, own_cache, changed):
+    shutil.copy(folder / "a", folder / "copy")
+    taken = snapshot.take(str(folder), "", LARGE)
+    (folder / changed).write_text("other")
+    task = {"job": "j", "to": "", "manifest": taken.digest}
+    place = trees.receive(Conversation(taken), str(own_cache), 0, task)
+    assert [Path(place, name).read_text() for name in ("a", "copy")] == ["first", "first"]
+
+
+def become_file(path):
+    path.write_text("a file now")
+
+
+def become_link(path):
+    path.symlink_to("a")
+
+
+@pytest.mark.parametrize("become", [become_file, become_link])
+def test_a_folder_that_is_none_any_more_stays_with_what_a_user_keeps_in_it(folder, own_cache, tmp_path, become):
+    (folder / "in").mkdir()
+    (folder / "in" / "b").write_text("b")
+    kept = tmp_path / "kept"
+    ship(folder, own_cache, str(kept))
+    (kept / "in" / "own").write_text("own")
+    shutil.rmtree(folder / "in")
+    become(folder / "in")
+    (folder / "a").write_text("changed")
+    with pytest.raises(HostError, match="kept/in holds files that were not shipped, and is no folder any more in what"):
+        ship(folder, own_cache, str(kept))
+    assert (kept / "in" / "own").read_text() == "own"
+    assert (kept / "a").read_text() == "first"
+    (kept / "in" / "own").rename(kept / "own")
+    ship(folder, own_cache, str(kept))
+    assert state(kept) == {**state(folder), "own": state(kept)["own"]}
+
+
+@pytest.mark.parametrize("become", [become_file, become_link])
+def test_what_a_user_keeps_where_a_folder_is_to_be_stays(folder, own_cache, tmp_path, become):
+    kept = tmp_path / "kept"
+    ship(folder, own_cache, str(kept))
+    become(kept / "in")
+    before = state(kept)
+    (folder / "in").mkdir()
+    for _ in range(2):  # the first must not make it count as shipped
+        with pytest.raises(HostError, match="kept/in was not shipped, and now a folder of that name is"):
+            ship(folder, own_cache, str(kept))
+        assert state(kept) == before
+
+
+def test_a_named_folder_that_is_a_file_there_is_refused(folder, own_cache, tmp_path):
+    become_file(tmp_path / "kept")
+    for name in ("kept", "kept/in"):
+        with pytest.raises(HostError, match=f"{name} there is no folder, or not in one: name another by --ship"):
+            ship(folder, own_cache, str(tmp_path / name))

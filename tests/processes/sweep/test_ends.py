@@ -1,0 +1,142 @@
+"""Sweeps that are interrupted or lose something: nothing is left, and nothing that was done is lost."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+
+import psutil
+import pytest
+
+ENDLESS = """
+import subprocess, sys, time
+if sys.argv[1] == "--seed=0":
+    print("loss: 0.5", flush=True)
+    sys.exit()
+subprocess.Popen(["sleep", "1000"], start_new_session=True)
+print("loss: 1", flush=True)
+time.sleep(1000)
+"""
+
+
+@pytest.fixture
+def endless(sweep):
+    """Starts a sweep of which one trial ends, and two run until they are ended, each with a process of its own."""
+
+    def start(*arguments):
+        run = sweep(*("--seeds", "4", "--metric", "loss", "-H", "localhost:2"), *arguments, script=ENDLESS)
+        run.stderr.wait_for(b"trial 0 complete")
+        wait_for(lambda: len(sleeping(run)) == 2)
+        return run
+
+    return start
+
+
+def wait_for(condition):
+    give_up = time.monotonic() + 30.0
+    while not condition():
+        assert time.monotonic() < give_up
+        time.sleep(0.05)
+
+
+def sleeping(run):
+    return [process for process in run.family() if process.name() == "sleep"]
+
+
+def ranks(run):
+    return where(run, lambda process: "DISTRUN_RANK" in process.environ() and process.name() != "sleep")
+
+
+def spares(run):
+    return where(run, lambda process: any(word.endswith("/spare.py") for word in process.cmdline()))
+
+
+def where(run, is_wanted):
+    found = []
+    for process in run.family():
+        try:
+            if is_wanted(process):
+                found.append(process)
+        except psutil.Error:
+            continue
+    return found
+
+
+@pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_ends_all_and_the_sweep_can_be_resumed(endless, sweep, signum):
+    run = endless()
+    run.process.send_signal(signum)
+    assert run.wait() == 128 + signum
+    run.assert_gone()
+    assert run.results.states == ["complete", "running", "running"]
+    assert b"--resume" in run.stderr.data
+    assert run.results.best["value"] == 0.5
+    again = sweep("--resume", str(run.results.folder), "-H", "localhost:2", "--timeout", "1")
+    assert again.wait() == 0
+    again.assert_gone()
+    assert b"the 1 s of --timeout are over" in again.stderr.data
+    assert b"trial 0" not in again.stderr.data.replace(b"the best is trial 0", b"")
+
+
+def test_a_launcher_that_is_killed_leaves_nothing_but_its_record(endless, sweep):
+    run = endless()
+    family = run.family()
+    run.process.kill()
+    run.wait()
+    assert psutil.wait_procs(family, timeout=20)[1] == []
+    run.assert_gone()
+    assert run.results.states == ["complete", "running", "running"]
+
+
+def test_an_agent_that_is_killed_is_replaced_and_its_trials_run_again(endless):
+    run = endless()
+    before = ranks(run) + sleeping(run)
+    run.agent().kill()
+    run.stderr.wait_for(b"its trials are tried again")
+    assert psutil.wait_procs(before, timeout=20)[1] == []
+    wait_for(lambda: len(sleeping(run)) == 2)
+    run.process.send_signal(signal.SIGINT)
+    assert run.wait() == 130
+    run.assert_gone()
+
+
+def test_a_rank_that_is_killed_is_the_failure_of_its_trial_only(endless):
+    run = endless()
+    victim = ranks(run)[0]
+    victim.kill()
+    run.stderr.wait_for(b"was killed by SIGKILL")
+    run.stderr.wait_for_match(r"trial \d failed")
+    wait_for(lambda: len(sleeping(run)) == 2)  # the next trial runs, and nothing is left of the one that failed
+    run.process.send_signal(signal.SIGINT)
+    run.process.send_signal(signal.SIGINT)
+    assert run.wait() == 130
+    run.assert_gone()
+    assert run.results.states == ["complete", "failed", "running", "running"]
+
+
+def test_a_trial_whose_spare_had_died_unseen_is_started_again_without_it(sweep, tmp_path):
+    go = tmp_path / "go"
+    os.mkfifo(go)
+    script = f"""
+import sys
+import distrun
+distrun.report(1.0)
+print("spare.py" in open("/proc/self/cmdline").read())
+sys.argv[1] == "--seed=0" and open({str(go)!r}).read()
+"""
+    run = sweep("--seeds", "2", "-H", "localhost:1", script=script)
+    with open(go, "w"):
+        (first,) = ranks(run)
+        wait_for(lambda: spares(run))
+        (spare,) = spares(run)
+        run.process.send_signal(signal.SIGSTOP)  # so that it hears of both ends together, in their order
+    assert psutil.wait_procs([first], timeout=20)[1] == []
+    spare.kill()
+    assert psutil.wait_procs([spare], timeout=20)[1] == []
+    run.process.send_signal(signal.SIGCONT)
+    assert run.wait() == 0
+    run.assert_gone()
+    assert b"trial 1 is started again: the process on localhost that waited for it had died" in run.stderr.data
+    assert run.results.states == ["complete", "complete"]
+    assert run.results.log(1) == "False\n"

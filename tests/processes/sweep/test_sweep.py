@@ -1,0 +1,246 @@
+"""`distrun sweep` as its users see it: real trials of real ranks."""
+
+from __future__ import annotations
+
+import html.parser
+import json
+import sys
+
+import pytest
+
+QUADRATIC = """
+import argparse, distrun
+parser = argparse.ArgumentParser()
+parser.add_argument("--x", type=float)
+args = parser.parse_args()
+for epoch in range(1, 10):
+    noise = 1 / epoch
+    distrun.report((args.x - 0.3) ** 2 + noise, epoch)
+    print("epoch", epoch, flush=True)
+"""
+
+
+def test_a_search_finds_a_known_best_in_fewer_epochs_than_a_grid(sweep):
+    search = sweep(
+        *("-H", "localhost:1", "--trials", "10", "--prune", "--seed", "2"),
+        script=QUADRATIC,
+        command=["x=0.05..0.95/0.1"],
+        name="search",
+    )
+    assert search.wait(90) == 0
+    search.assert_gone()
+    grid = sweep("--grid", "-H", "localhost:2", script=QUADRATIC, command=["x=0.05..0.95/0.1"], name="grid")
+    assert grid.wait(90) == 0
+    epochs = [sum(len(trial["reports"]) for trial in run.results.trials.values()) for run in (search, grid)]
+    assert search.results.best["value"] <= grid.results.best["value"] + 1e-3
+    assert epochs[0] < epochs[1]
+    assert "pruned" in search.results.states
+    best = search.results.best
+    assert abs(best["params"]["x"] - 0.3) < 0.1
+    assert best["command"][2:] == [f"--x={best['params']['x']!r}"]
+    assert b"10 trials; 2 trials of 1 rank at once" in grid.stderr.data
+    import optuna
+    from optuna.storages import JournalStorage
+    from optuna.storages.journal import JournalFileBackend
+
+    backend = JournalFileBackend(str(search.results.folder / "study.db"))
+    study = optuna.load_study(study_name="sweep", storage=JournalStorage(backend))
+    assert len(study.trials) == 10
+    assert study.best_value == best["value"]
+
+
+PRUNED = """
+import os, sys, distrun
+distrun.init()
+number = int(os.environ["DISTRUN_TRIAL"])
+try:
+    for step in range(1, 5):
+        value = distrun.allreduce(float(number), name="value")
+        distrun.report(value + distrun.rank(), step)
+except distrun.TrialPruned:
+    print(f"rank {distrun.rank()} ends after {step} of {distrun.allgather_object(step)}", flush=True)
+    raise
+"""
+
+
+def test_all_ranks_of_a_pruned_trial_end_in_the_same_call(sweep):
+    several = sweep(
+        *("--seeds", "3", "-np", "2", "-H", "localhost:2", "--prune", "--prune-after", "2"),
+        script=PRUNED,
+        name="several",
+    )
+    assert several.wait(60) == 0
+    several.assert_gone()
+    assert several.results.states == ["complete", "pruned", "pruned"]
+    for trial in (1, 2):
+        said = several.results.log(trial).splitlines()
+        assert sorted(said) == [f"[{rank}] rank {rank} ends after 2 of [2, 2]" for rank in range(2)]
+        assert len(several.results.trials[trial]["reports"]) == 2
+
+
+RANK_0_ONLY = """
+import os, distrun
+distrun.init()
+for step in range(1, 4):
+    distrun.barrier()
+    if distrun.rank() == 0:
+        distrun.report(float(os.environ["DISTRUN_TRIAL"]))
+"""
+
+
+def test_a_script_that_reports_on_rank_0_only_is_pruned_too(sweep):
+    run = sweep(
+        *("--seeds", "2", "-np", "2", "-H", "localhost:2", "--prune", "--prune-after", "1", "--grace", "1"),
+        script=RANK_0_ONLY,
+    )
+    assert run.wait() == 0
+    run.assert_gone()
+    assert run.results.states == ["complete", "pruned"]
+
+
+def test_values_that_are_printed_are_read_and_the_script_needs_no_distrun(sweep):
+    code = "import sys; print('val_loss: 9'); print('loss: 7', end=''); sys.stdout.write(f' - loss={sys.argv[1]}')"
+    run = sweep(
+        *("--grid", "--maximize", "--metric", "loss", "-H", "localhost:2"),
+        command=[sys.executable, "-c", code, "{x}", "x=1e-1|nan|2.5"],
+    )
+    assert run.wait() == 0
+    assert [run.results.trials[number]["value"] for number in range(3)] == [0.1, "nan", 2.5]
+    assert run.results.best["params"] == {"x": 2.5}
+    assert run.results.log(0) == "val_loss: 9\nloss: 7 - loss=1e-1\n"
+
+
+FAILING = """
+import sys
+if sys.argv[1] == "--x=b":
+    sys.exit("b is <wrong>")
+print("loss 1")
+"""
+
+
+class Checked(html.parser.HTMLParser):
+    """Checks that tags are closed."""
+
+    def __init__(self):
+        super().__init__()
+        self.open = []
+
+    def handle_starttag(self, tag, attrs):
+        self.open.append(tag)
+
+    def handle_endtag(self, tag):
+        assert self.open.pop() == tag
+
+
+def test_a_trial_that_fails_has_its_story_in_all_places_and_ends_nothing(sweep):
+    run = sweep("--grid", "--metric", "loss", "-H", "localhost:1", script=FAILING, command=["x=a|b|c"])
+    assert run.wait() == 0
+    assert run.results.states == ["complete", "complete", "failed"]
+    story = run.results.trials[1]["story"]
+    assert "rank 0 of trial 1 on localhost" in story
+    assert "exited with code 1" in story
+    assert "b is <wrong>" in story
+    run.stderr.wait_for(b"b is <wrong>")
+    page = (run.results.folder / "index.html").read_text()
+    assert "b is &lt;wrong&gt;" in page
+    checked = Checked()
+    checked.feed(page)
+    assert checked.open == []
+
+
+def test_a_command_that_fails_alike_from_the_beginning_is_given_up(sweep):
+    run = sweep("--grid", "-H", "localhost:1", command=["false", "x=1..9"])
+    assert run.wait() == 1
+    assert run.results.states == ["failed"] * 3
+    assert b"the first 3 trials have all failed alike" in run.stderr.data
+
+
+def test_seeds_have_mean_and_deviation(sweep):
+    code = "import sys; print('loss', 1 + int(sys.argv[1].partition('=')[2]))"
+    run = sweep("--seeds", "3", "--metric", "loss", command=[sys.executable, "-c", code])
+    assert run.wait() == 0
+    assert "2 ± 1 over 3 seeds".encode() in run.stderr.data
+
+
+def test_trials_begin_in_spares_which_run_the_script_as_if_started_just_now(sweep):
+    script = """
+import json
+import sys, os
+import distrun
+path = open("/proc/self/cmdline").read()
+print(sys.argv[1:], __name__, "spare.py" in path, os.environ.get("DISTRUN_SPARE"), os.environ["DISTRUN_RANK"])
+distrun.report(1.0)
+"""
+    run = sweep("--seeds", "6", "-H", "localhost:1", script=script)
+    assert run.wait() == 0
+    run.assert_gone()
+    said = [run.results.log(number).strip() for number in range(6)]
+    assert said[0] == "['--seed=0'] __main__ False None 0"
+    assert said[5] == "['--seed=5'] __main__ True None 0"
+
+
+def test_a_sweep_is_resumed_without_repeating_what_is_done(sweep, tmp_path):
+    flag = tmp_path / "flag"
+    script = f"import os, sys\nif not os.path.exists({str(flag)!r}) and sys.argv[1] == '--x=2': sys.exit(3)\nprint(1)\n"
+    run = sweep("--grid", script=script, command=["x=1..3"])
+    assert run.wait() == 0
+    assert run.results.states == ["complete", "complete", "failed"]
+    flag.touch()
+    before = len((run.results.folder / "trials.jsonl").read_text().splitlines())
+    again = sweep("--resume", str(run.results.folder))
+    assert again.wait() == 0
+    assert again.results.states == ["complete"] * 3
+    assert len((run.results.folder / "trials.jsonl").read_text().splitlines()) == before + 2
+    other = sweep("--resume", str(run.results.folder / "study.db"), command=["true", "y=1|2"])
+    assert other.wait() == 2
+    assert b"a sweep of another command" in other.stderr.data
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ((), "there is no command to try"),
+        (("true", "x=2..1"), "2 is not below 1"),
+        (("--seeds", "2", "true", "x=1..2"), "--seeds 2 repeats trials"),
+        (("--grid", "true", "x=0.1..2"), "--grid cannot list"),
+        (("-np", "3", "-H", "localhost:2", "true", "x=1..2"), "-np 3 asks for more ranks per trial than the 2 slots"),
+        (("no-such-program", "x=1..2"), "not found"),
+        (("--resume", "/nowhere"), "no sweep that can be resumed"),
+        (("--trials", "3", "true"), "--trials 3 has no effect"),
+        (("--spares", "1", "--grid", "true", "x=1..2"), "--spares 1 needs a Python program"),
+    ],
+)
+def test_what_cannot_be_is_refused_in_a_sentence(distrun, tmp_path, arguments, said):
+    output = () if "--resume" in arguments else ("--output", str(tmp_path / "results"))
+    run = distrun("sweep", *output, *arguments)
+    assert run.wait() in (2, 127)
+    assert said.encode() in run.stderr.data
+    assert b"Traceback" not in run.stderr.data
+    assert not (tmp_path / "results").exists()
+
+
+def test_without_optuna_a_search_is_refused_with_the_remedy(distrun, tmp_path):
+    (tmp_path / "hidden").mkdir()
+    (tmp_path / "hidden" / "optuna.py").write_text("raise ModuleNotFoundError('No optuna', name='optuna')")
+    run = distrun("sweep", "--output", str(tmp_path / "o"), "true", "x=1..2", PYTHONPATH=str(tmp_path / "hidden"))
+    assert run.wait() == 2
+    assert b"pip install 'distrun[sweep]'" in run.stderr.data
+    grid = distrun(
+        *("sweep", "--grid", "--output", str(tmp_path / "o"), "true", "x=1..2"),
+        PYTHONPATH=str(tmp_path / "hidden"),
+    )
+    assert grid.wait() == 0
+
+
+def test_a_sweep_that_is_there_is_not_overwritten(sweep):
+    assert sweep("--grid", command=["true", "x=1|2"]).wait() == 0
+    again = sweep("--grid", command=["true", "x=1|2"])
+    assert again.wait() == 2
+    assert b"--resume" in again.stderr.data
+
+
+def test_the_header_says_what_the_sweep_is(sweep):
+    run = sweep("--grid", "-np", "2", "-H", "localhost:2", command=["true", "x=1|2", "--", "--fixed"])
+    assert run.wait() == 0
+    header = json.loads((run.results.folder / "sweep.json").read_text())
+    assert (header["words"], header["fixed"], header["parameters"]) == (["true"], ["--fixed"], {"x": "1|2"})

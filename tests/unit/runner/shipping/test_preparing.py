@@ -1,0 +1,106 @@
+"""The conversation by which a host gets what it lacks: what it may ask for, what it keeps, and what users see."""
+
+from __future__ import annotations
+
+import io
+import json
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from distrun.runner.connect.introduction import introduce
+from distrun.runner.protocol.frames import Frame, FrameKind
+from distrun.runner.protocol.handshake import MAGIC, HostError
+from distrun.runner.shipping import environment, package, second_stage
+from distrun.runner.shipping.delivery import Delivery
+from distrun.runner.shipping.first_stage import digest
+
+
+@pytest.mark.parametrize(
+    "question",
+    [
+        {"ask": "package", "name": "json"},
+        {"ask": "package", "name": ["distrun"]},
+        {"ask": "package"},
+        {"ask": "manifest", "tree": 0},
+        {"ask": "contents", "tree": "a", "digests": []},
+        {"ask": "contents", "tree": 0},
+        {"ask": "anything"},
+    ],
+)
+def test_a_host_gets_nothing_else_than_what_is_brought(question):
+    with pytest.raises(HostError, match="it asks for .*" + question["ask"]):
+        list(Delivery().answer(question))
+
+
+def test_no_package_is_sent_where_that_is_forbidden():
+    with pytest.raises(HostError, match=r"it asks for .*distrun"):
+        list(Delivery(brings_itself=False).answer({"ask": "package", "name": "distrun"}))
+
+
+class Said:
+    """A program on a host, which says something."""
+
+    python = "python3"
+
+    def __init__(self, *said):
+        frames = (Frame(FrameKind.HELLO, payload=json.dumps(words).encode()).encode() for words in said)
+        self._data = b"".join(MAGIC + frame for frame in frames)
+
+    def write(self, data):
+        pass
+
+    def read(self, timeout):
+        data, self._data = self._data, b""
+        return data
+
+
+def test_the_python_of_an_environment_that_a_host_has_made_is_known():
+    host = Said({"paths": ["/c/p"]}, {"paths": ["/c/p"], "python": "/c/e/bin/python"}, {"distrun": "1"})
+    made = introduce(host, Delivery(), b"", float("inf"))
+    assert (made.folders, made.python) == (["/c/p"], "/c/e/bin/python")
+    assert introduce(Said({"paths": ["/c/p"]}, {"distrun": "1"}), Delivery(), b"", float("inf")).python == ""
+
+
+def test_a_question_without_its_values_is_refused():
+    with pytest.raises(HostError, match="it asks for"):
+        introduce(Said({"ask": "contents"}), Delivery(), b"", float("inf"))
+
+
+def test_what_was_added_to_a_package_on_its_way_is_not_unpacked(own_cache, monkeypatch):
+    packed = io.BytesIO(package.archive("cloudpickle"))
+    with zipfile.ZipFile(packed, "a") as file:
+        for name in ("psutil.py", "cloudpickle/__pycache__/compat.cpython-311.pyc", "cloudpickle/x.pyc", "../out.py"):
+            file.writestr(name, "raise SystemExit")
+        file.writestr("cloudpickle/__pycache__/compat.py", "raise SystemExit")
+
+    class Launcher:
+        def ask(self, **question):
+            return packed.getvalue()
+
+    wanted = package.package_digest("cloudpickle")
+    place = second_stage._brought(Launcher(), str(own_cache), "cloudpickle", wanted, digest)
+    assert [path.name for path in Path(place).iterdir()] == ["cloudpickle"]
+    found = {str(path.relative_to(place)) for path in Path(place).rglob("*") if path.is_file()}
+    assert found == set(zipfile.ZipFile(io.BytesIO(package.archive("cloudpickle"))).namelist())
+
+
+def test_users_and_passwords_of_indexes_are_not_shown():
+    said = "ERROR: no torch at https://user:secret@a.b/simple\nERROR: git+https://token@a.b/c failed\n"
+    assert environment._end_of(said) == "no torch at https://***@a.b/simple; git+https://***@a.b/c failed"
+
+
+def test_options_of_pip_are_not_shown_and_credentials_are_hidden(tmp_path, monkeypatch):
+    told, run = [], []
+
+    class Launcher:
+        def tell(self, **said):
+            told.append(said)
+
+    monkeypatch.setattr(environment, "_run", lambda launcher, command: run.append(command))
+    lines = ["--index-url https://user:secret@a.b", "torch", "own @ git+https://token@a.b/own"]
+    environment._install(Launcher(), str(tmp_path), lines)
+    assert told == [{"step": "installing torch, own @ git+https://***@a.b/own"}]
+    assert (tmp_path / "requirements.txt").read_text().splitlines() == lines
+    assert len(run) == 1

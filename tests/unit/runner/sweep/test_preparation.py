@@ -1,0 +1,62 @@
+"""From options to the plan of a sweep, also of one that is resumed."""
+
+from __future__ import annotations
+
+import pytest
+
+from distrun.errors import UsageError
+from distrun.runner.sweep.command import sweep
+from distrun.runner.sweep.preparation import prepare_sweep
+
+
+@pytest.fixture
+def prepared(tmp_path, monkeypatch):
+    """Returns the plan of a command line; the results are in `out`."""
+    monkeypatch.chdir(tmp_path)
+    plans = []
+
+    def prepare(*words):
+        options = sweep.make_context("sweep", list(words)).params
+        plans.append(plan := prepare_sweep({**options, "nnodes": None, "rdzv_endpoint": None}))
+        return plan
+
+    yield prepare
+    for plan in plans:
+        plan.record.close()
+
+
+def test_a_sweep_that_is_resumed_keeps_what_it_is_unless_it_is_told_otherwise(prepared):
+    pytest.importorskip("optuna")
+    chosen = ("--metric", "loss", "--prune", "--prune-after", "4", "--trials", "7", "--seed", "3", "--maximize")
+    first = prepared("--output", "out", *chosen, "true", "x=1..9")
+    for words in ((), ("--maximize", "true", "x=1..9")):
+        again = prepared("--resume", "out", *words)
+        assert again.source.total == 7
+        assert again.metric.last(b"loss 2") == 2.0
+        assert not again.minimizes
+        assert [again.halving.judge(trial, 4, float(trial)) for trial in (2, 1)] == [True, False]
+        assert again.halving.judge(3, 3, 0.0)
+        assert again.record.folder == first.record.folder
+    assert again.source.ask(0) == first.source.ask(0)
+    changed = prepared("--resume", "out", "--trials", "9", "--metric", "acc")
+    assert changed.source.total == 9
+    assert changed.metric.last(b"loss 2 acc 1") == 1.0
+    assert prepared("--resume", "out").source.total == 9
+
+
+def test_a_resumed_search_does_not_repeat_what_its_seed_chose_before(prepared, tmp_path):
+    pytest.importorskip("optuna")
+    first = prepared("--output", "out", "--seed", "3", "true", "x=0..1.5")
+    values = first.source.ask(0)
+    with (tmp_path / "out" / "trials.jsonl").open("a") as file:
+        file.write(f'{{"trial":0,"state":"complete","params":{{"x":{values["x"]}}},"reports":[[1,2.0]]}}\n')
+    assert prepared("--resume", "out").source.ask(1) != values
+
+
+def test_a_sweep_has_defaults(prepared):
+    plan = prepared("--output", "out", "--grid", "--prune", "true", "x=1|2")
+    assert plan.metric is None
+    assert plan.source.total == 2
+    assert plan.halving.judge(0, 1, 9.0)
+    with pytest.raises(UsageError, match="--trials 5 has no effect"):
+        prepared("--output", "other", "--grid", "--trials", "5", "true", "x=1|2")
