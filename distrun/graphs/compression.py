@@ -4,6 +4,10 @@
 precision; the ranks of a host are added up before that, and the hosts after it, in full. A compressor of your own - a
 class with the static methods `compress(tensor) -> (tensor, context)` and `decompress(tensor, context) -> tensor` - is
 called always, on the tensors of the framework.
+
+`Compression.int8` and `.int4` send integers with scales instead, which round large tensors and leave small ones alone
+(see `distrun.runtime.operations.wire`); `.int4` adds what a step has lost of the gradients to those of the next. For
+gradients only, `.powersgd(rank)` sends matrices as two thin ones (see `distrun.tensor_fusion.low_rank`).
 """
 
 from __future__ import annotations
@@ -13,6 +17,13 @@ from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 from distrun.errors import UsageError
+from distrun.runtime.collectives.compressors import (
+    Int4Compressor,
+    Int8Compressor,
+    NoneCompressor as NoneCompressor,
+    PowerSGDCompressor,
+)
+from distrun.tensor_fusion.low_rank import name_of_rank
 
 
 class Compressor(Protocol):
@@ -25,20 +36,6 @@ class Compressor(Protocol):
     def decompress(self, tensor: Any, ctx: Any, /) -> Any:
         """The tensor again, of the dtype and shape it had."""
         ...
-
-
-class NoneCompressor:
-    """Leaves tensors as they are."""
-
-    @staticmethod
-    def compress(tensor: Any) -> tuple[Any, Any]:
-        """`tensor` itself."""
-        return tensor, None
-
-    @staticmethod
-    def decompress(tensor: Any, ctx: Any) -> Any:
-        """`tensor` itself."""
-        return tensor
 
 
 class FP16Compressor:
@@ -75,42 +72,62 @@ class Compression:
     none = NoneCompressor
     fp16 = FP16Compressor
     bf16 = BF16Compressor
+    int8 = Int8Compressor
+    int4 = Int4Compressor
+    powersgd = PowerSGDCompressor
 
 
-_OF_THE_WIRE: dict[Any, str] = {NoneCompressor: "", FP16Compressor: "float16", BF16Compressor: "bfloat16"}
+_OF_THE_WIRE: dict[Any, str] = {
+    NoneCompressor: "",
+    FP16Compressor: "float16",
+    BF16Compressor: "bfloat16",
+    Int8Compressor: "int8",
+    Int4Compressor: "int4",
+}
+_ALL = "Compression.none, .fp16, .bf16, .int8, .int4 or, for gradients, .powersgd(rank)"
 
 
-def wire_type(compression: Any) -> str:
-    """Return the type of elements on the wire; empty for their own, as it is with a compressor of the user's.
+def wire_type(compression: Any, *, of_gradients: bool = False) -> str:
+    """Return the type of elements on the wire; empty for their own, as it is with a compressor of the user's. For the
+    gradients of an optimizer it may be the name of an approximation (see `distrun.tensor_fusion.low_rank`).
 
     Raises:
-        UsageError: it has no methods `compress` and `decompress`.
+        UsageError: it has no methods `compress` and `decompress`, or is for gradients only.
     """
+    if isinstance(compression, PowerSGDCompressor):
+        if not of_gradients:
+            raise UsageError(
+                f"compression={compression!r} is for the gradients of an optimizer, which makes up for what is lost: "
+                "use another compression here"
+            )
+        return name_of_rank(compression.rank)
     if not (callable(getattr(compression, "compress", None)) and callable(getattr(compression, "decompress", None))):
         raise UsageError(
-            f"compression={compression!r} is not Compression.none, Compression.fp16 or Compression.bf16, and has no "
-            "methods compress and decompress: choose one of the three, or give a compressor of your own"
+            f"compression={compression!r} is not {_ALL}, and has no methods compress and decompress: choose one of "
+            "these, or give a compressor of your own"
         )
     return _OF_THE_WIRE[compression] if is_builtin(compression) else ""
 
 
-def wire_only(compression: Any) -> str:
-    """Return the type of elements on the wire, where compressors of the user's are not called.
+def wire_only(compression: Any, *, of_gradients: bool = False) -> str:
+    """Return what `wire_type` does, where compressors of the user's are not called.
 
     Raises:
         UsageError: it is not one of `Compression`.
     """
     if not is_builtin(compression):
         raise UsageError(
-            f"compression={compression!r} is not Compression.none, Compression.fp16 or Compression.bf16, and other "
-            "compressors are called for TensorFlow, Keras and torch only: choose one of the three"
+            f"compression={compression!r} is not {_ALL}, and other compressors are called for TensorFlow, Keras and "
+            "torch only: choose one of these"
         )
-    return _OF_THE_WIRE[compression]
+    return wire_type(compression, of_gradients=of_gradients)
 
 
 def is_builtin(compression: Any) -> bool:
     """Whether a compressor comes with distrun. A subclass is the user's."""
-    return isinstance(compression, type) and compression in _OF_THE_WIRE
+    if isinstance(compression, type):
+        return compression in _OF_THE_WIRE
+    return isinstance(compression, PowerSGDCompressor)
 
 
 def compressed(compression: Any, tensors: Sequence[Any], reduce: Callable[[list[Any]], Sequence[Any]]) -> list[Any]:

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Protocol, TypeVar
 
-from distrun.runtime import world
+from distrun.runtime import settings, world
 from distrun.runtime.collectives.call import Call
 from distrun.runtime.operations.reduction import Adasum
 from distrun.tensor_fusion.buckets import DEFAULT_THRESHOLD, GradientInfo
-from distrun.tensor_fusion.graph_calls import plan_calls
+from distrun.tensor_fusion.graph_calls import CONCATENATED_UP_TO, plan_calls
+from distrun.tensor_fusion.low_rank import rank_of
 
 Tensor = TypeVar("Tensor")
 
@@ -44,7 +45,8 @@ def reduce_gradients(
     if collective.op is Adasum:  # which combines each tensor by itself
         return list(call(gradients, collective))
     reduced = list(gradients)
-    plan = plan_calls([toolkit.item(gradient) for gradient in gradients], _threshold())
+    small = 0 if _is_lossy(collective) else CONCATENATED_UP_TO
+    plan = plan_calls([toolkit.item(gradient) for gradient in gradients], _threshold(), small)
     for number, part in enumerate(plan):
         joined = [[gradients[place] for place in group] for group in part.joined]
         tensors = [gradients[place] for place in part.alone] + [toolkit.join(group) for group in joined]
@@ -55,6 +57,15 @@ def reduce_gradients(
             for place, piece in zip(places, toolkit.cut(result, group), strict=True):
                 reduced[place] = piece
     return reduced
+
+
+def _is_lossy(collective: Call) -> bool:
+    """Return whether large tensors of a call travel quantised, or matrices approximated: they must be told from others.
+
+    Ranks of elastic jobs plan alike however many hosts there were when they traced their functions.
+    """
+    wire = collective.wire or settings.current().wire_dtype
+    return wire in settings.QUANTISED or rank_of(wire) > 0
 
 
 def _threshold() -> int | None:

@@ -10,11 +10,14 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from distrun.graphs.low_rank import LowRankMatrices
 from distrun.runtime import world
 from distrun.runtime.collectives.call import Call, rows_per_rank
 from distrun.runtime.operations.dtypes import ELEMENT_TYPES
+from distrun.runtime.operations.feedback import Feedback
 from distrun.runtime.operations.handle import Handle
 from distrun.runtime.operations.request import Request, Shape
+from distrun.tensor_fusion.low_rank import rank_of
 
 Flat = NDArray[Any]
 """One-dimensional and contiguous, of the storage dtype of its element type (uint16 for bfloat16)."""
@@ -35,9 +38,15 @@ class Prepared:
     def __init__(self, call: Call, dtypes: tuple[str, ...], shapes: tuple[Shape, ...]) -> None:
         self._site = call.site
         self._process_set = call.process_set
+        self._feedbacks: dict[str | None, Feedback] | None = {} if call.is_gradient else None
+        self._matrices: LowRankMatrices | None = None
+        if rank := rank_of(call.wire):
+            call = call._replace(wire="")
+            self._matrices = LowRankMatrices(call, rank, dtypes, shapes)
         groups: dict[str, list[int]] = {}
         for place, dtype in enumerate(dtypes):
-            groups.setdefault(dtype, []).append(place)
+            if self._matrices is None or place not in self._matrices.places:
+                groups.setdefault(dtype, []).append(place)
         if call.kind == "allreduce":  # whichever way its results take: the ranks must agree on the order
             for places in groups.values():
                 places.sort(key=lambda place: _nbytes(dtypes[place], shapes[place]) % ALIGNMENT > 0)
@@ -67,7 +76,12 @@ class Prepared:
                             outputs[place][:] = inputs[place]
                 yield self._handle(request, (), mine)
             else:
-                yield self._handle(request, [inputs[place] for place in places], mine)
+                handle = self._handle(request, [inputs[place] for place in places], mine)
+                yield handle
+                if handle.feedback is not None:
+                    handle.feedback.keep()
+        if self._matrices is not None:
+            yield from self._matrices.reduction(inputs, outputs)
 
     def reduce_into(self, inputs: Sequence[Flat], room: Flat) -> list[Flat]:
         """Execute an allreduce of tensors of one element type, and wait; return the results, which fill `room`.
@@ -77,9 +91,15 @@ class Prepared:
         Raises:
             CollectiveError: see `Handle.wait`.
         """
+        if self._matrices is not None:
+            results = np.split(room, np.cumsum([array.size for array in inputs])[:-1])
+            self.reduce(inputs, results)
+            return results
         ((request, places),) = self._groups
         handle = self._handle(request, [inputs[place] for place in places], [room])
         handle.engine.run(handle).wait()
+        if handle.feedback is not None:
+            handle.feedback.keep()
         results = list(inputs)
         start = 0
         for place in places:
@@ -112,8 +132,11 @@ class Prepared:
         return results
 
     def _handle(self, request: Request, inputs: Sequence[Flat], outputs: Sequence[Flat]) -> Handle:
-        handle = Handle(world.engine(), request, inputs, outputs)
+        engine = world.engine()
+        handle = Handle(engine, request, inputs, outputs)
         handle.site = self._site
+        if self._feedbacks is not None and engine.backend.quantisation_of(request) == "int4":
+            handle.feedback = self._feedbacks.setdefault(request.name, Feedback())
         return handle
 
 

@@ -53,7 +53,9 @@ def value_and_grad(
     with a plain optimizer, not with a `DistributedOptimizer`, which reduces itself. `options` go to
     `jax.value_and_grad`.
     """
-    reduction = GradientReduction(op, gradient_predivide_factor, wire_only(compression), process_set=process_set)
+    reduction = GradientReduction(
+        op, gradient_predivide_factor, wire_only(compression, of_gradients=True), process_set=process_set
+    )
     local = jax.value_and_grad(fun, argnums, has_aux, **options)
 
     @wraps(fun)
@@ -78,7 +80,9 @@ def grad(
     **options: Any,
 ) -> Callable[..., Any]:
     """`jax.grad` of all ranks together. See `value_and_grad`."""
-    reduction = GradientReduction(op, gradient_predivide_factor, wire_only(compression), process_set=process_set)
+    reduction = GradientReduction(
+        op, gradient_predivide_factor, wire_only(compression, of_gradients=True), process_set=process_set
+    )
     local = jax.grad(fun, argnums, has_aux, **options)
 
     @wraps(fun)

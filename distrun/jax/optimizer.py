@@ -41,7 +41,9 @@ def DistributedOptimizer(  # noqa: N802 - Horovod's name
         UsageError: an argument cannot be; the transformation is wrapped already.
     """
     _check(optimizer)
-    reduction = GradientReduction(op, gradient_predivide_factor, wire_only(compression), process_set=process_set)
+    reduction = GradientReduction(
+        op, gradient_predivide_factor, wire_only(compression, of_gradients=True), process_set=process_set
+    )
     inner = optax.with_extra_args_support(optimizer)
 
     def update(updates: Any, state: Any, params: Any = None, **extra: Any) -> Any:

@@ -69,7 +69,9 @@ def DistributedOptimizer(  # noqa: N802 - Horovod's name
     passes = check_passes(backward_passes_per_step)
     check_groups(num_groups, groups)
     # Checked before anything happens to the optimizer.
-    plain = Settings(op, float(gradient_predivide_factor), wire_type(compression), sparse_as_dense, process_set)
+    plain = Settings(
+        op, float(gradient_predivide_factor), wire_type(compression, of_gradients=True), sparse_as_dense, process_set
+    )
     if op not in (Average, Sum):
         raise UsageError(f"op={op!r} does not reduce the gradients of Keras optimizers: use Average or Sum")
     plain.is_alone()  # says so if there is no world yet, or no such set

@@ -34,7 +34,7 @@ def plan_calls(
     Args:
         gradients: one of unknown size is None, and is not concatenated.
         threshold: the most bytes in a call; None for a single call.
-        small: the most bytes of a gradient that is concatenated, with others of its kind.
+        small: the most bytes of a gradient that is concatenated, with others of its kind; 0: none is.
 
     Returns:
         The calls in the order in which to make them, from the last gradient to the first. A call may hold several

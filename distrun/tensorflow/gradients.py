@@ -94,7 +94,7 @@ def gradient_reduction(
     return GradientReduction(
         op,
         float(gradient_predivide_factor),
-        wire_type(compression),
+        wire_type(compression, of_gradients=True),
         sparse_as_dense,
         process_set,
         compression,

@@ -5,6 +5,10 @@ Within a host tensors travel through its memory, or from GPU to GPU, where halvi
 half precision; tensors on the CPU are added up within each host before that, and the hosts after it, in full. So
 results are at least as exact as Horovod's. A compressor of your own - a class with the static methods, or an object
 with the methods `compress(tensor) -> (tensor, context)` and `decompress(tensor, context) -> tensor` - is called always.
+
+`Compression.int8` and `.int4` send integers with scales instead, which round large tensors and leave small ones alone
+(see `distrun.runtime.operations.wire`); `.int4` adds what a step has lost of the gradients to those of the next. For
+gradients only, `.powersgd(rank)` sends matrices as two thin ones (see `distrun.tensor_fusion.low_rank`).
 """
 
 from __future__ import annotations
@@ -15,6 +19,12 @@ import torch
 from torch import Tensor
 
 from distrun.errors import UsageError
+from distrun.runtime.collectives.compressors import (
+    Int4Compressor,
+    Int8Compressor,
+    NoneCompressor as NoneCompressor,
+    PowerSGDCompressor,
+)
 
 
 class Compressor(Protocol):
@@ -27,20 +37,6 @@ class Compressor(Protocol):
     def decompress(self, tensor: Tensor, ctx: Any, /) -> Tensor:
         """The tensor again, of the dtype and shape it had."""
         ...
-
-
-class NoneCompressor:
-    """Leaves tensors as they are."""
-
-    @staticmethod
-    def compress(tensor: Tensor) -> tuple[Tensor, Any]:
-        """`tensor` itself."""
-        return tensor, None
-
-    @staticmethod
-    def decompress(tensor: Tensor, ctx: Any) -> Tensor:
-        """`tensor` itself."""
-        return tensor
 
 
 def _encode(tensor: Tensor, dtype: torch.dtype) -> tuple[Tensor, Any]:
@@ -85,14 +81,28 @@ class Compression:
     none = NoneCompressor
     fp16 = FP16Compressor
     bf16 = BF16Compressor
+    int8 = Int8Compressor
+    int4 = Int4Compressor
+    powersgd = PowerSGDCompressor
 
 
-_OF_THE_WIRE: dict[Any, str] = {NoneCompressor: "", FP16Compressor: "float16", BF16Compressor: "bfloat16"}
+_OF_THE_WIRE: dict[Any, str] = {
+    NoneCompressor: "",
+    FP16Compressor: "float16",
+    BF16Compressor: "bfloat16",
+    Int8Compressor: "int8",
+    Int4Compressor: "int4",
+}
+
+
+def low_rank(compressor: Compressor) -> int:
+    """Return the rank of PowerSGD's matrices; 0 for other compressors."""
+    return compressor.rank if isinstance(compressor, PowerSGDCompressor) else 0
 
 
 def wire_type(compressor: Compressor) -> str | None:
-    """The type of elements on the wire, empty for their own; None when `compressor` is not one of ours, which concern
-    only what leaves the host. A subclass is the user's.
+    """The type of elements on the wire, empty for their own; None when `compressor` is not one of those that concern
+    only what leaves the host: the user's, a subclass, and PowerSGD's.
 
     Raises:
         UsageError: this is no compressor.
@@ -102,6 +112,6 @@ def wire_type(compressor: Compressor) -> str | None:
     if not all(callable(getattr(compressor, method, None)) for method in ("compress", "decompress")):
         raise UsageError(
             f"compression={compressor!r} has no methods compress and decompress: give distrun.Compression.none, .fp16, "
-            ".bf16, or a class or an object that has both"
+            ".bf16, .int8, .int4, .powersgd(rank), or a class or an object that has both"
         )
     return None

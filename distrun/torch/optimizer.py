@@ -23,7 +23,8 @@ from distrun.runtime.numbering import Numbering
 from distrun.runtime.operations.reduction import Adasum, Average, ReduceOp
 from distrun.runtime.process_set import ProcessSet, global_process_set
 from distrun.runtime.settings import current
-from distrun.torch.compression import Compression, Compressor, wire_type
+from distrun.tensor_fusion.low_rank import name_of_rank
+from distrun.torch.compression import Compression, Compressor, low_rank, wire_type
 from distrun.torch.gradients.adasum import StepCombiner, check_predivide
 from distrun.torch.gradients.parameters import numbered
 from distrun.torch.gradients.planning import Settings
@@ -101,10 +102,10 @@ def DistributedOptimizer(  # noqa: N802 - Horovod's name
     settings = Settings(
         op,
         gradient_predivide_factor,
-        wire_type(compression) or "",
+        _wire_of(compression),
         sparse_as_dense,
         process_set,
-        None if wire_type(compression) is not None else compression,
+        None if wire_type(compression) is not None or low_rank(compression) else compression,
         groups or 0,
         chosen.bucket_bytes,
         chosen.first_bucket_bytes,
@@ -133,6 +134,11 @@ def DistributedOptimizer(  # noqa: N802 - Horovod's name
     if may_change or process_set.size() > 1:
         reducer = GradientReducer(f"optimizer.{number}", optimizer, names, settings, backward_passes_per_step)
     return _wrap(optimizer, reducer, process_set, chosen.horovod)
+
+
+def _wire_of(compression: Compressor) -> str:
+    rank = low_rank(compression)
+    return name_of_rank(rank) if rank else wire_type(compression) or ""
 
 
 # The arguments --------------------------------------------------------------------------------------------------------
@@ -255,7 +261,7 @@ class Distributed(torch.optim.Optimizer):
                     warnings.warn(_SYNCHRONIZED_TWICE, stacklevel=3)
                 self._synchronize(reducer)
             result = plain_step(**options)
-        reducer.forget()
+        reducer.forget(are_used=True)
         self._is_synchronized = False
         if reducer.tuner is not None:
             reducer.tuner.step_ended()

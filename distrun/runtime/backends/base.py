@@ -15,6 +15,7 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
+from distrun.runtime.operations.feedback import Feedback
 from distrun.runtime.operations.reduction import Reduction
 from distrun.runtime.operations.request import Request
 
@@ -43,14 +44,28 @@ class Backend(ABC):
         return 0
 
     def wire_of(self, request: Request) -> str:
-        """Return the half-precision type in which a request's elements travel between hosts; empty if in their own."""
+        """Return the type in which a request's elements travel between hosts, one of `WIRE_DTYPES`; empty if in their
+        own."""
+        return ""
+
+    def quantisation_of(self, request: Request) -> str:
+        """Return the type in which a request's elements travel if they are quantised and the tensors large enough; else
+        an empty text."""
         return ""
 
     @abstractmethod
-    def allreduce(self, inputs: Sequence[Flat], outputs: Sequence[Flat], reduction: Reduction, what: str) -> None:
+    def allreduce(
+        self,
+        inputs: Sequence[Flat],
+        outputs: Sequence[Flat],
+        reduction: Reduction,
+        what: str,
+        feedback: Feedback | None = None,
+    ) -> None:
         """Reduce `inputs` over the ranks into `outputs`.
 
         Each list is taken as one long array, and the two may be cut at different places; the outputs may be the inputs.
+        `feedback` makes up for what quantisation has taken before; backends that quantise nothing do nothing with it.
         """
 
     @abstractmethod

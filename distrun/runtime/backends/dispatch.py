@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from distrun.runtime import settings
 from distrun.runtime.backends.adasum import adasum
@@ -12,6 +12,7 @@ from distrun.runtime.backends.groups import Groups
 from distrun.runtime.operations.handle import Flat, Handle, describe
 from distrun.runtime.operations.reduction import Adasum, Reduction, reduction
 from distrun.runtime.operations.request import Request, counts_of
+from distrun.runtime.operations.wire import wire_for
 
 
 def execute(groups: Groups, handles: Sequence[Handle]) -> None:
@@ -39,12 +40,17 @@ def execute(groups: Groups, handles: Sequence[Handle]) -> None:
             output, counts = backend.alltoall(handle.inputs[0], handle.splits, what)
             handle.outputs, handle.received = [output], [counts]
         else:
-            rooms = _rooms(handle)
-            how = reduction_of(backend, request, handle.taking_part)
-            handle.outputs = [
-                backend.reducescatter(array, counts_of(shape, backend.size), how, what, room)
-                for array, shape, room in zip(handle.inputs, request.shapes, rooms, strict=True)
-            ]
+            handle.outputs = list(_reducescatter(backend, handle, what))
+
+
+def _reducescatter(backend: Backend, handle: Handle, what: str) -> Iterator[Flat]:
+    """Yield this rank's part of each tensor of a group."""
+    request, rooms = handle.request, _rooms(handle)
+    for array, shape, room in zip(handle.inputs, request.shapes, rooms, strict=True):
+        if backend.quantisation_of(request):  # each tensor by its own size
+            request = request._replace(shapes=(shape,))
+        how = reduction_of(backend, request, handle.taking_part)
+        yield backend.reducescatter(array, counts_of(shape, backend.size), how, what, room)
 
 
 def _rooms(handle: Handle) -> Sequence[Flat | None]:
@@ -54,7 +60,8 @@ def _rooms(handle: Handle) -> Sequence[Flat | None]:
 
 def reduction_of(backend: Backend, request: Request, taking_part: int = 0) -> Reduction:
     """The arithmetic of a request, of which `taking_part` ranks are averaged, if not all (see `Handle`)."""
-    how = request.dtype, request.op, backend.size, request.prescale, request.postscale, backend.wire_of(request)
+    wire = wire_for(backend.wire_of(request), request.shapes)
+    how = request.dtype, request.op, backend.size, request.prescale, request.postscale, wire
     return reduction(*how, taking_part) if taking_part else reduction(*how)
 
 
@@ -72,4 +79,7 @@ def _allreduce(backend: Backend, handles: Sequence[Handle], what: str) -> None:
         averages_hosts = settings.current().adasum == settings.HIERARCHICAL
         adasum(backend, inputs, outputs, request, counts, averages_hosts, what)
     else:
-        backend.allreduce(inputs, outputs, reduction_of(backend, request, handles[0].taking_part), what)
+        if len(handles) > 1 and backend.quantisation_of(request):  # each tensor by its own size
+            request = request._replace(shapes=tuple(shape for handle in handles for shape in handle.request.shapes))
+        feedback = handles[0].feedback if len(handles) == 1 else None  # places change where others travel along
+        backend.allreduce(inputs, outputs, reduction_of(backend, request, handles[0].taking_part), what, feedback)

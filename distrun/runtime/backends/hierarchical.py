@@ -22,9 +22,12 @@ import numpy as np
 from distrun.runtime.backends.base import Backend, Flat, result_array
 from distrun.runtime.backends.local_arrays import LocalArrays
 from distrun.runtime.backends.rail import Rail, Stages, Transfer
-from distrun.runtime.backends.wire_format import WireFormat
-from distrun.runtime.operations.reduction import NARROWED, Reduction, reduction, stages
+from distrun.runtime.backends.wire_format import wire_format
+from distrun.runtime.operations.feedback import Feedback
+from distrun.runtime.operations.reduction import Average, Reduction, Sum, reduction, stages
 from distrun.runtime.operations.request import Request
+from distrun.runtime.operations.wire import NARROWED, is_small
+from distrun.runtime.settings import QUANTISED
 from distrun.runtime.shared_memory.segment import STAGE
 from distrun.runtime.transport.host_layout import HostLayout
 from distrun.runtime.transport.links import Links
@@ -43,8 +46,8 @@ class HierarchicalBackend(Backend):
     name = "hierarchical"
 
     def __init__(self, local_ranks: LocalRanks, hosts: HostLayout, links: Links, wire: str = "") -> None:
-        """`wire`: the half-precision type in which float32 and float64 are reduced between hosts, unless a request asks
-        for another; empty for none."""
+        """`wire`: the type in which float32 and float64 are reduced between hosts, one of `WIRE_DTYPES`, unless a
+        request asks for another; empty: their own."""
         self._wire = wire
         self._local_ranks = local_ranks
         self._local = LocalArrays(local_ranks)
@@ -73,14 +76,28 @@ class HierarchicalBackend(Backend):
     def wire_of(self, request: Request) -> str:
         if request.kind not in ("allreduce", "reducescatter") or request.dtype not in NARROWED:
             return ""
-        return request.wire or self._wire
+        wire = request.wire or self._wire
+        if wire in QUANTISED and (request.op not in (Sum, Average) or all(map(is_small, request.shapes))):
+            return ""
+        return wire
+
+    def quantisation_of(self, request: Request) -> str:
+        wire = request.wire or self._wire
+        return wire if wire in QUANTISED else ""
 
     def _stages(self, whole: Reduction) -> Stages:
         return stages(whole, self._hosts.count, self._hosts.most) if self._hosts.most > 1 else (None, whole)
 
     # Reductions -----------------------------------------------------------------------------------------------------
 
-    def allreduce(self, inputs: Sequence[Flat], outputs: Sequence[Flat], reduction: Reduction, what: str) -> None:
+    def allreduce(
+        self,
+        inputs: Sequence[Flat],
+        outputs: Sequence[Flat],
+        reduction: Reduction,
+        what: str,
+        feedback: Feedback | None = None,
+    ) -> None:
         if reduction.is_widened:
             self._allreduce_widened(inputs, outputs, reduction, what)
             return
@@ -89,11 +106,11 @@ class HierarchicalBackend(Backend):
         # All ranks must come to the same decision, so it depends on nothing but what they agree on.
         is_small = nbytes * (self._hosts.count - 1) <= ONE_STEP_LIMIT
         if is_small or (self._hosts.count == 2 and nbytes <= ONE_STEP_LIMIT_OF_TWO):
-            self._allreduce_in_one_step(inputs, outputs, count, reduction, what)
+            self._allreduce_in_one_step(inputs, outputs, count, reduction, what, feedback)
         elif self._is_alone:
-            self._allreduce_alone(inputs, outputs, reduction, what)
+            self._allreduce_alone(inputs, outputs, reduction, what, feedback)
         else:
-            self._allreduce_shared(inputs, outputs, count, reduction, what)
+            self._allreduce_shared(inputs, outputs, count, reduction, what, feedback)
 
     def _allreduce_widened(self, inputs: Sequence[Flat], outputs: Sequence[Flat], narrow: Reduction, what: str) -> None:
         """Average small integers: in a wider type, which holds their sums."""
@@ -103,7 +120,13 @@ class HierarchicalBackend(Backend):
         unpack(values.astype(outputs[0].dtype), outputs)
 
     def _allreduce_in_one_step(
-        self, inputs: Sequence[Flat], outputs: Sequence[Flat], count: int, reduction: Reduction, what: str
+        self,
+        inputs: Sequence[Flat],
+        outputs: Sequence[Flat],
+        count: int,
+        reduction: Reduction,
+        what: str,
+        feedback: Feedback | None,
     ) -> None:
         """Every host is sent everything, by rail 0. The ranks of a host stage their inputs, where the result is put,
         too."""
@@ -118,22 +141,33 @@ class HierarchicalBackend(Backend):
             sources = targets = [segment.view(offset, count, dtype) for segment in self._local_ranks.segments]
             self._local.exchange((), what)
         if self._hosts.position == 0:
-            self._rail.reduce_whole(sources, targets, self._stages(reduction), what)
+            self._rail.reduce_whole(sources, targets, self._stages(reduction), what, feedback)
         self._local.exchange((), what)
         if target is not outputs[0]:
             unpack(target, outputs)
 
     def _allreduce_alone(
-        self, inputs: Sequence[Flat], outputs: Sequence[Flat], reduction: Reduction, what: str
+        self,
+        inputs: Sequence[Flat],
+        outputs: Sequence[Flat],
+        reduction: Reduction,
+        what: str,
+        feedback: Feedback | None,
     ) -> None:
         """The only rank of its host reduces in whatever memory the arrays lie."""
         source, target = _source_and_target(inputs, outputs)
-        self._rail.reduce([source], [target], self._stages(reduction), what)
+        self._rail.reduce([source], [target], self._stages(reduction), what, feedback=feedback)
         if target is not outputs[0]:
             unpack(target, outputs)
 
     def _allreduce_shared(
-        self, inputs: Sequence[Flat], outputs: Sequence[Flat], count: int, reduction: Reduction, what: str
+        self,
+        inputs: Sequence[Flat],
+        outputs: Sequence[Flat],
+        count: int,
+        reduction: Reduction,
+        what: str,
+        feedback: Feedback | None,
     ) -> None:
         """The ranks of a host reduce in memory that all of them see, each rail its share of the array."""
         dtype = inputs[0].dtype
@@ -146,7 +180,7 @@ class HierarchicalBackend(Backend):
             first, last = self._rail.share(count)
             starts = [offset + first * dtype.itemsize for offset in offsets]
             views = self._local.views(buffer, starts, [last - first] * len(starts))
-            self._rail.reduce(views, views, self._stages(reduction), what)
+            self._rail.reduce(views, views, self._stages(reduction), what, first, feedback)
         self._local.exchange((), what)
         if not is_direct:
             unpack(buffer, outputs)
@@ -178,7 +212,7 @@ class HierarchicalBackend(Backend):
             output, [offset for _, offset in words], [counts[r] for r in self._hosts.local_ranks]
         )
         within, between = self._stages(reduction)
-        wire_format = WireFormat(reduction.wire, array.dtype)
+        wire = wire_format(reduction.wire, array.dtype)
 
         def ours(start: int, stop: int) -> Flat:
             parts = [part[start:stop] for part in sources]
@@ -191,12 +225,14 @@ class HierarchicalBackend(Backend):
         if self._hosts.has_rail:
             for host in self._hosts.others:
                 for rank, start, stop in self._rail.shares(self._hosts.ranks[host], counts):
-                    self._links.send(host, wire_format.encode(ours(starts[rank] + start, starts[rank] + stop)))
+                    first = starts[rank] + start
+                    self._links.send(host, wire.encode(ours(first, starts[rank] + stop), first))
             for rank, start, stop in self._rail.shares(self._hosts.local_ranks, counts):
-                raw = np.empty((self._hosts.count, stop - start), wire_format.dtype)
+                count, first = stop - start, starts[rank] + start
+                raw = np.empty((self._hosts.count, wire.length(first, count)), wire.dtype)
                 self._links.wait([self._links.receive(host, raw[host]) for host in self._hosts.others], what)
-                shares = [wire_format.decoded(share, array.dtype) for share in raw]
-                shares[self._hosts.own] = ours(starts[rank] + start, starts[rank] + stop)
+                shares = [wire.decoded(share, count, array.dtype, first) for share in raw]
+                shares[self._hosts.own] = ours(first, first + count)
                 target = outputs[self._hosts.local_ranks.index(rank) if len(outputs) > 1 else 0][start:stop]
                 between.combine(shares, [target])
             self._links.flush(what)

@@ -19,6 +19,7 @@ import numpy as np
 
 from distrun.runtime.backends.base import Backend, Flat, result_array
 from distrun.runtime.mpi.requests import Requests
+from distrun.runtime.operations.feedback import Feedback
 from distrun.runtime.operations.reduction import Reduction
 from distrun.runtime.transport.local_ranks import LocalRanks
 from distrun.tensor_fusion.packing import pack, unpack
@@ -52,7 +53,14 @@ class MPIBackend(Backend):
 
     # Reductions -----------------------------------------------------------------------------------------------------
 
-    def allreduce(self, inputs: Sequence[Flat], outputs: Sequence[Flat], reduction: Reduction, what: str) -> None:
+    def allreduce(
+        self,
+        inputs: Sequence[Flat],
+        outputs: Sequence[Flat],
+        reduction: Reduction,
+        what: str,
+        feedback: Feedback | None = None,
+    ) -> None:
         count = sum(part.size for part in inputs)
         source = inputs[0] if len(inputs) == 1 else np.empty(count, inputs[0].dtype)
         if len(inputs) > 1:

@@ -14,7 +14,8 @@ from collections.abc import Iterable, Iterator, Sequence
 import numpy as np
 
 from distrun.runtime.backends.base import Flat
-from distrun.runtime.backends.wire_format import WireFormat
+from distrun.runtime.backends.wire_format import wire_format
+from distrun.runtime.operations.feedback import Feedback
 from distrun.runtime.operations.reduction import CHUNK, Reduction
 from distrun.runtime.transport.host_layout import HostLayout
 from distrun.runtime.transport.links import Links, Ticket
@@ -51,6 +52,8 @@ class Rail:
     def __init__(self, links: Links, hosts: HostLayout) -> None:
         self._links = links
         self._hosts = hosts
+        self._place = object()
+        """The thing by which `Feedback` knows this rail."""
 
     # The rail's share of an array ------------------------------------------------------------------------------------
 
@@ -118,7 +121,14 @@ class Rail:
 
     # Reductions ------------------------------------------------------------------------------------------------------
 
-    def reduce_whole(self, sources: Sequence[Flat], targets: Sequence[Flat], how: Stages, what: str) -> None:
+    def reduce_whole(
+        self,
+        sources: Sequence[Flat],
+        targets: Sequence[Flat],
+        how: Stages,
+        what: str,
+        feedback: Feedback | None = None,
+    ) -> None:
         """Combine the `sources` of all ranks of all hosts into all `targets`, in one step: everything to every host.
 
         Both list the flat arrays of this host's ranks. Each host combines everything for itself, in the same order.
@@ -128,47 +138,61 @@ class Rail:
         if within is not None:
             ours = np.empty_like(ours)
             within.combine(sources, [ours])
-        wire_format = WireFormat(between.wire, ours.dtype)
-        sent = wire_format.encode(ours)
-        shares = list(np.empty((self._hosts.count, ours.size), wire_format.dtype))
-        shares[self._hosts.own] = sent  # rounded as for the other hosts: all must add up the same numbers
-        step = CHUNK // sent.itemsize
-        chunks = [slice(start, start + step) for start in range(0, ours.size, step)]
+        wire = wire_format(between.wire, ours.dtype, feedback)
+        if feedback is not None:
+            feedback.begin(self._place, 0, ours.size)
+        step = CHUNK // ours.itemsize
         posted = []
-        for chunk in chunks:
+        for start in range(0, ours.size, step):
+            chunk = slice(start, min(ours.size, start + step))
+            sent = wire.encode(ours[chunk], start)
+            shares = list(np.empty((self._hosts.count, sent.size), wire.dtype))
+            shares[self._hosts.own] = sent  # rounded as for the other hosts: all must add up the same numbers
             tickets = []
             for host in self._hosts.others:
-                tickets += [self._links.send(host, sent[chunk]), self._links.receive(host, shares[host][chunk])]
-            posted.append(tickets)
-        for chunk, tickets in zip(chunks, posted, strict=True):
+                tickets += [self._links.send(host, sent), self._links.receive(host, shares[host])]
+            posted.append((chunk, shares, tickets))
+        for chunk, shares, tickets in posted:
             self._links.wait(tickets, what)
-            parts = [wire_format.decoded(share[chunk], ours.dtype) for share in shares]
+            parts = [wire.decoded(share, chunk.stop - chunk.start, ours.dtype, chunk.start) for share in shares]
             between.combine(parts, [target[chunk] for target in targets])
 
-    def reduce(self, sources: Sequence[Flat], targets: Sequence[Flat], how: Stages, what: str) -> None:
+    def reduce(
+        self,
+        sources: Sequence[Flat],
+        targets: Sequence[Flat],
+        how: Stages,
+        what: str,
+        first: int = 0,
+        feedback: Feedback | None = None,
+    ) -> None:
         """Combine the `sources` of all ranks of all hosts into all `targets`: a reduce-scatter, then an allgather.
 
-        Both list the flat arrays of this host's ranks, of which this rank reads and writes the rail's share; a source
-        may be its rank's target.
+        Both list the rail's share, which begins at the operation's element `first`, of the flat arrays of this host's
+        ranks; a source may be its rank's target.
 
-        Three steps follow each other, and overlap for consecutive pieces: at most two pieces are in each of them, which
-        is why two sets of receive buffers are enough.
+        Three steps follow each other, and overlap for consecutive pieces: at most `depth` pieces are in each of them,
+        which is why as many sets of receive buffers are enough.
         """
         hosts = self._hosts.count
-        work = _Reduction(self._links, self._hosts, sources, targets, how, what)
-        part = min(CHUNK, SCRATCH // (2 * hosts)) // sources[0].itemsize
-        dtype = work.wire_format.dtype
-        shares = self._scratch(2 * hosts * (part + 1) * dtype.itemsize).view(dtype).reshape(2, hosts, part + 1)
+        work = _Reduction(self._links, self._hosts, sources, targets, how, what, first, feedback)
+        depth = work.wire.depth
+        if feedback is not None:
+            feedback.begin(self._place, first, sources[0].size)
+        part = min(CHUNK, SCRATCH // (depth * hosts)) // sources[0].itemsize
+        room = work.wire.most(part + 1)
+        dtype = work.wire.dtype
+        shares = self._scratch(depth * hosts * room * dtype.itemsize).view(dtype).reshape(depth, hosts, room)
         sent: deque[_Piece] = deque()
         combined: deque[_Piece] = deque()
         for number, start in enumerate(range(0, sources[0].size, part * hosts)):
-            piece = _Piece(start, min(sources[0].size, start + part * hosts), hosts, shares[number % 2])
+            piece = _Piece(start, min(sources[0].size, start + part * hosts), hosts, shares[number % depth])
             work.scatter(piece)
             sent.append(piece)
-            if len(sent) == 2:
+            if len(sent) == depth:
                 work.combine(sent[0])
                 combined.append(sent.popleft())
-            if len(combined) == 2:
+            if len(combined) == depth:
                 work.spread(combined.popleft())
         for piece in sent:
             work.combine(piece)
@@ -182,14 +206,22 @@ class Rail:
 
     @functools.cached_property
     def _kept_scratch(self) -> Flat:
-        return np.empty(min(SCRATCH, 2 * self._hosts.count * CHUNK) + 4096, np.uint8)
+        return np.empty(min(SCRATCH, 2 * self._hosts.count * CHUNK) * 9 // 8 + 4096, np.uint8)
 
 
 class _Reduction:
     """The steps that each piece of one reduction goes through."""
 
     def __init__(
-        self, links: Links, hosts: HostLayout, sources: Sequence[Flat], targets: Sequence[Flat], how: Stages, what: str
+        self,
+        links: Links,
+        hosts: HostLayout,
+        sources: Sequence[Flat],
+        targets: Sequence[Flat],
+        how: Stages,
+        what: str,
+        first: int,
+        feedback: Feedback | None,
     ) -> None:
         self._links = links
         self._hosts = hosts
@@ -197,7 +229,8 @@ class _Reduction:
         self._targets = targets
         self._within, self._between = how
         self._what = what
-        self.wire_format = WireFormat(self._between.wire, sources[0].dtype)
+        self._first = first
+        self.wire = wire_format(self._between.wire, sources[0].dtype, feedback)
         own = hosts.position if len(targets) > 1 else 0
         self._target = targets[own]
         self._peer_targets = [target for index, target in enumerate(targets) if index != own]
@@ -211,42 +244,53 @@ class _Reduction:
             if self._within is not None:
                 self._within.combine([source[part] for source in self._sources], [self._ours[part]])
             if host != self._hosts.own:
-                self._links.send(host, self.wire_format.encode(self._ours[part]))
-        mine = piece.parts[self._hosts.own]
+                self._links.send(host, self._encoded(self._ours, part))
+        length = self._length(piece.parts[self._hosts.own])
         for host in self._hosts.others:
-            piece.tickets.append(self._links.receive(host, piece.shares[host][: mine.stop - mine.start]))
+            piece.tickets.append(self._links.receive(host, piece.shares[host][:length]))
 
     def combine(self, piece: _Piece) -> None:
         """Combine all hosts' shares of our own part, and send the result to all hosts."""
         self._links.wait(piece.tickets, self._what)
         mine = piece.parts[self._hosts.own]
         if mine.start < mine.stop:
+            count, length, start = mine.stop - mine.start, self._length(mine), self._first + mine.start
             shares = [
                 self._ours[mine]
                 if host == self._hosts.own
-                else self.wire_format.decoded(share[: mine.stop - mine.start], self._ours.dtype)
+                else self.wire.decoded(share[:length], count, self._ours.dtype, start)
                 for host, share in enumerate(piece.shares)
             ]
             self._between.combine(shares, [self._target[mine]])
-        result = self.wire_format.encode(self._target[mine])
+        result = self._encoded(self._target, mine)
         # Where the wire format rounds, our own copy is replaced by what the other hosts receive: all must hold the same
         # bits.
-        self.wire_format.decode(result, self._target[mine])
+        self._decode(result, mine)
         for target in self._peer_targets:
             target[mine] = self._target[mine]
         piece.tickets = []
         for host in self._hosts.others:
             self._links.send(host, result)
             # Received in place of our share of that part: it can only come after that host has received the share.
-            part = self._target[piece.parts[host]]
-            piece.results.append(np.empty(part.size, self.wire_format.dtype) if self.wire_format.is_encoded else part)
-            piece.tickets.append(self._links.receive(host, piece.results[-1]))
+            part = piece.parts[host]
+            result_room = np.empty(self._length(part), self.wire.dtype) if self.wire.is_encoded else self._target[part]
+            piece.results.append(result_room)
+            piece.tickets.append(self._links.receive(host, result_room))
 
     def spread(self, piece: _Piece) -> None:
         """Receive the parts that the other hosts have combined, and copy them to the local peers' arrays."""
         self._links.wait(piece.tickets, self._what)
         for host, result in zip(self._hosts.others, piece.results, strict=True):
             part = piece.parts[host]
-            self.wire_format.decode(result, self._target[part])
+            self._decode(result, part)
             for target in self._peer_targets:
                 target[part] = self._target[part]
+
+    def _length(self, part: slice) -> int:
+        return self.wire.length(self._first + part.start, part.stop - part.start)
+
+    def _encoded(self, array: Flat, part: slice) -> Flat:
+        return self.wire.encode(array[part], self._first + part.start)
+
+    def _decode(self, raw: Flat, part: slice) -> None:
+        self.wire.decode(raw, self._target[part], self._first + part.start)

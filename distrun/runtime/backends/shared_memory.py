@@ -22,6 +22,7 @@ import numpy as np
 
 from distrun.runtime.backends.base import Backend, Flat, result_array
 from distrun.runtime.backends.piecewise import PIECEWISE, Pieces
+from distrun.runtime.operations.feedback import Feedback
 from distrun.runtime.operations.reduction import Reduction
 from distrun.runtime.shared_memory.segment import STAGE, Segment
 from distrun.runtime.transport.local_ranks import LocalRanks
@@ -66,7 +67,14 @@ class SharedMemoryBackend(Backend):
 
     # Reductions -----------------------------------------------------------------------------------------------------
 
-    def allreduce(self, inputs: Sequence[Flat], outputs: Sequence[Flat], reduction: Reduction, what: str) -> None:
+    def allreduce(
+        self,
+        inputs: Sequence[Flat],
+        outputs: Sequence[Flat],
+        reduction: Reduction,
+        what: str,
+        feedback: Feedback | None = None,
+    ) -> None:
         count = sum(part.size for part in inputs)
         dtype = inputs[0].dtype
         if count * dtype.itemsize * (self.size - 1) <= ONE_STEP_LIMIT:

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from distrun.runtime.backends.base import Backend, Flat, result_array
+from distrun.runtime.operations.feedback import Feedback
 from distrun.runtime.operations.reduction import Reduction
 from distrun.tensor_fusion.packing import unpack
 
@@ -18,7 +19,14 @@ class SingleProcessBackend(Backend):
     rank = 0
     size = 1
 
-    def allreduce(self, inputs: Sequence[Flat], outputs: Sequence[Flat], reduction: Reduction, what: str) -> None:
+    def allreduce(
+        self,
+        inputs: Sequence[Flat],
+        outputs: Sequence[Flat],
+        reduction: Reduction,
+        what: str,
+        feedback: Feedback | None = None,
+    ) -> None:
         if len(inputs) != len(outputs):
             result = np.concatenate(inputs)
             self.allreduce([result], [result], reduction, what)

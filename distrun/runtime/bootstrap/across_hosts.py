@@ -17,13 +17,14 @@ from distrun.runtime.bootstrap.meeting import endpoint_of_meeting
 from distrun.runtime.mpi import rendezvous as mpi_rendezvous
 from distrun.runtime.rendezvous.across_hosts import rendezvous_across_hosts
 from distrun.runtime.rendezvous.protocol import Rendezvous, RendezvousEndpoint
+from distrun.runtime.settings import WIRE_DTYPES
 from distrun.runtime.transport.data_connections import DataConnections
 from distrun.runtime.transport.host_layout import HostLayout
 from distrun.runtime.transport.links import LinkMaker, Links
 from distrun.runtime.transport.local_group import LocalGroup
 from distrun.runtime.transport.network import Network
 
-_WIRE_DTYPES = ("", "float16", "bfloat16")  # as rank 0 tells them: by index
+_WIRE_DTYPES = ("", *WIRE_DTYPES)  # as rank 0 tells them: by index
 
 
 def connect_across_hosts(facts: Facts) -> tuple[AnyEngine, tuple[int, int]]:

@@ -47,10 +47,12 @@ class Call(NamedTuple):
     postscale: float = 1.0
     process_set: ProcessSet = global_process_set
     wire: str = ""
-    """The half-precision type in which elements travel between hosts; empty: their own."""
+    """The type in which elements travel between hosts; empty: that of the job."""
     site: str = ""
     """The line of user code that makes the call, if the stack cannot tell: a graph runs in a thread of its
     framework."""
+    is_gradient: bool = False
+    """Whether it reduces gradients, step after step, so that what is lost by rounding may be made up for."""
 
     def named(self, suffix: str) -> Call:
         """Return the call of an operation that belongs to this one; without a name if this one has none."""
@@ -76,7 +78,7 @@ class Call(NamedTuple):
             UsageError: the operator does not fit (see `check`), a tensor has no rows where the kind needs them, or the
                 name is not a string.
         """
-        kind, name, op, root, prescale, postscale, process_set, wire, _ = self
+        kind, name, op, root, prescale, postscale, process_set, wire, *_ = self
         if name is not None and not isinstance(name, str):
             raise UsageError(f"name={name!r} is not a string: give an operation's name as one, or leave it out")
         if op is not Average and op is not Sum:
@@ -122,12 +124,12 @@ def reduction_call(
     kind: str, name: str | None, op: ReduceOp, prescale: float, postscale: float, process_set: ProcessSet
 ) -> Call:
     """Return the call of an allreduce or a reducescatter."""
-    return _new(Call, (kind, name, op, -1, prescale, postscale, process_set, "", ""))
+    return _new(Call, (kind, name, op, -1, prescale, postscale, process_set, "", "", False))
 
 
 def moving_call(kind: str, name: str | None, process_set: ProcessSet) -> Call:
     """Return the call of an allgather or an alltoall."""
-    return _new(Call, (kind, name, Average, -1, 1.0, 1.0, process_set, "", ""))
+    return _new(Call, (kind, name, Average, -1, 1.0, 1.0, process_set, "", "", False))
 
 
 def broadcast_call(name: str | None, root_rank: int, process_set: ProcessSet, site: str = "") -> Call:
@@ -136,7 +138,9 @@ def broadcast_call(name: str | None, root_rank: int, process_set: ProcessSet, si
     Raises:
         UsageError: `root_rank` is not a rank of the process set.
     """
-    return _new(Call, ("broadcast", name, Average, process_set.check_root(root_rank), 1.0, 1.0, process_set, "", site))
+    return _new(
+        Call, ("broadcast", name, Average, process_set.check_root(root_rank), 1.0, 1.0, process_set, "", site, False)
+    )
 
 
 def reducescatter_gradient_factor(call: Call) -> float:

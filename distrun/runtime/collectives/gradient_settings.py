@@ -9,8 +9,9 @@ from dataclasses import dataclass
 
 from distrun.errors import UsageError
 from distrun.runtime.collectives.call import Call
-from distrun.runtime.operations.reduction import Average, ReduceOp, check_op
+from distrun.runtime.operations.reduction import Average, ReduceOp, Sum, check_op
 from distrun.runtime.process_set import ProcessSet, global_process_set
+from distrun.tensor_fusion.low_rank import rank_of
 
 
 @dataclass(frozen=True)
@@ -25,12 +26,14 @@ class GradientSettings:
     predivide: float = 1.0
     """f divides gradients by f before they are summed, and by size / f afterwards."""
     wire: str = ""
-    """The half-precision type in which elements travel between hosts; empty: their own."""
+    """The type in which elements travel between hosts, or the name of an approximation; empty: that of the job."""
     sparse_as_dense: bool = False
     process_set: ProcessSet = global_process_set
 
     def __post_init__(self) -> None:
         check_op(self.op, "float32")
+        if rank_of(self.wire) and self.op not in (Average, Sum):
+            raise UsageError(f"Compression.powersgd with op={self.op} is not offered: use Average or Sum")
         if self.predivide != 1.0 and self.op is not Average:
             raise UsageError(
                 f"gradient_predivide_factor={self.predivide} belongs to op=Average, not to op={self.op}: leave it out"
@@ -52,9 +55,8 @@ class GradientSettings:
 
     def call(self, name: str, site: str = "") -> Call:
         """Return the call that reduces gradients under `name`."""
-        return Call(
-            "allreduce", name, self.op, -1, 1.0 / self.predivide, self.predivide, self.process_set, self.wire, site
-        )
+        factors = 1.0 / self.predivide, self.predivide
+        return Call("allreduce", name, self.op, -1, *factors, self.process_set, self.wire, site, is_gradient=True)
 
 
 def check_passes(passes: object) -> int:

@@ -337,7 +337,7 @@ class ProgressEngine:
         outbox = self._operations.outbox
         while self._state.turn is IDLE and seen != len(outbox):
             seen = len(outbox)
-            if any(array.nbytes >= LARGE for handle in tuple(outbox) for array in handle.inputs):
+            if any(array.nbytes >= LARGE for handle in list(outbox) for array in handle.inputs):
                 return
             self._pause(LINGER)
 

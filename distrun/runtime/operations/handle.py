@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from distrun.errors import DistrunError
 from distrun.runtime.operations.engine import Engine
+from distrun.runtime.operations.feedback import Feedback
 from distrun.runtime.operations.request import Request, title
 
 Flat = NDArray[Any]
@@ -52,6 +53,8 @@ class Handle:
     """Where in user code the operation comes from, if its submitter knows better than the stack does."""
     caller: FrameType | None = None
     """The frame for which another thread submits the operation."""
+    feedback: Feedback | None = None
+    """The losses by quantisation, if they are to be made up for the next time."""
     when_done: Callable[[Handle], None] | None = None
     """Called by the thread that has completed the operation, right after `done` was set; it must not raise, nor wait.
     Whoever sets it on a handle that is under way looks at `done` afterwards, and may see the call made twice."""

@@ -17,11 +17,10 @@ from numpy.typing import NDArray
 
 from distrun.errors import UsageError
 from distrun.runtime.operations.dtypes import ELEMENT_TYPES, ElementType
+from distrun.runtime.operations.wire import AS_THEY_ARE, NARROWED, Wire
+from distrun.runtime.settings import HALF_PRECISION
 
 Flat = NDArray[Any]
-
-NARROWED = ("float32", "float64")
-"""The types that may travel between hosts in half precision."""
 
 CHUNK = 256 << 10
 """Bytes combined at a time: chunks of two sources stay in a core's second-level cache, and each call does enough."""
@@ -124,10 +123,9 @@ class Reduction:
         prescale: float,
         postscale: float,
         divisor: float | None = None,
-        wire: ElementType | None = None,
+        wire: Wire = AS_THEY_ARE,
     ) -> None:
-        """`divisor` is what an average divides by, if not by `size`; `wire` the half-precision type in which elements
-        travel between hosts, if not their own."""
+        """`divisor` is what an average divides by, if not by `size`; `wire` how elements travel between hosts."""
         if op is Average and element.accumulator.kind in "iu" and element.accumulator.itemsize < 8:
             # Two 200s of uint8 average to 200, though their sum is no uint8.
             element = replace(element, accumulator=np.dtype(f"{element.accumulator.kind}8"))
@@ -236,12 +234,13 @@ def reduction(
     size: int,
     prescale: float,
     postscale: float,
-    wire: str = "",
+    wire: Wire = AS_THEY_ARE,
     divisor: float | None = None,
 ) -> Reduction:
     """The `Reduction` for these parameters, made once. Not safe for two threads at a time; the engine is one."""
-    narrow = ELEMENT_TYPES[wire] if wire and dtype in NARROWED else None
-    return Reduction(ELEMENT_TYPES[dtype], op, size, prescale, postscale, divisor, narrow)
+    return Reduction(
+        ELEMENT_TYPES[dtype], op, size, prescale, postscale, divisor, wire if dtype in NARROWED else AS_THEY_ARE
+    )
 
 
 @functools.lru_cache(maxsize=1024)
@@ -254,7 +253,7 @@ def stages(whole: Reduction, hosts: int, most: int) -> tuple[Reduction, Reductio
     """
     element, op = whole.element, whole.op
     within = Sum if op is Average else op
-    if op is Average and (element.is_converted or whole.wire is not None):
+    if op is Average and (element.is_converted or whole.wire.dtype in HALF_PRECISION):
         return (
             Reduction(element, within, whole.size, whole.prescale, 1 / most),
             Reduction(element, op, hosts, 1.0, whole.postscale, divisor=whole.divisor / most, wire=whole.wire),

@@ -51,7 +51,7 @@ class Request(NamedTuple):
     process_set: int = 0
     device: str = CPU
     wire: str = ""
-    """The half-precision type in which elements travel between hosts; empty: their own."""
+    """The type in which elements travel between hosts; empty: that of the job."""
 
     @property
     def nbytes(self) -> int:

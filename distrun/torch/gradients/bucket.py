@@ -16,9 +16,12 @@ import torch
 from torch import Tensor
 
 from distrun.errors import CollectiveError, UsageError
+from distrun.runtime import world
 from distrun.runtime.collectives.call import Call
 from distrun.runtime.operations.handle import Handle
 from distrun.runtime.operations.reduction import Max, Min, Product, ReduceOp
+from distrun.runtime.operations.request import Request
+from distrun.torch.operations import request_of
 
 Start = Callable[[Handle], Handle]
 """`operations.submit`, or `operations.run` where the caller waits next."""
@@ -73,6 +76,9 @@ class Bucket(ABC):
     def drop(self) -> None:
         """Wait for the reduction and forget its results."""
 
+    def keep(self) -> None:  # noqa: B027 - most kinds lose nothing
+        """The gradients that were received are used: what they have lost is made up for by the next ones."""
+
     def to_dense(self, gradient: Tensor, index: int) -> Tensor:
         """Return a sparse gradient as a dense one."""
         self.sparse_dims[index] = gradient.sparse_dim()
@@ -124,9 +130,21 @@ class GradientBuffer:
         ]
         self.whole = whole
         self.start, self.stop = whole.data_ptr(), whole.data_ptr() + whole.nbytes
+        self._slots = slots
         starts = accumulate(slots, initial=0)
         # Of the slots, and of the flags.
         self.addresses = [self.start + start * whole.element_size() for start in starts]
+
+    def request(self, call: Call) -> Request:
+        """Return the request for the buffer as a whole.
+
+        Where large tensors are quantised on the wire it has a shape for each slot, so that small ones are not, and
+        none of the flags.
+        """
+        request = request_of(call, [self.whole])
+        if not world.engine().backend.quantisation_of(request):
+            return request
+        return request._replace(shapes=tuple((slot,) for slot in (*self._slots, *[1] * len(self._slots))))
 
 
 def _laid_out(part: Tensor, parameter: Tensor) -> Tensor:

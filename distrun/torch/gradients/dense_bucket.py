@@ -10,9 +10,9 @@ from torch import Tensor
 
 from distrun.runtime import world
 from distrun.runtime.collectives.call import Call
+from distrun.runtime.operations.feedback import Feedback
 from distrun.runtime.operations.handle import Handle
 from distrun.torch.gradients.bucket import BufferBucket, GradientBuffer, Start, failed_elsewhere
-from distrun.torch.operations import request_of
 from distrun.torch.tensors import empty_array, tensor_of
 
 AT_ONCE = 4 << 10
@@ -29,6 +29,8 @@ class DenseBucket(BufferBucket):
     accumulation) lies in its place already and is not copied at all.
     """
 
+    _feedback: Feedback | None = None
+
     def __init__(
         self,
         call: Call,
@@ -43,7 +45,9 @@ class DenseBucket(BufferBucket):
         array = empty_array(sum(counts) + len(counts), parameters[0].dtype)
         self._arrays = (array,)
         self._buffer = GradientBuffer(tensor_of(array, parameters[0].dtype, (-1,)), counts, parameters)
-        self._request = request_of(call, [self._buffer.whole])
+        self._request = self._buffer.request(call)
+        if world.engine().backend.quantisation_of(self._request) == "int4":
+            self._feedback = Feedback()
         self._index = {place: index for index, place in enumerate(self.places)}
         self._taken: set[int] = set()  # indices
 
@@ -66,7 +70,12 @@ class DenseBucket(BufferBucket):
         buffer.flags.fill_(self._present)
         if len(self._taken) < len(self.parameters):
             self._take_rest()
-        self._handle = start(Handle(world.engine(), self._request, self._arrays, self._arrays))
+        self._start(start)
+
+    def _start(self, start: Start) -> None:
+        handle = Handle(world.engine(), self._request, self._arrays, self._arrays)
+        handle.feedback = self._feedback
+        self._handle = start(handle)
         self.is_sent = True
 
     def _take_rest(self) -> None:
@@ -90,8 +99,12 @@ class DenseBucket(BufferBucket):
     def forfeit(self, start: Start) -> None:
         """See `Bucket.forfeit`. Flags that are not numbers here are none on any rank after the reduction."""
         self._buffer.flags.fill_(float("nan"))
-        self._handle = start(Handle(world.engine(), self._request, self._arrays, self._arrays))
-        self.is_sent = True
+        self._start(start)
+
+    def keep(self) -> None:
+        """See `Bucket.keep`."""
+        if self._feedback is not None:
+            self._feedback.keep()
 
     def drop(self) -> None:
         """See `Bucket.drop`."""

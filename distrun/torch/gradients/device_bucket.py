@@ -21,7 +21,7 @@ from distrun.tensor_fusion.device_packing import Piece
 from distrun.torch import cuda
 from distrun.torch.gradients.arrivals import Arrivals
 from distrun.torch.gradients.bucket import BufferBucket, GradientBuffer, Start, failed_elsewhere
-from distrun.torch.operations import prepare, request_of
+from distrun.torch.operations import prepare
 from distrun.torch.tensors import STORAGE, empty
 
 ALIGNMENT = 16
@@ -110,7 +110,7 @@ class DeviceBucket(BufferBucket):
         note_held(GRADIENT_BUCKETS, buffer.whole.nbytes, buffer)
         self._flat = DeviceBuffer(buffer.start, buffer.whole.numel(), STORAGE[buffer.whole.dtype], buffer.whole)
         self._factor = call.prescale  # applied by the kernel that packs
-        self._request = request_of(call, [buffer.whole])._replace(prescale=1.0)
+        self._request = buffer.request(call)._replace(prescale=1.0)
         # A bucket is never empty, so to the other ranks this is a mismatch.
         self._nothing = self._request._replace(shapes=((0,),))
         self._user = arena.current_stream()  # which has used the buffer last

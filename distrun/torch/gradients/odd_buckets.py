@@ -93,9 +93,10 @@ class CompressedBucket(Bucket):
     @torch.no_grad()
     def send(self, start: Start) -> None:
         present, absent = flags_of(self.call.op)
-        flags = torch.tensor(
-            [absent if parameter.grad is None else present for parameter in self.parameters], device=cuda.CPU
-        )
+        self._start(start, [absent if parameter.grad is None else present for parameter in self.parameters])
+
+    def _start(self, start: Start, values: Sequence[float]) -> None:
+        flags = torch.tensor(values, device=cuda.CPU)
         if self._arrivals is None:
             tensors = self._compressed()
         else:
@@ -110,13 +111,15 @@ class CompressedBucket(Bucket):
         tensors = []
         self._contexts = []
         for index, parameter in enumerate(self.parameters):
-            gradient = torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
-            if gradient.is_sparse:
-                gradient = self.to_dense(gradient, index)
-            compressed, context = self._compressor.compress(gradient)
+            compressed, context = self._compressor.compress(self._gradient(parameter, index))
             tensors.append(compressed)
             self._contexts.append(context)
         return tensors
+
+    def _gradient(self, parameter: Tensor, index: int) -> Tensor:
+        """Return a parameter's gradient as a dense tensor; zeros if there is none."""
+        gradient = torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
+        return self.to_dense(gradient, index) if gradient.is_sparse else gradient
 
     def drop(self) -> None:
         if self._arrivals is not None:

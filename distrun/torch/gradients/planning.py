@@ -22,11 +22,13 @@ from distrun.tensor_fusion.buckets import (
     plan_buckets,
     plan_grouped_buckets,
 )
+from distrun.tensor_fusion.low_rank import rank_of
 from distrun.torch import cuda
 from distrun.torch.compression import Compressor
 from distrun.torch.gradients.bucket import Bucket
 from distrun.torch.gradients.dense_bucket import DenseBucket
 from distrun.torch.gradients.device_bucket import DeviceBucket
+from distrun.torch.gradients.low_rank_bucket import LowRankBucket
 from distrun.torch.gradients.odd_buckets import CompressedBucket, SparseBucket
 from distrun.torch.gradients.parameters import TrackedParameters
 
@@ -136,7 +138,7 @@ def make_buckets(name: str, parameters: TrackedParameters, settings: Settings, a
     ]
     for place in () if settings.sparse_as_dense else agreement.order:
         if place in sparse_dims:
-            call = settings.call(f"{name}.sparse.{parameters.names[place]}")
+            call = settings.call(f"{name}.sparse.{parameters.names[place]}")._replace(wire="")
             buckets.append(SparseBucket(call, place, tensors[place], sparse_dims[place]))
     return buckets
 
@@ -163,6 +165,8 @@ def _bucket(
     call = settings.call(name)
     tensors = [parameters.tensors[place] for place in places]
     sparse = {index: sparse_dims[place] for index, place in enumerate(places) if place in sparse_dims}
+    if rank := rank_of(settings.wire):
+        return LowRankBucket(call._replace(wire=""), places, tensors, rank, sparse)
     if settings.compressor is not None:
         return CompressedBucket(call, places, tensors, settings.compressor, sparse)
     kind = DenseBucket if cuda.kind(tensors[0]) == cuda.CPU else DeviceBucket

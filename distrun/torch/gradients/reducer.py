@@ -262,10 +262,12 @@ class GradientReducer:
             return False
         return self._passes > 0 or not (self._is_reduced or self._is_recorded)
 
-    def forget(self) -> None:
-        """The gradients have been used, or dropped: the next ones are new."""
+    def forget(self, are_used: bool = False) -> None:
+        """The next gradients are new; those that are there have been used, or are dropped."""
         self._is_reduced = False
         self._passes = 0
+        for bucket in (self._buckets or ()) if are_used else ():
+            bucket.keep()
 
     def complete(self) -> None:
         """Reduce the gradients that are there now and have not been sent yet, and wait for all of them; on the GPU, the

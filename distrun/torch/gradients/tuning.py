@@ -27,7 +27,7 @@ from distrun.runtime.autotuning.policy import Policy
 from distrun.runtime.collectives.call import Call
 from distrun.runtime.operations.handle import Handle
 from distrun.runtime.operations.reduction import Max
-from distrun.runtime.settings import WIRE_DTYPES, current, given
+from distrun.runtime.settings import HALF_PRECISION, current, given
 from distrun.torch import cuda
 from distrun.torch.gradients.parameters import TrackedParameters
 from distrun.torch.gradients.planning import NOTE, Agreement, Settings, plan
@@ -40,7 +40,7 @@ def own_note() -> bytes:
     """Return what this rank has to say about tuning, should it be rank 0: what may be changed, and the lot's seed."""
     chosen, fixed = current(), given(os.environ)
     flags = _ON | _KEEPS_BUCKETS * ("bucket_bytes" in fixed) | _KEEPS_FIRST * ("first_bucket_bytes" in fixed)
-    for number, dtype in enumerate(WIRE_DTYPES):
+    for number, dtype in enumerate(HALF_PRECISION):
         flags |= (_FIRST_WIRE << number) * (dtype in chosen.autotune_wire_dtypes and not chosen.wire_dtype)
     return bytes([flags]) + os.urandom(NOTE - 1)
 
@@ -166,7 +166,7 @@ class BucketTuner:
         choices: list[tuple[str, Value]] = []
         if topology.local_size < topology.size and not self.default.wire:
             choices += [
-                ("wire_dtype", dtype) for place, dtype in enumerate(WIRE_DTYPES) if flags & _FIRST_WIRE << place
+                ("wire_dtype", dtype) for place, dtype in enumerate(HALF_PRECISION) if flags & _FIRST_WIRE << place
             ]
         if not flags & _KEEPS_FIRST:
             choices.append(("first_bucket_bytes", threshold))

@@ -33,13 +33,13 @@ def test_compressors_of_distrun_are_types_on_the_wire_and_not_called():
 
 def test_a_compressor_of_the_users_is_called_where_that_is_offered():
     assert wire_type(Negated) == ""
-    with pytest.raises(UsageError, match="choose one of the three"):
+    with pytest.raises(UsageError, match="choose one of these"):
         wire_only(Negated)
 
 
 @pytest.mark.parametrize("nonsense", ["fp16", None, 16])
 def test_what_is_no_compressor_is_refused_with_the_choice(nonsense):
-    with pytest.raises(UsageError, match="choose one of the three, or give a compressor of your own"):
+    with pytest.raises(UsageError, match="choose one of these, or give a compressor of your own"):
         wire_type(nonsense)
 
 

@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 from distrun.runtime.operations.reduction import Adasum, Average, Max, Min, Product, ReduceOp, Sum
 from distrun.runtime.operations.request import Request
+from distrun.runtime.settings import QUANTISED
 
 BYTES = "uint8"
 """NCCL's element type for what is only copied."""
@@ -41,13 +42,15 @@ class NcclReduction(NamedTuple):
 def nccl_reduction(request: Request, wire: str = "") -> NcclReduction | None:
     """Return how NCCL carries out a reduction, or None if its result would differ in meaning from the host's.
 
-    `wire` is the half-precision type in which elements travel; empty for their own.
+    `wire` is the type in which elements are to travel; empty for their own. NCCL adds up what travels, so quantised
+    elements, which have scales, cannot: they travel in their own type.
     """
     dtype, op = request.dtype, request.op
     if op is Adasum:
         return None
     if dtype in _FLOATS:
-        return NcclReduction(dtype, wire or dtype, 1, _OPS[op], request.prescale, request.postscale)
+        sent = dtype if not wire or wire in QUANTISED else wire
+        return NcclReduction(dtype, sent, 1, _OPS[op], request.prescale, request.postscale)
     if dtype in _PARTS and op in (Sum, Average):
         return NcclReduction(_PARTS[dtype], _PARTS[dtype], 2, _OPS[op], request.prescale, request.postscale)
     if dtype == "bool":  # scale factors have no effect on booleans

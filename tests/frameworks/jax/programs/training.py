@@ -89,6 +89,57 @@ def an_optimizer_outside_of_jit_and_its_arguments():
 
 
 @check
+def only_large_gradients_are_quantised_and_what_int4_loses_comes_later():
+    tree = {
+        "large": jnp.asarray(np.random.default_rng(RANK).standard_normal((80, 100), np.float32)),
+        "small": jnp.linspace(0, 1 + RANK, 300),
+        "other": jnp.full(5, RANK + 1e-6),
+    }
+    plain = distrun.DistributedOptimizer(optax.identity())
+    exact, _ = plain.update(tree, plain.init(tree))
+    largest = 4.5  # of normal numbers, and more than their averages have
+    for name, most in (("int8", 127), ("int4", 7)):
+        optimizer = distrun.DistributedOptimizer(optax.identity(), compression=getattr(distrun.Compression, name))
+        update = jax.jit(optimizer.update)
+        total = 0.0
+        for count in range(1, 11):
+            updates, _ = update(tree, optimizer.init(tree))
+            assert same_on_all_ranks(updates)
+            close((updates["small"], updates["other"]), (exact["small"], exact["other"]), 1e-6)
+            total += np.asarray(updates["large"], np.float64)
+            lost = np.abs(total - count * exact["large"]).max()
+            assert (lost > 1e-4) == (distrun.local_size() < SIZE), lost
+            assert lost <= (1 if name == "int4" else count) * 1.5 * largest / most, (name, count, lost)
+
+
+@check
+def powersgd_approximates_matrices_and_makes_up_for_what_is_lost():
+    tree = {
+        "matrix": jnp.asarray(np.random.default_rng(RANK).standard_normal((60, 5, 10), np.float32)),
+        "vector": jnp.linspace(0, 1 + RANK, 300),
+    }
+    plain = distrun.DistributedOptimizer(optax.identity(), op=distrun.Sum)
+    exact, _ = plain.update(tree, plain.init(tree))
+    optimizer = distrun.DistributedOptimizer(
+        optax.identity(), op=distrun.Sum, compression=distrun.Compression.powersgd(2)
+    )
+    update = jax.jit(optimizer.update)
+    total, lost = 0.0, []
+    for count in range(1, 101):
+        updates, _ = update(tree, optimizer.init(tree))
+        assert same_on_all_ranks(updates)
+        close(updates["vector"], exact["vector"], 1e-6)
+        total += np.asarray(updates["matrix"], np.float64)
+        lost.append(np.linalg.norm(total / count - exact["matrix"]) / np.linalg.norm(exact["matrix"]))
+    assert np.linalg.matrix_rank(np.asarray(updates["matrix"]).reshape(60, 50)) == 2
+    assert lost[-1] < 0.2 < 0.7 < lost[0], lost
+    with raises(ValueError, "PowerSGDCompressor(rank=2)", "for the gradients of an optimizer"):
+        distrun.allreduce(tree["matrix"], compression=distrun.Compression.powersgd(2))
+    with raises(ValueError, "powersgd", "op=adasum", "Average or Sum"):
+        distrun.DistributedOptimizer(optax.identity(), op=distrun.Adasum, compression=distrun.Compression.powersgd(2))
+
+
+@check
 def in_full_precision_the_difference_is_rounding():
     def plain(count):
         return {"w": jnp.linspace(-1.0, 1.0, count).reshape(6, -1), "b": jnp.zeros(count // 6)}

@@ -87,6 +87,65 @@ def the_ways_of_averaging_agree():
         hvd.DistributedGradientTape(tf.GradientTape(), gradient_predivide_factor=0.0)
 
 
+@check
+def only_large_gradients_are_quantised_and_what_int4_loses_comes_later():
+    large = tf.Variable(tf.random.stateless_normal((80, 100), (RANK, 1)))
+    small, other = tf.Variable(tf.linspace(0.0, 1.0 + RANK, 300)), tf.Variable(tf.fill((5,), RANK + 1e-6))
+    variables = [large, small, other]
+
+    def gradients_by(compression):
+        @tf.function
+        def gradients():
+            with tf.GradientTape() as tape:
+                loss = tf.add_n([tf.reduce_sum(variable**2) / 2 for variable in variables])
+            tape = hvd.DistributedGradientTape(tape, compression=compression)
+            return tape.gradient(loss, variables)
+
+        return gradients
+
+    exact = [gradient.numpy() for gradient in gradients_by(hvd.Compression.none)()]
+    largest = 4.5  # of normal numbers, and more than their averages have
+    for name, most in (("int8", 127), ("int4", 7)):
+        gradients, total = gradients_by(getattr(hvd.Compression, name)), 0.0
+        for count in range(1, 11):
+            found = [gradient.numpy() for gradient in gradients()]
+            assert same_on_all_ranks(found)
+            assert close(found[1:], exact[1:], 1e-6)
+            total += found[0].astype("float64")
+            lost = abs(total - count * exact[0]).max()
+            assert (lost > 1e-4) == (hvd.local_size() < SIZE), lost
+            assert lost <= (1 if name == "int4" else count) * 1.5 * largest / most, (name, count, lost)
+
+
+@check
+def powersgd_approximates_matrices_and_makes_up_for_what_is_lost():
+    matrix = tf.Variable(tf.random.stateless_normal((60, 5, 10), (RANK, 1)))
+    vector = tf.Variable(tf.linspace(0.0, 1.0 + RANK, 300))
+
+    def gradients_by(compression):
+        @tf.function
+        def gradients():
+            with tf.GradientTape() as tape:
+                loss = tf.reduce_sum(matrix**2) / 2 + tf.reduce_sum(vector**2) / 2
+            tape = hvd.DistributedGradientTape(tape, compression=compression)
+            return tape.gradient(loss, [matrix, vector])
+
+        return gradients
+
+    exact = [gradient.numpy() for gradient in gradients_by(hvd.Compression.none)()]
+    gradients, total, lost = gradients_by(hvd.Compression.powersgd(2)), 0.0, []
+    size = (exact[0] ** 2).sum() ** 0.5
+    for count in range(1, 101):
+        found = [gradient.numpy() for gradient in gradients()]
+        assert same_on_all_ranks(found)
+        assert close(found[1:], exact[1:], 1e-6)
+        total += found[0].astype("float64")
+        lost.append(((total / count - exact[0]) ** 2).sum() ** 0.5 / size)
+    assert lost[-1] < 0.2 < 0.7 < lost[0], lost
+    with raises(ValueError, "PowerSGDCompressor(rank=2)", "for the gradients of an optimizer"):
+        hvd.allreduce(matrix, compression=hvd.Compression.powersgd(2))
+
+
 @in_every_way
 def a_wrapped_tape_is_a_tape(way):
     first, second, unused = tf.Variable(float(RANK)), tf.Variable([1.0, 2.0]), tf.Variable(1.0)

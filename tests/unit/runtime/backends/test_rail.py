@@ -19,11 +19,13 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, example, given, settings, strategies as st
 
-from distrun.runtime.backends import hierarchical, rail
+from distrun.runtime.backends import hierarchical, rail, wire_format
 from distrun.runtime.backends.hierarchical import HierarchicalBackend
 from distrun.runtime.operations import reduction
 from distrun.runtime.operations.dtypes import name_of
+from distrun.runtime.operations.feedback import Feedback
 from distrun.runtime.operations.reduction import Average, Max, Min, Product, ReduceOp, Sum, check_op
+from distrun.runtime.operations.wire import AS_THEY_ARE, SMALL, Wire, exact_ranges
 from distrun.runtime.shared_memory.segment import Heap, Layout, Segment, new_segment_fd
 from distrun.runtime.transport.host_layout import HostLayout
 from distrun.runtime.transport.links import Links
@@ -203,6 +205,7 @@ def reductions_for_threads(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(reduction, "_scratch", reduction._scratch.__wrapped__)
     monkeypatch.setattr(hierarchical, "reduction", original)
     monkeypatch.setattr(hierarchical, "stages", reduction.stages.__wrapped__)
+    monkeypatch.setattr(wire_format, "_quantiser", wire_format._quantiser.__wrapped__)
 
 
 # Values ---------------------------------------------------------------------------------------------------------------
@@ -240,7 +243,17 @@ def cut(array: np.ndarray[Any, Any], places: list[float]) -> list[np.ndarray[Any
 
 
 def check_allreduce(
-    counts, dtype, op, count, seed, kind, factors=(1.0, 1.0), form="new", is_late=True, places=((), ()), wire=""
+    counts,
+    dtype,
+    op,
+    count,
+    seed,
+    kind,
+    factors=(1.0, 1.0),
+    form="new",
+    is_late=True,
+    places=((), ()),
+    wire=AS_THEY_ARE,
 ):
     """One allreduce on all ranks against the reference."""
     job = Job(counts, is_late)
@@ -252,7 +265,7 @@ def check_allreduce(
             op,
             job.size,
             *factors,
-            wire=reduction.ELEMENT_TYPES[wire] if wire else None,
+            wire=wire,
         )
         given = stored(arrays[backend.rank])
         room = backend.empty if "shared" in form else np.empty
@@ -270,7 +283,7 @@ def check_allreduce(
     assert len({bits(result) for result in results}) == 1, "the ranks have different bits"
     reference.hosts = lambda: job.groups
     result = results[0].view(dtype_of(dtype))
-    if wire:
+    if wire.dtype:
         return arrays, result
     rounds = op == Average or factors != (1.0, 1.0) or (op == Product and result.dtype.kind == "c")
     if not (rounds and kind == "raw"):
@@ -384,9 +397,108 @@ def test_averages_of_integers_are_exact(small_pieces, counts, dtype):
 def test_half_precision_on_the_wire_has_the_same_bits_everywhere(
     small_pieces, dtype, wire, counts, count, seed, op, form
 ):
-    arrays, result = check_allreduce(counts, dtype, op, count, seed, "small", form=form, wire=wire)
+    arrays, result = check_allreduce(counts, dtype, op, count, seed, "small", form=form, wire=Wire(wire))
     exact = sum(arrays) / (len(arrays) if op == Average else 1)
     np.testing.assert_allclose(result, exact, rtol=2.0**-6 if wire == "bfloat16" else 2.0**-9)
+
+
+def normal(dtype: str, count: int, seed: int, rank: int, kind: str) -> np.ndarray[Any, Any]:
+    """One rank's gradients: of very different sizes, some of them zero."""
+    generator = np.random.default_rng([seed, rank])
+    sizes = 10.0 ** generator.integers(-6, 3, -(-count // 100))
+    return (generator.standard_normal(count) * np.repeat(sizes, 100)[:count]).astype(dtype)
+
+
+def largest_of_blocks(array: np.ndarray[Any, Any], reach: int) -> np.ndarray[Any, Any]:
+    """The largest absolute value within `reach` of each element: at least that of its block, wherever blocks begin."""
+    padded = np.pad(np.abs(array), reach)
+    return np.lib.stride_tricks.sliding_window_view(padded, 2 * reach + 1).max(1)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize(("wire", "most"), [("int8", 127), ("int4", 7)])
+@settings(max_examples=40, deadline=None, suppress_health_check=QUIET)
+@given(
+    counts=st.sampled_from(SHAPES),
+    shapes=st.lists(st.integers(1, 700), min_size=1, max_size=8),
+    seed=st.integers(0, 99),
+    op=st.sampled_from([Sum, Average]),
+    form=st.sampled_from(["new", "in place", "shared in place"]),
+    is_late=st.booleans(),
+)
+def test_what_is_quantised_on_the_wire_is_within_its_bounds_and_the_rest_exact(
+    small_pieces, dtype, wire, most, counts, shapes, seed, op, form, is_late
+):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(f"{Wire.__module__}.SMALL", 300)
+        patch.setitem(globals(), "values", normal)
+        ranges = exact_ranges([(extent,) for extent in shapes])
+        arrays, result = check_allreduce(
+            counts, dtype, op, sum(shapes), seed, "", form=form, is_late=is_late, wire=Wire(wire, ranges)
+        )
+    groups = Job(counts, is_late).groups
+    divisor = len(arrays) if op == Average else 1
+    shares = [np.sum([arrays[rank].astype(np.float64) for rank in ranks], 0) / divisor for ranks in groups]
+    exact = np.sum(shares, 0)
+    sent = sum(largest_of_blocks(share, 255) for share in shares) / (2 * most)
+    bound = sent + (largest_of_blocks(exact, 255) + largest_of_blocks(sent, 255)) / (2 * most)
+    precision = 1e-5 if dtype == "float32" else 1e-13
+    error, rounding = np.abs(result - exact), precision * np.sum(np.abs(shares), 0) + 1e-20
+    assert (error <= bound * 1.001 + 1e-5 * np.sum(np.abs(shares), 0) + 1e-9).all()
+    untouched = np.concatenate([np.arange(*places) for places in ranges]) if ranges else []
+    assert (error[untouched] <= rounding[untouched]).all()
+
+
+@settings(max_examples=30, deadline=None, suppress_health_check=QUIET)
+@given(
+    counts=st.sampled_from(SHAPES),
+    count=st.integers(1, 2000),
+    seed=st.integers(0, 99),
+    used=st.lists(st.booleans(), min_size=12, max_size=12),
+)
+def test_what_was_lost_is_made_up_for_the_next_time_unless_it_was_of_no_use(small_pieces, counts, count, seed, used):
+    """The sum of all results that are used is the exact sum of theirs, apart from what the last one has lost."""
+    job = Job(counts, True)
+    arrays = [[normal("float32", count, seed + 100 * turn, rank, "") for rank in range(job.size)] for turn in range(12)]
+    feedbacks = [Feedback() for _ in range(job.size)]
+
+    def work(backend):
+        how = reduction.Reduction(reduction.ELEMENT_TYPES["float32"], Sum, job.size, 1.0, 1.0, wire=Wire("int4"))
+        results = []
+        for turn, is_used in enumerate(used):
+            target = arrays[turn][backend.rank].copy()
+            backend.allreduce([target], [target], how, "it", feedbacks[backend.rank])
+            if is_used:
+                feedbacks[backend.rank].keep()
+                results.append(target)
+        return np.array(results, np.float64).sum(0) if results else np.zeros(count)
+
+    for result in job.run(work):
+        turns = [np.array(arrays[turn], np.float64) for turn, is_used in enumerate(used) if is_used]
+        exact = np.sum([turn.sum(0) for turn in turns], 0) if turns else np.zeros(count)
+        largest = np.max([np.abs(turn).sum(0) for turn in turns], 0) if turns else np.zeros(count)
+        # Once a host's share has lost at most 1/14 of its block's largest element, so has the sum of it, and so on.
+        bound = largest_of_blocks(largest, 255) * (2 / 14 + 3 / 14**2) + 1e-5 * np.sum(
+            [np.abs(turn).sum(0) for turn in turns], 0
+        )
+        assert (np.abs(result - exact) <= bound + 1e-9).all()
+    job.close()
+
+
+@pytest.mark.parametrize("wire", ["int8", "int4"])
+@pytest.mark.parametrize("odd", [np.inf, -np.inf, np.nan])
+def test_what_is_not_finite_is_still_seen_after_quantisation(small_pieces, wire, odd):
+    def one_odd(dtype, count, seed, rank, kind):
+        array = normal(dtype, count, seed, rank, kind)
+        if rank == 1:
+            array[1000] = odd
+        return array
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(globals(), "values", one_odd)
+        _, result = check_allreduce((1, 2), "float32", Average, 2 * SMALL, 0, "", wire=Wire(wire))
+    assert not np.isfinite(result[1000])
+    assert np.isfinite(result).sum() >= 2 * SMALL - 3 * 256
 
 
 # The other collectives ------------------------------------------------------------------------------------------------

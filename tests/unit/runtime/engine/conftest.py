@@ -162,12 +162,15 @@ class FakeBackend:
         """The events that happen while operations are executed."""
         self.is_closed = False
 
-    def allreduce(self, inputs: Any, outputs: Any, how: Any, what: str) -> None:
+    def allreduce(self, inputs: Any, outputs: Any, how: Any, what: str, feedback: Any = None) -> None:
         if self.during:
             self.during.popleft()()
         self.executed.append(what)
 
     def wire_of(self, request: Request) -> str:
+        return ""
+
+    def quantisation_of(self, request: Request) -> str:
         return ""
 
     def close(self) -> None:

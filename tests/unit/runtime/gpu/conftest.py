@@ -101,7 +101,12 @@ class HostBackend(Backend):
     def wire_of(self, request: Any) -> str:
         return self.wire if request.dtype in ("float32", "float64") else ""
 
-    def allreduce(self, inputs: Sequence, outputs: Sequence, reduction: Reduction, what: str) -> None:
+    def quantisation_of(self, request: Any) -> str:
+        return ""
+
+    def allreduce(
+        self, inputs: Sequence, outputs: Sequence, reduction: Reduction, what: str, feedback: Any = None
+    ) -> None:
         everybody = self.hosts.exchange(self.rank, np.concatenate(inputs))
         result = np.empty_like(everybody[0])
         Reduction(reduction.element, reduction.op, self.size, reduction.prescale, reduction.postscale).combine(

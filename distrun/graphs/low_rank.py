@@ -1,0 +1,82 @@
+"""PowerSGD in graphs: the tensors of a call that are approximated, and the operations by which they are averaged."""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from distrun.runtime import world
+from distrun.runtime.collectives.call import Call
+from distrun.runtime.operations.handle import Handle
+from distrun.runtime.operations.reduction import Sum
+from distrun.runtime.operations.request import Request, Shape
+from distrun.tensor_fusion.low_rank import LowRank, is_worthwhile
+
+_APPROXIMATED = ("float32", "float64")
+
+Flat = NDArray[Any]
+
+
+class LowRankMatrices:
+    """The approximated tensors of a call."""
+
+    def __init__(self, call: Call, rank: int, dtypes: Sequence[str], shapes: Sequence[Shape]) -> None:
+        """`dtypes` and `shapes` are those of all tensors of the call."""
+        self.places = [
+            place
+            for place, (dtype, shape) in enumerate(zip(dtypes, shapes, strict=True))
+            if dtype in _APPROXIMATED and is_worthwhile(shape, rank)
+        ]
+        """The places of the approximated ones in the call."""
+        self._site, self._op, self._process_set = call.site, call.op, call.process_set
+        self._shapes = [shapes[place] for place in self.places]
+        self._approximations = [
+            LowRank(shape, rank, _random(place)) for place, shape in zip(self.places, self._shapes, strict=True)
+        ]
+        rows = [(shape[0], rank) for shape in self._shapes]
+        columns = [(int(np.prod(shape[1:])), rank) for shape in self._shapes]
+        self._first = call.named("first").request("float32", tuple(rows))
+        self._second = call.named("second").request("float32", tuple(columns))
+
+    def reduction(self, inputs: Sequence[Flat], outputs: Sequence[Flat]) -> Generator[Handle, None, None]:
+        """The operations; the results go to `outputs`, which may be the inputs' own memory."""
+        if not self.places:
+            return
+        with np.errstate(all="ignore"):
+            given = [
+                approximation.project(inputs[place].reshape(shape).astype(np.float32, copy=False))
+                for place, shape, approximation in zip(self.places, self._shapes, self._approximations, strict=True)
+            ]
+        handle = self._handle(self._first, given)
+        yield handle
+        with np.errstate(all="ignore"):
+            given = [
+                approximation.look(p)
+                for approximation, p in zip(self._approximations, _cut(handle, self._first), strict=True)
+            ]
+        handle = self._handle(self._second, given)
+        yield handle
+        ranks = self._process_set.size() if self._op is Sum else 1
+        with np.errstate(all="ignore"):
+            for place, approximation, q in zip(
+                self.places, self._approximations, _cut(handle, self._second), strict=True
+            ):
+                outputs[place][:] = approximation.result(q, ranks).reshape(-1)
+                approximation.keep()
+
+    def _handle(self, request: Request, matrices: Sequence[Flat]) -> Handle:
+        arrays = [np.ascontiguousarray(matrix, np.float32).reshape(-1) for matrix in matrices]
+        handle = Handle(world.engine(), request, arrays, arrays)
+        handle.site = self._site
+        return handle
+
+
+def _cut(handle: Handle, request: Request) -> list[Flat]:
+    return [array.reshape(shape) for array, shape in zip(handle.outputs, request.shapes, strict=True)]
+
+
+def _random(place: int) -> Any:
+    return lambda rows, columns: np.random.default_rng(place).standard_normal((rows, columns), np.float32)

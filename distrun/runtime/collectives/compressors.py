@@ -1,0 +1,44 @@
+"""The compressors that leave tensors alone here: they say how elements travel between hosts, whatever the framework."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from distrun.errors import UsageError
+
+
+class NoneCompressor:
+    """Leaves tensors as they are."""
+
+    @staticmethod
+    def compress(tensor: Any) -> tuple[Any, Any]:
+        """`tensor` itself."""
+        return tensor, None
+
+    @staticmethod
+    def decompress(tensor: Any, ctx: Any) -> Any:
+        """`tensor` itself."""
+        return tensor
+
+
+class Int8Compressor(NoneCompressor):
+    """Has floating-point tensors travel between hosts as integers of 8 bits with scales; leaves them as they are
+    here."""
+
+
+class Int4Compressor(NoneCompressor):
+    """Has floating-point tensors travel between hosts as integers of 4 bits with scales; leaves them as they are
+    here."""
+
+
+@dataclass(frozen=True)
+class PowerSGDCompressor(NoneCompressor):
+    """Has the gradients of matrices travel as two thin ones; leaves them as they are here. For optimizers only."""
+
+    rank: int
+    """The columns of the thin matrices."""
+
+    def __post_init__(self) -> None:
+        if not (isinstance(self.rank, int) and self.rank > 0):
+            raise UsageError(f"Compression.powersgd({self.rank!r}): the rank must be a whole number greater than 0")

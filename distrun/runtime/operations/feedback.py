@@ -1,0 +1,51 @@
+"""Error feedback: what quantisation takes from an operation's elements is added to them the next time.
+
+So an operation that is repeated with gradients loses nothing in the long run: what a step rounds away, a later one
+sends. (S. P. Karimireddy, Q. Rebjock, S. Stich, M. Jaggi: Error Feedback Fixes SignSGD and other Gradient Compression
+Schemes, 2019.) It is kept where it arises, on the rank that quantised the elements: of the rail's share of an array,
+a host rounds its own share of the parts that others combine, and the result of the part that it combines itself.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+Flat = NDArray[Any]
+
+
+class Feedback:
+    """The losses of one operation on this rank, in two buffers: those of the last time, and those of now."""
+
+    def __init__(self) -> None:
+        self._lost = np.empty(0, np.float32)
+        self._now = np.empty(0, np.float32)
+        self._where: tuple[object, int] = (None, 0)
+        self._has_new = False
+
+    def begin(self, place: object, first: int, count: int) -> None:
+        """Begin an operation of which this rank quantises `count` elements, from `first` on.
+
+        Whatever was lost at another `place` (the rail of an earlier generation of the job) or of other elements is
+        forgotten.
+        """
+        if self._where != (place, first) or self._lost.size != count:
+            self._where = place, first
+            self._lost = np.zeros(count, np.float32)
+            self._now = np.zeros(count, np.float32)
+        self._has_new = True
+
+    def losses(self, start: int, count: int) -> tuple[Flat, Flat]:
+        """Return what `count` elements from the operation's element `start` on lost the last time, and where to write
+        what they lose now."""
+        first = start - self._where[1]
+        return self._lost[first : first + count], self._now[first : first + count]
+
+    def keep(self) -> None:
+        """The results are used: what they have lost is to be added to the next ones. Without this call the next
+        operation makes up for what was lost before."""
+        if self._has_new:
+            self._lost, self._now = self._now, self._lost
+            self._has_new = False

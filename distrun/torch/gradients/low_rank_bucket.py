@@ -1,0 +1,97 @@
+"""The bucket of PowerSGD: gradients of matrices travel as two thin ones, in two operations."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
+
+import torch
+from torch import Tensor
+
+from distrun.runtime.collectives.call import Call
+from distrun.runtime.collectives.compressors import NoneCompressor
+from distrun.runtime.operations.reduction import Sum
+from distrun.tensor_fusion.low_rank import LowRank, is_worthwhile
+from distrun.torch import operations
+from distrun.torch.gradients.bucket import Start, failed_elsewhere, flags_of
+from distrun.torch.gradients.odd_buckets import CompressedBucket
+
+
+class LowRankBucket(CompressedBucket):
+    """Gradients of which those that are worth it are approximated (see `LowRank`), and the others travel as they are.
+
+    They travel with the first of the two operations, which begins as soon as all gradients are there. The second one
+    begins when the first is received.
+    """
+
+    def __init__(
+        self,
+        call: Call,
+        places: Sequence[int],
+        parameters: Sequence[Tensor],
+        rank: int,
+        sparse_dims: Mapping[int, int] = MappingProxyType({}),
+    ) -> None:
+        """`rank` is that of the approximations; `call.op` is Average or Sum."""
+        super().__init__(call, places, parameters, NoneCompressor(), sparse_dims)
+        self._approximations = {
+            index: LowRank(parameter.shape, rank, _random(place, parameter))
+            for index, (place, parameter) in enumerate(zip(places, parameters, strict=True))
+            if is_worthwhile(parameter.shape, rank)
+        }
+
+    def keep(self) -> None:
+        """See `Bucket.keep`."""
+        for approximation in self._approximations.values():
+            approximation.keep()
+
+    def _compressed(self) -> list[Tensor]:
+        """See `CompressedBucket._compressed`."""
+        tensors = []
+        for index, parameter in enumerate(self.parameters):
+            gradient = self._gradient(parameter, index)
+            approximation = self._approximations.get(index)
+            tensors.append(gradient if approximation is None else approximation.project(gradient.to(_WIDE)))
+        return tensors
+
+    @torch.no_grad()
+    def forfeit(self, start: Start) -> None:
+        """See `Bucket.forfeit`: flags that are not numbers say that there are no gradients of all ranks."""
+        self._start(start, [float("nan")] * len(self.parameters))
+
+    @torch.no_grad()
+    def receive(self) -> None:
+        """See `Bucket.receive`."""
+        handle, self._handle = self._handle, None
+        assert handle is not None
+        *reduced, flags = handle.wait()
+        _, absent = flags_of(self.call.op)
+        found = flags.tolist()
+        if found[0] != found[0]:
+            raise failed_elsewhere(self.call.name)
+        self._restore(reduced)
+        for index, (parameter, gradient, flag) in enumerate(zip(self.parameters, reduced, found, strict=True)):
+            if flag != absent:
+                parameter.grad = self.as_it_came(gradient.to(parameter.dtype).reshape(parameter.shape), index)
+
+    def _restore(self, tensors: list[Tensor]) -> None:
+        """Put the gradients in the place of the products that have been reduced."""
+        if not self._approximations:
+            return
+        thin = [approximation.look(tensors[index]) for index, approximation in self._approximations.items()]
+        thin = operations.grouped(thin, self.call.named("second"), operations.allreduce, operations.run).wait()
+        ranks = self.call.process_set.size() if self.call.op is Sum else 1
+        for (index, approximation), q in zip(self._approximations.items(), thin, strict=True):
+            tensors[index] = approximation.result(q, ranks)
+
+
+_WIDE = torch.float32
+"""The type in which gradients are approximated."""
+
+
+def _random(place: int, parameter: Tensor) -> Callable[[int, int], Tensor]:
+    def draw(rows: int, columns: int) -> Tensor:
+        generator = torch.Generator().manual_seed(place)
+        return torch.randn(rows, columns, generator=generator, device="cpu").to(parameter.device)
+
+    return draw

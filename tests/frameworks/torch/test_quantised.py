@@ -1,0 +1,15 @@
+"""Gradients that travel quantised between hosts."""
+
+from __future__ import annotations
+
+import pytest
+
+
+@pytest.mark.parametrize("size", [2, (1, 2)], ids=str)
+def test_quantised_gradients(job, size):
+    job("quantised", size)
+
+
+@pytest.mark.parametrize("wire", ["int4"])
+def test_every_large_reduction_is_quantised_where_the_job_is_told_to(job, wire):
+    job("quantised_job", (1, 1), DISTRUN_WIRE_DTYPE=wire)
