@@ -32,7 +32,10 @@ _spec.loader.exec_module(_runner)
 Distrun, DEADLINE = _runner.Distrun, _runner.DEADLINE
 python = _runner.python
 
-_PACKAGES = {"sshd": "openssh-server", "ssh-keygen": "openssh-client", "ip": "iproute2", "unshare": "util-linux"}
+_PACKAGES = {
+    **{"sshd": "openssh-server", "ssh-keygen": "openssh-client", "ip": "iproute2", "unshare": "util-linux"},
+    "iptables": "iptables",
+}
 _SEARCH = f"{Path(sys.executable).parent}:{os.environ.get('PATH', os.defpath)}"
 _PATH = "/usr/sbin:/sbin:" + os.environ.get("PATH", os.defpath)
 # A login that runs pyenv would wait a minute for a lock that another one has left, which a test has killed.
@@ -262,9 +265,6 @@ def beta(network: Network) -> RemoteHost:
 def drop(alpha: RemoteHost, beta: RemoteHost) -> Iterator[Callable[..., None]]:
     """Drops TCP packets on the way from a host to another one: those that a match of iptables chooses, there on
     arrival, as the sender's kernel would notice it at once."""
-    if shutil.which("iptables", path=_PATH) is None:
-        pytest.skip("iptables is not installed: apt-get install iptables")
-
     def add(host: RemoteHost, other: RemoteHost, *match: str) -> None:
         if "-m" in match:  # each packet by itself, as on a cable
             call("ip", "-n", host._namespace, "link", "set", "dev", "eth0", "gso_max_segs", "1")

@@ -47,8 +47,9 @@ def job(distrun, python, alpha, beta):
         return started[0]
 
     yield start
-    started[0].process.send_signal(signal.SIGTERM)
-    assert started[0].wait() == 143
+    for one in started:
+        one.process.send_signal(signal.SIGTERM)
+        assert one.wait() == 143
     alpha.assert_gone()
     beta.assert_gone()
 
