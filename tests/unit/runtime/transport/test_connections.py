@@ -107,10 +107,10 @@ def test_sending_never_blocks_though_nobody_reads():
 def test_a_message_longer_than_any_is_a_loss_before_it_is_read():
     raw, connection = socket.socketpair()
     end = End(Channel, connection)
-    raw.sendall(struct.pack("<I", 3) + b"one" + struct.pack("<I", LARGEST + 1))
+    raw.sendall(struct.pack("<I", 3) + b"one" + struct.pack("<I", LARGEST_FRAME + 1))
     end.connections.progress()
     assert end.messages == [b"one"]
-    assert end.reasons == [f"it sent a message of {LARGEST + 1} bytes, and none is larger than {LARGEST}"]
+    assert end.reasons == [f"it sent a message of {LARGEST_FRAME + 1} bytes, and none is larger than {LARGEST_FRAME}"]
     end.it.send(b"nobody hears this")
     raw.close()
     end.connections.close()
