@@ -24,9 +24,9 @@ from dataclasses import dataclass, field
 from itertools import groupby
 
 from distrun.runtime.negotiation.decisions import LONGEST_LIST, AllJoined, Decision, Define, Execute, Fail, Key
-from distrun.runtime.negotiation.disagreement import describe_disagreement, sides_of, slot_title
 from distrun.runtime.negotiation.joining import objection
-from distrun.runtime.negotiation.matching import Formation, Matching, Slot
+from distrun.runtime.negotiation.matching.disagreement import describe_disagreement, sides_of, slot_title
+from distrun.runtime.negotiation.matching.matching import Formation, Matching, Slot
 from distrun.runtime.operations.request import DISSOLVE_PROCESS_SET, FORM_PROCESS_SET, JOIN, Request
 
 CACHE_CAPACITY = 1 << 16

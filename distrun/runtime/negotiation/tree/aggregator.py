@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 
-from distrun.runtime.negotiation.streams import Streams
+from distrun.runtime.negotiation.matching.streams import Streams
 from distrun.runtime.operations.request import Request
 
 Token = int | bytes

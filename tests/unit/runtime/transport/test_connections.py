@@ -13,7 +13,7 @@ from connected_ranks import End, pair_of_sockets, turn_until
 from hypothesis import HealthCheck, given, settings, strategies as st
 
 from distrun.runtime.shared_memory.mailbox import LARGEST
-from distrun.runtime.transport.connections import Channel, Stream
+from distrun.runtime.transport.connections import LARGEST_FRAME, Channel, Stream
 
 DEADLINE = 30_000  # milliseconds
 QUIET = settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])

@@ -12,7 +12,7 @@ from collections.abc import Hashable, Iterable, Iterator
 from typing import Generic, TypeVar
 
 Token = TypeVar("Token", bound=Hashable)
-"""What stands for an operation: a cache id."""
+"""A cache id, or what else stands for an operation."""
 
 
 class Streams(Generic[Token]):

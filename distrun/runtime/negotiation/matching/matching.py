@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, field
 
 from distrun.runtime.negotiation.decisions import Key
-from distrun.runtime.negotiation.streams import Streams
+from distrun.runtime.negotiation.matching.streams import Streams
 from distrun.runtime.operations.request import DISSOLVE_PROCESS_SET, Request
 
 
