@@ -5,6 +5,7 @@ launch, policy          starting processes; the coordinator's work, by the numbe
 frameworks/             training steps of TensorFlow, JAX and Keras; the backend of torch.distributed
 elastic/                recovery from a killed rank, and the regrouping of many
 chaos/                  many kills, one after the other, and a judge of whether anything was lost
+scale/                  many ranks: a simulator of the negotiation, beside real ranks
 hosts/                  two hosts, which are network namespaces
 gpu/                    NVIDIA GPUs
 observation/            what recording events costs, and what autotuning brings

@@ -199,7 +199,7 @@ class Settings:
     """The ports at which we may listen, `5000-5099`; empty: any."""
     fan_out: int = _setting(0, _whole)
     """Hosts for which the first rank of a host passes on what their ranks and rank 0 tell each other; 0: all ranks
-    connect with rank 0 if these are few, and 32 hosts otherwise; rank 0's counts."""
+    connect with rank 0 if these are few, and 8 hosts otherwise; rank 0's counts."""
     wire_dtype: str = _setting("", _one_of(*WIRE_DTYPES))
     """The type in which float32 and float64 travel between hosts; empty: their own."""
     encrypt: bool = _setting(False, _switch("connections between hosts are encrypted"))

@@ -34,7 +34,7 @@ def test_there_is_a_tree_only_where_ranks_are_many():
     few, many = tuple((host,) for host in range(65)), tuple((host,) for host in range(66))
     assert control_tree(few, 3, 0) is None
     assert control_tree(few, 3, 5) == ControlTree(few, 3, 5)
-    assert control_tree(many, 3, 0) == ControlTree(many, 3, 32)
+    assert control_tree(many, 3, 0) == ControlTree(many, 3, 8)
 
 
 @pytest.mark.parametrize("fan_out", [1, 2, 4])
