@@ -18,7 +18,7 @@ from typing import Any, NoReturn
 
 import psutil
 
-from benchmarks import launch, policy
+from benchmarks import launch
 from benchmarks.auto import tables as auto
 from benchmarks.chaos import tables as chaos
 from benchmarks.elastic import recovery, regroup
@@ -26,7 +26,7 @@ from benchmarks.frameworks import tables as frameworks
 from benchmarks.gpu import tables as gpu
 from benchmarks.hosts import namespaces, tables as hosts
 from benchmarks.observation import recording
-from benchmarks.scale import tables as scale
+from benchmarks.scale import policy, tables as scale
 from benchmarks.support import comparison, processes, ranks
 
 DEADLINES = {"allreduce": 300.0, "many": 240.0, "step": 300.0, "torch-backend": 900.0}

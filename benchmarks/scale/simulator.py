@@ -36,10 +36,10 @@ PER_PACKET = 66
 
 @dataclass(frozen=True)
 class Machine:
-    """What the simulated hosts and the network between them are like."""
+    """The simulated hosts, and the network between them."""
 
     cores: int
-    """Of a host."""
+    """The cores of a host."""
     wake: float
     """Seconds until a rank that sleeps has noticed a message."""
     latency: float

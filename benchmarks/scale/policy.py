@@ -123,7 +123,8 @@ class _ControlPlane:
 def _with_messages(size: int, rounds: int) -> Iterator[float]:
     control_plane, operations, controller = _ControlPlane(), PendingOperations(0), Controller({0: range(size)})
     coordinator = Negotiator(
-        *(0, size, control_plane, operations, controller, None, FOREVER, str, {0: range(size)}),  # type: ignore[arg-type]
+        *(0, size, control_plane, operations, controller),  # type: ignore[arg-type]
+        *(None, FOREVER, str, {0: range(size)}),
     )
 
     def submit(request: Request, message: bytes) -> None:
