@@ -1,10 +1,11 @@
 """Measurements of distrun beside comparable systems: python -m benchmarks --help, or scripts/bench --help.
 
 allreduce, many, step   operations of two ranks, beside Open MPI and gloo
-launch, policy          starting processes; the coordinator's work, by the number of ranks
+launch                  starting processes
 frameworks/             training steps of TensorFlow, JAX and Keras; the backend of torch.distributed
 elastic/                recovery from a killed rank, and the regrouping of many
 chaos/                  many kills, one after the other, and a judge of whether anything was lost
+scale/                  many ranks: the coordinator's work by their number; a simulator, beside real ranks
 hosts/                  two hosts, which are network namespaces
 gpu/                    NVIDIA GPUs
 observation/            what recording events costs, and what autotuning brings

@@ -18,7 +18,7 @@ from typing import Any, NoReturn
 
 import psutil
 
-from benchmarks import launch, policy
+from benchmarks import launch
 from benchmarks.auto import tables as auto
 from benchmarks.chaos import tables as chaos
 from benchmarks.elastic import recovery, regroup
@@ -26,13 +26,14 @@ from benchmarks.frameworks import tables as frameworks
 from benchmarks.gpu import tables as gpu
 from benchmarks.hosts import namespaces, tables as hosts
 from benchmarks.observation import recording
+from benchmarks.scale import policy, tables as scale
 from benchmarks.support import comparison, processes, ranks
 
 DEADLINES = {"allreduce": 300.0, "many": 240.0, "step": 300.0, "torch-backend": 900.0}
 """Seconds the programs that run on ranks may take."""
 CHOICES = (
     *DEADLINES,
-    *("auto", "autotune", "frameworks", "launch", "policy", "recording", "recovery", "chaos", "hosts", "gpu"),
+    *("auto", "autotune", "frameworks", "launch", "policy", "recording", "recovery", "scale", "chaos", "hosts", "gpu"),
 )
 
 
@@ -97,6 +98,8 @@ def _compare(name: str, quick: bool, environ: dict[str, str], work: Path) -> Ite
 def _tables(name: str, quick: bool, environ: dict[str, str], work: Path) -> Iterator[comparison.Comparison]:
     if name == "launch":
         yield launch.compare(quick, environ)
+    elif name == "scale":
+        yield from scale.compare(quick, environ)
     elif name == "policy":
         yield policy.compare(quick)
         yield regroup.compare(quick)

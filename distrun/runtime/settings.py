@@ -130,6 +130,12 @@ def _some_of(*allowed: str) -> Callable[[str, str], tuple[str, ...]]:
     return parse
 
 
+def _whole(variable: str, text: str) -> int:
+    if not (text.isascii() and text.isdecimal()):
+        raise UsageError(f"{variable}={text!r} is not a whole number >= 0: correct or unset it")
+    return int(text)
+
+
 def _network(variable: str, text: str) -> str:
     parse_network(text, f"{variable}=")
     return text
@@ -191,6 +197,9 @@ class Settings:
     """The interfaces and subnets that ranks of other hosts may use, separated by commas; empty: all."""
     ports: str = _setting("", _ports)
     """The ports at which we may listen, `5000-5099`; empty: any."""
+    fan_out: int = _setting(0, _whole)
+    """Hosts for which the first rank of a host passes on what their ranks and rank 0 tell each other; 0: all ranks
+    connect with rank 0 if these are few, and 8 hosts otherwise; rank 0's counts."""
     wire_dtype: str = _setting("", _one_of(*WIRE_DTYPES))
     """The type in which float32 and float64 travel between hosts; empty: their own."""
     encrypt: bool = _setting(False, _switch("connections between hosts are encrypted"))

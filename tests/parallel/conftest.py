@@ -87,15 +87,19 @@ class HostsJob(Job):
     def __init__(
         self, name: str, counts: Sequence[int], marker: str, warm_jobs: WarmJobs, run_on_hosts: Any, contracts: Any
     ) -> None:
-        """`counts`: the ranks of each host."""
+        """`counts`: the ranks of each host. Where the name says so, each host passes on the messages of the next."""
         super().__init__(name, [], sum(counts), marker, warm_jobs)
         self._counts = counts
+        self._own = {"DISTRUN_FAN_OUT": "1"} if name.startswith("tree-") else {}
         self._run_on_hosts = run_on_hosts
         self._contracts = contracts
 
     def start(self, program: str, *arguments: str, **environ: str) -> subprocess.CompletedProcess[str]:
         command = [sys.executable, str(PROGRAMS / f"{program}.py"), *arguments]
         return self._run_on_hosts(command, self._counts, self._environ(**{MARK: self._marker}, **environ))
+
+    def _environ(self, **more: str) -> dict[str, str]:
+        return super()._environ(**self._own, **more)
 
     def _commands(self) -> list[Command]:
         return [([], self._environ(**contract.to_environ())) for contract in self._contracts(self._counts)]
@@ -109,7 +113,13 @@ def mpirun() -> str:
     return found
 
 
-_HOSTS = {"hosts-1+1": (1, 1), "hosts-2+2": (2, 2), "hosts-1+2": (1, 2), "hosts-1+1+1": (1, 1, 1)}
+_HOSTS = {
+    "hosts-1+1": (1, 1),
+    "hosts-2+2": (2, 2),
+    "hosts-1+2": (1, 2),
+    "hosts-1+1+1": (1, 1, 1),
+    "tree-1+2+1": (1, 2, 1),
+}
 _BY_DEFAULT = ("hosts-2+2", "hosts-1+2", "hosts-1+1+1")
 _MPI = {"mpirun-2": "", "mpirun-3": "", "mpi-backend-2": "mpi", "mpi-backend-3": "mpi"}
 

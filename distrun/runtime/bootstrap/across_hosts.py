@@ -18,11 +18,13 @@ from distrun.runtime.mpi import rendezvous as mpi_rendezvous
 from distrun.runtime.rendezvous.across_hosts import rendezvous_across_hosts
 from distrun.runtime.rendezvous.protocol import Rendezvous, RendezvousEndpoint
 from distrun.runtime.settings import WIRE_DTYPES
+from distrun.runtime.transport.control_tree import control_tree
 from distrun.runtime.transport.data_connections import DataConnections
 from distrun.runtime.transport.host_layout import HostLayout
 from distrun.runtime.transport.links import LinkMaker, Links
 from distrun.runtime.transport.local_group import LocalGroup
 from distrun.runtime.transport.network import Network
+from distrun.runtime.transport.tree_connections import connect_tree
 
 _WIRE_DTYPES = ("", *WIRE_DTYPES)  # as rank 0 tells them: by index
 
@@ -37,19 +39,21 @@ def connect_across_hosts(facts: Facts) -> tuple[AnyEngine, tuple[int, int]]:
         layout = HostLayout.of([member.host for member in rendezvous.members], facts.topology.rank)
         _check(facts, layout)
         silence = facts.settings.keepalive
+        agreed = rendezvous.agreed
+        tree = control_tree(layout.ranks, layout.rank, agreed["fan_out"])
+        early = {} if tree is None else connect_tree(rendezvous, tree, deadline, facts.interruption)
         network = Network(layout.rank, rendezvous.members, rendezvous.control, rendezvous.alarms, silence)
         undo.callback(network.close)
         network.addresses = rendezvous.addresses(silence)
         local_group = facts.join_local_group(layout.position, layout.local_ranks, network)
         undo.push(partial(withdraw, local_group))
-        links, link_maker = _links(facts, rendezvous, layout, network, local_group, deadline)
+        links, link_maker = _links(facts, rendezvous, layout, network, local_group, deadline, early)
         rendezvous.listener.close()
-        agreed = rendezvous.agreed
         wire = _WIRE_DTYPES[agreed["wire_dtype"]]
         backend = HierarchicalBackend(local_group, layout, links, wire)
         groups = Groups(backend, AcrossHostsFactory(local_group, layout, backend, link_maker, wire))
         may_offer = bool(agreed["may_offer"])
-        engine = facts.start_engine(local_group, groups, agreed["fusion_threshold"], may_offer)
+        engine = facts.start_engine(local_group, groups, agreed["fusion_threshold"], may_offer, tree)
         undo.pop_all()
     return engine, layout.cross()
 
@@ -80,6 +84,7 @@ def _agreed(facts: Facts) -> dict[str, int]:
         "wire_dtype": _WIRE_DTYPES.index(facts.settings.wire_dtype),
         "mpi": int(_prefers_mpi(facts)),
         "may_offer": int(not facts.settings.stall_timeout),
+        "fan_out": facts.settings.fan_out,
     }
 
 
@@ -113,6 +118,7 @@ def _links(
     network: Network,
     local_group: LocalGroup,
     deadline: float,
+    early: dict[int, socket.socket],
 ) -> tuple[Links, LinkMaker]:
     """Return the links of the whole job, and what makes those of sets of ranks."""
     if rendezvous.agreed["mpi"]:  # rank 0's word: a launcher may not have passed the variable on to all hosts
@@ -125,7 +131,7 @@ def _links(
 
         network.on_failure = abort_at_exit
     timeout = facts.settings.start_timeout
-    connections = DataConnections(rendezvous, layout, network, local_group, timeout, facts.interruption)
+    connections = DataConnections(rendezvous, layout, network, local_group, timeout, facts.interruption, early)
     ports = [member.port for member in rendezvous.members]
     connections.connect(layout.peers.values(), ports, rendezvous.listener, deadline)
     return connections.links(local_group, layout.peers), connections

@@ -20,11 +20,13 @@ from distrun.runtime.engine.start import start_engine
 from distrun.runtime.environments import Environment
 from distrun.runtime.gpu.config import GpuConfig
 from distrun.runtime.negotiation.controller import Controller
+from distrun.runtime.negotiation.tree.control_plane import controller_of
 from distrun.runtime.operations.timeouts import Timeouts
 from distrun.runtime.rendezvous.within_host import LocalMeeting, rendezvous_within_host
 from distrun.runtime.settings import Settings, given
 from distrun.runtime.shared_memory.segment import FAILED
 from distrun.runtime.topology import Topology
+from distrun.runtime.transport.control_tree import ControlTree
 from distrun.runtime.transport.local_group import LocalGroup
 from distrun.runtime.transport.network import Network
 
@@ -68,7 +70,12 @@ class Facts:
         return LocalGroup(own, ranks, peers, self.timeouts(), network, interruption=self.interruption, meeting=meeting)
 
     def start_engine(
-        self, local_group: LocalGroup, groups: Groups, threshold: int, may_offer: bool = False
+        self,
+        local_group: LocalGroup,
+        groups: Groups,
+        threshold: int,
+        may_offer: bool = False,
+        tree: ControlTree | None = None,
     ) -> ProgressEngine:
         """Start the engine of a rank that is connected with all others.
 
@@ -77,12 +84,14 @@ class Facts:
             groups: what executes operations of all ranks and of process sets.
             threshold: the fusion threshold in bytes.
             may_offer: whether two ranks may send each other small arrays along with their submissions.
+            tree: the control tree, if there is one.
         """
         controller = None
         if self.topology.rank == 0:
-            controller = Controller({0: range(self.topology.size)}, self.settings.cache_capacity)
+            members, capacity = {0: range(self.topology.size)}, self.settings.cache_capacity
+            controller = Controller(members, capacity) if tree is None else controller_of(tree, members, capacity)
         journal = self._begin_tuning() if self.settings.autotune else None
-        return start_engine(local_group, groups, controller, threshold, may_offer, self.gpu_config(), journal)
+        return start_engine(local_group, groups, controller, threshold, may_offer, self.gpu_config(), journal, tree)
 
     def _begin_tuning(self) -> Journal | None:
         """Prepare for autotuning; returns the journal of the fusion threshold, if this rank is to tune that."""

@@ -15,8 +15,9 @@ from distrun.runtime.negotiation.controller import Controller
 from distrun.runtime.negotiation.negotiator import Negotiator
 from distrun.runtime.negotiation.pending import PendingOperations
 from distrun.runtime.negotiation.piggyback import Piggyback
+from distrun.runtime.negotiation.tree.control_plane import control_plane
 from distrun.runtime.operations.unreported import UnreportedError
-from distrun.runtime.transport.control_plane import ControlPlane
+from distrun.runtime.transport.control_tree import ControlTree
 from distrun.runtime.transport.local_group import LocalGroup
 from distrun.tensor_fusion.batching import DEFAULT_THRESHOLD
 
@@ -32,6 +33,7 @@ def start_engine(
     may_offer: bool = False,
     gpu_config: GpuConfig | None = None,
     fusion_journal: Journal | None = None,
+    tree: ControlTree | None = None,
 ) -> ProgressEngine:
     """Make the engine of one rank of a job with several, and start its progress thread.
 
@@ -43,6 +45,7 @@ def start_engine(
         may_offer: see `Piggyback`; the same on all ranks.
         gpu_config: on ranks that are bound to a GPU.
         fusion_journal: on the coordinator, if the fusion threshold is to be tuned: hears of it.
+        tree: where leaders of hosts pass on what ranks and coordinator tell each other.
     """
     backend = groups.backends[WORLD]
     # Whether there are spare cores decides who wakes whom: ranks that saw different affinities could each rely on the
@@ -58,10 +61,10 @@ def start_engine(
     negotiator = Negotiator(
         local_group.ranks[local_group.own],
         backend.size,
-        ControlPlane(local_group),
+        control_plane(local_group, tree),
         operations,
         controller,
-        Piggyback(backend, may_offer) if isinstance(backend, HierarchicalBackend) else None,
+        Piggyback(backend, may_offer) if isinstance(backend, HierarchicalBackend) and tree is None else None,
         local_group.timeouts,
         local_group.describe_rank,
         groups.ranks,

@@ -13,18 +13,20 @@ invalidation.
 Unnamed operations are matched by the order in which each rank submitted them to the process set.
 
 What a submission costs does not depend on the number of ranks, apart from decisions that fail.
+
+Ranks submit for themselves, or many as one *source*, where they all submit the same (see `tree`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
 
 from distrun.runtime.negotiation.decisions import LONGEST_LIST, AllJoined, Decision, Define, Execute, Fail, Key
-from distrun.runtime.negotiation.disagreement import describe_disagreement, sides_of, slot_title
 from distrun.runtime.negotiation.joining import objection
-from distrun.runtime.negotiation.matching import Formation, Matching, Slot
+from distrun.runtime.negotiation.matching.disagreement import describe_disagreement, sides_of, slot_title
+from distrun.runtime.negotiation.matching.matching import Formation, Matching, Slot
 from distrun.runtime.operations.request import DISSOLVE_PROCESS_SET, FORM_PROCESS_SET, JOIN, Request
 
 CACHE_CAPACITY = 1 << 16
@@ -55,9 +57,24 @@ class _Inquiry:
 class Controller:
     """The state of the negotiation, as rank 0 keeps it."""
 
-    def __init__(self, members: Mapping[int, Iterable[int]], capacity: int = CACHE_CAPACITY) -> None:
-        """`members` maps a process set's id to its ranks; 0 is the world."""
-        self._matchings = {process_set: Matching(ranks) for process_set, ranks in members.items()}
+    def __init__(
+        self,
+        members: Mapping[int, Iterable[int]],
+        capacity: int = CACHE_CAPACITY,
+        sources: Iterable[int] | None = None,
+        ranks_of: Callable[[int], Sequence[int]] = lambda source: (source,),
+    ) -> None:
+        """
+        Args:
+            members: maps a process set's id to its ranks; 0 is the world.
+            capacity: requests that get a cache id.
+            sources: those that submit to the world as long as all submit the same; None: its ranks.
+            ranks_of: returns the ranks of a source, which may be another than these.
+        """
+        self._matchings = {
+            process_set: Matching(ranks, None if process_set else sources) for process_set, ranks in members.items()
+        }
+        self._ranks_of = ranks_of
         self._formation = Formation(self._matchings[0].ranks)
         self._capacity = capacity
         self._requests: list[Request] = []
@@ -92,67 +109,94 @@ class Controller:
 
     # Events ---------------------------------------------------------------------------------------------------------
 
-    def submit(self, rank: int, request: Request, site: str, now: float) -> None:
-        """`rank` submitted a request in full."""
+    def submit(self, source: int, request: Request, site: str, now: float) -> None:
+        """A source submitted a request in full."""
         if request.kind == FORM_PROCESS_SET:
-            self._form(rank, request, site, now)
+            self._form(source, request, site, now)
             return
         if request.kind == DISSOLVE_PROCESS_SET:
             ((number,),) = request.shapes
-            self._formation.finished(rank, number, self.members(number))
+            self._formation.finished(source, number, self.members(number))
             return
         matching = self._matchings[request.process_set]
         self._drain_streams(matching)
         if request.kind == JOIN:
-            self._join(matching, rank, request.process_set)
+            self._join(matching, source, request.process_set)
             return
         cache_id = self._cache_ids.get(request, -1)
         if cache_id >= 0:
-            self._note_site(rank, cache_id, site)
-        self._submit(matching, rank, cache_id, request, site, now)
+            self._note_site(self._ranks_of(source)[0], cache_id, site)
+        self._submit(matching, source, cache_id, request, site, now)
 
-    def submit_ids(self, rank: int, cache_ids: list[int], now: float) -> None:
-        """`rank` submitted requests by their cache ids."""
+    def submit_ids(self, source: int, cache_ids: list[int], now: float) -> None:
+        """A source submitted requests by their cache ids."""
         if len(self._matchings) == 1:
-            self._submit_ids(0, rank, cache_ids, now)
+            self._submit_ids(0, source, cache_ids, now)
             return
         for process_set, part in groupby(cache_ids, lambda cache_id: self._requests[cache_id].process_set):
-            self._submit_ids(process_set, rank, list(part), now)
+            self._submit_ids(process_set, source, list(part), now)
 
-    def _submit_ids(self, process_set: int, rank: int, cache_ids: list[int], now: float) -> None:
+    def _submit_ids(self, process_set: int, source: int, cache_ids: list[int], now: float) -> None:
         matching = self._matchings[process_set]
-        if matching.is_in_order:
-            ready = matching.streams.submit(rank, cache_ids, now)
+        if matching.is_in_order and source in matching.sources:
+            ready = matching.streams.submit(source, cache_ids, now)
             if ready is not None:
                 if ready:
                     self._note_ready(process_set, ready)
                     if self._unnamed_ids:
                         matching.unnamed += sum(cache_id in self._unnamed_ids for cache_id in ready)
                 return
-            self._drain_streams(matching)
+        self._drain_streams(matching)
         for cache_id in cache_ids:
-            self._submit(matching, rank, cache_id, self._requests[cache_id], None, now)
+            self._submit(matching, source, cache_id, self._requests[cache_id], None, now)
 
     def _drain_streams(self, matching: Matching) -> None:
         """Move the operations that wait in the streams into slots."""
         if matching.streams.oldest is not None:
-            for rank, cache_id, since in matching.streams.drain():
-                self._submit(matching, rank, cache_id, self._requests[cache_id], None, since)
+            for source, cache_id, since in matching.streams.drain():
+                self._submit(matching, source, cache_id, self._requests[cache_id], None, since)
 
     def _submit(
-        self, matching: Matching, rank: int, cache_id: int, request: Request, site: str | None, now: float
+        self, matching: Matching, source: int, cache_id: int, request: Request, site: str | None, now: float
     ) -> None:
-        name = request.name
-        key: Key = (request.process_set, matching.unnamed_place(rank) if name is None else name)
-        given_up = matching.told_late(key, rank) if matching.given_up else None
-        if given_up is not None:
-            self._decide(Fail(key, given_up.text, (rank,), given_up.is_stall))
+        ranks, name = self._ranks_of(source), request.name
+        if name is not None:
+            self._match(matching, (request.process_set, name), ranks, cache_id, request, site, now)
             return
-        slot = matching.slot(key, rank, cache_id, request, now)
+        for rank in ranks:
+            key = request.process_set, matching.unnamed_place(rank)
+            self._match(matching, key, (rank,), cache_id, request, site, now)
+
+    def _match(
+        self,
+        matching: Matching,
+        key: Key,
+        ranks: Sequence[int],
+        cache_id: int,
+        request: Request,
+        site: str | None,
+        now: float,
+    ) -> None:
+        if matching.given_up:
+            ranks = self._in_time(matching, key, ranks)
+            if not ranks:
+                return
+        slot = matching.slot(key, ranks, cache_id, request, now)
         if site is not None:
-            slot.sites[rank] = site
+            slot.sites[ranks[0]] = site
         if matching.is_complete(slot):
             self._complete(matching, slot)
+
+    def _in_time(self, matching: Matching, key: Key, ranks: Sequence[int]) -> list[int]:
+        """Tell ranks that come late to an operation that it was given up; return the others."""
+        others = []
+        for rank in ranks:
+            given_up = matching.told_late(key, rank)
+            if given_up is None:
+                others.append(rank)
+            else:
+                self._decide(Fail(key, given_up.text, (rank,), given_up.is_stall))
+        return others
 
     def _form(self, rank: int, request: Request, site: str, now: float) -> None:
         """`rank` is ready for a process set that its own ranks form."""
@@ -162,7 +206,7 @@ class Controller:
         if given_up is not None:
             self._decide(Fail(key, given_up.text, (rank,), given_up.is_stall))
             return
-        slot = formation.slot(key, rank, -1, request, now)
+        slot = formation.slot(key, (rank,), -1, request, now)
         slot.sites[rank] = site
         if slot.disagreement:  # who else is to come is part of it, so nobody waits for that
             text = describe_disagreement(slot, lambda rank: slot.sites[rank])

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from distrun.host.ranks import list_ranks
-from distrun.runtime.negotiation.matching import Slot
+from distrun.runtime.negotiation.matching.matching import Slot
 from distrun.runtime.operations.dtypes import ELEMENT_TYPES
 from distrun.runtime.operations.handle import Handle
 from distrun.runtime.operations.reduction import Max, Min, Product, ReduceOp

@@ -17,6 +17,8 @@ from distrun.runtime.transport.control_plane import LARGEST_MESSAGE
 # which rank 0 may send as well.
 CACHE_IDS, FULL_REQUEST, ANSWER, SITE = b"N", b"R", b"A", b"C"
 REMINDER, INQUIRY, GIVE_UP, PIGGYBACK = b"W", b"I", b"G", b"S"
+QUESTIONS = (REMINDER, INQUIRY, GIVE_UP)
+"""Letters of questions that the coordinator answers by what it knows of all ranks."""
 # From the coordinator: its decisions (to execute with all ranks, or with those that have not joined; RETUNE tells the
 # fusion threshold), the two questions, the answer who is missing, and the decision to execute with its result.
 EXECUTE, EXECUTE_SOME, DEFINE, FAIL, ALL_JOINED, RETUNE, QUESTION, SITE_QUESTION, MISSING, RESULT = (

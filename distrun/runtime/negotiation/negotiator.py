@@ -87,6 +87,9 @@ class Negotiator:
         self.inquiries = Inquiries()
         causes = NetworkCauses(control_plane, describe_rank) if control_plane.is_across_hosts else None
         self._intake = Intake(control_plane, operations, self.inquiries, piggyback, causes)
+        self._survey = control_plane.survey
+        self._unanswered: list[tuple[int, bytes]] = []
+        """Questions to the coordinator that a survey is needed for, and who asks them."""
         self._stall_monitor: CoordinatorStallMonitor | FollowerStallMonitor
         if controller is not None:
             self._stall_monitor = CoordinatorStallMonitor(controller, timeouts, describe_rank, self._ask, causes)
@@ -122,7 +125,8 @@ class Negotiator:
     @property
     def is_idle(self) -> bool:
         """Whether nothing has to be sent or looked after, apart from the operations under way."""
-        return not (self._stall_monitor.is_busy or self.is_sending)
+        is_asking = self._survey is not None and self._survey.is_under_way(self._clock())
+        return not (self._stall_monitor.is_busy or self.is_sending or is_asking)
 
     @property
     def is_sending(self) -> bool:
@@ -133,6 +137,8 @@ class Negotiator:
     def next_look(self, now: float) -> float:
         """The monotonic time by which to go on though nothing has come."""
         until = self._stall_monitor.next_look(now)
+        if self._survey is not None and self._survey.is_under_way(now):
+            until = max(until, self._survey.deadline)
         if not self.is_sending:
             return until
         if self._control_plane.is_stuck:
@@ -165,7 +171,11 @@ class Negotiator:
         if self.is_follower and self._operations.has_joined_only:
             self._stall_monitor.heard()  # the others may take as long as they like
             return
-        self._stall_monitor.look(self._clock())
+        now = self._clock()
+        if self._survey is None or not self._stall_monitor.is_due(now) or self._survey.is_fresh(now):
+            self._stall_monitor.look(now)
+        else:
+            self._survey.begin(now)
 
     # Submissions up ---------------------------------------------------------------------------------------------------
 
@@ -237,32 +247,25 @@ class Negotiator:
     def _coordinate(self, controller: Controller) -> None:
         """Hear the ranks, decide, and tell the ranks."""
         now = self._clock()
-        for rank, message in self._control_plane.messages():
+        for source, message in self._control_plane.messages():
             letter = message[:1]
             if letter == messages.PIGGYBACK and self._piggyback is not None:
-                controller.submit_ids(rank, [self._piggyback.receive(rank, message)], now)
+                controller.submit_ids(source, [self._piggyback.receive(source, message)], now)
             elif letter == messages.CACHE_IDS:
                 cache_ids = messages.unpack_ids(message)
                 if self._piggyback is not None:
-                    self._piggyback.note_without(rank, cache_ids)
-                controller.submit_ids(rank, cache_ids, now)
+                    self._piggyback.note_without(source, cache_ids)
+                controller.submit_ids(source, cache_ids, now)
             elif letter == messages.FULL_REQUEST:
-                controller.submit(rank, *_decoded(message[1:]), now)
+                controller.submit(source, *_decoded(message[1:]), now)
             elif letter == messages.SITE:
-                controller.site_told(rank, *messages.unpack_key(message))
-            elif letter == messages.INQUIRY:
-                key, _ = messages.unpack_key(message)
-                missing = self._stall_monitor.who_is_missing(key, now)
-                self._control_plane.send(rank, messages.pack_key(messages.MISSING, key, missing))
-            elif letter == messages.GIVE_UP:
-                key, why = messages.unpack_key(message)
-                missing = self._stall_monitor.give_up(key, why, now)
-                if not missing:
-                    self._control_plane.send(rank, messages.pack_key(messages.MISSING, key))
-            elif letter == messages.REMINDER:
-                self._stall_monitor.reminded(rank, messages.unpack_reminder(message), now)
+                controller.site_told(source, *messages.unpack_key(message))
+            elif letter in messages.QUESTIONS:
+                self._unanswered.append((source, message))
             else:
-                self._stall_monitor.answered(rank, message[1:].decode(errors="replace"), now)
+                self._stall_monitor.answered(source, message[1:].decode(errors="replace"), now)
+        if self._unanswered:
+            self._answer_questions(now)
         if self._untold:
             self._carry_down_untold()
         if controller.questions:
@@ -273,6 +276,28 @@ class Negotiator:
                 self._untold.append(decision)
             else:
                 self._carry_down(decision)
+
+    def _answer_questions(self, now: float) -> None:
+        """Answer those who ask about missing ranks, once it is known what all ranks have submitted."""
+        if self._survey is not None and not self._survey.is_fresh(now):
+            self._survey.begin(now)
+            return
+        unanswered, self._unanswered = self._unanswered, []
+        for rank, message in unanswered:
+            if message[:1] == messages.REMINDER:
+                self._stall_monitor.reminded(rank, messages.unpack_reminder(message), now)
+                continue
+            key, why = messages.unpack_key(message)
+            if message[:1] == messages.INQUIRY:
+                self._tell_missing(rank, key, self._stall_monitor.who_is_missing(key, now))
+            elif not self._stall_monitor.give_up(key, why, now):
+                self._tell_missing(rank, key, "")
+
+    def _tell_missing(self, rank: int, key: Key, missing: str) -> None:
+        if rank == self.rank:
+            self.inquiries.answered(key, missing)
+        else:
+            self._control_plane.send(rank, messages.pack_key(messages.MISSING, key, missing))
 
     def _ask_sites(self, controller: Controller) -> None:
         """Ask ranks where in user code they have submitted an operation about which the ranks disagree."""
@@ -308,7 +333,7 @@ class Negotiator:
             decision = Execute(left, decision.process_set, decision.taking_part)
         ranks = self._ranks_of(decision)
         message = messages.pack_decision(decision)
-        self._send_to(ranks, message)
+        self._control_plane.send_all(ranks, message)
         if isinstance(decision, Define) and decision.request.kind == FORM_PROCESS_SET:
             self._wake(ranks)  # some have submitted nothing, and may be about other things
         if self.rank in ranks:
@@ -329,11 +354,6 @@ class Negotiator:
             return self._ranks
         return self._controller.members(process_set)
 
-    def _send_to(self, ranks: Iterable[int], message: bytes) -> None:
-        for rank in ranks:
-            if rank != self.rank:
-                self._control_plane.send(rank, message)
-
     def _wake(self, ranks: Iterable[int]) -> None:
         for rank in ranks:
             if rank != self.rank:
@@ -349,7 +369,7 @@ class Negotiator:
                 left.append(cache_id)
         if len(left) == 1 and piggyback.is_complete(left[0]):
             result = self._intake.finish_piggybacked(piggyback, left[0])
-            self._send_to(self._ranks, piggyback.pack(messages.RESULT, left[0], [result]))
+            self._control_plane.send_all(self._ranks, piggyback.pack(messages.RESULT, left[0], [result]))
             return []
         return left
 
@@ -378,14 +398,13 @@ class Negotiator:
 
     def _inquire(self, key: Key, why: str) -> None:
         """Ask the coordinator, perhaps ourselves, who has not submitted an operation; with a reason, give it up."""
-        if self._controller is None:
-            question = messages.GIVE_UP if why else messages.INQUIRY
-            self._control_plane.send(0, messages.pack_key(question, key, why))
+        question = messages.pack_key(messages.GIVE_UP if why else messages.INQUIRY, key, why)
+        if self._controller is not None:
+            self._unanswered.append((self.rank, question))
+            self._answer_questions(self._clock())
+        else:
+            self._control_plane.send(0, question)
             self._control_plane.alarm(0)
-        elif not why:
-            self.inquiries.answered(key, self._stall_monitor.who_is_missing(key, self._clock()))
-        elif not self._stall_monitor.give_up(key, why, self._clock()):
-            self.inquiries.answered(key, "")
 
     def _remind(self, waited: float) -> None:
         """Follower: wake the coordinator's engine, whose rank may be busy with other things, to look for stalls."""

@@ -98,6 +98,11 @@ class CoordinatorStallMonitor:
             return NEVER
         return min(max(oldest + self._warning, self._next_report), oldest + self._timeout)
 
+    def is_due(self, now: float) -> bool:
+        """Whether `look` would find something to report or to give up."""
+        oldest = self._controller.oldest
+        return self._inquiry is None and oldest is not None and now >= self.next_look(now)
+
     def look(self, now: float) -> None:
         """Report or give up what has waited too long."""
         if self._inquiry is not None:
@@ -242,6 +247,10 @@ class FollowerStallMonitor:
         if self._quiet_since is None:
             self._quiet_since, self._reminders = now, 0
         return min((time for time in self._times(self._quiet_since) if time > now), default=now)
+
+    def is_due(self, now: float) -> bool:
+        """Return False: the coordinator alone reports and gives up."""
+        return False
 
     def look(self, now: float) -> None:
         """Remind the coordinator when it is time.

@@ -25,8 +25,8 @@ from distrun.host.connections.listener import Listener
 from distrun.host.endpoints import LAST_PORT, parse_endpoint
 from distrun.runtime.elastic.interruption import Interruption, await_readable
 
-CONTROL, ALARM = "control", "alarm"
-"""The purposes of the two connections."""
+CONTROL, ALARM, DATA = "control", "alarm", "data"
+"""The purposes of connections: the two with rank 0, and later ones with other ranks."""
 ERROR_TIMEOUT = 2.0
 """Seconds within which a rank takes the sentence that the job cannot start."""
 

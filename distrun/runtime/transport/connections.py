@@ -22,6 +22,8 @@ _LENGTH = struct.Struct("<I")
 _READ, _WRITE = select.EPOLLIN, select.EPOLLOUT
 _CHUNK = 1 << 18  # bytes of messages taken at a time
 _MAX_READS = 8  # of a stream before other connections are read
+LARGEST_FRAME = LARGEST + (16 << 10)
+"""Bytes of the largest message of a channel: leaders of hosts put envelopes around those that they pass on."""
 
 SILENT = "nothing was heard from its host any more"
 """Why a connection with a host that is gone has ended."""
@@ -159,8 +161,8 @@ class Channel(Connection):
         super().__init__(connections, connection, on_close)
 
     def send(self, message: bytes) -> None:
-        """Send a message of at most `LARGEST` bytes; never blocks, and never fails: see `OnClose`."""
-        assert len(message) <= LARGEST, len(message)
+        """Send a message; never blocks, and never fails: see `OnClose`."""
+        assert len(message) <= LARGEST_FRAME, len(message)
         if self.is_closed:
             return
         frame = _LENGTH.pack(len(message)) + message
@@ -219,8 +221,8 @@ class Channel(Connection):
         start, end = 0, len(data)
         while end - start >= _LENGTH.size:
             (length,) = _LENGTH.unpack_from(data, start)
-            if length > LARGEST:
-                self._close(f"it sent a message of {length} bytes, and none is larger than {LARGEST}")
+            if length > LARGEST_FRAME:
+                self._close(f"it sent a message of {length} bytes, and none is larger than {LARGEST_FRAME}")
                 return False
             if end - start - _LENGTH.size < length:
                 break

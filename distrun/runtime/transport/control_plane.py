@@ -1,13 +1,16 @@
 """The control plane: small messages between the ranks and the coordinator, which is rank 0.
 
 On rank 0's host they travel through mailboxes in shared memory, to other hosts over TCP. What does not fit waits here
-or in the channel, in order, so that sending never blocks: the reader may be waiting for us in a collective.
+or in the channel, in order, so that sending never blocks: the reader may be waiting for us in a collective. Where there
+are many hosts, ranks have mailboxes with the first rank of their host, which passes on what they send and get (see
+`negotiation.tree`).
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from typing import Protocol
 
 from distrun.runtime.shared_memory.mailbox import LARGEST, Mailbox
 from distrun.runtime.transport import link_health
@@ -17,20 +20,44 @@ LARGEST_MESSAGE = LARGEST
 """Bytes of the largest message."""
 
 
+class Survey(Protocol):
+    """The question of the coordinator to the leaders of hosts for all that they have not passed on."""
+
+    deadline: float
+
+    def begin(self, now: float) -> None:
+        """Ask, unless that is under way."""
+        ...
+
+    def is_under_way(self, now: float) -> bool:
+        """Whether answers are still to come."""
+        ...
+
+    def is_fresh(self, now: float) -> bool:
+        """Whether it has just ended."""
+        ...
+
+
 class ControlPlane:
     """The messages of one rank: the coordinator's to and from all others, any other's to and from the coordinator."""
 
-    def __init__(self, local_group: LocalGroup) -> None:
+    survey: Survey | None = None
+    """On the coordinator, where leaders of hosts pass on what their ranks submit."""
+
+    def __init__(self, local_group: LocalGroup, is_led: bool = False) -> None:
+        """`is_led`: the ranks of this host have mailboxes with its first rank though that is not rank 0."""
         self._local_group = local_group
         self._network = local_group.network
         self.is_across_hosts = self._network is not None
         self._places = {rank: index for index, rank in enumerate(local_group.ranks)}
+        self._indices = {**self._places, 0: 0}
+        """Whose mailboxes are those of a rank: what is for rank 0 goes to the first rank of the host."""
         self._inboxes: dict[int, Mailbox] = {}
         self._outboxes: dict[int, Mailbox] = {}
         self._unsent: dict[int, deque[bytes]] = {}
         self.is_stuck = False
         """Whether a mailbox was full; nothing tells when there is room again, so try `push` now and then."""
-        if local_group.ranks[0] == 0:
+        if is_led or local_group.ranks[0] == 0:
             self._open_mailboxes()
         self._incoming = list(self._inboxes.values())
 
@@ -77,10 +104,17 @@ class ControlPlane:
             unsent.append(message)
             self.push()
         elif self._outboxes[rank].put(message):
-            self._local_group.bells[self._places[rank]].ring()
+            self._local_group.bells[self._indices[rank]].ring()
         else:
             self._unsent.setdefault(rank, deque()).append(message)
             self.is_stuck = True
+
+    def send_all(self, ranks: Sequence[int], message: bytes) -> None:
+        """Send a message to all of these ranks but this one."""
+        own = self._local_group.ranks[self._local_group.own]
+        for rank in ranks:
+            if rank != own:
+                self.send(rank, message)
 
     def alarm(self, rank: int) -> None:
         """Wake a rank's engine even when nobody there waits for anything, so that it takes its messages."""
@@ -94,7 +128,7 @@ class ControlPlane:
         for rank, unsent in self._unsent.items():
             while unsent and self._outboxes[rank].put(unsent[0]):
                 unsent.popleft()
-                self._local_group.bells[self._places[rank]].ring()
+                self._local_group.bells[self._indices[rank]].ring()
         self.is_stuck = any(self._unsent.values())
 
     # Several hosts ----------------------------------------------------------------------------------------------------
@@ -126,8 +160,12 @@ class ControlPlane:
 
     def complain(self) -> None:
         """Let the coordinator, on another host, hear by an alarm if what we send to it is not acknowledged."""
-        if self._network is not None and 0 not in self._places and link_health.is_unheard(self._network, 0):
-            self._network.alarm(0, is_complaint=True)
+        if 0 not in self._places:
+            self._complain_to(0)
+
+    def _complain_to(self, rank: int) -> None:
+        if self._network is not None and link_health.is_unheard(self._network, rank):
+            self._network.alarm(rank, is_complaint=True)
 
     def trouble(self, is_undecided: bool) -> str | None:
         """Why the job cannot go on: a rank of another host has failed, or has left while we wait for a decision."""

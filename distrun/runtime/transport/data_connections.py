@@ -17,7 +17,7 @@ from distrun.host.connections.dialer import dial
 from distrun.host.connections.listener import Listener, listen
 from distrun.host.interfaces import is_loopback
 from distrun.runtime.elastic.interruption import Interruption, await_readable, check, stop_descriptors
-from distrun.runtime.rendezvous.protocol import Rendezvous
+from distrun.runtime.rendezvous.protocol import DATA, Rendezvous
 from distrun.runtime.transport.connections import Stream
 from distrun.runtime.transport.host_layout import HostLayout
 from distrun.runtime.transport.links import LinkMaker, Links, Peers, TcpLinks
@@ -43,6 +43,7 @@ class DataConnections(LinkMaker):
         local_group: LocalGroup,
         timeout: float,
         interruption: Interruption | None = None,
+        early: dict[int, socket.socket] | None = None,
     ) -> None:
         """
         Args:
@@ -52,7 +53,9 @@ class DataConnections(LinkMaker):
             local_group: the ranks of this host.
             timeout: seconds in which peers must have connected.
             interruption: what ends the wait for them before.
+            early: connections that other ranks have made with this one already.
         """
+        self._early = early or {}
         self._members = rendezvous.members
         self._key = rendezvous.key
         self._is_encrypted = rendezvous.is_encrypted
@@ -108,7 +111,7 @@ class DataConnections(LinkMaker):
     def _dial(self, rank: int, port: int, deadline: float) -> socket.socket:
         ours, member = self._ours, self._members[rank]
         source = None if is_loopback(ours.address) else ours.address
-        introduction = {"rank": self._rank, "purpose": "data"}
+        introduction = {"rank": self._rank, "purpose": DATA}
         while True:
             until = min(deadline, time.monotonic() + DIAL_INTERVAL)
             try:
@@ -124,6 +127,9 @@ class DataConnections(LinkMaker):
                     ) from None
 
     def _accept(self, missing: set[int], listener: Listener, deadline: float) -> None:
+        for rank in [rank for rank in self._early if rank in missing]:
+            missing.remove(rank)
+            self._take(rank, self._early.pop(rank))
         while missing:
             with suppress(TimeoutError):
                 await_readable(listener, min(deadline, time.monotonic() + CHECK_INTERVAL), self._interruption)
@@ -132,7 +138,7 @@ class DataConnections(LinkMaker):
             if client is not None:
                 connection, introduction = client
                 rank = introduction.get("rank", -1)
-                if rank not in missing or introduction.get("purpose") != "data":
+                if rank not in missing or introduction.get("purpose") != DATA:
                     connection.close()
                 else:
                     missing.remove(rank)

@@ -198,17 +198,17 @@ class Network:
             (about,) = _RANK.unpack_from(message, 1)
             self._left.setdefault(about, message[1 + _RANK.size :].decode(errors="replace"))
             self.is_over = True
-            self._relay(about, message)
+            self._relay(peer, about, message)
         elif letter == _FAILED:
             self._fail(message[1:].decode(errors="replace"))
         else:
             self.inbox.append((peer, message))
 
-    def _relay(self, about: int, message: bytes) -> None:
-        if self.rank == 0:
-            for peer, channel in self._channels.items():
-                if peer != about:
-                    channel.send(message)
+    def _relay(self, source: int, about: int, message: bytes) -> None:
+        """Pass on that a rank has left: rank 0 to all others, a leader to those above and below it."""
+        for peer, channel in self._channels.items():
+            if peer not in (source, about):
+                channel.send(message)
 
     # Trouble --------------------------------------------------------------------------------------------------------
 

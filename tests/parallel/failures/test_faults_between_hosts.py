@@ -50,8 +50,13 @@ def test_a_killed_rank_is_named_while_a_process_set_works_to_which_it_may_not_be
     check_a_kill(ranks, "working in a set", (2, 2), victim, host)
 
 
-def check_a_kill(ranks, scenario, hosts, victim, host):
-    everybody = ready(ranks("faults", scenario, str(victim), hosts=hosts))
+@pytest.mark.parametrize(("victim", "host"), [(0, 0), (1, 1), (2, 1), (3, 2)])
+def test_a_killed_rank_is_named_where_leaders_of_hosts_pass_messages_on(ranks, victim, host):
+    check_a_kill(ranks, "waiting", (1, 2, 1), victim, host, DISTRUN_FAN_OUT="1")
+
+
+def check_a_kill(ranks, scenario, hosts, victim, host, **environ):
+    everybody = ready(ranks("faults", scenario, str(victim), hosts=hosts, **environ))
     survivors = [rank for place, rank in enumerate(everybody) if place != victim]
     if scenario != "waiting":
         for rank in everybody if scenario == "working" else (everybody[0], everybody[-1]):

@@ -14,6 +14,7 @@ assert (distrun.rank(), distrun.size()) == (world.rank, world.size)
 assert mine.ranks == [rank for rank in range(world.size) if rank % 2 == world.rank % 2]
 assert mine.process_set_id == 1 + world.rank % 2
 assert distrun.allreduce(np.ones(1), op=distrun.Sum, process_set=mine) == half.size
+distrun.barrier()  # rank 0 decides about the other set, too
 distrun.shutdown()
 
 distrun.init(half)

@@ -139,6 +139,13 @@ class FakeControlPlane:
         while self.inbox:
             yield self.inbox.popleft()
 
+    survey = None
+
+    def send_all(self, ranks, message: bytes) -> None:
+        for rank in ranks:
+            if rank != 0:
+                self.send(rank, message)
+
     def send(self, rank: int, message: bytes) -> None:
         self.sent.append((rank, message))
 

@@ -27,6 +27,7 @@ class FakeControlPlane:
 
     is_stuck = False
     is_sending = False
+    survey = None
     lost: str | None = None
     pushes = 0
     room = float("inf")  # messages
@@ -48,6 +49,11 @@ class FakeControlPlane:
     def send(self, rank: int, message: bytes) -> None:
         self.unsent.append((rank, message))
         self._fill()
+
+    def send_all(self, ranks, message: bytes) -> None:
+        for rank in ranks:
+            if rank != 0:
+                self.send(rank, message)
 
     def _fill(self) -> None:
         while self.unsent and self.room > 0:

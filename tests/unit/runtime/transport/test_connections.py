@@ -13,7 +13,7 @@ from connected_ranks import End, pair_of_sockets, turn_until
 from hypothesis import HealthCheck, given, settings, strategies as st
 
 from distrun.runtime.shared_memory.mailbox import LARGEST
-from distrun.runtime.transport.connections import Channel, Stream
+from distrun.runtime.transport.connections import LARGEST_FRAME, Channel, Stream
 
 DEADLINE = 30_000  # milliseconds
 QUIET = settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -107,10 +107,10 @@ def test_sending_never_blocks_though_nobody_reads():
 def test_a_message_longer_than_any_is_a_loss_before_it_is_read():
     raw, connection = socket.socketpair()
     end = End(Channel, connection)
-    raw.sendall(struct.pack("<I", 3) + b"one" + struct.pack("<I", LARGEST + 1))
+    raw.sendall(struct.pack("<I", 3) + b"one" + struct.pack("<I", LARGEST_FRAME + 1))
     end.connections.progress()
     assert end.messages == [b"one"]
-    assert end.reasons == [f"it sent a message of {LARGEST + 1} bytes, and none is larger than {LARGEST}"]
+    assert end.reasons == [f"it sent a message of {LARGEST_FRAME + 1} bytes, and none is larger than {LARGEST_FRAME}"]
     end.it.send(b"nobody hears this")
     raw.close()
     end.connections.close()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 from benchmarks.support.comparison import Comparison
 from benchmarks.support.measuring import summary
@@ -101,6 +101,7 @@ class _ControlPlane:
     """Takes and gives messages at once."""
 
     is_across_hosts = is_stuck = is_sending = False
+    survey = None
 
     def __init__(self) -> None:
         self.incoming: list[tuple[int, bytes]] = []
@@ -113,11 +114,17 @@ class _ControlPlane:
     def send(self, rank: int, message: bytes) -> None:
         self.sent += 1
 
+    def send_all(self, ranks: Sequence[int], message: bytes) -> None:
+        for rank in ranks:
+            if rank:
+                self.send(rank, message)
+
 
 def _with_messages(size: int, rounds: int) -> Iterator[float]:
     control_plane, operations, controller = _ControlPlane(), PendingOperations(0), Controller({0: range(size)})
     coordinator = Negotiator(
-        *(0, size, control_plane, operations, controller, None, FOREVER, str),  # type: ignore[arg-type]
+        *(0, size, control_plane, operations, controller),  # type: ignore[arg-type]
+        *(None, FOREVER, str, {0: range(size)}),
     )
 
     def submit(request: Request, message: bytes) -> None:

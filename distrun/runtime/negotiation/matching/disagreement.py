@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from distrun.host.ranks import list_ranks
-from distrun.runtime.negotiation.matching import Slot
+from distrun.runtime.negotiation.matching.matching import Slot
 from distrun.runtime.operations.request import (
     ADD_PROCESS_SET,
     AGREED,

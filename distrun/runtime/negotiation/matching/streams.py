@@ -8,20 +8,24 @@ tells when that is, at a cost per submission that does not depend on the number 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Hashable, Iterable, Iterator
+from typing import Generic, TypeVar
+
+Token = TypeVar("Token", bound=Hashable)
+"""A cache id, or what else stands for an operation."""
 
 
-class Streams:
+class Streams(Generic[Token]):
     """One order of cache ids, and how far each rank has come in it."""
 
     def __init__(self, ranks: Iterable[int]) -> None:
         self._places = dict.fromkeys(ranks, 0)
         self._ranks_at = {0: len(self._places)}  # place -> ranks that have come so far and no farther
         self._start = 0  # the place that the slowest rank has come to
-        self._order: list[int] = []  # from there on
+        self._order: list[Token] = []  # from there on
         self._since: list[float] = []  # when the first rank came to each place
 
-    def submit(self, rank: int, cache_ids: Sequence[int], now: float) -> list[int] | None:
+    def submit(self, rank: int, cache_ids: list[Token], now: float) -> list[Token] | None:
         """Note what a rank submits next.
 
         Returns:
@@ -45,7 +49,7 @@ class Streams:
         del ranks_at[place]
         return self._advance() if place == self._start else []
 
-    def _advance(self) -> list[int]:
+    def _advance(self) -> list[Token]:
         """Return what all ranks have passed now that none is at the start any more."""
         start, ranks_at = self._start, self._ranks_at
         while start not in ranks_at:
@@ -61,7 +65,7 @@ class Streams:
         """The time at which the operation that has waited longest was first submitted; None when none waits."""
         return self._since[0] if self._since else None
 
-    def drain(self) -> Iterator[tuple[int, int, float]]:
+    def drain(self) -> Iterator[tuple[int, Token, float]]:
         """Take out what waits: ranks, the cache ids that each has submitted, in its order, and since when they wait."""
         order, since, start = self._order, self._since, self._start
         places = self._places

@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, field
 
 from distrun.runtime.negotiation.decisions import Key
-from distrun.runtime.negotiation.streams import Streams
+from distrun.runtime.negotiation.matching.streams import Streams
 from distrun.runtime.operations.request import DISSOLVE_PROCESS_SET, Request
 
 
@@ -45,9 +45,11 @@ class GivenUp:
 class Matching:
     """The operations that wait in one process set, and the ranks that have joined."""
 
-    def __init__(self, ranks: Iterable[int]) -> None:
+    def __init__(self, ranks: Iterable[int], sources: Iterable[int] | None = None) -> None:
+        """`sources` submit for the ranks, several of which may be one (see `Controller`); None: each for itself."""
         self.ranks = tuple(sorted(ranks))
-        self.streams = Streams(self.ranks)
+        self.sources = frozenset(self.ranks if sources is None else sources)
+        self.streams: Streams[int] = Streams(self.sources)
         self.slots: dict[Key, Slot] = {}
         self.given_up: dict[Key, GivenUp] = {}
         self.joined: dict[int, None] = {}
@@ -67,14 +69,14 @@ class Matching:
         self._unnamed_since[rank] = since + 1
         return self.unnamed + since
 
-    def slot(self, key: Key, rank: int, cache_id: int, request: Request, now: float) -> Slot:
-        """Return the slot of an operation, which a rank has submitted now."""
+    def slot(self, key: Key, ranks: Iterable[int], cache_id: int, request: Request, now: float) -> Slot:
+        """Return the slot of an operation, which these ranks have submitted now."""
         slot = self.slots.get(key)
         if slot is None:
             slot = self.slots[key] = Slot(key, cache_id, request, now, excused=len(self.joined))
         elif (slot.cache_id != cache_id or cache_id < 0) and slot.request != request:
-            slot.disagreement[rank] = request
-        slot.present.add(rank)
+            slot.disagreement.update(dict.fromkeys(ranks, request))
+        slot.present.update(ranks)
         return slot
 
     def is_complete(self, slot: Slot) -> bool:

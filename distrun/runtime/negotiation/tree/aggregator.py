@@ -1,0 +1,98 @@
+"""The aggregator: what a leader's children have submitted to the world, made one where it is the same.
+
+Pure policy. A *source* is a rank, or a whole subtree that has been made one by its own leader. A *token* is what it
+submits: a cache id, or a request in full as it is sent. As long as all children submit the same tokens in the same
+order, those that all have submitted go up as the whole subtree's (see `Streams`). The first difference sends up what is
+held, source by source; and so it goes on until every rank has submitted each name as often as all others. (Whatever the
+request: if these differ, the operation fails on all ranks. One that is given up stays so until the late ranks come.)
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+
+from distrun.runtime.negotiation.matching.streams import Streams
+from distrun.runtime.operations.request import Request
+
+Token = int | bytes
+Upward = tuple[int | None, list[Token]]
+"""A source, or None for the whole subtree, and what goes up as its own, in order."""
+
+
+class Aggregator:
+    """The tokens of one leader's subtree."""
+
+    def __init__(self, children: Iterable[int], ranks_of: Callable[[int], Sequence[int]], ranks: Sequence[int]) -> None:
+        """
+        Args:
+            children: the sources that submit to this leader.
+            ranks_of: returns the ranks of a source.
+            ranks: those of the whole subtree.
+        """
+        self._streams: Streams[Token] = Streams(children)
+        self._children = frozenset(children)
+        self._ranks_of = ranks_of
+        self._count = len(ranks)
+        self._names: dict[int, str | None] = {}  # by cache id
+        # How many times more a rank has submitted a name, or something without one, than those that have least.
+        self._ahead: dict[str | None, Counter[int]] = {}
+        self._has_joined = False
+
+    @property
+    def is_in_order(self) -> bool:
+        """Whether all ranks have submitted the same tokens, apart from those that are held."""
+        return not (self._ahead or self._has_joined)
+
+    def submit(self, source: int, tokens: list[Token], now: float) -> list[Upward]:
+        """Note what a source submits next; returns what goes up now."""
+        if self.is_in_order and source in self._children:
+            ready = self._streams.submit(source, tokens, now)
+            if ready is not None:
+                return [(None, ready)] if ready else []
+        upward = self.flush()
+        upward.append((source, tokens))
+        self._note(source, tokens)
+        return upward
+
+    def flush(self) -> list[Upward]:
+        """Return what is held: it goes up as it is."""
+        if self._streams.oldest is None:
+            return []
+        upward: list[Upward] = []
+        for source, token, _ in self._streams.drain():
+            if upward and upward[-1][0] == source:
+                upward[-1][1].append(token)
+            else:
+                upward.append((source, [token]))
+        for some, tokens in upward:
+            assert some is not None
+            self._note(some, tokens)
+        return upward
+
+    def _note(self, source: int, tokens: Iterable[Token]) -> None:
+        ranks = self._ranks_of(source)
+        for token in tokens:
+            name = self._names[token] if isinstance(token, int) else Request.decode(token)[0].name
+            ahead = self._ahead.setdefault(name, Counter())
+            ahead.update(ranks)
+            if len(ahead) == self._count:
+                ahead.subtract(list(ahead))
+                self._ahead[name] = +ahead  # without those that are at zero
+                if not self._ahead[name]:
+                    del self._ahead[name]
+
+    # What rank 0 decides ---------------------------------------------------------------------------------------------
+
+    def defined(self, request: Request, cache_id: int) -> None:
+        """A request has a cache id from now on."""
+        self._names[cache_id] = request.name
+
+    def joined(self) -> None:
+        """A rank has joined: until all have, nothing that the others submit is submitted by all."""
+        self._has_joined = True
+
+    def all_joined(self) -> None:
+        """All ranks have joined, and whatever had been submitted before is decided."""
+        self._has_joined = False
+        self._ahead.clear()

@@ -1,0 +1,224 @@
+"""The control planes of a job with a control tree: of rank 0, of the other leaders, and of the ranks that they lead."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+
+from distrun.runtime.negotiation.controller import Controller
+from distrun.runtime.negotiation.tree import envelopes
+from distrun.runtime.negotiation.tree.relay import Relay
+from distrun.runtime.negotiation.tree.survey import Survey
+from distrun.runtime.operations import waking_clock
+from distrun.runtime.transport.control_plane import ControlPlane
+from distrun.runtime.transport.control_tree import ControlTree
+from distrun.runtime.transport.local_group import LocalGroup
+from distrun.runtime.transport.network import Network
+
+
+def control_plane(local_group: LocalGroup, tree: ControlTree | None) -> ControlPlane:
+    """Return the control plane of a rank; `tree` is None where all ranks connect with rank 0."""
+    if tree is None or (local_group.ranks[0] == 0 and tree.rank):
+        return ControlPlane(local_group)
+    if tree.rank != tree.leader:
+        return LedControlPlane(local_group, is_led=True)
+    return RootControlPlane(local_group, tree) if not tree.rank else LeaderControlPlane(local_group, tree)
+
+
+def controller_of(tree: ControlTree, members: Mapping[int, Iterable[int]], capacity: int) -> Controller:
+    """Return the controller of a job with a control tree; see `Controller`."""
+    size = tree.size
+    sources = [*tree.local_ranks, *(size + child for child in tree.children)]
+    return Controller(
+        members, capacity, sources, lambda source: (source,) if source < size else tree.subtree(source - size)
+    )
+
+
+class LedControlPlane(ControlPlane):
+    """That of a rank whose leader passes everything on."""
+
+    def alarm(self, rank: int) -> None:
+        self.send(0, envelopes.pack_wake(rank))
+        self._local_group.service_bells[0].force()
+
+
+class _TreeControlPlane(ControlPlane):
+    """That of a rank with other leaders above or below it."""
+
+    def __init__(
+        self, local_group: LocalGroup, tree: ControlTree, clock: Callable[[], float] = waking_clock.now
+    ) -> None:
+        super().__init__(local_group, is_led=True)
+        assert self._network is not None
+        self._tree = tree
+        self._leaders: Network = self._network
+        self._clock = clock
+
+    def _pass_to(self, leader: int, envelope: bytes, is_urgent: bool = False) -> None:
+        """Send an envelope to a neighbour in the tree, and wake it if nothing else may do so."""
+        self._leaders.send(leader, envelope)
+        if is_urgent:
+            self._leaders.alarm(leader)
+
+    def _hand_out(self, ranks: Iterable[int], message: bytes) -> None:
+        """Give a message to ranks of this host, apart from this one."""
+        for rank in ranks:
+            if rank != self._tree.rank:
+                super().send(rank, message)
+
+    def _neighbour(self, rank: int) -> int:
+        return rank if rank in self._places else self._tree.hop(rank)
+
+    def alarm(self, rank: int) -> None:
+        if rank in self._places:
+            super().alarm(rank)
+        else:
+            self._pass_to(self._tree.hop(rank), envelopes.pack_wake(rank), is_urgent=True)
+
+    def trouble_with(self, rank: int) -> str:
+        return super().trouble_with(self._neighbour(rank))
+
+    def hears_from(self, rank: int) -> bool:
+        return super().hears_from(self._neighbour(rank))
+
+
+class RootControlPlane(_TreeControlPlane):
+    """Rank 0's. What all ranks of a leader's subtree have submitted comes from `size` + that leader."""
+
+    def __init__(
+        self, local_group: LocalGroup, tree: ControlTree, clock: Callable[[], float] = waking_clock.now
+    ) -> None:
+        super().__init__(local_group, tree, clock)
+        self.survey = self._survey = Survey(tree.children, self._ask)
+
+    def messages(self) -> Iterator[tuple[int, bytes]]:
+        for source, text in super().messages():
+            if source in self._places:
+                yield source, text
+                continue
+            letter, number, _, message = envelopes.unpack(text)
+            if letter == envelopes.ONE:
+                yield number, message
+            elif letter == envelopes.SUBTREE:
+                yield self._tree.size + number, message
+            elif letter == envelopes.FLUSHED:
+                self._survey.answered(source, number, self._clock())
+
+    def send(self, rank: int, message: bytes) -> None:
+        if rank in self._places:
+            super().send(rank, message)
+        else:
+            self._pass_to(self._tree.hop(rank), envelopes.pack_one(rank, message), is_urgent=True)
+
+    def send_all(self, ranks: Sequence[int], message: bytes) -> None:
+        if len(ranks) == self._tree.size:
+            for child in self._tree.children:
+                self._pass_to(child, envelopes.pack_all(message))
+            self._hand_out(self._tree.local_ranks, message)
+            return
+        by_child: dict[int, list[int]] = {}
+        for rank in ranks:
+            if rank not in self._places:
+                by_child.setdefault(self._tree.hop(rank), []).append(rank)
+        for child, some in by_child.items():
+            for envelope in envelopes.pack_some(some, message):
+                self._pass_to(child, envelope, is_urgent=True)
+        self._hand_out([rank for rank in ranks if rank in self._places], message)
+
+    def _ask(self, number: int) -> None:
+        for child in self._tree.children:
+            self._pass_to(child, envelopes.pack_survey(envelopes.FLUSH, number), is_urgent=True)
+
+
+class LeaderControlPlane(_TreeControlPlane):
+    """Another leader's. It passes on what its subtree sends and gets whenever it looks for messages."""
+
+    def __init__(
+        self, local_group: LocalGroup, tree: ControlTree, clock: Callable[[], float] = waking_clock.now
+    ) -> None:
+        super().__init__(local_group, tree, clock)
+        assert tree.parent is not None
+        self._parent = tree.parent
+        self._relay = Relay(tree)
+        self._own: deque[bytes] = deque()
+        """Messages for this rank, which the ranks of this host have been sent as well."""
+        self._held: list[bytes] = []
+        """One for which there was no room in some mailbox. It must not be taken in before there is: a rank that waits
+        for us in an operation does not empty its mailbox."""
+
+    def waiting(self) -> bool:
+        if any(self._incoming):
+            return True
+        self._leaders.progress()
+        return bool(self._own) or (not self.is_stuck and bool(self._leaders.inbox))
+
+    def messages(self) -> Iterator[tuple[int, bytes]]:
+        self.push()
+        if not self.is_stuck:
+            self._own.extend(self._held)
+            self._held.clear()
+        self._take_from_host()
+        self._leaders.progress()
+        inbox = self._leaders.inbox
+        while inbox and not self.is_stuck:
+            leader, envelope = inbox.popleft()
+            if leader == self._parent:
+                self._take_from_above(envelope)
+            else:
+                self._take_from_below(leader, envelope)
+        while self._own:
+            yield 0, self._own.popleft()
+
+    def send(self, rank: int, message: bytes) -> None:
+        """Send a message to rank 0."""
+        self._pass_up(self._relay.message(self._tree.rank, message, self._clock()))
+
+    def _pass_up(self, up: Iterable[bytes]) -> None:
+        for envelope in up:
+            self._pass_to(self._parent, envelope)
+
+    def _take_from_host(self) -> None:
+        for rank, box in self._inboxes.items():
+            while (message := box.get()) is not None:
+                if message[:1] == envelopes.WAKE:
+                    self._pass_to(self._parent, message, is_urgent=True)
+                else:
+                    self._pass_up(self._relay.message(rank, message, self._clock()))
+
+    def _take_from_below(self, child: int, envelope: bytes) -> None:
+        letter, number, _, message = envelopes.unpack(envelope)
+        if letter == envelopes.WAKE:
+            self._pass_to(self._parent, envelope, is_urgent=True)
+        elif letter == envelopes.FLUSHED:
+            self._answer(self._relay.surveyed(child, number))
+        else:
+            source = number + (self._tree.size if letter == envelopes.SUBTREE else 0)
+            self._pass_up(self._relay.message(source, message, self._clock()))
+
+    def _take_from_above(self, envelope: bytes) -> None:
+        letter, number, *_ = envelopes.unpack(envelope)
+        if letter == envelopes.WAKE:
+            if number != self._tree.rank:
+                self.alarm(number)
+        elif letter == envelopes.FLUSH:
+            for child in self._tree.children:
+                self._pass_to(child, envelope, is_urgent=True)
+            self._take_from_host()
+            self._answer(self._relay.survey(number))
+        else:
+            self._pass_down(envelope, is_for_all=letter == envelopes.ALL)
+
+    def _pass_down(self, envelope: bytes, is_for_all: bool) -> None:
+        message, local, children = self._relay.down(envelope)
+        for child, packed in children:
+            self._pass_to(child, packed, is_urgent=not is_for_all)
+        self._hand_out(local, message)
+        if self._tree.rank in local:
+            (self._held if self.is_stuck else self._own).append(message)
+
+    def _answer(self, up: Iterable[bytes]) -> None:
+        for envelope in up:
+            self._pass_to(self._parent, envelope, is_urgent=envelope[:1] == envelopes.FLUSHED)
+
+    def complain(self) -> None:
+        self._complain_to(self._parent)

@@ -1,0 +1,154 @@
+"""The relay: what a leader passes on of the messages of its subtree, and of those for it.
+
+Pure policy: envelopes and messages go in and come out. Whatever concerns all ranks of the job goes through the
+`Aggregator`; what concerns a process set, or one rank, goes up as it is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from functools import lru_cache
+from itertools import groupby
+from typing import NamedTuple
+
+from distrun.runtime.negotiation import messages
+from distrun.runtime.negotiation.decisions import LONGEST_LIST
+from distrun.runtime.negotiation.tree import envelopes
+from distrun.runtime.negotiation.tree.aggregator import Aggregator, Token
+from distrun.runtime.operations.request import DISSOLVE_PROCESS_SET, FORM_PROCESS_SET, JOIN, Request
+from distrun.runtime.transport.control_tree import ControlTree
+
+_decoded = lru_cache(maxsize=64)(Request.decode)
+"""Most ranks send the same text."""
+
+
+class Down(NamedTuple):
+    """Where a message from above goes."""
+
+    message: bytes
+    local: list[int]
+    """Ranks of this host, this one perhaps among them."""
+    children: list[tuple[int, bytes]]
+    """Leaders below, and the envelope for each."""
+
+
+class Relay:
+    """One leader's; not rank 0's, which nothing is above."""
+
+    def __init__(self, tree: ControlTree) -> None:
+        self._tree = tree
+        self._size = tree.size
+        ours = tree.subtree(tree.rank)
+        children = [*tree.local_ranks, *(self._size + child for child in tree.children)]
+        self._aggregator = Aggregator(children, self._ranks_of, ours)
+        self._of_sets: set[int] = set()  # the cache ids of requests to other process sets than the world
+        self._survey = 0
+        self._awaited: set[int] = set()  # children that have not answered the survey
+
+    def _ranks_of(self, source: int) -> Sequence[int]:
+        return (source,) if source < self._size else self._tree.subtree(source - self._size)
+
+    # Up -------------------------------------------------------------------------------------------------------------
+
+    def message(self, source: int, message: bytes, now: float) -> Iterator[bytes]:
+        """Yield the envelopes that go up when a source sends a message: a rank, or `size` + the leader of a subtree all
+        of whose ranks do."""
+        letter = message[:1]
+        if letter == messages.CACHE_IDS:
+            yield from self._cache_ids(source, messages.unpack_ids(message), now)
+            return
+        if letter == messages.FULL_REQUEST:
+            request, _ = _decoded(message[1:])
+            if not request.process_set and request.kind not in (FORM_PROCESS_SET, DISSOLVE_PROCESS_SET):
+                if request.kind != JOIN:
+                    yield from self._upward(self._aggregator.submit(source, [message[1:]], now))
+                    return
+                yield from self.flush()
+                self._aggregator.joined()
+        yield envelopes.pack_one(source, message)
+
+    def _cache_ids(self, source: int, cache_ids: list[int], now: float) -> Iterator[bytes]:
+        if self._of_sets and not self._of_sets.isdisjoint(cache_ids):
+            of_sets = [cache_id for cache_id in cache_ids if cache_id in self._of_sets]
+            yield envelopes.pack_one(source, messages.pack_ids(messages.CACHE_IDS, of_sets))
+            cache_ids = [cache_id for cache_id in cache_ids if cache_id not in self._of_sets]
+        if cache_ids:
+            tokens: list[Token] = [*cache_ids]
+            yield from self._upward(self._aggregator.submit(source, tokens, now))
+
+    def flush(self) -> Iterator[bytes]:
+        """Yield what is held."""
+        return self._upward(self._aggregator.flush())
+
+    def _upward(self, upward: Iterable[tuple[int | None, list[Token]]]) -> Iterator[bytes]:
+        for source, tokens in upward:
+            for message in _messages_of(tokens):
+                if source is None:
+                    yield envelopes.pack_subtree(self._tree.rank, message)
+                elif source < self._size:
+                    yield envelopes.pack_one(source, message)
+                else:
+                    yield envelopes.pack_subtree(source - self._size, message)
+
+    # Down -----------------------------------------------------------------------------------------------------------
+
+    def down(self, envelope: bytes) -> Down:
+        """Return where a message from above goes."""
+        letter, number, ranks, message = envelopes.unpack(envelope)
+        tree = self._tree
+        if letter == envelopes.ALL:
+            self._note(message)
+            return Down(message, [*tree.local_ranks], [(child, envelope) for child in tree.children])
+        if letter == envelopes.ONE:
+            ranks = (number,)
+        self._note(message)
+        local = [rank for rank in ranks if rank in tree.local_ranks]
+        further = sorted((tree.hop(rank), rank) for rank in ranks if rank not in tree.local_ranks)
+        children: list[tuple[int, bytes]] = []
+        for child, those in groupby(further, key=lambda pair: pair[0]):
+            some = [rank for _, rank in those]
+            children += [(child, packed) for packed in envelopes.pack_some(some, message)]
+        return Down(message, local, children)
+
+    def _note(self, message: bytes) -> None:
+        """Learn from a decision that is passed down."""
+        letter = message[:1]
+        if letter == messages.DEFINE:
+            define = messages.unpack_define(message)
+            if define.cache_id >= 0 and define.request.process_set:
+                self._of_sets.add(define.cache_id)
+            elif define.cache_id >= 0:
+                self._aggregator.defined(define.request, define.cache_id)
+        elif letter == messages.ALL_JOINED and not messages.unpack_all_joined(message).process_set:
+            self._aggregator.all_joined()
+
+    # Surveys --------------------------------------------------------------------------------------------------------
+
+    def survey(self, number: int) -> Iterator[bytes]:
+        """Yield the envelopes that go up when a survey asks for what is held; the children are to be asked, too."""
+        self._survey, self._awaited = number, set(self._tree.children)
+        yield from self._answer()
+
+    def surveyed(self, child: int, number: int) -> Iterator[bytes]:
+        """Yield the envelopes that go up when a child has answered."""
+        if number == self._survey and child in self._awaited:
+            self._awaited.discard(child)
+            yield from self._answer()
+
+    def _answer(self) -> Iterator[bytes]:
+        yield from self.flush()
+        if not self._awaited:
+            yield envelopes.pack_survey(envelopes.FLUSHED, self._survey)
+
+
+def _messages_of(tokens: Iterable[Token]) -> Iterator[bytes]:
+    """Yield the messages by which tokens are submitted."""
+    for kind, those in groupby(tokens, key=type):
+        if kind is int:
+            cache_ids = [token for token in those if isinstance(token, int)]
+            for start in range(0, len(cache_ids), LONGEST_LIST):
+                yield messages.pack_ids(messages.CACHE_IDS, cache_ids[start : start + LONGEST_LIST])
+        else:
+            for token in those:
+                assert isinstance(token, bytes)
+                yield messages.FULL_REQUEST + token

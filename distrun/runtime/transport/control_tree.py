@@ -1,0 +1,93 @@
+"""The control tree: the way of messages between rank 0 and all others, where these are too many for a connection each.
+
+The first rank of each host, its *leader*, speaks for the host. The leaders form a tree with rank 0 at its root, in
+which each has at most `fan_out` children; so no rank has more connections than that, and a message from rank 0 passes
+log(hosts) / log(fan_out) leaders on its way.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+FAN_OUT = 8
+"""The children of a leader, where nothing else is said; simulated, 6 to 12 are best for 32 to 1,250 hosts."""
+MOST_CONNECTIONS = 64
+"""Ranks on other hosts with which rank 0 connects directly; if there are more, there is a tree."""
+
+
+@dataclass(frozen=True)
+class ControlTree:
+    """The place of a rank in the tree. Hosts are numbered as in a heap: host h has the children f*h+1 to f*h+f."""
+
+    hosts: tuple[tuple[int, ...], ...]
+    """The ranks of each host, by the host's number; rank 0 is the first of host 0."""
+    rank: int
+    """The number of this rank."""
+    fan_out: int = FAN_OUT
+
+    @property
+    def size(self) -> int:
+        """The number of ranks."""
+        return sum(map(len, self.hosts))
+
+    @cached_property
+    def _own(self) -> int:
+        return next(host for host, ranks in enumerate(self.hosts) if self.rank in ranks)
+
+    @property
+    def leader(self) -> int:
+        """The leader of this rank's host."""
+        return self.hosts[self._own][0]
+
+    @property
+    def local_ranks(self) -> tuple[int, ...]:
+        """The ranks of this rank's host, itself included."""
+        return self.hosts[self._own]
+
+    @property
+    def parent(self) -> int | None:
+        """The leader to which this rank, a leader, passes messages for rank 0; None for rank 0, and if it leads no
+        host."""
+        if self.rank != self.leader or not self._own:
+            return None
+        return self.hosts[(self._own - 1) // self.fan_out][0]
+
+    @cached_property
+    def children(self) -> tuple[int, ...]:
+        """The leaders that pass their messages to this rank."""
+        if self.rank != self.leader:
+            return ()
+        first = self.fan_out * self._own + 1
+        return tuple(ranks[0] for ranks in self.hosts[first : first + self.fan_out])
+
+    def subtree(self, leader: int) -> tuple[int, ...]:
+        """Return the ranks of a leader's host and of all hosts below it, in rising order."""
+        return self._subtrees[leader]
+
+    @cached_property
+    def _subtrees(self) -> dict[int, tuple[int, ...]]:
+        below: list[list[int]] = [list(ranks) for ranks in self.hosts]
+        for host in reversed(range(1, len(self.hosts))):
+            below[(host - 1) // self.fan_out] += below[host]
+        return {ranks[0]: tuple(sorted(below[host])) for host, ranks in enumerate(self.hosts)}
+
+    @cached_property
+    def _children_of(self) -> dict[int, int]:
+        return {rank: child for child in self.children for rank in self._subtrees[child]}
+
+    def hop(self, rank: int) -> int:
+        """Return the leader to which a message for a rank of another host is passed next; for leaders."""
+        child = self._children_of.get(rank)
+        if child is not None:
+            return child
+        assert self.parent is not None
+        return self.parent
+
+
+def control_tree(hosts: tuple[tuple[int, ...], ...], rank: int, fan_out: int) -> ControlTree | None:
+    """Return the tree of a job, or None where all ranks connect with rank 0; `fan_out` is 0 where that is not asked
+    for."""
+    if not fan_out and sum(map(len, hosts[1:])) <= MOST_CONNECTIONS:
+        return None
+    return ControlTree(hosts, rank, fan_out or FAN_OUT)
