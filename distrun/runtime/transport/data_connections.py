@@ -9,7 +9,7 @@ from __future__ import annotations
 import errno
 import socket
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 
 from distrun.errors import BootstrapError
@@ -29,6 +29,8 @@ CHECK_INTERVAL = 0.5
 """Seconds after which a rank that waits for connections checks whether the job has failed meanwhile."""
 DIAL_INTERVAL = 5.0
 """Seconds after which a rank that dials does: enough for a handshake over a slow network."""
+MANY_HOSTS = 32
+"""Hosts above which a rank does not connect with all of them at the start, but with those that it needs."""
 _PORT_TRIES = 20
 
 
@@ -66,21 +68,30 @@ class DataConnections(LinkMaker):
         self._interruption = interruption
         self._streams: dict[int, Stream] = {}
 
-    def make(self, local_ranks: LocalRanks, peers: Peers, tell: Callable[[int], Sequence[int]]) -> Links:
-        missing = [rank for rank in peers.values() if rank not in self._streams]
+    def make(
+        self, local_ranks: LocalRanks, peers: Peers, first: Iterable[int], tell: Callable[[int], Sequence[int]]
+    ) -> Links:
+        self._complete(needed(peers, first), lambda port: dict(enumerate(tell(port))))
+        return self.links(local_ranks, peers)
+
+    def links(self, local_ranks: LocalRanks, peers: Peers) -> TcpLinks:
+        """Return links over connections that have been made, and those that will be."""
+        connect = self._complete if len(peers) >= MANY_HOSTS else None
+        return TcpLinks(local_ranks, self._network, peers, self._streams, connect)
+
+    def _complete(self, peers: Sequence[int], tell: Callable[[int], Mapping[int, int]]) -> None:
+        """Make the connections with some peers that are missing; see `links.Connect`."""
+        missing = [rank for rank in peers if rank not in self._streams]
         is_dialed = any(not self._dials(rank) for rank in missing)
         with self._listening() if is_dialed else _not_listening() as listener:
             ports = tell(0 if listener is None else listener.endpoints[0][1])
             self.connect(missing, ports, listener, time.monotonic() + self._timeout)
-        return self.links(local_ranks, peers)
-
-    def links(self, local_ranks: LocalRanks, peers: Peers) -> TcpLinks:
-        """Return links over connections that have been made."""
-        return TcpLinks(local_ranks, self._network, peers, self._streams)
 
     # Connecting -----------------------------------------------------------------------------------------------------
 
-    def connect(self, peers: Iterable[int], ports: Sequence[int], listener: Listener | None, deadline: float) -> None:
+    def connect(
+        self, peers: Iterable[int], ports: Mapping[int, int], listener: Listener | None, deadline: float
+    ) -> None:
         """Connect with peers: those of hosts with lower numbers are dialed, the others dial us.
 
         A rank accepts connections once it has made its own, and those of host 0 make none, so no rank waits for ever.
@@ -174,6 +185,12 @@ class DataConnections(LinkMaker):
             yield listener
         finally:
             listener.close()
+
+
+def needed(peers: Peers, first: Iterable[int]) -> list[int]:
+    """Return the ranks with which one of a rail connects at the start: all `peers`, or, where they are many, those on
+    the hosts `first`."""
+    return list(peers.values()) if len(peers) < MANY_HOSTS else [peers[host] for host in first]
 
 
 @contextmanager
