@@ -110,6 +110,7 @@ def mpirun() -> str:
 
 
 _HOSTS = {"hosts-1+1": (1, 1), "hosts-2+2": (2, 2), "hosts-1+2": (1, 2), "hosts-1+1+1": (1, 1, 1)}
+_HOSTS["hosts-1+1+1+1"] = (1, 1, 1, 1)
 _BY_DEFAULT = ("hosts-2+2", "hosts-1+2", "hosts-1+1+1")
 _MPI = {"mpirun-2": "", "mpirun-3": "", "mpi-backend-2": "mpi", "mpi-backend-3": "mpi"}
 

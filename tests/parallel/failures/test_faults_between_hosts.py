@@ -50,8 +50,14 @@ def test_a_killed_rank_is_named_while_a_process_set_works_to_which_it_may_not_be
     check_a_kill(ranks, "working in a set", (2, 2), victim, host)
 
 
-def check_a_kill(ranks, scenario, hosts, victim, host):
-    everybody = ready(ranks("faults", scenario, str(victim), hosts=hosts))
+@pytest.mark.parametrize("algorithm", ["direct", "ring", "halving-doubling", "tree"])
+@pytest.mark.parametrize("victim", [0, 2])
+def test_a_killed_rank_is_named_whatever_the_algorithm(ranks, algorithm, victim):
+    check_a_kill(ranks, "working", (1, 1, 1), victim, victim, DISTRUN_ALGORITHM=algorithm)
+
+
+def check_a_kill(ranks, scenario, hosts, victim, host, **environ):
+    everybody = ready(ranks("faults", scenario, str(victim), hosts=hosts, **environ))
     survivors = [rank for place, rank in enumerate(everybody) if place != victim]
     if scenario != "waiting":
         for rank in everybody if scenario == "working" else (everybody[0], everybody[-1]):
