@@ -14,10 +14,11 @@ import pytest
 from in_process.connected_ranks import MEMBERS, three_networks
 
 from distrun.errors import BootstrapError
-from distrun.host.connections.listener import Listener, listen
+from distrun.host.connections.listener import Listener, listen, listen_at
 from distrun.runtime.backends.rail import Rail, first_partners
 from distrun.runtime.operations.dtypes import ELEMENT_TYPES
 from distrun.runtime.operations.reduction import Reduction, Sum
+from distrun.runtime.rendezvous.protocol import Member
 from distrun.runtime.transport import data_connections
 from distrun.runtime.transport.data_connections import DataConnections
 from distrun.runtime.transport.host_layout import HostLayout
@@ -154,7 +155,7 @@ def test_nobody_listens_where_all_connections_are_there(networks):
 
 
 def test_a_rank_listens_at_all_its_addresses_with_one_port():
-    sockets = data_connections.listen_at(["127.0.0.1", "127.0.0.2", "127.0.0.3"])
+    sockets = listen_at(["127.0.0.1", "127.0.0.2", "127.0.0.3"])
     assert len({each.getsockname()[1] for each in sockets}) == 1
     assert [each.getsockname()[0] for each in sockets] == ["127.0.0.1", "127.0.0.2", "127.0.0.3"]
     for each in sockets:
@@ -193,3 +194,12 @@ def test_a_peer_that_cannot_be_reached_is_named(networks):
     job = Job(networks, timeout=0.05)
     with pytest.raises(BootstrapError, match=r"^rank 2 on host host2 .* cannot reach rank 0 on host host0: "):
         job.connections[2].make(job.local_groups[2], {0: 0}, (), lambda port: [1, 0, 0])  # type: ignore[arg-type]
+
+
+def test_rails_take_the_networks_in_turn_that_both_hosts_have():
+    ours = Member(5, "a", "a", 1, "10.0.0.1", 1, "10.1.0.1/24,10.2.0.1/24,fd00::1/64")
+    theirs = Member(1, "b", "b", 1, "10.0.0.2", 1, "10.2.0.2/24,fd00::2/64")
+    ways = [data_connections.way(ours, theirs, rail) for rail in range(4)]
+    assert ways[:3] == [("10.0.0.1", "10.0.0.2"), ("10.2.0.1", "10.2.0.2"), ("fd00::1", "fd00::2")]
+    assert ways[3] == ways[0]
+    assert data_connections.way(ours, Member(0, "b", "b", 1, "10.0.0.2", 1), 2) == ("10.0.0.1", "10.0.0.2")
