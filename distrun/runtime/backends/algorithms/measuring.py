@@ -11,6 +11,7 @@ from __future__ import annotations
 import time
 
 import numpy as np
+from numpy.typing import NDArray
 
 from distrun.runtime.backends.algorithms.base import Algorithm, Share
 from distrun.runtime.backends.algorithms.choice import LinkFacts, facts_of
@@ -24,6 +25,8 @@ from distrun.runtime.transport.links import Links
 PROBE = 512 << 10
 """Bytes of the array."""
 _NEIGHBOURS = 3
+_REPEATS = 2
+_LONG = 0.5  # seconds: what takes so long once is not repeated, since it is not for how processes are scheduled
 
 
 def probed(hosts: HostLayout) -> list[int]:
@@ -40,6 +43,22 @@ def measure(links: Links, hosts: HostLayout, algorithm: Algorithm, what: str) ->
         algorithm: by which the hosts tell each other what they have found.
         what: names the operation in error messages.
     """
+    best = _times(links, hosts, algorithm, what)
+    for _ in range(_REPEATS):
+        if best.max() > _LONG:
+            break
+        best = np.minimum(best, _times(links, hosts, algorithm, what))
+    steps = _steps(hosts)
+    received = [min(best[host]) for host in range(hosts.count)]
+    sent = [
+        min(best[(host + step) % hosts.count, number] for number, step in enumerate(steps))
+        for host in range(hosts.count)
+    ]
+    return facts_of([float(max(pair)) for pair in zip(sent, received, strict=True)])
+
+
+def _times(links: Links, hosts: HostLayout, algorithm: Algorithm, what: str) -> NDArray[np.float64]:
+    """Return the seconds that each host waited for the array from the one before it, the one before that, and so on."""
     taken = np.zeros((hosts.count, len(_steps(hosts))))
     sent, received = np.zeros(PROBE, np.uint8), np.empty(PROBE, np.uint8)
     for number, step in enumerate(_steps(hosts)):
@@ -50,11 +69,7 @@ def measure(links: Links, hosts: HostLayout, algorithm: Algorithm, what: str) ->
         taken[hosts.own, number] = time.perf_counter() - began
         links.flush(what)
     combine_small(algorithm, taken.reshape(-1), Max, hosts, what)
-    senders = [
-        [taken[(host + step) % hosts.count, number] for number, step in enumerate(_steps(hosts))]
-        for host in range(hosts.count)
-    ]
-    return facts_of([float(max(min(taken[host]), min(senders[host]))) for host in range(hosts.count)])
+    return taken
 
 
 def combine_small(algorithm: Algorithm, array: Flat, op: ReduceOp, hosts: HostLayout, what: str) -> None:
