@@ -93,6 +93,27 @@ def matching(interfaces: Sequence[Interface], network: str, owner: str) -> list[
     return chosen
 
 
+def further_networks(allowed: Sequence[Interface], network: str, address: str) -> list[Interface]:
+    """Return the interfaces beside that of an address over which traffic may be spread: those that the user has named.
+
+    Networks that hosts merely seem to share are not used: a bridge of containers has the same subnet on every host, and
+    leads to no other.
+
+    Args:
+        allowed: the interfaces that `network` allows.
+        network: a value of `--network`, which must list several for any to be used.
+        address: the address that is used in any case.
+
+    Returns:
+        One address of each interface.
+    """
+    if "," not in network or is_loopback(address):
+        return []
+    used = {interface.name for interface in allowed if interface.address == address}
+    first = {interface.name: interface for interface in reversed(allowed)}
+    return [interface for name, interface in reversed(first.items()) if name not in used and used]
+
+
 def parse_network(network: str, source: str = "--network ") -> list[str | Subnet]:
     """Return the entries of a value of `--network`: names of interfaces, and subnets.
 

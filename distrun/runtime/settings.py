@@ -30,6 +30,7 @@ KEEPALIVE = "DISTRUN_KEEPALIVE"
 BACKEND = "DISTRUN_BACKEND"
 NETWORK = "DISTRUN_NETWORK"
 WIRE_DTYPE = "DISTRUN_WIRE_DTYPE"
+ALGORITHM = "DISTRUN_ALGORITHM"
 ENCRYPT = "DISTRUN_ENCRYPT"
 KEY = "DISTRUN_KEY"
 TENSORFLOW_OP = "DISTRUN_TENSORFLOW_OP"
@@ -50,6 +51,10 @@ AUTOTUNE_LOG = "DISTRUN_AUTOTUNE_LOG"
 AUTOTUNE_WIRE_DTYPES = "DISTRUN_AUTOTUNE_WIRE_DTYPES"
 
 FLAT, HIERARCHICAL = "flat", "hierarchical"
+
+AUTO, DIRECT, RING, HALVING_DOUBLING, TREE = "auto", "direct", "ring", "halving-doubling", "tree"
+ALGORITHMS = (AUTO, DIRECT, RING, HALVING_DOUBLING, TREE)
+"""The algorithms by which arrays are reduced between hosts; `AUTO` chooses one for each."""
 
 HALF_PRECISION, QUANTISED = ("float16", "bfloat16"), ("int8", "int4")
 WIRE_DTYPES = (*HALF_PRECISION, *QUANTISED)
@@ -202,6 +207,8 @@ class Settings:
     connect with rank 0 if these are few, and 8 hosts otherwise; rank 0's counts."""
     wire_dtype: str = _setting("", _one_of(*WIRE_DTYPES))
     """The type in which float32 and float64 travel between hosts; empty: their own."""
+    algorithm: str = _setting(AUTO, _one_of(*ALGORITHMS))
+    """The algorithm by which arrays are reduced between hosts; rank 0's counts."""
     encrypt: bool = _setting(False, _switch("connections between hosts are encrypted"))
     """Whether connections with other hosts are encrypted; the same on all ranks."""
     key: bytes | None = _setting(None, _key, secret=True)

@@ -265,6 +265,7 @@ def beta(network: Network) -> RemoteHost:
 def drop(alpha: RemoteHost, beta: RemoteHost) -> Iterator[Callable[..., None]]:
     """Drops TCP packets on the way from a host to another one: those that a match of iptables chooses, there on
     arrival, as the sender's kernel would notice it at once."""
+
     def add(host: RemoteHost, other: RemoteHost, *match: str) -> None:
         if "-m" in match:  # each packet by itself, as on a cable
             call("ip", "-n", host._namespace, "link", "set", "dev", "eth0", "gso_max_segs", "1")

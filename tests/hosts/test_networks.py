@@ -11,6 +11,7 @@ from pathlib import Path
 
 import psutil
 import pytest
+from hosts_conftest import call
 
 STAYS = str(Path(__file__).parents[1] / "parallel" / "programs" / "stays.py")
 
@@ -105,3 +106,43 @@ def test_a_host_without_a_free_port_is_refused_with_the_range(distrun, alpha):
     assert job.wait() == 2
     assert b"no port of 31000-31000 is free on alpha: allow more with --ports" in job.stderr.data
     alpha.assert_gone()
+
+
+SPREAD = """
+import numpy, distrun
+from distrun.runtime import world
+distrun.init()
+assert (distrun.allreduce(numpy.full(1_000_000, distrun.rank()), op=distrun.Sum) == 6).all()
+backend = world.engine().backend
+(stream,) = backend._links._streams.values()
+distrun.add_process_set([1, 3])
+print(distrun.local_rank(), *sorted({stream.socket.getsockname()[0], stream.socket.getpeername()[0]}))
+"""
+
+
+def test_rails_are_spread_over_the_networks_that_are_named(distrun, python, alpha, beta):
+    """Two hosts with two networks each, that is two bridges: the second rank of each host uses the second network."""
+    spaces = [host._namespace for host in (alpha, beta)]
+    bridge = f"{alpha._bridge}b"
+    call("ip", "link", "add", bridge, "type", "bridge")
+    try:
+        call("ip", "link", "set", bridge, "up")
+        for number, space in enumerate(spaces):
+            call("ip", "link", "add", f"{bridge}{number}", "type", "veth", "peer", "name", "eth1", "netns", space)
+            call("ip", "link", "set", f"{bridge}{number}", "master", bridge, "up")
+            call("ip", "-n", space, "address", "add", f"10.232.1.{number + 1}/24", "dev", "eth1")
+            call("ip", "-n", space, "link", "set", "eth1", "up")
+        ran = python(SPREAD)
+        job = distrun("-H", "alpha:2,beta:2", "--network", "eth0,eth1", "--no-tag-output", *ran)
+        assert job.wait() == 0, job.stderr.data
+        lines = {line.decode() for line in job.stdout.data.splitlines()}
+        assert lines == {f"0 {alpha.address} {beta.address}", "1 10.232.1.1 10.232.1.2"}
+        one = distrun("-H", "alpha:2,beta:2", "--network", "eth0", "--no-tag-output", *ran)
+        assert one.wait() == 0, one.stderr.data
+        lines = {line.decode() for line in one.stdout.data.splitlines()}
+        assert lines == {f"{rank} {alpha.address} {beta.address}" for rank in (0, 1)}
+    finally:
+        for number, space in enumerate(spaces):
+            call("ip", "-n", space, "link", "del", "eth1", check=False)
+            call("ip", "link", "del", f"{bridge}{number}", check=False)
+        call("ip", "link", "del", bridge, check=False)

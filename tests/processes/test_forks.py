@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 import numpy as np
 import pytest
-from connected_ranks import End, pair_of_sockets, three_networks, turn_until
+from in_process.connected_ranks import End, pair_of_sockets, three_networks, turn_until
 
 from distrun.runtime.shared_memory.segment import FAILED, LEFT
 from distrun.runtime.transport.connections import Channel, Stream

@@ -29,6 +29,7 @@ MAX_HANDSHAKES = 1024
 """Handshakes that may be under way at once, or a quarter of the files this process may open, if that is less; the
 oldest makes room for the next."""
 _BACKLOG = 4096
+_PORT_TRIES = 20  # for a port that is free at several addresses
 _BURST = 64  # connections accepted before the handshakes under way get a turn
 _OUT_OF_RESOURCES = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 
@@ -49,6 +50,23 @@ def listen(address: str, port: int = 0, shared: bool = False) -> socket.socket:
     if not port:
         return at_free_port(lambda free: _listen(address, free, shared))
     return _listen(address, port, shared)
+
+
+def listen_at(addresses: Sequence[str]) -> list[socket.socket]:
+    """Return sockets that listen at a port which is free at all addresses; raises `OSError`."""
+    for left in reversed(range(_PORT_TRIES)):
+        sockets: list[socket.socket] = []
+        try:
+            for address in addresses:
+                sockets.append(listen(address, sockets[0].getsockname()[1] if sockets else 0))
+        except OSError as error:
+            for each in sockets:
+                each.close()
+            if error.errno != errno.EADDRINUSE or not left:
+                raise
+        else:
+            return sockets
+    raise AssertionError("the last try returns or raises")
 
 
 def _listen(address: str, port: int, shared: bool) -> socket.socket:

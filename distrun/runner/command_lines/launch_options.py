@@ -12,7 +12,7 @@ from distrun.runner.command_lines.elastic_options import elastic_options
 from distrun.runner.connect.options import connection_options, node_options, output_options
 from distrun.runner.observation.options import observation_options
 from distrun.runner.shipping.options import shipping_options
-from distrun.runtime.settings import HALF_PRECISION, WIRE_DTYPES
+from distrun.runtime.settings import ALGORITHMS, HALF_PRECISION, WIRE_DTYPES
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
@@ -143,6 +143,11 @@ _OPTIONS: tuple[Callable[[Any], Any], ...] = (
         type=click.Choice(WIRE_DTYPES),
         help="Send float32 and float64 between hosts in half precision, or quantised to 8 or 4 bits, when they are "
         "reduced.",
+    ),
+    click.option(
+        "--algorithm",
+        type=click.Choice(ALGORITHMS),
+        help="How arrays are reduced between hosts. Default: auto, by their size, the hosts and their links.",
     ),
     output_options,
     click.option(

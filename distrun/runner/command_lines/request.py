@@ -46,6 +46,7 @@ def launch_request(options: dict[str, Any]) -> LaunchRequest:
         encrypt=options["encrypt"],
         network=options["network"],
         wire_dtype=options["wire_dtype"],
+        algorithm=options["algorithm"],
         scalars=options["scalars"],
         autotune=_autotune(options),
         autotune_log=options["autotune_log_file"],

@@ -53,6 +53,8 @@ class LaunchRequest:
     """Whether what ranks of different hosts send each other is encrypted."""
     wire_dtype: str | None = None
     """The half-precision type in which float32 and float64 travel between hosts; None = they travel as they are."""
+    algorithm: str | None = None
+    """The algorithm by which arrays are reduced between hosts; None = chosen for each."""
     scalars: bool = False
     """Whether rank 0 writes figures where its script writes scalars."""
     autotune: bool = False

@@ -10,7 +10,9 @@ import numpy as np
 from distrun.runtime.backends.base import Backend
 from distrun.runtime.backends.groups import GroupFactory
 from distrun.runtime.backends.hierarchical import HierarchicalBackend
+from distrun.runtime.backends.rail import first_partners
 from distrun.runtime.backends.shared_memory import SharedMemoryBackend
+from distrun.runtime.operations.reduction import Sum, reduction
 from distrun.runtime.transport.host_layout import HostLayout
 from distrun.runtime.transport.links import LinkMaker
 from distrun.runtime.transport.local_group import LocalGroup
@@ -48,20 +50,30 @@ class AcrossHostsFactory(GroupFactory):
     """For a job on several hosts. The ranks of a set may be on one of them."""
 
     def __init__(
-        self, local_group: LocalGroup, layout: HostLayout, world: Backend, link_maker: LinkMaker, wire: str
+        self,
+        local_group: LocalGroup,
+        layout: HostLayout,
+        world: Backend,
+        link_maker: LinkMaker,
+        wire: str,
+        algorithm: str,
     ) -> None:
-        """`wire`: see `HierarchicalBackend`."""
+        """`wire`, `algorithm`: see `HierarchicalBackend`."""
         self._subgroups = LocalSubgroups(local_group)
         self._layout = layout
         self._world = world
         self._link_maker = link_maker
         self._wire = wire
+        self._algorithm = algorithm
 
     def make(self, ranks: tuple[int, ...], what: str) -> Backend | None:
         def tell(number: int) -> Sequence[int]:
             """Tell all ranks of the job a number; return everybody's. Nobody comes back before all have come."""
-            numbers: list[int] = self._world.allgather(np.array([number]), what)[0].tolist()
-            return numbers
+            numbers = np.zeros(self._world.size, np.int64)
+            numbers[self._world.rank] = number
+            self._world.allreduce([numbers], [numbers], reduction("int64", Sum, numbers.size, 1.0, 1.0), what)
+            told: list[int] = numbers.tolist()
+            return told
 
         local = self._here(ranks)
         local_ranks = self._subgroups.add(local) if local else None
@@ -73,8 +85,8 @@ class AcrossHostsFactory(GroupFactory):
             return SharedMemoryBackend(local_ranks)
         layout = self._layout.of_set(ranks)
         peers = {host: ranks[position] for host, position in layout.peers.items()}
-        links = self._link_maker.make(local_ranks, peers, tell)
-        return HierarchicalBackend(local_ranks, layout, links, self._wire)
+        links = self._link_maker.make(local_ranks, peers, first_partners(layout), tell)
+        return HierarchicalBackend(local_ranks, layout, links, self._wire, self._algorithm)
 
     def release(self, ranks: tuple[int, ...]) -> None:
         local = self._here(ranks)

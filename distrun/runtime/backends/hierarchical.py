@@ -3,13 +3,8 @@
 What crosses the wire crosses it once per host, however many ranks the host has. A large array is divided among the
 rails (see `HostLayout`), which work side by side; small ones are the business of rail 0.
 
-A large reduction is a reduce-scatter and an allgather by direct exchange: each host is sent its part of every host's
-array, combines the parts in the order of the hosts, and sends the result to all. (R. Thakur, R. Rabenseifner, W. Gropp:
-Optimization of Collective Communication Operations in MPICH, 2005, call it pairwise exchange.) A ring moves as many
-bytes, 2(n-1)/n of the array in each direction, but in 2(n-1) steps instead of 2, rounds at each of them, and adds up
-every part in another order. The array is cut into pieces that follow each other closely, so both directions of all
-links stay busy. A small array is sent whole to all hosts and combined by each of them: one step. Either way, all ranks
-hold the same bits.
+How arrays are reduced between the hosts depends on their size, the hosts and the links: see `algorithms`. Whatever the
+way, all ranks hold the same bits.
 """
 
 from __future__ import annotations
@@ -19,25 +14,21 @@ from typing import Any
 
 import numpy as np
 
+from distrun.runtime.backends.algorithms.choice import WHOLE, choose
 from distrun.runtime.backends.base import Backend, Flat, result_array
 from distrun.runtime.backends.local_arrays import LocalArrays
-from distrun.runtime.backends.rail import Rail, Stages, Transfer
+from distrun.runtime.backends.rail import Rail, Transfer
 from distrun.runtime.backends.wire_format import wire_format
 from distrun.runtime.operations.feedback import Feedback
-from distrun.runtime.operations.reduction import Average, Reduction, Sum, reduction, stages
+from distrun.runtime.operations.reduction import Average, Reduction, Sum, reduction
 from distrun.runtime.operations.request import Request
 from distrun.runtime.operations.wire import NARROWED, is_small
-from distrun.runtime.settings import QUANTISED
+from distrun.runtime.settings import AUTO, QUANTISED
 from distrun.runtime.shared_memory.segment import STAGE
 from distrun.runtime.transport.host_layout import HostLayout
 from distrun.runtime.transport.links import Links
 from distrun.runtime.transport.local_ranks import LocalRanks
 from distrun.tensor_fusion.packing import pack, unpack
-
-ONE_STEP_LIMIT = 64 << 10
-"""Bytes that a host receives, up to which every host is sent everything. At most what staging holds."""
-ONE_STEP_LIMIT_OF_TWO = 1 << 20
-"""The limit for two hosts, where sending everything costs no more bytes than sending halves twice."""
 
 
 class HierarchicalBackend(Backend):
@@ -45,10 +36,20 @@ class HierarchicalBackend(Backend):
 
     name = "hierarchical"
 
-    def __init__(self, local_ranks: LocalRanks, hosts: HostLayout, links: Links, wire: str = "") -> None:
-        """`wire`: the type in which float32 and float64 are reduced between hosts, one of `WIRE_DTYPES`, unless a
-        request asks for another; empty: their own."""
+    def __init__(
+        self, local_ranks: LocalRanks, hosts: HostLayout, links: Links, wire: str = "", algorithm: str = AUTO
+    ) -> None:
+        """
+        Args:
+            local_ranks: the ranks of this host.
+            hosts: who is where.
+            links: this rank's links with its rail.
+            wire: the type in which float32 and float64 are reduced between hosts, one of `WIRE_DTYPES`, unless a
+                request asks for another; empty: their own.
+            algorithm: by which arrays are reduced between hosts, one of `ALGORITHMS`.
+        """
         self._wire = wire
+        self._algorithm = algorithm
         self._local_ranks = local_ranks
         self._local = LocalArrays(local_ranks)
         self._hosts = hosts
@@ -57,7 +58,7 @@ class HierarchicalBackend(Backend):
         self.rank = hosts.rank
         self.size = sum(len(ranks) for ranks in hosts.ranks)
         self._order = [rank for ranks in hosts.ranks for rank in ranks]
-        self._rail = Rail(links, hosts)
+        self._rail = Rail(links, hosts, algorithm)
 
     def empty(self, count: int, dtype: np.dtype[Any]) -> Flat:
         return self._local_ranks.heap.empty(count, dtype)
@@ -85,9 +86,6 @@ class HierarchicalBackend(Backend):
         wire = request.wire or self._wire
         return wire if wire in QUANTISED else ""
 
-    def _stages(self, whole: Reduction) -> Stages:
-        return stages(whole, self._hosts.count, self._hosts.most) if self._hosts.most > 1 else (None, whole)
-
     # Reductions -----------------------------------------------------------------------------------------------------
 
     def allreduce(
@@ -102,10 +100,9 @@ class HierarchicalBackend(Backend):
             self._allreduce_widened(inputs, outputs, reduction, what)
             return
         count = sum(part.size for part in inputs)
-        nbytes = count * inputs[0].itemsize
         # All ranks must come to the same decision, so it depends on nothing but what they agree on.
-        is_small = nbytes * (self._hosts.count - 1) <= ONE_STEP_LIMIT
-        if is_small or (self._hosts.count == 2 and nbytes <= ONE_STEP_LIMIT_OF_TWO):
+        nbytes = count * inputs[0].itemsize
+        if choose(nbytes, self._hosts.count, wire=reduction.wire, wanted=self._algorithm) == WHOLE:
             self._allreduce_in_one_step(inputs, outputs, count, reduction, what, feedback)
         elif self._is_alone:
             self._allreduce_alone(inputs, outputs, reduction, what, feedback)
@@ -141,7 +138,7 @@ class HierarchicalBackend(Backend):
             sources = targets = [segment.view(offset, count, dtype) for segment in self._local_ranks.segments]
             self._local.exchange((), what)
         if self._hosts.position == 0:
-            self._rail.reduce_whole(sources, targets, self._stages(reduction), what, feedback)
+            self._rail.reduce_whole(sources, targets, reduction, what, feedback)
         self._local.exchange((), what)
         if target is not outputs[0]:
             unpack(target, outputs)
@@ -156,7 +153,7 @@ class HierarchicalBackend(Backend):
     ) -> None:
         """The only rank of its host reduces in whatever memory the arrays lie."""
         source, target = _source_and_target(inputs, outputs)
-        self._rail.reduce([source], [target], self._stages(reduction), what, feedback=feedback)
+        self._rail.reduce([source], [target], reduction, source.nbytes, what, feedback=feedback)
         if target is not outputs[0]:
             unpack(target, outputs)
 
@@ -180,7 +177,7 @@ class HierarchicalBackend(Backend):
             first, last = self._rail.share(count)
             starts = [offset + first * dtype.itemsize for offset in offsets]
             views = self._local.views(buffer, starts, [last - first] * len(starts))
-            self._rail.reduce(views, views, self._stages(reduction), what, first, feedback)
+            self._rail.reduce(views, views, reduction, buffer.nbytes, what, first, feedback)
         self._local.exchange((), what)
         if not is_direct:
             unpack(buffer, outputs)
@@ -188,7 +185,7 @@ class HierarchicalBackend(Backend):
     def combine(self, sources: Sequence[Flat], reduction: Reduction) -> Flat:
         """Return the bits that `allreduce` would give for the ranks' arrays, all of which are here, in rank order."""
         result = np.empty_like(sources[0])
-        within, between = self._stages(reduction)
+        within, between, _ = self._rail.stages(reduction)
         if within is None or reduction.is_widened:
             reduction.combine([sources[rank] for rank in self._order], [result])
             return result
@@ -211,7 +208,7 @@ class HierarchicalBackend(Backend):
         outputs = self._local.views(
             output, [offset for _, offset in words], [counts[r] for r in self._hosts.local_ranks]
         )
-        within, between = self._stages(reduction)
+        within, between, _ = self._rail.stages(reduction)
         wire = wire_format(reduction.wire, array.dtype)
 
         def ours(start: int, stop: int) -> Flat:
@@ -223,19 +220,20 @@ class HierarchicalBackend(Backend):
             return combined
 
         if self._hosts.has_rail:
+            links = self._rail.links(what)
             for host in self._hosts.others:
                 for rank, start, stop in self._rail.shares(self._hosts.ranks[host], counts):
                     first = starts[rank] + start
-                    self._links.send(host, wire.encode(ours(first, starts[rank] + stop), first))
+                    links.send(host, wire.encode(ours(first, starts[rank] + stop), first))
             for rank, start, stop in self._rail.shares(self._hosts.local_ranks, counts):
                 count, first = stop - start, starts[rank] + start
                 raw = np.empty((self._hosts.count, wire.length(first, count)), wire.dtype)
-                self._links.wait([self._links.receive(host, raw[host]) for host in self._hosts.others], what)
+                links.wait([links.receive(host, raw[host]) for host in self._hosts.others], what)
                 shares = [wire.decoded(share, count, array.dtype, first) for share in raw]
                 shares[self._hosts.own] = ours(first, first + count)
                 target = outputs[self._hosts.local_ranks.index(rank) if len(outputs) > 1 else 0][start:stop]
                 between.combine(shares, [target])
-            self._links.flush(what)
+            links.flush(what)
         self._local.exchange((), what)
         return output
 
@@ -285,7 +283,7 @@ class HierarchicalBackend(Backend):
             self._local.exchange((), what)
         if self._hosts.has_rail:
             first, last = self._rail.share(array.size)
-            self._rail.broadcast(whole[first:last], self._host_of(root), what)
+            self._rail.broadcast(whole[first:last], self._host_of(root), array.nbytes, what)
         self._local.exchange((), what)
         if whole is not array:
             if self.rank != root:
@@ -329,9 +327,7 @@ class HierarchicalBackend(Backend):
     def barrier(self, what: str) -> None:
         self._local.exchange((), what)
         if self._hosts.position == 0:
-            tokens = np.zeros((self._hosts.count, 1), np.uint8)
-            own = tokens[self._hosts.own]
-            self._rail.swap(((host, [own], [tokens[host]]) for host in self._hosts.others), what)
+            self._rail.barrier(what)
         self._local.exchange((), what)
 
 

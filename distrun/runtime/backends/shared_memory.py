@@ -32,6 +32,10 @@ ONE_STEP_LIMIT = 128 << 10
 """Bytes that a rank reads from its local peers, up to which every rank combines everything for itself. Reading what
 another core has just written is slow: beyond this, one more barrier costs less. At most what staging holds."""
 
+SHORT = 8 << 10
+"""Bytes of an array up to which that holds for any number of ranks: the more there are to a core, the longer a barrier
+takes."""
+
 KNOWN_CUTS = 32
 """Ways of cutting the staging buffers into tensors that are remembered, since training repeats itself."""
 
@@ -77,7 +81,8 @@ class SharedMemoryBackend(Backend):
     ) -> None:
         count = sum(part.size for part in inputs)
         dtype = inputs[0].dtype
-        if count * dtype.itemsize * (self.size - 1) <= ONE_STEP_LIMIT:
+        nbytes = count * dtype.itemsize
+        if nbytes <= SHORT or nbytes * (self.size - 1) <= ONE_STEP_LIMIT:
             self._allreduce_in_one_step(inputs, outputs, count, reduction, what)
             return
         # All ranks must take the same path, so it may depend on what they agree on, such as the number of tensors,

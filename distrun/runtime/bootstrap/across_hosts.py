@@ -12,14 +12,15 @@ from distrun.errors import BootstrapError
 from distrun.runtime.backends.group_factories import AcrossHostsFactory
 from distrun.runtime.backends.groups import Groups
 from distrun.runtime.backends.hierarchical import HierarchicalBackend
+from distrun.runtime.backends.rail import first_partners
 from distrun.runtime.bootstrap.facts import AnyEngine, Facts, withdraw
 from distrun.runtime.bootstrap.meeting import endpoint_of_meeting
 from distrun.runtime.mpi import rendezvous as mpi_rendezvous
 from distrun.runtime.rendezvous.across_hosts import rendezvous_across_hosts
 from distrun.runtime.rendezvous.protocol import Rendezvous, RendezvousEndpoint
-from distrun.runtime.settings import WIRE_DTYPES
+from distrun.runtime.settings import ALGORITHMS, WIRE_DTYPES
 from distrun.runtime.transport.control_tree import control_tree
-from distrun.runtime.transport.data_connections import DataConnections
+from distrun.runtime.transport.data_connections import DataConnections, needed
 from distrun.runtime.transport.host_layout import HostLayout
 from distrun.runtime.transport.links import LinkMaker, Links
 from distrun.runtime.transport.local_group import LocalGroup
@@ -50,8 +51,9 @@ def connect_across_hosts(facts: Facts) -> tuple[AnyEngine, tuple[int, int]]:
         links, link_maker = _links(facts, rendezvous, layout, network, local_group, deadline, early)
         rendezvous.listener.close()
         wire = _WIRE_DTYPES[agreed["wire_dtype"]]
-        backend = HierarchicalBackend(local_group, layout, links, wire)
-        groups = Groups(backend, AcrossHostsFactory(local_group, layout, backend, link_maker, wire))
+        algorithm = ALGORITHMS[agreed["algorithm"]]
+        backend = HierarchicalBackend(local_group, layout, links, wire, algorithm)
+        groups = Groups(backend, AcrossHostsFactory(local_group, layout, backend, link_maker, wire, algorithm))
         may_offer = bool(agreed["may_offer"])
         engine = facts.start_engine(local_group, groups, agreed["fusion_threshold"], may_offer, tree)
         undo.pop_all()
@@ -82,6 +84,7 @@ def _agreed(facts: Facts) -> dict[str, int]:
     return {
         "fusion_threshold": facts.settings.fusion_threshold,
         "wire_dtype": _WIRE_DTYPES.index(facts.settings.wire_dtype),
+        "algorithm": ALGORITHMS.index(facts.settings.algorithm),
         "mpi": int(_prefers_mpi(facts)),
         "may_offer": int(not facts.settings.stall_timeout),
         "fan_out": facts.settings.fan_out,
@@ -132,6 +135,6 @@ def _links(
         network.on_failure = abort_at_exit
     timeout = facts.settings.start_timeout
     connections = DataConnections(rendezvous, layout, network, local_group, timeout, facts.interruption, early)
-    ports = [member.port for member in rendezvous.members]
-    connections.connect(layout.peers.values(), ports, rendezvous.listener, deadline)
+    ports = {member.rank: member.port for member in rendezvous.members}
+    connections.connect(needed(layout.peers, first_partners(layout)), ports, rendezvous.listener, deadline)
     return connections.links(local_group, layout.peers), connections

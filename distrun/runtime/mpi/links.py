@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from distrun.runtime.mpi.requests import WINDOW, Requests
@@ -87,7 +87,9 @@ class MpiLinkMaker(LinkMaker):
         self._network = network
         self._requests = Requests(local_group, rank, size, "tcp")
 
-    def make(self, local_ranks: LocalRanks, peers: Peers, tell: Callable[[int], Sequence[int]]) -> Links:
+    def make(
+        self, local_ranks: LocalRanks, peers: Peers, first: Iterable[int], tell: Callable[[int], Sequence[int]]
+    ) -> Links:
         tell(0)
         return MpiLinks(self._requests.of_set(local_ranks), self._network, peers)
 

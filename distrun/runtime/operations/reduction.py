@@ -18,7 +18,6 @@ from numpy.typing import NDArray
 from distrun.errors import UsageError
 from distrun.runtime.operations.dtypes import ELEMENT_TYPES, ElementType
 from distrun.runtime.operations.wire import AS_THEY_ARE, NARROWED, Wire
-from distrun.runtime.settings import HALF_PRECISION
 
 Flat = NDArray[Any]
 
@@ -240,25 +239,4 @@ def reduction(
     """The `Reduction` for these parameters, made once. Not safe for two threads at a time; the engine is one."""
     return Reduction(
         ELEMENT_TYPES[dtype], op, size, prescale, postscale, divisor, wire if dtype in NARROWED else AS_THEY_ARE
-    )
-
-
-@functools.lru_cache(maxsize=1024)
-def stages(whole: Reduction, hosts: int, most: int) -> tuple[Reduction, Reduction]:
-    """A reduction over all ranks in two steps: over the ranks of a host, then over the hosts' results.
-
-    Between the two, elements are as wide as in memory or on the wire. An average of half-precision numbers is
-    therefore formed in both steps, weighted by `most`, the number of ranks of the largest host, so that a sum too
-    large for them never occurs; other averages are divided at the end.
-    """
-    element, op = whole.element, whole.op
-    within = Sum if op is Average else op
-    if op is Average and (element.is_converted or whole.wire.dtype in HALF_PRECISION):
-        return (
-            Reduction(element, within, whole.size, whole.prescale, 1 / most),
-            Reduction(element, op, hosts, 1.0, whole.postscale, divisor=whole.divisor / most, wire=whole.wire),
-        )
-    return (
-        Reduction(element, within, whole.size, whole.prescale, 1.0),
-        Reduction(element, op, hosts, 1.0, whole.postscale, divisor=whole.divisor, wire=whole.wire),
     )

@@ -12,7 +12,7 @@ from distrun.errors import StallError
 log = logging.getLogger("distrun")
 
 NUDGE_AFTER = 0.001
-"""Seconds of waiting after which ranks that share their cores are nudged to make progress."""
+"""Seconds of waiting, for each rank of a core, after which ranks that share their cores are nudged to make progress."""
 
 
 @dataclass(frozen=True)
@@ -37,13 +37,15 @@ class WaitTimer:
         what: Callable[[], str],
         nudge: Callable[[], None] | None,
         clock: Callable[[], float] = time.monotonic,
+        nudge_after: float = NUDGE_AFTER,
     ) -> None:
         """
         Args:
             what: says, for messages, what is waited for.
-            nudge: called once, after `NUDGE_AFTER`, if it is given.
+            nudge: called once, after `nudge_after` seconds, if it is given.
             clock: the time in seconds, read once: the wait begins now.
         """
+        self._nudge_after = nudge_after
         self._started = clock()
         self._what = what
         self._limit = timeouts.timeout or float("inf")
@@ -62,9 +64,9 @@ class WaitTimer:
         if waited >= self._next_warning:
             log.warning("waiting for %.0f s: %s", waited, self._what())
             self._next_warning *= 2
-        if self._nudge is not None and waited >= NUDGE_AFTER:
+        if self._nudge is not None and waited >= self._nudge_after:
             self._nudge()
             self._nudge = None
         return self._started + min(
-            self._limit, self._next_warning, float("inf") if self._nudge is None else NUDGE_AFTER
+            self._limit, self._next_warning, float("inf") if self._nudge is None else self._nudge_after
         )

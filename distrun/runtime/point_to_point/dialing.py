@@ -9,14 +9,13 @@ from collections.abc import Callable, Sequence
 
 from distrun.errors import BootstrapError
 from distrun.host.connections.dialer import dial
-from distrun.host.connections.listener import Listener
+from distrun.host.connections.listener import Listener, listen_at
 from distrun.host.connections.tcp_options import set_tcp_options
 from distrun.host.interfaces import is_loopback
 from distrun.runtime.point_to_point import local_sockets
 from distrun.runtime.point_to_point.local_sockets import LocalListener
 from distrun.runtime.point_to_point.peer import Peer
 from distrun.runtime.rendezvous.protocol import Addresses
-from distrun.runtime.transport.data_connections import listen_at
 from distrun.runtime.transport.local_group import LocalGroup
 
 _DIAL_INTERVAL = 12.0  # seconds: more than a handshake may take

@@ -4,9 +4,10 @@ environment."""
 from __future__ import annotations
 
 import os
+from functools import partial
 
 from distrun.host.connections.tcp_options import DEAD_HOST_TIMEOUT
-from distrun.host.interfaces import matching, own_interfaces
+from distrun.host.interfaces import further_networks, matching, own_interfaces
 from distrun.runtime.elastic.interruption import Interruption
 from distrun.runtime.rendezvous.client import Client
 from distrun.runtime.rendezvous.protocol import Member, Rendezvous, RendezvousEndpoint
@@ -44,10 +45,10 @@ def rendezvous_across_hosts(
             descriptor is left open then.
         UsageError: `network` allows no interface of this machine.
     """
-    allowed = None
-    if network:
-        allowed = [interface.address for interface in matching(own_interfaces(), network, f"host {hostname!r}")]
+    interfaces = matching(own_interfaces(), network, f"host {hostname!r}") if network else []
+    allowed = [interface.address for interface in interfaces] if network else None
     mine = Member(rank, host, hostname, os.getpid(), "", 0)
     if rank == 0:
         return Server(size, mine, endpoint, timeout, interruption, silence).run(agreed, allowed)
-    return Client(size, mine, endpoint, timeout, interruption, silence).run(allowed)
+    further = partial(further_networks, interfaces, network)
+    return Client(size, mine, endpoint, timeout, interruption, silence).run(allowed, further)

@@ -5,18 +5,18 @@ from __future__ import annotations
 import select
 import socket
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import astuple, replace
 from typing import Any
 
 from distrun.errors import BootstrapError
 from distrun.host.connections.dialer import dial
-from distrun.host.connections.listener import Listener, listen
+from distrun.host.connections.listener import Listener, listen_at
 from distrun.host.connections.target import PeerConnection
 from distrun.host.connections.tcp_options import DEAD_HOST_TIMEOUT, set_tcp_options
 from distrun.host.endpoints import format_endpoint
-from distrun.host.interfaces import is_loopback
+from distrun.host.interfaces import Interface, is_loopback
 from distrun.runtime.elastic.interruption import Interruption, check, stop_descriptors
 from distrun.runtime.rendezvous.protocol import (
     ALARM,
@@ -49,21 +49,37 @@ class Client:
         self._silence = silence
         self._deadline = time.monotonic() + timeout
 
-    def run(self, allowed: list[str] | None) -> Rendezvous:
-        """Connect with rank 0 and wait for the table; `allowed` are the addresses that may be used, None: all."""
+    def run(
+        self, allowed: list[str] | None, further: Callable[[str], Sequence[Interface]] = lambda address: ()
+    ) -> Rendezvous:
+        """Connect with rank 0 and wait for the table.
+
+        Args:
+            allowed: the addresses that may be used; None: all.
+            further: returns the interfaces at which to listen beside an address.
+        """
         with ExitStack() as undo:
             listeners: list[socket.socket] = []
 
             def introduction(connection: socket.socket) -> dict[str, Any]:
                 """Return who we are and where we listen, which depends on the address that leads to rank 0."""
-                if listeners:  # an earlier connection broke
+                while listeners:  # an earlier connection broke
                     listeners.pop().close()
                 address = _own_address(connection.getsockname()[0], allowed)
                 everywhere = "::" if ":" in address else "0.0.0.0"
-                listener = undo.enter_context(listen(everywhere if is_loopback(address) else address))
-                listeners.append(listener)
-                port = listener.getsockname()[1]
-                return self._introduction(CONTROL, replace(self._mine, address=address, port=port))
+                more = further(address)
+                listeners.extend(
+                    listen_at([everywhere if is_loopback(address) else address, *(each.address for each in more)])
+                )
+                for listener in listeners:
+                    undo.enter_context(listener)
+                told = replace(
+                    self._mine,
+                    address=address,
+                    port=listeners[0].getsockname()[1],
+                    further=",".join(f"{each.address}/{each.prefix}" for each in more),
+                )
+                return self._introduction(CONTROL, told)
 
             server = self._connect(introduction)
             control = undo.enter_context(server.socket)

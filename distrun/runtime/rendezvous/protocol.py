@@ -4,7 +4,7 @@ Each rank but rank 0 makes two connections with rank 0: on the *control* connect
 it listens itself; the *alarm* is for later. When all ranks have come, rank 0 sends the table of members over the
 control connections, or a sentence why the job cannot start. It is compressed, since each of the ranks gets all of it.
 
-    rank 0 to the others    length, compressed {"members": [[rank, host, hostname, pid, address, port], ...],
+    rank 0 to the others    length, compressed {"members": [[rank, host, hostname, pid, address, port, further], ...],
                                                 "agreed": {...}}
                             length, compressed {"error": "..."}
 """
@@ -97,6 +97,8 @@ class Member:
     address: str
     """Where it listens for data links, in digits. Rank 0's is the one at which *this* rank reached it."""
     port: int
+    further: str = ""
+    """Further addresses where it listens, in networks that the user has named, as `10.1.0.1/24,10.2.0.1/24`."""
 
     def __str__(self) -> str:
         return f"rank {self.rank} (process {self.pid} on host {self.hostname})"

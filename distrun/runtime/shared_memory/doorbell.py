@@ -14,7 +14,8 @@ import select
 import threading
 from collections.abc import Callable, Iterable, Mapping
 
-_SEES_STORES_IN_ORDER = platform.machine() in ("x86_64", "AMD64", "i686")
+SEES_STORES_IN_ORDER = platform.machine() in ("x86_64", "AMD64", "i686")
+"""Whether a fence is enough to see what others have written before theirs, as on x86."""
 _fence_lock = threading.Lock()
 
 
@@ -46,7 +47,7 @@ class Doorbell:
 
     def ring(self) -> None:
         """Wake the owner if it sleeps. Call it after publishing what it should see."""
-        if _SEES_STORES_IN_ORDER:
+        if SEES_STORES_IN_ORDER:
             fence()
             if not self._words[self._index]:
                 return

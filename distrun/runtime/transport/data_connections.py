@@ -6,18 +6,18 @@ all ranks execute the operations that they have in common in the same order.
 
 from __future__ import annotations
 
-import errno
 import socket
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from ipaddress import ip_interface
 
 from distrun.errors import BootstrapError
 from distrun.host.connections.dialer import dial
-from distrun.host.connections.listener import Listener, listen
+from distrun.host.connections.listener import Listener, listen_at
 from distrun.host.interfaces import is_loopback
 from distrun.runtime.elastic.interruption import Interruption, await_readable, check, stop_descriptors
-from distrun.runtime.rendezvous.protocol import DATA, Rendezvous
+from distrun.runtime.rendezvous.protocol import DATA, Member, Rendezvous
 from distrun.runtime.transport.connections import Stream
 from distrun.runtime.transport.host_layout import HostLayout
 from distrun.runtime.transport.links import LinkMaker, Links, Peers, TcpLinks
@@ -29,7 +29,8 @@ CHECK_INTERVAL = 0.5
 """Seconds after which a rank that waits for connections checks whether the job has failed meanwhile."""
 DIAL_INTERVAL = 5.0
 """Seconds after which a rank that dials does: enough for a handshake over a slow network."""
-_PORT_TRIES = 20
+MANY_HOSTS = 32
+"""Hosts above which a rank does not connect with all of them at the start, but with those that it needs."""
 
 
 class DataConnections(LinkMaker):
@@ -63,27 +64,37 @@ class DataConnections(LinkMaker):
         self._ours = rendezvous.members[layout.rank]
         self._host_of = {rank: host for host, ranks in enumerate(layout.ranks) for rank in ranks}
         self._rank = layout.rank
+        self._rail = layout.position
         self._network = network
         self._local_group = local_group
         self._timeout = timeout
         self._interruption = interruption
         self._streams: dict[int, Stream] = {}
 
-    def make(self, local_ranks: LocalRanks, peers: Peers, tell: Callable[[int], Sequence[int]]) -> Links:
-        missing = [rank for rank in peers.values() if rank not in self._streams]
+    def make(
+        self, local_ranks: LocalRanks, peers: Peers, first: Iterable[int], tell: Callable[[int], Sequence[int]]
+    ) -> Links:
+        self._complete(needed(peers, first), lambda port: dict(enumerate(tell(port))))
+        return self.links(local_ranks, peers)
+
+    def links(self, local_ranks: LocalRanks, peers: Peers) -> TcpLinks:
+        """Return links over connections that have been made, and those that will be."""
+        connect = self._complete if len(peers) >= MANY_HOSTS else None
+        return TcpLinks(local_ranks, self._network, peers, self._streams, connect)
+
+    def _complete(self, peers: Sequence[int], tell: Callable[[int], Mapping[int, int]]) -> None:
+        """Make the connections with some peers that are missing; see `links.Connect`."""
+        missing = [rank for rank in peers if rank not in self._streams]
         is_dialed = any(not self._dials(rank) for rank in missing)
         with self._listening() if is_dialed else _not_listening() as listener:
             ports = tell(0 if listener is None else listener.endpoints[0][1])
             self.connect(missing, ports, listener, time.monotonic() + self._timeout)
-        return self.links(local_ranks, peers)
-
-    def links(self, local_ranks: LocalRanks, peers: Peers) -> TcpLinks:
-        """Return links over connections that have been made."""
-        return TcpLinks(local_ranks, self._network, peers, self._streams)
 
     # Connecting -----------------------------------------------------------------------------------------------------
 
-    def connect(self, peers: Iterable[int], ports: Sequence[int], listener: Listener | None, deadline: float) -> None:
+    def connect(
+        self, peers: Iterable[int], ports: Mapping[int, int], listener: Listener | None, deadline: float
+    ) -> None:
         """Connect with peers: those of hosts with lower numbers are dialed, the others dial us.
 
         A rank accepts connections once it has made its own, and those of host 0 make none, so no rank waits for ever.
@@ -110,19 +121,20 @@ class DataConnections(LinkMaker):
 
     def _dial(self, rank: int, port: int, deadline: float) -> socket.socket:
         ours, member = self._ours, self._members[rank]
-        source = None if is_loopback(ours.address) else ours.address
+        own, address = way(ours, member, self._rail)
+        source = None if is_loopback(own) else own
         introduction = {"rank": self._rank, "purpose": DATA}
         while True:
             until = min(deadline, time.monotonic() + DIAL_INTERVAL)
             try:
                 stop_on = stop_descriptors(self._interruption)
-                there = [(member.address, port)]
+                there = [(address, port)]
                 return dial(there, self._key, introduction, until, source, stop_on, self._is_encrypted).socket
             except BootstrapError as error:
                 self._check()
                 if time.monotonic() >= deadline:
                     raise BootstrapError(
-                        f"rank {self._rank} on host {ours.hostname} ({ours.address}) cannot reach rank {rank} on host "
+                        f"rank {self._rank} on host {ours.hostname} ({own}) cannot reach rank {rank} on host "
                         f"{member.hostname}: {error}; if there is another network between them, name it with --network"
                     ) from None
 
@@ -182,23 +194,23 @@ class DataConnections(LinkMaker):
             listener.close()
 
 
+def way(ours: Member, theirs: Member, rail: int) -> tuple[str, str]:
+    """Return the addresses between which two ranks of a rail connect, ours first: rails are spread over the networks
+    that both hosts have."""
+    ways = [(ours.address, theirs.address)]
+    for own in map(ip_interface, filter(None, ours.further.split(","))):
+        for other in map(ip_interface, filter(None, theirs.further.split(","))):
+            if own.network == other.network:
+                ways.append((str(own.ip), str(other.ip)))
+    return ways[rail % len(ways)]
+
+
+def needed(peers: Peers, first: Iterable[int]) -> list[int]:
+    """Return the ranks with which one of a rail connects at the start: all `peers`, or, where they are many, those on
+    the hosts `first`."""
+    return list(peers.values()) if len(peers) < MANY_HOSTS else [peers[host] for host in first]
+
+
 @contextmanager
 def _not_listening() -> Iterator[None]:
     yield None
-
-
-def listen_at(addresses: Sequence[str]) -> list[socket.socket]:
-    """Return sockets that listen at a port which is free at all addresses; raises `OSError`."""
-    for left in reversed(range(_PORT_TRIES)):
-        sockets: list[socket.socket] = []
-        try:
-            for address in addresses:
-                sockets.append(listen(address, sockets[0].getsockname()[1] if sockets else 0))
-        except OSError as error:
-            for each in sockets:
-                each.close()
-            if error.errno != errno.EADDRINUSE or not left:
-                raise
-        else:
-            return sockets
-    raise AssertionError("the last try returns or raises")

@@ -13,6 +13,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from distrun.errors import BootstrapError, JobAbortedError
 from distrun.runtime.transport.connections import Stream
 from distrun.runtime.transport.link_health import trouble_with
 from distrun.runtime.transport.local_ranks import LocalRanks
@@ -61,24 +62,71 @@ class Links(ABC):
     def flush(self, what: str) -> None:
         """Return when nothing that was sent is needed any more; raises as `wait` does."""
 
+    @property
+    def are_complete(self) -> bool:
+        """Whether there are links with all ranks of the rail, without `connect`; the same on all of them."""
+        return True
+
+    def connect(self, hosts: Iterable[int], tell: Callable[[int], Sequence[int]]) -> None:  # noqa: B027
+        """Make the links with some hosts that are not there yet; the ranks of the rail call this at the same time.
+
+        `tell` must be called once; it tells the ranks of the rail a number, and returns everybody's, by host.
+
+        Raises:
+            JobAbortedError: a peer cannot be reached, has not connected in time, or the job has failed meanwhile.
+        """
+
     def close(self) -> None:  # noqa: B027 - the network closes its own connections
         """Release what the links hold."""
 
 
-class TcpLinks(Links):
-    """A TCP connection per host."""
+Connect = Callable[[Sequence[int], Callable[[int], Mapping[int, int]]], None]
+"""Connects with ranks that are not connected yet. The second argument is to be called once: it tells the rail's ranks
+the port at which we listen, and returns everybody's, by rank."""
 
-    def __init__(self, local_ranks: LocalRanks, network: Network, peers: Peers, streams: Mapping[int, Stream]) -> None:
+
+class TcpLinks(Links):
+    """A TCP connection per host; where hosts are many, with those that are needed."""
+
+    def __init__(
+        self,
+        local_ranks: LocalRanks,
+        network: Network,
+        peers: Peers,
+        streams: Mapping[int, Stream],
+        connect: Connect | None = None,
+    ) -> None:
         """
         Args:
             local_ranks: the ranks of this host that use links, for waiting.
             peers: the ranks at the other ends.
             streams: the connections by rank.
+            connect: makes connections that are missing; None: there are none missing.
         """
         self._local_ranks = local_ranks
         self._network = network
         self._peers = peers
-        self._streams = {host: streams[rank] for host, rank in peers.items()}
+        self._made = streams
+        self._make = connect
+        self._streams = {host: streams[rank] for host, rank in peers.items() if rank in streams}
+
+    @property
+    def are_complete(self) -> bool:
+        return self._make is None
+
+    def connect(self, hosts: Iterable[int], tell: Callable[[int], Sequence[int]]) -> None:
+        assert self._make is not None
+
+        def tell_rail(port: int) -> Mapping[int, int]:
+            ports = tell(port)
+            return {rank: ports[host] for host, rank in self._peers.items()}
+
+        ranks = {host: self._peers[host] for host in hosts}
+        try:
+            self._make(list(ranks.values()), tell_rail)
+        except BootstrapError as error:
+            raise JobAbortedError(f"hosts cannot be connected: {error}") from None
+        self._streams |= {host: self._made[rank] for host, rank in ranks.items()}
 
     def send(self, host: int, array: Flat) -> Ticket:
         return self._streams[host].send(array.view(np.uint8).data)
@@ -124,12 +172,15 @@ class LinkMaker(ABC):
     """Makes links: those of the whole job at its start, and those of sets of ranks later."""
 
     @abstractmethod
-    def make(self, local_ranks: LocalRanks, peers: Peers, tell: Callable[[int], Sequence[int]]) -> Links:
+    def make(
+        self, local_ranks: LocalRanks, peers: Peers, first: Iterable[int], tell: Callable[[int], Sequence[int]]
+    ) -> Links:
         """Return the links with the ranks of a rail; its ranks call this at the same time.
 
         Args:
             local_ranks: the ranks of this host that use links, for waiting.
             peers: the ranks at the other ends.
+            first: the hosts to connect with at once, where hosts are many.
             tell: must be called once; tells all ranks of the job a number, and returns everybody's by rank.
 
         Raises:

@@ -12,7 +12,7 @@ from functools import partial
 from distrun.errors import JobAbortedError
 from distrun.runtime.elastic.interruption import Interruption, stop_descriptors
 from distrun.runtime.operations import waking_clock
-from distrun.runtime.operations.timeouts import Timeouts, WaitTimer
+from distrun.runtime.operations.timeouts import NUDGE_AFTER, Timeouts, WaitTimer
 from distrun.runtime.rendezvous.within_host import LocalMeeting, PeerInfo
 from distrun.runtime.shared_memory import peer_process
 from distrun.runtime.shared_memory.doorbell import Doorbell, Sleeper
@@ -147,7 +147,10 @@ class LocalGroup(LocalRanks):
             if ready():
                 return True
         nudge = partial(self._nudge, self.others if needed is None else needed) if self.spare_cores <= 0 else None
-        wait_timer = WaitTimer(timeouts or self.timeouts, what, nudge, self._clock)
+        # With many ranks to a core, one that has not come yet need not be busy with other things: its turn on the core
+        # has not come. All that wait would wake the progress threads of all others in vain.
+        nudge_after = NUDGE_AFTER * max(1.0, self.size / max(1, self.size + self.spare_cores))
+        wait_timer = WaitTimer(timeouts or self.timeouts, what, nudge, self._clock, nudge_after)
         if self.before_sleep is not None:
             self.before_sleep()
         while True:

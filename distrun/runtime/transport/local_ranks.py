@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 
 from distrun.runtime.operations.timeouts import Timeouts
-from distrun.runtime.shared_memory.doorbell import Doorbell
+from distrun.runtime.shared_memory.doorbell import SEES_STORES_IN_ORDER, Doorbell, fence
 from distrun.runtime.shared_memory.segment import Heap, Segment
 from distrun.runtime.transport.network import Network
 
@@ -69,6 +69,10 @@ class LocalRanks(ABC):
     # exchange; and goes on when all numbers have come as far. There are two lines, used in turn: a line is written
     # again two exchanges later, which its owner reaches only after everybody arrived at the one between, that is, has
     # read it. The same holds for the two staging buffers, which are used in step with the lines.
+    #
+    # The last to arrive wakes the others, and nobody else does: with many ranks to a core, each of them would be woken
+    # by all that come before, to find that some are missing. Whoever publishes its number looks at all others after
+    # that, with a fence between; of those that arrive at the same time, one at least sees that all have come.
 
     @property
     def parity(self) -> int:
@@ -92,15 +96,32 @@ class LocalRanks(ABC):
             mine[start + index] = words[index]
         place = self._epoch_place
         mine[place] = epoch
-        for bell in self._their_bells:
-            bell.ring()
-        theirs = self._their_words
-        for words_of_peer in theirs:
+        if not SEES_STORES_IN_ORDER:
+            self._ring_all()
+        fence()
+        for words_of_peer in self._their_words:
             if words_of_peer[place] < epoch:
-                self.wait(lambda: all(their[place] >= epoch for their in theirs), lambda: self._lagging(epoch, what))
+                self._await(epoch, what)
                 break
+        else:
+            self._ring_all()
         stop = start + count
         return [line[start:stop] for line in self._all_words]
+
+    def _ring_all(self) -> None:
+        for bell in self._their_bells:
+            bell.ring()
+
+    def _await(self, epoch: int, what: str) -> None:
+        """Wait until all have arrived at an exchange."""
+        place, missing = self._epoch_place, list(self._their_words)
+
+        def have_come() -> bool:
+            while missing and missing[-1][place] >= epoch:
+                missing.pop()
+            return not missing
+
+        self.wait(have_come, lambda: self._lagging(epoch, what))
 
     def _lagging(self, epoch: int, what: str) -> str:
         late = [index for index in self.others if self._all_words[index][self._epoch_place] < epoch]

@@ -55,6 +55,12 @@ def test_a_killed_rank_is_named_where_leaders_of_hosts_pass_messages_on(ranks, v
     check_a_kill(ranks, "waiting", (1, 2, 1), victim, host, DISTRUN_FAN_OUT="1")
 
 
+@pytest.mark.parametrize("algorithm", ["direct", "ring", "halving-doubling", "tree"])
+@pytest.mark.parametrize("victim", [0, 2])
+def test_a_killed_rank_is_named_whatever_the_algorithm(ranks, algorithm, victim):
+    check_a_kill(ranks, "working", (1, 1, 1), victim, victim, DISTRUN_ALGORITHM=algorithm)
+
+
 def check_a_kill(ranks, scenario, hosts, victim, host, **environ):
     everybody = ready(ranks("faults", scenario, str(victim), hosts=hosts, **environ))
     survivors = [rank for place, rank in enumerate(everybody) if place != victim]

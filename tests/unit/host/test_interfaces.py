@@ -17,6 +17,7 @@ from distrun.host.interfaces import (
     Interface,
     _prefix,
     addresses_on_own_host,
+    further_networks,
     is_loopback,
     is_numeric,
     matching,
@@ -164,3 +165,12 @@ def test_a_name_that_means_the_loopback_to_its_own_host_alone_means_all_its_addr
     assert addresses_on_own_host("alpha") == ["127.0.0.1", "10.1.2.3", "127.0.1.1"]
     assert addresses_on_own_host("localhost") == ["127.0.1.1"]
     assert addresses_on_own_host("127.0.1.1") == ["127.0.1.1"]
+
+
+def test_traffic_is_spread_over_interfaces_that_the_user_has_named():
+    there = [Interface("eth0", "10.0.0.1", 24), Interface("eth1", "10.1.0.1", 24), Interface("eth1", "fd00::1", 64)]
+    assert further_networks(there, "eth0,eth1", "10.0.0.1") == [there[1]]
+    assert further_networks(there, "eth0,eth1", "fd00::1") == [there[0]]
+    assert further_networks(there, "10.0.0.0/8", "10.0.0.1") == []  # not named one by one
+    assert further_networks(there[:1], "eth0,eth1", "10.0.0.1") == []
+    assert further_networks(there, "eth0,eth1", "127.0.0.1") == []

@@ -33,6 +33,7 @@ def test_without_variables_everything_has_its_default():
         backend="auto",
         network="",
         wire_dtype="",
+        algorithm="auto",
         key=None,
         tensorflow_op="auto",
         jax_call="auto",
@@ -63,6 +64,7 @@ def test_the_sizes_are_those_that_fusion_itself_goes_by():
         ("BACKEND", "tcp", "tcp"),
         ("NETWORK", "eth1,10.0.0.0/8", "eth1,10.0.0.0/8"),
         ("WIRE_DTYPE", "bfloat16", "bfloat16"),
+        ("ALGORITHM", "halving-doubling", "halving-doubling"),
         ("KEY", SECRET, SECRET.encode()),
         ("KEY", SECRET + "\udcff", SECRET.encode() + b"\xff"),
         ("TENSORFLOW_OP", "kernel", "kernel"),
@@ -97,6 +99,11 @@ def test_what_is_given_is_told_from_what_is_by_default():
         ("BUCKET_BYTES", "1M", "DISTRUN_BUCKET_BYTES='1M' is not a number of bytes: correct or unset it"),
         ("FIRST_BUCKET_BYTES", "-5", "DISTRUN_FIRST_BUCKET_BYTES='-5' is not a number of bytes: correct or unset it"),
         ("BACKEND", "gloo", "DISTRUN_BACKEND='gloo' is not one of auto, shared_memory, tcp, mpi: correct or unset it"),
+        (
+            "ALGORITHM",
+            "star",
+            "DISTRUN_ALGORITHM='star' is not one of auto, direct, ring, halving-doubling, tree: correct or unset it",
+        ),
         (
             "WIRE_DTYPE",
             "int2",

@@ -19,6 +19,7 @@ from distrun.runner.planning.variables.environ import (
 from distrun.runner.planning.variables.ranks import RankVariables
 from distrun.runtime import horovod
 from distrun.runtime.settings import (
+    ALGORITHM,
     AUTOTUNE,
     AUTOTUNE_LOG,
     AUTOTUNE_WIRE_DTYPES,
@@ -67,6 +68,7 @@ def settings(request: LaunchRequest) -> dict[str, str]:
     chosen = {
         NETWORK: request.network,
         WIRE_DTYPE: request.wire_dtype,
+        ALGORITHM: request.algorithm,
         ENCRYPT: "1" if request.encrypt else None,
         SCALARS: "10" if request.scalars else None,
         AUTOTUNE: "1" if request.autotune else None,

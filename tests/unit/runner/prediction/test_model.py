@@ -15,7 +15,7 @@ from distrun.runner.prediction.link import Assumptions
 from distrun.runner.prediction.model import Network, Work, host_bytes, largest_saving, operation, step, work_of
 from distrun.runner.prediction.order_statistics import slowest
 from distrun.runner.prediction.profile import Gradients, JobProfile, MeasuredLink, Seconds
-from distrun.runtime.backends import hierarchical
+from distrun.runtime.backends.algorithms import choice
 
 TIMES = st.floats(1e-4, 10)
 HOSTS = st.integers(1, 512)
@@ -110,8 +110,8 @@ def test_bytes_and_messages_are_those_of_the_backend():
 def test_the_limits_are_those_of_the_backend():
     from distrun.runner.prediction import model
 
-    assert model.ONE_STEP_LIMIT == hierarchical.ONE_STEP_LIMIT
-    assert model.ONE_STEP_LIMIT_OF_TWO == hierarchical.ONE_STEP_LIMIT_OF_TWO
+    assert model.ONE_STEP_LIMIT == choice.ONE_STEP_LIMIT
+    assert model.ONE_STEP_LIMIT_OF_TWO == choice.ONE_STEP_LIMIT_OF_TWO
 
 
 def test_a_slow_fabric_is_shared_by_the_hosts():

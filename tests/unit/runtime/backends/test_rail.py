@@ -3,321 +3,19 @@ memory."""
 
 from __future__ import annotations
 
-import importlib.util
-import itertools
-import os
-import threading
-from collections import deque
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
-from pathlib import Path
-from types import ModuleType
 from typing import Any
 
-import ml_dtypes
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, example, given, settings, strategies as st
+from hypothesis import example, given, settings, strategies as st
+from in_process import hosts_of_threads
+from in_process.hosts_of_threads import QUIET, SHAPES, Job, cases, check_allreduce, reference, values
 
-from distrun.runtime.backends import hierarchical, rail, wire_format
-from distrun.runtime.backends.hierarchical import HierarchicalBackend
+from distrun.runtime.backends.algorithms import base, choice
 from distrun.runtime.operations import reduction
-from distrun.runtime.operations.dtypes import name_of
 from distrun.runtime.operations.feedback import Feedback
-from distrun.runtime.operations.reduction import Average, Max, Min, Product, ReduceOp, Sum, check_op
-from distrun.runtime.operations.wire import AS_THEY_ARE, SMALL, Wire, exact_ranges
-from distrun.runtime.shared_memory.segment import Heap, Layout, Segment, new_segment_fd
-from distrun.runtime.transport.host_layout import HostLayout
-from distrun.runtime.transport.links import Links
-
-DEADLINE = 60.0
-ROOM = 64 << 20  # bytes of a heap
-DTYPES = [
-    *("bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64"),
-    *("float16", "bfloat16", "float32", "float64", "longdouble", "complex64", "complex128", "clongdouble"),
-]
-SHAPES = [(1, 1), (2, 1), (1, 2), (2, 2), (3, 1), (1, 1, 1), (1, 2, 3), (2, 2, 2), (1, 1, 1, 1), (2, 1, 1, 2)]
-"""Ranks of each host."""
-
-
-def _load_reference() -> ModuleType:
-    file = Path(__file__).parents[3] / "parallel" / "programs" / "reference.py"
-    spec = importlib.util.spec_from_file_location("reference_of_rails", file)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-reference = _load_reference()
-
-
-# Hosts in one process -------------------------------------------------------------------------------------------------
-
-
-@dataclass
-class Ticket:
-    into: Any
-    left: int
-
-
-@dataclass
-class Post:
-    """The arrays that links have been given, by (sender, receiver), in order."""
-
-    changed: threading.Condition = field(default_factory=threading.Condition)
-    sent: dict[tuple[int, int], deque[Any]] = field(default_factory=dict)
-    awaited: dict[tuple[int, int], deque[Ticket]] = field(default_factory=dict)
-
-    def deliver(self) -> None:
-        """Copy what both ends have asked for."""
-        for way, sent in self.sent.items():
-            awaited = self.awaited.get(way, ())
-            while sent and awaited:
-                (array, leaving), ticket = sent.popleft(), awaited.popleft()
-                assert array.dtype == ticket.into.dtype
-                assert array.size == ticket.into.size, "the two ends do not mean the same array"
-                ticket.into[:] = array
-                ticket.left = 0
-                leaving.left = 0
-        self.changed.notify_all()
-
-
-class MemoryLinks(Links):
-    """Links within the process. What is sent is read late, as by an MPI that waits for the receiver, or at once, as by
-    TCP."""
-
-    def __init__(self, post: Post, hosts: HostLayout, is_late: bool) -> None:
-        self._post, self._hosts, self._is_late = post, hosts, is_late
-
-    def send(self, host, array):
-        assert array.flags.c_contiguous
-        ticket = Ticket(array, array.nbytes)
-        if ticket.left:
-            with self._post.changed:
-                way = (self._hosts.rank, self._hosts.peer(host))
-                self._post.sent.setdefault(way, deque()).append((array if self._is_late else array.copy(), ticket))
-        if not self._is_late:
-            ticket.left = 0
-        return ticket
-
-    def receive(self, host, into):
-        assert into.flags.c_contiguous
-        ticket = Ticket(into, into.nbytes)
-        if ticket.left:
-            with self._post.changed:
-                way = (self._hosts.peer(host), self._hosts.rank)
-                self._post.awaited.setdefault(way, deque()).append(ticket)
-        return ticket
-
-    def wait(self, tickets, what):
-        self._until(lambda: not any(ticket.left for ticket in tickets))
-
-    def flush(self, what):
-        ours = [way for way in self._post.sent if way[0] == self._hosts.rank]
-        self._until(lambda: not any(self._post.sent[way] for way in ours))
-
-    def _until(self, done):
-        with self._post.changed:
-            self._post.deliver()
-            assert self._post.changed.wait_for(lambda: self._post.deliver() or done(), DEADLINE)
-
-
-class ThreadGroup:
-    """A local group of threads."""
-
-    def __init__(self, own: int, segments: list[Segment], barrier: threading.Barrier, lines: list[Any]) -> None:
-        self.size = len(segments)
-        self.segments, self.mine, self.heap = segments, segments[own], Heap(segments[own])
-        self.parity = 1
-        self.stage = self.mine.layout.stage
-        self.own, self._barrier, self._lines = own, barrier, lines
-
-    def exchange(self, words, what):
-        self._lines[self.parity][self.own] = tuple(words)
-        self._barrier.wait(DEADLINE)
-        found = list(self._lines[self.parity])
-        self.parity ^= 1
-        return found
-
-
-class Job:
-    """All ranks of some hosts."""
-
-    def __init__(self, counts: tuple[int, ...], is_late: bool) -> None:
-        names = [name for name, count in enumerate(counts) for _ in range(count)]
-        if len(counts) > 2 and sum(counts) > 4:  # the ranks of the last host lie between those of the others
-            names = [names[-1], *names[:-1]]
-        self.groups = [list(ranks) for ranks in HostLayout.of(list(map(str, names)), 0).ranks]
-        self.size = len(names)
-        self._post = Post()
-        self._is_late = is_late
-        self._names = list(map(str, names))
-        self._fds: list[int] = []
-        self._local_groups: dict[int, ThreadGroup] = {}
-        for ranks in self.groups:
-            segments = [self._segment(len(ranks)) for _ in ranks]
-            barrier, lines = threading.Barrier(len(ranks)), [[None] * len(ranks) for _ in range(2)]
-            self._local_groups.update(
-                {rank: ThreadGroup(own, segments, barrier, lines) for own, rank in enumerate(ranks)}
-            )
-        self.backends = [self._backend(rank) for rank in range(self.size)]
-
-    def _segment(self, local_size: int) -> Segment:
-        size = Layout(local_size).heap + ROOM
-        self._fds.append(new_segment_fd(size))
-        return Segment(self._fds[-1], size, local_size)
-
-    def _backend(self, rank: int) -> HierarchicalBackend:
-        hosts = HostLayout.of(self._names, rank)
-        return HierarchicalBackend(self._local_groups[rank], hosts, MemoryLinks(self._post, hosts, self._is_late))
-
-    def run(self, work):
-        """`work(backend)` on all ranks at once; the results by rank."""
-
-        def quietly(backend):
-            with np.errstate(all="ignore"):
-                return work(backend)
-
-        with ThreadPoolExecutor(self.size) as ranks:
-            return list(ranks.map(quietly, self.backends))
-
-    def close(self) -> None:
-        for fd in self._fds:
-            os.close(fd)
-        assert not any(self._post.sent.values()), "something was sent that nobody wanted"
-        assert not any(self._post.awaited.values()), "something was waited for that nobody sent"
-
-
-@pytest.fixture
-def small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Sizes at which the way of doing things changes, a thousandth of the real ones: small arrays go all ways."""
-    monkeypatch.setattr(hierarchical, "ONE_STEP_LIMIT", 64)
-    monkeypatch.setattr(hierarchical, "ONE_STEP_LIMIT_OF_TWO", 512)
-    monkeypatch.setattr(rail, "CHUNK", 512)
-
-
-@pytest.fixture(autouse=True)
-def reductions_for_threads(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A reduction's scratch memory is shared in a process, for one rank is at work in it; here there are several."""
-    original = reduction.reduction.__wrapped__
-    monkeypatch.setattr(reduction, "_scratch", reduction._scratch.__wrapped__)
-    monkeypatch.setattr(hierarchical, "reduction", original)
-    monkeypatch.setattr(hierarchical, "stages", reduction.stages.__wrapped__)
-    monkeypatch.setattr(wire_format, "_quantiser", wire_format._quantiser.__wrapped__)
-
-
-# Values ---------------------------------------------------------------------------------------------------------------
-
-
-def dtype_of(name: str) -> np.dtype[Any]:
-    return np.dtype(ml_dtypes.bfloat16 if name == "bfloat16" else name)
-
-
-def values(dtype: str, count: int, seed: int, rank: int, kind: str) -> np.ndarray[Any, Any]:
-    """One rank's array. `raw`: any bits at all, among them NaN of all kinds and denormal numbers; `small`: small
-    numbers."""
-    generator = np.random.default_rng([seed, rank])
-    of = dtype_of(dtype)
-    if of == np.bool_:
-        return generator.integers(0, 2, count).astype(np.bool_)
-    if kind == "small" or "long" in dtype:
-        return generator.integers(0, 3, count).astype(of)
-    return np.frombuffer(generator.bytes(count * of.itemsize), of).copy()
-
-
-def stored(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    return array.view(np.uint16) if array.dtype.name == "bfloat16" else array
-
-
-def bits(array: np.ndarray[Any, Any]) -> bytes:
-    if array.dtype.itemsize > 8 and array.dtype.kind in "fc":
-        array = array.astype(np.complex128)  # the padding of a long double means nothing
-    return array.tobytes()
-
-
-def cut(array: np.ndarray[Any, Any], places: list[float]) -> list[np.ndarray[Any, Any]]:
-    bounds = [0, *sorted(int(place * array.size) for place in places), array.size]
-    return [array[start:stop] for start, stop in itertools.pairwise(bounds)]
-
-
-def check_allreduce(
-    counts,
-    dtype,
-    op,
-    count,
-    seed,
-    kind,
-    factors=(1.0, 1.0),
-    form="new",
-    is_late=True,
-    places=((), ()),
-    wire=AS_THEY_ARE,
-):
-    """One allreduce on all ranks against the reference."""
-    job = Job(counts, is_late)
-    arrays = [values(dtype, count, seed, rank, kind) for rank in range(job.size)]
-
-    def work(backend):
-        how = reduction.Reduction(
-            reduction.ELEMENT_TYPES[name_of(dtype_of(dtype))],
-            op,
-            job.size,
-            *factors,
-            wire=wire,
-        )
-        given = stored(arrays[backend.rank])
-        room = backend.empty if "shared" in form else np.empty
-        source = room(given.size, given.dtype)
-        source[:] = given
-        target = source if "in place" in form else room(given.size, given.dtype)
-        where = cut(source, places[0])
-        backend.allreduce(where, where if target is source else cut(target, places[1]), how, "it")
-        if target is not source:
-            assert source.tobytes() == given.tobytes(), "the input has changed"
-        return target.copy()
-
-    results = job.run(work)
-    job.close()
-    assert len({bits(result) for result in results}) == 1, "the ranks have different bits"
-    reference.hosts = lambda: job.groups
-    result = results[0].view(dtype_of(dtype))
-    if wire.dtype:
-        return arrays, result
-    rounds = op == Average or factors != (1.0, 1.0) or (op == Product and result.dtype.kind == "c")
-    if not (rounds and kind == "raw"):
-        reference.check(result, reference.reduce(arrays, op, *factors), exact=not rounds)
-    return arrays, result
-
-
-@st.composite
-def cases(draw):
-    dtype = draw(st.sampled_from(DTYPES))
-    op = draw(st.sampled_from([Average, Sum, Min, Max, Product]))
-    if "complex" in dtype or dtype == "clongdouble":
-        op = {Min: Sum, Max: Product}.get(op, op)
-    check_op(op, name_of(dtype_of(dtype)))
-    edge = draw(st.sampled_from([0, 64, 512, 1024, 1536, 3 * 1536]))
-    kind = draw(st.sampled_from(["raw", "small"]))
-    factors = draw(st.sampled_from([(1.0, 1.0), (0.5, 2.0), (2.0, 1.0)] if kind == "small" else [(1.0, 1.0)]))
-    pieces = st.lists(st.floats(0, 1), max_size=3).map(tuple)
-    return {
-        "counts": draw(st.sampled_from(SHAPES)),
-        "dtype": dtype,
-        "op": op,
-        "count": max(1, edge // dtype_of(dtype).itemsize + draw(st.integers(-2, 40))),
-        "seed": draw(st.integers(0, 1 << 30)),
-        "kind": kind,
-        "factors": factors,
-        "form": draw(st.sampled_from(["new", "in place", "shared", "shared in place"])),
-        "is_late": draw(st.booleans()),
-        "places": (draw(pieces), draw(pieces)),
-    }
-
-
-QUIET = [HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
-
+from distrun.runtime.operations.reduction import Average, ReduceOp, Sum
+from distrun.runtime.operations.wire import SMALL, Wire, exact_ranges
 
 # Tests ----------------------------------------------------------------------------------------------------------------
 
@@ -330,13 +28,13 @@ def test_any_allreduce_is_right_and_has_the_same_bits_everywhere(small_pieces, c
 
 REAL = [
     *(
-        hierarchical.ONE_STEP_LIMIT,
-        hierarchical.ONE_STEP_LIMIT // 2,
-        hierarchical.ONE_STEP_LIMIT_OF_TWO,
-        rail.CHUNK,
-        2 * rail.CHUNK,
+        choice.ONE_STEP_LIMIT,
+        choice.ONE_STEP_LIMIT // 2,
+        choice.ONE_STEP_LIMIT_OF_TWO,
+        base.CHUNK,
+        2 * base.CHUNK,
     ),
-    *(3 * rail.CHUNK, 5 * rail.CHUNK),
+    *(3 * base.CHUNK, 5 * base.CHUNK),
 ]
 
 
@@ -431,7 +129,7 @@ def test_what_is_quantised_on_the_wire_is_within_its_bounds_and_the_rest_exact(
 ):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(f"{Wire.__module__}.SMALL", 300)
-        patch.setitem(globals(), "values", normal)
+        patch.setattr(hosts_of_threads, "values", normal)
         ranges = exact_ranges([(extent,) for extent in shapes])
         arrays, result = check_allreduce(
             counts, dtype, op, sum(shapes), seed, "", form=form, is_late=is_late, wire=Wire(wire, ranges)
@@ -495,7 +193,7 @@ def test_what_is_not_finite_is_still_seen_after_quantisation(small_pieces, wire,
         return array
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setitem(globals(), "values", one_odd)
+        patch.setattr(hosts_of_threads, "values", one_odd)
         _, result = check_allreduce((1, 2), "float32", Average, 2 * SMALL, 0, "", wire=Wire(wire))
     assert not np.isfinite(result[1000])
     assert np.isfinite(result).sum() >= 2 * SMALL - 3 * 256

@@ -6,7 +6,7 @@ import select
 import socket
 
 import pytest
-from connected_ranks import pair_of_sockets
+from in_process.connected_ranks import pair_of_sockets
 
 from distrun.host.connections.tcp_info import TcpInfo
 from distrun.runtime.point_to_point.connection import ROOM, Connection

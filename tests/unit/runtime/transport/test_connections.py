@@ -9,8 +9,8 @@ import struct
 
 import numpy as np
 import pytest
-from connected_ranks import End, pair_of_sockets, turn_until
 from hypothesis import HealthCheck, given, settings, strategies as st
+from in_process.connected_ranks import End, pair_of_sockets, turn_until
 
 from distrun.runtime.shared_memory.mailbox import LARGEST
 from distrun.runtime.transport.connections import LARGEST_FRAME, Channel, Stream

@@ -11,10 +11,15 @@ from typing import Any
 
 import numpy as np
 import pytest
-from connected_ranks import MEMBERS, three_networks
+from in_process.connected_ranks import MEMBERS, three_networks
+from in_process.hosts_of_threads import reductions_for_threads as reductions_for_threads
 
 from distrun.errors import BootstrapError
-from distrun.host.connections.listener import Listener, listen
+from distrun.host.connections.listener import Listener, listen, listen_at
+from distrun.runtime.backends.rail import Rail, first_partners
+from distrun.runtime.operations.dtypes import ELEMENT_TYPES
+from distrun.runtime.operations.reduction import Reduction, Sum
+from distrun.runtime.rendezvous.protocol import Member
 from distrun.runtime.transport import data_connections
 from distrun.runtime.transport.data_connections import DataConnections
 from distrun.runtime.transport.host_layout import HostLayout
@@ -71,7 +76,7 @@ class Job:
                 return self.tell(rank, 0)
             peers = {host: peer for host, peer in enumerate(ranks) if peer != rank}
             local: Any = self.local_groups[rank]
-            return self.connections[rank].make(local, peers, partial(self.tell, rank))
+            return self.connections[rank].make(local, peers, peers, partial(self.tell, rank))
 
         with ThreadPoolExecutor(3) as threads:
             links = list(threads.map(make, range(3)))
@@ -117,6 +122,32 @@ def test_sets_share_the_connections_of_those_before_them(networks):
         swap(links, ranks)
 
 
+@pytest.mark.usefixtures("reductions_for_threads")
+@pytest.mark.parametrize("algorithm", ["ring", "halving-doubling", "direct"])
+def test_many_hosts_connect_with_those_that_they_need_when_they_need_them(networks, monkeypatch, algorithm):
+    monkeypatch.setattr(data_connections, "MANY_HOSTS", 2)
+    job = Job(networks)
+    layouts = [HostLayout.of("abc", rank) for rank in range(3)]
+
+    def work(rank: int) -> np.ndarray[Any, Any]:
+        local: Any = job.local_groups[rank]
+        peers, first = layouts[rank].peers, first_partners(layouts[rank])
+        links = job.connections[rank].make(local, peers, first, partial(job.tell, rank))
+        assert sorted(job.connections[rank]._streams) == ([1, 2] if rank == 0 else [0])
+        rail = Rail(links, layouts[rank], algorithm)
+        array = np.arange(50_000) + rank
+        total = Reduction(ELEMENT_TYPES["int64"], Sum, 3, 1.0, 1.0)
+        for _ in range(2):
+            rail.reduce([array], [array], total, array.nbytes, "it")
+        rail.broadcast(array[:100], 2, 800, "it")
+        return array
+
+    with ThreadPoolExecutor(3) as threads:
+        results = list(threads.map(work, range(3)))
+    assert all((array == 3 * (3 * np.arange(50_000) + 3)).all() for array in results)
+    assert job.streams() == [[1, 2], [0, 2], [0, 1]]  # so few hosts exchange broadcasts directly
+
+
 def test_nobody_listens_where_all_connections_are_there(networks):
     job = Job(networks)
     job.add(0, 1)
@@ -126,7 +157,7 @@ def test_nobody_listens_where_all_connections_are_there(networks):
 
 
 def test_a_rank_listens_at_all_its_addresses_with_one_port():
-    sockets = data_connections.listen_at(["127.0.0.1", "127.0.0.2", "127.0.0.3"])
+    sockets = listen_at(["127.0.0.1", "127.0.0.2", "127.0.0.3"])
     assert len({each.getsockname()[1] for each in sockets}) == 1
     assert [each.getsockname()[0] for each in sockets] == ["127.0.0.1", "127.0.0.2", "127.0.0.3"]
     for each in sockets:
@@ -137,14 +168,14 @@ def test_an_address_that_is_not_ours_any_more_is_a_sentence(networks):
     job = Job(networks)
     job.connections[0]._addresses = ["192.0.2.1"]
     with pytest.raises(BootstrapError, match=r"^rank 0 cannot listen at 192\.0\.2\.1 for ranks of other hosts: "):
-        job.connections[0].make(job.local_groups[0], {1: 1}, lambda port: [port])  # type: ignore[arg-type]
+        job.connections[0].make(job.local_groups[0], {1: 1}, (), lambda port: [port])  # type: ignore[arg-type]
 
 
 def test_who_waits_for_a_connection_hears_that_the_job_has_failed(networks):
     job = Job(networks)
     job.local_groups[0].lost = "rank 2 was killed"
     with pytest.raises(BootstrapError, match=r"^the ranks of the hosts cannot connect with each other: rank 2 was k"):
-        job.connections[0].make(job.local_groups[0], {1: 1}, lambda port: [port, 0, 0])  # type: ignore[arg-type]
+        job.connections[0].make(job.local_groups[0], {1: 1}, (), lambda port: [port, 0, 0])  # type: ignore[arg-type]
 
 
 def test_who_dials_hears_that_the_job_has_failed(networks, monkeypatch):
@@ -152,16 +183,25 @@ def test_who_dials_hears_that_the_job_has_failed(networks, monkeypatch):
     job = Job(networks)
     job.local_groups[2].stop_reason = "distrun.shutdown() was called"
     with pytest.raises(BootstrapError, match=r"cannot connect with each other: distrun\.shutdown\(\) was called$"):
-        job.connections[2].make(job.local_groups[2], {0: 0}, lambda port: [1, 0, 0])  # type: ignore[arg-type]
+        job.connections[2].make(job.local_groups[2], {0: 0}, (), lambda port: [1, 0, 0])  # type: ignore[arg-type]
 
 
 def test_a_peer_that_does_not_come_is_named(networks):
     job = Job(networks, timeout=0.05)
     with pytest.raises(BootstrapError, match=r"^rank 0 waited in vain for a connection from rank 1 .*a firewall may"):
-        job.connections[0].make(job.local_groups[0], {1: 1}, lambda port: [port, 0, 0])  # type: ignore[arg-type]
+        job.connections[0].make(job.local_groups[0], {1: 1}, (), lambda port: [port, 0, 0])  # type: ignore[arg-type]
 
 
 def test_a_peer_that_cannot_be_reached_is_named(networks):
     job = Job(networks, timeout=0.05)
     with pytest.raises(BootstrapError, match=r"^rank 2 on host host2 .* cannot reach rank 0 on host host0: "):
-        job.connections[2].make(job.local_groups[2], {0: 0}, lambda port: [1, 0, 0])  # type: ignore[arg-type]
+        job.connections[2].make(job.local_groups[2], {0: 0}, (), lambda port: [1, 0, 0])  # type: ignore[arg-type]
+
+
+def test_rails_take_the_networks_in_turn_that_both_hosts_have():
+    ours = Member(5, "a", "a", 1, "10.0.0.1", 1, "10.1.0.1/24,10.2.0.1/24,fd00::1/64")
+    theirs = Member(1, "b", "b", 1, "10.0.0.2", 1, "10.2.0.2/24,fd00::2/64")
+    ways = [data_connections.way(ours, theirs, rail) for rail in range(4)]
+    assert ways[:3] == [("10.0.0.1", "10.0.0.2"), ("10.2.0.1", "10.2.0.2"), ("fd00::1", "fd00::2")]
+    assert ways[3] == ways[0]
+    assert data_connections.way(ours, Member(0, "b", "b", 1, "10.0.0.2", 1), 2) == ("10.0.0.1", "10.0.0.2")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from connected_ranks import MEMBERS, pair_of_sockets, three_networks, turn_until
+from in_process.connected_ranks import MEMBERS, pair_of_sockets, three_networks, turn_until
 
 from distrun.host.connections.tcp_condition import TcpCondition
 from distrun.host.connections.tcp_info import SentPackets, TcpInfo

@@ -365,3 +365,10 @@ def test_a_forked_child_touches_nothing_of_its_parents_and_ends_the_wait_it_was_
     os.close(fd)
     group.announce(FAILED, "the child has failed")
     assert shared[STATE] == RUNNING
+
+
+def test_the_more_ranks_share_a_core_the_later_they_are_nudged(group):
+    group.spare_cores = -2  # three ranks, one core
+    group.history += [lambda: None]
+    assert not group.wait(never, what, until=group.now + 3.0)
+    assert group.slept[0] == pytest.approx(3 * NUDGE_AFTER)

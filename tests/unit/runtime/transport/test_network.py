@@ -9,7 +9,7 @@ import time
 
 import numpy as np
 import pytest
-from connected_ranks import DEADLINE, MEMBERS, pair_of_sockets, three_networks, turn_until
+from in_process.connected_ranks import DEADLINE, MEMBERS, pair_of_sockets, three_networks, turn_until
 
 from distrun.runtime.shared_memory.segment import FAILED, LEFT
 from distrun.runtime.transport import network

@@ -1,0 +1,108 @@
+"""Direct exchange: each host has its part of every array, and sends the result to all.
+
+A reduce-scatter and an allgather, by pairwise exchange (R. Thakur, R. Rabenseifner, W. Gropp: Optimization of
+Collective Communication Operations in MPICH, 2005). Each host sends and receives 2(n-1)/n of the array, in two steps,
+and adds up all contributions at once, in the order of the hosts. An element is rounded once each way on the wire.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from distrun.runtime.backends.algorithms.base import Algorithm, Share, Steps, chunk_elements, cut, divided, run
+from distrun.runtime.backends.base import Flat
+from distrun.runtime.operations.reduction import CHUNK
+
+
+class Direct(Algorithm):
+    """Every host with every other one."""
+
+    name = "direct"
+    is_stepwise = False
+
+    @property
+    def partners(self) -> Sequence[int]:
+        return self._hosts.others
+
+    def reduce(self, share: Share, what: str) -> None:
+        hosts, depth = self._hosts.count, share.wire.depth
+        part = chunk_elements(share.dtype.itemsize, depth * hosts)
+        room = share.wire.most(part + 1)
+        shares = self._scratch.rows(depth * hosts, room, share.wire.dtype).reshape(depth, hosts, room)
+        pieces = (
+            self._steps(share, divided(piece, hosts), shares[number % depth])
+            for number, piece in enumerate(cut(share.size, part * hosts))
+        )
+        # At most `depth` pieces are in each step, which is why as many sets of receive buffers are enough.
+        run(self._links, pieces, 2 * depth, what, stride=depth - 1)
+
+    def _steps(self, share: Share, parts: Sequence[slice], shares: Sequence[Flat]) -> Steps:
+        """`shares` are the buffers for the other hosts' elements of our own part, by host."""
+        links, hosts, own = self._links, self._hosts, self._hosts.own
+        # Scatter: combine our host's arrays, and send each host our share of its part.
+        for host in hosts.others:
+            links.send(host, share.encoded(share.ours(parts[host]), parts[host]))
+        mine = parts[own]
+        contribution = share.ours(mine)
+        length = share.length(mine)
+        yield [links.receive(host, shares[host][:length]) for host in hosts.others]
+        # Combine all hosts' shares of our own part, and send the result to all hosts.
+        if mine.start < mine.stop:
+            arrived = [
+                contribution if host == own else share.decoded(raw[:length], mine) for host, raw in enumerate(shares)
+            ]
+            share.stages.between.combine(arrived, [share.target[mine]])
+        result = share.encoded(share.target[mine], mine)
+        share.settle(result, mine)
+        tickets, landings = [], []
+        for host in hosts.others:
+            links.send(host, result)
+            # Received in place of our share of that part: it can only come after that host has received the share.
+            landings.append(share.landing(parts[host]))
+            tickets.append(links.receive(host, landings[-1]))
+        yield tickets
+        # Spread what the other hosts have combined.
+        for host, landing in zip(hosts.others, landings, strict=True):
+            share.settle(landing, parts[host])
+
+    def reduce_whole(self, share: Share, what: str) -> None:
+        """Reduce a small array in one step: everything to every host, each of which combines all of it for itself, in
+        the same order."""
+        links, hosts = self._links, self._hosts
+        posted = []
+        for part in cut(share.size, CHUNK // share.dtype.itemsize):
+            sent = share.encoded(share.ours(part), part)
+            shares = list(np.empty((hosts.count, sent.size), sent.dtype))
+            shares[hosts.own] = sent  # rounded as for the other hosts: all must add up the same numbers
+            tickets = []
+            for host in hosts.others:
+                tickets += [links.send(host, sent), links.receive(host, shares[host])]
+            posted.append((part, shares, tickets))
+        for part, shares, tickets in posted:
+            links.wait(tickets, what)
+            arrived = [share.decoded(raw, part) for raw in shares]
+            share.stages.between.combine(arrived, [target[part] for target in share.targets])
+
+    def broadcast(self, array: Flat, root: int, what: str) -> None:
+        """Copy the array of host `root` to all others.
+
+        The root sends each of them a part, and they send their parts to each other (scatter and allgather), so that no
+        host sends more than about one array.
+        """
+        hosts, links = self._hosts, self._links
+        others = [host for host in range(hosts.count) if host != root]
+        parts = dict(zip(others, divided(slice(0, array.size), len(others)), strict=True))
+        if hosts.own == root:
+            for host, part in parts.items():
+                links.send(host, array[part])
+            return
+        mine = array[parts[hosts.own]]
+        links.wait([links.receive(root, mine)], what)
+        tickets = []
+        for host in hosts.others:
+            if host != root:
+                links.send(host, mine)
+                tickets.append(links.receive(host, array[parts[host]]))
+        links.wait(tickets, what)

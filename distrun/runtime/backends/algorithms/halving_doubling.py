@@ -1,0 +1,125 @@
+"""Recursive halving and doubling: with a partner at distance 1, 2, 4 and so on, half of what is left each time.
+
+A reduce-scatter by recursive vector halving and an allgather by recursive vector doubling (R. Rabenseifner's algorithm,
+in R. Thakur, R. Rabenseifner, W. Gropp: Optimization of Collective Communication Operations in MPICH, 2005): as many
+bytes as direct exchange, in 2 log2(n) steps. Where the number of hosts is no power of two, hosts in excess hand their
+arrays to a neighbour first and get the result from it in the end, for which that one carries a whole array more.
+
+The hosts are added up in pairs, the pairs' sums in pairs, and so on: for every element in the same order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from distrun.runtime.backends.algorithms.base import Algorithm, Share, Steps, chunk_elements, cut, run
+from distrun.runtime.backends.base import Flat
+
+WINDOW = 4
+"""Pieces under way: see `ring.WINDOW`."""
+
+
+class HalvingDoubling(Algorithm):
+    """Every host with log2(n) others."""
+
+    name = "halving-doubling"
+
+    @property
+    def partners(self) -> Sequence[int]:
+        distant = [self._host_of(self._core ^ distance) for distance in self._distances] if self._is_core else []
+        return distant + ([] if self._pair is None else [self._pair])
+
+    # The first places make up pairs of which one is in excess; what is left, one of each pair and the others, is the
+    # core, whose number is a power of two.
+
+    @property
+    def _excess(self) -> int:
+        return len(self._order) - (1 << len(self._order).bit_length() - 1)
+
+    @property
+    def _distances(self) -> list[int]:
+        return [1 << level for level in range(len(self._order).bit_length() - 1)]
+
+    @property
+    def _pair(self) -> int | None:
+        """The other host of our pair, if we belong to one."""
+        return self._order[self._place ^ 1] if self._place < 2 * self._excess else None
+
+    @property
+    def _is_core(self) -> bool:
+        return self._pair is None or self._place % 2 == 0
+
+    @property
+    def _core(self) -> int:
+        """Our number in the core."""
+        return self._place // 2 if self._pair is not None else self._place - self._excess
+
+    def _host_of(self, core: int) -> int:
+        return self._order[2 * core if core < self._excess else core + self._excess]
+
+    def reduce(self, share: Share, what: str) -> None:
+        # The core receives whole pieces from hosts in excess, else halves at most.
+        size = chunk_elements(share.dtype.itemsize, WINDOW) * (1 if self._excess else 2)
+        rooms = self._scratch.rows(WINDOW, share.wire.most(size), share.wire.dtype)
+        steps = self._steps if self._is_core else self._excess_steps
+        pieces = (steps(share, piece, rooms[number % WINDOW]) for number, piece in enumerate(cut(share.size, size)))
+        run(self._links, pieces, WINDOW, what)
+
+    def _excess_steps(self, share: Share, piece: slice, room: Flat) -> Steps:
+        pair = self._pair
+        assert pair is not None
+        self._links.send(pair, share.encoded(share.ours(piece), piece))
+        yield ()
+        for _ in 2 * self._distances:
+            yield ()
+        landing = share.landing(piece)
+        yield [self._links.receive(pair, landing)]
+        share.settle(landing, piece)
+
+    def _steps(self, share: Share, piece: slice, room: Flat) -> Steps:
+        links, stages = self._links, share.stages
+        ours = share.ours(piece)
+        if self._excess:
+            if self._pair is None:
+                yield ()
+            else:
+                raw = room[: share.length(piece)]
+                yield [links.receive(self._pair, raw)]
+                stages.partial.combine([ours, share.decoded(raw, piece)], [share.target[piece]])
+                ours = share.target[piece]
+        mine = piece
+        halves = []
+        for distance in self._distances:
+            partner = self._host_of(self._core ^ distance)
+            kept, sent = _halves(mine, is_upper=bool(self._core & distance))
+            links.send(partner, share.encoded(ours[_within(sent, mine)], sent))
+            ours = ours[_within(kept, mine)]
+            raw = room[: share.length(kept)]
+            yield [links.receive(partner, raw)]
+            pair = [ours, share.decoded(raw, kept)]
+            how = stages.between if distance == self._distances[-1] else stages.partial
+            how.combine(pair[::-1] if self._core & distance else pair, [share.target[kept]])
+            ours, mine = share.target[kept], kept
+            halves.append((partner, kept, sent))
+        share.settle(share.encoded(ours, mine), mine)
+        for partner, kept, other in reversed(halves):
+            links.send(partner, share.encoded(share.target[kept], kept))
+            # Received in place of what was sent there: the result can only come after that has arrived.
+            landing = share.landing(other)
+            yield [links.receive(partner, landing)]
+            share.settle(landing, other)
+        if self._excess:
+            if self._pair is not None:
+                links.send(self._pair, share.encoded(share.target[piece], piece))
+            yield ()
+
+
+def _halves(part: slice, is_upper: bool) -> tuple[slice, slice]:
+    """Return the half of a part that we keep, and the other one."""
+    middle = (part.start + part.stop) // 2
+    lower, upper = slice(part.start, middle), slice(middle, part.stop)
+    return (upper, lower) if is_upper else (lower, upper)
+
+
+def _within(part: slice, whole: slice) -> slice:
+    return slice(part.start - whole.start, part.stop - whole.start)

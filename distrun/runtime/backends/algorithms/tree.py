@@ -1,0 +1,134 @@
+"""A binary tree: sums go up to the root, the result comes down, piece after piece.
+
+2 log2(n) steps, whatever the number of hosts, in which whole pieces travel: least for small arrays. The hosts with slow
+links are leaves, where every element crosses their link once in each direction, and less is not possible: with direct
+exchange, in a ring, or by halving and doubling it is 2(n-1)/n times, almost twice as much. A host with two children
+carries three arrays each way; that is no loss where the slow link is a third as fast or less.
+
+A host adds its own array and its children's: for every element in the same order. (Trees for large arrays are from
+S. Jeaugey, Massively Scale Your Deep Learning Training with NCCL 2.4, 2019, which has two of them for equal links.)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import NamedTuple
+
+from distrun.runtime.backends.algorithms.base import Algorithm, Share, Steps, chunk_elements, cut, run
+from distrun.runtime.backends.base import Flat
+
+
+class Place(NamedTuple):
+    """Where a host is in a tree."""
+
+    parent: int | None
+    children: tuple[int, ...]
+    depth: int
+    height: int
+    """The depth of the deepest host of the tree."""
+
+
+@lru_cache(maxsize=1024)
+def place_in_tree(order: tuple[int, ...], host: int, root: int) -> Place:
+    """Return where a host is in the tree of hosts, hung up at `root`.
+
+    The host at place i of `order` has those at 2i+1 and 2i+2 below it, so the last half of them are leaves. Hung up at
+    another host, the tree has the same edges.
+    """
+    edges: dict[int, list[int]] = {each: [] for each in order}
+    for place in range(1, len(order)):
+        above, below = order[(place - 1) // 2], order[place]
+        edges[above].append(below)
+        edges[below].append(above)
+    places: dict[int, tuple[int | None, int]] = {root: (None, 0)}
+    waiting: list[int] = [root]
+    for each in waiting:  # which grows meanwhile
+        for other in edges[each]:
+            if other not in places:
+                places[other] = each, places[each][1] + 1
+                waiting.append(other)
+    parent, depth = places[host]
+    children = tuple(other for other in edges[host] if other != parent)
+    return Place(parent, children, depth, max(depth for _, depth in places.values()))
+
+
+class Tree(Algorithm):
+    """Every host with at most three others."""
+
+    name = "tree"
+
+    @property
+    def partners(self) -> Sequence[int]:
+        place = self._place_under(self._order[0])
+        return [*place.children, *([] if place.parent is None else [place.parent])]
+
+    def _place_under(self, root: int) -> Place:
+        return place_in_tree(tuple(self._order), self._hosts.own, root)
+
+    def reduce(self, share: Share, what: str) -> None:
+        place = self._place_under(self._order[0])
+        window = 2 * place.height + 1  # every level, up and down, has a piece
+        rows = window * max(1, len(place.children))
+        part = chunk_elements(share.dtype.itemsize, 2 * window)
+        rooms = self._scratch.rows(rows, share.wire.most(part), share.wire.dtype)
+        rooms = rooms.reshape(window, -1, rooms.shape[1])
+        pieces = (
+            self._steps(share, piece, place, rooms[number % window])
+            for number, piece in enumerate(cut(share.size, part))
+        )
+        run(self._links, pieces, window, what)
+
+    def _steps(self, share: Share, piece: slice, place: Place, rooms: Sequence[Flat]) -> Steps:
+        """`rooms` are where the children's sums are received."""
+        links, stages = self._links, share.stages
+        for level in range(place.height, 0, -1):
+            if place.depth == level - 1 and place.children:
+                length = share.length(piece)
+                raws = [room[:length] for room in rooms[: len(place.children)]]
+                yield [links.receive(child, raw) for child, raw in zip(place.children, raws, strict=True)]
+                how = stages.partial if place.parent is not None else stages.between
+                arrived = [share.decoded(raw, piece) for raw in raws]
+                how.combine([share.ours(piece), *arrived], [share.target[piece]])
+            elif place.depth == level:
+                assert place.parent is not None
+                sum_ = share.target[piece] if place.children else share.ours(piece)
+                links.send(place.parent, share.encoded(sum_, piece))
+                yield ()
+            else:
+                yield ()
+        if place.parent is None:
+            result = share.encoded(share.target[piece], piece)
+            share.settle(result, piece)
+        # Received in place of the sum that was sent up: the result can only come after that has arrived.
+        for level in range(place.height):
+            if place.depth == level:
+                for child in place.children:
+                    links.send(child, result)
+                yield ()
+            elif place.depth == level + 1:
+                assert place.parent is not None
+                result = share.landing(piece)
+                yield [links.receive(place.parent, result)]
+                share.settle(result, piece)
+            else:
+                yield ()
+
+    def broadcast(self, array: Flat, root: int, what: str) -> None:
+        """Copy the array of host `root` to all others, along the edges of the tree."""
+        place = self._place_under(root)
+        part = chunk_elements(array.itemsize)
+        pieces = (self._broadcast_steps(array[piece], place) for piece in cut(array.size, part))
+        run(self._links, pieces, place.height + 1, what)
+
+    def _broadcast_steps(self, array: Flat, place: Place) -> Steps:
+        for level in range(place.height):
+            if place.depth == level:
+                for child in place.children:
+                    self._links.send(child, array)
+                yield ()
+            elif place.depth == level + 1:
+                assert place.parent is not None
+                yield [self._links.receive(place.parent, array)]
+            else:
+                yield ()

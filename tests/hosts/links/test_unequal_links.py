@@ -1,0 +1,34 @@
+"""A host with a slow link is found, and becomes a leaf of a tree."""
+
+from __future__ import annotations
+
+import shutil
+
+import pytest
+from hosts_conftest import call
+
+RATE = ("rate", "20mbit", "burst", "64kb", "latency", "800ms")
+
+PROGRAM = """
+import numpy, distrun
+from distrun.runtime import world
+distrun.init()
+for count in (1000, 300_000, 300_000):
+    total = distrun.allreduce(numpy.full(count, distrun.rank()), op=distrun.Sum)
+    assert (total == 3).all()
+rail = world.engine().backend._rail
+print(sorted(rail._facts.slow), sorted(set(rail._algorithms) & {"tree"}))
+"""
+
+
+@pytest.mark.skipif(shutil.which("tc", path="/usr/sbin:/sbin:/usr/bin:/bin") is None, reason="needs tc, of iproute2")
+def test_a_host_with_a_slow_link_becomes_a_leaf(distrun, python, alpha, beta):
+    call("tc", "qdisc", "add", "dev", beta._link, "root", "tbf", *RATE)
+    call("tc", "-n", beta._namespace, "qdisc", "add", "dev", "eth0", "root", "tbf", *RATE)
+    try:
+        job = distrun("-H", "alpha:1,beta:1,localhost:1", "--no-tag-output", *python(PROGRAM))
+        assert job.wait() == 0, job.stderr.data
+    finally:
+        call("tc", "qdisc", "del", "dev", beta._link, "root")
+        call("tc", "-n", beta._namespace, "qdisc", "del", "dev", "eth0", "root")
+    assert job.stdout.data.splitlines() == [b"[1] ['tree']"] * 3

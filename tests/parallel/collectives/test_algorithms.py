@@ -1,0 +1,12 @@
+"""Whatever the algorithm between hosts, collectives between real ranks are right, and the same on all ranks."""
+
+from __future__ import annotations
+
+import pytest
+
+
+@pytest.mark.parametrize("job", ["hosts-1+1", "hosts-1+2", "hosts-1+1+1", "hosts-1+1+1+1"], indirect=True)
+@pytest.mark.parametrize("algorithm", ["auto", "direct", "ring", "halving-doubling", "tree"])
+def test_each_algorithm(job, algorithm):
+    printed = job.run("algorithms", DISTRUN_ALGORITHM=algorithm)
+    assert algorithm == "auto" or f"'{algorithm}'" in printed

@@ -1,0 +1,264 @@
+"""Every algorithm between hosts equals numpy, for any number of hosts, and all ranks hold the same bits."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings, strategies as st
+from in_process.hosts_of_threads import DTYPES, QUIET, Job, cases, check_allreduce, dtype_of, reference, values
+
+from distrun.runtime.backends.adasum import adasum
+from distrun.runtime.backends.algorithms import choice
+from distrun.runtime.backends.algorithms.choice import EQUAL, WHOLE, LinkFacts, arranged, choose, choose_broadcast
+from distrun.runtime.backends.algorithms.tree import place_in_tree
+from distrun.runtime.operations import reduction
+from distrun.runtime.operations.reduction import Adasum, Average, Max, Min, Product, ReduceOp, Sum
+from distrun.runtime.operations.request import Request
+from distrun.runtime.operations.wire import Wire
+from distrun.runtime.settings import ALGORITHMS, AUTO, DIRECT, HALVING_DOUBLING, RING, TREE
+
+FORCED = [name for name in ALGORITHMS if name != AUTO]
+STEPWISE = [RING, HALVING_DOUBLING, TREE]
+LAYOUTS = [*((1,) * hosts for hosts in range(2, 10)), (2, 1), (1, 2, 3), (2, 2, 2, 2), (1, 1, 2, 1, 1), (3, 2, 2)]
+"""Ranks of each host."""
+SOME_LAYOUTS = [(1, 1, 1), (1, 2, 3), (1,) * 7, (1,) * 8]
+
+
+# Reductions -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("algorithm", FORCED)
+@settings(max_examples=80, deadline=None, suppress_health_check=QUIET)
+@given(cases(), st.sampled_from(LAYOUTS))
+def test_any_allreduce_is_right_and_has_the_same_bits_everywhere(small_pieces, algorithm, case, counts):
+    is_exact = case["op"] in (Min, Max) or dtype_of(case["dtype"]).kind in "iub"
+    if algorithm != DIRECT and not is_exact:
+        case["kind"] = "small"  # the order in which large floats are added up shows
+    check_allreduce(**{**case, "counts": counts}, algorithm=algorithm)
+
+
+@pytest.mark.parametrize("algorithm", STEPWISE)
+@pytest.mark.parametrize("counts", SOME_LAYOUTS, ids=str)
+def test_every_type_and_operator(small_pieces, algorithm, counts):
+    for dtype in DTYPES:
+        for op in (Sum, Average, Min, Max, Product):
+            if op in (Min, Max) and ("complex" in dtype or dtype == "clongdouble"):
+                continue
+            check_allreduce(counts, dtype, op, 700, 3, "small", algorithm=algorithm, form="shared in place")
+
+
+@pytest.mark.parametrize("algorithm", STEPWISE)
+@pytest.mark.parametrize("counts", SOME_LAYOUTS, ids=str)
+def test_averages_of_large_numbers_in_half_precision_do_not_overflow(small_pieces, algorithm, counts):
+    job = Job(counts, True, algorithm)
+
+    def work(backend):
+        how = reduction.Reduction(reduction.ELEMENT_TYPES["float16"], Average, job.size, 1.0, 1.0)
+        array = np.full(5000, 65504, np.float16)
+        backend.allreduce([array], [array], how, "it")
+        return array
+
+    for result in job.run(work):
+        np.testing.assert_allclose(result.astype(np.float64), 65504, rtol=0.005)
+    job.close()
+
+
+@pytest.mark.parametrize("algorithm", STEPWISE)
+@pytest.mark.parametrize("wire", ["float16", "bfloat16"])
+@settings(max_examples=30, deadline=None, suppress_health_check=QUIET)
+@given(
+    counts=st.sampled_from(LAYOUTS),
+    count=st.integers(1, 3000),
+    seed=st.integers(0, 99),
+    op=st.sampled_from([Sum, Average]),
+    form=st.sampled_from(["new", "in place", "shared in place"]),
+    is_late=st.booleans(),
+)
+def test_half_precision_on_the_wire(small_pieces, algorithm, wire, counts, count, seed, op, form, is_late):
+    arrays, result = check_allreduce(
+        counts, "float32", op, count, seed, "small", form=form, is_late=is_late, wire=Wire(wire), algorithm=algorithm
+    )
+    exact = sum(arrays) / (len(arrays) if op == Average else 1)
+    rounding = 2.0**-8 if wire == "bfloat16" else 2.0**-11
+    np.testing.assert_allclose(result, exact, rtol=(len(counts) + 1) * rounding, atol=1e-6)
+
+
+@pytest.mark.parametrize("algorithm", STEPWISE)
+def test_what_is_quantised_is_exchanged_directly(small_pieces, algorithm):
+    _, forced = check_allreduce((1, 2, 1), "float32", Sum, 9000, 4, "small", wire=Wire("int8"), algorithm=algorithm)
+    _, direct = check_allreduce((1, 2, 1), "float32", Sum, 9000, 4, "small", wire=Wire("int8"), algorithm=DIRECT)
+    assert forced.tobytes() == direct.tobytes()
+
+
+@pytest.mark.parametrize("algorithm", [DIRECT, HALVING_DOUBLING, TREE])
+@pytest.mark.parametrize("hosts", [3, 5, 8, 9])
+def test_the_order_of_summation_does_not_depend_on_the_place_in_an_array(small_pieces, algorithm, hosts):
+    """A tensor becomes the same whatever it is fused with; in a ring alone it does not."""
+    arrays = [np.random.default_rng(rank).standard_normal(3000).astype(np.float32) for rank in range(hosts)]
+    how = reduction.Reduction(reduction.ELEMENT_TYPES["float32"], Sum, hosts, 1.0, 1.0)
+
+    def summed(start: int) -> bytes:
+        job = Job((1,) * hosts, True, algorithm)
+
+        def work(backend):
+            array = np.concatenate([np.ones(start, np.float32), arrays[backend.rank]])
+            backend.allreduce([array], [array], how, "it")
+            return array[start:]
+
+        results = {result.tobytes() for result in job.run(work)}
+        job.close()
+        assert len(results) == 1
+        return results.pop()
+
+    assert len({summed(start) for start in (0, 1, 900, 4000)}) == 1
+
+
+# The other collectives ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("counts", LAYOUTS, ids=str)
+@pytest.mark.parametrize("algorithm", [AUTO, TREE])
+@pytest.mark.parametrize("is_late", [False, True])
+def test_broadcast(small_pieces, monkeypatch, counts, algorithm, is_late):
+    monkeypatch.setattr(choice, "FEW_HOSTS", 2 if algorithm == TREE else 8)
+    for count, root in ((0, 0), (1, 1), (4000, 0), (3001, sum(counts) - 1), (5000, 2)):
+        job = Job(counts, is_late, algorithm)
+        root %= job.size
+        arrays = [values("float32", count, 6, rank, "raw") for rank in range(job.size)]
+        wanted = arrays[root].tobytes()
+        job.run(lambda backend, root=root, arrays=arrays: backend.broadcast(arrays[backend.rank], root, "it"))
+        assert [array.tobytes() for array in arrays] == [wanted] * job.size
+        job.close()
+
+
+@pytest.mark.parametrize("algorithm", STEPWISE)
+@pytest.mark.parametrize("op", [Sum, Average])
+def test_reducescatter(small_pieces, algorithm, op: ReduceOp):
+    for counts in LAYOUTS:
+        job = Job(counts, True, algorithm)
+        sizes = [7 * rank for rank in range(job.size)]
+        arrays = [values("float32", sum(sizes), 8, rank, "small") for rank in range(job.size)]
+
+        def work(backend, op=op, job=job, arrays=arrays, sizes=sizes):
+            how = reduction.Reduction(reduction.ELEMENT_TYPES["float32"], op, job.size, 1.0, 1.0)
+            return backend.reducescatter(arrays[backend.rank].copy(), sizes, how, "it").copy()
+
+        reference.hosts = lambda job=job: job.groups
+        parts = np.split(reference.reduce(arrays, op), np.cumsum(sizes)[:-1])
+        for result, expected in zip(job.run(work), parts, strict=True):
+            reference.check(result, expected, exact=op == Sum)
+        job.close()
+
+
+@pytest.mark.parametrize("algorithm", STEPWISE)
+def test_adasum_of_equal_gradients_is_their_average(small_pieces, algorithm):
+    job = Job((1, 2, 1), True, algorithm)
+
+    def work(backend):
+        array = np.arange(1.0, 901.0, dtype=np.float32)
+        request = Request("allreduce", "it", "float32", ((900,),), op=Adasum)
+        adasum(backend, [array], [array], request, [900], False, "it")
+        return array
+
+    results = job.run(work)
+    job.close()
+    assert len({result.tobytes() for result in results}) == 1
+    np.testing.assert_allclose(results[0], np.arange(1.0, 901.0), rtol=1e-5)
+
+
+# The choice -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("nbytes", "hosts", "slow", "wire", "wanted", "chosen"),
+    [
+        (4 << 10, 2, (), "", AUTO, WHOLE),
+        (1 << 20, 2, (), "", AUTO, WHOLE),
+        ((1 << 20) + 4, 2, (), "", AUTO, DIRECT),
+        (100 << 20, 8, (), "", AUTO, DIRECT),
+        (4 << 10, 9, (), "", AUTO, WHOLE),
+        (16 << 10, 9, (), "", AUTO, TREE),
+        (4 << 10, 64, (), "", AUTO, TREE),
+        (1 << 20, 64, (), "", AUTO, HALVING_DOUBLING),
+        (100 << 20, 16, (), "", AUTO, HALVING_DOUBLING),
+        (100 << 20, 12, (), "", AUTO, RING),
+        (256 << 10, 12, (), "", AUTO, TREE),
+        (100 << 20, 4, (2,), "", AUTO, TREE),
+        (100 << 20, 16, (2, 3), "", AUTO, TREE),
+        (100 << 20, 4, (1, 2, 3), "", AUTO, DIRECT),
+        (100 << 10, 4, (2,), "", AUTO, DIRECT),
+        (100 << 20, 16, (), "int8", AUTO, DIRECT),
+        (100 << 20, 16, (1,), "int4", RING, DIRECT),
+        (100 << 20, 16, (), "bfloat16", AUTO, HALVING_DOUBLING),
+        (4, 2, (), "", RING, RING),
+        (4, 2, (), "", DIRECT, WHOLE),
+        (100 << 20, 2, (), "", TREE, TREE),
+    ],
+)
+def test_the_algorithm_follows_from_size_hosts_and_links(nbytes, hosts, slow, wire, wanted, chosen):
+    assert choose(nbytes, hosts, LinkFacts(frozenset(slow)), Wire(wire), wanted) == chosen
+
+
+def test_broadcasts_are_pipelined_in_a_tree_where_hosts_are_many_or_links_slow():
+    assert choose_broadcast(100 << 20, 8) == DIRECT
+    assert choose_broadcast(100 << 20, 9) == TREE
+    assert choose_broadcast(100 << 20, 4, LinkFacts(frozenset({1}))) == TREE
+
+
+@pytest.mark.parametrize("hosts", range(2, 40))
+def test_slow_hosts_are_leaves_of_the_tree(hosts):
+    slow = LinkFacts(frozenset(range(0, hosts, 2)) if hosts % 2 == 0 else frozenset(range(0, hosts - 1, 2)))
+    order = arranged(hosts, slow)
+    assert sorted(order) == list(range(hosts))
+    for root in (order[0], order[-1]):
+        places = {host: place_in_tree(tuple(order), host, root) for host in order}
+        assert [host for host in order if places[host].parent is None] == [root]
+        for host, place in places.items():
+            assert all(places[child].parent == host for child in place.children)
+            assert len(place.children) + (place.parent is not None) <= 3
+            if host in slow.slow:
+                assert len(place.children) + (place.parent is not None) == 1
+    assert arranged(hosts, EQUAL) == list(range(hosts))
+
+
+def test_links_are_slow_that_take_much_longer_than_most():
+    assert choice.facts_of([0.001, 0.001, 0.0011, 0.009]).slow == {3}
+    assert choice.facts_of([0.001, 0.001, 0.0011, 0.005]).slow == set()  # so little is how processes are scheduled
+    assert choice.facts_of([0.1, 0.11, 0.29]).slow == set()
+    assert choice.facts_of([0.1, 0.9, 0.11, 0.8]).slow == set()  # half of them: which are the usual ones?
+    assert choice.facts_of([0.1, 0.9, 0.11, 0.8, 0.1]).slow == {1, 3}
+
+
+@pytest.mark.parametrize("counts", [(1,) * 3, (1,) * 5, (2, 2, 1, 2), (1,) * 8], ids=str)
+def test_slow_links_are_measured_once_and_then_change_the_algorithm(small_pieces, monkeypatch, counts):
+    """The ranks of every rail draw the same conclusions, and go on with the same algorithm."""
+    measured = []
+
+    def measure(*arguments):
+        facts = real(*arguments)
+        measured.append(facts)
+        return LinkFacts(frozenset({0}))
+
+    from distrun.runtime.backends import rail
+
+    real = rail.measure
+    monkeypatch.setattr(rail, "measure", measure)
+    monkeypatch.setattr(rail, "MEASURED_FROM", 4096)
+    monkeypatch.setattr(choice, "MEASURED_FROM", 4096)
+    job = Job(counts, False)
+
+    def work(backend):
+        how = reduction.Reduction(reduction.ELEMENT_TYPES["int64"], Sum, job.size, 1.0, 1.0)
+        for count in (10, 2000, 3000):
+            array = np.full(count, backend.rank)
+            backend.allreduce([array], [array], how, "it")
+            assert (array == sum(range(job.size))).all()
+        array = np.full(2000, backend.rank)
+        backend.broadcast(array, 1, "it")
+        assert (array == 1).all()
+        return sorted(backend._rail._algorithms)
+
+    found = job.run(work)
+    job.close()
+    assert len(measured) == len(counts) * min(counts)
+    assert all("tree" in names for names in found[: min(counts)])
