@@ -140,7 +140,7 @@ class Rail:
             within.combine(sources, [ours])
         wire = wire_format(between.wire, ours.dtype, feedback)
         if feedback is not None:
-            feedback.begin(self._place, 0, ours.size)
+            feedback.begin(self._place, 0, ours.size, _units(how))
         step = CHUNK // ours.itemsize
         posted = []
         for start in range(0, ours.size, step):
@@ -178,7 +178,7 @@ class Rail:
         work = _Reduction(self._links, self._hosts, sources, targets, how, what, first, feedback)
         depth = work.wire.depth
         if feedback is not None:
-            feedback.begin(self._place, first, sources[0].size)
+            feedback.begin(self._place, first, sources[0].size, _units(how))
         part = min(CHUNK, SCRATCH // (depth * hosts)) // sources[0].itemsize
         room = work.wire.most(part + 1)
         dtype = work.wire.dtype
@@ -206,7 +206,14 @@ class Rail:
 
     @functools.cached_property
     def _kept_scratch(self) -> Flat:
-        return np.empty(min(SCRATCH, 2 * self._hosts.count * CHUNK) * 9 // 8 + 4096, np.uint8)
+        return np.empty(min(SCRATCH, 4 * self._hosts.count * CHUNK) * 9 // 8 + 4096, np.uint8)
+
+
+def _units(how: Stages) -> tuple[float, float]:
+    """Return the `units` of a reduction's losses, see `Feedback.begin`."""
+    within, between = how
+    share = 1.0 if within is None else 1.0 / within.prescale
+    return share, share * between.divisor / (between.prescale * between.postscale)
 
 
 class _Reduction:
@@ -262,7 +269,7 @@ class _Reduction:
                 for host, share in enumerate(piece.shares)
             ]
             self._between.combine(shares, [self._target[mine]])
-        result = self._encoded(self._target, mine)
+        result = self._encoded(self._target, mine, are_results=True)
         # Where the wire format rounds, our own copy is replaced by what the other hosts receive: all must hold the same
         # bits.
         self._decode(result, mine)
@@ -289,8 +296,8 @@ class _Reduction:
     def _length(self, part: slice) -> int:
         return self.wire.length(self._first + part.start, part.stop - part.start)
 
-    def _encoded(self, array: Flat, part: slice) -> Flat:
-        return self.wire.encode(array[part], self._first + part.start)
+    def _encoded(self, array: Flat, part: slice, are_results: bool = False) -> Flat:
+        return self.wire.encode(array[part], self._first + part.start, are_results)
 
     def _decode(self, raw: Flat, part: slice) -> None:
         self.wire.decode(raw, self._target[part], self._first + part.start)
