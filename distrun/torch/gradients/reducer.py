@@ -410,6 +410,7 @@ class GradientReducer:
         kept = [each for each in self._parameters.tensors if is_made_up_for(self._settings.wire, each)]
         if not kept:
             return {}
+        self.abandon()  # other ranks may still wait for the rest of it
         losses = self.losses()
         own = [losses.get(parameter, Loss()) for parameter in kept]
         lost = [
