@@ -1,4 +1,4 @@
-"""What compression has taken from gradients, when ranks are killed: survivors still owe it, and newcomers nothing."""
+"""Losses of compressed gradients when ranks are killed: survivors still make up for them, newcomers have none."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What lossy compression has taken from the gradients of a parameter, and has not been made up for yet.
+"""Losses: the parts of gradients that compression has taken and nothing has made up for yet.
 
 Each rank has losses of its own, in elements of its own gradient: whatever reduces the gradient next, in whichever
 bucket and with however many ranks, adds them to it. So they outlive a new plan of the buckets, a new generation of an

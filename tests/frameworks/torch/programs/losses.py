@@ -1,4 +1,4 @@
-"""What compression takes from gradients is made up for, whatever comes between: `losses.py FOLDER`.
+"""Losses of compressed gradients are made up for, whatever comes between: `losses.py FOLDER`.
 
 With gradients that are known, all steps together have moved the weights by the exact sum of the gradients, apart from
 what is still owed. So what is owed must be that difference at any time.
@@ -20,7 +20,7 @@ RANK, SIZE = hvd.rank(), hvd.size()
 SHAPES = (80, 100), (60, 4, 40), (100,)
 
 
-class Odd(Exception):
+class OddError(Exception):
     """The error of a backward pass."""
 
 
@@ -34,7 +34,7 @@ class Failing(torch.autograd.Function):
     @staticmethod
     def backward(ctx, gradient):
         if RANK == 0:
-            raise Odd
+            raise OddError
         return gradient
 
 
@@ -125,7 +125,7 @@ def passes_that_are_dropped_or_fail_change_nothing():
             try:
                 descent.loss(Failing.apply).backward()
                 raise AssertionError("the pass has not failed")
-            except (Odd, CollectiveError):
+            except (OddError, CollectiveError):
                 pass
             descent.check()
 
