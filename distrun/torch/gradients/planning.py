@@ -11,11 +11,8 @@ import torch
 from torch import Tensor
 
 from distrun.errors import UsageError
-from distrun.runtime import world
 from distrun.runtime.collectives import consistency
 from distrun.runtime.collectives.gradient_settings import GradientSettings
-from distrun.runtime.operations.wire import NARROWED, WITH_FEEDBACK, is_small
-from distrun.runtime.settings import current
 from distrun.tensor_fusion.buckets import (
     DEFAULT_THRESHOLD,
     FIRST_THRESHOLD,
@@ -25,7 +22,7 @@ from distrun.tensor_fusion.buckets import (
     plan_buckets,
     plan_grouped_buckets,
 )
-from distrun.tensor_fusion.low_rank import is_worthwhile, rank_of
+from distrun.tensor_fusion.low_rank import rank_of
 from distrun.torch import cuda
 from distrun.torch.compression import Compressor
 from distrun.torch.gradients.bucket import Bucket
@@ -34,7 +31,6 @@ from distrun.torch.gradients.device_bucket import DeviceBucket
 from distrun.torch.gradients.low_rank_bucket import LowRankBucket
 from distrun.torch.gradients.odd_buckets import CompressedBucket, SparseBucket
 from distrun.torch.gradients.parameters import TrackedParameters
-from distrun.torch.tensors import dtype_name
 
 NOTE = 8
 """Bytes of the note about tuning that ranks show each other."""
@@ -145,16 +141,6 @@ def make_buckets(name: str, parameters: TrackedParameters, settings: Settings, a
             call = settings.call(f"{name}.sparse.{parameters.names[place]}")._replace(wire="")
             buckets.append(SparseBucket(call, place, tensors[place], sparse_dims[place]))
     return buckets
-
-
-def is_made_up_for(wire: str, parameter: Tensor) -> bool:
-    """Return whether what a parameter's gradients lose on the wire is made up for later; the same on all ranks."""
-    if rank := rank_of(wire):
-        return is_worthwhile(parameter.shape, rank)
-    topology, wire = world.topology(), wire or current().wire_dtype
-    if topology.local_size == topology.size:
-        return False  # nothing is quantised
-    return wire == WITH_FEEDBACK and dtype_name(parameter) in NARROWED and not is_small(parameter.shape)
 
 
 def _sparse_dims(agreement: Agreement) -> dict[int, int]:

@@ -36,14 +36,13 @@ from distrun.runtime import world
 from distrun.runtime.operations.handle import Handle
 from distrun.runtime.operations.reduction import Average
 from distrun.torch import cuda
-from distrun.torch.compression import Compression
 from distrun.torch.gradients import backward
 from distrun.torch.gradients.bucket import Bucket
-from distrun.torch.gradients.losses import Loss
+from distrun.torch.gradients.losses import Loss, is_made_up_for, merged
 from distrun.torch.gradients.parameters import TrackedParameters
-from distrun.torch.gradients.planning import Agreement, Settings, agree, is_made_up_for, make_buckets
+from distrun.torch.gradients.planning import Agreement, Settings, agree, make_buckets
 from distrun.torch.operations import run, submit
-from distrun.torch.reductions import allreduce_, grouped_allreduce
+from distrun.torch.reductions import allreduce_
 from distrun.tracing import layout, recording
 
 if TYPE_CHECKING:
@@ -94,9 +93,8 @@ class GradientReducer:
     def follow_parameters(self) -> None:
         """Take note of parameters added, unfrozen or taken away since the last call."""
         with self._lock:
-            losses = self.losses()
             if self._parameters.follow():
-                self._losses, self._buckets = losses, None
+                self._losses, self._buckets = self.losses(), None
                 self._arrived = {}
 
     def _finds_itself_alone(self) -> bool:
@@ -407,19 +405,9 @@ class GradientReducer:
         """
         if self._is_alone:
             return {}
+        self.abandon()  # other ranks may still wait for the rest of a pass
         kept = [each for each in self._parameters.tensors if is_made_up_for(self._settings.wire, each)]
-        if not kept:
-            return {}
-        self.abandon()  # other ranks may still wait for the rest of it
-        losses = self.losses()
-        own = [losses.get(parameter, Loss()) for parameter in kept]
-        lost = [
-            torch.zeros_like(parameter, dtype=torch.float32) if loss.lost is None else loss.lost.to(parameter.device)
-            for parameter, loss in zip(kept, own, strict=True)
-        ]
-        name, process_set = f"{self._name}.losses", self._settings.process_set
-        merged = grouped_allreduce(lost, name=name, compression=Compression.bf16, process_set=process_set)
-        return {parameter: Loss(lost, loss.q) for parameter, lost, loss in zip(kept, merged, own, strict=True)}
+        return merged(kept, self.losses(), f"{self._name}.losses", self._settings.process_set)
 
     # Helping the optimizer -------------------------------------------------------------------------------------------
 
