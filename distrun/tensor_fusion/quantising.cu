@@ -1,10 +1,10 @@
 // Quantises gradients that lie in many places of a GPU's memory into one array of bytes, and adds such arrays up.
 //
 // The bytes are those of runtime/backends/quantisation.py: the float32 scales of all blocks of 256, then the integers.
-// device_quantisation.py gives the macros: BITS of an integer, 8 or 4, PIECES and SOURCES, the lengths of the tables, and
-// THREADS of a block. A thread has 256 values to itself, which are read twice, the second time from the cache: that is
-// far faster than any wire between hosts, and needs no thread to wait for another one. Like packing.cu, it is compiled
-// by NVRTC, and by a C++ compiler after a prelude that defines PRELUDE: tests/simulator/kernel_prelude.h.
+// device_quantisation.py gives the macros: BITS of an integer, 8 or 4, PIECES and SOURCES, the lengths of the tables,
+// and THREADS of a block. A thread has 256 values to itself, which are read twice, the second time from the cache, and
+// no thread waits for another one. Like packing.cu, it is compiled by NVRTC, and by a C++ compiler after a prelude that
+// defines PRELUDE: tests/simulator/kernel_prelude.h.
 
 // By instruction, so that nothing is fused, flushed to zero or approximated: the bits are those of numpy.
 #ifndef PRELUDE

@@ -48,7 +48,7 @@ def run(function, planned):
 
 
 def gradients(seed, counts):
-    """Of very different sizes, some zeros."""
+    """Return arrays of normal numbers, of very different sizes."""
     generator = np.random.default_rng(seed)
     return [
         (generator.standard_normal(count) * 10.0 ** generator.integers(-42, 30)).astype(np.float32) for count in counts

@@ -27,7 +27,8 @@ class Recording(HierarchicalBackend):
 
 def handle(count, feedback=None):
     array = np.zeros(count, np.float32)
-    made = Handle(None, Request("allreduce", f"of {count}", "float32", ((count,),)), [array], [array])  # type: ignore[arg-type]
+    request = Request("allreduce", f"of {count}", "float32", ((count,),))
+    made = Handle(None, request, [array], [array])  # type: ignore[arg-type]
     made.feedback = feedback
     return made
 
