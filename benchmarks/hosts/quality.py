@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     import torch
 
 PLAIN = "none"
-COMPRESSIONS = (PLAIN, "bf16", "int8", "int4")
-"""The names of `distrun.Compression` that are compared."""
+COMPRESSIONS = (PLAIN, "bf16", "int8", "int4", "powersgd(4)")
+"""The members of `distrun.Compression` that are compared."""
 SEEDS = 3
 BATCH = 16
 """Samples of a rank's batch."""
@@ -80,9 +80,8 @@ def _train(rank: Rank, task: Task, compression: str, seed: int) -> float:
     model = task.make()
     optimizer = torch.optim.AdamW(model.parameters(), task.rate, weight_decay=0.01)
     schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: _factor(step / task.steps))
-    optimizer = dt.DistributedOptimizer(
-        optimizer, model.named_parameters(), compression=getattr(dt.Compression, compression)
-    )
+    form = dt.Compression.powersgd(4) if compression == "powersgd(4)" else getattr(dt.Compression, compression)
+    optimizer = dt.DistributedOptimizer(optimizer, model.named_parameters(), compression=form)
     generator = torch.Generator().manual_seed(1000 * seed + rank.rank)
     for _ in range(task.steps):
         optimizer.zero_grad()

@@ -6,6 +6,8 @@ import hashlib
 import json
 import os
 import secrets
+from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from types import SimpleNamespace, TracebackType
 from typing import Any
@@ -93,11 +95,13 @@ class CheckpointManager:
             UsageError: a value is nothing that a checkpoint can hold.
             CheckpointError: the checkpoint before this one could not be written, or there is no folder for this one.
         """
-        with recording.during(layout.SAVING):
+        with recording.during(layout.SAVING), ExitStack() as complete:
+            self._writer.wait()
+            for value in _with_more(state):
+                complete.enter_context(value.complete_state())
             self._save(step, state)
 
     def _save(self, step: int, state: dict[str, Any]) -> None:
-        self._writer.wait()
         if not self._has_saved:
             self._has_saved = True
             regroup.show_imports()
@@ -203,3 +207,16 @@ class CheckpointManager:
                 )
         values = {name: trees.restored(form[name], data, like, name) for name, like in state.items()}
         return SimpleNamespace(step=notes["step"], **values)
+
+
+def _with_more(value: Any) -> Iterator[Any]:
+    """Yield the objects, in containers too, whose state is complete only within their `complete_state()`, which all
+    ranks enter: optimizers whose gradients are compressed."""
+    if isinstance(value, dict):
+        for each in value.values():
+            yield from _with_more(each)
+    elif isinstance(value, (list, tuple)):
+        for each in value:
+            yield from _with_more(each)
+    elif callable(getattr(value, "complete_state", None)):
+        yield value

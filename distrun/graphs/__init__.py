@@ -7,6 +7,6 @@ and shapes once and executes them on flat storage, `arrays` does the same for nu
 thread must not wait, `completion` does.
 
 `gradients` fuses a list of gradients into few calls by the plan of `tensor_fusion.graph_calls`, `signatures` numbers
-lists of variables that all ranks have compared, and `compression` names the half-precision types in which tensors
-travel between hosts.
+lists of variables that all ranks have compared, and `compression` names the types in which tensors travel between
+hosts; `low_rank` is PowerSGD.
 """

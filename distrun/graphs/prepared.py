@@ -17,6 +17,7 @@ from distrun.runtime.operations.dtypes import ELEMENT_TYPES
 from distrun.runtime.operations.feedback import Feedback
 from distrun.runtime.operations.handle import Handle
 from distrun.runtime.operations.request import Request, Shape
+from distrun.runtime.operations.wire import WITH_FEEDBACK
 from distrun.tensor_fusion.low_rank import rank_of
 
 Flat = NDArray[Any]
@@ -135,7 +136,7 @@ class Prepared:
         engine = world.engine()
         handle = Handle(engine, request, inputs, outputs)
         handle.site = self._site
-        if self._feedbacks is not None and engine.backend.quantisation_of(request) == "int4":
+        if self._feedbacks is not None and engine.backend.quantisation_of(request) == WITH_FEEDBACK:
             handle.feedback = self._feedbacks.setdefault(request.name, Feedback())
         return handle
 

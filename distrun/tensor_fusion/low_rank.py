@@ -61,8 +61,19 @@ class LowRank:
         self._p: Array = None
         self._new: tuple[Array, Array] | None = None
 
+    def state(self) -> tuple[Array, Array]:
+        """Return Q, and what is still to be added to this rank's matrix, in its shape, or None."""
+        return self._q, self._lost
+
+    def load(self, q: Array, lost: Array) -> None:
+        """Go on from what `state` has returned. A None of either is as it is in the first step."""
+        self._q = self._random() if q is None else q
+        self._lost = None if lost is None else lost.reshape(self._rows, self._columns)
+        self._new = None
+
     def project(self, tensor: Array) -> Array:
         """Return this rank's P, which is to be averaged; `tensor` is not changed, nor referred to later."""
+        self._new = None
         matrix = tensor.reshape(self._rows, self._columns)
         self._matrix = matrix * 1.0 if self._lost is None else matrix + self._lost
         return self._matrix @ self._q

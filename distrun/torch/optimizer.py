@@ -26,6 +26,7 @@ from distrun.runtime.settings import current
 from distrun.tensor_fusion.low_rank import name_of_rank
 from distrun.torch.compression import Compression, Compressor, low_rank, wire_type
 from distrun.torch.gradients.adasum import StepCombiner, check_predivide
+from distrun.torch.gradients.losses import Loss
 from distrun.torch.gradients.parameters import numbered
 from distrun.torch.gradients.planning import Settings
 from distrun.torch.gradients.recording import record
@@ -35,6 +36,7 @@ from distrun.torch.tensors import dtype_name
 _numbers = Numbering()  # optimizers are told apart by the order in which they were wrapped, the same on all ranks
 
 
+_LOSSES = "losses"  # in a state_dict
 _SYNCHRONIZED_TWICE = (
     "step() after synchronize(), and not within skip_synchronize(): distrun reduces gradients once all the same, "
     "Horovod a second time; write `with optimizer.skip_synchronize(): optimizer.step()`"
@@ -141,6 +143,10 @@ def _wire_of(compression: Compressor) -> str:
     return name_of_rank(rank) if rank else wire_type(compression) or ""
 
 
+def _parameters(optimizer: torch.optim.Optimizer) -> Iterator[Tensor]:
+    return itertools.chain.from_iterable(group["params"] for group in optimizer.param_groups)
+
+
 # The arguments --------------------------------------------------------------------------------------------------------
 
 
@@ -210,7 +216,13 @@ def _wrap(
     wrapped = types.new_class(plain.__name__, (kind or Distributed, plain))
     wrapped.__qualname__, wrapped.__module__, wrapped.__doc__ = plain.__qualname__, plain.__module__, plain.__doc__
     vars(optimizer).update(
-        _reducer=reducer, _skips=False, _is_synchronized=False, _fills=fills, process_set=process_set, **more
+        _reducer=reducer,
+        _skips=False,
+        _is_synchronized=False,
+        _complete={},
+        _fills=fills,
+        process_set=process_set,
+        **more,
     )
     step = vars(optimizer).get("step")  # a scheduler made before has put its own in front of the class's
     optimizer.__class__ = wrapped
@@ -237,6 +249,8 @@ class Distributed(torch.optim.Optimizer):
 
     _reducer: GradientReducer | None  # None in a world of one that stays so
     _skips: bool
+    _complete: dict[int, dict[str, Tensor]]
+    """Within `complete_state`: the losses of the parameters, by place."""
     _is_synchronized: bool
     """Whether `synchronize` was called since the last step."""
     _fills: bool
@@ -289,7 +303,7 @@ class Distributed(torch.optim.Optimizer):
             self._fill()
 
     def _fill(self) -> None:
-        for parameter in itertools.chain.from_iterable(group["params"] for group in self.param_groups):
+        for parameter in _parameters(self):
             if parameter.grad is None and parameter.requires_grad:
                 parameter.grad = torch.zeros_like(parameter)
 
@@ -306,6 +320,41 @@ class Distributed(torch.optim.Optimizer):
         """Within this context `backward()` adds gradients up on this rank and reduces nothing; a later one reduces the
         sum."""
         return nullcontext() if self._reducer is None else self._reducer.suppress()
+
+    @contextmanager
+    def complete_state(self) -> Iterator[None]:
+        """Within this context `state_dict()` has also what compression has taken from the gradients and is still to be
+        made up for (int4, PowerSGD), averaged over the ranks, so that any number of ranks can load it.
+
+        All ranks enter it together. `distrun.checkpoint` does so by itself. A `state_dict()` without it is that of the
+        plain optimizer: what loads it makes up for nothing.
+
+        Raises:
+            CollectiveError: as `distrun.torch.allreduce` raises.
+        """
+        losses = {} if self._reducer is None else self._reducer.merged_losses()
+        self._complete = {
+            number: {key: value for key, value in losses[parameter]._asdict().items() if value is not None}
+            for number, parameter in enumerate(_parameters(self))
+            if parameter in losses
+        }
+        try:
+            yield
+        finally:
+            self._complete = {}
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the plain optimizer's; see also `complete_state`."""
+        state: dict[str, Any] = super().state_dict()
+        return {**state, _LOSSES: self._complete} if self._complete else state
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Load what `state_dict` of this or of the plain optimizer has returned."""
+        losses = state_dict.get(_LOSSES)
+        super().load_state_dict({key: value for key, value in state_dict.items() if key != _LOSSES})
+        if losses is not None and self._reducer is not None:
+            parameters = list(_parameters(self))
+            self._reducer.load_losses({parameters[number]: Loss(**loss) for number, loss in losses.items()})
 
     def set_backward_passes_per_step(self, passes: int) -> None:
         """Reduce at the end of every so many backward passes."""
@@ -335,11 +384,7 @@ class AdasumDistributed(Distributed):
         arguments = () if closure is None else (closure,)
         if self.process_set.included() is False or self.process_set.size() == 1:
             return plain_step(*arguments, **options)
-        parameters = [
-            parameter
-            for parameter in itertools.chain.from_iterable(group["params"] for group in self.param_groups)
-            if parameter.requires_grad
-        ]
+        parameters = [parameter for parameter in _parameters(self) if parameter.requires_grad]
         return self._combiner.step(parameters, lambda: plain_step(*arguments, **options))
 
     def skip_synchronize(self) -> Any:

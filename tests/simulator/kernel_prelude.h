@@ -16,7 +16,11 @@ struct KernelIndex {
 inline thread_local KernelIndex blockIdx, threadIdx;
 inline thread_local KernelIndex blockDim{1, 1, 1}, gridDim{1, 1, 1};
 
-// The instructions that packing.cu uses, rounding to nearest even as the GPU's do.
+// The instructions that packing.cu and quantising.cu use, rounding to nearest even as the GPU's do.
+
+inline float divide(float left, float right) { return left / right; }
+inline float add(float left, float right) { return left + right; }
+inline float round_to_even(float value) { return __builtin_rintf(value); }
 
 inline double widen_float(float value) { return value; }
 inline float narrow_to_float(double value) { return (float)value; }

@@ -12,7 +12,7 @@ from distrun.runtime.backends.groups import Groups
 from distrun.runtime.operations.handle import Flat, Handle, describe
 from distrun.runtime.operations.reduction import Adasum, Reduction, reduction
 from distrun.runtime.operations.request import Request, counts_of
-from distrun.runtime.operations.wire import wire_for
+from distrun.runtime.operations.wire import WITH_FEEDBACK, wire_for
 
 
 def execute(groups: Groups, handles: Sequence[Handle]) -> None:
@@ -23,7 +23,8 @@ def execute(groups: Groups, handles: Sequence[Handle]) -> None:
     request, what = handles[0].request, describe(handles)
     backend = groups.backends[request.process_set]
     if request.kind == "allreduce":
-        _allreduce(backend, handles, what)
+        for those in _together(backend, handles):
+            _allreduce(backend, those, what)
         return
     for handle in handles:
         if request.kind == "barrier":
@@ -65,6 +66,20 @@ def reduction_of(backend: Backend, request: Request, taking_part: int = 0) -> Re
     return reduction(*how, taking_part) if taking_part else reduction(*how)
 
 
+def _together(backend: Backend, handles: Sequence[Handle]) -> Iterator[Sequence[Handle]]:
+    """Yield which of several allreduces are executed as one: all, but those whose losses may be kept, since the places
+    of these change with what travels along."""
+    if len(handles) == 1 or backend.quantisation_of(handles[0].request) != WITH_FEEDBACK:
+        yield handles
+        return
+    alone = [backend.wire_of(handle.request) == WITH_FEEDBACK for handle in handles]
+    for handle, is_alone in zip(handles, alone, strict=True):
+        if is_alone:
+            yield [handle]
+    if rest := [handle for handle, is_alone in zip(handles, alone, strict=True) if not is_alone]:
+        yield rest
+
+
 def _allreduce(backend: Backend, handles: Sequence[Handle], what: str) -> None:
     request = handles[0].request
     if len(handles) == 1:
@@ -81,5 +96,5 @@ def _allreduce(backend: Backend, handles: Sequence[Handle], what: str) -> None:
     else:
         if len(handles) > 1 and backend.quantisation_of(request):  # each tensor by its own size
             request = request._replace(shapes=tuple(shape for handle in handles for shape in handle.request.shapes))
-        feedback = handles[0].feedback if len(handles) == 1 else None  # places change where others travel along
+        feedback = handles[0].feedback if len(handles) == 1 else None
         backend.allreduce(inputs, outputs, reduction_of(backend, request, handles[0].taking_part), what, feedback)

@@ -212,10 +212,16 @@ class Rail:
         feedback: Feedback | None,
     ) -> Share:
         wire = wire_format(how.wire, sources[0].dtype, feedback)
-        if feedback is not None:
-            feedback.begin(self._place, first, sources[0].size)
         stages_ = self.stages(how, algorithm.is_stepwise)
+        if feedback is not None:
+            feedback.begin(self._place, first, sources[0].size, _units(stages_))
         return Share(sources, targets, self._hosts.position, stages_, wire, first)
+
+
+def _units(how: Stages) -> tuple[float, float]:
+    """Return the `units` of a reduction's losses, see `Feedback.begin`."""
+    share = 1.0 if how.within is None else 1.0 / how.within.prescale
+    return share, share * how.between.divisor / (how.between.prescale * how.between.postscale)
 
 
 def first_partners(hosts: HostLayout) -> list[int]:

@@ -24,8 +24,8 @@ class WireFormat(ABC):
     is_encoded = True
     """Whether it is another array than the one in memory."""
     depth = 2
-    """Pieces of an array in each step of its reduction, so that enough is on the wire while this rank computes: the
-    more, the smaller they are there."""
+    """Pieces of an array in each step of its reduction, so that enough is on the wire while this rank computes, or
+    another process has its core: the more, the smaller they are there."""
 
     @abstractmethod
     def length(self, start: int, count: int) -> int:
@@ -36,9 +36,9 @@ class WireFormat(ABC):
         return count
 
     @abstractmethod
-    def encode(self, values: Flat, start: int) -> Flat:
+    def encode(self, values: Flat, start: int, are_results: bool = False) -> Flat:
         """Return the elements from the operation's element `start` on as they travel: `values` itself if as they are,
-        else a new array."""
+        else a new array. They are those of a rank or a host, or results."""
 
     @abstractmethod
     def decode(self, raw: Flat, out: Flat, start: int) -> Flat:
@@ -68,7 +68,7 @@ class AsTheyAre(WireFormat):
     def length(self, start: int, count: int) -> int:
         return count
 
-    def encode(self, values: Flat, start: int) -> Flat:
+    def encode(self, values: Flat, start: int, are_results: bool = False) -> Flat:
         return values
 
     def decode(self, raw: Flat, out: Flat, start: int) -> Flat:
@@ -81,7 +81,7 @@ class AsTheyAre(WireFormat):
 class Half(WireFormat):
     """Elements travel in a half-precision type."""
 
-    depth = 4
+    depth = 8
 
     def __init__(self, element: ElementType) -> None:
         self._element = element
@@ -90,7 +90,7 @@ class Half(WireFormat):
     def length(self, start: int, count: int) -> int:
         return count
 
-    def encode(self, values: Flat, start: int) -> Flat:
+    def encode(self, values: Flat, start: int, are_results: bool = False) -> Flat:
         out = np.empty(values.size, self.dtype)
         self._element.narrow(values.astype(self._element.accumulator, copy=False), out)
         return out
@@ -125,14 +125,14 @@ class Blocks(WireFormat):
         exact = int((self._exact[:, 1] - self._exact[:, 0]).sum())
         return self._quantiser.nbytes(count) + self._memory.itemsize * min(count, exact)
 
-    def encode(self, values: Flat, start: int) -> Flat:
+    def encode(self, values: Flat, start: int, are_results: bool = False) -> Flat:
         nbytes, places = self._quantiser.nbytes(values.size), self._places(start, values.size)
         out = np.empty(nbytes + self._memory.itemsize * places.size, np.uint8)
         if places.size:
             out[nbytes:].view(self._memory)[:] = values[places]
             values = values.copy()
             values[places] = 0
-        losses = None if self._feedback is None else self._feedback.losses(start, values.size)
+        losses = None if self._feedback is None else self._feedback.losses(start, values.size, are_results)
         self._quantiser.quantise(values, out[:nbytes], losses)
         return out
 

@@ -69,7 +69,7 @@ class StagedBackend:
             inputs = () if request.kind == "broadcast" else mine
             host_handle = Handle(handle.engine, request, inputs, mine if in_place else ())
             host_handle.key, host_handle.splits = handle.key, handle.splits
-            host_handle.taking_part = handle.taking_part
+            host_handle.taking_part, host_handle.feedback = handle.taking_part, handle.feedback
             host_handles.append(host_handle)
         with np.errstate(all="ignore"):  # overflow and NaN are results, as on any device
             execute(self._groups, host_handles)

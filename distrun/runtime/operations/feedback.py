@@ -15,6 +15,8 @@ from numpy.typing import NDArray
 
 Flat = NDArray[Any]
 
+Spans = list[tuple[int, int]]
+
 
 class Feedback:
     """The losses of one operation on this rank, in two buffers: those of the last time, and those of now."""
@@ -23,24 +25,38 @@ class Feedback:
         self._lost = np.empty(0, np.float32)
         self._now = np.empty(0, np.float32)
         self._where: tuple[object, int] = (None, 0)
+        self._units = 1.0, 1.0
+        self._results: Spans = []
+        self._new_results: Spans = []
         self._has_new = False
 
-    def begin(self, place: object, first: int, count: int) -> None:
+    def begin(self, place: object, first: int, count: int, units: tuple[float, float]) -> None:
         """Begin an operation of which this rank quantises `count` elements, from `first` on.
 
         Whatever was lost at another `place` (the rail of an earlier generation of the job) or of other elements is
         forgotten.
+
+        Args:
+            place: the thing that knows which elements are whose.
+            first, count: the elements.
+            units: by how much a loss has to be multiplied to be one of this rank's own elements, as they are given to
+                the operation: a loss of what is sent to be combined, and a loss of results.
         """
         if self._where != (place, first) or self._lost.size != count:
             self._where = place, first
             self._lost = np.zeros(count, np.float32)
             self._now = np.zeros(count, np.float32)
+            self._results = []
+        self._units = units
+        self._new_results = []
         self._has_new = True
 
-    def losses(self, start: int, count: int) -> tuple[Flat, Flat]:
+    def losses(self, start: int, count: int, are_results: bool) -> tuple[Flat, Flat]:
         """Return what `count` elements from the operation's element `start` on lost the last time, and where to write
         what they lose now."""
         first = start - self._where[1]
+        if are_results:
+            self._new_results.append((first, first + count))
         return self._lost[first : first + count], self._now[first : first + count]
 
     def keep(self) -> None:
@@ -48,4 +64,26 @@ class Feedback:
         operation makes up for what was lost before."""
         if self._has_new:
             self._lost, self._now = self._now, self._lost
+            self._results = self._new_results
             self._has_new = False
+
+    def discard(self) -> None:
+        """The results are of no use, or there are none, since the operation has failed."""
+        self._has_new = False
+
+    def owed(self, count: int) -> Flat | None:
+        """Return what is still to be made up for, as elements that this rank would add to its own, `count` in all.
+
+        This does not depend on who combines what, as the losses themselves do: it can be given to another operation.
+        None if there is nothing.
+        """
+        if not self._lost.any():
+            return None
+        whole = np.zeros(count, np.float32)
+        first = self._where[1]
+        part = whole[first : first + self._lost.size]
+        share, result = map(np.float32, self._units)
+        np.multiply(self._lost, share, out=part)
+        for start, stop in self._results:
+            np.multiply(self._lost[start:stop], result, out=part[start:stop])
+        return whole

@@ -15,6 +15,8 @@ from distrun.runtime.settings import QUANTISED
 
 NARROWED = ("float32", "float64")
 """The types of elements that may travel as another one."""
+WITH_FEEDBACK = "int4"
+"""The type that takes so much from gradients that it has to be made up for (see `Feedback`)."""
 SMALL = 4096
 """Elements below which a tensor is not quantised."""
 

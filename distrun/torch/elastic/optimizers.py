@@ -11,6 +11,8 @@ import torch
 from torch import Tensor
 
 from distrun.torch.elastic.handlers import ObjectStateHandler, copied
+from distrun.torch.gradients.losses import Loss
+from distrun.torch.optimizer import Distributed
 
 
 class OptimizerStateHandler(ObjectStateHandler):
@@ -21,6 +23,10 @@ class OptimizerStateHandler(ObjectStateHandler):
     step before the next boundary, and if so keeps a copy, each time, of what the first step after a boundary changes.
     The optimizer whose step is the last costs no copy. If none is the last, since the script marks boundaries more
     rarely, nothing can be undone, and none does.
+
+    What compression has taken from the gradients, and is to be made up for, is each rank's own: a rank keeps it when
+    others come or go, goes back to what it was at the last commit with the rest, and takes nobody else's. What a rank
+    that is gone owed is gone with it, and a newcomer owes nothing.
     """
 
     def __init__(self, value: torch.optim.Optimizer) -> None:
@@ -30,6 +36,8 @@ class OptimizerStateHandler(ObjectStateHandler):
         """All optimizers of the state."""
         self._is_followed = False
         self._before: Any = None
+        self._losses_before: dict[Tensor, Loss] | None = None
+        self._losses: dict[Tensor, Loss] | None = None  # as of the last `save`
         self._watch()
 
     def _watch(self) -> None:
@@ -48,6 +56,7 @@ class OptimizerStateHandler(ObjectStateHandler):
     def _note_step(self, *_: object) -> None:
         if self._is_followed and not self._has_stepped and not all(other._is_followed for other in self.others):
             self._before = copied([self._parameters(), self.value.state_dict()], self._before)
+            self._losses_before = _losses(self.value)
             self._can_undo = True
         self._has_stepped = True
 
@@ -86,8 +95,30 @@ class OptimizerStateHandler(ObjectStateHandler):
                 for parameter, kept in zip(self._parameters(), parameters, strict=True):
                     parameter.copy_(kept)
             self._load(copy.deepcopy(state))
+            _load_losses(self.value, self._losses_before)
             self.advance()
+
+    def save(self) -> None:
+        """Keep a copy of its state_dict, and what compression has taken from this rank's gradients."""
+        super().save()
+        self._losses = _losses(self.value)
+
+    def restore(self) -> None:
+        """Go back to the copy."""
+        super().restore()
+        _load_losses(self.value, self._losses)
 
     def abandon(self) -> None:
         """Drop the gradients of the step that failed."""
         self.value.zero_grad()
+
+
+def _losses(optimizer: torch.optim.Optimizer) -> dict[Tensor, Loss] | None:
+    """Return what is to be made up for of an optimizer's gradients; None for a plain one."""
+    reducer = optimizer._reducer if isinstance(optimizer, Distributed) else None
+    return None if reducer is None else reducer.losses()
+
+
+def _load_losses(optimizer: torch.optim.Optimizer, losses: dict[Tensor, Loss] | None) -> None:
+    if isinstance(optimizer, Distributed) and optimizer._reducer is not None and losses is not None:
+        optimizer._reducer.load_losses(losses)

@@ -18,9 +18,12 @@ from torch import Tensor
 from distrun.errors import CollectiveError, UsageError
 from distrun.runtime import world
 from distrun.runtime.collectives.call import Call
+from distrun.runtime.operations.feedback import Feedback
 from distrun.runtime.operations.handle import Handle
 from distrun.runtime.operations.reduction import Max, Min, Product, ReduceOp
 from distrun.runtime.operations.request import Request
+from distrun.runtime.operations.wire import WITH_FEEDBACK, is_small
+from distrun.torch.gradients.losses import Loss
 from distrun.torch.operations import request_of
 
 Start = Callable[[Handle], Handle]
@@ -79,6 +82,13 @@ class Bucket(ABC):
     def keep(self) -> None:  # noqa: B027 - most kinds lose nothing
         """The gradients that were received are used: what they have lost is made up for by the next ones."""
 
+    def losses(self) -> dict[int, Loss]:
+        """Return what is to be made up for, by index."""
+        return {}
+
+    def load_losses(self, losses: Mapping[int, Loss]) -> None:  # noqa: B027
+        """Make up for these, by index, which another bucket has had, and for nothing else."""
+
     def to_dense(self, gradient: Tensor, index: int) -> Tensor:
         """Return a sparse gradient as a dense one."""
         self.sparse_dims[index] = gradient.sparse_dim()
@@ -90,7 +100,7 @@ class Bucket(ABC):
         return gradient if dims is None else gradient.to_sparse(dims)
 
     def holds(self, gradient: Tensor) -> bool:
-        """Whether `gradient` lies in memory that `send` may write to."""
+        """Return whether `gradient` is one that was received; where it lies is where `send` may write to."""
         return False
 
     def reset(self) -> None:
@@ -124,16 +134,22 @@ class GradientBuffer:
     def __init__(self, whole: Tensor, slots: Sequence[int], parameters: Sequence[Tensor]) -> None:
         """Divide `whole`, which is flat, into slots of so many elements, one for each parameter, and one element per
         flag."""
-        *parts, self.flags = torch.split(whole, [*slots, len(slots)])
-        self.views = [
-            _laid_out(part[: parameter.numel()], parameter) for part, parameter in zip(parts, parameters, strict=True)
-        ]
+        self._slots, self._parameters = slots, parameters
         self.whole = whole
+        self.views = self.cut(whole)
+        self.flags = whole[whole.numel() - len(slots) :]
         self.start, self.stop = whole.data_ptr(), whole.data_ptr() + whole.nbytes
-        self._slots = slots
         starts = accumulate(slots, initial=0)
         # Of the slots, and of the flags.
         self.addresses = [self.start + start * whole.element_size() for start in starts]
+
+    def cut(self, whole: Tensor) -> list[Tensor]:
+        """Return the gradients in another tensor that is divided as this memory."""
+        parts = torch.split(whole, [*self._slots, len(self._slots)])[:-1]
+        return [
+            _laid_out(part[: parameter.numel()], parameter)
+            for part, parameter in zip(parts, self._parameters, strict=True)
+        ]
 
     def request(self, call: Call) -> Request:
         """Return the request for the buffer as a whole.
@@ -180,6 +196,10 @@ class BufferBucket(Bucket):
         self._sparse_as_dense = sparse_as_dense
         self._present, self._absent = flags_of(call.op)
         self._handle: Handle | None = None
+        self._feedback: Feedback | None = None
+        self._scale = 1.0
+        self._loaded: dict[int, Tensor] = {}  # what was lost elsewhere, by index
+        self._given: list[int] = []  # of these, what was added to the gradients that are on their way, or here
 
     def to_dense(self, gradient: Tensor, index: int) -> Tensor:
         """See `Bucket.to_dense`.
@@ -193,6 +213,52 @@ class BufferBucket(Bucket):
                 "sparse_as_dense=True to DistributedOptimizer"
             )
         return super().to_dense(gradient, index)
+
+    def _feed_back(self, request: Request, factor: float = 1.0) -> None:
+        """Make up for what is lost, if `request`, the bucket's, may lose as much as needs it.
+
+        `factor`: by which gradients are multiplied in the buffer.
+        """
+        self._scale = factor
+        if world.engine().backend.quantisation_of(request) == WITH_FEEDBACK:
+            self._feedback = Feedback()
+
+    def _add_losses(self, indices: Collection[int]) -> None:
+        """Add what was lost in another bucket to the gradients, in the buffer, at those of its indices."""
+        self._given = [index for index in self._loaded if index in indices]
+        for index in self._given:
+            view = self._buffer.views[index]
+            view.add_(self._loaded[index].to(view.device), alpha=self._scale)
+
+    def keep(self) -> None:
+        """See `Bucket.keep`."""
+        if self._feedback is not None:
+            self._feedback.keep()
+        for index in self._given:
+            del self._loaded[index]
+        self._given = []
+
+    def _discard(self) -> None:
+        if self._feedback is not None:
+            self._feedback.discard()
+        self._given = []
+
+    def losses(self) -> dict[int, Loss]:
+        """See `Bucket.losses`."""
+        losses = dict(self._loaded)
+        owed = None if self._feedback is None else self._feedback.owed(self._buffer.whole.numel())
+        if owed is not None:
+            lost = self._buffer.cut(torch.from_numpy(owed).div_(self._scale))
+            for index, (parameter, part) in enumerate(zip(self.parameters, lost, strict=True)):
+                if not is_small(parameter.shape):
+                    losses[index] = part + losses[index] if index in losses else part
+        return {index: Loss(lost) for index, lost in losses.items()}
+
+    def load_losses(self, losses: Mapping[int, Loss]) -> None:
+        """See `Bucket.load_losses`."""
+        if self._feedback is not None:
+            self._feedback = Feedback()
+        self._loaded = {index: loss.lost for index, loss in losses.items() if loss.lost is not None}
 
     def _wait(self) -> bool:
         """Wait for the reduction if one was started; return whether there was one."""

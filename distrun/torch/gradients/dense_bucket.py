@@ -10,7 +10,6 @@ from torch import Tensor
 
 from distrun.runtime import world
 from distrun.runtime.collectives.call import Call
-from distrun.runtime.operations.feedback import Feedback
 from distrun.runtime.operations.handle import Handle
 from distrun.torch.gradients.bucket import BufferBucket, GradientBuffer, Start, failed_elsewhere
 from distrun.torch.tensors import empty_array, tensor_of
@@ -29,8 +28,6 @@ class DenseBucket(BufferBucket):
     accumulation) lies in its place already and is not copied at all.
     """
 
-    _feedback: Feedback | None = None
-
     def __init__(
         self,
         call: Call,
@@ -46,8 +43,7 @@ class DenseBucket(BufferBucket):
         self._arrays = (array,)
         self._buffer = GradientBuffer(tensor_of(array, parameters[0].dtype, (-1,)), counts, parameters)
         self._request = self._buffer.request(call)
-        if world.engine().backend.quantisation_of(self._request) == "int4":
-            self._feedback = Feedback()
+        self._feed_back(self._request)
         self._index = {place: index for index, place in enumerate(self.places)}
         self._taken: set[int] = set()  # indices
 
@@ -70,6 +66,9 @@ class DenseBucket(BufferBucket):
         buffer.flags.fill_(self._present)
         if len(self._taken) < len(self.parameters):
             self._take_rest()
+        if self._loaded:
+            flags = buffer.flags.tolist()
+            self._add_losses([index for index, flag in enumerate(flags) if flag == self._present])
         self._start(start)
 
     def _start(self, start: Start) -> None:
@@ -101,19 +100,18 @@ class DenseBucket(BufferBucket):
         self._buffer.flags.fill_(float("nan"))
         self._start(start)
 
-    def keep(self) -> None:
-        """See `Bucket.keep`."""
-        if self._feedback is not None:
-            self._feedback.keep()
-
     def drop(self) -> None:
         """See `Bucket.drop`."""
         self._taken.clear()
-        self._wait()
+        try:
+            self._wait()
+        finally:
+            self._discard()
 
     def receive(self) -> None:
         """See `Bucket.receive`."""
-        self.drop()
+        self._taken.clear()
+        self._wait()
         flags = self._buffer.flags.tolist()
         if flags[0] != flags[0]:  # NaN: see `forfeit`
             raise failed_elsewhere(self._request.name)

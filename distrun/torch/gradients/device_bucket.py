@@ -111,6 +111,7 @@ class DeviceBucket(BufferBucket):
         self._flat = DeviceBuffer(buffer.start, buffer.whole.numel(), STORAGE[buffer.whole.dtype], buffer.whole)
         self._factor = call.prescale  # applied by the kernel that packs
         self._request = buffer.request(call)._replace(prescale=1.0)
+        self._feed_back(self._request, self._factor)
         # A bucket is never empty, so to the other ranks this is a mismatch.
         self._nothing = self._request._replace(shapes=((0,),))
         self._user = arena.current_stream()  # which has used the buffer last
@@ -133,6 +134,8 @@ class DeviceBucket(BufferBucket):
             with gpu.driver.use():
                 gpu.packer.copy(pieces, self._request.dtype, self._request.dtype, self._factor, stream)
         self._use_on(stream)
+        if self._loaded and not cuda.is_capturing():
+            self._add_losses(set(range(len(self.parameters))).difference(self._missing))
         for parameter in self.parameters:
             parameter.grad = None
         self._submit(start)
@@ -164,7 +167,9 @@ class DeviceBucket(BufferBucket):
         return pieces + buffer.flag_pieces(self._missing)
 
     def _submit(self, start: Start) -> None:
-        self._handle = start(prepare(self._request, [self._flat], [self._flat]))
+        handle = prepare(self._request, [self._flat], [self._flat])
+        handle.feedback = self._feedback
+        self._handle = start(handle)
         self.is_sent = True
 
     def forfeit(self, start: Start) -> None:
@@ -175,6 +180,12 @@ class DeviceBucket(BufferBucket):
 
     def drop(self) -> None:
         """See `Bucket.drop`."""
+        try:
+            self._receive()
+        finally:
+            self._discard()
+
+    def _receive(self) -> None:
         self._arrivals.clear()
         if self._wait():
             self._use_on(self._arena.current_stream())
@@ -182,7 +193,7 @@ class DeviceBucket(BufferBucket):
     def receive(self) -> None:
         """See `Bucket.receive`."""
         try:
-            self.drop()
+            self._receive()
         except MismatchError as error:
             if f"shapes {describe_field(self._nothing, 'shapes')}" in str(error):
                 raise failed_elsewhere(self._request.name) from None

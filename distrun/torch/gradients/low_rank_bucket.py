@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 
@@ -14,6 +15,7 @@ from distrun.runtime.operations.reduction import Sum
 from distrun.tensor_fusion.low_rank import LowRank, is_worthwhile
 from distrun.torch import operations
 from distrun.torch.gradients.bucket import Start, failed_elsewhere, flags_of
+from distrun.torch.gradients.losses import Loss
 from distrun.torch.gradients.odd_buckets import CompressedBucket
 
 
@@ -40,10 +42,33 @@ class LowRankBucket(CompressedBucket):
             if is_worthwhile(parameter.shape, rank)
         }
 
+        self._given: list[weakref.ref[Tensor]] = []
+
     def keep(self) -> None:
         """See `Bucket.keep`."""
         for approximation in self._approximations.values():
             approximation.keep()
+        self._given = []
+
+    def holds(self, gradient: Tensor) -> bool:
+        """See `Bucket.holds`."""
+        return any(reference() is gradient for reference in self._given)
+
+    def losses(self) -> dict[int, Loss]:
+        """See `Bucket.losses`."""
+        losses = {}
+        for index, approximation in self._approximations.items():
+            q, lost = approximation.state()
+            losses[index] = Loss(None if lost is None else lost.reshape(self.parameters[index].shape), q)
+        return losses
+
+    def load_losses(self, losses: Mapping[int, Loss]) -> None:
+        """See `Bucket.load_losses`."""
+        for index, approximation in self._approximations.items():
+            device, (lost, q) = self.parameters[index].device, losses.get(index, Loss())
+            if q is not None and q.shape != approximation.state()[0].shape:
+                q = None  # of another rank
+            approximation.load(None if q is None else q.to(device), None if lost is None else lost.to(device))
 
     def _compressed(self) -> list[Tensor]:
         """See `CompressedBucket._compressed`."""
@@ -70,9 +95,12 @@ class LowRankBucket(CompressedBucket):
         if found[0] != found[0]:
             raise failed_elsewhere(self.call.name)
         self._restore(reduced)
+        self._given = []
         for index, (parameter, gradient, flag) in enumerate(zip(self.parameters, reduced, found, strict=True)):
             if flag != absent:
-                parameter.grad = self.as_it_came(gradient.to(parameter.dtype).reshape(parameter.shape), index)
+                gradient = self.as_it_came(gradient.to(parameter.dtype).reshape(parameter.shape), index)
+                parameter.grad = gradient
+                self._given.append(weakref.ref(gradient))
 
     def _restore(self, tensors: list[Tensor]) -> None:
         """Put the gradients in the place of the products that have been reduced."""

@@ -38,6 +38,7 @@ from distrun.runtime.operations.reduction import Average
 from distrun.torch import cuda
 from distrun.torch.gradients import backward
 from distrun.torch.gradients.bucket import Bucket
+from distrun.torch.gradients.losses import Loss, is_made_up_for, merged
 from distrun.torch.gradients.parameters import TrackedParameters
 from distrun.torch.gradients.planning import Agreement, Settings, agree, make_buckets
 from distrun.torch.operations import run, submit
@@ -83,6 +84,7 @@ class GradientReducer:
         self._tasks: set[int] = set()  # the graph tasks of the open pass that we know of
         self._dead = -1  # this task and earlier ones are over: their pass has failed
         self._lock = threading.RLock()
+        self._losses: dict[Tensor, Loss] = {}  # while there are no buckets that have them
         self._is_alone = self._finds_itself_alone()
         self._close_pass()
         self.follow_parameters()
@@ -92,7 +94,7 @@ class GradientReducer:
         """Take note of parameters added, unfrozen or taken away since the last call."""
         with self._lock:
             if self._parameters.follow():
-                self._buckets = None
+                self._losses, self._buckets = self.losses(), None
                 self._arrived = {}
 
     def _finds_itself_alone(self) -> bool:
@@ -108,6 +110,7 @@ class GradientReducer:
             self._close_pass()
             for parameter in self._parameters.tensors:
                 parameter.grad = None
+            self._losses = self.losses()
             self._buckets, self._home, self._unsent = None, [], 0
             self._forget_tuning()
             self._arrived = {}
@@ -318,6 +321,7 @@ class GradientReducer:
 
     def _prepare(self) -> None:
         """Make ready for a pass that reduces."""
+        self._check_again()
         self.follow_parameters()
         tuner = self.tuner
         if tuner is not None and self._buckets is not None:
@@ -325,7 +329,6 @@ class GradientReducer:
             if settings is not None:
                 with tuner.uncounted():
                     self._use(settings, tuner.agreement)
-        self._check_again()
 
     def _agree(self) -> None:
         """Plan the buckets together with the other ranks."""
@@ -341,8 +344,11 @@ class GradientReducer:
 
     def _use(self, settings: Settings, agreement: Agreement) -> None:
         """Reduce by these settings from now on."""
+        losses, self._losses = self.losses(), {}
         self._settings, self._buckets, self._home = settings, [], []  # memory of the old buckets may serve again
         self._buckets = buckets = make_buckets(self._name, self._parameters, settings, agreement)
+        if losses:
+            self._hand_out(losses)
         self._unsent = len(buckets)
         homes = {place: bucket for bucket in buckets for place in bucket.places}
         self._home = [homes[place] for place in range(len(self._parameters.tensors))]
@@ -355,16 +361,53 @@ class GradientReducer:
 
     def _check_again(self) -> None:
         """Averages may be averaged again, together with what has been added since; sums would be summed again."""
-        if not self._is_reduced or self._settings.op is Average:
+        if not self._is_reduced:
             return
         for bucket in self._buckets or ():
             for parameter in bucket.parameters:
                 if parameter.grad is not None and bucket.holds(parameter.grad):
+                    if self._settings.op is Average:
+                        bucket.keep()
+                        break
                     raise UsageError(
                         f"a second backward() before step() would reduce gradients twice, which op={self._settings.op} "
                         "does not allow: run the earlier ones under optimizer.no_sync(), or set "
                         "backward_passes_per_step"
                     )
+
+    # What was lost ---------------------------------------------------------------------------------------------------
+
+    def losses(self) -> dict[Tensor, Loss]:
+        """Return what is to be made up for, by parameter. The tensors are not changed later."""
+        losses = dict(self._losses)
+        for bucket in self._buckets or ():
+            losses |= {bucket.parameters[index]: loss for index, loss in bucket.losses().items()}
+        return losses
+
+    def load_losses(self, losses: Mapping[Tensor, Loss]) -> None:
+        """Make up for these, instead of what was lost here."""
+        with self._lock:
+            if self._buckets is None:
+                self._losses = dict(losses)
+            else:
+                self._hand_out(losses)
+
+    def _hand_out(self, losses: Mapping[Tensor, Loss]) -> None:
+        for bucket in self._buckets or ():
+            bucket.load_losses({index: losses[each] for index, each in enumerate(bucket.parameters) if each in losses})
+
+    def merged_losses(self) -> dict[Tensor, Loss]:
+        """Return what every rank of any number may load for the ranks to make up together for what they have lost:
+        their average. All ranks of the process set call this. Empty where nothing is made up for.
+
+        Raises:
+            CollectiveError: as `distrun.torch.allreduce` raises.
+        """
+        if self._is_alone:
+            return {}
+        self.abandon()  # other ranks may still wait for the rest of a pass
+        kept = [each for each in self._parameters.tensors if is_made_up_for(self._settings.wire, each)]
+        return merged(kept, self.losses(), f"{self._name}.losses", self._settings.process_set)
 
     # Helping the optimizer -------------------------------------------------------------------------------------------
 

@@ -13,3 +13,8 @@ def test_quantised_gradients(job, size):
 @pytest.mark.parametrize("wire", ["int4"])
 def test_every_large_reduction_is_quantised_where_the_job_is_told_to(job, wire):
     job("quantised_job", (1, 1), DISTRUN_WIRE_DTYPE=wire)
+
+
+@pytest.mark.parametrize("size", [2, (1, 1), (1, 2)], ids=str)
+def test_what_compression_takes_from_gradients_is_made_up_for(job, size, tmp_path):
+    job("losses", size, str(tmp_path))

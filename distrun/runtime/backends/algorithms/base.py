@@ -67,9 +67,9 @@ class Share:
         """Return the length of the array that travels for a part."""
         return self.wire.length(self._first + part.start, part.stop - part.start)
 
-    def encoded(self, array: Flat, part: slice) -> Flat:
-        """Return `array`, the elements of a part, as they travel."""
-        return self.wire.encode(array, self._first + part.start)
+    def encoded(self, array: Flat, part: slice, are_results: bool = False) -> Flat:
+        """Return `array`, the elements of a part, as they travel; `are_results`: nothing is added to them any more."""
+        return self.wire.encode(array, self._first + part.start, are_results)
 
     def decoded(self, raw: Flat, part: slice) -> Flat:
         """Return elements of a part that have come, as in memory."""

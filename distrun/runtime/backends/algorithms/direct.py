@@ -54,7 +54,7 @@ class Direct(Algorithm):
                 contribution if host == own else share.decoded(raw[:length], mine) for host, raw in enumerate(shares)
             ]
             share.stages.between.combine(arrived, [share.target[mine]])
-        result = share.encoded(share.target[mine], mine)
+        result = share.encoded(share.target[mine], mine, are_results=True)
         share.settle(result, mine)
         tickets, landings = [], []
         for host in hosts.others:

@@ -4,6 +4,7 @@ import numpy as np
 import torch
 from checking import check, run_checks, same_on_all_ranks
 from expecting import raises
+from sklearn.datasets import load_digits
 
 import distrun.torch as hvd
 
@@ -178,27 +179,32 @@ def ranks_without_data_left_take_part():
 
 
 @check
-def a_model_learns_what_it_learns_unquantised():
-    torch.manual_seed(1)
-    features = torch.randn(512, 64)
-    targets = (features @ torch.randn(64, 3)).argmax(1)
-    losses = {}
-    for name in ("none", *MOST):
-        model = model_of()
-        optimizer = hvd.DistributedOptimizer(
-            torch.optim.Adam(model.parameters(), 0.005),
-            model.named_parameters(),
-            compression=getattr(hvd.Compression, name),
+def models_learn_digits_in_all_forms():
+    digits = load_digits()
+    features, targets = torch.from_numpy(digits.data).float() / 16, torch.from_numpy(digits.target)
+    own, unseen = slice(RANK, 1200, SIZE), slice(1200, None)
+    found = {}
+    for name in ("none", "bf16", *MOST, "powersgd"):
+        torch.manual_seed(1)
+        model = torch.nn.Sequential(
+            torch.nn.Linear(64, 128),
+            torch.nn.ReLU(),
+            torch.nn.Linear(128, 64),
+            torch.nn.ReLU(),
+            torch.nn.Linear(64, 10),
         )
-        for _ in range(60):
+        compression = hvd.Compression.powersgd(2) if name == "powersgd" else getattr(hvd.Compression, name)
+        optimizer = hvd.DistributedOptimizer(
+            torch.optim.Adam(model.parameters(), 0.005), model.named_parameters(), compression=compression
+        )
+        for _ in range(80):
             optimizer.zero_grad()
-            loss = torch.nn.functional.cross_entropy(model(features[RANK::SIZE]), targets[RANK::SIZE])
-            loss.backward()
+            torch.nn.functional.cross_entropy(model(features[own]), targets[own]).backward()
             optimizer.step()
-        losses[name] = float(hvd.allreduce(loss.detach(), name="loss"))
         assert same_on_all_ranks([parameter.detach() for parameter in model.parameters()])
-    assert losses["int8"] < losses["none"] * 1.1 + 0.01, losses
-    assert losses["int4"] < losses["none"] * 1.5 + 0.03, losses
+        right = model(features[unseen]).argmax(1) == targets[unseen]
+        found[name] = float(right.float().mean())
+    assert all(accuracy > 0.87 and accuracy > found["none"] - 0.04 for accuracy in found.values()), found
 
 
 run_checks()

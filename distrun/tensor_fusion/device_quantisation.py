@@ -1,0 +1,118 @@
+"""Quantisation in a GPU's memory: the launches of the kernels in quantising.cu, and their compiler options.
+
+Nothing here touches a GPU. One launch gathers gradients from wherever they lie, adds what they have lost before, and
+quantises them into the bytes that `runtime.backends.quantisation` describes: bit for bit those of the host, but for the
+integers of blocks that are not finite. A second kernel adds up such arrays of several hosts in float32.
+
+Not used by the collectives yet: NCCL adds up what travels, so quantised gradients need an exchange of bytes instead.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import accumulate
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+BLOCK = 256
+"""Values that share a scale."""
+PIECES = 128
+"""Pieces of one array. A power of two, for the binary search; CUDA passes up to 4096 bytes of parameters."""
+SOURCES = 64
+"""Arrays that are added up by one launch."""
+THREADS = 256
+"""Threads of a block."""
+QUANTISE, ADD_UP = "quantise", "add_up"
+"""The names of the kernels."""
+
+QUANTISED = np.dtype(
+    [
+        ("raw", np.int64),
+        ("count", np.int64),
+        ("lost", np.int64),
+        ("now", np.int64),
+        ("factor", np.float64),
+        ("source", np.int64, PIECES),
+        ("stop", np.int64, PIECES),
+    ],
+    align=True,
+)
+"""The parameter of `quantise`: `struct Quantised` in quantising.cu."""
+SUM = np.dtype(
+    [
+        ("out", np.int64),
+        ("count", np.int64),
+        ("sources", np.int64),
+        ("factor", np.float64),
+        ("raw", np.int64, SOURCES),
+    ],
+    align=True,
+)
+"""The parameter of `add_up`: `struct Sum` in quantising.cu."""
+
+
+class Source(NamedTuple):
+    """Consecutive float32 numbers at an address, or zeros if that is 0."""
+
+    address: int
+    count: int  # type: ignore[assignment]  # hides the method of tuples
+
+
+def read_code() -> str:
+    """Return the source of the kernels."""
+    return Path(__file__).with_name("quantising.cu").read_text()
+
+
+def options(bits: int) -> tuple[str, ...]:
+    """Return the options for the compiler, for integers of 8 or 4 bits: the macros that quantising.cu expects."""
+    macros = {"BITS": bits, "PIECES": PIECES, "SOURCES": SOURCES, "THREADS": THREADS}
+    return ("-std=c++17", *[f"-D{name}={value}" for name, value in macros.items()])
+
+
+def quantising(
+    sources: Sequence[Source], raw: int, factor: float = 1.0, losses: tuple[int, int] = (0, 0)
+) -> tuple[NDArray[Any], int]:
+    """Plan the launch that quantises numbers which lie in up to `PIECES` places, as one array.
+
+    Args:
+        sources: where they lie, in order.
+        raw: the address of the bytes.
+        factor: by which they are multiplied.
+        losses: the addresses of what they have lost before, and of where to put what they lose now, both float32; zeros
+            if nothing is made up for.
+
+    Returns:
+        The parameter, an array of one `QUANTISED`, and the number of blocks.
+    """
+    sources = [source for source in sources if source.count]
+    stops = list(accumulate(source.count for source in sources))
+    table = np.zeros(1, QUANTISED)
+    row = table[0]
+    row["raw"], row["count"], row["factor"] = raw, stops[-1], factor
+    row["lost"], row["now"] = losses
+    row["source"][: len(sources)] = [source.address for source in sources]
+    row["stop"] = stops[-1]
+    row["stop"][: len(sources)] = stops
+    return table, -(-stops[-1] // (BLOCK * THREADS))
+
+
+def adding_up(raws: Sequence[int], count: int, out: int, factor: float = 1.0) -> tuple[NDArray[Any], int]:
+    """Plan the launch that restores up to `SOURCES` arrays of `count` values, and adds them up in this order.
+
+    Args:
+        raws: the addresses of their bytes.
+        count: the values of each.
+        out: the address of the sum, in float32.
+        factor: by which the sum is multiplied.
+
+    Returns:
+        The parameter, an array of one `SUM`, and the number of blocks.
+    """
+    table = np.zeros(1, SUM)
+    row = table[0]
+    row["out"], row["count"], row["sources"], row["factor"] = out, count, len(raws), factor
+    row["raw"][: len(raws)] = raws
+    return table, -(-count // THREADS)

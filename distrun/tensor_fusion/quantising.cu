@@ -1,0 +1,144 @@
+// Quantises gradients that lie in many places of a GPU's memory into one array of bytes, and adds such arrays up.
+//
+// The bytes are those of runtime/backends/quantisation.py: the float32 scales of all blocks of 256, then the integers.
+// device_quantisation.py gives the macros: BITS of an integer, 8 or 4, PIECES and SOURCES, the lengths of the tables,
+// and THREADS of a block. A thread has 256 values to itself, which are read twice, the second time from the cache, and
+// no thread waits for another one. Like packing.cu, it is compiled by NVRTC, and by a C++ compiler after a prelude that
+// defines PRELUDE: tests/simulator/kernel_prelude.h.
+
+// By instruction, so that nothing is fused, flushed to zero or approximated: the bits are those of numpy.
+#ifndef PRELUDE
+__device__ __forceinline__ float multiply(float left, float right) {
+    float result;
+    asm("mul.rn.f32 %0, %1, %2;" : "=f"(result) : "f"(left), "f"(right));
+    return result;
+}
+
+__device__ __forceinline__ float divide(float left, float right) {
+    float result;
+    asm("div.rn.f32 %0, %1, %2;" : "=f"(result) : "f"(left), "f"(right));
+    return result;
+}
+
+__device__ __forceinline__ float add(float left, float right) {
+    float result;
+    asm("add.rn.f32 %0, %1, %2;" : "=f"(result) : "f"(left), "f"(right));
+    return result;
+}
+
+__device__ __forceinline__ float round_to_even(float value) {
+    float result;
+    asm("cvt.rni.f32.f32 %0, %1;" : "=f"(result) : "f"(value));
+    return result;
+}
+#endif
+
+const int BLOCK = 256;
+const float LARGEST = BITS == 8 ? 127.0f : 7.0f;
+const float LEAST_SCALE = 2.3509887e-38f;  // 2**-125
+
+union Bits {
+    float value;
+    unsigned bits;
+};
+
+// The parameters come by value: nothing is uploaded, and a CUDA graph can record the launch.
+
+struct Quantised {
+    long long raw;    // address of the bytes
+    long long count;  // values
+    long long lost;   // addresses of what the values have lost before, and of where to put what they lose now; 0: none
+    long long now;
+    double factor;
+    long long source[PIECES];  // addresses of float32; 0 stands for zeros
+    long long stop[PIECES];    // values of this piece and of those before it; beyond the last piece all
+};
+
+struct Sum {
+    long long out;  // address of float32
+    long long count;
+    long long sources;
+    double factor;           // of the sum
+    long long raw[SOURCES];  // addresses of bytes, in the order in which they are added up
+};
+
+__device__ __forceinline__ long long blocks_of(long long count) { return (count + BLOCK - 1) / BLOCK; }
+
+// The values of an array whose pieces lie in many places, one after the other.
+struct Reader {
+    const Quantised& table;
+    int piece;
+
+    __device__ Reader(const Quantised& given, long long first) : table(given), piece(0) {
+        for (int step = PIECES / 2; step; step /= 2) {
+            if (table.stop[piece + step - 1] <= first) piece += step;
+        }
+    }
+
+    // The value at a place that is not before the last one.
+    __device__ float at(long long place) {
+        while (table.stop[piece] <= place) piece++;
+        const float* source = (const float*)table.source[piece];
+        float value = source ? source[place - (piece ? table.stop[piece - 1] : 0)] : 0.0f;
+        if (table.factor != 1.0) value = multiply(value, (float)table.factor);
+        return table.lost ? add(value, ((const float*)table.lost)[place]) : value;
+    }
+};
+
+extern "C" __global__ void __launch_bounds__(THREADS) quantise(const Quantised table) {
+    const long long block = (long long)blockIdx.x * THREADS + threadIdx.x;
+    const long long first = block * BLOCK;
+    if (first >= table.count) return;
+    const long long stop = first + BLOCK < table.count ? first + BLOCK : table.count;
+    Bits largest;
+    largest.bits = 0;  // as integers, magnitudes are ordered as the numbers are, with NaN above all
+    Reader reader(table, first);
+    for (long long place = first; place < stop; place++) {
+        Bits value;
+        value.value = reader.at(place);
+        value.bits &= 0x7fffffff;
+        if (value.bits > largest.bits) largest.bits = value.bits;
+    }
+    float scale = divide(largest.value, LARGEST);
+    if (scale < LEAST_SCALE) scale = 0.0f;
+    const bool is_finite = largest.bits < 0x7f800000;
+    const float reciprocal = scale == 0.0f ? 0.0f : divide(1.0f, scale);
+    ((float*)table.raw)[block] = scale;
+    unsigned char* integers = (unsigned char*)table.raw + 4 * blocks_of(table.count);
+    Reader again(table, first);
+    for (long long place = first; place < stop; place++) {
+        const float value = again.at(place);
+        const float rounded = is_finite ? round_to_even(multiply(value, reciprocal)) : 0.0f;
+        const int integer = (int)rounded;
+        if (BITS == 8) {
+            integers[place] = (unsigned char)integer;
+        } else if (place % 2) {
+            integers[place / 2] |= (unsigned char)((integer + 8) << 4);
+        } else {
+            integers[place / 2] = (unsigned char)(integer + 8);
+        }
+        if (table.now) ((float*)table.now)[place] = is_finite ? add(value, -multiply(rounded, scale)) : 0.0f;
+    }
+}
+
+__device__ __forceinline__ float restored(const unsigned char* raw, long long count, long long place) {
+    const unsigned char* integers = raw + 4 * blocks_of(count);
+    int integer;
+    if (BITS == 8) {
+        integer = (signed char)integers[place];
+    } else {
+        integer = (integers[place / 2] >> (place % 2 ? 4 : 0) & 15) - 8;
+    }
+    return multiply((float)integer, ((const float*)raw)[place / BLOCK]);
+}
+
+extern "C" __global__ void __launch_bounds__(THREADS) add_up(const Sum table) {
+    const long long place = (long long)blockIdx.x * THREADS + threadIdx.x;
+    if (place >= table.count) return;
+    float sum = restored((const unsigned char*)table.raw[0], table.count, place);
+    for (int source = 1; source < table.sources; source++) {
+        sum = add(sum, restored((const unsigned char*)table.raw[source], table.count, place));
+    }
+    if (table.factor != 1.0) sum = multiply(sum, (float)table.factor);
+    ((float*)table.out)[place] = sum;
+}

@@ -1,0 +1,27 @@
+"""Losses of compressed gradients when ranks are killed: survivors still make up for them, newcomers have none."""
+
+from __future__ import annotations
+
+import pytest
+
+
+@pytest.mark.parametrize(("form", "commits"), [("int4", ()), ("powersgd", ("commits",))])
+def test_survivors_owe_what_they_owed_at_the_step_from_which_they_go_on(supervise, form, commits):
+    supervisor = supervise("losses", 3, form, *commits, hosts=2)
+    for process in supervisor.members:
+        process.await_step(1, 10)
+    supervisor.replace(1)
+    for process in supervisor.members:
+        process.await_step(2, 6)
+    owing = []
+    for process in supervisor.members:
+        facts = process.told()
+        at_steps = {fact["step"]: fact["owed"] for fact in facts if "step" in fact and fact["generation"] == 1}
+        (begun,) = [fact for fact in facts if "begun" in fact and fact["generation"] == 2]
+        before = at_steps[begun["begun"]] if at_steps else [0.0] * 4
+        assert begun["owed"] == before
+        owing.append(sum(before) > 0)
+        assert sum(facts[-1]["owed"]) > 0 or not owing[-1]
+    assert owing[0], "rank 0 quantises"
+    assert not owing[1], "rank 1 is new"
+    assert owing[2] == (form == "powersgd"), "of the first host, rank 0 alone quantises"

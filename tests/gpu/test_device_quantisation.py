@@ -1,0 +1,125 @@
+"""Quantisation on a GPU: the kernels, compiled for the CPU, have the bits of the host's quantisation."""
+
+from __future__ import annotations
+
+import ctypes
+import shutil
+import subprocess
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings, strategies as st
+
+from distrun.runtime.backends.quantisation import BLOCK, Quantiser
+from distrun.tensor_fusion import device_quantisation as device
+from distrun.tensor_fusion.device_quantisation import Source
+
+PRELUDE = Path(__file__).parents[1] / "simulator" / "kernel_prelude.h"
+RUN = """
+#include "{prelude}"
+#include "quantising.cu"
+template <typename Table, typename Kernel> void run(Kernel kernel, const Table& table, unsigned blocks) {{
+    for (blockIdx.x = 0; blockIdx.x < blocks; blockIdx.x++)
+        for (threadIdx.x = 0; threadIdx.x < THREADS; threadIdx.x++) kernel(table);
+}}
+extern "C" void run_quantise(const Quantised* table, unsigned blocks) {{ run(quantise, *table, blocks); }}
+extern "C" void run_add_up(const Sum* table, unsigned blocks) {{ run(add_up, *table, blocks); }}
+"""
+
+
+@pytest.fixture(scope="session", params=[8, 4])
+def kernels(request, tmp_path_factory):
+    """The bits of an integer, and the library with the kernels for them."""
+    compiler = shutil.which("g++")
+    if compiler is None:
+        pytest.skip("needs g++")
+    room = tmp_path_factory.mktemp("quantising")
+    (room / "all.cpp").write_text(RUN.format(prelude=PRELUDE))
+    (room / "quantising.cu").write_text(device.read_code())
+    command = [compiler, *device.options(request.param), "-O1", "-ffp-contract=off", "-shared", "-fPIC", "all.cpp"]
+    subprocess.run([*command, "-o", "all.so"], cwd=room, check=True)
+    return request.param, ctypes.CDLL(str(room / "all.so"))
+
+
+def run(function, planned):
+    table, blocks = planned
+    function(ctypes.c_void_p(table.ctypes.data), ctypes.c_uint(blocks))
+
+
+def gradients(seed, counts):
+    """Return arrays of normal numbers, of very different sizes."""
+    generator = np.random.default_rng(seed)
+    return [
+        (generator.standard_normal(count) * 10.0 ** generator.integers(-42, 30)).astype(np.float32) for count in counts
+    ]
+
+
+counts = st.lists(st.integers(1, 3 * BLOCK), min_size=1, max_size=device.PIECES)
+
+
+@settings(max_examples=40, deadline=None)
+@given(counts=counts, seed=st.integers(0, 99), missing=st.booleans(), factor=st.sampled_from([1.0, 0.25, 1 / 3]))
+def test_gradients_are_packed_and_quantised_as_on_the_host(kernels, counts, seed, missing, factor):
+    bits, library = kernels
+    pieces, quantiser = gradients(seed, counts), Quantiser(bits)
+    if missing:
+        pieces[0][:] = 0
+    sources = [
+        Source(0 if missing and place == 0 else part.ctypes.data, part.size) for place, part in enumerate(pieces)
+    ]
+    values = np.concatenate(pieces) * np.float32(factor)
+    lost = gradients(seed + 100, [values.size])[0]
+    raws = [np.zeros(quantiser.nbytes(values.size), np.uint8) for _ in range(2)]
+    nows = [np.full(values.size, np.nan, np.float32) for _ in range(2)]
+    quantiser.quantise(values, raws[0], (lost, nows[0]))
+    planned = device.quantising(sources, raws[1].ctypes.data, factor, (lost.ctypes.data, nows[1].ctypes.data))
+    run(library.run_quantise, planned)
+    sums = [np.empty(values.size, np.float32) for _ in range(2)]
+    for raw, total in zip(raws, sums, strict=True):
+        quantiser.restore(raw, total)
+    np.testing.assert_array_equal(sums[0], sums[1])
+    np.testing.assert_array_equal(nows[0], nows[1])
+    np.testing.assert_array_equal(raws[0][: 4 * -(-values.size // BLOCK)], raws[1][: 4 * -(-values.size // BLOCK)])
+
+
+@settings(max_examples=40, deadline=None)
+@given(hosts=st.integers(1, 5), count=st.integers(1, 5 * BLOCK), seed=st.integers(0, 99))
+def test_sums_are_those_of_the_host_in_its_order(kernels, hosts, count, seed):
+    bits, library = kernels
+    quantiser, raws, expected = Quantiser(bits), [], None
+    for values in gradients(seed, [count] * hosts):
+        raws.append(np.zeros(quantiser.nbytes(count), np.uint8))
+        quantiser.quantise(values, raws[-1])
+        restored = np.empty(count, np.float32)
+        quantiser.restore(raws[-1], restored)
+        expected = restored if expected is None else expected + restored
+    out = np.empty(count, np.float32)
+    run(library.run_add_up, device.adding_up([raw.ctypes.data for raw in raws], count, out.ctypes.data, 1 / hosts))
+    np.testing.assert_array_equal(out, expected * np.float32(1 / hosts))
+
+
+@pytest.mark.parametrize("odd", [np.inf, -np.inf, np.nan])
+def test_a_block_that_is_not_finite_comes_back_without_finite_numbers_and_loses_nothing(kernels, odd):
+    bits, library = kernels
+    values, lost, now = (np.ones(3 * BLOCK, np.float32) for _ in range(3))
+    values[BLOCK + 9] = odd
+    raw, out = np.zeros(Quantiser(bits).nbytes(values.size), np.uint8), np.empty(values.size, np.float32)
+    source = Source(values.ctypes.data, values.size)
+    run(library.run_quantise, device.quantising([source], raw.ctypes.data, losses=(lost.ctypes.data, now.ctypes.data)))
+    Quantiser(bits).restore(raw, out)
+    assert not np.isfinite(out[BLOCK : 2 * BLOCK]).any()
+    assert (out[:BLOCK] == 2).all()
+    assert not now.any()
+
+
+@pytest.mark.parametrize("bits", [8, 4])
+def test_nvrtc_compiles_the_kernels_without_headers(bits):
+    nvrtc = pytest.importorskip("cupy_backends.cuda.libs.nvrtc", reason="needs cupy")
+    try:
+        nvrtc.getVersion()
+    except RuntimeError as error:
+        pytest.skip(f"needs NVRTC: {error}")
+    program = nvrtc.createProgram(device.read_code(), "quantising.cu", (), ())
+    nvrtc.compileProgram(program, device.options(bits))
+    nvrtc.destroyProgram(program)
