@@ -32,7 +32,7 @@ class Standing:
 
 @dataclass(frozen=True)
 class Plan:
-    """What the ranks do, given the standings of all."""
+    """The part of the ranks in a merge, which follows from the standings of all."""
 
     leader: int
     """The rank with the newest anchors."""
@@ -67,11 +67,13 @@ def merge(outer: OuterOptimizer) -> None:
     exchange = outer.under_way
     if exchange is not None and exchange.engine is world.engine():
         outer.finish()
-    own = Standing(outer.step, bool(outer.anchors), outer.has_moved and bool(outer.anchors), tuple(outer.versions))
+    own = Standing(outer.step, outer.is_agreed, outer.has_moved and outer.is_agreed, tuple(outer.versions))
     row = np.array([[own.step, own.has_anchor, own.has_moved, *own.versions]], np.int64)
     rows = collectives.allgather(row, f"{outer.name}.standings").tolist()
     found = plan([Standing(row[0], bool(row[1]), bool(row[2]), tuple(row[3:])) for row in rows])
     if found is None:
+        if outer.anchors:
+            outer.drop_anchor()  # the parameters may be another rank's now
         return
     outer.step, outer.has_moved = found.step, own.has_moved
     if not outer.anchors:
@@ -81,7 +83,7 @@ def merge(outer: OuterOptimizer) -> None:
         _merge_fragment(outer, number, found, versions[number])
     outer.under_way = None
     outer.kept = {}
-    outer.has_moved = False
+    outer.is_agreed, outer.has_moved = True, False
 
 
 def _merge_fragment(outer: OuterOptimizer, number: int, found: Plan, version: int) -> None:

@@ -68,9 +68,11 @@ class OuterOptimizer:
         self.versions = [0] * settings.fragments
         """Outer steps of each fragment so far."""
         self.anchors: list[Array] = []
-        """By fragment; empty until the first step behind the warm-up."""
+        """The anchor of each fragment; none until the first step behind the warm-up."""
         self.velocities: list[Array] = []
-        """By fragment; empty without momentum."""
+        """The momentum of each fragment; none if there is to be none."""
+        self.is_agreed = False
+        """Whether all ranks have the same anchors."""
         self.has_moved = False
         """Whether this rank has made a step since all hosts were the same."""
         self.kept: dict[int, Kept] = {}
@@ -94,14 +96,16 @@ class OuterOptimizer:
         failure = getattr(world.engine(), "failure", None)  # a single process has none
         if failure is not None:
             raise JobAbortedError(failure)
-        if not self.anchors and self.step >= self.settings.warmup:
-            self._drop_anchor()
+        if not self.is_agreed and self.step >= self.settings.warmup:
+            if not self.anchors:
+                self.drop_anchor()
+            self._compare()
 
     def end_step(self) -> None:
         """End an inner step: use an average that is due, and start the exchange that is."""
         self.step += 1
         self.has_moved = True
-        if not self.anchors:
+        if not self.is_agreed:
             return
         exchange = self.under_way
         if exchange is not None:
@@ -115,18 +119,23 @@ class OuterOptimizer:
             if not self.settings.overlap:
                 self.finish()
 
-    def _drop_anchor(self) -> None:
+    def drop_anchor(self) -> None:
+        """Begin at the parameters as they are now."""
         self.make_room()
         for fragment, anchor in zip(self.fragments, self.anchors, strict=True):
             self.parameters.read(fragment, anchor)
+
+    def _compare(self) -> None:
         own = [self.parameters.digest(anchor) for anchor in self.anchors]
         digests = collectives.allgather(np.array([own], np.int64), f"{self.name}.anchors")
         if (digests != digests[0]).any():
             self.anchors, self.velocities = [], []
             raise UsageError(
-                "the ranks begin with different parameters, from which hosts would never come together: call "
-                "broadcast_parameters(..., root_rank=0) before the first step"
+                "the ranks begin with different parameters, from which hosts would never come together: have them "
+                "begin with those of one, by broadcast_parameters(..., root_rank=0) or, in Keras, by "
+                "BroadcastGlobalVariablesCallback(0)"
             )
+        self.is_agreed = True
 
     def make_room(self) -> None:
         """Make anchors and velocities of zeros."""
@@ -196,7 +205,7 @@ class OuterOptimizer:
         """Keep this host's place, before its parameters and anchors are overwritten with another rank's: `merge` adds
         what it has learned to what the others have."""
         exchange, self.under_way = self.under_way, None
-        if not self.has_moved or not self.anchors:
+        if not self.has_moved or not self.is_agreed:
             return
         for number, fragment in enumerate(self.fragments):
             if number in self.kept:  # another generation has ended in the middle
@@ -217,8 +226,8 @@ class OuterOptimizer:
         return {
             "step": self.step,
             "versions": list(self.versions),
-            "anchors": self._by_parameter(self.anchors),
-            "velocities": self._by_parameter(self.velocities),
+            "anchors": self._by_parameter(self.anchors if self.is_agreed else []),
+            "velocities": self._by_parameter(self.velocities if self.is_agreed else []),
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -239,10 +248,12 @@ class OuterOptimizer:
         versions = list(state["versions"])
         self.versions = versions if len(versions) == len(self.fragments) else [max(versions)] * len(self.fragments)
         if not sizes:
-            self.anchors, self.velocities = [], []
+            if self.is_agreed:
+                self.anchors, self.velocities, self.is_agreed = [], [], False
             return
         if not self.anchors:
             self.make_room()
+        self.is_agreed = True
         for own, given in ((self.anchors, state["anchors"]), (self.velocities, state["velocities"])):
             for part, value in zip(self._by_parameter(own), given, strict=False):
                 part[:] = value

@@ -1,4 +1,4 @@
-"""What the outer steps know of a model: its parameters as flat arrays, and how these travel."""
+"""The parameters of a model as the outer steps know them: flat arrays, and how these travel."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ class HostArrays:
     """The part of `Parameters` that concerns numpy arrays: for faces whose parameters are copied to the host."""
 
     piece = 1 << 15
-    dtype = np.dtype(np.float32)
+    dtype: np.dtype[Any] = np.dtype(np.float32)
     """That of anchors; float64 where parameters are."""
 
     def zeros(self, count: int) -> Array:

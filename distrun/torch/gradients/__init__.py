@@ -4,5 +4,6 @@
 it belongs to, and sends a bucket when all of its gradients are there. The first time it lets `planning` compare the
 parameters with those of the other ranks and plan the buckets: `dense_bucket` on the CPU, `device_bucket` on the GPU
 (where `arrivals` keeps account of streams), `odd_buckets` for sparse gradients and for compressors of the user's own.
-All are a `bucket`. `adasum` combines whole steps of the optimizer instead.
+All are a `bucket`. `adasum` combines whole steps of the optimizer instead. `diloco` has the ranks of a host
+reduce gradients, and the hosts exchange how far these have moved the parameters, now and then.
 """
