@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import mean
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from benchmarks.hosts.wire import meet
 from benchmarks.support.comparison import Comparison
@@ -21,6 +21,10 @@ if TYPE_CHECKING:
 PLAIN = "none"
 COMPRESSIONS = (PLAIN, "bf16", "int8", "int4", "powersgd(4)")
 """The members of `distrun.Compression` that are compared."""
+DILOCO, LOCAL_SGD = "DiLoCo", "local SGD"
+FORMS = (*COMPRESSIONS, DILOCO, LOCAL_SGD)
+EVERY, MOMENTUM = 20, 0.5
+"""Steps between two exchanges of the last two, and a momentum for so few of them: 0.9 would ruin the loss."""
 SEEDS = 3
 BATCH = 16
 """Samples of a rank's batch."""
@@ -46,22 +50,24 @@ def compare(rank: Rank) -> Comparison:
     comparison = Comparison(
         f"loss on unseen data, {SIZE} hosts, one rank each",
         "model",
-        COMPRESSIONS,
+        FORMS,
         [],
         notes=[
             f"Cross-entropy, mean of {SEEDS} seeds, which choose the weights and the batches; AdamW with warm-up and "
-            f"cosine decay, {BATCH} samples per rank, through DistributedOptimizer(compression=...).",
+            f"cosine decay, {BATCH} samples per rank, through DistributedOptimizer(compression=...); "
+            f"{DILOCO}: DiLoCo(every={EVERY}, momentum={MOMENTUM}), {LOCAL_SGD}: LocalSGD(every={EVERY}), both "
+            "judged merged.",
         ],
         unit="",
     )
     for title, make in (("MLP, digits", _perceptron), ("CNN, digits", _convolutions), ("GPT, bytes of text", _gpt)):
         task = make()
         seeds = range(1 if rank.quick else SEEDS)
-        losses = {name: [_train(rank, task, name, seed) for seed in seeds] for name in COMPRESSIONS}
+        losses = {name: [_train(rank, task, name, seed) for seed in seeds] for name in FORMS}
         parameters = sum(parameter.numel() for parameter in task.make().parameters())
         comparison.add(f"{title}, {parameters // 1000}k, {task.steps} steps", _results(losses))
         base = mean(losses[PLAIN])
-        more = ", ".join(f"{name} {mean(losses[name]) / base - 1:+.2%}" for name in COMPRESSIONS[1:])
+        more = ", ".join(f"{name} {mean(losses[name]) / base - 1:+.2%}" for name in FORMS[1:])
         comparison.notes.append(f"{title}, against {PLAIN}: {more}.")
     return comparison
 
@@ -70,18 +76,15 @@ def _results(losses: dict[str, list[float]]) -> dict[str, Summary]:
     return {name: Summary(mean(values), summary(values).quartiles, len(values)) for name, values in losses.items()}
 
 
-def _train(rank: Rank, task: Task, compression: str, seed: int) -> float:
+def _train(rank: Rank, task: Task, form: str, seed: int) -> float:
     """Train a model, and return its loss on unseen data."""
     import torch
-
-    import distrun.torch as dt
 
     torch.manual_seed(seed)
     model = task.make()
     optimizer = torch.optim.AdamW(model.parameters(), task.rate, weight_decay=0.01)
     schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: _factor(step / task.steps))
-    form = dt.Compression.powersgd(4) if compression == "powersgd(4)" else getattr(dt.Compression, compression)
-    optimizer = dt.DistributedOptimizer(optimizer, model.named_parameters(), compression=form)
+    optimizer = _wrapped(optimizer, form)
     generator = torch.Generator().manual_seed(1000 * seed + rank.rank)
     for _ in range(task.steps):
         optimizer.zero_grad()
@@ -89,8 +92,21 @@ def _train(rank: Rank, task: Task, compression: str, seed: int) -> float:
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
         schedule.step()
+    if form in (DILOCO, LOCAL_SGD):
+        optimizer.merge()
     with torch.no_grad():
         return float(_loss(model.eval(), *task.unseen))
+
+
+def _wrapped(optimizer: torch.optim.Optimizer, form: str) -> Any:
+    import distrun.torch as dt
+
+    if form == DILOCO:
+        return dt.DiLoCo(optimizer, every=EVERY, momentum=MOMENTUM)
+    if form == LOCAL_SGD:
+        return dt.LocalSGD(optimizer, every=EVERY)
+    compression = dt.Compression.powersgd(4) if form == "powersgd(4)" else getattr(dt.Compression, form)
+    return dt.DistributedOptimizer(optimizer, compression=compression)
 
 
 def _factor(progress: float) -> float:

@@ -25,8 +25,8 @@ PLAIN, ENCRYPTED = "distrun", "distrun --encrypt"
 
 
 def compare(quick: bool, environ: Mapping[str, str], work: Path) -> Iterator[Comparison]:
-    """Yield the tables of traffic, times over all links, encryption, compression, quality and launch, each as soon as
-    it is measured.
+    """Yield the tables of traffic, times over all links, encryption, compression, outer steps, quality and launch, each
+    as soon as it is measured.
 
     Raises:
         processes.ProcessError: there can be no hosts here, or a program failed.
@@ -37,6 +37,7 @@ def compare(quick: bool, environ: Mapping[str, str], work: Path) -> Iterator[Com
     yield _times(quick, environ, work)
     yield _encryption(quick, environ, work)
     yield _compression(quick, environ, work)
+    yield _outer_steps(quick, environ, work)
     yield _on_ranks("benchmarks.hosts.quality", LINKS[0], 1, quick, environ, work / "quality", 1500.0)
     yield _launch(quick, environ, work)
 
@@ -108,8 +109,17 @@ def _encryption(quick: bool, environ: Mapping[str, str], work: Path) -> Comparis
 
 def _compression(quick: bool, environ: Mapping[str, str], work: Path) -> Comparison:
     """Compare what gradients cost in each form over a slow link."""
+    return _over_slow_link("benchmarks.hosts.wire", quick, environ, work / "wire", DEADLINE)
+
+
+def _outer_steps(quick: bool, environ: Mapping[str, str], work: Path) -> Comparison:
+    """Compare steps between which hosts exchange gradients, or now and then what they have learned."""
+    return _over_slow_link("benchmarks.hosts.outer_steps", quick, environ, work / "outer-steps", 3000.0)
+
+
+def _over_slow_link(program: str, quick: bool, environ: Mapping[str, str], work: Path, deadline: float) -> Comparison:
     link = LINKS[2]
-    found = _on_ranks("benchmarks.hosts.wire", link, 1, quick, environ, work / "wire")
+    found = _on_ranks(program, link, 1, quick, environ, work, deadline)
     found.title += f", {link.label}"
     return found
 

@@ -124,7 +124,8 @@ class ObjectState(State):
         own = np.array([[self._boundaries, self._is_clean]], np.int64)
         rows = collectives.allgather(own, "elastic.standings").tolist()
         self._election = election = elect([Standing(boundaries, bool(clean)) for boundaries, clean in rows])
-        if not election.is_certain and world.rank() == election.donor:
+        is_known = election.is_certain or all(part.is_usable() for part in self._parts.values())
+        if not is_known and world.rank() == election.donor:
             log.warning(_UNCERTAIN, election.donor)
 
     def abandon(self) -> None:
@@ -154,6 +155,8 @@ class ObjectState(State):
         if not is_donor:
             for part in self._parts.values():
                 part.complete()
+        for part in self._parts.values():
+            part.meet()
         self._is_torn = False
         self._boundaries = election.boundaries
         for part in self._parts.values():

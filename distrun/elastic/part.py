@@ -38,6 +38,10 @@ class Part:
         """Return whether it is as it was when `mark` was called last, as far as the weights are concerned."""
         return True
 
+    def is_usable(self) -> bool:
+        """Return whether training can go on from it as it is, though it need not be as at a step boundary."""
+        return self.is_clean()
+
     def abandon(self) -> None:
         """Drop what is left of a step that failed half-way, such as gradients."""
 
@@ -59,3 +63,6 @@ class Part:
 
     def complete(self) -> None:
         """Become what the donor has: called after `adopt`, when all tensors have come."""
+
+    def meet(self) -> None:
+        """Do what takes all ranks, now that each has the donor's state; collectives are allowed here."""

@@ -32,11 +32,17 @@ from distrun.runtime.collectives.objects import *
 from distrun.runtime.shared_names import *
 from distrun.runtime.world import shutdown as shutdown
 
-if not TYPE_CHECKING:  # see `distrun.exports`
+if TYPE_CHECKING:
+    from distrun.keras.diloco import DiLoCo as DiLoCo, LocalSGD as LocalSGD
+else:  # see `distrun.exports`
     __all__ = [*_exported(globals()), "callbacks"]
 
 
 def __getattr__(name: str) -> object:
+    if name in ("DiLoCo", "LocalSGD"):
+        import distrun.keras.diloco as diloco  # not before: most jobs do without
+
+        return getattr(diloco, name)
     if name != "elastic":
         raise AttributeError(f"module 'distrun.keras' has no attribute {name!r}")
     import distrun.keras.elastic as elastic  # not before: most jobs are not

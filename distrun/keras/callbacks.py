@@ -18,7 +18,7 @@ from distrun.errors import UsageError
 from distrun.graphs.local_variables import LocalVariables, without
 from distrun.keras import gradients
 from distrun.keras.choice import CHOSEN
-from distrun.keras.gradients import Distributed
+from distrun.keras.gradients import Distributed, outer_steps_of
 from distrun.keras.library import attach, state_of
 from distrun.keras.values import array_of
 from distrun.keras.variables import broadcast_variables
@@ -49,12 +49,15 @@ Logs = dict[str, Any] | None
 def _name_between_steps(optimizer: Any) -> str:
     """Return the name for operations between steps: the steps' own, so that a rank which skips them clashes with the
     rest."""
+    if outer_steps_of(optimizer) is not None:  # hosts are at different steps, and one with a single rank names none
+        return "keras.callback"
     return gradients.name_of_step(optimizer) or "keras.callback"
 
 
 def _ranks_of(optimizer: Any, given: ProcessSet | None) -> ProcessSet:
-    """Return the ranks that a callback concerns: those it was given or, if None, those that train together."""
-    if given is None and isinstance(optimizer, Distributed):
+    """Return the ranks that a callback concerns: those it was given or, if None, those that train together, now and
+    then or always."""
+    if given is None and isinstance(optimizer, Distributed) and outer_steps_of(optimizer) is None:
         return optimizer.distrun_settings.process_set
     return given or global_process_set
 

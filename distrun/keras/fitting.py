@@ -19,7 +19,7 @@ from typing import Any
 from distrun.data.shards import Shard
 from distrun.errors import CollectiveError, DistrunError, MismatchError, UsageError
 from distrun.keras import gradients, library
-from distrun.keras.gradients import Distributed
+from distrun.keras.gradients import Distributed, outer_steps_of
 from distrun.keras.library import Library
 from distrun.runtime import world
 from distrun.runtime.operations.handle import Handle
@@ -89,6 +89,9 @@ def _train(kind: Library, fit: Callable[..., Any], model: Any, arguments: dict[s
         for each in _callbacks_of(arguments):
             if hasattr(each, "distrun_check"):
                 each.distrun_check(arguments.get("x"))
+    outer_steps = outer_steps_of(getattr(model, "optimizer", None))
+    if outer_steps is not None:
+        arguments = library.first_callback(kind.PACKAGE, arguments, outer_steps.callback(), model)
     if not is_distributed(model):
         return fit(model, **arguments)
     _catch_up()

@@ -26,6 +26,9 @@ _STEP = "_distrun_step"  # what the first operation of a step is called
 LOCAL = "_distrun_local"
 """The attribute of an optimizer that holds its local variables."""
 
+OUTER = "_distrun_outer"
+"""The attribute of an optimizer that holds its outer steps, a `distrun.keras.diloco.OuterSteps`, if it takes any."""
+
 BEGINNING = "keras.fit"
 """The name of the operations in which ranks compare their models before the first step of `fit`."""
 
@@ -64,6 +67,11 @@ def local_variables(optimizer: Any) -> LocalVariables:
         known = LocalVariables()
         attach(optimizer, LOCAL, known)
     return known
+
+
+def outer_steps_of(optimizer: Any) -> Any:
+    """Return the outer steps of an optimizer; None if it takes none."""
+    return getattr(optimizer, OUTER, None)
 
 
 Reduce = Callable[[Sequence[Any], Sequence[Any], Call, bool], list[Any]]

@@ -10,12 +10,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+import numpy as np
+
 from distrun.errors import UsageError
 from distrun.runtime import world
 from distrun.runtime.numbering import Numbering
 from distrun.runtime.operations.handle import Handle
-from distrun.runtime.operations.request import ADD_PROCESS_SET, REMOVE_PROCESS_SET, Request
+from distrun.runtime.operations.request import ADD_PROCESS_SET, FORM_PROCESS_SET, REMOVE_PROCESS_SET, Request
 from distrun.runtime.process_set import ProcessSet, Rule, global_process_set
+from distrun.runtime.topology import local_ranks
 
 __all__ = ["add_process_set", "get_process_set_ids_and_ranks", "remove_process_set"]
 
@@ -23,6 +26,8 @@ _registered: dict[int, ProcessSet] = {0: global_process_set}
 _history: list[tuple[str, ProcessSet]] = []  # what was added and removed in this world, in this order
 _kept: list[tuple[str, ProcessSet]] = []  # what of the last world's history the next generation needs
 _places = Numbering()  # in the history
+_HOST = "host"  # the third kind of entry in a history
+_host_set = ProcessSet(lambda size: ())  # of this rank's host; its ranks are found when it is registered
 
 
 def by_id(process_set_id: int) -> ProcessSet:
@@ -82,10 +87,14 @@ def register(process_set: ProcessSet, ranks: tuple[int, ...]) -> ProcessSet:
     process_set._ranks = ranks
     process_set.is_absent = is_absent
     process_set.number = number or 0
-    process_set.process_set_id = 1 + sum(kind == ADD_PROCESS_SET for kind, _ in _history)
-    _registered[process_set.process_set_id] = process_set
-    _note(ADD_PROCESS_SET, process_set)
+    _enter(ADD_PROCESS_SET, process_set)
     return process_set
+
+
+def _enter(kind: str, process_set: ProcessSet) -> None:
+    process_set.process_set_id = 1 + sum(known != REMOVE_PROCESS_SET for known, _ in _history)
+    _registered[process_set.process_set_id] = process_set
+    _note(kind, process_set)
 
 
 def _number_of_equal(process_set: ProcessSet, ranks: tuple[int, ...]) -> int | None:
@@ -95,7 +104,7 @@ def _number_of_equal(process_set: ProcessSet, ranks: tuple[int, ...]) -> int | N
         UsageError: there is one, and neither it nor `process_set` depends on the number of ranks.
     """
     for process_set_id, known in _registered.items():
-        if tuple(known.ranks or ()) == ranks and not known.is_absent:
+        if known is not _host_set and tuple(known.ranks or ()) == ranks and not known.is_absent:
             if process_set.rule is None and known.rule is None and world.generation() == 1:
                 name = f"the one with process_set_id {process_set_id}" if process_set_id else _GLOBAL
                 raise UsageError(
@@ -108,6 +117,39 @@ def _number_of_equal(process_set: ProcessSet, ranks: tuple[int, ...]) -> int | N
 _GLOBAL = "distrun.global_process_set"
 
 
+def host_set() -> ProcessSet:
+    """Return the set of the ranks of this rank's host. Returns when all ranks have called this.
+
+    Every rank of the job calls it, at the same place among the calls that register sets. Later calls return the same
+    set. In an elastic job it has the ranks that are on this host in each generation.
+
+    Raises:
+        NotInitializedError: before `init`.
+        JobAbortedError: a rank is gone.
+    """
+    if _host_set.process_set_id is None:
+        _register_host_set()
+    return _host_set
+
+
+def _register_host_set() -> None:
+    """Register the set of each host. Its ranks form it without the others, which have another of this id."""
+    place = world.topology()
+    number = 0
+    ranks: tuple[int, ...] = tuple(range(place.size))
+    if place.local_size < place.size:
+        own = np.array([place.local_rank, place.local_size, place.cross_rank], np.int64)
+        places = Handle(world.engine(), Request("allgather", "process_sets.hosts", "int64", ((-1, 3),)), [own])
+        places.engine.run(places).wait()
+        ranks = local_ranks(places.outputs[0].reshape(-1, 3).tolist(), place.rank)
+        name = f"process set of the host of rank {ranks[0]}"
+        handle = Handle(world.engine(), Request(FORM_PROCESS_SET, name, "int64", (ranks,)), ())
+        handle.engine.run(handle).wait()
+        number = handle.given
+    _host_set._ranks, _host_set.number, _host_set.is_absent = ranks, number, False
+    _enter(_HOST, _host_set)
+
+
 def remove_process_set(process_set: ProcessSet) -> bool:
     """Remove a process set; it may be registered again. Returns when all ranks of the job have called this.
 
@@ -115,7 +157,7 @@ def remove_process_set(process_set: ProcessSet) -> bool:
         process_set: the set; operations that were submitted to it must be complete.
 
     Returns:
-        Whether it was removed. The world is not, nor is a set that is not registered.
+        Whether it was removed. The world is not, nor the set of a host, nor one that is not registered.
 
     Raises:
         NotInitializedError: before `init`.
@@ -125,7 +167,7 @@ def remove_process_set(process_set: ProcessSet) -> bool:
     process_set_id = process_set.process_set_id
     if (
         process_set_id is None
-        or process_set is global_process_set
+        or process_set in (global_process_set, _host_set)
         or _registered.get(process_set_id) is not process_set
     ):
         return False
@@ -172,6 +214,8 @@ def _make_anew() -> None:
     for kind, process_set in _kept:
         if kind == ADD_PROCESS_SET:
             register(process_set, process_set.ranks_of(world.size()))
+        elif kind == _HOST:
+            _register_host_set()
         else:
             remove_process_set(process_set)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from distrun.errors import UsageError
@@ -46,3 +47,21 @@ class Topology:
 
 
 _REMEDY = "check the variables that the launcher gave this process, or start the script with `distrun`"
+
+
+def local_ranks(places: Sequence[Sequence[int]], rank: int) -> tuple[int, ...]:
+    """Return the ranks that share a host with `rank`, itself included, rising.
+
+    Args:
+        places: the local rank, local size and cross rank of each rank.
+        rank: one of them.
+    """
+    # The cross rank counts the hosts that have a rank with this local rank: of the first ranks, all hosts.
+    sizes = [size for _, size in sorted((cross, size) for local, size, cross in places if local == 0)]
+
+    def host(place: Sequence[int]) -> int:
+        local, _, cross = place
+        return [number for number, size in enumerate(sizes) if size > local][cross]
+
+    own = host(places[rank])
+    return tuple(other for other, place in enumerate(places) if host(place) == own)

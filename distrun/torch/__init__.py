@@ -25,8 +25,9 @@ non-contiguous ones; a handle is an object, not a number; failures are `distrun.
 
 The room: `reductions`, `sparse` and `copies` are the public functions, `autograd` makes them differentiable,
 `operations` turns a `Call` and tensors into handles, and `tensors` and `cuda` know the tensors' memory. `optimizer`
-wraps an optimizer, and `gradients` reduces what its parameters get. `state` gives all ranks the same start, `elastic`
-whenever there are others; `normalization` normalises their batches as one.
+wraps an optimizer, and `gradients` reduces what its parameters get; its `diloco` does so between hosts now and then.
+`state` gives all ranks the same start, `elastic` whenever there are others; `normalization` normalises their batches as
+one.
 """
 
 from importlib import import_module as _import_module
@@ -53,10 +54,13 @@ from distrun.torch.state.objects import *
 
 if TYPE_CHECKING:
     from distrun.torch import elastic as elastic
+    from distrun.torch.gradients.diloco import DiLoCo as DiLoCo, LocalSGD as LocalSGD
 else:  # see `distrun.exports`; to type checkers, a module with `__getattr__` has all names
     __all__ = _exported(globals())
 
     def __getattr__(name: str) -> object:
         if name == "elastic":  # only here: a job that is not elastic does without
             return _import_module("distrun.torch.elastic")
+        if name in ("DiLoCo", "LocalSGD"):  # likewise
+            return getattr(_import_module("distrun.torch.gradients.diloco"), name)
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

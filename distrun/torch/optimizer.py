@@ -97,7 +97,7 @@ def DistributedOptimizer(  # noqa: N802 - Horovod's name
     Raises:
         UsageError: an argument cannot be; the optimizer is wrapped already.
     """
-    _check_optimizer(optimizer)
+    check_optimizer(optimizer)
     if num_groups and groups is None:
         groups = num_groups
     chosen = current()
@@ -150,12 +150,17 @@ def _parameters(optimizer: torch.optim.Optimizer) -> Iterator[Tensor]:
 # The arguments --------------------------------------------------------------------------------------------------------
 
 
-def _check_optimizer(optimizer: object) -> None:
+def check_optimizer(optimizer: object, wrapper: str = "DistributedOptimizer") -> None:
+    """Refuse what the function `wrapper` cannot wrap.
+
+    Raises:
+        UsageError: it is no optimizer, or wrapped already.
+    """
     if isinstance(optimizer, Distributed):
         raise UsageError(f"this {type(optimizer).__name__} is a DistributedOptimizer already: wrap an optimizer once")
     if not isinstance(optimizer, torch.optim.Optimizer):
         raise UsageError(
-            f"DistributedOptimizer wraps a torch.optim.Optimizer, not {type(optimizer).__name__}: give it the "
+            f"{wrapper} wraps a torch.optim.Optimizer, not {type(optimizer).__name__}: give it the "
             "optimizer, such as torch.optim.SGD(model.parameters(), lr=0.1)"
         )
 
@@ -230,6 +235,24 @@ def _wrap(
     if step is not None and (reducer is not None or kind is not None):
         optimizer.step = _in_front(weakref.ref(optimizer), step)  # type: ignore[method-assign]
     return optimizer
+
+
+def extend(optimizer: Distributed, kind: type[Distributed], step: Callable[..., Any] | None, **more: Any) -> None:
+    """Mix a subclass of `Distributed` into a wrapped optimizer instead, with these attributes.
+
+    Args:
+        optimizer: what `DistributedOptimizer` has returned.
+        kind: the subclass, which extends `_step`.
+        step: what stood in front of the class's own `step` before it was wrapped; see `_wrap`.
+        more: the attributes.
+    """
+    wrapped = type(optimizer)
+    optimizer.__class__ = types.new_class(wrapped.__name__, (kind, wrapped.__bases__[1]))
+    for name in ("__qualname__", "__module__", "__doc__"):
+        setattr(optimizer.__class__, name, getattr(wrapped, name))
+    vars(optimizer).update(more)
+    if step is not None:
+        optimizer.step = _in_front(weakref.ref(optimizer), step)  # type: ignore[method-assign]
 
 
 def _in_front(optimizer: weakref.ref[Distributed], step: Callable[..., Any]) -> Callable[..., Any]:

@@ -24,6 +24,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from types import FrameType
 from typing import TYPE_CHECKING
 from weakref import WeakSet
@@ -35,6 +36,7 @@ from distrun.errors import CollectiveError, UsageError
 from distrun.runtime import world
 from distrun.runtime.operations.handle import Handle
 from distrun.runtime.operations.reduction import Average
+from distrun.runtime.process_set import ProcessSet
 from distrun.torch import cuda
 from distrun.torch.gradients import backward
 from distrun.torch.gradients.bucket import Bucket
@@ -118,6 +120,11 @@ class GradientReducer:
             self._has_stale_graph |= self._is_recorded
             self._is_reduced = self._is_on_gpu = self._is_recorded = False
             self._is_alone = self._finds_itself_alone()
+
+    def reduce_over(self, process_set: ProcessSet) -> None:
+        """Reduce over other ranks from the next backward pass on; gradients that are there are dropped."""
+        self._settings = replace(self._settings, process_set=process_set)
+        self.begin_generation()
 
     # A backward pass -------------------------------------------------------------------------------------------------
 

@@ -41,3 +41,18 @@ def test_steps_that_one_rank_has_compiled_go_on_with_two_and_with_the_other_alon
     assert result["sizes"] == [1] * 8 + [2] * 7 + [1] * 9
     assert result["traces"] == {"step": [2, 3], "rows": [2, 3]}  # a shape that holds the size has all made anew
     assert result["looped"] == 24.0 * 1
+
+
+def test_hosts_that_exchange_now_and_then_go_on_without_one_and_with_another(tmp_path):
+    variables = {"DISTRUN_STALL_TIMEOUT": "200", "JAX_PLATFORMS": "cpu"}
+    with Supervisor(python(PROGRAM.with_name("diloco_elastic.py")), tmp_path, variables, hosts=2) as supervisor:
+        supervisor.begin(2)
+        supervisor.members[0].await_step(1, 15)
+        supervisor.replace(1)
+        supervisor.members[1].await_step(2, 5)
+        supervisor.replace(0, newcomers=0)
+        assert supervisor.await_exits() == [0], [member.output()[-3000:] for member in supervisor.members]
+        facts = [fact for process in supervisor.processes for fact in process.told()]
+    for generation in (1, 2, 3):
+        entered = [fact for fact in facts if fact["generation"] == generation and "entered" in fact]
+        assert len({(fact["entered"], fact["at"]) for fact in entered}) == 1

@@ -62,6 +62,21 @@ def launch() -> Callable[..., subprocess.CompletedProcess[str]]:
     return run
 
 
+@pytest.fixture
+def job(run_ranks: Callable[..., subprocess.CompletedProcess[str]]) -> Callable[..., str]:
+    """Runs `programs/<program>.py` on ranks that check everything themselves; returns what they printed.
+
+    `size` is a number of ranks, or the numbers of ranks on each of several hosts.
+    """
+
+    def run(backend: str, program: str, size: int | tuple[int, ...]) -> str:
+        done = run_ranks([sys.executable, str(PROGRAMS / f"{program}.py")], size, environment(backend))
+        assert done.returncode == 0, f"{done.stdout[-3000:]}\n{done.stderr[-5000:]}"
+        return done.stdout
+
+    return run
+
+
 _outcomes: dict[str, dict[str, list[Any]]] = {}
 
 

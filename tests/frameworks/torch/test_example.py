@@ -46,3 +46,10 @@ def test_a_rank_that_kills_itself_is_replaced_and_every_sample_is_used_once():
     assert done.returncode == 0, done.stdout + done.stderr
     assert done.stdout.count("... ok") == 4
     assert "was killed by SIGKILL" in done.stderr
+
+
+def test_the_digits_are_learned_by_hosts_that_exchange_now_and_then(run_on_hosts):
+    command = [sys.executable, str(EXAMPLE.with_name("torch_diloco.py"))]
+    done = run_on_hosts(command, (1, 1), {**os.environ, "OMP_NUM_THREADS": "1", "DISTRUN_STALL_TIMEOUT": "100"})
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert float(done.stdout.split()[2].rstrip("%")) > 95

@@ -1,4 +1,7 @@
-"""DistributedOptimizer; the behaviours are in programs/training.py, passes.py, parameters.py and compiled.py."""
+"""DistributedOptimizer; the behaviours are in programs/training.py, passes.py, parameters.py and compiled.py.
+
+Those of DiLoCo and local SGD are in diloco.py.
+"""
 
 from __future__ import annotations
 
@@ -28,3 +31,8 @@ def test_adasum_combines_the_steps_of_all_ranks(job):
 
 def test_compiled_models_train(job):
     job("compiled", 2)
+
+
+@pytest.mark.parametrize("size", [2, (1, 2)], ids=str)
+def test_hosts_train_by_themselves_and_come_together_now_and_then(job, size):
+    job("diloco", size)

@@ -5,9 +5,10 @@ from __future__ import annotations
 import dataclasses
 
 import pytest
+from hypothesis import given, strategies as st
 
 from distrun.errors import UsageError
-from distrun.runtime.topology import Topology
+from distrun.runtime.topology import Topology, local_ranks
 
 FIFTH = Topology(rank=5, size=8, local_rank=1, local_size=2, cross_rank=2, cross_size=4, hostname="nodeA")
 
@@ -41,3 +42,17 @@ def test_it_cannot_be_changed():
 def test_numbers_that_do_not_fit_are_refused_with_value_limit_and_remedy(change, message):
     with pytest.raises(UsageError, match=message):
         dataclasses.replace(FIFTH, **change)
+
+
+@given(st.lists(st.integers(1, 3), min_size=1, max_size=5), st.randoms(use_true_random=False))
+def test_the_ranks_of_a_host_follow_from_the_places_of_all(sizes, chooser):
+    hosts = [host for host, size in enumerate(sizes) for _ in range(size)]
+    chooser.shuffle(hosts)
+    numbers = list(dict.fromkeys(hosts))  # as ranks number them
+    places = []
+    for rank, host in enumerate(hosts):
+        local = hosts[:rank].count(host)
+        having = [other for other in numbers if hosts.count(other) > local]
+        places.append((local, hosts.count(host), having.index(host)))
+    for rank, host in enumerate(hosts):
+        assert local_ranks(places, rank) == tuple(other for other, its in enumerate(hosts) if its == host)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-SCRIPT = Path(__file__).parents[2] / "scripts" / "prose"
+SCRIPT = Path(__file__).parents[3] / "scripts" / "prose"
 
 
 @pytest.fixture(scope="module")

@@ -1,0 +1,188 @@
+"""DiLoCo and local SGD: ranks of a host train together, and hosts exchange what they have learned now and then.
+
+See `distrun.outer_steps` for the algorithm and its sources. `fit` takes the outer steps by a callback of ours, which
+acts at the beginning of a batch for the batch before: at its end Keras would wait for the step's result.
+"""
+
+from __future__ import annotations
+
+import math
+import types
+from functools import cache
+from typing import Any
+
+import numpy as np
+
+from distrun.errors import UsageError
+from distrun.keras.gradients import OUTER, Distributed
+from distrun.keras.library import Library, attach
+from distrun.keras.optimizer import DistributedOptimizer
+from distrun.outer_steps.fragments import Fragment
+from distrun.outer_steps.merging import merge
+from distrun.outer_steps.optimizer import OuterOptimizer
+from distrun.outer_steps.parameters import HostArrays
+from distrun.outer_steps.settings import OuterSettings
+from distrun.runtime.process_set import ProcessSet
+from distrun.runtime.process_sets import host_set
+
+__all__ = ["DiLoCo", "LocalSGD"]
+
+
+def DiLoCo(  # noqa: N802 - the name of the algorithm
+    optimizer: Any,
+    every: int = 50,
+    outer_lr: float = 0.7,
+    momentum: float = 0.9,
+    wire: str | None = "int4",
+    overlap: bool = True,
+    fragments: int = 4,
+) -> Any:
+    """Make hosts train by themselves with `optimizer`, and exchange what they have learned now and then; returns it.
+
+    In `fit` the ranks of a host reduce their gradients at each step, as a `DistributedOptimizer` of theirs does, and
+    after every so many steps each weight takes an outer step. At the end of each epoch, and so of `fit`, all ranks get
+    the average of their weights. The weights that are not trained, such as the statistics of batch normalisation, stay
+    each host's own. A step is a batch or, with `steps_per_execution`, an execution; all ranks make the same number.
+
+    Use it with `fit`, with `BroadcastGlobalVariablesCallback(0)` or the same initial weights on all ranks. In an
+    elastic job those that are there average what they have learned when `fit` is entered again, and newcomers take the
+    outer steps of the others; hosts that were behind the furthest take its weights.
+
+    Args:
+        optimizer: the inner optimizer, of Keras 3 or Keras 2. It stays the same object.
+        every, outer_lr, momentum: how often weights take an outer step, its rate, and its Nesterov momentum.
+        wire, overlap, fragments: how weights travel between hosts, and whether training goes on meanwhile. For all of
+            them see `distrun.torch.DiLoCo`.
+
+    Raises:
+        UsageError: an argument cannot be; the optimizer is wrapped already.
+    """
+    settings = OuterSettings(every, outer_lr, momentum, wire or "", bool(overlap), fragments)
+    if isinstance(optimizer, Distributed):
+        raise UsageError(f"this {type(optimizer).__name__} is a DistributedOptimizer already: wrap an optimizer once")
+    hosts = host_set()
+    wrapped = DistributedOptimizer(optimizer, process_set=hosts)
+    attach(wrapped, OUTER, OuterSteps(settings, hosts, wrapped.distrun_library))
+    return wrapped
+
+
+def LocalSGD(optimizer: Any, every: int = 50, wire: str | None = None) -> Any:  # noqa: N802 - see above
+    """Make hosts train by themselves with `optimizer`, and average their weights after every `every` steps.
+
+    That is `DiLoCo` with outer_lr=1, without momentum, fragments and overlap; see there for the arguments.
+    """
+    return DiLoCo(optimizer, every, 1.0, 0.0, wire, overlap=False, fragments=1)
+
+
+class OuterSteps:
+    """The outer steps of one optimizer."""
+
+    def __init__(self, settings: OuterSettings, hosts: ProcessSet, library: Library) -> None:
+        self.library = library
+        self._settings = settings
+        self._hosts = hosts
+        self._outer: OuterOptimizer | None = None  # when the model has its variables
+
+    def callback(self) -> Any:
+        """Return a callback for one `fit`."""
+        return _callback_of(self.library.PACKAGE.callbacks.Callback)(self)
+
+    def begin_step(self, model: Any) -> None:
+        """Begin a step."""
+        if self._outer is None and self.library.is_built(model):
+            self._outer = OuterOptimizer(self._settings, _KerasParameters(model, self.library), self._hosts)
+        if self._outer is not None:
+            self._outer.begin_step()
+
+    def end_step(self) -> None:
+        """End a step."""
+        if self._outer is not None:
+            self._outer.end_step()
+
+    def merge(self) -> None:
+        """Give all ranks the average of their weights."""
+        if self._outer is not None:
+            merge(self._outer)
+
+    def meet(self, model: Any) -> None:
+        """Come together with ranks that have made steps when others have not: before the first step of a `fit`."""
+        if self.library.is_built(model) and self._outer is None:
+            self._outer = OuterOptimizer(self._settings, _KerasParameters(model, self.library), self._hosts)
+        self.merge()
+
+
+class _Callback:
+    """Takes the outer steps: what a callback of either Keras does."""
+
+    model: Any
+
+    _supports_tf_logs = True  # in Keras 2: nobody waits for the logs of a step for our sake
+
+    def __init__(self, steps: OuterSteps) -> None:
+        super().__init__()
+        self._steps = steps
+        self._is_in_step = False
+
+    def on_train_begin(self, logs: Any = None) -> None:
+        self._steps.meet(self.model)
+
+    def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
+        self._end_step()
+        self._steps.begin_step(self.model)
+        self._is_in_step = True
+
+    def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+        self._end_step()
+        self._steps.merge()
+
+    def _end_step(self) -> None:
+        if self._is_in_step:
+            self._is_in_step = False
+            self._steps.end_step()
+
+
+@cache
+def _callback_of(base: type) -> Any:
+    """Return the class as a callback of one Keras, whose base class of callbacks this is."""
+    return types.new_class("OuterStepsCallback", (_Callback, base))
+
+
+class _KerasParameters(HostArrays):
+    """The trainable variables of a model; see `distrun.outer_steps.parameters.Parameters`."""
+
+    def __init__(self, model: Any, library: Library) -> None:
+        self._model = model
+        self._library = library
+        self._variables = list(model.trainable_variables)
+        self.sizes = [math.prod(variable.shape) for variable in self._variables]
+        if any(getattr(variable.dtype, "name", variable.dtype) == "float64" for variable in self._variables):
+            self.dtype = np.dtype(np.float64)
+
+    def read(self, fragment: Fragment, out: Any) -> None:
+        self._reattach()
+        for variable, part in zip(self._of(fragment), fragment.parts(out), strict=True):
+            part[:] = self._library.array_of(variable).reshape(-1)
+
+    def write(self, fragment: Fragment, flat: Any) -> None:
+        self._reattach()
+        arrays = [
+            part.reshape(variable.shape).copy()  # JAX may keep the memory that it is given
+            for variable, part in zip(self._of(fragment), fragment.parts(flat), strict=True)
+        ]
+        self._library.assign(self._of(fragment), arrays)
+
+    def add(self, fragment: Fragment, flat: Any) -> None:
+        self._reattach()
+        arrays = [
+            self._library.array_of(variable) + part.reshape(variable.shape)
+            for variable, part in zip(self._of(fragment), fragment.parts(flat), strict=True)
+        ]
+        self._library.assign(self._of(fragment), arrays)
+
+    def _of(self, fragment: Fragment) -> list[Any]:
+        return self._variables[fragment.places.start : fragment.places.stop]
+
+    def _reattach(self) -> None:
+        """On JAX `fit` keeps the values outside of the model: have the model hold them, and `fit` take them anew."""
+        if not getattr(self._model, "_jax_state_synced", True):
+            self._model.jax_state_sync()

@@ -1,0 +1,55 @@
+"""Fragments: consecutive parameters that are exchanged together, about equal in bytes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+from typing import Any
+
+from distrun.errors import UsageError
+
+
+@dataclass(frozen=True)
+class Fragment:
+    """Some parameters, and where they lie in a flat array of all of them."""
+
+    places: range
+    """Where the parameters stand in the list of all."""
+    sizes: tuple[int, ...]
+    """The elements of each."""
+
+    @property
+    def count(self) -> int:
+        """The elements of all."""
+        return sum(self.sizes)
+
+    def parts(self, flat: Any) -> list[Any]:
+        """Return the part of each parameter of a flat array, in the array's memory."""
+        starts = list(accumulate(self.sizes, initial=0))
+        return [flat[start : start + size] for start, size in zip(starts, self.sizes, strict=False)]
+
+
+def divide(sizes: Sequence[int], count: int) -> list[Fragment]:
+    """Return `count` fragments of parameters with so many elements each, none of which is empty.
+
+    A fragment ends with the parameter that brings the sum closest to its share.
+
+    Raises:
+        UsageError: there are fewer parameters than fragments.
+    """
+    if count > len(sizes):
+        raise UsageError(
+            f"fragments={count} is more than the {len(sizes)} parameters that there are to divide: give at most as "
+            "many fragments as parameters"
+        )
+    sums = list(accumulate(sizes, initial=0))
+    found: list[Fragment] = []
+    start = 0
+    for number in range(1, count + 1):
+        share = sums[-1] * number / count
+        ends = range(start + 1, len(sizes) - (count - number) + 1)  # the later ones need a parameter each
+        stop = len(sizes) if number == count else min(ends, key=lambda end: abs(sums[end] - share))
+        found.append(Fragment(range(start, stop), tuple(sizes[start:stop])))
+        start = stop
+    return found

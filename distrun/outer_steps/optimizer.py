@@ -1,0 +1,263 @@
+"""The outer optimizer: takes the outer steps of one model, whichever framework it belongs to."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from distrun.errors import JobAbortedError, UsageError
+from distrun.outer_steps.arithmetic import difference, nesterov
+from distrun.outer_steps.fragments import Fragment, divide
+from distrun.outer_steps.parameters import Array, Parameters
+from distrun.outer_steps.schedule import Schedule
+from distrun.outer_steps.settings import OuterSettings
+from distrun.runtime import collectives, world
+from distrun.runtime.collectives.call import Call
+from distrun.runtime.numbering import Numbering
+from distrun.runtime.operations.feedback import Feedback
+from distrun.runtime.operations.handle import AnyHandle
+from distrun.runtime.process_set import ProcessSet
+
+_numbers = Numbering()  # told apart by the order in which they were made, the same on all ranks
+
+
+@dataclass
+class Exchange:
+    """The exchange of a fragment that is under way."""
+
+    fragment: int
+    until: int
+    """The inner step after which its average is used."""
+    handle: AnyHandle | None
+    """None where there is nobody to exchange with."""
+    gradient: Array
+    """The outer gradient of this host; when the handle is done, of all."""
+    sent: Array
+    """The parameters at the beginning."""
+    engine: Any
+    """The world's; in the next generation there is another."""
+
+
+@dataclass
+class Kept:
+    """The place of a host in one fragment, while its parameters and anchor are overwritten with those of another."""
+
+    parameters: Array
+    version: int
+    """The outer steps that were behind it."""
+    sent: Array | None
+    """The parameters that it had sent, if an exchange was under way."""
+
+
+class OuterOptimizer:
+    """Takes the outer steps: a face calls `begin_step` and `end_step` around each inner step, on all ranks."""
+
+    def __init__(self, settings: OuterSettings, parameters: Parameters, hosts: ProcessSet) -> None:
+        """`hosts` is the process set of the ranks of this host.
+
+        Raises:
+            UsageError: there are fewer parameters than fragments.
+        """
+        self.settings = settings
+        self.parameters = parameters
+        self.fragments = divide(parameters.sizes, settings.fragments)
+        self.step = 0
+        """Inner steps so far."""
+        self.versions = [0] * settings.fragments
+        """Outer steps of each fragment so far."""
+        self.anchors: list[Array] = []
+        """The anchor of each fragment; none until the first step behind the warm-up."""
+        self.velocities: list[Array] = []
+        """The momentum of each fragment; none if there is to be none."""
+        self.is_agreed = False
+        """Whether all ranks have the same anchors."""
+        self.has_moved = False
+        """Whether this rank has made a step since all hosts were the same."""
+        self.kept: dict[int, Kept] = {}
+        self.under_way: Exchange | None = None
+        self.name = f"outer_steps.{_numbers.next()}"
+        self._schedule = Schedule(settings.every, settings.fragments, settings.warmup)
+        self._hosts = hosts
+        self._feedbacks = [Feedback() for _ in self.fragments]
+        self._room: tuple[Any, Array] = (None, None)  # of an engine
+        self._sent: Array = None
+
+    # Around an inner step ---------------------------------------------------------------------------------------------
+
+    def begin_step(self) -> None:
+        """Begin an inner step: the first one behind the warm-up begins at the anchor.
+
+        Raises:
+            UsageError: the ranks begin with different parameters.
+            JobAbortedError: a rank is gone; a host that communicates now and then would notice it late.
+        """
+        failure = getattr(world.engine(), "failure", None)  # a single process has none
+        if failure is not None:
+            raise JobAbortedError(failure)
+        if not self.is_agreed and self.step >= self.settings.warmup:
+            if not self.anchors:
+                self.drop_anchor()
+            self._compare()
+
+    def end_step(self) -> None:
+        """End an inner step: use an average that is due, and start the exchange that is."""
+        self.step += 1
+        self.has_moved = True
+        if not self.is_agreed:
+            return
+        exchange = self.under_way
+        if exchange is not None:
+            if self.step >= exchange.until:
+                self.finish()
+            elif exchange.handle is not None:
+                exchange.handle.poll()  # moves it on where the progress thread has no core to itself
+        due = self._schedule.due(self.step)
+        if due is not None:
+            self._start(due)
+            if not self.settings.overlap:
+                self.finish()
+
+    def drop_anchor(self) -> None:
+        """Begin at the parameters as they are now."""
+        self.make_room()
+        for fragment, anchor in zip(self.fragments, self.anchors, strict=True):
+            self.parameters.read(fragment, anchor)
+
+    def _compare(self) -> None:
+        own = [self.parameters.digest(anchor) for anchor in self.anchors]
+        digests = collectives.allgather(np.array([own], np.int64), f"{self.name}.anchors")
+        if (digests != digests[0]).any():
+            self.anchors, self.velocities = [], []
+            raise UsageError(
+                "the ranks begin with different parameters, from which hosts would never come together: have them "
+                "begin with those of one, by broadcast_parameters(..., root_rank=0) or, in Keras, by "
+                "BroadcastGlobalVariablesCallback(0)"
+            )
+        self.is_agreed = True
+
+    def make_room(self) -> None:
+        """Make anchors and velocities of zeros."""
+        self.anchors = [self.parameters.zeros(fragment.count) for fragment in self.fragments]
+        if self.settings.momentum:
+            self.velocities = [self.parameters.zeros(fragment.count) for fragment in self.fragments]
+
+    # Exchanges --------------------------------------------------------------------------------------------------------
+
+    def _start(self, number: int) -> None:
+        fragment, anchor = self.fragments[number], self.anchors[number]
+        gradient, sent = self.gradient_room(fragment), self._sent_room(fragment)
+        self.parameters.read(fragment, sent)
+        difference(gradient, anchor, sent, self.parameters.piece)
+        # The ranks of a host have the same parameters, so where there is one host there is nothing to average.
+        handle = None if self._hosts.size() == world.size() else self.average(number, gradient)
+        until = self.step + self._schedule.delay(number)
+        self.under_way = Exchange(number, until, handle, gradient, sent, world.engine())
+
+    def average(self, number: int, gradient: Array) -> AnyHandle:
+        """Start averaging an array of a fragment over the ranks."""
+        call = Call("allreduce", f"{self.name}.{number}", wire=self.settings.wire, is_gradient=True)
+        return self.parameters.average(self.fragments[number], gradient, call, self._feedbacks[number])
+
+    def used(self, number: int) -> None:
+        """Take note that an average of a fragment is used."""
+        self._feedbacks[number].keep()
+        self.versions[number] += 1
+
+    def finish(self) -> None:
+        """Wait for the exchange that is under way, take its outer step, and add that to the parameters."""
+        exchange = self.under_way
+        if exchange is None:
+            return
+        if exchange.engine is not world.engine():  # of an earlier generation
+            self.under_way = None
+            return
+        if exchange.handle is not None:
+            exchange.handle.wait()
+        number, piece = exchange.fragment, self.parameters.piece
+        fragment, anchor = self.fragments[number], self.anchors[number]
+        velocity = self.velocities[number] if self.velocities else None
+        nesterov(anchor, exchange.gradient, velocity, self.settings.outer_lr, self.settings.momentum, piece)
+        if self.settings.overlap:  # what was learned meanwhile stays
+            difference(exchange.sent, anchor, exchange.sent, piece)
+            self.parameters.add(fragment, exchange.sent)
+        else:
+            self.parameters.write(fragment, anchor)
+        self.used(number)
+        self.under_way = None
+
+    def gradient_room(self, fragment: Fragment) -> Array:
+        """Return the array in which a fragment's outer gradient travels; there is one for all fragments."""
+        engine = world.engine()
+        if self._room[0] is not engine:  # shared memory belongs to a world
+            self._room = engine, self.parameters.room(max(each.count for each in self.fragments))
+        return self._room[1][: fragment.count]
+
+    def _sent_room(self, fragment: Fragment) -> Array:
+        if self._sent is None:
+            self._sent = self.parameters.zeros(max(each.count for each in self.fragments))
+        return self._sent[: fragment.count]
+
+    # The state --------------------------------------------------------------------------------------------------------
+
+    def keep(self) -> None:
+        """Keep this host's place, before its parameters and anchors are overwritten with another rank's: `merge` adds
+        what it has learned to what the others have."""
+        exchange, self.under_way = self.under_way, None
+        if not self.has_moved or not self.is_agreed:
+            return
+        for number, fragment in enumerate(self.fragments):
+            if number in self.kept:  # another generation has ended in the middle
+                continue
+            own = self.parameters.zeros(fragment.count)
+            self.parameters.read(fragment, own)
+            sent = exchange.sent if exchange is not None and exchange.fragment == number else None
+            self.kept[number] = Kept(own, self.versions[number], sent)
+        self._sent = None  # it is kept
+
+    def forget(self) -> None:
+        """Forget what is under way, and what was kept."""
+        self.under_way = None
+        self.kept = {}
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the state: the number of steps, and anchors and velocities by parameter, in our own memory."""
+        return {
+            "step": self.step,
+            "versions": list(self.versions),
+            "anchors": self._by_parameter(self.anchors if self.is_agreed else []),
+            "velocities": self._by_parameter(self.velocities if self.is_agreed else []),
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Take over a state, of any number of fragments. An exchange that is under way is dropped.
+
+        Raises:
+            UsageError: it is of other parameters.
+        """
+        sizes = [len(anchor) for anchor in state["anchors"]]
+        if sizes and sizes != list(self.parameters.sizes):
+            raise UsageError(
+                f"the state of outer steps is that of {len(sizes)} parameters with {sum(sizes)} elements, and there "
+                f"are {len(self.parameters.sizes)} with {sum(self.parameters.sizes)}: load it with the model that it "
+                "was saved with"
+            )
+        self.under_way = None
+        self.step = int(state["step"])
+        versions = list(state["versions"])
+        self.versions = versions if len(versions) == len(self.fragments) else [max(versions)] * len(self.fragments)
+        if not sizes:
+            if self.is_agreed:
+                self.anchors, self.velocities, self.is_agreed = [], [], False
+            return
+        if not self.anchors:
+            self.make_room()
+        self.is_agreed = True
+        for own, given in ((self.anchors, state["anchors"]), (self.velocities, state["velocities"])):
+            for part, value in zip(self._by_parameter(own), given, strict=False):
+                part[:] = value
+
+    def _by_parameter(self, flats: list[Array]) -> list[Array]:
+        pairs = zip(self.fragments, flats, strict=False)
+        return [part for fragment, flat in pairs for part in fragment.parts(flat)]

@@ -1,0 +1,102 @@
+"""The parameters of a model as the outer steps know them: flat arrays, and how these travel."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+import numpy as np
+
+from distrun.outer_steps.fragments import Fragment
+from distrun.runtime import collectives, world
+from distrun.runtime.collectives.call import Call
+from distrun.runtime.operations.feedback import Feedback
+from distrun.runtime.operations.handle import AnyHandle, Handle
+
+Array = Any
+"""A flat array of numpy or torch."""
+
+
+class Parameters(Protocol):
+    """The parameters of a model, in a fixed order, the same on all ranks."""
+
+    piece: int
+    """Elements that the arithmetic takes at a time."""
+
+    @property
+    def sizes(self) -> Sequence[int]:
+        """The elements of each."""
+        ...
+
+    def zeros(self, count: int) -> Array:
+        """Return an array of zeros where the parameters are."""
+        ...
+
+    def room(self, count: int) -> Array:
+        """Return an array to exchange, with whatever is in it, for this world only."""
+        ...
+
+    def read(self, fragment: Fragment, out: Array) -> None:
+        """Copy the parameters of a fragment into a flat array."""
+        ...
+
+    def write(self, fragment: Fragment, flat: Array) -> None:
+        """Overwrite the parameters of a fragment."""
+        ...
+
+    def add(self, fragment: Fragment, flat: Array) -> None:
+        """Add to the parameters of a fragment."""
+        ...
+
+    def average(self, fragment: Fragment, flat: Array, call: Call, feedback: Feedback) -> AnyHandle:
+        """Start averaging an array over the ranks, in place."""
+        ...
+
+    def broadcast(self, flat: Array, root_rank: int, name: str) -> None:
+        """Overwrite an array with a rank's."""
+        ...
+
+    def digest(self, flat: Array) -> int:
+        """Return a number that differs for other elements."""
+        ...
+
+
+def start_average(handle: Handle, fragment: Fragment, feedback: Feedback, is_array: bool = True) -> Handle:
+    """Start the allreduce of one flat array of a fragment, whose parameters are quantised each by its size."""
+    backend = world.engine().backend
+    wire = backend.quantisation_of(handle.request)
+    if wire:
+        handle.request = handle.request._replace(shapes=tuple((size,) for size in fragment.sizes))
+    if wire == "int4" and is_array:
+        handle.feedback = feedback
+    return handle.engine.submit(handle)
+
+
+class HostArrays:
+    """The part of `Parameters` that concerns numpy arrays: for faces whose parameters are copied to the host."""
+
+    piece = 1 << 15
+    dtype: np.dtype[Any] = np.dtype(np.float32)
+    """That of anchors; float64 where parameters are."""
+
+    def zeros(self, count: int) -> Array:
+        """Return an array of zeros."""
+        return np.zeros(count, self.dtype)
+
+    def room(self, count: int) -> Array:
+        """Return an array in the memory that collectives reach without a copy."""
+        return collectives.empty(count, self.dtype)
+
+    def average(self, fragment: Fragment, flat: Array, call: Call, feedback: Feedback) -> AnyHandle:
+        """Start averaging an array over the ranks, in place."""
+        handle = Handle(world.engine(), call.request(flat.dtype.name, (flat.shape,)), [flat], [flat])
+        return start_average(handle, fragment, feedback)
+
+    def broadcast(self, flat: Array, root_rank: int, name: str) -> None:
+        """Overwrite an array with a rank's."""
+        collectives.broadcast_(flat, root_rank, name)
+
+    def digest(self, flat: Array) -> int:
+        """Return the CRC of its bytes."""
+        return zlib.crc32(flat)

@@ -1,0 +1,56 @@
+"""The settings of outer steps, checked once for all faces."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from distrun.errors import UsageError
+from distrun.runtime.settings import WIRE_DTYPES
+
+
+@dataclass(frozen=True)
+class OuterSettings:
+    """When hosts exchange what they have learned, and what they make of it.
+
+    Raises:
+        UsageError: a setting is impossible.
+    """
+
+    every: int = 50
+    """Inner steps between two exchanges of the same parameters."""
+    outer_lr: float = 0.7
+    """The learning rate of outer steps."""
+    momentum: float = 0.9
+    """Their Nesterov momentum."""
+    wire: str = "int4"
+    """The type in which outer gradients travel between hosts; empty: that of the job."""
+    overlap: bool = True
+    """Whether training goes on while a fragment travels."""
+    fragments: int = 4
+    """The number of parts into which the parameters are divided."""
+    warmup: int = 0
+    """Inner steps at the beginning in which all hosts reduce their gradients together."""
+
+    def __post_init__(self) -> None:
+        for name, least in (("every", 1), ("fragments", 1), ("warmup", 0)):
+            value = getattr(self, name)
+            if not isinstance(value, int) or isinstance(value, bool) or value < least:
+                raise UsageError(f"{name}={value!r} must be a whole number, {least} or more")
+        if self.fragments > self.every:
+            raise UsageError(
+                f"fragments={self.fragments} cannot take turns within every={self.every} steps: give at most as many "
+                "fragments as steps"
+            )
+        if not _is_number(self.outer_lr) or not self.outer_lr > 0:
+            raise UsageError(f"outer_lr={self.outer_lr!r} must be a number greater than 0, such as 0.7")
+        if not _is_number(self.momentum) or not 0 <= self.momentum < 1:
+            raise UsageError(f"momentum={self.momentum!r} must be a number from 0 to less than 1, such as 0.9")
+        if self.wire not in ("", *WIRE_DTYPES):
+            raise UsageError(
+                f"wire={self.wire!r} is not a type of the wire: use {', '.join(map(repr, WIRE_DTYPES))}, or None for "
+                "that of the job"
+            )
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool)

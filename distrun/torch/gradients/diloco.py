@@ -1,0 +1,264 @@
+"""DiLoCo and local SGD: ranks of a host train together, and hosts exchange what they have learned now and then.
+
+See `distrun.outer_steps` for the algorithm and its sources.
+"""
+
+from __future__ import annotations
+
+import itertools
+import zlib
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from distrun.errors import UsageError
+from distrun.outer_steps.fragments import Fragment
+from distrun.outer_steps.merging import merge
+from distrun.outer_steps.optimizer import OuterOptimizer
+from distrun.outer_steps.parameters import start_average
+from distrun.outer_steps.settings import OuterSettings
+from distrun.runtime.collectives.call import Call
+from distrun.runtime.operations.feedback import Feedback
+from distrun.runtime.operations.handle import AnyHandle
+from distrun.runtime.process_set import ProcessSet, global_process_set
+from distrun.runtime.process_sets import host_set
+from distrun.torch import cuda, tensors as storage
+from distrun.torch.copies import broadcast_
+from distrun.torch.elastic.optimizers import OptimizerStateHandler
+from distrun.torch.elastic.registry import get_handler_registry
+from distrun.torch.operations import prepare, request_of
+from distrun.torch.optimizer import Distributed, DistributedOptimizer, check_optimizer, extend
+
+__all__ = ["DiLoCo", "LocalSGD"]
+
+_KEY = "outer_steps"  # in the optimizer's state_dict
+
+
+def DiLoCo(  # noqa: N802 - the name of the algorithm
+    optimizer: torch.optim.Optimizer,
+    named_parameters: Iterable[tuple[str, Tensor]] | None = None,
+    every: int = 50,
+    outer_lr: float = 0.7,
+    momentum: float = 0.9,
+    wire: str | None = "int4",
+    overlap: bool = True,
+    fragments: int = 4,
+    warmup: int = 0,
+    backward_passes_per_step: int = 1,
+    sparse_as_dense: bool = False,
+) -> Any:
+    """Make hosts train by themselves with `optimizer`, and exchange what they have learned now and then; returns it.
+
+    At each step the ranks of a host reduce their gradients, as a `DistributedOptimizer` of theirs does. After every
+    `every` steps each parameter takes an outer step: how far the hosts have moved it since the last one is averaged
+    over all ranks of the job, so that a host counts by its ranks, and the common starting point moves by that average,
+    with Nesterov momentum. On one host the outer steps are the same, and nothing travels for them.
+
+    All ranks begin with the same parameters (`broadcast_parameters`), and make the same number of steps. Their
+    parameters differ between hosts until `optimizer.merge()`: all ranks call it at the end of training, and before
+    weights are judged or saved.
+
+    Args:
+        optimizer: the inner optimizer, of any class, with all parameters that it will have: of real floating-point
+            types, and all on the CPU or all on this rank's GPU. It stays the same object.
+        named_parameters: such as `model.named_parameters()`: names for error messages. Must name every parameter.
+        every: inner steps between two outer steps of the same parameter.
+        outer_lr, momentum: the learning rate and the Nesterov momentum of outer steps.
+        wire: the type in which they travel between hosts: "int4" (with error feedback, as `Compression.int4`), "int8",
+            "bfloat16" or "float16"; None: that of the job.
+        overlap: training goes on while parameters travel, for up to 10 steps; what was learned meanwhile is kept.
+            False: it waits, and all hosts have the same bits after an outer step.
+        fragments: the parameters are divided into so many parts, which take turns: fewer bytes at a time, and less
+            time waiting for them.
+        warmup: so many steps at the beginning reduce the gradients of all ranks, when exchanging rarely costs the most.
+        backward_passes_per_step, sparse_as_dense: see `DistributedOptimizer`.
+
+    The state_dict has the outer steps as well. In an elastic job give the optimizer to a `TorchState`: whenever ranks
+    have come or gone, those that are there merge, and a host that is lost takes along what it has learned since its
+    last exchange.
+
+    A float16 `GradScaler` may skip different steps on different hosts, which then wait for each other in vain: use
+    bfloat16.
+
+    Raises:
+        UsageError: an argument cannot be; there are fewer parameters than fragments; the optimizer is wrapped already.
+    """
+    check_optimizer(optimizer, "DiLoCo")
+    settings = OuterSettings(every, outer_lr, momentum, wire or "", bool(overlap), fragments, warmup)
+    parameters = _TorchParameters(optimizer)
+    hosts = host_set()
+    outer = OuterOptimizer(settings, parameters, hosts)
+    step = vars(optimizer).get("step")
+    wrapped = DistributedOptimizer(
+        optimizer,
+        named_parameters,
+        backward_passes_per_step=backward_passes_per_step,
+        sparse_as_dense=sparse_as_dense,
+        process_set=global_process_set if warmup else hosts,
+    )
+    extend(wrapped, OuterDistributed, step, _outer=outer, _hosts=hosts)
+    return wrapped
+
+
+def LocalSGD(  # noqa: N802 - the name of the algorithm
+    optimizer: torch.optim.Optimizer,
+    named_parameters: Iterable[tuple[str, Tensor]] | None = None,
+    every: int = 50,
+    wire: str | None = None,
+    warmup: int = 0,
+) -> Any:
+    """Make hosts train by themselves with `optimizer`, and average their parameters after every `every` steps.
+
+    That is `DiLoCo` with outer_lr=1, without momentum, fragments and overlap; see there for the arguments.
+    """
+    return DiLoCo(optimizer, named_parameters, every, 1.0, 0.0, wire, overlap=False, fragments=1, warmup=warmup)
+
+
+class OuterDistributed(Distributed):
+    """The class that `DiLoCo` mixes into an optimizer's."""
+
+    _outer: OuterOptimizer
+    _hosts: ProcessSet
+
+    @torch.no_grad()
+    def _end_step(self) -> None:
+        self._outer.end_step()
+        self._follow_warmup()
+
+    def _step(self, plain_step: Callable[..., Any], closure: Callable[[], Any] | None, options: dict[str, Any]) -> Any:
+        with torch.no_grad():
+            self._outer.begin_step()
+        result = super()._step(plain_step, closure, options)
+        self._end_step()
+        return result
+
+    def _follow_warmup(self) -> None:
+        if self.process_set is not self._hosts and self._outer.step >= self._outer.settings.warmup:
+            self.process_set = self._hosts
+            if self._reducer is not None:
+                self._reducer.reduce_over(self._hosts)
+
+    @torch.no_grad()
+    def merge(self) -> None:
+        """Give all ranks the average of their parameters. All ranks call it at the same step.
+
+        Raises:
+            CollectiveError: a rank is gone.
+        """
+        merge(self._outer)
+        self._follow_warmup()
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the optimizer's state, and under "outer_steps" that of the outer steps."""
+        return {**super().state_dict(), _KEY: self._outer.state_dict()}
+
+    @torch.no_grad()
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Load such a state, or that of the plain optimizer.
+
+        Raises:
+            UsageError: the outer steps are those of other parameters.
+        """
+        super().load_state_dict({key: value for key, value in state_dict.items() if key != _KEY})
+        if _KEY in state_dict:
+            self._outer.load_state_dict(state_dict[_KEY])
+            self._follow_warmup()
+
+    def add_param_group(self, param_group: dict[str, Any]) -> None:
+        """Refuse: what travels when was divided among the parameters that there were.
+
+        Raises:
+            UsageError: always.
+        """
+        raise UsageError(
+            "DiLoCo divides the parameters when it wraps an optimizer: add_param_group() before, not after it"
+        )
+
+
+class _TorchParameters:
+    """The parameters of an optimizer; see `distrun.outer_steps.parameters.Parameters`."""
+
+    def __init__(self, optimizer: torch.optim.Optimizer) -> None:
+        given = itertools.chain.from_iterable(group["params"] for group in optimizer.param_groups)
+        self._tensors: list[Tensor] = [parameter for parameter in given if parameter.requires_grad]
+        for parameter in self._tensors:
+            storage.dtype_name(parameter)  # refuses what cannot travel
+            if not parameter.is_floating_point():
+                raise UsageError(f"DiLoCo averages real numbers, and a parameter is of {parameter.dtype}: leave it out")
+        kinds = {cuda.kind(parameter) for parameter in self._tensors}
+        if len(kinds) > 1:
+            raise UsageError("DiLoCo takes parameters that are all on the CPU or all on the GPU: move some of them")
+        self._kind = next(iter(kinds), cuda.CPU)
+        is_double = any(parameter.dtype is torch.float64 for parameter in self._tensors)
+        self._dtype = torch.float64 if is_double else torch.float32
+        # On the GPU one kernel, on the CPU what stays in cache and still occupies several threads.
+        self.piece = 1 << (18 if self._kind == cuda.CPU else 60)
+
+    @property
+    def sizes(self) -> Sequence[int]:
+        return [parameter.numel() for parameter in self._tensors]
+
+    def zeros(self, count: int) -> Tensor:
+        return storage.empty(self._kind, count, self._dtype).zero_()
+
+    def room(self, count: int) -> Tensor:
+        if self._kind == cuda.CUDA:
+            return storage.empty(self._kind, count, self._dtype)
+        return storage.tensor_of(storage.empty_array(count, self._dtype), self._dtype, (-1,))
+
+    def read(self, fragment: Fragment, out: Tensor) -> None:
+        torch._foreach_copy_(self._views(fragment, out), self._of(fragment))
+
+    def write(self, fragment: Fragment, flat: Tensor) -> None:
+        torch._foreach_copy_(self._of(fragment), self._views(fragment, flat))
+
+    def add(self, fragment: Fragment, flat: Tensor) -> None:
+        torch._foreach_add_(self._of(fragment), self._views(fragment, flat))
+
+    def average(self, fragment: Fragment, flat: Tensor, call: Call, feedback: Feedback) -> AnyHandle:
+        array = storage.flat(flat)
+        handle = prepare(request_of(call, [flat]), [array], [array])
+        return start_average(handle, fragment, feedback, is_array=self._kind == cuda.CPU)
+
+    def broadcast(self, flat: Tensor, root_rank: int, name: str) -> None:
+        broadcast_(flat, root_rank, name)
+
+    def digest(self, flat: Tensor) -> int:
+        elements: Any = flat.cpu().numpy()
+        return zlib.crc32(elements)
+
+    def _of(self, fragment: Fragment) -> list[Tensor]:
+        return self._tensors[fragment.places.start : fragment.places.stop]
+
+    def _views(self, fragment: Fragment, flat: Tensor) -> list[Tensor]:
+        return [part.view(own.shape) for part, own in zip(fragment.parts(flat), self._of(fragment), strict=True)]
+
+
+class OuterStateHandler(OptimizerStateHandler):
+    """The handler of such an optimizer in a `TorchState`: hosts differ, and what each has learned is kept."""
+
+    value: OuterDistributed
+
+    def is_usable(self) -> bool:
+        """Return True: hosts are at different steps anyway."""
+        return True
+
+    @torch.no_grad()
+    def adopt(self, description: Any) -> None:
+        """Keep what this host has learned, and prepare to become what the donor is."""
+        self.value._outer.keep()
+        super().adopt(description)
+
+    def restore(self) -> None:
+        """Go back to the copy."""
+        self.value._outer.forget()
+        super().restore()
+
+    def meet(self) -> None:
+        """Merge what the hosts have learned."""
+        self.value.merge()
+
+
+get_handler_registry().insert(0, (OuterDistributed, OuterStateHandler))

@@ -1,0 +1,40 @@
+"""Outer steps are those of SGD with Nesterov momentum, however they are cut into pieces."""
+
+from __future__ import annotations
+
+import numpy as np
+from hypothesis import given, strategies as st
+
+from distrun.outer_steps.arithmetic import difference, nesterov, pieces
+
+
+@given(st.integers(0, 50), st.integers(1, 60), st.floats(0.1, 2), st.floats(0, 0.99), st.integers(0, 2**32 - 1))
+def test_a_step_is_that_of_the_formula(count, piece, rate, momentum, seed):
+    numbers = np.random.default_rng(seed)
+    anchor, velocity = numbers.normal(size=(2, count))
+    expected, momenta = anchor.copy(), velocity.copy()
+    for _ in range(3):
+        gradient = numbers.normal(size=count)
+        momenta = momentum * momenta + gradient
+        expected -= rate * (gradient + momentum * momenta)
+        nesterov(anchor, gradient.copy(), velocity, rate, momentum, piece)
+    assert np.allclose(anchor, expected)
+    assert np.allclose(velocity, momenta)
+
+
+def test_without_a_velocity_a_step_is_plain():
+    anchor = np.array([1.0, 2.0])
+    nesterov(anchor, np.array([1.0, -1.0]), None, 0.5, 0.0, 1)
+    assert anchor.tolist() == [0.5, 2.5]
+
+
+def test_a_difference_may_overwrite_what_it_is_of():
+    for out in range(3):
+        arrays = [np.array([5.0, 7.0, 9.0]), np.array([1.0, 2.0, 3.0]), np.empty(3)]
+        difference(arrays[out], arrays[0], arrays[1], 2)
+        assert arrays[out].tolist() == [4, 5, 6]
+
+
+def test_pieces_make_up_the_whole():
+    assert [(part.start, part.stop) for part in pieces(7, 3)] == [(0, 3), (3, 6), (6, 7)]
+    assert list(pieces(0, 3)) == []

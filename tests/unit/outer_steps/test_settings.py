@@ -1,0 +1,32 @@
+"""Impossible settings are refused, with the value and what is allowed."""
+
+from __future__ import annotations
+
+import pytest
+
+from distrun.errors import UsageError
+from distrun.outer_steps.settings import OuterSettings
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"every": 0}, "every=0 must be a whole number, 1 or more"),
+        ({"every": 2.5}, "every=2.5 must be"),
+        ({"every": True}, "every=True must be"),
+        ({"fragments": 0}, "fragments=0 must be"),
+        ({"warmup": -1}, "warmup=-1 must be a whole number, 0 or more"),
+        ({"every": 3}, "fragments=4 cannot take turns within every=3 steps"),
+        ({"outer_lr": 0}, "outer_lr=0 must be a number greater than 0"),
+        ({"momentum": 1.0}, "momentum=1.0 must be a number from 0 to less than 1"),
+        ({"momentum": None}, "momentum=None must be"),
+        ({"wire": "int3"}, "wire='int3' is not a type of the wire: use 'float16', 'bfloat16', 'int8', 'int4', or None"),
+    ],
+)
+def test_impossible_settings_are_refused(options, message):
+    with pytest.raises(UsageError, match=message):
+        OuterSettings(**options)
+
+
+def test_the_defaults_are_possible():
+    assert OuterSettings() == OuterSettings(50, 0.7, 0.9, "int4", True, 4, 0)
