@@ -8,8 +8,9 @@ from dataclasses import replace
 from distrun.errors import UsageError
 from distrun.host.endpoints import format_endpoint
 from distrun.host.interfaces import Interface
+from distrun.runner.planning import servers
 from distrun.runner.planning.networks import Networks
-from distrun.runner.planning.plan import AgentPlan, LaunchPlan
+from distrun.runner.planning.plan import AgentPlan, LaunchPlan, RankPlan
 from distrun.runner.planning.variables import tf_config
 from distrun.runner.planning.variables.ranks import Meeting
 from distrun.runner.protocol.handshake import HostInfo
@@ -35,12 +36,14 @@ def completed(plan: LaunchPlan, host_info: Callable[[str], HostInfo], met: bool 
         _check_names(plan, infos)
     if len(plan.agents) == 1:
         found = _found(Meeting("127.0.0.1", infos[first.host].port)) if first.remote else {}
+        found |= servers.endpoints(plan, infos, {})
         return {first.host: _with(first, found, _tf_configs(plan, infos, {first.host: "127.0.0.1"}), {})}
     networks = Networks({host: said.addresses for host, said in infos.items()}, "" if met else plan.network)
     interfaces = {host: networks.of(host) for host in infos}
     addresses = {host: items[0].address for host, items in interfaces.items() if items}
     guessed = first.ranks[0].environ.get("DISTRUN_MASTER_ADDR", first.host)
     found = _found(meeting_at(infos[first.host], interfaces[first.host], infos[first.host].port, guessed))
+    found |= servers.endpoints(plan, infos, interfaces)
     configs = _tf_configs(plan, infos, addresses)
     return {
         part.host: _with(part, found, configs, interface_defaults(part.host, networks, plan.network))
@@ -110,8 +113,13 @@ def interface_defaults(host: str, networks: Networks, network: str) -> dict[str,
 
 
 def _with(part: AgentPlan, found: Mapping[str, str], configs: Sequence[str], defaults: dict[str, str]) -> AgentPlan:
-    ranks = []
-    for rank in part.ranks:
-        known = {**found, "TF_CONFIG": configs[rank.rank]} if configs else found
-        ranks.append(replace(rank, environ={name: known.get(name, value) for name, value in rank.environ.items()}))
-    return replace(part, ranks=ranks, defaults=defaults)
+    def informed(process: RankPlan) -> RankPlan:
+        known = {**found, "TF_CONFIG": configs[process.rank]} if configs and not process.is_server else found
+        return replace(process, environ={name: known.get(name, value) for name, value in process.environ.items()})
+
+    return replace(
+        part,
+        ranks=[informed(rank) for rank in part.ranks],
+        servers=[informed(server) for server in part.servers],
+        defaults=defaults,
+    )

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from distrun.errors import UsageError
+from distrun.runner.planning import servers
 from distrun.runner.planning.hosts import Host
 from distrun.runner.planning.placement import count, host_of_each_rank, place, with_slots
 from distrun.runner.planning.plan import AgentPlan, LaunchPlan, RankPlan
@@ -31,16 +32,28 @@ def make_plan(request: LaunchRequest, context: LaunchContext, grace: float = 5.0
     notes += variables.notes
     meeting = Meeting(master_address([(host.name, ranks) for host, ranks in placed], context), context.master_port)
     ranks = _rank_plans(placed, rank_variables(request, context, variables), request, meeting)
+    own_servers = servers.plans(request, context, [host.name for host, _ in placed], size)
+    for plan in (plan for plans in ranks.values() for plan in plans):
+        plan.environ.update(servers.variables(request))
     agents = []
     for host, local_size in placed:
-        part = replace(host_part(host, local_size, request, context, variables), grace=grace, ranks=ranks[host.name])
+        part = host_part(host, local_size, request, context, variables)
+        part = replace(part, grace=grace, ranks=ranks[host.name], servers=own_servers.get(host.name, []))
         agents.append(part)
         notes += thread_notes(part, local_size, context, variables)
     routes = {agent.host: context.routes[agent.host] for agent in agents if agent.remote}
     network = variables.network(request)
-    servers = tf_config.servers(size, request.ps)
-    ps = request.ps if request.tf_config else None
-    return LaunchPlan(context.job, size, tuple(agents), routes, tuple(notes), network=network, servers=servers, ps=ps)
+    return LaunchPlan(
+        context.job,
+        size,
+        tuple(agents),
+        routes,
+        tuple(notes),
+        network=network,
+        servers=tf_config.servers(size, request.ps) | frozenset(range(size, size + request.servers)),
+        server_restarts=request.server_restarts,
+        ps=request.ps if request.tf_config else None,
+    )
 
 
 def placed_ranks(request: LaunchRequest, context: LaunchContext) -> tuple[list[tuple[Host, int]], list[str]]:

@@ -15,7 +15,7 @@ from pathlib import Path
 from distrun.errors import UsageError
 from distrun.host.endpoints import free_port
 from distrun.host.interfaces import parse_network
-from distrun.runner.planning import allocation
+from distrun.runner.planning import allocation, servers
 from distrun.runner.planning.allocation import Allocation
 from distrun.runner.planning.hosts import Host, merge, parse_hostfile
 from distrun.runner.planning.plan import AgentPlan, LaunchPlan
@@ -55,6 +55,7 @@ def prepare(request: LaunchRequest, grace: float, ssh: SshOptions = _DEFAULTS) -
     resolved = resolve(request, ssh)
     request, routes = resolved.request, resolved.routes
     if resolved.launcher == "mpirun":
+        servers.refuse(request.servers, "--launcher mpirun", "leave it out, or start the ranks by ssh or srun")
         from distrun.runner.planning.mpirun.plan import make_plan as make_mpirun_plan
 
         plan = make_mpirun_plan(request, launch_context(routes), grace, ssh)

@@ -12,7 +12,7 @@ import os
 import platform
 import re
 import socket
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from typing import Any
 
@@ -52,6 +52,8 @@ class Greeting:
     """The working directory of the ranks."""
     ports: int = 0
     """The number of free ports that the ranks need, besides the one for rank 0."""
+    servers: int = 0
+    """The number of parameter servers of the host, each of which listens at a port that the agent reserves."""
     allowed_ports: str = ""
     """The ports at which agent and ranks may listen, as in DISTRUN_PORTS; empty = any."""
     sealing: str = ""
@@ -87,6 +89,8 @@ class HostInfo:
     """
     ports: tuple[int, ...] = ()
     """The free ports that the greeting asked for."""
+    servers: tuple[int, ...] = ()
+    """The ports that it reserves for parameter servers, as it does that of the rendezvous."""
     machine: str = ""
     """Agents that share a host say the same here, under whichever names; see `machine.identity`. Empty = unknown."""
     sealing: str = ""
@@ -105,7 +109,7 @@ class HostInfo:
         """Return what `to_json` wrote, as far as this version knows its members."""
         values = dict(_known(cls, payload))
         values["addresses"] = tuple(Interface(*item) for item in values.get("addresses", ()))
-        values |= {name: tuple(values.get(name, ())) for name in ("ports", "gpus")}
+        values |= {name: tuple(values.get(name, ())) for name in ("ports", "servers", "gpus")}
         return cls(**values)
 
 
@@ -114,12 +118,15 @@ def _known(cls: Any, payload: bytes) -> Mapping[str, Any]:
     return {name: value for name, value in json.loads(payload).items() if name in names}
 
 
-def describe_host(greeting: Greeting, reservation: socket.socket) -> HostInfo:
+def describe_host(
+    greeting: Greeting, reservation: socket.socket, for_servers: Sequence[socket.socket] = ()
+) -> HostInfo:
     """Return the host info of this process.
 
     Args:
         greeting: the launcher's message.
         reservation: the socket that reserves the port for the rendezvous; see `distrun.host.endpoints.reserve_port`.
+        for_servers: those that reserve the ports of parameter servers.
     """
     problem = ""
     if not os.path.isdir(greeting.wdir):
@@ -137,6 +144,7 @@ def describe_host(greeting: Greeting, reservation: socket.socket) -> HostInfo:
         tuple(reachable(own_interfaces())),
         reservation.getsockname()[1],
         tuple(ports),
+        tuple(kept.getsockname()[1] for kept in for_servers),
         machine.identity(),
         gpus=visible_names(os.environ),
     )

@@ -1,0 +1,71 @@
+"""The process of a parameter server: it takes the connections of workers, and serves each in a thread.
+
+It runs by its path, since neither the current directory nor PYTHONPATH need know of distrun. It ends by a signal: what
+it holds is in memory that outlives it.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+from pathlib import Path
+
+sys.path[0] = str(Path(__file__).resolve().parents[2])  # and not this folder, whose modules are distrun's
+
+from distrun.errors import BootstrapError, DistrunError  # noqa: E402
+from distrun.host.connections.listener import Listener, listen  # noqa: E402
+from distrun.host.connections.tcp_options import set_tcp_options  # noqa: E402
+from distrun.host.endpoints import format_endpoint, parse_endpoint  # noqa: E402
+from distrun.runtime.contract import PREFIX, SERVER, SERVER_MEMORY, SERVERS  # noqa: E402
+from distrun.runtime.settings import Settings  # noqa: E402
+from distrun.servers.protocol import OPTIMIZER, WORKER  # noqa: E402
+from distrun.servers.service import Service, Stores  # noqa: E402
+
+
+def main() -> None:
+    """Serve until a signal comes."""
+    server = int(os.environ[SERVER])
+    endpoints = os.environ[SERVERS].split(";")
+    settings = Settings.of(os.environ)
+    stores = Stores(int(os.environ[SERVER_MEMORY]), len(endpoints), server)
+    listener = _listener(endpoints[server], bytes.fromhex(os.environ[PREFIX + "KEY"]), settings.encrypt)
+    while True:
+        accepted = listener.receive(None)
+        assert accepted is not None  # there is no timeout
+        connection, introduction = accepted
+        worker, optimizer = introduction.get(WORKER), introduction.get(OPTIMIZER)
+        if not isinstance(worker, int) or not isinstance(optimizer, int):
+            connection.close()
+            continue
+        set_tcp_options(connection, settings.keepalive, may_be_unread=True)
+
+        service = Service(connection, worker, lambda layout, number=optimizer: stores.open(number, layout))  # type: ignore[misc]
+        threading.Thread(target=service.run, name=f"distrun serves rank {worker}", daemon=True).start()
+
+
+def _listener(endpoints: str, key: bytes, is_encrypted: bool) -> Listener:
+    """Listen at the addresses of this server, whose port its agent keeps free.
+
+    Raises:
+        BootstrapError: none of them can be listened at.
+    """
+    sockets, reasons = [], []
+    for text in endpoints.split(","):
+        address, port = parse_endpoint(text)
+        try:
+            sockets.append(listen(address, port, shared=True))
+        except OSError as error:
+            reasons.append(f"{format_endpoint(address, port)} ({error.strerror or error})")
+    if not sockets:
+        raise BootstrapError(
+            f"this server can listen at none of {', '.join(reasons)}: choose the addresses with --network"
+        )
+    return Listener(sockets, key, is_encrypted=is_encrypted)
+
+
+if __name__ == "__main__":
+    try:
+        main()
+    except DistrunError as error:
+        sys.exit(f"distrun: {error}")
