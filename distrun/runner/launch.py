@@ -17,11 +17,11 @@ from distrun.runner.command_lines.request import launch_request
 from distrun.runner.connect.options import ssh_options
 from distrun.runner.job.job import Job
 from distrun.runner.output.sinks import DescriptorSink
-from distrun.runner.planning import servers
 from distrun.runner.planning.hosts import Host
 from distrun.runner.planning.plan import LaunchPlan, describe
 from distrun.runner.planning.prepare import chosen_settings, prepare
 from distrun.runner.planning.request import LaunchRequest
+from distrun.runner.planning.variables import servers
 from distrun.runner.shipping.options import check_shipping
 
 if TYPE_CHECKING:

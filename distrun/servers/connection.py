@@ -31,7 +31,7 @@ from distrun.servers.protocol import (
 
 @dataclass(frozen=True)
 class Request:
-    """What a server is asked, and where its answer goes."""
+    """A question to a server, and the place for its answer."""
 
     kind: Kind
     number: int = 0

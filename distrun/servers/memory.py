@@ -55,7 +55,7 @@ class _Word(IntEnum):
     WIDTH = 11
     """The width of a row; 0: the chunk is contiguous."""
     AFTERWARDS = 12
-    """What `NEXT` is when the chunk has been copied."""
+    """The value that `NEXT` has when the chunk has been copied."""
     OPTIMIZER = 13
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import sys
 import threading
+from functools import partial
 from pathlib import Path
 
 sys.path[0] = str(Path(__file__).resolve().parents[2])  # and not this folder, whose modules are distrun's
@@ -40,7 +41,7 @@ def main() -> None:
             continue
         set_tcp_options(connection, settings.keepalive, may_be_unread=True)
 
-        service = Service(connection, worker, lambda layout, number=optimizer: stores.open(number, layout))  # type: ignore[misc]
+        service = Service(connection, worker, partial(stores.open, optimizer))
         threading.Thread(target=service.run, name=f"distrun serves rank {worker}", daemon=True).start()
 
 

@@ -1,4 +1,4 @@
-"""What a worker and a server say to each other, after the handshake of all connections of a job.
+"""The messages between a worker and a server, after the handshake of all connections of a job.
 
 Every message is a header of fixed size, and as many bytes as it says: JSON where something is agreed on, and otherwise
 arrays in the order of bytes of the machine, read straight into the memory where they belong. A worker asks, and the

@@ -83,15 +83,17 @@ def _delayed_nesterov(
 
 
 def _torch_adam(settings: Settings, rate: float, step: int, value: Array, gradient: Array, *slots: Array) -> Any:
-    beta1, beta2, decay = settings["beta1"], settings["beta2"], settings["weight_decay"]
+    beta1: float = settings["beta1"]
+    beta2: float = settings["beta2"]
+    decay: float = settings["weight_decay"]
     if settings["is_decoupled"]:
         gradient = -gradient if settings["maximize"] else gradient
-        value = value * (1 - rate * decay)
+        value = value * np.float32(1 - rate * decay)
     else:
         gradient = _decayed(settings, value, gradient)
     mean, square = _moments(beta1, beta2, gradient, *slots)
-    divisor: Array = np.sqrt(square) / math.sqrt(1 - beta2**step) + settings["eps"]
-    return value - (rate / (1 - beta1**step)) * (mean / divisor), mean, square
+    divisor = np.sqrt(square) / np.float32(math.sqrt(1 - beta2**step)) + np.float32(settings["eps"])
+    return value - rate / (1 - beta1**step) * (mean / divisor), mean, square
 
 
 def _adam(settings: Settings, rate: float, step: int, value: Array, gradient: Array, *slots: Array) -> Any:

@@ -28,7 +28,7 @@ class Rows:
     indices: NDArray[np.int64]
     """The rows, as this server counts its own; each at most once."""
     values: Array
-    """Of shape (rows, width)."""
+    """Values of shape (rows, width)."""
 
 
 @dataclass(frozen=True)

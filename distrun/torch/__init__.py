@@ -39,10 +39,13 @@ from distrun.runtime.shared_names import *
 from distrun.runtime.world import shutdown as shutdown
 from distrun.torch.compression import Compression as Compression
 from distrun.torch.copies import *
-from distrun.torch.data import distributed_sampler as distributed_sampler
 from distrun.torch.normalization import SyncBatchNorm as SyncBatchNorm
 from distrun.torch.optimizer import DistributedOptimizer as DistributedOptimizer
-from distrun.torch.ranks import init as init, join as join  # type: ignore[assignment]  # Horovod's has a device
+from distrun.torch.ranks import (  # type: ignore[assignment]  # Horovod's join has a device
+    distributed_sampler as distributed_sampler,
+    init as init,
+    join as join,
+)
 from distrun.torch.reductions import *
 from distrun.torch.sparse import *
 from distrun.torch.state import (

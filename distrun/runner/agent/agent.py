@@ -14,11 +14,10 @@ from typing import TYPE_CHECKING
 from distrun import __version__
 from distrun.errors import BootstrapError, UsageError
 from distrun.host.endpoints import PORTS, reserve_port
-from distrun.runner.agent.activities import Activities
 from distrun.runner.agent.elastic import ElasticProcesses
 from distrun.runner.agent.ending import Ending
 from distrun.runner.agent.launcher_connection import LauncherConnection
-from distrun.runner.agent.observation import Observation
+from distrun.runner.agent.observation import Activities, Observation
 from distrun.runner.agent.rank_process import RankProcess, StartError
 from distrun.runner.agent.relay import Relay
 from distrun.runner.planning.plan import AgentPlan, RankPlan

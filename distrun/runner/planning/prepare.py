@@ -15,13 +15,14 @@ from pathlib import Path
 from distrun.errors import UsageError
 from distrun.host.endpoints import free_port
 from distrun.host.interfaces import parse_network
-from distrun.runner.planning import allocation, servers
+from distrun.runner.planning import allocation
 from distrun.runner.planning.allocation import Allocation
 from distrun.runner.planning.hosts import Host, merge, parse_hostfile
 from distrun.runner.planning.plan import AgentPlan, LaunchPlan
 from distrun.runner.planning.planner import make_plan
 from distrun.runner.planning.request import LaunchContext, LaunchRequest
 from distrun.runner.planning.ssh_config import Route, SshOptions, SshSettings, read_config
+from distrun.runner.planning.variables import servers
 from distrun.runner.planning.variables.environ import inherited_variables
 from distrun.runner.planning.variables.job import settings
 from distrun.runner.protocol.exits import NOT_EXECUTABLE, NOT_FOUND
