@@ -78,7 +78,7 @@ def _delayed_nesterov(
     delayed = delayed + gradient
     if step % delay:
         return value - (rate / delay) * gradient, velocity, delayed
-    velocity = momentum * velocity + delayed / delay
+    velocity = momentum * velocity + delayed * np.float32(1 / delay)
     return value - rate * (momentum * velocity + gradient / delay), velocity, np.zeros_like(delayed)
 
 

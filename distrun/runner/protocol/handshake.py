@@ -52,14 +52,14 @@ class Greeting:
     """The working directory of the ranks."""
     ports: int = 0
     """The number of free ports that the ranks need, besides the one for rank 0."""
-    servers: int = 0
-    """The number of parameter servers of the host, each of which listens at a port that the agent reserves."""
     allowed_ports: str = ""
     """The ports at which agent and ranks may listen, as in DISTRUN_PORTS; empty = any."""
     sealing: str = ""
     """The launcher's public key, with which the agent's makes what seals frames; empty = frames are not sealed."""
     credential: str = ""
     """A munge credential that vouches for it; empty = there is no munge here."""
+    servers: int = 0
+    """The number of parameter servers of the host, each of which listens at a port that the agent reserves."""
 
     def to_json(self) -> bytes:
         """Return the payload of a HELLO frame."""
@@ -89,8 +89,6 @@ class HostInfo:
     """
     ports: tuple[int, ...] = ()
     """The free ports that the greeting asked for."""
-    servers: tuple[int, ...] = ()
-    """The ports that it reserves for parameter servers, as it does that of the rendezvous."""
     machine: str = ""
     """Agents that share a host say the same here, under whichever names; see `machine.identity`. Empty = unknown."""
     sealing: str = ""
@@ -99,6 +97,8 @@ class HostInfo:
     """A munge credential that vouches for it, if there was one for the launcher's."""
     gpus: tuple[str, ...] = ()
     """The GPUs that its processes see, as CUDA_VISIBLE_DEVICES names them."""
+    servers: tuple[int, ...] = ()
+    """The ports that it reserves for parameter servers, as it does that of the rendezvous."""
 
     def to_json(self) -> bytes:
         """Return the payload of a HELLO frame."""
@@ -144,9 +144,9 @@ def describe_host(
         tuple(reachable(own_interfaces())),
         reservation.getsockname()[1],
         tuple(ports),
-        tuple(kept.getsockname()[1] for kept in for_servers),
         machine.identity(),
         gpus=visible_names(os.environ),
+        servers=tuple(kept.getsockname()[1] for kept in for_servers),
     )
 
 
