@@ -32,11 +32,17 @@ from distrun.runtime.collectives.objects import *
 from distrun.runtime.shared_names import *
 from distrun.runtime.world import shutdown as shutdown
 
-if not TYPE_CHECKING:  # see `distrun.exports`
-    __all__ = [*_exported(globals()), "callbacks"]
+if TYPE_CHECKING:
+    from distrun.keras.asynchronous import AsyncOptimizer as AsyncOptimizer
+else:  # see `distrun.exports`
+    __all__ = [*_exported(globals()), "callbacks", "AsyncOptimizer"]
 
 
 def __getattr__(name: str) -> object:
+    if name == "AsyncOptimizer":  # only here: a job without parameter servers does without
+        from distrun.keras.asynchronous import AsyncOptimizer
+
+        return AsyncOptimizer
     if name != "elastic":
         raise AttributeError(f"module 'distrun.keras' has no attribute {name!r}")
     import distrun.keras.elastic as elastic  # not before: most jobs are not

@@ -45,7 +45,7 @@ def test_a_server_of_the_other_host_is_named_with_it(distrun, python, alpha, bet
     code = WORKER.format(synchronous=False, steps=10**6, staleness=4)
     job = distrun("-H", "alpha:1,beta:1", "--servers", "2", *python(code))
     job.stdout.wait_for(b"training", 2)
-    (server,) = (process for process in beta.family() if process.cmdline()[-1].endswith("process.py"))
+    (server,) = (process for process in beta.processes() if process.cmdline()[-1].endswith("process.py"))
     server.send_signal(signal.SIGKILL)
     assert job.wait(DEADLINE) == 137
     assert b"distrun: server 1 on beta (pid " in job.stderr.data
@@ -59,7 +59,7 @@ def test_a_host_that_is_lost_ends_the_job_with_its_servers(distrun, python, alph
     code = WORKER.format(synchronous=False, steps=10**6, staleness=4)
     job = distrun("-H", "alpha:1,beta:1", "--servers", "2", *python(code))
     job.stdout.wait_for(b"training", 2)
-    beta.agent().send_signal(signal.SIGKILL)
+    beta.agent().kill()
     assert job.wait(DEADLINE) == 137
     assert b"the agent on beta" in job.stderr.data
     alpha.assert_gone()

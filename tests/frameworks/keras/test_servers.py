@@ -1,0 +1,31 @@
+"""AsyncOptimizer of Keras on the servers of a job of its own: other jobs have none."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+PROGRAM = Path(__file__).parent / "programs" / "servers.py"
+TIMEOUT = 400.0  # seconds
+
+
+def run(environ, *line):
+    command = [sys.executable, "-m", "distrun.runner", *line]
+    return subprocess.run(command, env=environ, capture_output=True, text=True, timeout=TIMEOUT, check=False)
+
+
+@pytest.mark.parametrize("backend", ["tensorflow", "torch"])
+def test_workers_train_on_servers_as_one_process_does(rank_environment, backend):
+    job = run(rank_environment(backend), "-np", "2", "--servers", "2", sys.executable, str(PROGRAM))
+    assert job.returncode == 0, job.stderr
+    assert sorted(job.stdout.splitlines()) == ["[0] all is well", "[1] all is well"]
+
+
+def test_jax_is_refused_with_what_can_be_used(rank_environment):
+    code = "import keras, distrun.keras as d; d.init(); d.AsyncOptimizer(keras.optimizers.SGD())"
+    job = run(rank_environment("jax"), "-np", "1", "--servers", "1", sys.executable, "-c", code)
+    assert job.returncode == 1
+    assert "AsyncOptimizer is not offered on Keras's backend jax: use tensorflow or torch" in job.stderr
