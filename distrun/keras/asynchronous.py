@@ -61,6 +61,8 @@ def AsyncOptimizer(  # noqa: N802 - a class, as far as its users see
     kind: Any = types.new_class(plain.__name__, (_AsyncOptimizer, plain))
     kind.__qualname__, kind.__module__, kind.__doc__ = plain.__qualname__, plain.__module__, plain.__doc__
     switch_class(optimizer, kind)
+    if optimizer.built:
+        optimizer._distrun_worker.open(optimizer)
     return optimizer
 
 
