@@ -1,4 +1,4 @@
-"""Who waits for whom, by the numbers of steps."""
+"""Waiting for workers that are behind, by the numbers of steps."""
 
 from __future__ import annotations
 

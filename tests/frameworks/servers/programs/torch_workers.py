@@ -78,7 +78,7 @@ def same_state(one, other, name):
 
 
 def check_synchronous(name, make):
-    """What synchronous workers do is what one process does; the state goes on in plain and other optimizers."""
+    """Synchronous workers do as one process does, and the state goes on in plain and in other optimizers."""
     torch.manual_seed(1 + dt.rank())  # the parameters of rank 0 count
     model = Dense()
     groups = [{"params": model.first.parameters(), "lr": 0.02}, {"params": [*model.middle.parameters()]}]

@@ -6,7 +6,10 @@ import subprocess
 import sys
 from pathlib import Path
 
-PROGRAM = Path(__file__).parent / "programs" / "servers.py"
+import pytest
+
+pytest.importorskip("torch")
+PROGRAM = Path(__file__).parent / "programs" / "torch_workers.py"
 TIMEOUT = 300.0  # seconds
 ALONE = "import distrun.torch as dt; dt.init(); dt.AsyncOptimizer(None)"
 
