@@ -18,7 +18,7 @@ from typing import Any, NoReturn
 
 import psutil
 
-from benchmarks import launch, policy
+from benchmarks import launch, policy, servers
 from benchmarks.auto import tables as auto
 from benchmarks.chaos import tables as chaos
 from benchmarks.elastic import recovery, regroup
@@ -32,7 +32,19 @@ DEADLINES = {"allreduce": 300.0, "many": 240.0, "step": 300.0, "torch-backend": 
 """Seconds the programs that run on ranks may take."""
 CHOICES = (
     *DEADLINES,
-    *("auto", "autotune", "frameworks", "launch", "policy", "recording", "recovery", "chaos", "hosts", "gpu"),
+    *(
+        "auto",
+        "autotune",
+        "frameworks",
+        "launch",
+        "policy",
+        "recording",
+        "recovery",
+        "chaos",
+        "hosts",
+        "gpu",
+        "servers",
+    ),
 )
 
 
@@ -100,6 +112,8 @@ def _tables(name: str, quick: bool, environ: dict[str, str], work: Path) -> Iter
     elif name == "policy":
         yield policy.compare(quick)
         yield regroup.compare(quick)
+    elif name == "servers":
+        yield servers.compare(quick, environ)
     elif name == "auto":
         yield auto.compare(quick, environ, work)
     elif name == "frameworks":
