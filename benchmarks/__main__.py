@@ -18,11 +18,11 @@ from typing import Any, NoReturn
 
 import psutil
 
-from benchmarks import launch, policy, servers
+from benchmarks import launch, policy
 from benchmarks.auto import tables as auto
 from benchmarks.chaos import tables as chaos
 from benchmarks.elastic import recovery, regroup
-from benchmarks.frameworks import tables as frameworks
+from benchmarks.frameworks import servers, tables as frameworks
 from benchmarks.gpu import tables as gpu
 from benchmarks.hosts import namespaces, tables as hosts
 from benchmarks.observation import recording

@@ -47,7 +47,7 @@ def compare(quick: bool, environ: Mapping[str, str]) -> Comparison:
 
 def _measured(staleness: str, seconds: float, environ: Mapping[str, str]) -> float:
     """Return the steps per second of all workers."""
-    worker = [sys.executable, "-m", "benchmarks.servers", staleness, str(seconds)]
+    worker = [sys.executable, "-m", "benchmarks.frameworks.servers", staleness, str(seconds)]
     command = [sys.executable, "-m", "distrun.runner", "-q", "--no-tag-output", "--servers", "1", "-np", str(WORKERS)]
     job = subprocess.run([*command, *worker], capture_output=True, text=True, timeout=_DEADLINE, env=dict(environ))
     if job.returncode:
