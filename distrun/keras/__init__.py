@@ -34,8 +34,9 @@ from distrun.runtime.world import shutdown as shutdown
 
 if TYPE_CHECKING:
     from distrun.keras.asynchronous import AsyncOptimizer as AsyncOptimizer
+    from distrun.servers.coordinator import Coordinator as Coordinator
 else:  # see `distrun.exports`
-    __all__ = [*_exported(globals()), "callbacks", "AsyncOptimizer"]
+    __all__ = [*_exported(globals()), "callbacks", "AsyncOptimizer", "Coordinator"]
 
 
 def __getattr__(name: str) -> object:
@@ -43,6 +44,10 @@ def __getattr__(name: str) -> object:
         from distrun.keras.asynchronous import AsyncOptimizer
 
         return AsyncOptimizer
+    if name == "Coordinator":
+        from distrun.servers.coordinator import Coordinator
+
+        return Coordinator
     if name != "elastic":
         raise AttributeError(f"module 'distrun.keras' has no attribute {name!r}")
     import distrun.keras.elastic as elastic  # not before: most jobs are not

@@ -63,6 +63,19 @@ class Peer:
     """Whether servers that fail are started anew."""
 
 
+def dialed(peer: Peer, deadline: float) -> socket.socket:
+    """Connect with a server.
+
+    Raises:
+        BootstrapError: nobody who knows the key answers.
+    """
+    introduction = {WORKER: peer.worker, OPTIMIZER: peer.optimizer}
+    endpoints = [parse_endpoint(text) for text in peer.endpoints.split(",")]
+    made = dial(endpoints, peer.key, introduction, deadline, is_encrypted=peer.is_encrypted).socket
+    set_tcp_options(made, peer.silence if math.isfinite(peer.silence) else 0.0, may_be_unread=True)
+    return made
+
+
 class ServerConnection:
     """The requests to one server. Where it is started anew, a request that has no answer is sent again."""
 
@@ -132,7 +145,7 @@ class ServerConnection:
                 deadline = time.monotonic() + self._peer.start_timeout
 
     def _receive(self, connection: socket.socket, request: Request) -> int:
-        header = _expected(connection)
+        header = expected(connection)
         expect(header, sum(array.nbytes for array in request.answer))
         for array in request.answer:
             receive_into(connection, array)
@@ -145,17 +158,13 @@ class ServerConnection:
             BootstrapError: nobody who knows the key answers.
             MismatchError: another worker has described the parameters otherwise.
         """
-        peer = self._peer
-        introduction = {WORKER: peer.worker, OPTIMIZER: peer.optimizer}
-        endpoints = [parse_endpoint(text) for text in peer.endpoints.split(",")]
-        made = dial(endpoints, peer.key, introduction, deadline, is_encrypted=peer.is_encrypted).socket
+        made = dialed(self._peer, deadline)
         with self._lock:
             self._socket = made
             if self._is_closed:
                 raise ConnectionAbortedError("the job ends")
-        set_tcp_options(made, peer.silence if math.isfinite(peer.silence) else 0.0, may_be_unread=True)
         send(made, Kind.OPEN, parts=[self._layout])
-        expect(_expected(made), 0)
+        expect(expected(made), 0)
         return made
 
     def _disconnect(self) -> None:
@@ -165,7 +174,7 @@ class ServerConnection:
             connection.close()
 
 
-def _expected(connection: socket.socket) -> Header:
+def expected(connection: socket.socket) -> Header:
     """Receive the header of an answer.
 
     Raises:

@@ -20,8 +20,9 @@ from distrun.host.connections.tcp_options import set_tcp_options  # noqa: E402
 from distrun.host.endpoints import format_endpoint, parse_endpoint  # noqa: E402
 from distrun.runtime.contract import PREFIX, SERVER, SERVER_MEMORY, SERVERS  # noqa: E402
 from distrun.runtime.settings import Settings  # noqa: E402
-from distrun.servers.protocol import OPTIMIZER, WORKER  # noqa: E402
-from distrun.servers.service import Service, Stores  # noqa: E402
+from distrun.servers.calls import CallQueue  # noqa: E402
+from distrun.servers.protocol import CALLS, OPTIMIZER, WORKER  # noqa: E402
+from distrun.servers.service import CallService, Service, Stores  # noqa: E402
 
 
 def main() -> None:
@@ -31,6 +32,7 @@ def main() -> None:
     settings = Settings.of(os.environ)
     stores = Stores(int(os.environ[SERVER_MEMORY]), len(endpoints), server)
     listener = _listener(endpoints[server], bytes.fromhex(os.environ[PREFIX + "KEY"]), settings.encrypt)
+    calls = CallQueue()
     while True:
         accepted = listener.receive(None)
         assert accepted is not None  # there is no timeout
@@ -41,7 +43,9 @@ def main() -> None:
             continue
         set_tcp_options(connection, settings.keepalive, may_be_unread=True)
 
-        service = Service(connection, worker, partial(stores.open, optimizer))
+        service: Service | CallService = Service(connection, worker, partial(stores.open, optimizer))
+        if optimizer == CALLS:
+            service = CallService(connection, calls)
         threading.Thread(target=service.run, name=f"distrun serves rank {worker}", daemon=True).start()
 
 

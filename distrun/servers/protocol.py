@@ -25,6 +25,8 @@ MOST_TEXT = 1 << 26
 """Bytes of the longest JSON text that is read."""
 WORKER, OPTIMIZER = "worker", "optimizer"
 """The members of a worker's introduction: its rank, and the number of the optimizer."""
+CALLS = -1
+"""The number that stands there for the queue of calls."""
 
 
 class Kind(IntEnum):
@@ -46,6 +48,17 @@ class Kind(IntEnum):
     LEAVE = 7
     """The worker pushes nothing more. Answer: DONE."""
 
+    SCHEDULE = 8
+    """A call for any worker; number: the call. Answer: DONE."""
+    NEXT_CALL = 9
+    """Answer: CALL, when there is one, or DONE: there will be no more."""
+    REPORT = 10
+    """The result of a call; number: the call. Answer: DONE."""
+    NEXT_RESULT = 11
+    """Answer: RESULT, when there is one."""
+    END = 12
+    """No more calls will be scheduled. Answer: DONE."""
+
     OPENED = 16
     """Number: the clock of this worker."""
     DONE = 17
@@ -53,6 +66,8 @@ class Kind(IntEnum):
     """Arrays; number: the version."""
     ERROR = 19
     """A sentence."""
+    CALL = 20
+    RESULT = 21
 
 
 @dataclass(frozen=True)

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from distrun.errors import DistrunError, MismatchError
 from distrun.servers import memory
+from distrun.servers.calls import CallQueue
 from distrun.servers.layout import Layout, Share
 from distrun.servers.protocol import (
     Header,
@@ -178,6 +179,45 @@ class Service:
         indices = np.empty(length // 8, np.int64)
         receive_into(self._connection, indices)
         return indices
+
+
+class CallService:
+    """One connection with the coordinator, or with a worker that executes its calls."""
+
+    def __init__(self, connection: socket.socket, calls: CallQueue) -> None:
+        self._connection = connection
+        self._calls = calls
+
+    def run(self) -> None:
+        """Serve until the other side is gone."""
+        try:
+            while True:
+                self._answer(receive_header(self._connection))
+        except (OSError, DistrunError):
+            pass  # the launcher knows why it is gone
+        finally:
+            self._connection.close()
+
+    def _answer(self, header: Header) -> None:
+        text = receive_text(self._connection, header.length)
+        match header.kind:
+            case Kind.SCHEDULE:
+                self._calls.schedule(header.number, text)
+            case Kind.REPORT:
+                self._calls.report(header.number, text)
+            case Kind.END:
+                self._calls.end()
+            case Kind.NEXT_CALL:
+                if (call := self._calls.next_call()) is not None:
+                    send(self._connection, Kind.CALL, call[0], parts=[call[1]])
+                    return
+            case Kind.NEXT_RESULT:
+                number, result = self._calls.next_result()
+                send(self._connection, Kind.RESULT, number, parts=[result])
+                return
+            case _:
+                raise MismatchError(f"message {header.kind} is not for the queue of calls")
+        send(self._connection, Kind.DONE)
 
 
 def _difference(theirs: Layout, ours: Layout) -> str:

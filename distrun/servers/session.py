@@ -56,6 +56,30 @@ def endpoints() -> list[str]:
     return text.split(";")
 
 
+def peer_of(server: int, optimizer: int) -> Peer:
+    """Return how this rank reaches a server.
+
+    Args:
+        server: its number.
+        optimizer: that of the optimizer whose parameters are meant.
+
+    Raises:
+        UsageError: the job has no servers.
+    """
+    settings = current()
+    return Peer(
+        server,
+        endpoints()[server],
+        world.rank(),
+        optimizer,
+        bytes.fromhex(os.environ[PREFIX + "KEY"]),
+        settings.encrypt,
+        settings.keepalive,
+        settings.start_timeout,
+        os.environ.get(SERVER_RESTARTS, "0") != "0",
+    )
+
+
 class Session:
     """The parameters of one optimizer: gradients go to the servers, and values come back."""
 
@@ -83,26 +107,8 @@ class Session:
         self.clock = 0
         """The number of steps whose gradients have been pushed."""
         self._under_way: list[Future[int]] = []
-        settings = current()
-        key = bytes.fromhex(os.environ[PREFIX + "KEY"])
-        number = _numbers.next()
-        self._connections = [
-            ServerConnection(
-                Peer(
-                    server,
-                    text,
-                    world.rank(),
-                    number,
-                    key,
-                    settings.encrypt,
-                    settings.keepalive,
-                    settings.start_timeout,
-                    os.environ.get(SERVER_RESTARTS, "0") != "0",
-                ),
-                layout.to_json(),
-            )
-            for server, text in enumerate(ends)
-        ]
+        number, text = _numbers.next(), layout.to_json()
+        self._connections = [ServerConnection(peer_of(server, number), text) for server in range(len(ends))]
         self._is_open = True
         self._pid = os.getpid()
         world.on_leaving(self.close)

@@ -55,14 +55,17 @@ from distrun.torch.state import (
 from distrun.torch.state.objects import *
 
 if TYPE_CHECKING:
+    from distrun.servers.coordinator import Coordinator as Coordinator
     from distrun.torch import elastic as elastic
     from distrun.torch.asynchronous import AsyncOptimizer as AsyncOptimizer
 else:  # see `distrun.exports`; to type checkers, a module with `__getattr__` has all names
-    __all__ = [*_exported(globals()), "AsyncOptimizer"]
+    __all__ = [*_exported(globals()), "AsyncOptimizer", "Coordinator"]
 
     def __getattr__(name: str) -> object:
         if name == "elastic":  # only here: a job that is not elastic does without
             return _import_module("distrun.torch.elastic")
+        if name == "Coordinator":
+            return _import_module("distrun.servers.coordinator").Coordinator
         if name == "AsyncOptimizer":  # the same for one without parameter servers
             return _import_module("distrun.torch.asynchronous").AsyncOptimizer
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -152,6 +152,58 @@ def test_workers_that_describe_other_parameters_are_told_so(workers):
     job.assert_gone()
 
 
+COORDINATED = """
+from distrun.servers.coordinator import Coordinator, RemoteError
+
+session = begin(float("inf"))
+
+def train(amount):
+    step(session, float("inf"))
+    session.await_values()
+    if amount == 13:
+        raise ValueError("no thirteen")
+    return rank, 2 * amount
+
+coordinator = Coordinator({"train": train})
+"""
+
+
+def test_a_coordinator_schedules_functions_on_the_workers(distrun, python):
+    code = COORDINATED + (
+        "if rank == 0:\n"
+        "    results = [coordinator.schedule('train', amount) for amount in range(10)]\n"
+        "    coordinator.join()\n"
+        "    fetched = [result.fetch() for result in results]\n"
+        "    assert [value for _, value in fetched] == list(range(0, 20, 2)), fetched\n"
+        "    session.pull(float('inf'))\n"
+        "    assert (session.values == -sum(1 + worker for worker, _ in fetched)).all()\n"
+        "    coordinator.schedule('train', 13)\n"
+        "    try: coordinator.join()\n"
+        "    except RemoteError as error: print(str(error).splitlines()[-1], flush=True)\n"
+        "    coordinator.end()\n"
+        "else: coordinator.work()\n"
+    )
+    job = distrun("-np", "3", "--servers", "1", *python(WORKER + code))
+    assert job.wait(DEADLINE) == 0, job.stderr.data
+    assert job.stdout.data == b"[0] ValueError: no thirteen\n"
+    job.assert_gone()
+
+
+def test_a_worker_that_dies_in_a_scheduled_function_ends_the_job_with_its_story(workers):
+    job = workers(
+        "def die(): os.kill(os.getpid(), signal.SIGKILL)\n"
+        "from distrun.servers.coordinator import Coordinator\n"
+        "coordinator = Coordinator({'die': die})\n"
+        "if rank == 0:\n"
+        "    coordinator.schedule('die')\n"
+        "    coordinator.join()\n"
+        "else: coordinator.work()\n"
+    )
+    assert job.wait(DEADLINE) == 137
+    assert b"distrun: rank 1 on localhost" in job.stderr.data
+    job.assert_gone()
+
+
 @pytest.mark.parametrize(
     ("options", "sentence"),
     [
