@@ -10,15 +10,11 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import Any
 
-from distrun.errors import DistrunError, JobAbortedError, UsageError
+from distrun.errors import JobAbortedError, RemoteError, UsageError
 from distrun.runtime import world
 from distrun.servers.connection import dialed, expected
 from distrun.servers.protocol import CALLS, Kind, receive_text, send
 from distrun.servers.session import peer_of
-
-
-class RemoteError(DistrunError, RuntimeError):
-    """A scheduled function has raised an error; the text holds the worker's traceback."""
 
 
 class Result:

@@ -1,14 +1,16 @@
 """The process of a parameter server: it takes the connections of workers, and serves each in a thread.
 
-It runs by its path, since neither the current directory nor PYTHONPATH need know of distrun. It ends by a signal: what
-it holds is in memory that outlives it.
+It runs by its path, since neither the current directory nor PYTHONPATH need know of distrun. It ends by a signal, when
+the workers have left: what they do when they are told to end may need it. What it holds is in memory that outlives it.
 """
 
 from __future__ import annotations
 
 import os
+import signal
 import sys
 import threading
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
@@ -24,9 +26,52 @@ from distrun.servers.calls import CallQueue  # noqa: E402
 from distrun.servers.protocol import CALLS, OPTIMIZER, WORKER  # noqa: E402
 from distrun.servers.service import CallService, Service, Stores  # noqa: E402
 
+_ENDING_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+
+
+class Workers:
+    """The threads that serve, and the end of the process when there are none and a signal has come."""
+
+    def __init__(self) -> None:
+        self._lock = threading.RLock()  # the signal handler may interrupt whoever holds it
+        self._count = 0
+        self._signum = 0
+
+    def heed_signals(self) -> None:
+        """End by a signal; those that scripts use for themselves mean nothing here."""
+        for signum in _ENDING_SIGNALS:
+            signal.signal(signum, self._told_to_end)
+        for signum in (signal.SIGUSR1, signal.SIGUSR2):
+            signal.signal(signum, signal.SIG_IGN)
+
+    def serve(self, run: Callable[[], None], name: str) -> None:
+        """Serve a worker in a thread of its own."""
+        with self._lock:
+            self._count += 1
+        threading.Thread(target=self._run, args=(run,), name=name, daemon=True).start()
+
+    def _run(self, run: Callable[[], None]) -> None:
+        try:
+            run()
+        finally:
+            with self._lock:
+                self._count -= 1
+                self._end_if_alone()
+
+    def _told_to_end(self, signum: int, frame: object) -> None:
+        with self._lock:
+            self._signum = signum
+            self._end_if_alone()
+
+    def _end_if_alone(self) -> None:
+        if self._signum and not self._count:
+            os._exit(128 + self._signum)
+
 
 def main() -> None:
     """Serve until a signal comes."""
+    workers = Workers()
+    workers.heed_signals()
     server = int(os.environ[SERVER])
     endpoints = os.environ[SERVERS].split(";")
     settings = Settings.of(os.environ)
@@ -46,7 +91,7 @@ def main() -> None:
         service: Service | CallService = Service(connection, worker, partial(stores.open, optimizer))
         if optimizer == CALLS:
             service = CallService(connection, calls)
-        threading.Thread(target=service.run, name=f"distrun serves rank {worker}", daemon=True).start()
+        workers.serve(service.run, f"distrun serves rank {worker}")
 
 
 def _listener(endpoints: str, key: bytes, is_encrypted: bool) -> Listener:

@@ -11,7 +11,7 @@ from torch import Tensor
 from distrun.errors import UsageError
 from distrun.runtime import world
 from distrun.servers.layout import Layout, Parameter
-from distrun.servers.session import Session, check_staleness
+from distrun.servers.session import Session, check_staleness, endpoints
 from distrun.torch.asynchronous.rules import check, delay_of, name_of, rule_of, sparse_weights
 from distrun.torch.asynchronous.worker import Worker
 
@@ -64,6 +64,9 @@ def AsyncOptimizer(  # noqa: N802 - a class, as far as its users see
         MismatchError: the workers have different parameters.
     """
     staleness = check_staleness(staleness)
+    endpoints()
+    if not isinstance(optimizer, torch.optim.Optimizer):
+        raise UsageError(f"AsyncOptimizer wraps an optimizer of torch.optim, not {type(optimizer).__name__}")
     if hasattr(optimizer, "_distrun_worker"):
         raise UsageError("this optimizer is an AsyncOptimizer already: make one of each optimizer once")
     sparse = sparse_weights(model)

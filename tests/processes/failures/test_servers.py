@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import signal
 
 import pytest
 
@@ -145,6 +146,26 @@ def test_a_worker_that_is_killed_ends_the_job_and_the_servers(workers):
     job.assert_gone()
 
 
+@pytest.mark.parametrize("signum", [signal.SIGTERM, signal.SIGINT])
+def test_workers_that_are_told_to_end_still_reach_the_servers(workers, signum):
+    job = workers(
+        "session = begin(float('inf'))\n"
+        "def save(*_):\n"
+        "    values, _, _ = session.gather()\n"
+        "    print('saved', values[0].shape, flush=True)\n"
+        "    sys.exit(3)\n"
+        f"signal.signal({int(signum)}, save)\n"
+        "print('ready', flush=True)\n"
+        "signal.pause()\n"
+    )
+    job.stdout.wait_for(b"ready", 2)
+    job.process.send_signal(signum)
+    assert job.wait(DEADLINE) == 128 + signum
+    assert job.stdout.data.count(b"saved (3, 5)\n") == 2
+    assert b"Traceback" not in job.stderr.data
+    job.assert_gone()
+
+
 def test_workers_that_describe_other_parameters_are_told_so(workers):
     job = workers("parameters = parameters[:2 + rank]\nbegin(0)\n")
     assert job.wait(DEADLINE) == 1
@@ -153,7 +174,8 @@ def test_workers_that_describe_other_parameters_are_told_so(workers):
 
 
 COORDINATED = """
-from distrun.servers.coordinator import Coordinator, RemoteError
+from distrun.errors import RemoteError
+from distrun.servers.coordinator import Coordinator
 
 session = begin(float("inf"))
 
