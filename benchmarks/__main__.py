@@ -22,7 +22,7 @@ from benchmarks import launch
 from benchmarks.auto import tables as auto
 from benchmarks.chaos import tables as chaos
 from benchmarks.elastic import recovery, regroup
-from benchmarks.frameworks import tables as frameworks
+from benchmarks.frameworks import servers, tables as frameworks
 from benchmarks.gpu import tables as gpu
 from benchmarks.hosts import namespaces, tables as hosts
 from benchmarks.observation import recording
@@ -33,7 +33,20 @@ DEADLINES = {"allreduce": 300.0, "many": 240.0, "step": 300.0, "torch-backend": 
 """Seconds the programs that run on ranks may take."""
 CHOICES = (
     *DEADLINES,
-    *("auto", "autotune", "frameworks", "launch", "policy", "recording", "recovery", "scale", "chaos", "hosts", "gpu"),
+    *(
+        "auto",
+        "autotune",
+        "frameworks",
+        "launch",
+        "policy",
+        "recording",
+        "recovery",
+        "scale",
+        "chaos",
+        "hosts",
+        "gpu",
+        "servers",
+    ),
 )
 
 
@@ -103,6 +116,8 @@ def _tables(name: str, quick: bool, environ: dict[str, str], work: Path) -> Iter
     elif name == "policy":
         yield policy.compare(quick)
         yield regroup.compare(quick)
+    elif name == "servers":
+        yield servers.compare(quick, environ)
     elif name == "auto":
         yield auto.compare(quick, environ, work)
     elif name == "frameworks":

@@ -16,6 +16,7 @@ from distrun.errors import (
     MismatchError as MismatchError,
     NotInitializedError as NotInitializedError,
     NotOfferedError as NotOfferedError,
+    RemoteError as RemoteError,
     StallError as StallError,
     UsageError as UsageError,
 )

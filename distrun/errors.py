@@ -34,6 +34,10 @@ class BootstrapError(DistrunError, RuntimeError):
     """The ranks of a job could not find or trust one another."""
 
 
+class RemoteError(DistrunError, RuntimeError):
+    """A function that a `Coordinator` has scheduled raised an error on a worker; the text holds its traceback."""
+
+
 class CheckpointError(DistrunError, RuntimeError):
     """A checkpoint could not be written or read."""
 

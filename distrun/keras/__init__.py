@@ -33,16 +33,27 @@ from distrun.runtime.shared_names import *
 from distrun.runtime.world import shutdown as shutdown
 
 if TYPE_CHECKING:
-    from distrun.keras.diloco import DiLoCo as DiLoCo, LocalSGD as LocalSGD
+    from distrun.keras.low_communication.asynchronous import AsyncOptimizer as AsyncOptimizer
+    from distrun.keras.low_communication.diloco import DiLoCo as DiLoCo, LocalSGD as LocalSGD
+    from distrun.servers.coordinator import Coordinator as Coordinator
 else:  # see `distrun.exports`
     __all__ = [*_exported(globals()), "callbacks"]
 
 
-def __getattr__(name: str) -> object:
-    if name in ("DiLoCo", "LocalSGD"):
-        import distrun.keras.diloco as diloco  # not before: most jobs do without
+_LATER = {
+    "AsyncOptimizer": "distrun.keras.low_communication.asynchronous",
+    "Coordinator": "distrun.servers.coordinator",
+    "DiLoCo": "distrun.keras.low_communication.diloco",
+    "LocalSGD": "distrun.keras.low_communication.diloco",
+}
+"""Names that most jobs do without, and their modules."""
 
-        return getattr(diloco, name)
+
+def __getattr__(name: str) -> object:
+    if name in _LATER:
+        from importlib import import_module
+
+        return getattr(import_module(_LATER[name]), name)
     if name != "elastic":
         raise AttributeError(f"module 'distrun.keras' has no attribute {name!r}")
     import distrun.keras.elastic as elastic  # not before: most jobs are not

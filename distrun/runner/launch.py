@@ -21,6 +21,7 @@ from distrun.runner.planning.hosts import Host
 from distrun.runner.planning.plan import LaunchPlan, describe
 from distrun.runner.planning.prepare import chosen_settings, prepare
 from distrun.runner.planning.request import LaunchRequest
+from distrun.runner.planning.variables import servers
 from distrun.runner.shipping.options import check_shipping
 
 if TYPE_CHECKING:
@@ -58,9 +59,12 @@ def run(options: dict[str, Any]) -> int:
                 f"--nnodes {options['nnodes']} starts a launcher on each node, which cannot be elastic: start one "
                 "launcher for all hosts, with -H or --hosts-from"
             )
+        servers.refuse(options["servers"], f"--nnodes {options['nnodes']}", "start one launcher for all hosts, with -H")
         return _run_node(options, nodes.ranks, nodes.place, nodes.number)
 
     request = launch_request(options)
+    if is_elastic(options):
+        servers.refuse(request.servers, "elastic jobs", "leave out --elastic and the options that imply it")
     if nodes is not None:
         request = replace(request, hosts=(Host("localhost", nodes.ranks),), nodes=1)
     # mpirun's ranks are none that agents see: they write the timeline themselves.

@@ -15,6 +15,16 @@ PREFIX = "DISTRUN_"
 SHIPPED = "DISTRUN_SHIPPED"
 """The variable that says where a host has put what was brought to it; see `distrun.runner.shipping.arrived`."""
 
+SERVERS = "DISTRUN_SERVERS"
+"""The variable with the endpoints of the parameter servers, in their order, separated by semicolons. Those of one are
+its addresses, in the order in which to try them, separated by commas. Ranks have it only if there are servers."""
+SERVER = "DISTRUN_SERVER"
+"""The variable that tells a parameter server its number. A server is no rank, and has no contract."""
+SERVER_MEMORY = "DISTRUN_SERVER_MEMORY"
+"""The variable with the descriptor of the memory in which a server keeps its parameters; it outlives the server."""
+SERVER_RESTARTS = "DISTRUN_SERVER_RESTARTS"
+"""The variable that says how often servers are started anew in all."""
+
 
 @dataclass(frozen=True)
 class LaunchContract:

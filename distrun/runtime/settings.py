@@ -18,7 +18,7 @@ from distrun.host.clusters.kubernetes import ENDPOINT, HOSTS, SLOTS
 from distrun.host.endpoints import parse_ports
 from distrun.host.interfaces import parse_network
 from distrun.runtime import horovod
-from distrun.runtime.contract import PREFIX, SHIPPED, LaunchContract
+from distrun.runtime.contract import PREFIX, SERVER, SERVER_MEMORY, SERVER_RESTARTS, SERVERS, SHIPPED, LaunchContract
 from distrun.runtime.elastic.variables import CONTROL_FD, PROCESS, SPARE, TRIAL, TRIAL_FD, TRIAL_PRUNES
 from distrun.tracing.layout import EVENTS_FD
 from distrun.tracing.timeline.options import DEFAULT_LIMIT, TimelineOptions, parse_limit, parse_steps
@@ -342,6 +342,7 @@ def unknown(names: Iterable[str]) -> list[str]:
         PROCESS,
         SPARE,
         SHIPPED,
+        *(SERVERS, SERVER, SERVER_MEMORY, SERVER_RESTARTS),
         *(TRIAL, TRIAL_FD, TRIAL_PRUNES),
         *(PREFIX + entry.name.upper() for entry in fields(LaunchContract)),
     }

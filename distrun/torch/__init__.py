@@ -40,10 +40,13 @@ from distrun.runtime.shared_names import *
 from distrun.runtime.world import shutdown as shutdown
 from distrun.torch.compression import Compression as Compression
 from distrun.torch.copies import *
-from distrun.torch.data import distributed_sampler as distributed_sampler
 from distrun.torch.normalization import SyncBatchNorm as SyncBatchNorm
 from distrun.torch.optimizer import DistributedOptimizer as DistributedOptimizer
-from distrun.torch.ranks import init as init, join as join  # type: ignore[assignment]  # Horovod's has a device
+from distrun.torch.ranks import (  # type: ignore[assignment]  # Horovod's join has a device
+    distributed_sampler as distributed_sampler,
+    init as init,
+    join as join,
+)
 from distrun.torch.reductions import *
 from distrun.torch.sparse import *
 from distrun.torch.state import (
@@ -53,14 +56,22 @@ from distrun.torch.state import (
 from distrun.torch.state.objects import *
 
 if TYPE_CHECKING:
+    from distrun.servers.coordinator import Coordinator as Coordinator
     from distrun.torch import elastic as elastic
+    from distrun.torch.asynchronous import AsyncOptimizer as AsyncOptimizer
     from distrun.torch.gradients.diloco import DiLoCo as DiLoCo, LocalSGD as LocalSGD
 else:  # see `distrun.exports`; to type checkers, a module with `__getattr__` has all names
     __all__ = _exported(globals())
+    _LATER = {
+        "AsyncOptimizer": "distrun.torch.asynchronous",
+        "Coordinator": "distrun.servers.coordinator",
+        "DiLoCo": "distrun.torch.gradients.diloco",
+        "LocalSGD": "distrun.torch.gradients.diloco",
+    }
 
     def __getattr__(name: str) -> object:
         if name == "elastic":  # only here: a job that is not elastic does without
             return _import_module("distrun.torch.elastic")
-        if name in ("DiLoCo", "LocalSGD"):  # likewise
-            return getattr(_import_module("distrun.torch.gradients.diloco"), name)
+        if name in _LATER:  # likewise
+            return getattr(_import_module(_LATER[name]), name)
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

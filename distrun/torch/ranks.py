@@ -1,8 +1,11 @@
-"""Joining the job, and having no more data than others."""
+"""Joining the job, dividing data among the ranks, and having no more data than others."""
 
 from __future__ import annotations
 
+from collections.abc import Sized
 from typing import Any
+
+from torch.utils.data import Dataset, DistributedSampler
 
 from distrun.runtime import initialisation, world
 from distrun.runtime.collectives import synchronisation
@@ -34,3 +37,29 @@ def join(device: int = -1, process_set: ProcessSet = global_process_set) -> int:
         The last rank to join.
     """
     return synchronisation.join(process_set)
+
+
+def distributed_sampler(
+    dataset: Dataset[Any],
+    shuffle: bool = True,
+    seed: int = 0,
+    drop_last: bool = False,
+    process_set: ProcessSet = global_process_set,
+) -> DistributedSampler[Any]:
+    """torch's own `DistributedSampler` for this rank: pass it to a `DataLoader` as `sampler`.
+
+    Every rank takes the same number of samples, so no rank runs out of data before the others. If the ranks do not
+    divide the dataset evenly, some samples are seen twice in an epoch or, with `drop_last`, the last few not at all.
+    Call `sampler.set_epoch(epoch)` before each epoch, or every epoch has the same order. The ranks of `process_set`
+    divide the data.
+
+    Raises:
+        TypeError: the dataset has no length.
+        NotInitializedError: before `init()`.
+    """
+    if not isinstance(dataset, Sized):
+        raise TypeError(
+            f"{type(dataset).__name__} has no length: a stream cannot be divided by a sampler, shard it yourself"
+        )
+    size, rank = process_set.size(), process_set.rank()
+    return DistributedSampler(dataset, size, rank, shuffle=shuffle, seed=seed, drop_last=drop_last)

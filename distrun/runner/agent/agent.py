@@ -14,11 +14,10 @@ from typing import TYPE_CHECKING
 from distrun import __version__
 from distrun.errors import BootstrapError, UsageError
 from distrun.host.endpoints import PORTS, reserve_port
-from distrun.runner.agent.activities import Activities
 from distrun.runner.agent.elastic import ElasticProcesses
 from distrun.runner.agent.ending import Ending
 from distrun.runner.agent.launcher_connection import LauncherConnection
-from distrun.runner.agent.observation import Observation
+from distrun.runner.agent.observation import Activities, Observation
 from distrun.runner.agent.rank_process import RankProcess, StartError
 from distrun.runner.agent.relay import Relay
 from distrun.runner.planning.plan import AgentPlan, RankPlan
@@ -35,6 +34,7 @@ from distrun.runtime.contract import SHIPPED
 if TYPE_CHECKING:
     from distrun.host.sealing import Opener
     from distrun.runner.agent.elastic import ElasticProcesses
+    from distrun.runner.agent.servers import Servers
     from distrun.runner.shipping.arrived import Arrived
 
 _ORPHAN_GRACE = 2.0  # seconds between SIGTERM and SIGKILL when the launcher has vanished
@@ -56,6 +56,7 @@ class Agent:
         self._oom = OomCounter()
         self._ending: Ending | None = None
         self._elastic: ElasticProcesses | None = None
+        self._servers: Servers | None = None
         self._left = False
         self._arrived: Arrived | None = None
         if SHIPPED in os.environ:
@@ -63,7 +64,9 @@ class Agent:
 
             self._arrived = Arrived.of(os.environ)
         self._activities = Activities(self._launcher)
-        self._observation = Observation(self._launcher, self._ranks.values)
+        self._observation = Observation(
+            self._launcher, lambda: [rank for rank in self._ranks.values() if not rank.is_server]
+        )
 
     def run(self) -> None:
         """Serve the launcher until all descendants are gone."""
@@ -141,10 +144,10 @@ class Agent:
             os.environ[PORTS] = greeting.allowed_ports
         opener: Opener | None = None
         try:
-            self._reservation = reserve_port()  # kept open until we leave
+            self._reservations = [reserve_port() for _ in range(1 + greeting.servers)]  # kept open until we leave
             if self._arrived is not None:
                 greeting = replace(greeting, wdir=self._arrived.here(greeting.wdir))
-            info = handshake.describe_host(greeting, self._reservation)
+            info = handshake.describe_host(greeting, self._reservations[0], self._reservations[1:])
             if greeting.sealing:
                 from distrun.runner.protocol.sealed_frames import answered
 
@@ -200,8 +203,17 @@ class Agent:
             )
         for rank in plan.ranks:
             self._start_rank(plan, rank)
+        if plan.servers:
+            from distrun.runner.agent.servers import Servers
+
+            self._servers = Servers(plan, self._relay, self._start_rank)
+            self._servers.start_all()
 
     def _change_processes(self, frame: Frame) -> None:
+        if self._servers is not None:
+            number = RankPlan.from_json(frame.payload).rank
+            self._servers.start_anew(number, self._ranks[number])
+            return
         assert self._elastic is not None
         match frame.kind:
             case FrameKind.START:
@@ -214,10 +226,11 @@ class Agent:
                 self._elastic.tell(frame.process, frame.payload)
 
     def _start_rank(self, plan: AgentPlan, rank_plan: RankPlan) -> RankProcess | None:
-        if self._arrived is not None and rank_plan.command:
+        if self._arrived is not None and rank_plan.command and not rank_plan.is_server:
             rank_plan = replace(rank_plan, command=self._arrived.command(rank_plan.command, plan))
+        function = None if rank_plan.is_server else self._function
         try:
-            rank = RankProcess(plan, rank_plan, self._function)
+            rank = RankProcess(plan, rank_plan, function)
         except StartError as error:
             self._launcher.send(Frame(FrameKind.NOT_STARTED, rank_plan.rank, f"{error.status} {error}".encode()))
             return None

@@ -1,4 +1,5 @@
-"""Observing the ranks of this host for the launcher: their events, and what they use of the machine."""
+"""Observing the ranks of this host for the launcher: their events, what they use of the machine, and what they were
+doing when the first one failed."""
 
 from __future__ import annotations
 
@@ -13,6 +14,7 @@ from distrun.runner.agent.launcher_connection import LauncherConnection
 from distrun.runner.agent.rank_process import RankProcess
 from distrun.runner.protocol.frames import Frame, FrameKind
 from distrun.tracing import stacks
+from distrun.tracing.activity import activity_in
 
 _LONGEST_BACKLOG = 64 << 20  # bytes that the launcher has not taken yet, beyond which nothing is added
 _RECENT = 2000  # events of the past for one who begins to look on
@@ -105,6 +107,25 @@ class Observation:
         if records:
             payload = zlib.compress(_NAMES.pack(len(names)) + names + records, 1)
             self._launcher.send(Frame(FrameKind.EVENTS, rank.number, payload))
+
+
+class Activities:
+    """Tells once: what ranks do afterwards is a consequence of the failure, or of the signal that ends them."""
+
+    def __init__(self, launcher: LauncherConnection) -> None:
+        """Args: the launcher, which is told."""
+        self._launcher = launcher
+        self._has_told = False
+
+    def tell(self, ranks: Iterable[RankProcess]) -> None:
+        """Tell of all ranks of which something is known, unless that was done before."""
+        if self._has_told:
+            return
+        self._has_told = True
+        now = time.monotonic_ns()
+        for rank in ranks:
+            if rank.events is not None and (told := activity_in(rank.events).told(now)):
+                self._launcher.send(Frame(FrameKind.ACTIVITY, rank.number, told.to_json()))
 
 
 def unpack_events(payload: bytes) -> tuple[bytes, bytes]:

@@ -47,9 +47,10 @@ class RankProcess:
             StartError: the command or the directory does not exist or may not be used.
         """
         self.number = rank.rank
-        is_bound = plan.bind_to != "none" and not rank.is_spare
+        is_bound = plan.bind_to != "none" and not rank.is_spare and not rank.is_server
         self.cpus = cpus.share(plan.bind_to, rank.local_rank, rank.local_size) if is_bound else set()
         """The CPUs that it is bound to; none = it is not. A spare binds itself when it becomes a rank."""
+        self.is_server = rank.is_server
         self.alive = True
         self.sources: dict[int, FrameKind] = {}
         """The open descriptors to read from, and the kind of frame for what is read there."""
@@ -82,6 +83,8 @@ class RankProcess:
         if function is not None:
             inherit = (function, self._source(FrameKind.RESULT, theirs))
             command = [*command, *map(str, inherit)]
+        if rank.is_server:
+            inherit = (rank.memory,)
         if plan.room:
             from distrun.runner.system import scratch
             from distrun.runtime.elastic.messages import CONTROL_FD, PROCESS, SCRATCH, TRIAL, TRIAL_FD

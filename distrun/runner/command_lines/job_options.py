@@ -43,6 +43,7 @@ def job_options(options: dict[str, Any], request: LaunchRequest, plan: LaunchPla
             timestamps=options["timestamps"],
             prompts=request.stdin is not None,
             hidden=_hidden_streams(options, plan, most),
+            first_server=plan.size if request.servers else None,
         ),
         output_dir=None if plan.by_mpirun else request.output_dir,  # mpirun itself writes tags and files
         stdin=request.stdin,

@@ -191,6 +191,20 @@ _OPTIONS: tuple[Callable[[Any], Any], ...] = (
         help="Number of parameter servers in TF_CONFIG. Default: 0.",
     ),
     click.option(
+        "--servers",
+        type=click.IntRange(0),
+        default=0,
+        metavar="N",
+        help="Start N parameter servers beside the ranks, for AsyncOptimizer; hosts take turns. Default: 0.",
+    ),
+    click.option(
+        "--server-restarts",
+        type=click.IntRange(0),
+        default=0,
+        metavar="N",
+        help="Start servers that fail anew, with their parameters, N times in all. Default: 0, the job ends.",
+    ),
+    click.option(
         "--openmpi-env",
         is_flag=True,
         help="Also set OMPI_COMM_WORLD_RANK and its like, which jax.distributed.initialize() reads.",

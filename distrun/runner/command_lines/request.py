@@ -55,6 +55,8 @@ def launch_request(options: dict[str, Any]) -> LaunchRequest:
         mpi_args=options["mpi_args"],
         tf_config=options["tf_config"],
         ps=options["ps"],
+        servers=options["servers"],
+        server_restarts=_server_restarts(options),
         tag_output=options["tag_output"],
         output_dir=options["output_dir"],
         rank_filter=options["rank_filter"],
@@ -73,6 +75,13 @@ def _autotune(options: dict[str, Any]) -> bool:
         if value and not options["autotune"]:
             raise UsageError(f"{name} {value} says how to tune, and nothing is tuned: give --autotune too")
     return bool(options["autotune"])
+
+
+def _server_restarts(options: dict[str, Any]) -> int:
+    restarts: int = options["server_restarts"]
+    if restarts and not options["servers"]:
+        raise UsageError(f"--server-restarts {restarts} starts servers anew, and there are none: give --servers N too")
+    return restarts
 
 
 def _command(options: dict[str, Any]) -> tuple[str, ...]:

@@ -31,8 +31,8 @@ class LocalAgentProcess:
         Raises:
             LaunchError: this Python cannot be started.
         """
-        self._greeting = Greeting(0.0, plan.wdir, plan.ports)
-        self._reservation: socket.socket | None = None
+        self._greeting = Greeting(0.0, plan.wdir, plan.ports, servers=len(plan.servers))
+        self._reservations: list[socket.socket] = []
         self._spare = set() if marker else descendants.children()
         self._marker = marker
         self._program = LocalProgram(AGENT)
@@ -41,9 +41,11 @@ class LocalAgentProcess:
 
     @functools.cached_property
     def host_info(self) -> HostInfo:
-        """The addresses and ports of this host; this process reserves the port for the rendezvous."""
-        self._reservation = reserve_port()
-        return replace(handshake.describe_host(self._greeting, self._reservation), pid=self.pid)
+        """The addresses and ports of this host; this process reserves those for the rendezvous and for servers."""
+        for _ in range(1 + self._greeting.servers):
+            self._reservations.append(reserve_port())
+        first, *others = self._reservations
+        return replace(handshake.describe_host(self._greeting, first, others), pid=self.pid)
 
     @property
     def pid(self) -> int:
@@ -92,7 +94,7 @@ class LocalAgentProcess:
         return self._is_clean
 
     def close(self) -> None:
-        """Close the pipes and the reservation of the port."""
-        if self._reservation is not None:
-            self._reservation.close()
+        """Close the pipes and the reservations of ports."""
+        for reservation in self._reservations:
+            reservation.close()
         self._program.close()

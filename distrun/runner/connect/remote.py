@@ -70,7 +70,7 @@ class RemoteAgent(ABC):
         self._resumed_at = 0.0
         self._sweeper: threading.Thread | None = None
         self._is_clean = False
-        greeting = Greeting(keepalive, plan.wdir, plan.ports, os.environ.get(PORTS, ""))
+        greeting = Greeting(keepalive, plan.wdir, plan.ports, os.environ.get(PORTS, ""), servers=len(plan.servers))
         if offer is not None:
             greeting = replace(greeting, sealing=offer.public, credential=offer.credential)
         hello = Frame(FrameKind.HELLO, payload=greeting.to_json()).encode()

@@ -70,7 +70,7 @@ class Job:
         self._peers = peers
         # The parts of the plan that this launcher executes.
         self._parts = {part.host: part for part in plan.agents if peers is None or part.host == peers.here}
-        self._host_of = {rank.rank: agent.host for agent in plan.agents for rank in agent.ranks}
+        self._host_of = plan.host_of_each
         files = self._rank_files(Path(options.output_dir)) if options.output_dir else None
         self._reporter = Reporter(options, stdout, stderr, files, self._rank, self._name, self.post)
         self._results: dict[int, bytearray] = {}
@@ -89,18 +89,19 @@ class Job:
     def _make_policy(self) -> Policy:
         options, now = self._options, self._suspension.now()
         remote = [part.host for part in self._parts.values() if part.remote]
-        return Policy(self._host_of, options.grace, options.start_timeout, now, remote, self._plan.servers)
+        servers, restarts = self._plan.servers, self._plan.server_restarts
+        return Policy(self._host_of, options.grace, options.start_timeout, now, remote, servers, restarts)
 
     def _rank_files(self, directory: Path) -> RankFiles:
-        ranks = [rank.rank for part in self._parts.values() for rank in part.ranks]
-        return RankFiles(directory, self._plan.size, ranks)
+        processes = [item.rank for part in self._parts.values() for item in (*part.ranks, *part.servers)]
+        return RankFiles(directory, self._plan.size, processes, self._options.style.first_server)
 
     def _rank(self, process: int) -> int:
         """Return the rank that a process has at present."""
         return process
 
     def _name(self, process: int) -> str:
-        return "mpirun" if self._plan.by_mpirun else f"rank {process} on {self._host_of[process]}"
+        return "mpirun" if self._plan.by_mpirun else f"{self._plan.name_of(process)} on {self._host_of[process]}"
 
     def _is_remote(self, host: str) -> bool:
         """Whether a host is another one than this machine."""
@@ -114,7 +115,8 @@ class Job:
 
     def output(self, agent: AgentClient, frame: Frame) -> None:
         """Print what a rank wrote (an agent's thread)."""
-        self._observing.output(self._rank(frame.process), frame.payload)
+        if frame.process not in self._plan.servers:
+            self._observing.output(self._rank(frame.process), frame.payload)
         self._reporter.output(agent, frame)
 
     def result(self, frame: Frame) -> None:
@@ -272,6 +274,8 @@ class Job:
         match action:
             case actions.StartRanks():
                 self._start_ranks()
+            case actions.RestartServer(number, what, restart):
+                self._restart_server(number, what, restart)
             case actions.SignalRanks(signum):
                 self._agents.broadcast(Frame.number(FrameKind.SIGNAL, signum))
             case actions.FinishAgents(grace):
@@ -281,6 +285,15 @@ class Job:
                     self._agents[host].clean_up()
             case actions.KillAgents():
                 self._agents.kill()
+
+    def _restart_server(self, number: int, what: str, restart: int) -> None:
+        told = f"restart {restart} of {self._plan.server_restarts}"
+        self._reporter.say(
+            f"{self._reporter.name_with_pid(number)} {what}; it is started anew with its parameters ({told})"
+        )
+        host = self._host_of[number]
+        (server,) = (server for server in self._parts[host].servers if server.rank == number)
+        self._agents[host].send(Frame(FrameKind.START, number, server.to_json()))
 
     # --- the end
 

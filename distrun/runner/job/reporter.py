@@ -93,6 +93,10 @@ class Reporter:
             case _:
                 pass
 
+    def name_with_pid(self, process: int) -> str:
+        """Return what to call a process that was started, such as `rank 3 on alpha (pid 4711)`."""
+        return f"{self._name_of(process)} (pid {self._pids[process]})"
+
     def failure_report(self, failure: Failure) -> str:
         """Return the report of the first failure."""
         process = failure.rank

@@ -20,6 +20,7 @@ from distrun.runner.joining.meeting_point import MeetingPoint
 from distrun.runner.joining.surroundings import Surroundings, read_surroundings
 from distrun.runner.nodes.options import TIMEOUT
 from distrun.runner.planning.plan import LaunchPlan
+from distrun.runner.planning.variables import servers
 from distrun.runner.protocol.exits import signal_name
 from distrun.runtime.settings import KEY, Settings
 
@@ -57,6 +58,7 @@ def agent(**options: Any) -> int:
         raise UsageError(
             f"{spelt} is not for distrun agent, whose hosts have what their image has: give it to distrun k8s"
         )
+    servers.refuse(options["servers"], "distrun agent", "start one launcher for all hosts, with -H")
     request = launch_request(options)
     around = read_surroundings(options, os.environ)
     member = this_host(around.index, around.hosts, options["slots"] or around.slots or visible_gpus(os.environ) or 1)

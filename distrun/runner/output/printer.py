@@ -43,6 +43,14 @@ class Style:
     hidden: frozenset[tuple[int, str]] = frozenset()
     """The ranks and streams that are not shown even though the rank is."""
 
+    first_server: int | None = None
+    """The number of the first process that is a parameter server and no rank; None = there are none."""
+
+    def tag(self, rank: int) -> bytes:
+        """Return what a line begins with: `[3]`, or `[server 1]`."""
+        first = self.first_server
+        return b"[%d]" % rank if first is None or rank < first else b"[server %d]" % (rank - first)
+
     def shows(self, rank: int, stream: str) -> bool:
         """Whether a stream of a rank is shown."""
         return (self.ranks is None or rank in self.ranks) and (rank, stream) not in self.hidden
@@ -195,7 +203,7 @@ class Printer:
             if not pieces:
                 self._paint(only_news=True)
                 return
-        tag = self._coloured(stream, _COLOURS[stream], b"[%d]" % rank) + b" " if self._style.tags else b""
+        tag = self._coloured(stream, _COLOURS[stream], self._style.tag(rank)) + b" " if self._style.tags else b""
         self._write(stream, self._consoles[stream].compose(key, self._stamp() + tag, pieces))
 
     def _paint(self, only_news: bool = False) -> None:

@@ -70,19 +70,21 @@ class RankFiles:
 
     _MAX_OPEN = 256
 
-    def __init__(self, directory: Path, size: int, ranks: Iterable[int]) -> None:
+    def __init__(self, directory: Path, size: int, ranks: Iterable[int], first_server: int | None = None) -> None:
         """Create the directories and empty the files.
 
         Args:
             directory: where.
             size: how many ranks the job has.
             ranks: those whose files these are.
+            first_server: the number of the first process that is a parameter server; its files are in server.0.
 
         Raises:
             UsageError: that is not possible.
         """
         self.directory = directory
         self._width = len(str(size - 1))
+        self._first_server = first_server
         self._open: dict[Path, BinaryIO] = {}
         try:
             for rank in ranks:
@@ -96,6 +98,8 @@ class RankFiles:
 
     def path(self, rank: int, stream: str) -> Path:
         """Return the file of one stream of one rank."""
+        if self._first_server is not None and rank >= self._first_server:
+            return self.directory / f"server.{rank - self._first_server}" / stream
         return self.directory / f"rank.{rank:0{self._width}}" / stream
 
     def write(self, rank: int, stream: str, data: bytes) -> None:

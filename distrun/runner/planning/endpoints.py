@@ -9,8 +9,8 @@ from distrun.errors import UsageError
 from distrun.host.endpoints import format_endpoint
 from distrun.host.interfaces import Interface
 from distrun.runner.planning.networks import Networks
-from distrun.runner.planning.plan import AgentPlan, LaunchPlan
-from distrun.runner.planning.variables import tf_config
+from distrun.runner.planning.plan import AgentPlan, LaunchPlan, RankPlan
+from distrun.runner.planning.variables import servers, tf_config
 from distrun.runner.planning.variables.ranks import Meeting
 from distrun.runner.protocol.handshake import HostInfo
 
@@ -35,12 +35,14 @@ def completed(plan: LaunchPlan, host_info: Callable[[str], HostInfo], met: bool 
         _check_names(plan, infos)
     if len(plan.agents) == 1:
         found = _found(Meeting("127.0.0.1", infos[first.host].port)) if first.remote else {}
+        found |= _servers(plan, infos, {first.host: ["127.0.0.1"]})
         return {first.host: _with(first, found, _tf_configs(plan, infos, {first.host: "127.0.0.1"}), {})}
     networks = Networks({host: said.addresses for host, said in infos.items()}, "" if met else plan.network)
     interfaces = {host: networks.of(host) for host in infos}
     addresses = {host: items[0].address for host, items in interfaces.items() if items}
     guessed = first.ranks[0].environ.get("DISTRUN_MASTER_ADDR", first.host)
     found = _found(meeting_at(infos[first.host], interfaces[first.host], infos[first.host].port, guessed))
+    found |= _servers(plan, infos, {host: [item.address for item in items] for host, items in interfaces.items()})
     configs = _tf_configs(plan, infos, addresses)
     return {
         part.host: _with(part, found, configs, interface_defaults(part.host, networks, plan.network))
@@ -95,6 +97,17 @@ def _tf_configs(plan: LaunchPlan, infos: Mapping[str, HostInfo], addresses: Mapp
     return tf_config.values([places[rank] for rank in range(plan.size)], plan.ps)
 
 
+def _servers(plan: LaunchPlan, infos: Mapping[str, HostInfo], addresses: Mapping[str, Sequence[str]]) -> dict[str, str]:
+    """Return the variable with the endpoints of the parameter servers; hosts without an address go by their names."""
+    return servers.found(
+        {
+            server.rank: (addresses.get(part.host) or [part.host], port)
+            for part in plan.agents
+            for server, port in zip(part.servers, infos[part.host].servers, strict=True)
+        }
+    )
+
+
 def interface_defaults(host: str, networks: Networks, network: str) -> dict[str, str]:
     """Return the variables by which other frameworks find the interface that leads to the other hosts.
 
@@ -110,8 +123,13 @@ def interface_defaults(host: str, networks: Networks, network: str) -> dict[str,
 
 
 def _with(part: AgentPlan, found: Mapping[str, str], configs: Sequence[str], defaults: dict[str, str]) -> AgentPlan:
-    ranks = []
-    for rank in part.ranks:
-        known = {**found, "TF_CONFIG": configs[rank.rank]} if configs else found
-        ranks.append(replace(rank, environ={name: known.get(name, value) for name, value in rank.environ.items()}))
-    return replace(part, ranks=ranks, defaults=defaults)
+    def informed(process: RankPlan) -> RankPlan:
+        known = {**found, "TF_CONFIG": configs[process.rank]} if configs and not process.is_server else found
+        return replace(process, environ={name: known.get(name, value) for name, value in process.environ.items()})
+
+    return replace(
+        part,
+        ranks=[informed(rank) for rank in part.ranks],
+        servers=[informed(server) for server in part.servers],
+        defaults=defaults,
+    )

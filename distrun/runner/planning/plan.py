@@ -32,6 +32,10 @@ class RankPlan:
     """Variables for it if its environment does not have them."""
     command: list[str] = field(default_factory=list)
     """The command that it runs, in a sweep; empty = that of all ranks of the host."""
+    is_server: bool = False
+    """Whether it is a parameter server: no rank, but a process of ours with a number after those of the ranks."""
+    memory: int = -1
+    """The descriptor of a server's memory, which its agent knows."""
 
     def to_json(self) -> bytes:
         """Return the payload of a START frame."""
@@ -69,6 +73,9 @@ class AgentPlan:
     """The interpreter that was put in front of scripts, where the user has named none: on a host to which something was
     brought, that of the agent stands for it. Empty = the user has named it."""
 
+    servers: list[RankPlan] = field(default_factory=list)
+    """The parameter servers of the host."""
+
     def to_json(self) -> bytes:
         """Return the payload of a PLAN frame; bytes that are not UTF-8 (surrogates in Python) survive as escapes."""
         return json.dumps(asdict(self)).encode("ascii")
@@ -77,7 +84,8 @@ class AgentPlan:
     def from_json(cls, payload: bytes) -> AgentPlan:
         """Return the plan that `to_json` wrote."""
         values = json.loads(payload)
-        return cls(**{**values, "ranks": [RankPlan(**rank) for rank in values["ranks"]]})
+        processes = {name: [RankPlan(**item) for item in values[name]] for name in ("ranks", "servers")}
+        return cls(**{**values, **processes})
 
 
 @dataclass(frozen=True)
@@ -96,7 +104,9 @@ class LaunchPlan:
     network: str = ""
     """The interfaces and subnets that ranks of different hosts may use, separated by commas; empty = all."""
     servers: frozenset[int] = frozenset()
-    """The ranks that never end by themselves: the job is over when all others are."""
+    """The ranks, and parameter servers of ours, that never end by themselves: the job is over when all others are."""
+    server_restarts: int = 0
+    """How often parameter servers of ours are started anew, in all."""
     ps: int | None = None
     """The number of parameter servers in TF_CONFIG; None = the ranks get no TF_CONFIG."""
     launcher: str = "ssh"
@@ -119,7 +129,16 @@ class LaunchPlan:
     @property
     def needs_host_info(self) -> bool:
         """Whether the ranks must be told what only their hosts know; see `endpoints.completed`."""
-        return len(self.agents) > 1 or any(agent.remote or agent.ports for agent in self.agents)
+        return len(self.agents) > 1 or any(agent.remote or agent.ports or agent.servers for agent in self.agents)
+
+    @property
+    def host_of_each(self) -> dict[int, str]:
+        """The hosts of all processes, by their numbers: those of ranks, and then of parameter servers."""
+        return {item.rank: agent.host for agent in self.agents for item in (*agent.ranks, *agent.servers)}
+
+    def name_of(self, process: int) -> str:
+        """Return what to call a process: `rank 3`, or `server 1`."""
+        return f"rank {process}" if process < self.size else f"server {process - self.size}"
 
     def host_of(self, rank: int) -> str:
         """Return the name of the host that a rank runs on."""
@@ -143,6 +162,9 @@ def describe(plan: LaunchPlan, inherited: Mapping[str, str]) -> str:
             place_text = f"local {rank.local_rank}({rank.local_size}), host {rank.cross_rank}({rank.cross_size})"
             lines.append(f"  rank {rank.rank}({plan.size}): {place_text}")
             lines += [f"    {text}" for text in _assignments(rank.environ, {})]
+        for server in agent.servers:
+            lines.append(f"  {plan.name_of(server.rank)}")
+            lines += [f"    {text}" for text in _assignments(server.environ, {})]
     return "\n".join(lines)
 
 

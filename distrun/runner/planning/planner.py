@@ -9,7 +9,7 @@ from distrun.runner.planning.hosts import Host
 from distrun.runner.planning.placement import count, host_of_each_rank, place, with_slots
 from distrun.runner.planning.plan import AgentPlan, LaunchPlan, RankPlan
 from distrun.runner.planning.request import LaunchContext, LaunchRequest
-from distrun.runner.planning.variables import tf_config
+from distrun.runner.planning.variables import servers, tf_config
 from distrun.runner.planning.variables.job import CommonVariables, common_variables, host_variables, rank_variables
 from distrun.runner.planning.variables.ranks import Meeting, Place, RankVariables
 
@@ -31,16 +31,26 @@ def make_plan(request: LaunchRequest, context: LaunchContext, grace: float = 5.0
     notes += variables.notes
     meeting = Meeting(master_address([(host.name, ranks) for host, ranks in placed], context), context.master_port)
     ranks = _rank_plans(placed, rank_variables(request, context, variables), request, meeting)
+    own_servers = _server_plans([host.name for host, _ in placed], request, context, size)
     agents = []
     for host, local_size in placed:
-        part = replace(host_part(host, local_size, request, context, variables), grace=grace, ranks=ranks[host.name])
+        part = host_part(host, local_size, request, context, variables)
+        part = replace(part, grace=grace, ranks=ranks[host.name], servers=own_servers.get(host.name, []))
         agents.append(part)
         notes += thread_notes(part, local_size, context, variables)
     routes = {agent.host: context.routes[agent.host] for agent in agents if agent.remote}
     network = variables.network(request)
-    servers = tf_config.servers(size, request.ps)
-    ps = request.ps if request.tf_config else None
-    return LaunchPlan(context.job, size, tuple(agents), routes, tuple(notes), network=network, servers=servers, ps=ps)
+    return LaunchPlan(
+        context.job,
+        size,
+        tuple(agents),
+        routes,
+        tuple(notes),
+        network=network,
+        servers=tf_config.servers(size, request.ps) | frozenset(range(size, size + request.servers)),
+        server_restarts=request.server_restarts,
+        ps=request.ps if request.tf_config else None,
+    )
 
 
 def placed_ranks(request: LaunchRequest, context: LaunchContext) -> tuple[list[tuple[Host, int]], list[str]]:
@@ -125,8 +135,19 @@ def _rank_plans(
             contract.local_size,
             contract.cross_rank,
             contract.cross_size,
-            made.of(contract, node, len(placed)),
+            made.of(contract, node, len(placed)) | servers.of_rank(request),
             contract.rank == request.stdin,
         )
         plans[contract.hostname].append(plan)
+    return plans
+
+
+def _server_plans(
+    hosts: list[str], request: LaunchRequest, context: LaunchContext, size: int
+) -> dict[str, list[RankPlan]]:
+    """Return the plans of the parameter servers by host; they have the numbers after those of the ranks."""
+    plans: dict[str, list[RankPlan]] = {}
+    for number, host in enumerate(servers.hosts_of_each(request.servers, hosts)):
+        own = plans.setdefault(host, [])
+        own.append(RankPlan(size + number, len(own), 0, 0, 0, servers.of_server(context, number), is_server=True))
     return plans

@@ -22,6 +22,7 @@ from distrun.runner.planning.plan import AgentPlan, LaunchPlan
 from distrun.runner.planning.planner import make_plan
 from distrun.runner.planning.request import LaunchContext, LaunchRequest
 from distrun.runner.planning.ssh_config import Route, SshOptions, SshSettings, read_config
+from distrun.runner.planning.variables import servers
 from distrun.runner.planning.variables.environ import inherited_variables
 from distrun.runner.planning.variables.job import settings
 from distrun.runner.protocol.exits import NOT_EXECUTABLE, NOT_FOUND
@@ -55,6 +56,7 @@ def prepare(request: LaunchRequest, grace: float, ssh: SshOptions = _DEFAULTS) -
     resolved = resolve(request, ssh)
     request, routes = resolved.request, resolved.routes
     if resolved.launcher == "mpirun":
+        servers.refuse(request.servers, "--launcher mpirun", "leave it out, or start the ranks by ssh or srun")
         from distrun.runner.planning.mpirun.plan import make_plan as make_mpirun_plan
 
         plan = make_mpirun_plan(request, launch_context(routes), grace, ssh)

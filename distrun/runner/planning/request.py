@@ -71,6 +71,10 @@ class LaunchRequest:
     """Whether ranks get TF_CONFIG."""
     ps: int = 0
     """The number of ranks that are parameter servers in TF_CONFIG."""
+    servers: int = 0
+    """The number of parameter servers of ours, which are no ranks."""
+    server_restarts: int = 0
+    """How often servers that fail are started anew, in all."""
     tag_output: bool = True
     output_dir: str | None = None
     rank_filter: str | None = None

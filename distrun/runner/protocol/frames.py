@@ -45,7 +45,8 @@ class FrameKind(IntEnum):
     RESUME = 7
     """The launcher goes on, and so do the ranks."""
     START = 8
-    """One more process of an elastic job, whose PLAN came before; payload: a `RankPlan`, JSON."""
+    """One more process of an elastic job, or a server that is gone anew; payload: a `RankPlan`, JSON. PLAN came before.
+    """
     END = 9
     """End a process, and all that it has started; payload: seconds of grace."""
     RELEASE = 15

@@ -12,7 +12,7 @@ import os
 import platform
 import re
 import socket
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from typing import Any
 
@@ -58,6 +58,8 @@ class Greeting:
     """The launcher's public key, with which the agent's makes what seals frames; empty = frames are not sealed."""
     credential: str = ""
     """A munge credential that vouches for it; empty = there is no munge here."""
+    servers: int = 0
+    """The number of parameter servers of the host, each of which listens at a port that the agent reserves."""
 
     def to_json(self) -> bytes:
         """Return the payload of a HELLO frame."""
@@ -95,6 +97,8 @@ class HostInfo:
     """A munge credential that vouches for it, if there was one for the launcher's."""
     gpus: tuple[str, ...] = ()
     """The GPUs that its processes see, as CUDA_VISIBLE_DEVICES names them."""
+    servers: tuple[int, ...] = ()
+    """The ports that it reserves for parameter servers, as it does that of the rendezvous."""
 
     def to_json(self) -> bytes:
         """Return the payload of a HELLO frame."""
@@ -105,7 +109,7 @@ class HostInfo:
         """Return what `to_json` wrote, as far as this version knows its members."""
         values = dict(_known(cls, payload))
         values["addresses"] = tuple(Interface(*item) for item in values.get("addresses", ()))
-        values |= {name: tuple(values.get(name, ())) for name in ("ports", "gpus")}
+        values |= {name: tuple(values.get(name, ())) for name in ("ports", "servers", "gpus")}
         return cls(**values)
 
 
@@ -114,12 +118,15 @@ def _known(cls: Any, payload: bytes) -> Mapping[str, Any]:
     return {name: value for name, value in json.loads(payload).items() if name in names}
 
 
-def describe_host(greeting: Greeting, reservation: socket.socket) -> HostInfo:
+def describe_host(
+    greeting: Greeting, reservation: socket.socket, for_servers: Sequence[socket.socket] = ()
+) -> HostInfo:
     """Return the host info of this process.
 
     Args:
         greeting: the launcher's message.
         reservation: the socket that reserves the port for the rendezvous; see `distrun.host.endpoints.reserve_port`.
+        for_servers: those that reserve the ports of parameter servers.
     """
     problem = ""
     if not os.path.isdir(greeting.wdir):
@@ -139,6 +146,7 @@ def describe_host(greeting: Greeting, reservation: socket.socket) -> HostInfo:
         tuple(ports),
         machine.identity(),
         gpus=visible_names(os.environ),
+        servers=tuple(kept.getsockname()[1] for kept in for_servers),
     )
 
 

@@ -15,6 +15,18 @@ class StartRanks:
 
 
 @dataclass(frozen=True)
+class RestartServer:
+    """Action: start a parameter server anew."""
+
+    number: int
+    """That of the process."""
+    what: str
+    """The predicate of the sentence that tells how it ended."""
+    restart: int
+    """The number of this restart, counted over all servers from 1."""
+
+
+@dataclass(frozen=True)
 class SignalRanks:
     """Action: send this signal to the process group of every rank that is alive."""
 
@@ -42,4 +54,4 @@ class CleanUpAfter:
 
 
 if TYPE_CHECKING:
-    Action = StartRanks | SignalRanks | FinishAgents | KillAgents | CleanUpAfter | ElasticAction
+    Action = StartRanks | RestartServer | SignalRanks | FinishAgents | KillAgents | CleanUpAfter | ElasticAction

@@ -22,7 +22,14 @@ from enum import Enum
 from typing import TYPE_CHECKING
 
 from distrun.runner.supervision import events
-from distrun.runner.supervision.actions import CleanUpAfter, FinishAgents, KillAgents, SignalRanks, StartRanks
+from distrun.runner.supervision.actions import (
+    CleanUpAfter,
+    FinishAgents,
+    KillAgents,
+    RestartServer,
+    SignalRanks,
+    StartRanks,
+)
 from distrun.runner.supervision.connecting import Connecting
 from distrun.runner.supervision.failure import Failure
 
@@ -68,6 +75,7 @@ class Policy:
         now: float,
         remote: Collection[str] = (),
         servers: Collection[int] = (),
+        server_restarts: int = 0,
     ) -> None:
         """
         Args:
@@ -77,6 +85,7 @@ class Policy:
             now: the time, as everywhere here in seconds of one monotonic clock.
             remote: the hosts that are yet to be connected to.
             servers: the ranks that never end by themselves.
+            server_restarts: how often those of them that fail are started anew, in all.
         """
         self.state = State.CONNECTING if remote else State.RUNNING
         self.failure: Failure | None = None
@@ -87,6 +96,7 @@ class Policy:
         self._hosts = dict(hosts)
         self._alive = set(hosts)
         self._servers = frozenset(servers)
+        self._server_restarts, self._restarted = server_restarts, 0
         self._starting = set(hosts)
         self._agents = set(hosts.values())
         self._connecting = Connecting(remote, start_timeout)
@@ -203,7 +213,15 @@ class Policy:
         failure = None
         if event.exit.failed:
             failure = Failure(event.rank, event.exit.status, str(event.exit), event.exit)
+            if self._may_restart(event.rank):
+                self._restarted += 1
+                return [RestartServer(event.rank, failure.what, self._restarted)]
         return self._rank_gone(event.rank, failure, event.lost_peer, now)
+
+    def _may_restart(self, rank: int) -> bool:
+        """Whether a process that has failed is a server that is to be started anew."""
+        is_early_enough = self.state is State.RUNNING and self._restarted < self._server_restarts
+        return rank in self._servers and is_early_enough
 
     def _rank_gone(self, rank: int, failure: Failure | None, lost_peer: bool, now: float) -> list[Action]:
         self._alive.discard(rank)

@@ -8,6 +8,7 @@ import pytest
 
 from distrun.errors import UsageError
 from distrun.runner.planning.hosts import Host
+from distrun.runner.planning.plan import describe
 from distrun.runner.planning.planner import make_plan
 from distrun.runner.planning.request import LaunchContext, LaunchRequest
 from distrun.runner.planning.ssh_config import Route
@@ -216,3 +217,22 @@ def test_jax_is_told_its_coordinator_and_on_request_its_place():
     assert environ["JAX_COORDINATOR_ADDRESS"] == "127.0.0.1:4711"
     assert "OMPI_MCA_orte_hnp_uri" not in environ
     assert "OMPI_MCA_orte_hnp_uri" in plan(np=1, openmpi_env=True).agents[0].ranks[0].environ
+
+
+def test_servers_are_planned_beside_the_ranks_and_hosts_take_turns():
+    made = remote_plan(Host("a", 2), Host("b", 1), servers=3, server_restarts=2)
+    assert made.size == 3
+    assert {agent.host: [server.rank for server in agent.servers] for agent in made.agents} == {"a": [3, 5], "b": [4]}
+    assert made.servers == {3, 4, 5}
+    assert [made.name_of(process) for process in (2, 3, 5)] == ["rank 2", "server 0", "server 2"]
+    server = made.agents[1].servers[0].environ
+    assert (server["DISTRUN_SERVER"], "DISTRUN_RANK" in server) == ("1", False)
+    assert made.agents[0].ranks[0].environ["DISTRUN_SERVER_RESTARTS"] == "2"
+    assert "server 1\n" in describe(made, {})
+    assert LAUNCHER.key not in describe(made, {})
+
+
+def test_ranks_of_a_job_without_servers_hear_of_none():
+    assert not [
+        name for agent in plan(np=2).agents for rank in agent.ranks for name in rank.environ if "SERVER" in name
+    ]

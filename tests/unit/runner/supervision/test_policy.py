@@ -7,7 +7,14 @@ import signal
 import pytest
 
 from distrun.runner.protocol.exits import RankExit
-from distrun.runner.supervision.actions import CleanUpAfter, FinishAgents, KillAgents, SignalRanks, StartRanks
+from distrun.runner.supervision.actions import (
+    CleanUpAfter,
+    FinishAgents,
+    KillAgents,
+    RestartServer,
+    SignalRanks,
+    StartRanks,
+)
 from distrun.runner.supervision.events import (
     AgentGone,
     AgentLost,
@@ -362,3 +369,46 @@ def test_one_that_should_never_end_may_do_so_and_may_fail():
     assert policy.handle(ended(0), 1.0) == []
     assert policy.handle(ended(2, 7), 1.0) == [TERM]
     assert policy.status == 7
+
+
+# Two ranks and the servers 2 and 3, one of which may be started anew.
+WITH_SERVERS = {
+    "the servers end when all ranks have": (
+        [(1, ended(0), []), (2, ended(1), [TERM]), (2, ended(2, -15), []), (2, ended(3, -15), [FinishAgents(GRACE)])],
+        0,
+        None,
+    ),
+    "a server that is killed is started anew and the next one is the failure": (
+        [
+            (1, ended(3, -9), [RestartServer(3, "was killed by SIGKILL", 1)]),
+            (1, RankStarted(3, 200), []),
+            (2, ended(2, -9), [TERM]),
+            (3, ended(0, -15), []),
+            (3, ended(1, -15), []),
+            (3, ended(3, -15), [FinishAgents(GRACE - 1)]),
+        ],
+        137,
+        2,
+    ),
+    "a server is not started anew when a rank has failed": (
+        [
+            (1, ended(0, 5), [TERM]),
+            (1, ended(2, -9), []),
+            (1, ended(1, -15), []),
+            (1, ended(3, -15), [FinishAgents(GRACE)]),
+        ],
+        5,
+        0,
+    ),
+}
+
+
+@pytest.mark.parametrize(("steps", "status", "failed"), WITH_SERVERS.values(), ids=WITH_SERVERS)
+def test_servers_are_supervised(steps, status, failed):
+    policy = Policy(dict.fromkeys(range(4), "here"), GRACE, 60.0, 0.0, servers=(2, 3), server_restarts=1)
+    for process in range(4):
+        policy.handle(RankStarted(process, 100 + process), 0)
+    for now, event, expected in steps:
+        assert policy.handle(event, now) == expected
+    assert policy.status == status
+    assert (None if policy.failure is None else policy.failure.rank) == failed

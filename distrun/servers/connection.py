@@ -1,0 +1,186 @@
+"""A worker's connection with one server: requests are sent and answered one after the other, in a thread of its own."""
+
+from __future__ import annotations
+
+import math
+import socket
+import threading
+import time
+from collections.abc import Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from queue import SimpleQueue
+from typing import Any
+
+from distrun.errors import BootstrapError, JobAbortedError, MismatchError
+from distrun.host.connections.dialer import dial
+from distrun.host.connections.tcp_options import set_tcp_options
+from distrun.host.endpoints import parse_endpoint
+from distrun.servers.protocol import (
+    OPTIMIZER,
+    WORKER,
+    Header,
+    Kind,
+    expect,
+    receive_header,
+    receive_into,
+    receive_text,
+    send,
+)
+
+
+@dataclass(frozen=True)
+class Request:
+    """A question to a server, and the place for its answer."""
+
+    kind: Kind
+    number: int = 0
+    needed: int = 0
+    parts: Sequence[Any] = ()
+    """Bytes and arrays to send; they must not change before the answer has come."""
+    answer: Sequence[Any] = ()
+    """Arrays that the answer fills."""
+    done: Future[int] = field(default_factory=Future)
+    """The number in the answer's header, when it has come."""
+
+
+@dataclass(frozen=True)
+class Peer:
+    """How a server is reached, and as whom."""
+
+    server: int
+    endpoints: str
+    """Its addresses, separated by commas."""
+    worker: int
+    optimizer: int
+    key: bytes = field(repr=False)
+    is_encrypted: bool = False
+    silence: float = 0.0
+    """Seconds of silence after which its host counts as gone; 0: never."""
+    start_timeout: float = 60.0
+    """Seconds in which it must answer at first, and again when it is started anew."""
+    is_restarted: bool = False
+    """Whether servers that fail are started anew."""
+
+
+def dialed(peer: Peer, deadline: float) -> socket.socket:
+    """Connect with a server.
+
+    Raises:
+        BootstrapError: nobody who knows the key answers.
+    """
+    introduction = {WORKER: peer.worker, OPTIMIZER: peer.optimizer}
+    endpoints = [parse_endpoint(text) for text in peer.endpoints.split(",")]
+    made = dial(endpoints, peer.key, introduction, deadline, is_encrypted=peer.is_encrypted).socket
+    set_tcp_options(made, peer.silence if math.isfinite(peer.silence) else 0.0, may_be_unread=True)
+    return made
+
+
+class ServerConnection:
+    """The requests to one server. Where it is started anew, a request that has no answer is sent again."""
+
+    def __init__(self, peer: Peer, layout: bytes) -> None:
+        """
+        Args:
+            peer: the server.
+            layout: that of the parameters, as JSON.
+        """
+        self._peer = peer
+        self._layout = layout
+        self._socket: socket.socket | None = None
+        self._lock = threading.Lock()
+        self._is_closed = False
+        self._queue: SimpleQueue[Request | None] = SimpleQueue()
+        self._failure: Exception | None = None
+        self._thread = threading.Thread(target=self._run, name=f"distrun asks server {peer.server}", daemon=True)
+        self._thread.start()
+
+    def ask(self, request: Request) -> Future[int]:
+        """Send a request when those before have been answered; returns what is done when its answer has come."""
+        self._queue.put(request)
+        return request.done
+
+    def close(self, abandon: bool = False) -> None:
+        """End the connection, after what has been asked, or at once."""
+        self._queue.put(None)
+        if abandon:
+            with self._lock:
+                self._is_closed = True
+                if self._socket is not None:
+                    self._socket.shutdown(socket.SHUT_RDWR)
+        self._thread.join()
+
+    def _run(self) -> None:
+        while (request := self._queue.get()) is not None:
+            if self._failure is None:
+                try:
+                    request.done.set_result(self._answered(request))
+                    continue
+                except Exception as error:  # whoever waits gets it
+                    self._failure = error
+            request.done.set_exception(self._failure)
+        self._disconnect()
+
+    def _answered(self, request: Request) -> int:
+        """Return the number in the answer.
+
+        Raises:
+            JobAbortedError: the server is gone.
+            MismatchError: it has refused the request.
+        """
+        # Before it has answered for the first time it may still be starting.
+        deadline = time.monotonic() + self._peer.start_timeout
+        while True:
+            try:
+                connection = self._socket or self._connect(deadline)
+                send(connection, request.kind, request.number, request.needed, request.parts)
+                return self._receive(connection, request)
+            except BootstrapError as error:
+                raise JobAbortedError(f"server {self._peer.server} does not answer: {error}") from None
+            except OSError as error:
+                self._disconnect()
+                if self._is_closed or not self._peer.is_restarted:
+                    reason = error.strerror or error
+                    raise JobAbortedError(f"server {self._peer.server} is gone: {reason}") from None
+                deadline = time.monotonic() + self._peer.start_timeout
+
+    def _receive(self, connection: socket.socket, request: Request) -> int:
+        header = expected(connection)
+        expect(header, sum(array.nbytes for array in request.answer))
+        for array in request.answer:
+            receive_into(connection, array)
+        return header.number
+
+    def _connect(self, deadline: float) -> socket.socket:
+        """Connect, and open the share.
+
+        Raises:
+            BootstrapError: nobody who knows the key answers.
+            MismatchError: another worker has described the parameters otherwise.
+        """
+        made = dialed(self._peer, deadline)
+        with self._lock:
+            self._socket = made
+            if self._is_closed:
+                raise ConnectionAbortedError("the job ends")
+        send(made, Kind.OPEN, parts=[self._layout])
+        expect(expected(made), 0)
+        return made
+
+    def _disconnect(self) -> None:
+        with self._lock:
+            connection, self._socket = self._socket, None
+        if connection is not None:
+            connection.close()
+
+
+def expected(connection: socket.socket) -> Header:
+    """Receive the header of an answer.
+
+    Raises:
+        MismatchError: the server has refused the request.
+    """
+    header = receive_header(connection)
+    if header.kind == Kind.ERROR:
+        raise MismatchError(receive_text(connection, header.length).decode(errors="replace"))
+    return header

@@ -1,0 +1,149 @@
+"""The other form of parameter servers: one rank, the coordinator, schedules functions on all others, the workers."""
+
+from __future__ import annotations
+
+import pickle
+import socket
+import time
+import traceback
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from typing import Any
+
+from distrun.errors import JobAbortedError, RemoteError, UsageError
+from distrun.runtime import world
+from distrun.servers.connection import dialed, expected
+from distrun.servers.protocol import CALLS, Kind, receive_text, send
+from distrun.servers.session import peer_of
+
+
+class Result:
+    """The result of a scheduled function, once it has returned."""
+
+    def __init__(self, coordinator: Coordinator) -> None:
+        self._coordinator = coordinator
+        self._outcome: tuple[bool, Any] | None = None
+
+    def fetch(self) -> Any:
+        """Wait for the function and return what it returned.
+
+        Raises:
+            RemoteError: it raised an error.
+        """
+        while self._outcome is None:
+            self._coordinator._take_result()
+        succeeded, value = self._outcome
+        if not succeeded:
+            raise RemoteError(value)
+        return value
+
+
+class Coordinator:
+    """Schedules functions, by name, on whichever worker is free: TensorFlow's `ClusterCoordinator`.
+
+        coordinator = distrun.Coordinator({"train": train})  # on all ranks
+        if distrun.rank() == 0:
+            results = [coordinator.schedule("train", batch) for batch in range(100)]
+            coordinator.join()
+            coordinator.end()
+        else:
+            coordinator.work()
+
+    Rank 0 is the coordinator. Functions that train use an `AsyncOptimizer` with staleness infinity, made on all ranks:
+    the coordinator pushes nothing, and `synchronize()` brings it the newest parameters. Calls wait on server 0, and are
+    lost with it, even where it is started anew: then the job ends.
+    """
+
+    def __init__(self, functions: Mapping[str, Callable[..., Any]]) -> None:
+        """
+        Args:
+            functions: those that may be scheduled, by their names, the same on all ranks.
+
+        Raises:
+            UsageError: the job has no servers, or no rank besides the coordinator.
+        """
+        if world.size() < 2:
+            raise UsageError(
+                "a Coordinator needs workers besides rank 0, and this job has one rank: give -np 2 or more"
+            )
+        self._functions = dict(functions)
+        peer = peer_of(0, CALLS)
+        self._connection: socket.socket = dialed(peer, time.monotonic() + peer.start_timeout)
+        self._results: dict[int, Result] = {}
+        self._scheduled = 0
+        self._error: str | None = None
+        world.on_leaving(self._connection.close)
+
+    def schedule(self, name: str, *args: Any, **kwargs: Any) -> Result:
+        """Have a worker call a function; returns at once.
+
+        Args:
+            name: that of the function.
+            args, kwargs: its arguments, which can be pickled.
+
+        Raises:
+            UsageError: there is no function of this name, or this rank is not the coordinator.
+        """
+        self._check(name)
+        number, self._scheduled = self._scheduled, self._scheduled + 1
+        result = self._results[number] = Result(self)
+        self._ask(Kind.SCHEDULE, number, pickle.dumps((name, args, kwargs)))
+        return result
+
+    def join(self) -> None:
+        """Wait for all functions that have been scheduled.
+
+        Raises:
+            RemoteError: one of them raised an error.
+        """
+        while self._results:
+            self._take_result()
+        error, self._error = self._error, None
+        if error is not None:
+            raise RemoteError(error)
+
+    def end(self) -> None:
+        """Let the workers return from `work`, when they have done what has been scheduled."""
+        self._ask(Kind.END)
+
+    def work(self) -> None:
+        """Call what the coordinator schedules, until it says `end`; on workers."""
+        while (asked := self._ask(Kind.NEXT_CALL)) is not None:
+            number, call = asked
+            name, args, kwargs = pickle.loads(call)  # from a process that knows the job key
+            try:
+                outcome = True, self._functions[name](*args, **kwargs)
+            except Exception:
+                outcome = False, f"{name} failed on rank {world.rank()}:\n{traceback.format_exc()}"
+            self._ask(Kind.REPORT, number, pickle.dumps(outcome))
+
+    def _check(self, name: str) -> None:
+        if name not in self._functions:
+            known = ", ".join(sorted(self._functions))
+            raise UsageError(f"{name!r} is no function of this Coordinator: it has {known}")
+        if world.rank() != 0:
+            raise UsageError(f"rank {world.rank()} schedules {name!r}, and only rank 0 may: the others call work()")
+
+    def _take_result(self) -> None:
+        taken = self._ask(Kind.NEXT_RESULT)
+        assert taken is not None
+        outcome = pickle.loads(taken[1])
+        self._results.pop(taken[0])._outcome = outcome
+        if not outcome[0] and self._error is None:
+            self._error = outcome[1]
+
+    def _ask(self, kind: Kind, number: int = 0, text: bytes = b"") -> tuple[int, bytes] | None:
+        """Return the number and the text of the answer; None: it has none.
+
+        Raises:
+            JobAbortedError: the server is gone.
+        """
+        try:
+            send(self._connection, kind, number, parts=[text])
+            header = expected(self._connection)
+            answer = receive_text(self._connection, header.length)
+        except OSError as error:
+            with suppress(OSError):
+                self._connection.close()
+            raise JobAbortedError(f"server 0 is gone, and with it what was scheduled: {error}") from None
+        return None if header.kind == Kind.DONE else (header.number, answer)

@@ -1,0 +1,146 @@
+"""Which parameters there are, and which server holds what: pure, and the same on all workers and servers.
+
+The dense parameters are one flat vector, group by group, of which each server has a contiguous part of equal size. Of a
+sparse one, a table, server i of S has the rows i, i + S, i + 2 S and so on: rows that are used often are usually the
+first ones, and so all servers have some.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+
+from distrun.servers.rules import Rule, slots_of
+
+
+@dataclass(frozen=True)
+class Parameter:
+    """One parameter of the model."""
+
+    name: str
+    shape: tuple[int, ...]
+    group: int
+    """The index of its rule."""
+    is_sparse: bool = False
+    """Whether workers push and pull only some of its rows."""
+
+    @property
+    def size(self) -> int:
+        """The number of its elements."""
+        return math.prod(self.shape)
+
+
+@dataclass(frozen=True)
+class Layout:
+    """All that workers and servers must agree on."""
+
+    parameters: tuple[Parameter, ...]
+    rules: tuple[Rule, ...]
+    """One per group of parameters."""
+    workers: int
+    is_synchronous: bool = False
+    """Whether gradients of all workers are averaged; otherwise each is applied when it arrives."""
+
+    def to_json(self) -> bytes:
+        """Return it as JSON, which `from_json` reads."""
+        return json.dumps(asdict(self), sort_keys=True).encode("ascii")
+
+    @classmethod
+    def from_json(cls, text: bytes) -> Layout:
+        """Return what `to_json` wrote."""
+        values = json.loads(text)
+        parameters = tuple(Parameter(**{**item, "shape": tuple(item["shape"])}) for item in values.pop("parameters"))
+        return cls(parameters, tuple(Rule(**item) for item in values.pop("rules")), **values)
+
+    @property
+    def slots(self) -> int:
+        """The number of arrays, as large as the parameters, that are the state of the optimizer."""
+        return max((len(slots_of(rule)) for rule in self.rules), default=0)
+
+    def flat_order(self) -> list[int]:
+        """Return the indices of the dense parameters in the order of the flat vector."""
+        dense = [index for index, parameter in enumerate(self.parameters) if not parameter.is_sparse]
+        return sorted(dense, key=lambda index: self.parameters[index].group)  # stable
+
+    def tables(self) -> list[int]:
+        """Return the indices of the sparse parameters."""
+        return [index for index, parameter in enumerate(self.parameters) if parameter.is_sparse]
+
+
+@dataclass(frozen=True)
+class Segment:
+    """The part of a dense parameter that one server holds."""
+
+    parameter: int
+    group: int
+    place: int
+    """Where it begins in the share."""
+    size: int
+    offset: int
+    """Where it begins in the parameter."""
+
+
+@dataclass(frozen=True)
+class Table:
+    """The rows of a sparse parameter that one server holds."""
+
+    parameter: int
+    group: int
+    place: int
+    """Where it begins in the share; row follows row."""
+    rows: int
+    width: int
+
+
+@dataclass(frozen=True)
+class Share:
+    """All that one server holds: first its part of the flat vector, then its tables."""
+
+    start: int
+    """Where its part of the flat vector begins."""
+    segments: tuple[Segment, ...]
+    tables: tuple[Table, ...]
+
+    @property
+    def dense_size(self) -> int:
+        """The number of elements of its part of the flat vector."""
+        return sum(segment.size for segment in self.segments)
+
+    @property
+    def size(self) -> int:
+        """The number of all its elements."""
+        return self.dense_size + sum(table.rows * table.width for table in self.tables)
+
+    @property
+    def parts(self) -> tuple[Segment | Table, ...]:
+        """The segments and then the tables."""
+        return (*self.segments, *self.tables)
+
+
+def shares(layout: Layout, servers: int) -> list[Share]:
+    """Return the share of each of so many servers."""
+    order = layout.flat_order()
+    total = sum(layout.parameters[index].size for index in order)
+    bounds = [server * total // servers for server in range(servers + 1)]
+    return [_share(layout, order, bounds[server], bounds[server + 1], server, servers) for server in range(servers)]
+
+
+def _share(layout: Layout, order: Sequence[int], start: int, stop: int, server: int, servers: int) -> Share:
+    segments = []
+    begin = 0
+    for index in order:
+        parameter = layout.parameters[index]
+        first, last = max(start, begin), min(stop, begin + parameter.size)
+        if first < last:
+            segments.append(Segment(index, parameter.group, first - start, last - first, first - begin))
+        begin += parameter.size
+    place = stop - start
+    tables = []
+    for index in layout.tables():
+        parameter = layout.parameters[index]
+        rows = len(range(server, parameter.shape[0], servers))
+        tables.append(Table(index, parameter.group, place, rows, width := parameter.size // max(1, parameter.shape[0])))
+        place += rows * width
+    return Share(start, tuple(segments), tuple(tables))

@@ -1,0 +1,121 @@
+"""The process of a parameter server: it takes the connections of workers, and serves each in a thread.
+
+It runs by its path, since neither the current directory nor PYTHONPATH need know of distrun. It ends by a signal, when
+the workers have left: what they do when they are told to end may need it. What it holds is in memory that outlives it.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import threading
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+
+sys.path[0] = str(Path(__file__).resolve().parents[2])  # and not this folder, whose modules are distrun's
+
+from distrun.errors import BootstrapError, DistrunError  # noqa: E402
+from distrun.host.connections.listener import Listener, listen  # noqa: E402
+from distrun.host.connections.tcp_options import set_tcp_options  # noqa: E402
+from distrun.host.endpoints import format_endpoint, parse_endpoint  # noqa: E402
+from distrun.runtime.contract import PREFIX, SERVER, SERVER_MEMORY, SERVERS  # noqa: E402
+from distrun.runtime.settings import Settings  # noqa: E402
+from distrun.servers.calls import CallQueue  # noqa: E402
+from distrun.servers.protocol import CALLS, OPTIMIZER, WORKER  # noqa: E402
+from distrun.servers.service import CallService, Service, Stores  # noqa: E402
+
+_ENDING_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+
+
+class Workers:
+    """The threads that serve, and the end of the process when there are none and a signal has come."""
+
+    def __init__(self) -> None:
+        self._lock = threading.RLock()  # the signal handler may interrupt whoever holds it
+        self._count = 0
+        self._signum = 0
+
+    def heed_signals(self) -> None:
+        """End by a signal; those that scripts use for themselves mean nothing here."""
+        for signum in _ENDING_SIGNALS:
+            signal.signal(signum, self._told_to_end)
+        for signum in (signal.SIGUSR1, signal.SIGUSR2):
+            signal.signal(signum, signal.SIG_IGN)
+
+    def serve(self, run: Callable[[], None], name: str) -> None:
+        """Serve a worker in a thread of its own."""
+        with self._lock:
+            self._count += 1
+        threading.Thread(target=self._run, args=(run,), name=name, daemon=True).start()
+
+    def _run(self, run: Callable[[], None]) -> None:
+        try:
+            run()
+        finally:
+            with self._lock:
+                self._count -= 1
+                self._end_if_alone()
+
+    def _told_to_end(self, signum: int, frame: object) -> None:
+        with self._lock:
+            self._signum = signum
+            self._end_if_alone()
+
+    def _end_if_alone(self) -> None:
+        if self._signum and not self._count:
+            os._exit(128 + self._signum)
+
+
+def main() -> None:
+    """Serve until a signal comes."""
+    workers = Workers()
+    workers.heed_signals()
+    server = int(os.environ[SERVER])
+    endpoints = os.environ[SERVERS].split(";")
+    settings = Settings.of(os.environ)
+    stores = Stores(int(os.environ[SERVER_MEMORY]), len(endpoints), server)
+    listener = _listener(endpoints[server], bytes.fromhex(os.environ[PREFIX + "KEY"]), settings.encrypt)
+    calls = CallQueue()
+    while True:
+        accepted = listener.receive(None)
+        assert accepted is not None  # there is no timeout
+        connection, introduction = accepted
+        worker, optimizer = introduction.get(WORKER), introduction.get(OPTIMIZER)
+        if not isinstance(worker, int) or not isinstance(optimizer, int):
+            connection.close()
+            continue
+        set_tcp_options(connection, settings.keepalive, may_be_unread=True)
+
+        service: Service | CallService = Service(connection, worker, partial(stores.open, optimizer))
+        if optimizer == CALLS:
+            service = CallService(connection, calls)
+        workers.serve(service.run, f"distrun serves rank {worker}")
+
+
+def _listener(endpoints: str, key: bytes, is_encrypted: bool) -> Listener:
+    """Listen at the addresses of this server, whose port its agent keeps free.
+
+    Raises:
+        BootstrapError: none of them can be listened at.
+    """
+    sockets, reasons = [], []
+    for text in endpoints.split(","):
+        address, port = parse_endpoint(text)
+        try:
+            sockets.append(listen(address, port, shared=True))
+        except OSError as error:
+            reasons.append(f"{format_endpoint(address, port)} ({error.strerror or error})")
+    if not sockets:
+        raise BootstrapError(
+            f"this server can listen at none of {', '.join(reasons)}: choose the addresses with --network"
+        )
+    return Listener(sockets, key, is_encrypted=is_encrypted)
+
+
+if __name__ == "__main__":
+    try:
+        main()
+    except DistrunError as error:
+        sys.exit(f"distrun: {error}")

@@ -1,0 +1,235 @@
+"""Serving one worker: its requests are read and answered one after the other, in a thread of its own."""
+
+from __future__ import annotations
+
+import socket
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from distrun.errors import DistrunError, MismatchError
+from distrun.servers import memory
+from distrun.servers.calls import CallQueue
+from distrun.servers.layout import Layout, Share
+from distrun.servers.protocol import (
+    Header,
+    Kind,
+    expect,
+    receive_header,
+    receive_into,
+    receive_text,
+    send,
+)
+from distrun.servers.store import Push, Rows, Store
+
+
+class Stores:
+    """The shares that this server holds, by the number of the optimizer."""
+
+    def __init__(self, fd: int, servers: int, server: int) -> None:
+        """
+        Args:
+            fd: the memory, in which another process may have left shares.
+            servers, server: the number of servers, and which one this is.
+        """
+        self._fd, self._servers, self._server = fd, servers, server
+        self._lock = threading.Lock()
+        self._stores: dict[int, Store] = {}
+        for offset, optimizer, description in memory.scan(fd):
+            layout = Layout.from_json(description)
+
+            def reopen(share: Share, offset: int = offset, layout: Layout = layout) -> memory.Block:
+                return memory.Block(fd, offset, layout.workers, len(share.parts), share.size, layout.slots)
+
+            self._stores[optimizer] = Store(layout, servers, server, reopen)
+
+    def open(self, optimizer: int, layout: Layout) -> Store:
+        """Return the share of an optimizer, which the first worker that asks for it makes.
+
+        Raises:
+            MismatchError: another worker has described it otherwise.
+        """
+
+        def make(share: Share) -> memory.Block:
+            parts, text = len(share.parts), layout.to_json()
+            return memory.create(self._fd, optimizer, text, layout.workers, parts, share.size, layout.slots)
+
+        with self._lock:
+            store = self._stores.get(optimizer)
+            if store is None:
+                store = self._stores[optimizer] = Store(layout, self._servers, self._server, make)
+        if store.layout != layout:
+            raise MismatchError(_difference(store.layout, layout))
+        return store
+
+
+class Service:
+    """One connection with a worker."""
+
+    def __init__(self, connection: socket.socket, worker: int, open_store: Callable[[Layout], Store]) -> None:
+        """
+        Args:
+            connection: blocks.
+            worker: its rank.
+            open_store: returns the share that a layout describes.
+        """
+        self._connection = connection
+        self._worker = worker
+        self._open_store = open_store
+
+    def run(self) -> None:
+        """Serve until the worker is gone; a worker that breaks the rules is told so, and is served no longer."""
+        try:
+            self._serve()
+        except DistrunError as error:
+            with suppress(OSError):
+                send(self._connection, Kind.ERROR, parts=[str(error).encode()])
+        except OSError:
+            pass  # the launcher knows why the worker is gone
+        finally:
+            self._connection.close()
+
+    def _serve(self) -> None:
+        header = receive_header(self._connection)
+        if header.kind != Kind.OPEN:
+            raise MismatchError(f"message {header.kind} came before the layout")
+        layout = Layout.from_json(receive_text(self._connection, header.length))
+        if not 0 <= self._worker < layout.workers:
+            raise MismatchError(f"rank {self._worker} is none of {layout.workers} workers")
+        store = self._open_store(layout)
+        send(self._connection, Kind.OPENED, store.clocks[self._worker])
+        dense = np.empty(store.share.dense_size, np.float32)
+        while True:
+            self._answer(store, receive_header(self._connection), dense)
+
+    def _answer(self, store: Store, header: Header, dense: NDArray[np.float32]) -> None:
+        match header.kind:
+            case Kind.SET:
+                store.set(lambda arrays: self._receive_values(store, header, arrays))
+                send(self._connection, Kind.DONE, store.version)
+            case Kind.PUSH:
+                pushed = self._receive_push(store, header, dense)
+                store.await_ready()
+                store.push(self._worker, header.number, pushed)
+                self._send_dense(store, header.needed)
+            case Kind.PULL:
+                expect(header, 0)
+                self._send_dense(store, header.needed)
+            case Kind.ROWS:
+                indices = self._receive_indices(header.length)
+                if not 0 <= header.number < len(store.share.tables):
+                    raise MismatchError(f"there is no table {header.number}")
+                store.await_clock(header.needed)
+                send(self._connection, Kind.VALUES, store.version, parts=[store.rows(header.number, indices)])
+            case Kind.GET:
+                expect(header, 0)
+                store.await_ready()
+                send(self._connection, Kind.VALUES, store.version, parts=[*store.arrays, store.steps])
+            case Kind.LEAVE:
+                expect(header, 0)
+                store.leave(self._worker)
+                send(self._connection, Kind.DONE)
+            case _:
+                raise MismatchError(f"message {header.kind} is not for a server")
+
+    def _send_dense(self, store: Store, needed: int) -> None:
+        store.await_clock(needed)
+        send(self._connection, Kind.VALUES, store.version, parts=[store.dense])
+
+    def _receive_values(self, store: Store, header: Header, arrays: NDArray[np.float32]) -> NDArray[np.int64] | None:
+        values, *slots = arrays
+        if not header.number:
+            expect(header, values.nbytes)
+            receive_into(self._connection, values)
+            return None
+        steps = np.empty(len(store.share.parts), np.int64)
+        expect(header, arrays.nbytes + steps.nbytes)
+        for array in (values, *slots, steps):
+            receive_into(self._connection, array)
+        return steps
+
+    def _receive_push(self, store: Store, header: Header, dense: NDArray[np.float32]) -> Push:
+        share = store.share
+        rates = np.empty(len(store.layout.rules), np.float64)
+        present = np.empty(len(share.segments), np.uint8)
+        counts = np.empty(len(share.tables), np.int64)
+        for array in (rates, present, counts):
+            receive_into(self._connection, array)
+        for table, count in zip(share.tables, counts.tolist(), strict=True):
+            if not 0 <= count <= table.rows:
+                raise MismatchError(f"a worker pushes {count} of {table.rows} rows")
+        sizes = [count * (8 + 4 * table.width) for table, count in zip(share.tables, counts.tolist(), strict=True)]
+        expect(header, rates.nbytes + present.nbytes + counts.nbytes + dense.nbytes + sum(sizes))
+        receive_into(self._connection, dense)
+        tables = []
+        for table, count in zip(share.tables, counts.tolist(), strict=True):
+            rows = Rows(np.empty(count, np.int64), np.empty((count, table.width), np.float32))
+            receive_into(self._connection, rows.indices)
+            receive_into(self._connection, rows.values)
+            tables.append(rows)
+        return Push(rates, present.astype(np.bool_), dense, tuple(tables))
+
+    def _receive_indices(self, length: int) -> NDArray[Any]:
+        if length > 1 << 33 or length % 8:
+            raise MismatchError(f"{length} bytes are no list of rows")
+        indices = np.empty(length // 8, np.int64)
+        receive_into(self._connection, indices)
+        return indices
+
+
+class CallService:
+    """One connection with the coordinator, or with a worker that executes its calls."""
+
+    def __init__(self, connection: socket.socket, calls: CallQueue) -> None:
+        self._connection = connection
+        self._calls = calls
+
+    def run(self) -> None:
+        """Serve until the other side is gone."""
+        try:
+            while True:
+                self._answer(receive_header(self._connection))
+        except (OSError, DistrunError):
+            pass  # the launcher knows why it is gone
+        finally:
+            self._connection.close()
+
+    def _answer(self, header: Header) -> None:
+        text = receive_text(self._connection, header.length)
+        match header.kind:
+            case Kind.SCHEDULE:
+                self._calls.schedule(header.number, text)
+            case Kind.REPORT:
+                self._calls.report(header.number, text)
+            case Kind.END:
+                self._calls.end()
+            case Kind.NEXT_CALL:
+                if (call := self._calls.next_call()) is not None:
+                    send(self._connection, Kind.CALL, call[0], parts=[call[1]])
+                    return
+            case Kind.NEXT_RESULT:
+                number, result = self._calls.next_result()
+                send(self._connection, Kind.RESULT, number, parts=[result])
+                return
+            case _:
+                raise MismatchError(f"message {header.kind} is not for the queue of calls")
+        send(self._connection, Kind.DONE)
+
+
+def _difference(theirs: Layout, ours: Layout) -> str:
+    """Return a sentence about the first thing in which the layouts of two workers differ."""
+    remedy = "all ranks must make the same optimizer for the same model"
+    if len(theirs.parameters) != len(ours.parameters):
+        return f"one rank has {len(theirs.parameters)} parameters and another {len(ours.parameters)}: {remedy}"
+    for one, other in zip(theirs.parameters, ours.parameters, strict=True):
+        if one != other:
+            return (
+                f"parameter {one.name} of shape {one.shape} is {other.name} of shape {other.shape} elsewhere: {remedy}"
+            )
+    if theirs.rules != ours.rules:
+        return f"the settings of the optimizer differ between ranks: {remedy}"
+    return f"staleness 0 on some ranks and another on others cannot be, nor {theirs.workers} workers: {remedy}"

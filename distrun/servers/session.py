@@ -1,0 +1,307 @@
+"""A worker's side of parameter servers: all parameters of one optimizer, on all servers."""
+
+from __future__ import annotations
+
+import math
+import os
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from concurrent.futures import Future
+
+import numpy as np
+from numpy.typing import NDArray
+
+from distrun.errors import UsageError
+from distrun.runtime import world
+from distrun.runtime.contract import PREFIX, SERVER_RESTARTS, SERVERS
+from distrun.runtime.numbering import Numbering
+from distrun.runtime.settings import current
+from distrun.servers.clocks import needed
+from distrun.servers.connection import Peer, Request, ServerConnection
+from distrun.servers.layout import Layout, Segment, Table, shares
+from distrun.servers.protocol import Kind
+from distrun.servers.rules import Array
+
+MOST_WIDTH = 1 << 16
+"""The longest row of a sparse parameter."""
+_numbers = Numbering()  # optimizers are told apart by the order in which they were made, the same on all workers
+
+
+def check_staleness(staleness: float) -> float:
+    """Return a staleness that is one.
+
+    Raises:
+        UsageError: it is none.
+    """
+    is_number = isinstance(staleness, int | float) and not isinstance(staleness, bool)
+    if not is_number or not staleness >= 0 or (math.isfinite(staleness) and staleness != int(staleness)):
+        raise UsageError(
+            f"staleness={staleness!r} is no number of steps: allowed are 0 (synchronous), 1, 2 and so on, and "
+            "float('inf') (nobody waits)"
+        )
+    return staleness
+
+
+def endpoints() -> list[str]:
+    """Return the endpoints of the servers.
+
+    Raises:
+        UsageError: the job has none.
+    """
+    text = os.environ.get(SERVERS)
+    if not text:
+        raise UsageError(
+            "AsyncOptimizer needs parameter servers, and this job has none: start it with distrun --servers N"
+        )
+    return text.split(";")
+
+
+def peer_of(server: int, optimizer: int) -> Peer:
+    """Return how this rank reaches a server.
+
+    Args:
+        server: its number.
+        optimizer: that of the optimizer whose parameters are meant.
+
+    Raises:
+        UsageError: the job has no servers.
+    """
+    settings = current()
+    return Peer(
+        server,
+        endpoints()[server],
+        world.rank(),
+        optimizer,
+        bytes.fromhex(os.environ[PREFIX + "KEY"]),
+        settings.encrypt,
+        settings.keepalive,
+        settings.start_timeout,
+        os.environ.get(SERVER_RESTARTS, "0") != "0",
+    )
+
+
+class Session:
+    """The parameters of one optimizer: gradients go to the servers, and values come back."""
+
+    def __init__(self, layout: Layout) -> None:
+        """Connect with all servers. Nothing has values before `start`.
+
+        Args:
+            layout: what there is; the same on all workers.
+
+        Raises:
+            UsageError: the job has no servers.
+        """
+        self.layout = layout
+        ends = endpoints()
+        self._shares = shares(layout, len(ends))
+        order = layout.flat_order()
+        sizes = [layout.parameters[index].size for index in order]
+        starts = np.concatenate([[0], np.cumsum(sizes, dtype=np.int64)])
+        self._places = {index: (int(starts[at]), int(starts[at + 1])) for at, index in enumerate(order)}
+        self.values: Array = np.zeros(int(starts[-1]), np.float32)
+        """The dense parameters as the servers last told them: views of it are `value_of`."""
+        # Two, so that one can be written while the other is still being sent.
+        self._gradients = [np.zeros_like(self.values), np.zeros_like(self.values)]
+        self._turn = 0
+        self.clock = 0
+        """The number of steps whose gradients have been pushed."""
+        self._under_way: list[Future[int]] = []
+        number, text = _numbers.next(), layout.to_json()
+        self._connections = [ServerConnection(peer_of(server, number), text) for server in range(len(ends))]
+        self._is_open = True
+        self._pid = os.getpid()
+        world.on_leaving(self.close)
+
+    # Dense parameters -------------------------------------------------------------------------------------------------
+
+    def value_of(self, parameter: int) -> Array:
+        """Return the view of `values` that belongs to a dense parameter, in its shape."""
+        start, stop = self._places[parameter]
+        return self.values[start:stop].reshape(self.layout.parameters[parameter].shape)
+
+    def gradient_of(self, parameter: int) -> Array:
+        """Return the memory for the gradient of a dense parameter in the next `push`, in its shape."""
+        start, stop = self._places[parameter]
+        return self._gradients[self._turn][start:stop].reshape(self.layout.parameters[parameter].shape)
+
+    def push(
+        self,
+        rates: Sequence[float],
+        present: Sequence[bool],
+        sparse: Mapping[int, tuple[NDArray[np.int64], Array]],
+        staleness: float,
+        ahead: int,
+    ) -> None:
+        """Begin to push the gradients of a step, and to pull new values; `await_values` waits for them.
+
+        Args:
+            rates: the learning rate of each group.
+            present: whether each parameter has a gradient, in the memory of `gradient_of` or in `sparse`.
+            sparse: for each sparse parameter that has one, the rows, each once, and their gradients, of shape
+                (rows, width).
+            staleness: see `clocks`.
+            ahead: how many steps are computed before the one that uses these values.
+        """
+        gradients = self._gradients[self._turn]
+        self._turn = 1 - self._turn
+        step, self.clock = self.clock, self.clock + 1
+        lowest = needed(self.clock + ahead, staleness)
+        for server, (share, connection) in enumerate(zip(self._shares, self._connections, strict=True)):
+            has = np.array([present[segment.parameter] for segment in share.segments], np.uint8)
+            tables = [_own_rows(sparse.get(table.parameter), server, len(self._shares), table.width)
+                      for table in share.tables]  # fmt: skip
+            counts = np.array([indices.size for indices, _ in tables], np.int64)
+            part = slice(share.start, share.start + share.dense_size)
+            parts = [np.array(rates, np.float64), has, counts, gradients[part]]
+            parts += [array for pair in tables for array in pair]
+            request = Request(Kind.PUSH, step, lowest, parts, [self.values[part]])
+            self._under_way.append(connection.ask(request))
+
+    def await_values(self) -> bool:
+        """Wait until `values` are those that the last `push` asked for; whether there was one.
+
+        Raises:
+            JobAbortedError: a server is gone.
+        """
+        under_way, self._under_way = self._under_way, []
+        _await(under_way)
+        return bool(under_way)
+
+    def pull(self, staleness: float) -> None:
+        """Wait for the newest values of the dense parameters."""
+        self.await_values()
+        lowest = needed(self.clock, staleness)
+        _await(
+            connection.ask(Request(Kind.PULL, needed=lowest, answer=[self._part(server)]))
+            for server, connection in enumerate(self._connections)
+        )
+
+    # Sparse parameters ------------------------------------------------------------------------------------------------
+
+    def rows(self, parameter: int, indices: NDArray[np.int64], staleness: float) -> Array:
+        """Return the newest values of some rows of a sparse parameter, of shape (rows, width).
+
+        Args:
+            parameter: which.
+            indices: the rows, each once.
+            staleness: see `clocks`.
+        """
+        table = self.layout.tables().index(parameter)
+        count = len(self._shares)
+        found = np.empty((indices.size, self._shares[0].tables[table].width), np.float32)
+        asked = []
+        for server, connection in enumerate(self._connections):
+            which = np.flatnonzero(indices % count == server)
+            if which.size:
+                own = np.empty((which.size, found.shape[1]), np.float32)
+                request = Request(Kind.ROWS, table, needed(self.clock, staleness), [indices[which] // count], [own])
+                asked.append((which, own, connection.ask(request)))
+        for which, own, done in asked:
+            done.result()
+            found[which] = own
+        return found
+
+    # The whole state --------------------------------------------------------------------------------------------------
+
+    def start(self, values: Mapping[int, Array]) -> None:
+        """Give all parameters their first values, on one worker, and the optimizer the state of a new one.
+
+        Args:
+            values: those of each parameter.
+        """
+        self._set(values, None, {})
+
+    def restore(
+        self, values: Mapping[int, Array], slots: Sequence[Mapping[int, Array]], steps: Mapping[int, int]
+    ) -> None:
+        """Give parameters and optimizer the state that `gather` has returned, on one worker."""
+        self._set(values, slots, steps)
+
+    def _set(
+        self, values: Mapping[int, Array], slots: Sequence[Mapping[int, Array]] | None, steps: Mapping[int, int]
+    ) -> None:
+        asked = []
+        for server, (share, connection) in enumerate(zip(self._shares, self._connections, strict=True)):
+            arrays = np.zeros((1 + self.layout.slots, share.size), np.float32)
+            for array, source in zip(arrays, [values, *(slots or ())], strict=False):
+                self._scatter(server, array, source)
+            parts: list[NDArray[np.float32] | NDArray[np.int64]] = [arrays[0]]
+            if slots is not None:
+                counts = [steps.get(part.parameter, 0) for part in share.parts]
+                parts = [*arrays, np.array(counts, np.int64)]
+            asked.append(connection.ask(Request(Kind.SET, int(slots is not None), parts=parts)))
+        _await(asked)
+
+    def gather(self) -> tuple[dict[int, Array], list[dict[int, Array]], dict[int, int]]:
+        """Return the values of all parameters, the arrays of the optimizer's state, and the numbers of updates."""
+        self.await_values()
+        parameters = self.layout.parameters
+        rows = [{index: np.empty(item.shape, np.float32) for index, item in enumerate(parameters)}
+                for _ in range(1 + self.layout.slots)]  # fmt: skip
+        steps: dict[int, int] = {}
+        answers = []
+        for share, connection in zip(self._shares, self._connections, strict=True):
+            arrays = np.empty((1 + self.layout.slots, share.size), np.float32)
+            counts = np.empty(len(share.parts), np.int64)
+            answers.append((arrays, counts, connection.ask(Request(Kind.GET, answer=[*arrays, counts]))))
+        for server, (arrays, counts, done) in enumerate(answers):
+            done.result()
+            for target, array in zip(rows, arrays, strict=True):
+                self._collect(server, array, target)
+            for part, count in zip(self._shares[server].parts, counts.tolist(), strict=True):
+                steps[part.parameter] = max(count, steps.get(part.parameter, 0))
+        return rows[0], rows[1:], steps
+
+    def _scatter(self, server: int, array: Array, source: Mapping[int, Array]) -> None:
+        for part in self._shares[server].parts:
+            if part.parameter in source:
+                target, own = self._own(server, part, array, source[part.parameter])
+                target[...] = own
+
+    def _collect(self, server: int, array: Array, target: Mapping[int, Array]) -> None:
+        for part in self._shares[server].parts:
+            source, own = self._own(server, part, array, target[part.parameter])
+            own[...] = source
+
+    def _own(self, server: int, part: Segment | Table, array: Array, whole: Array) -> tuple[Array, Array]:
+        """Return two views of the same shape: a part of a share, and what it is of a whole parameter."""
+        if isinstance(part, Segment):
+            return array[part.place : part.place + part.size], whole.reshape(-1)[part.offset : part.offset + part.size]
+        place, rows, width = part.place, part.rows, part.width
+        own = whole.reshape(whole.shape[0], -1)[server :: len(self._shares)]
+        return array[place : place + rows * width].reshape(rows, width), own
+
+    def _part(self, server: int) -> Array:
+        share = self._shares[server]
+        return self.values[share.start : share.start + share.dense_size]
+
+    # The end ----------------------------------------------------------------------------------------------------------
+
+    def close(self) -> None:
+        """Leave: what was pushed is applied, and nobody waits for this worker any more. Twice does no harm."""
+        if not self._is_open or os.getpid() != self._pid:  # a forked child has no threads that ask
+            return
+        self._is_open = False
+        has_failed = getattr(sys, "last_value", None) is not None  # then the launcher ends the others
+        for connection in self._connections:
+            if not has_failed:
+                connection.ask(Request(Kind.LEAVE))
+        for connection in self._connections:
+            connection.close(abandon=has_failed)
+
+
+def _own_rows(
+    given: tuple[NDArray[np.int64], Array] | None, server: int, servers: int, width: int
+) -> tuple[NDArray[np.int64], Array]:
+    """Return the rows of a gradient that one server holds, as it counts them, and their values."""
+    if given is None:
+        return np.empty(0, np.int64), np.empty((0, width), np.float32)
+    indices, values = given
+    which = np.flatnonzero(indices % servers == server)
+    return indices[which] // servers, np.ascontiguousarray(values[which].reshape(which.size, width), np.float32)
+
+
+def _await(under_way: Iterable[Future[int]]) -> None:
+    for done in list(under_way):
+        done.result()

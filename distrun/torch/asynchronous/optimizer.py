@@ -1,0 +1,133 @@
+"""AsyncOptimizer: a torch optimizer whose parameters are on servers, and whose workers need not wait for each other."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from distrun.errors import UsageError
+from distrun.runtime import world
+from distrun.servers.layout import Layout, Parameter
+from distrun.servers.session import Session, check_staleness, endpoints
+from distrun.torch.asynchronous.rules import check, delay_of, name_of, rule_of, sparse_weights
+from distrun.torch.asynchronous.worker import Worker
+
+
+def AsyncOptimizer(  # noqa: N802 - a class, as far as its users see
+    optimizer: torch.optim.Optimizer,
+    staleness: float = 4,
+    named_parameters: Iterable[tuple[str, Tensor]] | None = None,
+    *,
+    model: torch.nn.Module | None = None,
+    overlap: bool = True,
+    delayed_nesterov: bool = False,
+) -> Any:
+    """Keep the parameters of `optimizer` on the job's parameter servers; returns it.
+
+    `step()` pushes this worker's gradients to the servers, which apply them on arrival, each with the learning rate
+    that its group has at this moment, and brings the newest parameters. All workers begin with the parameters of
+    rank 0. The rest of a training loop stays as it is: each worker trains on its own part of the data.
+
+    Args:
+        optimizer: SGD, Adam, AdamW, Adagrad or SparseAdam of torch. It stays the same object, with its groups and its
+            schedulers; its class becomes a subclass of its class.
+        staleness: the parameters that a worker computes step c with contain the gradients, of all workers, of all steps
+            before c - staleness. 0 is synchronous: the servers apply the average of all workers' gradients, once per
+            step. Otherwise every gradient is an update of its own, and a worker waits only for one that is further
+            behind; with float("inf") it waits for nobody.
+        named_parameters: such as `model.named_parameters()`: names for error messages. Must name every parameter.
+        model: the module whose embeddings with sparse gradients (`torch.nn.Embedding(..., sparse=True)`) are kept by
+            rows: a forward pass pulls the rows of its batch, and `step` pushes those that have a gradient. SGD without
+            momentum, Adagrad and SparseAdam, all without weight decay, can do that.
+        overlap: whether the exchange with the servers goes on while the next step is computed. A worker's own gradient
+            is then seen one step later. With staleness 0 there is nothing to overlap with.
+        delayed_nesterov: apply the momentum of SGD(nesterov=True) once for as many gradients as there are workers, to
+            their average, and scale each gradient by the number of workers: for staleness above 0, where momentum
+            otherwise adds up what was computed with old parameters (arXiv 2401.09135).
+
+    Parameters are float32 on the servers, whatever they are here.
+
+    It has two more methods: `synchronize()` waits for what is under way, and brings the newest parameters, with all
+    rows of embeddings, into the model: before an evaluation, or before saving it. `close()` leaves: other workers wait
+    for this one no more. The end of the script does that, too.
+
+    `state_dict()` fetches the optimizer's state from the servers; it is that of the plain optimizer, and any number of
+    servers can take it. Only the ranks that want it need call it. `load_state_dict()` is called by all workers; the
+    parameters and the state of rank 0 go to the servers.
+
+    Raises:
+        UsageError: the job has no servers, or an argument cannot be.
+        NotOfferedError: the servers cannot do what this optimizer does.
+        MismatchError: the workers have different parameters.
+    """
+    staleness = check_staleness(staleness)
+    endpoints()
+    if not isinstance(optimizer, torch.optim.Optimizer):
+        raise UsageError(f"AsyncOptimizer wraps an optimizer of torch.optim, not {type(optimizer).__name__}")
+    if hasattr(optimizer, "_distrun_worker"):
+        raise UsageError("this optimizer is an AsyncOptimizer already: make one of each optimizer once")
+    sparse = sparse_weights(model)
+    workers = world.size()
+    delay = delay_of(optimizer, delayed_nesterov, staleness, workers)
+    rules = tuple(rule_of(optimizer, group, delay) for group in optimizer.param_groups)
+    given = None if named_parameters is None else {parameter: name for name, parameter in named_parameters}
+    parameters: list[Tensor] = []
+    described = []
+    for index, group in enumerate(optimizer.param_groups):
+        for parameter in group["params"]:
+            name = name_of(parameter, given, len(parameters))
+            is_sparse = any(parameter is weight for weight, _ in sparse)
+            check(name, parameter, group, is_sparse)
+            parameters.append(parameter)
+            described.append(Parameter(name, tuple(parameter.shape), index, is_sparse))
+    layout = Layout(tuple(described), rules, workers, staleness == 0)
+    worker = Worker(optimizer, parameters, Session(layout), staleness, overlap and staleness > 0)
+    optimizer._distrun_worker = worker  # type: ignore[attr-defined]
+    kind = type(optimizer)
+    optimizer.__class__ = type(kind.__name__, (_AsyncOptimizer, kind), {"__module__": kind.__module__})
+    for weight, module in sparse:
+        worker.pull_before(module, weight)
+    worker.start()
+    return optimizer
+
+
+class _AsyncOptimizer:
+    """The methods that differ from those of the plain optimizer."""
+
+    _distrun_worker: Worker
+
+    @torch.no_grad()
+    def step(self, closure: Callable[[], Any] | None = None) -> Any:
+        """Push the gradients, and bring newer parameters."""
+        loss = None
+        if closure is not None:
+            with torch.enable_grad():
+                loss = closure()
+        self._distrun_worker.step()
+        return loss
+
+    def synchronize(self) -> None:
+        """Wait for what is under way, and bring the newest parameters into the model, with all rows of embeddings."""
+        self._distrun_worker.synchronize()
+
+    def close(self) -> None:
+        """Leave: other workers wait for this one no more."""
+        self._distrun_worker.close()
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the state of the plain optimizer, fetched from the servers."""
+        worker = self._distrun_worker
+        worker.fetch_state()
+        try:
+            found: dict[str, Any] = super().state_dict()  # type: ignore[misc]
+        finally:
+            worker.forget_state()
+        return found
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Give the servers a state, with the parameters that rank 0 has at this moment. Called by all workers."""
+        super().load_state_dict(state_dict)  # type: ignore[misc]
+        self._distrun_worker.store_state()

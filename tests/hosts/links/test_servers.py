@@ -1,0 +1,67 @@
+"""Parameter servers on two hosts: workers reach those of the other, and the job ends with the host that is lost."""
+
+from __future__ import annotations
+
+import signal
+
+import pytest
+
+DEADLINE = 120.0  # seconds; far more than anything takes
+WORKER = """
+import numpy as np
+import distrun
+from distrun.servers.layout import Layout, Parameter
+from distrun.servers.rules import Rule
+from distrun.servers.session import Session
+
+distrun.init()
+rule = Rule("torch.SGD", dict(momentum=0.0, dampening=0.0, nesterov=False, weight_decay=0.0, delay=0))
+session = Session(Layout((Parameter("a", (300000,), 0),), (rule,), distrun.size(), {synchronous}))
+if distrun.rank() == 0:
+    session.start({{0: np.zeros(300000, np.float32)}})
+session.pull(0)
+for number in range({steps}):
+    session.await_values()
+    session.gradient_of(0)[:] = distrun.rank() + 1
+    session.push([1.0], [True], {{}}, {staleness}, 0)
+    if number == 3:
+        print("training", flush=True)
+session.await_values()
+assert (session.values == -1.5 * {steps}).all(), session.values
+"""
+
+
+@pytest.mark.parametrize("options", [[], ["--encrypt"]], ids=["plain", "encrypted"])
+def test_workers_of_two_hosts_train_on_servers_of_both(distrun, python, alpha, beta, options):
+    code = WORKER.format(synchronous=True, steps=5, staleness=0)
+    job = distrun("-H", "alpha:1,beta:1", "--servers", "2", *options, *python(code))
+    assert job.wait(DEADLINE) == 0, job.stderr.data
+    alpha.assert_gone()
+    beta.assert_gone()
+    job.assert_gone()
+
+
+def test_a_server_of_the_other_host_is_named_with_it(distrun, python, alpha, beta):
+    code = WORKER.format(synchronous=False, steps=10**6, staleness=4)
+    job = distrun("-H", "alpha:1,beta:1", "--servers", "2", *python(code))
+    job.stdout.wait_for(b"training", 2)
+    (server,) = (process for process in beta.processes() if process.cmdline()[-1].endswith("process.py"))
+    server.send_signal(signal.SIGKILL)
+    assert job.wait(DEADLINE) == 137
+    assert b"distrun: server 1 on beta (pid " in job.stderr.data
+    assert b"was killed by SIGKILL" in job.stderr.data
+    alpha.assert_gone()
+    beta.assert_gone()
+    job.assert_gone()
+
+
+def test_a_host_that_is_lost_ends_the_job_with_its_servers(distrun, python, alpha, beta):
+    code = WORKER.format(synchronous=False, steps=10**6, staleness=4)
+    job = distrun("-H", "alpha:1,beta:1", "--servers", "2", *python(code))
+    job.stdout.wait_for(b"training", 2)
+    beta.agent().kill()
+    assert job.wait(DEADLINE) == 137
+    assert b"the agent on beta" in job.stderr.data
+    alpha.assert_gone()
+    beta.assert_gone()
+    job.assert_gone()
