@@ -27,7 +27,7 @@ LOCAL = "_distrun_local"
 """The attribute of an optimizer that holds its local variables."""
 
 OUTER = "_distrun_outer"
-"""The attribute of an optimizer that holds its outer steps, a `distrun.keras.low_communication.diloco.OuterSteps`, if it takes any."""
+"""The attribute of an optimizer that holds its `OuterSteps` (`distrun.keras.low_communication.diloco`), if any."""
 
 BEGINNING = "keras.fit"
 """The name of the operations in which ranks compare their models before the first step of `fit`."""
