@@ -116,7 +116,8 @@ assert (distrun.allreduce(numpy.full(1_000_000, distrun.rank()), op=distrun.Sum)
 backend = world.engine().backend
 (stream,) = backend._links._streams.values()
 distrun.add_process_set([1, 3])
-print(distrun.local_rank(), *sorted({stream.socket.getsockname()[0], stream.socket.getpeername()[0]}))
+print(distrun.local_rank(), *sorted({stream.socket.getsockname()[0], stream.socket.getpeername()[0]}), flush=True)
+distrun.barrier()  # a rank that has left takes its connection along
 """
 
 
