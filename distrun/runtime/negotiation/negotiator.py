@@ -21,6 +21,7 @@ from distrun.runtime.negotiation.inquiries import Inquiries
 from distrun.runtime.negotiation.intake import Intake
 from distrun.runtime.negotiation.pending import PendingOperations
 from distrun.runtime.negotiation.piggyback import Piggyback
+from distrun.runtime.negotiation.questions import Questions
 from distrun.runtime.negotiation.stalls import CoordinatorStallMonitor, FollowerStallMonitor
 from distrun.runtime.negotiation.whereabouts import whereabouts
 from distrun.runtime.operations import waking_clock
@@ -87,12 +88,12 @@ class Negotiator:
         self.inquiries = Inquiries()
         causes = NetworkCauses(control_plane, describe_rank) if control_plane.is_across_hosts else None
         self._intake = Intake(control_plane, operations, self.inquiries, piggyback, causes)
-        self._survey = control_plane.survey
-        self._unanswered: list[tuple[int, bytes]] = []
-        """Questions to the coordinator that a survey is needed for, and who asks them."""
         self._stall_monitor: CoordinatorStallMonitor | FollowerStallMonitor
+        self._questions: Questions | None = None
         if controller is not None:
-            self._stall_monitor = CoordinatorStallMonitor(controller, timeouts, describe_rank, self._ask, causes)
+            monitor = CoordinatorStallMonitor(controller, timeouts, describe_rank, self._ask, causes)
+            self._stall_monitor = monitor
+            self._questions = Questions(rank, control_plane, monitor, self.inquiries)
         else:
             self._stall_monitor = FollowerStallMonitor(timeouts, describe_rank, self._remind, causes)
 
@@ -112,7 +113,7 @@ class Negotiator:
     def close(self) -> None:
         """Let go of what points back here, so that the shared memory goes with its last user and waits for no garbage
         collection."""
-        del self._stall_monitor
+        del self._stall_monitor, self._questions
 
     # Waiting ----------------------------------------------------------------------------------------------------------
 
@@ -125,7 +126,7 @@ class Negotiator:
     @property
     def is_idle(self) -> bool:
         """Whether nothing has to be sent or looked after, apart from the operations under way."""
-        is_asking = self._survey is not None and self._survey.is_under_way(self._clock())
+        is_asking = self._questions is not None and self._questions.is_waiting(self._clock())
         return not (self._stall_monitor.is_busy or self.is_sending or is_asking)
 
     @property
@@ -137,8 +138,8 @@ class Negotiator:
     def next_look(self, now: float) -> float:
         """The monotonic time by which to go on though nothing has come."""
         until = self._stall_monitor.next_look(now)
-        if self._survey is not None and self._survey.is_under_way(now):
-            until = max(until, self._survey.deadline)
+        if self._questions is not None:
+            until = self._questions.next_look(until, now)
         if not self.is_sending:
             return until
         if self._control_plane.is_stuck:
@@ -171,11 +172,8 @@ class Negotiator:
         if self.is_follower and self._operations.has_joined_only:
             self._stall_monitor.heard()  # the others may take as long as they like
             return
-        now = self._clock()
-        if self._survey is None or not self._stall_monitor.is_due(now) or self._survey.is_fresh(now):
-            self._stall_monitor.look(now)
-        else:
-            self._survey.begin(now)
+        monitor = self._stall_monitor if self._questions is None else self._questions
+        monitor.look(self._clock())
 
     # Submissions up ---------------------------------------------------------------------------------------------------
 
@@ -260,12 +258,12 @@ class Negotiator:
                 controller.submit(source, *_decoded(message[1:]), now)
             elif letter == messages.SITE:
                 controller.site_told(source, *messages.unpack_key(message))
-            elif letter in messages.QUESTIONS:
-                self._unanswered.append((source, message))
+            elif letter in messages.QUESTIONS and self._questions is not None:
+                self._questions.ask(source, message)
             else:
                 self._stall_monitor.answered(source, message[1:].decode(errors="replace"), now)
-        if self._unanswered:
-            self._answer_questions(now)
+        if self._questions is not None:
+            self._questions.answer(now)
         if self._untold:
             self._carry_down_untold()
         if controller.questions:
@@ -276,28 +274,6 @@ class Negotiator:
                 self._untold.append(decision)
             else:
                 self._carry_down(decision)
-
-    def _answer_questions(self, now: float) -> None:
-        """Answer those who ask about missing ranks, once it is known what all ranks have submitted."""
-        if self._survey is not None and not self._survey.is_fresh(now):
-            self._survey.begin(now)
-            return
-        unanswered, self._unanswered = self._unanswered, []
-        for rank, message in unanswered:
-            if message[:1] == messages.REMINDER:
-                self._stall_monitor.reminded(rank, messages.unpack_reminder(message), now)
-                continue
-            key, why = messages.unpack_key(message)
-            if message[:1] == messages.INQUIRY:
-                self._tell_missing(rank, key, self._stall_monitor.who_is_missing(key, now))
-            elif not self._stall_monitor.give_up(key, why, now):
-                self._tell_missing(rank, key, "")
-
-    def _tell_missing(self, rank: int, key: Key, missing: str) -> None:
-        if rank == self.rank:
-            self.inquiries.answered(key, missing)
-        else:
-            self._control_plane.send(rank, messages.pack_key(messages.MISSING, key, missing))
 
     def _ask_sites(self, controller: Controller) -> None:
         """Ask ranks where in user code they have submitted an operation about which the ranks disagree."""
@@ -399,9 +375,9 @@ class Negotiator:
     def _inquire(self, key: Key, why: str) -> None:
         """Ask the coordinator, perhaps ourselves, who has not submitted an operation; with a reason, give it up."""
         question = messages.pack_key(messages.GIVE_UP if why else messages.INQUIRY, key, why)
-        if self._controller is not None:
-            self._unanswered.append((self.rank, question))
-            self._answer_questions(self._clock())
+        if self._questions is not None:
+            self._questions.ask(self.rank, question)
+            self._questions.answer(self._clock())
         else:
             self._control_plane.send(0, question)
             self._control_plane.alarm(0)

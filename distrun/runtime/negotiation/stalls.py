@@ -248,10 +248,6 @@ class FollowerStallMonitor:
             self._quiet_since, self._reminders = now, 0
         return min((time for time in self._times(self._quiet_since) if time > now), default=now)
 
-    def is_due(self, now: float) -> bool:
-        """Return False: the coordinator alone reports and gives up."""
-        return False
-
     def look(self, now: float) -> None:
         """Remind the coordinator when it is time.
 
@@ -278,14 +274,3 @@ class FollowerStallMonitor:
 
     def answered(self, rank: int, stack: str, now: float) -> None:
         """Do nothing: answers go to the coordinator."""
-
-    def who_is_missing(self, key: Key, now: float) -> str:
-        """Return nothing: the coordinator alone knows, and inquiries go there."""
-        return ""
-
-    def give_up(self, key: Key, why: str, now: float) -> str:
-        """Do nothing: the coordinator alone gives up."""
-        return ""
-
-    def reminded(self, rank: int, waited: float, now: float) -> None:
-        """Do nothing: reminders go to the coordinator."""

@@ -1,0 +1,80 @@
+"""Questions to the coordinator about ranks that are missing, and the stalls that it reports by itself.
+
+Both need to know what all ranks have submitted. Where leaders of hosts pass that on, they may hold some of it, so a
+survey comes first (see `tree`).
+"""
+
+from __future__ import annotations
+
+from distrun.runtime.negotiation import messages
+from distrun.runtime.negotiation.decisions import Key
+from distrun.runtime.negotiation.inquiries import Inquiries
+from distrun.runtime.negotiation.stalls import CoordinatorStallMonitor
+from distrun.runtime.transport.control_plane import ControlPlane
+
+
+class Questions:
+    """The coordinator's side."""
+
+    def __init__(
+        self, rank: int, control_plane: ControlPlane, monitor: CoordinatorStallMonitor, inquiries: Inquiries
+    ) -> None:
+        """
+        Args:
+            rank: the coordinator's own.
+            control_plane: carries the answers.
+            monitor: knows who is missing.
+            inquiries: those of the coordinator itself, which are answered here, too.
+        """
+        self._rank = rank
+        self._control_plane = control_plane
+        self._monitor = monitor
+        self._inquiries = inquiries
+        self._survey = control_plane.survey
+        self._unanswered: list[tuple[int, bytes]] = []
+
+    def ask(self, rank: int, question: bytes) -> None:
+        """Note a question of a rank, one of `messages.QUESTIONS`."""
+        self._unanswered.append((rank, question))
+
+    def answer(self, now: float) -> None:
+        """Answer what was asked, if it is known what all ranks have submitted; else see to that."""
+        if not self._unanswered or not self._is_known(now):
+            return
+        unanswered, self._unanswered = self._unanswered, []
+        for rank, question in unanswered:
+            if question[:1] == messages.REMINDER:
+                self._monitor.reminded(rank, messages.unpack_reminder(question), now)
+                continue
+            key, why = messages.unpack_key(question)
+            if question[:1] == messages.INQUIRY:
+                self._tell(rank, key, self._monitor.who_is_missing(key, now))
+            elif not self._monitor.give_up(key, why, now):
+                self._tell(rank, key, "")
+
+    def look(self, now: float) -> None:
+        """Report or give up what has waited too long, likewise."""
+        if not self._monitor.is_due(now) or self._is_known(now):
+            self._monitor.look(now)
+
+    def is_waiting(self, now: float) -> bool:
+        """Whether a survey is under way."""
+        return self._survey is not None and self._survey.is_under_way(now)
+
+    def next_look(self, until: float, now: float) -> float:
+        """Return when to look again, if nothing else is to be looked at before `until`."""
+        if self._survey is None or not self._survey.is_under_way(now):
+            return until
+        return max(until, self._survey.deadline)
+
+    def _is_known(self, now: float) -> bool:
+        if self._survey is None or self._survey.is_fresh(now):
+            return True
+        self._survey.begin(now)
+        return False
+
+    def _tell(self, rank: int, key: Key, missing: str) -> None:
+        if rank == self._rank:
+            self._inquiries.answered(key, missing)
+        else:
+            self._control_plane.send(rank, messages.pack_key(messages.MISSING, key, missing))
