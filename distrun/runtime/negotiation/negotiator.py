@@ -262,7 +262,7 @@ class Negotiator:
                 self._questions.ask(source, message)
             else:
                 self._stall_monitor.answered(source, message[1:].decode(errors="replace"), now)
-        if self._questions is not None:
+        if self._questions is not None and self._questions.unanswered:
             self._questions.answer(now)
         if self._untold:
             self._carry_down_untold()

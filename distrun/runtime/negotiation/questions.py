@@ -31,17 +31,18 @@ class Questions:
         self._monitor = monitor
         self._inquiries = inquiries
         self._survey = control_plane.survey
-        self._unanswered: list[tuple[int, bytes]] = []
+        self.unanswered: list[tuple[int, bytes]] = []
+        """Ranks, and what they have asked."""
 
     def ask(self, rank: int, question: bytes) -> None:
         """Note a question of a rank, one of `messages.QUESTIONS`."""
-        self._unanswered.append((rank, question))
+        self.unanswered.append((rank, question))
 
     def answer(self, now: float) -> None:
         """Answer what was asked, if it is known what all ranks have submitted; else see to that."""
-        if not self._unanswered or not self._is_known(now):
+        if not self._is_known(now):
             return
-        unanswered, self._unanswered = self._unanswered, []
+        unanswered, self.unanswered = self.unanswered, []
         for rank, question in unanswered:
             if question[:1] == messages.REMINDER:
                 self._monitor.reminded(rank, messages.unpack_reminder(question), now)

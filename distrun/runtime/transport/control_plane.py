@@ -49,6 +49,7 @@ class ControlPlane:
         self._local_group = local_group
         self._network = local_group.network
         self.is_across_hosts = self._network is not None
+        self._own = local_group.ranks[local_group.own]
         self._places = {rank: index for index, rank in enumerate(local_group.ranks)}
         self._indices = {**self._places, 0: 0}
         """Whose mailboxes are those of a rank: what is for rank 0 goes to the first rank of the host."""
@@ -111,7 +112,7 @@ class ControlPlane:
 
     def send_all(self, ranks: Sequence[int], message: bytes) -> None:
         """Send a message to all of these ranks but this one."""
-        own = self._local_group.ranks[self._local_group.own]
+        own = self._own
         for rank in ranks:
             if rank != own:
                 self.send(rank, message)

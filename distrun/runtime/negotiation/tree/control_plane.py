@@ -140,7 +140,7 @@ class LeaderControlPlane(_TreeControlPlane):
         assert tree.parent is not None
         self._parent = tree.parent
         self._relay = Relay(tree)
-        self._own: deque[bytes] = deque()
+        self._for_us: deque[bytes] = deque()
         """Messages for this rank, which the ranks of this host have been sent as well."""
         self._held: list[bytes] = []
         """One for which there was no room in some mailbox. It must not be taken in before there is: a rank that waits
@@ -150,12 +150,12 @@ class LeaderControlPlane(_TreeControlPlane):
         if any(self._incoming):
             return True
         self._leaders.progress()
-        return bool(self._own) or (not self.is_stuck and bool(self._leaders.inbox))
+        return bool(self._for_us) or (not self.is_stuck and bool(self._leaders.inbox))
 
     def messages(self) -> Iterator[tuple[int, bytes]]:
         self.push()
         if not self.is_stuck:
-            self._own.extend(self._held)
+            self._for_us.extend(self._held)
             self._held.clear()
         self._take_from_host()
         self._leaders.progress()
@@ -166,8 +166,8 @@ class LeaderControlPlane(_TreeControlPlane):
                 self._take_from_above(envelope)
             else:
                 self._take_from_below(leader, envelope)
-        while self._own:
-            yield 0, self._own.popleft()
+        while self._for_us:
+            yield 0, self._for_us.popleft()
 
     def send(self, rank: int, message: bytes) -> None:
         """Send a message to rank 0."""
@@ -214,7 +214,7 @@ class LeaderControlPlane(_TreeControlPlane):
             self._pass_to(child, packed, is_urgent=not is_for_all)
         self._hand_out(local, message)
         if self._tree.rank in local:
-            (self._held if self.is_stuck else self._own).append(message)
+            (self._held if self.is_stuck else self._for_us).append(message)
 
     def _answer(self, up: Iterable[bytes]) -> None:
         for envelope in up:
