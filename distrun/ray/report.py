@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pickle
 import re
+import socket
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -103,8 +104,6 @@ def _is_node_lost(node: str, text: str) -> bool:
 
 def _is_unreachable(node: str) -> bool:
     """Return whether the raylet of a node refuses connections."""
-    import socket
-
     for entry in ray.nodes():
         if entry["NodeID"] == node:
             try:

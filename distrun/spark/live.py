@@ -64,8 +64,8 @@ class LiveOutput:
     def close(self) -> None:
         """Print what is on its way, and listen no more."""
         os.eventfd_write(self._wakeup, 1)
+        self._thread.join(_TAKE_TIMEOUT)  # task 0 has closed the connection, unless its host has vanished
         if self._connection is not None:
-            self._thread.join(_TAKE_TIMEOUT)  # task 0 has closed the connection, unless its host has vanished
             with contextlib.suppress(OSError):
                 self._connection.shutdown(socket.SHUT_RDWR)
         self._thread.join()

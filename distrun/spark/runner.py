@@ -14,6 +14,7 @@ import cloudpickle
 from distrun.errors import LaunchError, NotOfferedError, UsageError
 from distrun.runner.function import RemoteTraceback
 from distrun.runner.joining.launch import new_key
+from distrun.runner.output.sinks import TextSink
 from distrun.runner.planning.variables.environ import forwarded_settings
 from distrun.spark.assignment import Assignment, Report
 from distrun.spark.live import printed_live
@@ -86,13 +87,14 @@ def run(
         timestamps=prefix_output_with_timestamp,
         network=nics if isinstance(nics, str) else ",".join(nics or ()),
     )
+    out, err = stdout or sys.stdout, stderr or sys.stderr
     addresses = session.driver_addresses() if verbose else None
-    with printed_live(addresses, key, stdout or sys.stdout, stderr or sys.stderr) as driver:
+    with printed_live(addresses, key, out, err) as driver:
         reports = session.run(replace(assignment, driver=driver))
     first = next(report for report in reports if report.index == 0)
     if verbose:
-        _show(first.stdout, stdout or sys.stdout)
-        _show(first.stderr, stderr or sys.stderr)
+        TextSink(out).write(first.stdout)
+        TextSink(err).write(first.stderr)
     return _results(first, reports)
 
 
@@ -152,9 +154,3 @@ def _refuse(use_mpi: object, extra_mpi_args: object, executable: str | None) -> 
         raise NotOfferedError(
             f"executable={executable!r}: ranks run in the Python of their executors: set spark.pyspark.python instead"
         )
-
-
-def _show(output: bytes, stream: TextIO) -> None:
-    if output:
-        stream.write(output.decode(errors="replace"))
-        stream.flush()

@@ -90,18 +90,19 @@ def _gpus(context: Any) -> tuple[str, ...]:
 
 def _process(report: int, listener: socket.socket | None) -> subprocess.Popen[bytes]:
     """Start the process of this task, which imports what it needs while the tasks exchange addresses."""
-    process = subprocess.Popen(
-        _COMMAND,
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
-        pass_fds=[report, *([listener.fileno()] if listener else [])],
-        start_new_session=True,
-        preexec_fn=partial(descendants.die_with_parent, os.getpid()),
-    )
-    os.close(report)
-    return process
+    try:
+        return subprocess.Popen(
+            _COMMAND,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+            pass_fds=[report, *([listener.fileno()] if listener else [])],
+            start_new_session=True,
+            preexec_fn=partial(descendants.die_with_parent, os.getpid()),
+        )
+    finally:
+        os.close(report)
 
 
 def _run(process: subprocess.Popen[bytes], source: int, assignment: Assignment, place: Place) -> Report:

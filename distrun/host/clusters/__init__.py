@@ -9,13 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from distrun.host.clusters import aws_batch, azure_ml, kubernetes, sagemaker, vertex_ai
 from distrun.host.clusters.place import HostPlace
 
 __all__ = ["HostPlace", "detect"]
-
-# A container has the variables of one of them only; but the others may run theirs in Kubernetes.
-_READERS = (aws_batch.read, azure_ml.read, sagemaker.read, vertex_ai.read, kubernetes.read)
 
 
 def detect(environ: Mapping[str, str]) -> HostPlace | None:
@@ -24,4 +20,9 @@ def detect(environ: Mapping[str, str]) -> HostPlace | None:
     Raises:
         UsageError: a variable is missing or makes no sense.
     """
-    return next((place for read in _READERS if (place := read(environ)) is not None), None)
+    # Imported here, as the ranks of a launcher never ask.
+    from distrun.host.clusters import aws_batch, azure_ml, kubernetes, sagemaker, vertex_ai
+
+    # A container has the variables of one of them only; but the others may run theirs in Kubernetes.
+    readers = (aws_batch.read, azure_ml.read, sagemaker.read, vertex_ai.read, kubernetes.read)
+    return next((place for read in readers if (place := read(environ)) is not None), None)

@@ -59,7 +59,7 @@ def read(environ: Mapping[str, str]) -> HostPlace | None:
     return HostPlace(NAME, index, hosts, host_of(leader), leader)
 
 
-def endpoint(environ: Mapping[str, str], hostname: str | None = None) -> str:
+def endpoint(environ: Mapping[str, str]) -> str:
     """Return where host 0 is, as HOST or HOST:PORT.
 
     Raises:
@@ -73,7 +73,7 @@ def endpoint(environ: Mapping[str, str], hostname: str | None = None) -> str:
             return f"{address}:{port}" if port and ":" not in address else address
     if environ.get(_JOBSET) and environ.get(_REPLICATED_JOB):
         return f"{environ[_JOBSET]}-{environ[_REPLICATED_JOB]}-0-0.{environ[_JOBSET]}"
-    name = socket.gethostname() if hostname is None else hostname
+    name = socket.gethostname()
     if (match := _OWN_NAME.fullmatch(name.partition(".")[0])) is None:
         raise UsageError(
             f"nobody says where host 0 is, and this host's name {name!r} does not end with a number, as those of an "

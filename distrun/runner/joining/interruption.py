@@ -11,7 +11,7 @@ from distrun.runner.supervision.events import Event, SignalReceived
 
 
 class Interruption:
-    """Whether this process has been told to end."""
+    """The end that a signal demands of this process, if one has come."""
 
     def __init__(self) -> None:
         self.signum = 0

@@ -72,17 +72,15 @@ class Joiner:
         """
         while True:
             agent = LocalProgram(AGENT)  # it imports what it needs while the launcher is looked for
+            found = None
             try:
                 found = self._find()
-            except BaseException:
-                agent.kill()
-                agent.wait()
-                agent.close()
-                raise
+            finally:
+                if found is None:
+                    agent.kill()
+                    agent.wait()
+                    agent.close()
             if found is None:
-                agent.kill()
-                agent.wait()
-                agent.close()
                 return self._interrupted()
             relay = Relay(*found, agent, self._interruption, self._keepalive, self._clean_up)
             relay.run()

@@ -20,7 +20,7 @@ from distrun.runner.job.options import JobOptions, Outcome
 from distrun.runner.joining.join import join
 from distrun.runner.joining.joined_agent import JoinedStarter
 from distrun.runner.joining.meeting_point import MeetingPoint
-from distrun.runner.joining.messages import End, Member, own_machine
+from distrun.runner.joining.messages import End, Member
 from distrun.runner.joining.planning import plan_of
 from distrun.runner.joining.reception import InterruptedByError, Reception
 from distrun.runner.output.sinks import DescriptorSink, Sink
@@ -28,6 +28,7 @@ from distrun.runner.planning.plan import LaunchPlan
 from distrun.runner.planning.prepare import check_plan, checked, chosen_settings, launch_context
 from distrun.runner.planning.request import LaunchContext, LaunchRequest
 from distrun.runner.supervision import events, signals
+from distrun.runner.system import machine
 
 if TYPE_CHECKING:
     from distrun.runner.elastic.preparation import ElasticRequest
@@ -123,7 +124,8 @@ def this_host(
         raise UsageError(f"host {index} is not one of {hosts} hosts: allowed are 0 to {hosts - 1}")
     if ranks < 1:
         raise UsageError(f"{ranks} ranks on host {index} are too few: allowed are 1 and more")
-    return Member(index, hosts, name or socket.gethostname(), ranks, wdir or os.getcwd(), tuple(gpus), own_machine())
+    identity = machine.identity()
+    return Member(index, hosts, name or socket.gethostname(), ranks, wdir or os.getcwd(), tuple(gpus), identity)
 
 
 def new_key() -> bytes:

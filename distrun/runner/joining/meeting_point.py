@@ -1,4 +1,4 @@
-"""Where the hosts of a job meet, and what they know each other by."""
+"""The place where the hosts of a job meet, and the key by which they know each other."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True)
 class MeetingPoint:
-    """Where the launcher is, the same on all hosts but for what is said to be our own."""
+    """The place of the launcher, with the key and the time for it: the same on all hosts, but for `listeners`."""
 
     endpoint: tuple[str, int]
     """A name or an address of host 0, and the port at which it listens."""

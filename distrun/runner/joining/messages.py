@@ -17,7 +17,6 @@ from typing import Any
 from distrun import __version__
 from distrun.errors import LaunchError
 from distrun.runner.protocol.handshake import HostError, HostInfo, check_compatibility
-from distrun.runner.system import machine
 
 MAY_BE_TRIED_AGAIN = 143
 """The exit status, as of a process that SIGTERM has ended, where no rank has failed: a host was lost, or was late."""
@@ -129,11 +128,6 @@ class Member:
         except HostError as error:
             return str(error)
         return ""
-
-
-def own_machine() -> str:
-    """Return what all hosts say that are this machine."""
-    return machine.identity()
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ import io
 import os
 import tarfile
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from distrun.errors import UsageError
@@ -112,12 +112,13 @@ def pack(ships: Sequence[str], bootstrap: str | None, wdir: str | None) -> Bundl
             _add_package(file, name, f"needs/{name}")
         for number, taken in enumerate(snapshots):
             _add_tree(file, taken, f"trees/{number}", packed)
-    bundle = Bundle(packed.getvalue(), trees, wdir, None if bootstrap is None else _required(bootstrap))
+    wanted = None if bootstrap is None else _required(bootstrap)
+    bundle = Bundle(packed.getvalue(), trees, requirements=wanted)
     present = os.getcwd()
-    place = bundle.here(wdir or present)
+    place: str | None = bundle.here(wdir or present)
     if wdir is None and place == present:
-        place = trees[0][1] if trees else ""
-    return Bundle(bundle.archive, trees, place or None, bundle.requirements)
+        place = trees[0][1] if trees else None
+    return replace(bundle, wdir=place)
 
 
 def _required(bootstrap: str) -> tuple[str, ...]:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import signal
 import sys
-import threading
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from types import FrameType
@@ -132,7 +132,6 @@ class Follower:
         self._told: set[str] = set()
         self._shown: dict[str, PodLog] = {}  # by the uid of the pod whose log each shows
         self._pods: dict[str, Manifest] = {}  # by their uids, as they were seen last: pods of a job that fails go
-        self._pause = threading.Event()  # never set: Ctrl-C ends a wait
 
     def follow(self) -> int:
         """Show what the job prints until it is over; return its exit status.
@@ -146,7 +145,7 @@ class Follower:
                 for log in self._shown.values():
                     log.join(_LOG_TIMEOUT)
                 return self._end(*verdict)
-            self._pause.wait(_INTERVAL)
+            time.sleep(_INTERVAL)  # a signal ends it
 
     def _look(self) -> Manifest | None:
         """Return the job as it is now, and show what there is to be seen of its pods; None: nobody knows now."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import threading
+import time
 from collections.abc import Callable, Iterator
 
 from distrun.runner.kubernetes.client import NOT_FOUND, ApiError, Client
@@ -34,7 +35,6 @@ class PodLog(threading.Thread):
         self._say = say
         self._last = b""
         self._others: set[bytes] = set()  # lines without a time, which are the node's own
-        self._pause = threading.Event()  # never set
 
     def run(self) -> None:
         while True:
@@ -52,7 +52,7 @@ class PodLog(threading.Thread):
                 return
             if is_over:
                 return
-            self._pause.wait(_PAUSE)
+            time.sleep(_PAUSE)
 
     def _is_over(self) -> bool:
         try:

@@ -15,7 +15,7 @@ _NOT_CREATED = ("CreateContainerConfigError", "CreateContainerError", "RunContai
 
 @dataclass(frozen=True)
 class Obstacle:
-    """Why a pod does not run yet."""
+    """The reason why a pod does not run yet."""
 
     text: str
     is_final: bool = False

@@ -8,13 +8,13 @@ from collections.abc import Mapping
 from typing import ClassVar
 
 from distrun.errors import UsageError
+from distrun.host.endpoints import LAST_PORT
 from distrun.runtime.rendezvous.protocol import RendezvousEndpoint
 from distrun.runtime.settings import KEY, Settings
 from distrun.runtime.topology import Topology
 
 PORTS = 4
 """The number of ports that are tried where a port is only guessed to be free."""
-_LAST_PORT = 65535
 _FIRST_PORT, _PORT_RANGE = 30000, 31000  # those in which servers of users are rare; 60999 is the last
 
 
@@ -105,9 +105,9 @@ class Environment(abc.ABC):
         """
         address, master = self._text("MASTER_ADDR"), self._number("MASTER_PORT")
         key = self._needed_key()
-        if not 0 < master <= _LAST_PORT:
-            raise UsageError(f"MASTER_PORT={master} is not a port: allowed are 1 to {_LAST_PORT}")
-        direction = 1 if master + PORTS <= _LAST_PORT else -1
+        if not 0 < master <= LAST_PORT:
+            raise UsageError(f"MASTER_PORT={master} is not a port: allowed are 1 to {LAST_PORT}")
+        direction = 1 if master + PORTS <= LAST_PORT else -1
         return RendezvousEndpoint(tuple((address, master + direction * step) for step in range(1, PORTS + 1)), key)
 
     def _text(self, variable: str) -> str:

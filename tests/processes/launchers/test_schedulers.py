@@ -72,6 +72,14 @@ def test_without_flux_hosts_that_are_given_do(distrun, flux):
     job.assert_gone()
 
 
+def test_ranks_of_a_launcher_do_not_look_for_clusters(distrun):
+    code = "import sys, distrun; distrun.init(); print('distrun.host.clusters.sagemaker' in sys.modules)"
+    job = distrun("-np", "1", sys.executable, "-c", code)
+    assert job.wait() == 0, job.stderr.data
+    assert job.stdout.data == b"[0] False\n"
+    job.assert_gone()
+
+
 def batch(index):
     """Return the variables that AWS Batch gives a node of two."""
     leader = {} if index == 0 else {"AWS_BATCH_JOB_MAIN_NODE_PRIVATE_IPV4_ADDRESS": "127.0.0.1"}
