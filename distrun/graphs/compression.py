@@ -5,9 +5,7 @@ precision; the ranks of a host are added up before that, and the hosts after it,
 class with the static methods `compress(tensor) -> (tensor, context)` and `decompress(tensor, context) -> tensor` - is
 called always, on the tensors of the framework.
 
-`Compression.int8` and `.int4` send integers with scales instead, which round large tensors and leave small ones alone
-(see `distrun.runtime.operations.wire`); `.int4` adds what a step has lost of the gradients to those of the next. For
-gradients only, `.powersgd(rank)` sends matrices as two thin ones (see `distrun.tensor_fusion.low_rank`).
+The others, `Compression.int8`, `.int4` and `.powersgd(rank)`, are in `distrun.runtime.collectives.compressors`.
 """
 
 from __future__ import annotations

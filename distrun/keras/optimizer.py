@@ -65,7 +65,7 @@ def DistributedOptimizer(  # noqa: N802 - Horovod's name
     Raises:
         UsageError: an argument cannot be; the optimizer is wrapped already.
     """
-    kind = _library_of(optimizer)
+    kind = library_to_wrap(optimizer)
     passes = check_passes(backward_passes_per_step)
     check_groups(num_groups, groups)
     # Checked before anything happens to the optimizer.
@@ -143,14 +143,19 @@ def PartialDistributedOptimizer(  # noqa: N802 - Horovod's name
     return optimizer
 
 
-def _library_of(optimizer: Any) -> Library:
+def library_to_wrap(optimizer: Any, wrapper: str = "DistributedOptimizer") -> Library:
+    """Return the Keras of an optimizer that the function `wrapper` is to wrap; take part in it from now on.
+
+    Raises:
+        UsageError: it is no optimizer of Keras, or wrapped already.
+    """
     if isinstance(optimizer, Distributed):
         raise UsageError(f"this {type(optimizer).__name__} is a DistributedOptimizer already: wrap an optimizer once")
     found = library_of(optimizer)
     if found is None or not isinstance(optimizer, found.OPTIMIZERS):
         kind = optimizer if isinstance(optimizer, type) else type(optimizer)
         raise UsageError(
-            f"distrun.keras.DistributedOptimizer wraps a Keras optimizer, not {kind.__module__}.{kind.__name__}: give "
+            f"distrun.keras.{wrapper} wraps a Keras optimizer, not {kind.__module__}.{kind.__name__}: give "
             "it one such as keras.optimizers.Adam(1e-3), or use the DistributedOptimizer of distrun.torch, "
             "distrun.jax or distrun.tensorflow"
         )

@@ -13,6 +13,7 @@ from distrun.runtime import collectives, world
 from distrun.runtime.collectives.call import Call
 from distrun.runtime.operations.feedback import Feedback
 from distrun.runtime.operations.handle import AnyHandle, Handle
+from distrun.runtime.operations.wire import WITH_FEEDBACK
 
 Array = Any
 """A flat array of numpy or torch."""
@@ -62,13 +63,12 @@ class Parameters(Protocol):
         ...
 
 
-def start_average(handle: Handle, fragment: Fragment, feedback: Feedback, is_array: bool = True) -> Handle:
+def start_average(handle: Handle, fragment: Fragment, feedback: Feedback) -> Handle:
     """Start the allreduce of one flat array of a fragment, whose parameters are quantised each by its size."""
-    backend = world.engine().backend
-    wire = backend.quantisation_of(handle.request)
+    wire = world.engine().backend.quantisation_of(handle.request)
     if wire:
         handle.request = handle.request._replace(shapes=tuple((size,) for size in fragment.sizes))
-    if wire == "int4" and is_array:
+    if wire == WITH_FEEDBACK:
         handle.feedback = feedback
     return handle.engine.submit(handle)
 

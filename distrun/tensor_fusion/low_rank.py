@@ -106,6 +106,10 @@ class LowRank:
             self._q, self._lost = self._new
             self._new = None
 
+    def discard(self) -> None:
+        """The result is of no use."""
+        self._new = None
+
 
 def _orthonormal(p: Array) -> Array:
     """Make the columns of an array orthonormal, in place, by the modified Gram-Schmidt process; return it."""

@@ -25,9 +25,8 @@ non-contiguous ones; a handle is an object, not a number; failures are `distrun.
 
 The room: `reductions`, `sparse` and `copies` are the public functions, `autograd` makes them differentiable,
 `operations` turns a `Call` and tensors into handles, and `tensors` and `cuda` know the tensors' memory. `optimizer`
-wraps an optimizer, and `gradients` reduces what its parameters get; its `diloco` does so between hosts now and then.
-`state` gives all ranks the same start, `elastic` whenever there are others; `normalization` normalises their batches as
-one.
+wraps an optimizer, also for hosts that exchange now and then, and `gradients` reduces what its parameters get. `state`
+gives all ranks the same start, `elastic` whenever there are others; `normalization` normalises their batches as one.
 """
 
 from importlib import import_module as _import_module
@@ -59,14 +58,14 @@ if TYPE_CHECKING:
     from distrun.servers.coordinator import Coordinator as Coordinator
     from distrun.torch import elastic as elastic
     from distrun.torch.asynchronous import AsyncOptimizer as AsyncOptimizer
-    from distrun.torch.gradients.diloco import DiLoCo as DiLoCo, LocalSGD as LocalSGD
+    from distrun.torch.optimizer.diloco import DiLoCo as DiLoCo, LocalSGD as LocalSGD
 else:  # see `distrun.exports`; to type checkers, a module with `__getattr__` has all names
     __all__ = _exported(globals())
     _LATER = {
         "AsyncOptimizer": "distrun.torch.asynchronous",
         "Coordinator": "distrun.servers.coordinator",
-        "DiLoCo": "distrun.torch.gradients.diloco",
-        "LocalSGD": "distrun.torch.gradients.diloco",
+        "DiLoCo": "distrun.torch.optimizer.diloco",
+        "LocalSGD": "distrun.torch.optimizer.diloco",
     }
 
     def __getattr__(name: str) -> object:

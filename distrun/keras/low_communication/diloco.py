@@ -13,10 +13,9 @@ from typing import Any
 
 import numpy as np
 
-from distrun.errors import UsageError
-from distrun.keras.gradients import OUTER, Distributed
+from distrun.keras.gradients import OUTER
 from distrun.keras.library import Library, attach
-from distrun.keras.optimizer import DistributedOptimizer
+from distrun.keras.optimizer import DistributedOptimizer, library_to_wrap
 from distrun.outer_steps.fragments import Fragment
 from distrun.outer_steps.merging import merge
 from distrun.outer_steps.optimizer import OuterOptimizer
@@ -58,11 +57,10 @@ def DiLoCo(  # noqa: N802 - the name of the algorithm
         UsageError: an argument cannot be; the optimizer is wrapped already.
     """
     settings = OuterSettings(every, outer_lr, momentum, wire or "", bool(overlap), fragments)
-    if isinstance(optimizer, Distributed):
-        raise UsageError(f"this {type(optimizer).__name__} is a DistributedOptimizer already: wrap an optimizer once")
+    kind = library_to_wrap(optimizer, "DiLoCo")  # before the ranks do something together
     hosts = host_set()
     wrapped = DistributedOptimizer(optimizer, process_set=hosts)
-    attach(wrapped, OUTER, OuterSteps(settings, hosts, wrapped.distrun_library))
+    attach(wrapped, OUTER, OuterSteps(settings, hosts, kind))
     return wrapped
 
 
@@ -89,8 +87,7 @@ class OuterSteps:
 
     def begin_step(self, model: Any) -> None:
         """Begin a step."""
-        if self._outer is None and self.library.is_built(model):
-            self._outer = OuterOptimizer(self._settings, _KerasParameters(model, self.library), self._hosts)
+        self._follow(model)
         if self._outer is not None:
             self._outer.begin_step()
 
@@ -106,9 +103,12 @@ class OuterSteps:
 
     def meet(self, model: Any) -> None:
         """Come together with ranks that have made steps when others have not: before the first step of a `fit`."""
-        if self.library.is_built(model) and self._outer is None:
-            self._outer = OuterOptimizer(self._settings, _KerasParameters(model, self.library), self._hosts)
+        self._follow(model)
         self.merge()
+
+    def _follow(self, model: Any) -> None:
+        if self._outer is None and self.library.is_built(model):
+            self._outer = OuterOptimizer(self._settings, _KerasParameters(model, self.library), self._hosts)
 
 
 class _Callback:

@@ -1,4 +1,9 @@
-"""The compressors that leave tensors alone here: they say how elements travel between hosts, whatever the framework."""
+"""The compressors that leave tensors alone here: they say how elements travel between hosts, whatever the framework.
+
+`Compression.int8` and `.int4` send integers with scales, which round large tensors and leave small ones alone (see
+`distrun.runtime.operations.wire`); `.int4` adds what a step has lost of the gradients to those of the next. For
+gradients only, `.powersgd(rank)` sends matrices as two thin ones (see `distrun.tensor_fusion.low_rank`).
+"""
 
 from __future__ import annotations
 
@@ -40,5 +45,5 @@ class PowerSGDCompressor(NoneCompressor):
     """The columns of the thin matrices."""
 
     def __post_init__(self) -> None:
-        if not (isinstance(self.rank, int) and self.rank > 0):
+        if not isinstance(self.rank, int) or isinstance(self.rank, bool) or self.rank < 1:
             raise UsageError(f"Compression.powersgd({self.rank!r}): the rank must be a whole number greater than 0")

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from distrun.torch.elastic.handlers import ObjectStateHandler, copied
 from distrun.torch.gradients.losses import Loss
-from distrun.torch.optimizer import Distributed
+from distrun.torch.optimizer.distributed import Distributed
 
 
 class OptimizerStateHandler(ObjectStateHandler):

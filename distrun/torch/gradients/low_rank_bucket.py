@@ -41,7 +41,6 @@ class LowRankBucket(CompressedBucket):
             for index, (place, parameter) in enumerate(zip(places, parameters, strict=True))
             if is_worthwhile(parameter.shape, rank)
         }
-
         self._given: list[weakref.ref[Tensor]] = []
 
     def keep(self) -> None:
@@ -84,23 +83,39 @@ class LowRankBucket(CompressedBucket):
         """See `Bucket.forfeit`: flags that are not numbers say that there are no gradients of all ranks."""
         self._start(start, [float("nan")] * len(self.parameters))
 
-    @torch.no_grad()
+    def drop(self) -> None:
+        """See `Bucket.drop`. On other ranks the gradients may be wanted: they wait for the second operation, too."""
+        if self._handle is not None:
+            self._reduced()
+        for approximation in self._approximations.values():
+            approximation.discard()
+
     def receive(self) -> None:
         """See `Bucket.receive`."""
-        handle, self._handle = self._handle, None
-        assert handle is not None
-        *reduced, flags = handle.wait()
-        _, absent = flags_of(self.call.op)
-        found = flags.tolist()
-        if found[0] != found[0]:
+        found = self._reduced()
+        if found is None:
             raise failed_elsewhere(self.call.name)
-        self._restore(reduced)
+        _, absent = flags_of(self.call.op)
         self._given = []
-        for index, (parameter, gradient, flag) in enumerate(zip(self.parameters, reduced, found, strict=True)):
+        for index, (parameter, gradient, flag) in enumerate(zip(self.parameters, *found, strict=True)):
             if flag != absent:
                 gradient = self.as_it_came(gradient.to(parameter.dtype).reshape(parameter.shape), index)
                 parameter.grad = gradient
                 self._given.append(weakref.ref(gradient))
+
+    @torch.no_grad()
+    def _reduced(self) -> tuple[list[Tensor], list[float]] | None:
+        """Wait for both operations; return gradients and flags, or None if a rank has none of these (see `forfeit`)."""
+        if self._arrivals is not None:
+            self._arrivals.clear()
+        handle, self._handle = self._handle, None
+        assert handle is not None
+        *reduced, flags = handle.wait()
+        found = flags.tolist()
+        if found[0] != found[0]:
+            return None
+        self._restore(reduced)
+        return reduced, found
 
     def _restore(self, tensors: list[Tensor]) -> None:
         """Put the gradients in the place of the products that have been reduced."""

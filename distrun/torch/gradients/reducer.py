@@ -32,7 +32,7 @@ from weakref import WeakSet
 import torch
 from torch import Tensor
 
-from distrun.errors import CollectiveError, UsageError
+from distrun.errors import UsageError
 from distrun.runtime import world
 from distrun.runtime.operations.handle import Handle
 from distrun.runtime.operations.reduction import Average
@@ -40,6 +40,7 @@ from distrun.runtime.process_set import ProcessSet
 from distrun.torch import cuda
 from distrun.torch.gradients import backward
 from distrun.torch.gradients.bucket import Bucket
+from distrun.torch.gradients.bucket_set import BucketSet
 from distrun.torch.gradients.losses import Loss, is_made_up_for, merged
 from distrun.torch.gradients.parameters import TrackedParameters
 from distrun.torch.gradients.planning import Agreement, Settings, agree, make_buckets
@@ -73,9 +74,7 @@ class GradientReducer:
         self._name = name
         self._settings = settings
         self._parameters = TrackedParameters(optimizer, names, self)
-        self._buckets: list[Bucket] | None = None  # None: the ranks have to agree first
-        self._unsent = 0
-        self._home: list[Bucket] = []  # by place: the bucket a parameter belongs to
+        self._buckets = BucketSet()
         self._arrived: dict[int, None] = {}  # places, in the order in which their gradients came
         self._passes = 0  # since the last reduction
         self._is_reduced = False  # since the last step
@@ -86,7 +85,6 @@ class GradientReducer:
         self._tasks: set[int] = set()  # the graph tasks of the open pass that we know of
         self._dead = -1  # this task and earlier ones are over: their pass has failed
         self._lock = threading.RLock()
-        self._losses: dict[Tensor, Loss] = {}  # while there are no buckets that have them
         self._is_alone = self._finds_itself_alone()
         self._close_pass()
         self.follow_parameters()
@@ -96,7 +94,7 @@ class GradientReducer:
         """Take note of parameters added, unfrozen or taken away since the last call."""
         with self._lock:
             if self._parameters.follow():
-                self._losses, self._buckets = self.losses(), None
+                self._buckets.forget()
                 self._arrived = {}
 
     def _finds_itself_alone(self) -> bool:
@@ -112,8 +110,7 @@ class GradientReducer:
             self._close_pass()
             for parameter in self._parameters.tensors:
                 parameter.grad = None
-            self._losses = self.losses()
-            self._buckets, self._home, self._unsent = None, [], 0
+            self._buckets.forget()
             self._forget_tuning()
             self._arrived = {}
             self._passes = 0
@@ -141,12 +138,12 @@ class GradientReducer:
         place = self._parameters.places.get(parameter)
         if not self._reduces or place is None:
             return
-        if self._buckets is None:
+        if not self._buckets.is_agreed:
             self._arrived[place] = None
             if not self._is_end_arranged and len(self._arrived) == len(self._parameters.tensors):
                 self._arrange_end()
             return
-        bucket = self._home[place]
+        bucket = self._buckets.home[place]
         waiting_for = bucket.waiting_for
         try:
             waiting_for.remove(place)
@@ -160,16 +157,16 @@ class GradientReducer:
         bucket.take(place)
         if not waiting_for:
             self._send(bucket)
-            if not self._unsent and not self._is_end_arranged:
+            if not self._buckets.unsent and not self._is_end_arranged:
                 self._arrange_end()
 
     def _send(self, bucket: Bucket) -> None:
-        self._unsent -= 1
+        self._buckets.unsent -= 1
         bucket.send(self._start)
 
     def _start(self, handle: Handle) -> Handle:
         handle.caller = self._call
-        return submit(handle) if self._unsent else run(handle)  # after the last one nothing is left but to wait
+        return submit(handle) if self._buckets.unsent else run(handle)  # after the last one nothing is left but to wait
 
     def _enter_task(self, task: int) -> bool:
         """We do not know this graph task: it is a new backward pass, or one inside the pass we are in.
@@ -241,26 +238,9 @@ class GradientReducer:
         self._close_pass()
         if not reduces:
             return
-        if self._buckets is None:
+        if not self._buckets.is_agreed:
             self._agree()
-        for bucket in self._buckets or ():
-            if not bucket.is_sent:
-                bucket.forfeit(self._start)
-        self._drain()
-
-    def _drain(self) -> None:
-        """Wait for what is in flight, whatever its outcome: nothing may be sent again before that."""
-        for bucket in self._buckets or ():
-            if bucket.is_sent:
-                with suppress(CollectiveError):
-                    bucket.drop()
-        self._reset_buckets()
-
-    def _reset_buckets(self) -> None:
-        buckets = self._buckets or []
-        for bucket in buckets:
-            bucket.reset()
-        self._unsent = len(buckets)
+        self._buckets.forfeit(self._start)
 
     # Reducing --------------------------------------------------------------------------------------------------------
 
@@ -276,8 +256,8 @@ class GradientReducer:
         """The next gradients are new; those that are there have been used, or are dropped."""
         self._is_reduced = False
         self._passes = 0
-        for bucket in (self._buckets or ()) if are_used else ():
-            bucket.keep()
+        if are_used:
+            self._buckets.keep()
 
     def complete(self) -> None:
         """Reduce the gradients that are there now and have not been sent yet, and wait for all of them; on the GPU, the
@@ -298,9 +278,9 @@ class GradientReducer:
                     "the connections of then: let it go, run some whole steps, and capture it anew"
                 )
             self._prepare()
-        if self._buckets is None:
+        buckets = self._buckets
+        if not buckets.is_agreed:
             self._agree()
-        buckets = self._buckets or []
         try:
             for bucket in buckets:
                 if not bucket.is_sent:
@@ -308,30 +288,23 @@ class GradientReducer:
             for bucket in buckets:
                 bucket.receive()
         except BaseException:
-            self._give_up()
+            with suppress(Exception):  # the first error is the one to be told
+                buckets.forfeit(self._start)
             raise
         finally:
-            self._reset_buckets()
+            buckets.reset()
             self._close_pass()
         self._is_reduced = True
         self._passes = 0
         if self._is_on_gpu and cuda.is_capturing():
             self._is_recorded, self._has_stale_graph = True, False
 
-    def _give_up(self) -> None:
-        """Forfeit what could not be sent, and the rest, so that the other ranks do not wait for it."""
-        for bucket in self._buckets or ():
-            if not bucket.is_sent:
-                with suppress(Exception):  # the first error is the one to be told
-                    bucket.forfeit(self._start)
-        self._drain()
-
     def _prepare(self) -> None:
         """Make ready for a pass that reduces."""
         self._check_again()
         self.follow_parameters()
         tuner = self.tuner
-        if tuner is not None and self._buckets is not None:
+        if tuner is not None and self._buckets.is_agreed:
             settings = tuner.due()
             if settings is not None:
                 with tuner.uncounted():
@@ -351,14 +324,9 @@ class GradientReducer:
 
     def _use(self, settings: Settings, agreement: Agreement) -> None:
         """Reduce by these settings from now on."""
-        losses, self._losses = self.losses(), {}
-        self._settings, self._buckets, self._home = settings, [], []  # memory of the old buckets may serve again
-        self._buckets = buckets = make_buckets(self._name, self._parameters, settings, agreement)
-        if losses:
-            self._hand_out(losses)
-        self._unsent = len(buckets)
-        homes = {place: bucket for bucket in buckets for place in bucket.places}
-        self._home = [homes[place] for place in range(len(self._parameters.tensors))]
+        self._settings = settings
+        self._buckets.forget()  # their memory may serve the new ones
+        self._buckets.use(make_buckets(self._name, self._parameters, settings, agreement))
 
     def _forget_tuning(self) -> None:
         tuner, self.tuner = self.tuner, None
@@ -370,38 +338,24 @@ class GradientReducer:
         """Averages may be averaged again, together with what has been added since; sums would be summed again."""
         if not self._is_reduced:
             return
-        for bucket in self._buckets or ():
-            for parameter in bucket.parameters:
-                if parameter.grad is not None and bucket.holds(parameter.grad):
-                    if self._settings.op is Average:
-                        bucket.keep()
-                        break
-                    raise UsageError(
-                        f"a second backward() before step() would reduce gradients twice, which op={self._settings.op} "
-                        "does not allow: run the earlier ones under optimizer.no_sync(), or set "
-                        "backward_passes_per_step"
-                    )
+        for bucket in self._buckets.received():
+            if self._settings.op is not Average:
+                raise UsageError(
+                    f"a second backward() before step() would reduce gradients twice, which op={self._settings.op} "
+                    "does not allow: run the earlier ones under optimizer.no_sync(), or set backward_passes_per_step"
+                )
+            bucket.keep()
 
     # What was lost ---------------------------------------------------------------------------------------------------
 
     def losses(self) -> dict[Tensor, Loss]:
         """Return what is to be made up for, by parameter. The tensors are not changed later."""
-        losses = dict(self._losses)
-        for bucket in self._buckets or ():
-            losses |= {bucket.parameters[index]: loss for index, loss in bucket.losses().items()}
-        return losses
+        return self._buckets.losses()
 
     def load_losses(self, losses: Mapping[Tensor, Loss]) -> None:
         """Make up for these, instead of what was lost here."""
         with self._lock:
-            if self._buckets is None:
-                self._losses = dict(losses)
-            else:
-                self._hand_out(losses)
-
-    def _hand_out(self, losses: Mapping[Tensor, Loss]) -> None:
-        for bucket in self._buckets or ():
-            bucket.load_losses({index: losses[each] for index, each in enumerate(bucket.parameters) if each in losses})
+            self._buckets.load_losses(losses)
 
     def merged_losses(self) -> dict[Tensor, Loss]:
         """Return what every rank of any number may load for the ranks to make up together for what they have lost:
@@ -431,13 +385,9 @@ class GradientReducer:
         """The loss of all ranks together, so that an optimizer that looks at it does the same everywhere."""
         if loss is None or self._is_alone:
             return loss
-        value = (
-            loss.detach().clone()
-            if isinstance(loss, Tensor)
-            else torch.tensor(loss, dtype=torch.float64, device=cuda.CPU)
-        )
-        settings = self._settings
-        reduced = allreduce_(value, None, f"{self._name}.loss", settings.op, process_set=settings.process_set)
+        value = loss if isinstance(loss, Tensor) else torch.tensor(loss, dtype=torch.float64, device=cuda.CPU)
+        name, settings = f"{self._name}.loss", self._settings
+        reduced = allreduce_(value.detach().clone(), None, name, settings.op, process_set=settings.process_set)
         return reduced if isinstance(loss, Tensor) else reduced.item()
 
 

@@ -149,9 +149,7 @@ def planned(monkeypatch):
     log, tasks, ends = [], threading.local(), []
     pair = SimpleNamespace(included=lambda: True, size=lambda: 2)
     made = GradientReducer("test", optimizer, {}, Settings(process_set=pair))
-    made._buckets = buckets = [Fake((0, 1), log), Fake((2, 3), log)]
-    made._home = [buckets[0], buckets[0], buckets[1], buckets[1]]
-    made._unsent = 2
+    made._buckets.use([Fake((0, 1), log), Fake((2, 3), log)])
     monkeypatch.setattr(backward, "current_task", lambda: tasks.number)
     monkeypatch.setattr(backward, "at_end_of_task", ends.append)
 
@@ -255,6 +253,6 @@ def test_what_cannot_be_sent_at_the_end_of_a_pass_is_not_waited_for_by_other_ran
 def test_a_capture_before_the_meeting_is_refused(planned, monkeypatch):
     monkeypatch.setattr(reducer.cuda, "kind", lambda tensor: "cuda")
     monkeypatch.setattr(reducer.cuda, "is_capturing", lambda: True)
-    planned.reducer._buckets = None
+    planned.reducer._buckets.forget()
     with pytest.raises(UsageError, match="run some whole steps"):
         planned.reducer.complete()

@@ -131,6 +131,31 @@ def passes_that_are_dropped_or_fail_change_nothing():
 
 
 @check
+def a_pass_that_fails_when_a_bucket_is_on_its_way_is_dropped_on_all_ranks():
+    for compression in (hvd.Compression.powersgd(2), hvd.Compression.int4):
+        torch.manual_seed(0)
+        early, late = (torch.nn.Parameter(torch.randn(80, 100)) for _ in range(2))
+        optimizer = hvd.DistributedOptimizer(
+            torch.optim.SGD([early, late], 0.1), compression=compression, groups=[[early], [late]]
+        )
+        for step in range(5):
+            optimizer.zero_grad()
+            product = early * (RANK + 1)
+            if step == 2:
+                product = Failing.apply(product)
+            loss = (product + late * (RANK + 1)).sum()  # of `late` the gradient comes first
+            if step == 2:
+                try:
+                    loss.backward()
+                    raise AssertionError("the pass has not failed")
+                except (OddError, CollectiveError):
+                    continue
+            loss.backward()
+            optimizer.step()
+        assert all(same_on_all_ranks([each.detach()]) for each in (early, late))
+
+
+@check
 def new_buckets_make_up_for_what_the_old_ones_have_lost():
     for form in forms():
         descent = Descent(*form)

@@ -1,6 +1,7 @@
 """Backward passes of all kinds: accumulating, repeated, nested, failing."""
 
 import copy
+import pickle
 import warnings
 
 import torch
@@ -91,7 +92,9 @@ def schedulers_made_after_wrapping_work_too():
 def a_copy_of_a_wrapped_optimizer_is_a_plain_one():
     model = network()
     optimizer = wrapped(SGD(model.parameters(), 0.1), model)
-    assert type(copy.deepcopy(optimizer)) is SGD
+    for twin in (copy.deepcopy(optimizer), pickle.loads(pickle.dumps(optimizer))):
+        assert type(twin) is SGD
+        assert twin.state_dict().keys() == optimizer.state_dict().keys()
 
 
 def accumulate(wrap, part, how, window=3, count=7):

@@ -158,6 +158,8 @@ def powersgd_approximates_matrices_and_leaves_the_rest_as_it_is():
         hvd.allreduce(gradient, compression=compression)
     with raises(ValueError, "powersgd('4')", "whole number greater than 0"):
         hvd.Compression.powersgd("4")
+    with raises(ValueError, "powersgd(True)", "whole number greater than 0"):
+        hvd.Compression.powersgd(True)
 
 
 @check

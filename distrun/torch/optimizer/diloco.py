@@ -5,7 +5,6 @@ See `distrun.outer_steps` for the algorithm and its sources.
 
 from __future__ import annotations
 
-import itertools
 import zlib
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
@@ -29,7 +28,8 @@ from distrun.torch.copies import broadcast_
 from distrun.torch.elastic.optimizers import OptimizerStateHandler
 from distrun.torch.elastic.registry import get_handler_registry
 from distrun.torch.operations import prepare, request_of
-from distrun.torch.optimizer import Distributed, DistributedOptimizer, check_optimizer, extend
+from distrun.torch.optimizer.distributed import Distributed, extend, parameters_of
+from distrun.torch.optimizer.wrapping import DistributedOptimizer, check_optimizer
 
 __all__ = ["DiLoCo", "LocalSGD"]
 
@@ -122,16 +122,13 @@ class OuterDistributed(Distributed):
     _outer: OuterOptimizer
     _hosts: ProcessSet
 
-    @torch.no_grad()
-    def _end_step(self) -> None:
-        self._outer.end_step()
-        self._follow_warmup()
-
     def _step(self, plain_step: Callable[..., Any], closure: Callable[[], Any] | None, options: dict[str, Any]) -> Any:
         with torch.no_grad():
             self._outer.begin_step()
         result = super()._step(plain_step, closure, options)
-        self._end_step()
+        with torch.no_grad():
+            self._outer.end_step()
+        self._follow_warmup()
         return result
 
     def _follow_warmup(self) -> None:
@@ -181,8 +178,7 @@ class _TorchParameters:
     """The parameters of an optimizer; see `distrun.outer_steps.parameters.Parameters`."""
 
     def __init__(self, optimizer: torch.optim.Optimizer) -> None:
-        given = itertools.chain.from_iterable(group["params"] for group in optimizer.param_groups)
-        self._tensors: list[Tensor] = [parameter for parameter in given if parameter.requires_grad]
+        self._tensors = [parameter for parameter in parameters_of(optimizer) if parameter.requires_grad]
         for parameter in self._tensors:
             storage.dtype_name(parameter)  # refuses what cannot travel
             if not parameter.is_floating_point():
@@ -220,7 +216,7 @@ class _TorchParameters:
     def average(self, fragment: Fragment, flat: Tensor, call: Call, feedback: Feedback) -> AnyHandle:
         array = storage.flat(flat)
         handle = prepare(request_of(call, [flat]), [array], [array])
-        return start_average(handle, fragment, feedback, is_array=self._kind == cuda.CPU)
+        return start_average(handle, fragment, feedback)
 
     def broadcast(self, flat: Tensor, root_rank: int, name: str) -> None:
         broadcast_(flat, root_rank, name)

@@ -1,0 +1,267 @@
+"""The class that an optimizer becomes one of when it is wrapped, and how it does."""
+
+from __future__ import annotations
+
+import itertools
+import types
+import warnings
+import weakref
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from functools import wraps
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from distrun.errors import UsageError
+from distrun.runtime.collectives.gradient_settings import check_passes
+from distrun.runtime.process_set import ProcessSet
+from distrun.torch.gradients.adasum import StepCombiner
+from distrun.torch.gradients.losses import Loss
+from distrun.torch.gradients.reducer import GradientReducer
+
+_LOSSES = "losses"  # in a state_dict
+_SYNCHRONIZED_TWICE = (
+    "step() after synchronize(), and not within skip_synchronize(): distrun reduces gradients once all the same, "
+    "Horovod a second time; write `with optimizer.skip_synchronize(): optimizer.step()`"
+)
+
+
+class Distributed(torch.optim.Optimizer):
+    """The class that `DistributedOptimizer` mixes into an optimizer's; its `GradientReducer` does the work."""
+
+    _reducer: GradientReducer | None  # None in a world of one that stays so
+    _skips: bool
+    _complete: dict[int, dict[str, Tensor]]
+    """Within `complete_state`: the losses of the parameters, by place."""
+    _is_synchronized: bool
+    """Whether `synchronize` was called since the last step."""
+    _fills: bool
+    """Whether a parameter without a gradient gets one of zeros, as with Horovod: momentum and decay go on then."""
+    process_set: ProcessSet
+
+    def step(self, closure: Callable[[], Any] | None = None, **options: Any) -> Any:
+        """Update the parameters, after reducing the gradients in so far as `backward` has not."""
+        return self._step(super().step, closure, options)
+
+    step.hooked = True  # type: ignore[attr-defined]  # so that torch does not run the step hooks twice
+
+    def _step(self, plain_step: Callable[..., Any], closure: Callable[[], Any] | None, options: dict[str, Any]) -> Any:
+        reducer = self._reducer
+        if reducer is None:
+            return plain_step(closure, **options) if closure is not None else plain_step(**options)
+        if closure is not None:
+            result = plain_step(_reducing(closure, reducer), **options)
+        else:
+            if not self._skips:
+                if self._is_synchronized:
+                    warnings.warn(_SYNCHRONIZED_TWICE, stacklevel=3)
+                self._synchronize(reducer)
+            result = plain_step(**options)
+        reducer.forget(are_used=True)
+        self._is_synchronized = False
+        if reducer.tuner is not None:
+            reducer.tuner.step_ended()
+        return result
+
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        """Drop the gradients, or set them to zero."""
+        if self._reducer is not None:
+            self._reducer.abandon()
+        super().zero_grad(set_to_none)
+        if self._reducer is not None:
+            self._reducer.forget()
+
+    def synchronize(self) -> None:
+        """Make sure that the gradients are reduced. They are after `backward()`, unless it was one of several to
+        accumulate."""
+        if self._reducer is not None:
+            self._is_synchronized = True
+            self._synchronize(self._reducer)
+
+    def _synchronize(self, reducer: GradientReducer) -> None:
+        if reducer.is_due:
+            reducer.complete()
+        if self._fills:
+            self._fill()
+
+    def _fill(self) -> None:
+        for parameter in parameters_of(self):
+            if parameter.grad is None and parameter.requires_grad:
+                parameter.grad = torch.zeros_like(parameter)
+
+    @contextmanager
+    def skip_synchronize(self) -> Iterator[None]:
+        """Within this context `step()` reduces nothing. For Horovod's `synchronize()`, then clipping, then `step()`."""
+        self._skips = True
+        try:
+            yield
+        finally:
+            self._skips = False
+
+    def no_sync(self) -> AbstractContextManager[None]:
+        """Within this context `backward()` adds gradients up on this rank and reduces nothing; a later one reduces the
+        sum."""
+        return nullcontext() if self._reducer is None else self._reducer.suppress()
+
+    @contextmanager
+    def complete_state(self) -> Iterator[None]:
+        """Within this context `state_dict()` has also what compression has taken from the gradients and is still to be
+        made up for (int4, PowerSGD), averaged over the ranks, so that any number of ranks can load it.
+
+        All ranks enter it together. `distrun.checkpoint` does so by itself. A `state_dict()` without it is that of the
+        plain optimizer: what loads it makes up for nothing.
+
+        Raises:
+            CollectiveError: as `distrun.torch.allreduce` raises.
+        """
+        losses = {} if self._reducer is None else self._reducer.merged_losses()
+        self._complete = {
+            number: {key: value for key, value in losses[parameter]._asdict().items() if value is not None}
+            for number, parameter in enumerate(parameters_of(self))
+            if parameter in losses
+        }
+        try:
+            yield
+        finally:
+            self._complete = {}
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the plain optimizer's; see also `complete_state`."""
+        state: dict[str, Any] = super().state_dict()
+        return {**state, _LOSSES: self._complete} if self._complete else state
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Load what `state_dict` of this or of the plain optimizer has returned."""
+        losses = state_dict.get(_LOSSES)
+        super().load_state_dict({key: value for key, value in state_dict.items() if key != _LOSSES})
+        if losses is not None and self._reducer is not None:
+            parameters = list(parameters_of(self))
+            self._reducer.load_losses({parameters[number]: Loss(**loss) for number, loss in losses.items()})
+
+    def set_backward_passes_per_step(self, passes: int) -> None:
+        """Reduce at the end of every so many backward passes."""
+        check_passes(passes)
+        if self._reducer is not None:
+            self._reducer.passes_per_reduction = passes
+
+    def add_param_group(self, param_group: dict[str, Any]) -> None:
+        """Add parameters, on all ranks the same; their gradients are reduced from then on."""
+        super().add_param_group(param_group)
+        if self._reducer is not None:
+            self._reducer.follow_parameters()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """A copy, or what a pickle gives back, is the plain optimizer: the connection to the other ranks is not
+        copied. (Not by `copyreg.__newobj__`, which pickle refuses for a class that is not the object's own.)"""
+        plain = type(self).__bases__[1]
+        return object.__new__, (plain,), super().__getstate__()
+
+
+class AdasumDistributed(Distributed):
+    """The class for op=Adasum: `backward` and the gradients are this rank's own affair."""
+
+    _combiner: StepCombiner
+
+    def _step(self, plain_step: Callable[..., Any], closure: Callable[[], Any] | None, options: dict[str, Any]) -> Any:
+        arguments = () if closure is None else (closure,)
+        if self.process_set.included() is False or self.process_set.size() == 1:
+            return plain_step(*arguments, **options)
+        parameters = [parameter for parameter in parameters_of(self) if parameter.requires_grad]
+        return self._combiner.step(parameters, lambda: plain_step(*arguments, **options))
+
+    def skip_synchronize(self) -> Any:
+        """Refuse: with op=Adasum nothing is reduced before `step()`, and there is nothing to skip.
+
+        Raises:
+            UsageError: always.
+        """
+        raise UsageError("skip_synchronize() has no meaning with op=Adasum, which combines steps: leave it out")
+
+
+def _reducing(closure: Callable[[], Any], reducer: GradientReducer) -> Callable[[], Any]:
+    def evaluate() -> Any:
+        reducer.forget()
+        loss = closure()
+        if reducer.is_due:
+            reducer.complete()
+        return reducer.reduce_loss(loss)
+
+    return evaluate
+
+
+def parameters_of(optimizer: torch.optim.Optimizer) -> Iterator[Tensor]:
+    """Yield the parameters of all groups of an optimizer."""
+    return itertools.chain.from_iterable(group["params"] for group in optimizer.param_groups)
+
+
+# The wrapping --------------------------------------------------------------------------------------------------------
+
+
+def wrap(
+    optimizer: torch.optim.Optimizer,
+    reducer: GradientReducer | None,
+    process_set: ProcessSet,
+    fills: bool,
+    kind: type[Distributed] | None = None,
+    **more: Any,
+) -> Distributed:
+    """Mix `Distributed` into an optimizer, which stays the same object; return it.
+
+    Args:
+        optimizer: a plain one.
+        reducer: what reduces its gradients; None if this rank trains alone.
+        process_set: the ranks whose gradients are reduced together.
+        fills: whether a parameter without a gradient gets one of zeros.
+        kind: a subclass to mix in instead.
+        more: attributes for that.
+    """
+    plain = type(optimizer)
+    wrapped = types.new_class(plain.__name__, (kind or Distributed, plain))
+    wrapped.__qualname__, wrapped.__module__, wrapped.__doc__ = plain.__qualname__, plain.__module__, plain.__doc__
+    vars(optimizer).update(
+        _reducer=reducer,
+        _skips=False,
+        _is_synchronized=False,
+        _complete={},
+        _fills=fills,
+        process_set=process_set,
+        **more,
+    )
+    step = vars(optimizer).get("step")  # a scheduler made before has put its own in front of the class's
+    optimizer.__class__ = wrapped
+    assert isinstance(optimizer, Distributed)
+    if step is not None and (reducer is not None or kind is not None):
+        optimizer.step = _in_front(weakref.ref(optimizer), step)  # type: ignore[method-assign]
+    return optimizer
+
+
+def extend(optimizer: Distributed, kind: type[Distributed], step: Callable[..., Any] | None, **more: Any) -> None:
+    """Mix a subclass of `Distributed` into a wrapped optimizer instead, with these attributes.
+
+    Args:
+        optimizer: what `DistributedOptimizer` has returned.
+        kind: the subclass, which extends `_step`.
+        step: what stood in front of the class's own `step` before it was wrapped; see `wrap`.
+        more: the attributes.
+    """
+    wrapped = type(optimizer)
+    optimizer.__class__ = types.new_class(wrapped.__name__, (kind, wrapped.__bases__[1]))
+    for name in ("__qualname__", "__module__", "__doc__"):
+        setattr(optimizer.__class__, name, getattr(wrapped, name))
+    vars(optimizer).update(more)
+    if step is not None:
+        optimizer.step = _in_front(weakref.ref(optimizer), step)  # type: ignore[method-assign]
+
+
+def _in_front(optimizer: weakref.ref[Distributed], step: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a function that does what `Distributed.step` does, for a `step` that is an attribute of the instance."""
+
+    @wraps(step)  # with the marks the scheduler has left on it
+    def distributed_step(closure: Callable[[], Any] | None = None, **options: Any) -> Any:
+        alive = optimizer()
+        assert alive is not None
+        return alive._step(step, closure, options)
+
+    return distributed_step

@@ -1,0 +1,189 @@
+"""DistributedOptimizer: the function that wraps an optimizer, and what it can be given."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from distrun.errors import UsageError
+from distrun.runtime import world
+from distrun.runtime.collectives.gradient_settings import check_passes
+from distrun.runtime.numbering import Numbering
+from distrun.runtime.operations.reduction import Adasum, Average, ReduceOp
+from distrun.runtime.process_set import ProcessSet, global_process_set
+from distrun.runtime.settings import current
+from distrun.tensor_fusion.low_rank import name_of_rank
+from distrun.torch.compression import Compression, Compressor, low_rank, wire_type
+from distrun.torch.gradients.adasum import StepCombiner, check_predivide
+from distrun.torch.gradients.parameters import numbered
+from distrun.torch.gradients.planning import Settings
+from distrun.torch.gradients.recording import record
+from distrun.torch.gradients.reducer import GradientReducer
+from distrun.torch.optimizer.distributed import AdasumDistributed, Distributed, wrap
+from distrun.torch.tensors import dtype_name
+
+_numbers = Numbering()  # optimizers are told apart by the order in which they were wrapped, the same on all ranks
+
+
+def DistributedOptimizer(  # noqa: N802 - Horovod's name
+    optimizer: torch.optim.Optimizer,
+    named_parameters: Iterable[tuple[str, Tensor]] | None = None,
+    compression: Compressor = Compression.none,
+    backward_passes_per_step: int = 1,
+    op: ReduceOp = Average,
+    gradient_predivide_factor: float = 1.0,
+    num_groups: int = 0,
+    groups: int | Sequence[Sequence[Tensor]] | None = None,
+    sparse_as_dense: bool = False,
+    process_set: ProcessSet = global_process_set,
+) -> Any:
+    """Make `optimizer` use the gradients of all ranks together; returns it.
+
+    When `loss.backward()` returns, gradients are reduced already (as with DDP, unlike Horovod, where they are after
+    `step()` or `synchronize()`): clipping, `GradScaler` and closures need nothing special. The gradients are views of
+    the communication buffers; a parameter that no rank has a gradient for keeps None.
+
+    Args:
+        optimizer: of any class. It stays the same object, with its state, its schedulers and its hooks; its class
+            becomes a subclass of its class.
+        named_parameters: such as `model.named_parameters()`: names for error messages. Must name every parameter.
+        compression: see `distrun.torch.compression`.
+        backward_passes_per_step: gradients are added up locally and reduced at the end of every so many backward
+            passes. `step()` reduces what is left over. See also `no_sync`.
+        op: Average, Sum, Min, Max or Product. Ranks without a gradient for a parameter count as zero. With Adasum each
+            rank takes a step by its own gradients, which stay its own, and the steps are combined: scale the learning
+            rate by no number of ranks then.
+        gradient_predivide_factor: f divides gradients by f before they are summed and by size / f after (Average only).
+        num_groups, groups: which gradients travel together: a number of equal groups, or lists of parameters. What is
+            in no list is bucketed as usual. Without them, buckets of `DISTRUN_BUCKET_BYTES` (25 MiB), in order of
+            arrival; the first one of `DISTRUN_FIRST_BUCKET_BYTES` (1 MiB), so that communication starts early.
+        sparse_as_dense: reduce sparse gradients as dense ones; the optimizer gets them sparse. Otherwise their indices
+            and values are gathered.
+        process_set: the ranks whose gradients are reduced together. On other ranks the optimizer trains alone.
+
+    Parameters may be on the CPU or on this rank's GPU, or some here and some there. On the GPU the host waits for
+    nothing: all that `backward()` returns before is queued, as torch queues its own computations. Only where a
+    parameter had no gradient on this rank the host has to ask whether another one had. It does wait for sparse
+    gradients, whose number it must know, and for those of a compressor of your own.
+
+    A step can be captured into a CUDA graph (`torch.cuda.graph`; of what `torch.cuda.make_graphed_callables` makes, the
+    gradients are reduced outside of the graph). Run at least 3 whole steps before, on a side stream as torch's
+    documentation says, with the same parameters taking part as later: in the first one the ranks plan their buckets and
+    memory is allocated. Then capture on all ranks, and replay on all ranks the same graphs in the same order. In the
+    captured step all parameters that need gradients must have one. The graph may end behind `backward()`: `step()`, or
+    `GradScaler.step`, then follows each replay.
+
+    If `step` is given a closure, the loss it returns is reduced as well, so that optimizers which look at it (LBFGS) do
+    the same on all ranks.
+
+    Raises:
+        UsageError: an argument cannot be; the optimizer is wrapped already.
+    """
+    check_optimizer(optimizer)
+    if num_groups and groups is None:
+        groups = num_groups
+    chosen = current()
+    settings = Settings(
+        op,
+        gradient_predivide_factor,
+        _wire_of(compression),
+        sparse_as_dense,
+        process_set,
+        None if wire_type(compression) is not None or low_rank(compression) else compression,
+        groups or 0,
+        chosen.bucket_bytes,
+        chosen.first_bucket_bytes,
+    )
+    if chosen.autotune and process_set is global_process_set:
+        from distrun.torch.gradients.tuning import own_note  # only here: other jobs tune nothing
+
+        settings = replace(settings, note=own_note())
+    _check_groups(settings.groups)
+    check_passes(backward_passes_per_step)
+    names = _names(optimizer, named_parameters)
+    for parameter in names:
+        dtype_name(parameter)  # refuses what cannot travel
+    record()
+    number = _numbers.next()
+    may_change = world.is_elastic()  # who belongs to the process set, and how many
+    if process_set.included() is False and not may_change:  # this rank trains alone
+        return wrap(optimizer, None, process_set, chosen.horovod)
+    if process_set.included() is not False:
+        process_set.check_included()
+    reducer = None
+    if op is Adasum:
+        check_predivide(gradient_predivide_factor)
+        combiner = StepCombiner(f"optimizer.{number}.steps", compression, process_set)
+        return wrap(optimizer, None, process_set, False, AdasumDistributed, _combiner=combiner)
+    if may_change or process_set.size() > 1:
+        reducer = GradientReducer(f"optimizer.{number}", optimizer, names, settings, backward_passes_per_step)
+    return wrap(optimizer, reducer, process_set, chosen.horovod)
+
+
+def _wire_of(compression: Compressor) -> str:
+    rank = low_rank(compression)
+    return name_of_rank(rank) if rank else wire_type(compression) or ""
+
+
+# The arguments --------------------------------------------------------------------------------------------------------
+
+
+def check_optimizer(optimizer: object, wrapper: str = "DistributedOptimizer") -> None:
+    """Refuse what the function `wrapper` cannot wrap.
+
+    Raises:
+        UsageError: it is no optimizer, or wrapped already.
+    """
+    if isinstance(optimizer, Distributed):
+        raise UsageError(f"this {type(optimizer).__name__} is a DistributedOptimizer already: wrap an optimizer once")
+    if not isinstance(optimizer, torch.optim.Optimizer):
+        raise UsageError(
+            f"{wrapper} wraps a torch.optim.Optimizer, not {type(optimizer).__name__}: give it the "
+            "optimizer, such as torch.optim.SGD(model.parameters(), lr=0.1)"
+        )
+
+
+def _check_groups(groups: object) -> None:
+    if isinstance(groups, int):
+        if groups < 0:
+            raise UsageError(f"groups={groups} must not be negative: give a number of groups, or lists of parameters")
+        return
+    seen: set[int] = set()
+    if not isinstance(groups, Sequence) or not all(isinstance(group, Sequence) for group in groups):
+        raise UsageError(f"groups={groups!r} must be a number of groups, or a list of lists of parameters")
+    for tensor in itertools.chain.from_iterable(groups):
+        if not isinstance(tensor, Tensor) or id(tensor) in seen:
+            raise UsageError("groups must list parameters, each at most once")
+        seen.add(id(tensor))
+
+
+def _names(
+    optimizer: torch.optim.Optimizer, named_parameters: Iterable[tuple[str, Tensor]] | None
+) -> dict[Tensor, str]:
+    """The name of each of the optimizer's parameters."""
+    if named_parameters is None:
+        return {parameter: name for name, parameter in numbered(optimizer)}
+    names: dict[Tensor, str] = {}
+    seen: set[str] = set()
+    for pair in named_parameters:
+        if not (isinstance(pair, tuple) and len(pair) == 2 and isinstance(pair[0], str)):
+            raise UsageError(
+                "named_parameters must give pairs of a name and a parameter, as model.named_parameters() does"
+            )
+        name, parameter = pair
+        if name in seen:
+            raise UsageError(f"named_parameters gives the name {name!r} twice: names must be unique")
+        seen.add(name)
+        names.setdefault(parameter, name)
+    unnamed = [name for name, parameter in numbered(optimizer) if parameter not in names]
+    if unnamed:
+        raise UsageError(
+            f"named_parameters leaves {len(unnamed)} of the optimizer's parameters without a name, the first being "
+            f"{unnamed[0]}: give all of them, or leave the argument out"
+        )
+    return names
