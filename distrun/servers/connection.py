@@ -8,6 +8,7 @@ import threading
 import time
 from collections.abc import Sequence
 from concurrent.futures import Future
+from contextlib import suppress
 from dataclasses import dataclass, field
 from queue import SimpleQueue
 from typing import Any
@@ -107,7 +108,8 @@ class ServerConnection:
             with self._lock:
                 self._is_closed = True
                 if self._socket is not None:
-                    self._socket.shutdown(socket.SHUT_RDWR)
+                    with suppress(OSError):  # the server has ended it
+                        self._socket.shutdown(socket.SHUT_RDWR)
         self._thread.join()
 
     def _run(self) -> None:

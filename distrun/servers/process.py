@@ -7,12 +7,16 @@ the workers have left: what they do when they are told to end may need it. What 
 from __future__ import annotations
 
 import os
+import select
 import signal
+import socket
 import sys
 import threading
+import time
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
+from queue import SimpleQueue
 
 sys.path[0] = str(Path(__file__).resolve().parents[2])  # and not this folder, whose modules are distrun's
 
@@ -27,45 +31,60 @@ from distrun.servers.protocol import CALLS, OPTIMIZER, WORKER  # noqa: E402
 from distrun.servers.service import CallService, Service, Stores  # noqa: E402
 
 _ENDING_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+_LOOK_AGAIN = 0.02  # seconds
 
 
 class Workers:
-    """The threads that serve, and the end of the process when there are none and a signal has come."""
+    """The threads that serve, and the end of the process when a signal has come and the workers have left."""
 
     def __init__(self) -> None:
-        self._lock = threading.RLock()  # the signal handler may interrupt whoever holds it
-        self._count = 0
-        self._signum = 0
+        self._lock = threading.Lock()
+        self._connections: set[socket.socket] = set()
+        self._signals: SimpleQueue[int] = SimpleQueue()  # into which a signal handler may put things at any moment
 
     def heed_signals(self) -> None:
         """End by a signal; those that scripts use for themselves mean nothing here."""
         for signum in _ENDING_SIGNALS:
-            signal.signal(signum, self._told_to_end)
+            signal.signal(signum, lambda signum, frame: self._signals.put(signum))
         for signum in (signal.SIGUSR1, signal.SIGUSR2):
             signal.signal(signum, signal.SIG_IGN)
+        threading.Thread(target=self._end_when_told, name="distrun ends", daemon=True).start()
 
-    def serve(self, run: Callable[[], None], name: str) -> None:
-        """Serve a worker in a thread of its own."""
+    def serve(self, connection: socket.socket, run: Callable[[], None], name: str) -> None:
+        """Serve a worker, which is at the other end of a connection, in a thread of its own."""
         with self._lock:
-            self._count += 1
-        threading.Thread(target=self._run, args=(run,), name=name, daemon=True).start()
+            self._connections.add(connection)
+        threading.Thread(target=self._run, args=(connection, run), name=name, daemon=True).start()
 
-    def _run(self, run: Callable[[], None]) -> None:
+    def _run(self, connection: socket.socket, run: Callable[[], None]) -> None:
         try:
             run()
         finally:
             with self._lock:
-                self._count -= 1
-                self._end_if_alone()
+                self._connections.discard(connection)
 
-    def _told_to_end(self, signum: int, frame: object) -> None:
+    def _end_when_told(self) -> None:
+        """End the process when a signal has come and no worker is there any more.
+
+        That a thread still serves one tells nothing: it may wait, on behalf of a worker that has died, for another.
+        """
+        signum = self._signals.get()
+        while self._has_workers():
+            time.sleep(_LOOK_AGAIN)
+        os._exit(128 + signum)
+
+    def _has_workers(self) -> bool:
         with self._lock:
-            self._signum = signum
-            self._end_if_alone()
+            return any(map(_is_connected, self._connections))
 
-    def _end_if_alone(self) -> None:
-        if self._signum and not self._count:
-            os._exit(128 + self._signum)
+
+def _is_connected(connection: socket.socket) -> bool:
+    """Return whether the other end of a connection is there."""
+    if connection.fileno() < 0:
+        return False
+    poll = select.poll()
+    poll.register(connection, select.POLLRDHUP)
+    return not poll.poll(0)
 
 
 def main() -> None:
@@ -91,7 +110,7 @@ def main() -> None:
         service: Service | CallService = Service(connection, worker, partial(stores.open, optimizer))
         if optimizer == CALLS:
             service = CallService(connection, calls)
-        workers.serve(service.run, f"distrun serves rank {worker}")
+        workers.serve(connection, service.run, f"distrun serves rank {worker}")
 
 
 def _listener(endpoints: str, key: bytes, is_encrypted: bool) -> Listener:

@@ -12,7 +12,7 @@ from distrun.runtime.backends.groups import Groups
 from distrun.runtime.operations.handle import Flat, Handle, describe
 from distrun.runtime.operations.reduction import Adasum, Reduction, reduction
 from distrun.runtime.operations.request import Request, counts_of
-from distrun.runtime.operations.wire import WITH_FEEDBACK, wire_for
+from distrun.runtime.operations.wire import AS_THEY_ARE, WITH_FEEDBACK, wire_for
 
 
 def execute(groups: Groups, handles: Sequence[Handle]) -> None:
@@ -61,23 +61,24 @@ def _rooms(handle: Handle) -> Sequence[Flat | None]:
 
 def reduction_of(backend: Backend, request: Request, taking_part: int = 0) -> Reduction:
     """The arithmetic of a request, of which `taking_part` ranks are averaged, if not all (see `Handle`)."""
-    wire = wire_for(backend.wire_of(request), request.shapes)
+    dtype = backend.wire_of(request)
+    wire = wire_for(dtype, request.shapes) if dtype else AS_THEY_ARE
     how = request.dtype, request.op, backend.size, request.prescale, request.postscale, wire
     return reduction(*how, taking_part) if taking_part else reduction(*how)
 
 
-def _together(backend: Backend, handles: Sequence[Handle]) -> Iterator[Sequence[Handle]]:
-    """Yield which of several allreduces are executed as one: all, but those whose losses may be kept, since the places
+def _together(backend: Backend, handles: Sequence[Handle]) -> Sequence[Sequence[Handle]]:
+    """Return which of several allreduces are executed as one: all, but those whose losses may be kept, since the places
     of these change with what travels along."""
     if len(handles) == 1 or backend.quantisation_of(handles[0].request) != WITH_FEEDBACK:
-        yield handles
-        return
-    alone = [backend.wire_of(handle.request) == WITH_FEEDBACK for handle in handles]
-    for handle, is_alone in zip(handles, alone, strict=True):
-        if is_alone:
-            yield [handle]
-    if rest := [handle for handle, is_alone in zip(handles, alone, strict=True) if not is_alone]:
-        yield rest
+        return (handles,)
+    alone, rest = [], []
+    for handle in handles:
+        if backend.wire_of(handle.request) == WITH_FEEDBACK:
+            alone.append([handle])
+        else:
+            rest.append(handle)
+    return [*alone, rest] if rest else alone
 
 
 def _allreduce(backend: Backend, handles: Sequence[Handle], what: str) -> None:

@@ -10,6 +10,9 @@ from distrun.runtime.shared_memory.doorbell import SEES_STORES_IN_ORDER, Doorbel
 from distrun.runtime.shared_memory.segment import Heap, Segment
 from distrun.runtime.transport.network import Network
 
+FEW_RANKS = 8
+"""Ranks that wake each other at a barrier as they arrive."""
+
 
 class LocalRanks(ABC):
     """Some ranks of one host as one of them sees them.
@@ -62,6 +65,7 @@ class LocalRanks(ABC):
         self._all_words = list(words)
         self._their_words = [words[index] for index in self.others]
         self._their_bells = [self.bells[index] for index in self.others]
+        self._rings_at_once = self.size <= FEW_RANKS or not SEES_STORES_IN_ORDER
 
     # The exchange ---------------------------------------------------------------------------------------------------
     #
@@ -70,9 +74,10 @@ class LocalRanks(ABC):
     # again two exchanges later, which its owner reaches only after everybody arrived at the one between, that is, has
     # read it. The same holds for the two staging buffers, which are used in step with the lines.
     #
-    # The last to arrive wakes the others, and nobody else does: with many ranks to a core, each of them would be woken
-    # by all that come before, to find that some are missing. Whoever publishes its number looks at all others after
-    # that, with a fence between; of those that arrive at the same time, one at least sees that all have come.
+    # A few ranks wake each other as they arrive: whoever was woken too soon looks again, and is awake when the last one
+    # comes. Of many, the last to arrive wakes the others, and nobody else does: each of them would be woken by all that
+    # come before. Whoever publishes its number looks at all others after that, with a fence between; of those that
+    # arrive at the same time, one at least sees that all have come.
 
     @property
     def parity(self) -> int:
@@ -96,21 +101,21 @@ class LocalRanks(ABC):
             mine[start + index] = words[index]
         place = self._epoch_place
         mine[place] = epoch
-        if not SEES_STORES_IN_ORDER:
-            self._ring_all()
-        fence()
+        if self._rings_at_once:
+            for bell in self._their_bells:
+                bell.ring()
+        else:
+            fence()
         for words_of_peer in self._their_words:
             if words_of_peer[place] < epoch:
                 self._await(epoch, what)
                 break
         else:
-            self._ring_all()
+            if not self._rings_at_once:
+                for bell in self._their_bells:
+                    bell.ring()
         stop = start + count
         return [line[start:stop] for line in self._all_words]
-
-    def _ring_all(self) -> None:
-        for bell in self._their_bells:
-            bell.ring()
 
     def _await(self, epoch: int, what: str) -> None:
         """Wait until all have arrived at an exchange."""

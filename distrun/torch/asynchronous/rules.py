@@ -43,6 +43,11 @@ def rule_of(optimizer: torch.optim.Optimizer, group: dict[str, Any], delay: int)
 
 
 def delay_of(optimizer: torch.optim.Optimizer, is_wanted: bool, staleness: float, workers: int) -> int:
+    """Return for how many gradients momentum is applied once; 0: it is not delayed.
+
+    Raises:
+        UsageError: it is to be, and cannot.
+    """
     if not is_wanted:
         return 0
     if type(optimizer) is not torch.optim.SGD or not all(group["nesterov"] for group in optimizer.param_groups):
@@ -62,9 +67,14 @@ def sparse_weights(model: torch.nn.Module | None) -> list[tuple[Tensor, torch.nn
 
 
 def name_of(parameter: Tensor, given: dict[Tensor, str] | None, number: int) -> str:
+    """Return the name of a parameter, or its number where no names are given.
+
+    Raises:
+        UsageError: names are given, and none for this one.
+    """
     if given is None:
         return f"parameter {number}"
-    name = next((name for own, name in given.items() if own is parameter), None)
+    name = given.get(parameter)
     if name is None:
         raise UsageError(
             f"named_parameters does not name parameter {number}, of shape {tuple(parameter.shape)}: give "

@@ -146,6 +146,21 @@ def test_a_worker_that_is_killed_ends_the_job_and_the_servers(workers):
     job.assert_gone()
 
 
+def test_servers_do_not_wait_for_a_worker_on_behalf_of_one_that_is_gone(workers):
+    """Otherwise they would be there until the grace is over, which the test does not wait for."""
+    job = workers(
+        "session = begin(0)\n"
+        "if rank == 0: step(session, 0), print('pushed', flush=True), session.await_values()\n"
+        "signal.pause()\n",
+        "--grace",
+        str(10 * DEADLINE),
+    )
+    job.stdout.wait_for(b"pushed")
+    job.process.send_signal(signal.SIGTERM)
+    assert job.wait(DEADLINE) == 143
+    job.assert_gone()
+
+
 @pytest.mark.parametrize("signum", [signal.SIGTERM, signal.SIGINT])
 def test_workers_that_are_told_to_end_still_reach_the_servers(workers, signum):
     job = workers(

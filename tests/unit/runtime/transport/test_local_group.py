@@ -12,7 +12,7 @@ from distrun.errors import JobAbortedError, StallError
 from distrun.runtime.operations import waking_clock
 from distrun.runtime.operations.timeouts import FOREVER, NUDGE_AFTER, Timeouts
 from distrun.runtime.rendezvous.within_host import PeerInfo
-from distrun.runtime.shared_memory.doorbell import new_bell_fd
+from distrun.runtime.shared_memory.doorbell import SEES_STORES_IN_ORDER, new_bell_fd
 from distrun.runtime.shared_memory.segment import (
     EPOCH,
     FAILED,
@@ -25,6 +25,7 @@ from distrun.runtime.shared_memory.segment import (
     new_segment_fd,
 )
 from distrun.runtime.transport.local_group import LocalGroup
+from distrun.runtime.transport.local_ranks import FEW_RANKS
 from distrun.runtime.transport.network import REASON_TIMEOUT
 
 ROOM = Layout(3).heap + (1 << 26)
@@ -110,6 +111,34 @@ def test_a_peer_that_is_an_exchange_ahead_has_left_its_line_of_this_one(group):
     arrive(group, 2, 1, 30)
     assert [list(words) for words in group.exchange([20], "x")] == [[10], [20], [30]]
     assert group.slept == []
+
+
+@pytest.mark.skipif(not SEES_STORES_IN_ORDER, reason="bells are always rung there")
+@pytest.mark.parametrize("size", [FEW_RANKS, FEW_RANKS + 1])
+def test_a_few_ranks_wake_each_other_as_they_arrive_and_of_many_the_last_wakes_all(make_group, size):
+    group = make_group(size=size)
+    rung_before_the_last: list[list[int]] = []
+
+    def rung() -> list[int]:
+        return [index for index in group.others if not group.segments[index].words[SLEEPING]]
+
+    def come(epoch: int, *others: int) -> None:
+        for index in others:
+            arrive(group, index, epoch)
+            group.segments[index].words[SLEEPING] = 1
+
+    def last_comes() -> None:
+        rung_before_the_last.append(rung())
+        come(1, group.others[-1])
+
+    come(1, *group.others[:-1])
+    group.segments[group.others[-1]].words[SLEEPING] = 1
+    group.history.append(last_comes)
+    group.exchange([], "x")
+    assert rung_before_the_last == [group.others if size <= FEW_RANKS else []]
+    come(2, *group.others)
+    group.exchange([], "x")
+    assert rung() == group.others
 
 
 def test_who_is_late_is_named(make_group, caplog):
