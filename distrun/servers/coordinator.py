@@ -103,11 +103,12 @@ class Coordinator:
             raise RemoteError(error)
 
     def end(self) -> None:
-        """Let the workers return from `work`, when they have done what has been scheduled."""
+        """Let the workers return from `work`, when they have done what has been scheduled; so they do when rank 0 leaves
+        the world, or ends."""
         self._ask(Kind.END)
 
     def work(self) -> None:
-        """Call what the coordinator schedules, until it says `end`; on workers."""
+        """Call what the coordinator schedules, until it says `end`, or leaves; on workers."""
         while (asked := self._ask(Kind.NEXT_CALL)) is not None:
             number, call = asked
             name, args, kwargs = pickle.loads(call)  # from a process that knows the job key

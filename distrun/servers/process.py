@@ -109,7 +109,7 @@ def main() -> None:
 
         service: Service | CallService = Service(connection, worker, partial(stores.open, optimizer))
         if optimizer == CALLS:
-            service = CallService(connection, calls)
+            service = CallService(connection, worker, calls)
         workers.serve(connection, service.run, f"distrun serves rank {worker}")
 
 

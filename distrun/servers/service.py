@@ -184,8 +184,10 @@ class Service:
 class CallService:
     """One connection with the coordinator, or with a worker that executes its calls."""
 
-    def __init__(self, connection: socket.socket, calls: CallQueue) -> None:
+    def __init__(self, connection: socket.socket, rank: int, calls: CallQueue) -> None:
+        """`rank` is that of the other side; the coordinator is rank 0."""
         self._connection = connection
+        self._rank = rank
         self._calls = calls
 
     def run(self) -> None:
@@ -197,6 +199,8 @@ class CallService:
             pass  # the launcher knows why it is gone
         finally:
             self._connection.close()
+            if self._rank == 0:  # it may have ended without a word
+                self._calls.end()
 
     def _answer(self, header: Header) -> None:
         text = receive_text(self._connection, header.length)

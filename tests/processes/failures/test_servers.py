@@ -226,6 +226,19 @@ def test_a_coordinator_schedules_functions_on_the_workers(distrun, python):
     job.assert_gone()
 
 
+def test_workers_return_though_the_coordinator_ends_without_a_word(distrun, python):
+    code = COORDINATED + (
+        "if rank == 0: coordinator.schedule('train', 1)\n"
+        "else:\n"
+        "    coordinator.work()\n"
+        "    print('returned', flush=True)\n"
+    )
+    job = distrun("-np", "3", "--servers", "1", *python(WORKER + code))
+    assert job.wait(DEADLINE) == 0, job.stderr.data
+    assert sorted(job.stdout.data.splitlines()) == [b"[1] returned", b"[2] returned"]
+    job.assert_gone()
+
+
 def test_a_worker_that_dies_in_a_scheduled_function_ends_the_job_with_its_story(workers):
     job = workers(
         "def die(): os.kill(os.getpid(), signal.SIGKILL)\n"
