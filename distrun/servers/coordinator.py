@@ -103,8 +103,10 @@ class Coordinator:
             raise RemoteError(error)
 
     def end(self) -> None:
-        """Let the workers return from `work`, when they have done what has been scheduled; so they do when rank 0 leaves
-        the world, or ends."""
+        """Let the workers return from `work`, when they have done what has been scheduled.
+
+        They do so, too, when rank 0 leaves the world or ends.
+        """
         self._ask(Kind.END)
 
     def work(self) -> None:
