@@ -1,0 +1,125 @@
+"""Callbacks that bring the weights and the metrics of the ranks together."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+
+from distrun.graphs.local_variables import LocalVariables, without
+from distrun.keras import gradients
+from distrun.keras.callbacks.base import Callback, Logs, name_between_steps, ranks_of
+from distrun.keras.choice import CHOSEN
+from distrun.keras.gradients import Distributed
+from distrun.keras.library import state_of
+from distrun.keras.values import array_of
+from distrun.keras.variables import broadcast_variables
+from distrun.runtime.collectives import consistency
+from distrun.runtime.process_set import ProcessSet
+
+
+class BroadcastGlobalVariablesCallback(Callback):
+    """All ranks start with the weights and the optimizer's state of one: a fresh start, or what it has loaded.
+
+    That happens before the first step or, if some rank's model is not built by then (on TensorFlow a model without
+    input shape is not), after it. States of random generators stay each rank's own, and so do local variables: those
+    given here, and those that the optimizer knows.
+    """
+
+    _supports_tf_logs = True  # in Keras 2: nobody waits for the logs of a step for our sake
+
+    def __init__(
+        self,
+        root_rank: int = 0,
+        device: str = "",
+        local_variables: Iterable[Any] | None = None,
+        process_set: ProcessSet | None = None,
+    ) -> None:
+        """Arguments:
+
+        root_rank: the rank, in the world, that the others start from.
+        device: accepted for Horovod's sake.
+        local_variables: variables that each rank has for itself; they and their slots in the optimizer stay.
+        process_set: the ranks that start from the same state; None: those of the `DistributedOptimizer`.
+        """
+        super().__init__()
+        self.root_rank = root_rank
+        self.process_set = process_set
+        self._local = LocalVariables()
+        for variable in local_variables or ():
+            self._local.add(variable)
+        self._is_due = True
+        self._has_stepped = False
+
+    def register_local_var(self, var: Any) -> None:
+        """Leave a variable to each rank."""
+        self._local.add(var)
+
+    def on_train_begin(self, logs: Logs = None) -> None:
+        """Broadcast, if all ranks can."""
+        optimizer = self.model.optimizer
+        ranks = ranks_of(optimizer, self.process_set)
+        self._is_due, self._has_stepped = ranks.included(), False
+        if self._is_due and gradients.all_built(self.model, CHOSEN, name_between_steps(optimizer), ranks):
+            self._broadcast()
+
+    def on_train_batch_begin(self, batch: int, logs: Logs = None) -> None:
+        """Broadcast after the first step, if it could not be done before: what is not built now never will be."""
+        if self._is_due and self._has_stepped:
+            self._broadcast()
+        self._has_stepped = True
+
+    def on_epoch_end(self, epoch: int, logs: Logs = None) -> None:
+        """Broadcast after an epoch of a single step, if it could not be done before."""
+        if self._is_due:
+            self._broadcast()
+
+    def _broadcast(self) -> None:
+        model, optimizer = self.model, self.model.optimizer
+        CHOSEN.build(optimizer, model.trainable_variables)
+        local = self._local.all()
+        if isinstance(optimizer, Distributed):
+            local += gradients.local_variables(optimizer).all()
+        shared = without(model.weights + state_of(optimizer), local + CHOSEN.slots(optimizer, local))
+        broadcast_variables(shared, self.root_rank, ranks_of(optimizer, self.process_set))
+        self._is_due = False
+
+
+class MetricAverageCallback(Callback):
+    """Averages the metrics of an epoch, those of validation included, over the ranks, for the callbacks after this one.
+
+    Raises:
+        MismatchError: the ranks do not have the same metrics.
+    """
+
+    def __init__(self, device: str = "", process_set: ProcessSet | None = None) -> None:
+        """`device` is accepted for Horovod's sake; `process_set` are the ranks, None: those of the
+        `DistributedOptimizer`."""
+        super().__init__()
+        self.process_set = process_set
+
+    def on_epoch_end(self, epoch: int, logs: Logs = None) -> None:
+        """Replace the values in `logs`."""
+        optimizer = self.model.optimizer
+        ranks = ranks_of(optimizer, self.process_set)
+        if logs and ranks.included() and ranks.size() > 1:
+            values = {name: np.asarray(array_of(value), np.float64) for name, value in logs.items()}
+            logs.update(_averages(values, name_between_steps(optimizer), ranks))
+
+
+def _averages(values: dict[str, Any], operation: str, ranks: ProcessSet) -> dict[str, Any]:
+    names = sorted(values)
+    notes = consistency.compare(
+        [name + (f" {list(values[name].shape)}" if values[name].ndim else "") for name in names],
+        "the metrics to average",
+        operation,
+        np.concatenate([values[name].reshape(-1) for name in names]).tobytes(),
+        ranks,
+    )
+    average = np.mean([np.frombuffer(note) for note in notes], axis=0)
+    averages = {}
+    for name in names:
+        part, average = np.split(average, [values[name].size])
+        averages[name] = part.reshape(values[name].shape) if values[name].ndim else float(part[0])
+    return averages
