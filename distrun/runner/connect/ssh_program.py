@@ -41,9 +41,22 @@ class SshProgram:
             self._channel: Channel = transport.open_session(timeout=timeout)
             self._channel.settimeout(timeout)
             self._channel.exec_command(shell_command(python, module, opening.code))
-            self._channel.sendall(opening.text)
+            self._send(opening.text)
         except (SSHException, EOFError, OSError) as error:
             raise HostError(f"no program can be started there: {str(error) or type(error).__name__}") from None
+
+    def _send(self, text: bytes) -> None:
+        """Send the beginning of its input; a program that has ended by then, for want of a Python, is no error here.
+
+        Whoever reads comes to its end, and `explain_start` says why.
+        """
+        try:
+            self._channel.sendall(text)
+        except TimeoutError:
+            raise
+        except OSError:
+            if not self._channel.closed:
+                raise
 
     def write(self, data: bytes) -> None:
         """Send all of the data to its stdin."""
