@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 FAN_OUT = 8
-"""The children of a leader, where nothing else is said; simulated, 6 to 12 are best for 32 to 1,250 hosts."""
+"""The children of a leader, where nothing else is said; simulated, 4 to 12 are about as good for 32 to 1,250 hosts."""
 MOST_CONNECTIONS = 64
 """Ranks on other hosts with which rank 0 connects directly; if there are more, there is a tree."""
 
