@@ -5,7 +5,6 @@ One object, `current`, is shared by all that is changed in torch.
 
 from __future__ import annotations
 
-import gc
 import weakref
 from collections.abc import Iterator
 
@@ -14,6 +13,7 @@ from torch import nn
 
 from distrun.auto import job
 from distrun.auto.torch.parts import Part
+from distrun.host.instances import instances_of
 
 _NO_LOADER = "the data of a training step does not come from a DataLoader that is being iterated"
 
@@ -85,9 +85,7 @@ class Session:
 def modules_of(parameters: set[int]) -> list[nn.Module]:
     """Return the outermost modules that hold some of the parameters, given by their ids."""
     modules = [
-        each
-        for each in gc.get_objects()
-        if issubclass(type(each), nn.Module) and any(id(parameter) in parameters for parameter in each.parameters())
+        each for each in instances_of(nn.Module) if any(id(parameter) in parameters for parameter in each.parameters())
     ]
     inner = {id(child) for module in modules for child in module.modules() if child is not module}
     return [module for module in modules if id(module) not in inner]

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import gc
 import sys
 import weakref
 from functools import wraps
 from typing import Any
+
+from distrun.host.instances import instances_of
 
 
 class Instances:
@@ -38,4 +39,4 @@ class Instances:
 
         kind.__init__ = noted
         # Once: what was made before we looked.
-        self._found += [weakref.ref(one) for one in gc.get_objects() if issubclass(type(one), kind)]
+        self._found += map(weakref.ref, instances_of(kind))

@@ -1,0 +1,58 @@
+"""Finding the objects of a class while other threads make objects of their own."""
+
+from __future__ import annotations
+
+import sys
+import threading
+from collections.abc import Iterator
+
+import pytest
+
+from distrun.host.instances import instances_of
+
+
+class Thing:
+    """What is looked for."""
+
+
+class Below(Thing):
+    """What is found with it."""
+
+
+@pytest.fixture
+def switching() -> Iterator[None]:
+    """Threads take turns as often as they can."""
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    yield
+    sys.setswitchinterval(before)
+
+
+def test_it_finds_the_objects_of_a_class_and_of_those_below_and_no_others() -> None:
+    kept = [Thing(), Below(), object(), Thing, [Thing()]]
+    assert set(map(id, instances_of(Thing))) == {id(kept[0]), id(kept[1]), id(kept[4][0])}
+    assert [type(one) for one in instances_of(Below)] == [Below]
+    assert instances_of(type("Never", (), {})) == []
+
+
+def test_a_tuple_that_another_thread_is_making_is_left_alone(switching: None) -> None:
+    kept, failed, done = Thing(), [], threading.Event()
+
+    def make() -> None:
+        while not done.is_set():
+            try:
+                tuple(number for number in range(60))
+            except SystemError as error:
+                failed.append(error)
+
+    threads = [threading.Thread(target=make) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    try:
+        for _ in range(200):
+            assert instances_of(Thing) == [kept]
+    finally:
+        done.set()
+        for thread in threads:
+            thread.join()
+    assert not failed
