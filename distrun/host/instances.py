@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gc
 from itertools import chain
-from typing import Any, TypeVar
+from typing import TypeVar
 
 _Any = TypeVar("_Any")
 
