@@ -12,11 +12,11 @@ from distrun.host.instances import instances_of
 
 
 class Thing:
-    """What is looked for."""
+    """A class whose objects are looked for."""
 
 
 class Below(Thing):
-    """What is found with it."""
+    """A class whose objects are found with those of `Thing`."""
 
 
 @pytest.fixture
