@@ -2,7 +2,7 @@
 
 Nothing here touches a GPU. One launch gathers gradients from wherever they lie, adds what they have lost before, and
 quantises them into the bytes that `runtime.backends.quantisation` describes: bit for bit those of the host, but for the
-integers of blocks that are not finite. A second kernel adds up such arrays of several hosts in float32.
+codes of blocks that are not finite. A second kernel adds up such arrays of several hosts in float32.
 
 Not used by the collectives yet: NCCL adds up what travels, so quantised gradients need an exchange of bytes instead.
 """
@@ -67,7 +67,7 @@ def read_code() -> str:
 
 
 def options(bits: int) -> tuple[str, ...]:
-    """Return the options for the compiler, for integers of 8 or 4 bits: the macros that quantising.cu expects."""
+    """Return the options for the compiler, for codes of 8 or 4 bits: the macros that quantising.cu expects."""
     macros = {"BITS": bits, "PIECES": PIECES, "SOURCES": SOURCES, "THREADS": THREADS}
     return ("-std=c++17", *[f"-D{name}={value}" for name, value in macros.items()])
 

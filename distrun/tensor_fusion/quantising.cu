@@ -1,7 +1,8 @@
 // Quantises gradients that lie in many places of a GPU's memory into one array of bytes, and adds such arrays up.
 //
-// The bytes are those of runtime/backends/quantisation.py: the float32 scales of all blocks of 256, then the integers.
-// device_quantisation.py gives the macros: BITS of an integer, 8 or 4, PIECES and SOURCES, the lengths of the tables,
+// The bytes are those of runtime/backends/quantisation.py: the float32 scales of all blocks of 256, then the codes:
+// integers of 8 bits, or a sign and a power of two in 4.
+// device_quantisation.py gives the macros: BITS of a code, 8 or 4, PIECES and SOURCES, the lengths of the tables,
 // and THREADS of a block. A thread has 256 values to itself, which are read twice, the second time from the cache, and
 // no thread waits for another one. Like packing.cu, it is compiled by NVRTC, and by a C++ compiler after a prelude that
 // defines PRELUDE: tests/simulator/kernel_prelude.h.
@@ -34,8 +35,9 @@ __device__ __forceinline__ float round_to_even(float value) {
 #endif
 
 const int BLOCK = 256;
-const float LARGEST = BITS == 8 ? 127.0f : 7.0f;
-const float LEAST_SCALE = 2.3509887e-38f;  // 2**-125
+const float LEAST_SCALE = 1.504632769e-36f;  // 2**-119
+const float FOUR_THIRDS = 1.333333373f;      // of 0.75, halfway between two powers, is 1
+const float LARGE = 196608.0f;               // 1.5 * 2**17: the numbers beside it are a 64th away
 
 union Bits {
     float value;
@@ -61,6 +63,29 @@ struct Sum {
     double factor;           // of the sum
     long long raw[SOURCES];  // addresses of bytes, in the order in which they are added up
 };
+
+// A multiplied value, rounded to what a code can stand for.
+__device__ __forceinline__ float rounded_to_code(float value) {
+    if (BITS == 8) return round_to_even(value);
+    Bits power;
+    power.value = value;
+    power.bits &= 0xff800000;
+    return add(add(power.value, LARGE), -LARGE);  // zero, if it was less than a 64th
+}
+
+__device__ __forceinline__ unsigned char code_of(float rounded) {
+    if (BITS == 8) return (unsigned char)(int)rounded;
+    Bits power;
+    power.value = rounded;
+    return (unsigned char)(power.bits >> 23 & 7 | power.bits >> 28 & 8);
+}
+
+__device__ __forceinline__ float rounded_of(unsigned char code) {
+    if (BITS == 8) return (float)(signed char)code;
+    Bits power;
+    power.bits = code & 7 ? (unsigned)(code & 7) + 120 << 23 | (unsigned)(code & 8) << 28 : 0;
+    return power.value;
+}
 
 __device__ __forceinline__ long long blocks_of(long long count) { return (count + BLOCK - 1) / BLOCK; }
 
@@ -99,37 +124,32 @@ extern "C" __global__ void __launch_bounds__(THREADS) quantise(const Quantised t
         value.bits &= 0x7fffffff;
         if (value.bits > largest.bits) largest.bits = value.bits;
     }
-    float scale = divide(largest.value, LARGEST);
+    float scale = BITS == 8 ? divide(largest.value, 127.0f) : largest.value;
     if (scale < LEAST_SCALE) scale = 0.0f;
     const bool is_finite = largest.bits < 0x7f800000;
-    const float reciprocal = scale == 0.0f ? 0.0f : divide(1.0f, scale);
+    const float reciprocal = scale == 0.0f ? 0.0f : divide(BITS == 8 ? 1.0f : FOUR_THIRDS, scale);
     ((float*)table.raw)[block] = scale;
-    unsigned char* integers = (unsigned char*)table.raw + 4 * blocks_of(table.count);
+    unsigned char* codes = (unsigned char*)table.raw + 4 * blocks_of(table.count);
     Reader again(table, first);
     for (long long place = first; place < stop; place++) {
         const float value = again.at(place);
-        const float rounded = is_finite ? round_to_even(multiply(value, reciprocal)) : 0.0f;
-        const int integer = (int)rounded;
+        const float rounded = is_finite ? rounded_to_code(multiply(value, reciprocal)) : 0.0f;
+        const unsigned char code = code_of(rounded);
         if (BITS == 8) {
-            integers[place] = (unsigned char)integer;
+            codes[place] = code;
         } else if (place % 2) {
-            integers[place / 2] |= (unsigned char)((integer + 8) << 4);
+            codes[place / 2] |= (unsigned char)(code << 4);
         } else {
-            integers[place / 2] = (unsigned char)(integer + 8);
+            codes[place / 2] = code;
         }
         if (table.now) ((float*)table.now)[place] = is_finite ? add(value, -multiply(rounded, scale)) : 0.0f;
     }
 }
 
 __device__ __forceinline__ float restored(const unsigned char* raw, long long count, long long place) {
-    const unsigned char* integers = raw + 4 * blocks_of(count);
-    int integer;
-    if (BITS == 8) {
-        integer = (signed char)integers[place];
-    } else {
-        integer = (integers[place / 2] >> (place % 2 ? 4 : 0) & 15) - 8;
-    }
-    return multiply((float)integer, ((const float*)raw)[place / BLOCK]);
+    const unsigned char* codes = raw + 4 * blocks_of(count);
+    const unsigned char code = BITS == 8 ? codes[place] : codes[place / 2] >> (place % 2 ? 4 : 0) & 15;
+    return multiply(rounded_of(code), ((const float*)raw)[place / BLOCK]);
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS) add_up(const Sum table) {

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings, strategies as st
 
-from distrun.runtime.backends.quantisation import BLOCK, Quantiser
+from distrun.runtime.backends.quantisation import BLOCK, Integers, Powers
 from distrun.tensor_fusion import device_quantisation as device
 from distrun.tensor_fusion.device_quantisation import Source
 
@@ -30,7 +30,7 @@ extern "C" void run_add_up(const Sum* table, unsigned blocks) {{ run(add_up, *ta
 
 @pytest.fixture(scope="session", params=[8, 4])
 def kernels(request, tmp_path_factory):
-    """The bits of an integer, and the library with the kernels for them."""
+    """The bits of a code, and the library with the kernels for them."""
     compiler = shutil.which("g++")
     if compiler is None:
         pytest.skip("needs g++")
@@ -55,6 +55,7 @@ def gradients(seed, counts):
     ]
 
 
+QUANTISERS = {8: Integers, 4: Powers}
 counts = st.lists(st.integers(1, 3 * BLOCK), min_size=1, max_size=device.PIECES)
 
 
@@ -62,7 +63,7 @@ counts = st.lists(st.integers(1, 3 * BLOCK), min_size=1, max_size=device.PIECES)
 @given(counts=counts, seed=st.integers(0, 99), missing=st.booleans(), factor=st.sampled_from([1.0, 0.25, 1 / 3]))
 def test_gradients_are_packed_and_quantised_as_on_the_host(kernels, counts, seed, missing, factor):
     bits, library = kernels
-    pieces, quantiser = gradients(seed, counts), Quantiser(bits)
+    pieces, quantiser = gradients(seed, counts), QUANTISERS[bits]()
     if missing:
         pieces[0][:] = 0
     sources = [
@@ -87,7 +88,7 @@ def test_gradients_are_packed_and_quantised_as_on_the_host(kernels, counts, seed
 @given(hosts=st.integers(1, 5), count=st.integers(1, 5 * BLOCK), seed=st.integers(0, 99))
 def test_sums_are_those_of_the_host_in_its_order(kernels, hosts, count, seed):
     bits, library = kernels
-    quantiser, raws, expected = Quantiser(bits), [], None
+    quantiser, raws, expected = QUANTISERS[bits](), [], None
     for values in gradients(seed, [count] * hosts):
         raws.append(np.zeros(quantiser.nbytes(count), np.uint8))
         quantiser.quantise(values, raws[-1])
@@ -104,10 +105,10 @@ def test_a_block_that_is_not_finite_comes_back_without_finite_numbers_and_loses_
     bits, library = kernels
     values, lost, now = (np.ones(3 * BLOCK, np.float32) for _ in range(3))
     values[BLOCK + 9] = odd
-    raw, out = np.zeros(Quantiser(bits).nbytes(values.size), np.uint8), np.empty(values.size, np.float32)
+    raw, out = np.zeros(QUANTISERS[bits]().nbytes(values.size), np.uint8), np.empty(values.size, np.float32)
     source = Source(values.ctypes.data, values.size)
     run(library.run_quantise, device.quantising([source], raw.ctypes.data, losses=(lost.ctypes.data, now.ctypes.data)))
-    Quantiser(bits).restore(raw, out)
+    QUANTISERS[bits]().restore(raw, out)
     assert not np.isfinite(out[BLOCK : 2 * BLOCK]).any()
     assert (out[:BLOCK] == 2).all()
     assert not now.any()

@@ -1,18 +1,23 @@
-"""Quantisation: floats as integers of 8 or 4 bits, in blocks of 256 that have a scale each.
+"""Quantisation: floats in 8 or 4 bits, in blocks of 256 that have a scale each.
 
-The scale of a block is its largest absolute value divided by the largest integer, 127 or 7, so that no value is further
+With 8 bits these are integers, and the scale is the largest absolute value divided by 127, so that no value is further
 off than half a scale. (T. Dettmers, M. Lewis, S. Shleifer, L. Zettlemoyer: 8-bit Optimizers via Block-wise
-Quantization, 2022, has blocks for the same reason: one large value spoils few others.) A block with a value that is not
-finite comes back with none that is: whoever looks for infinities and NaNs in sums, as a gradient scaler does, finds
-them.
+Quantization, 2022, has blocks for the same reason: one large value spoils few others.)
+
+With 4 bits they are signs and powers of two, from the largest absolute value, which is the scale, down to a 64th of it,
+and zero. Large values are off by up to a third of themselves, and small ones by no more than that, where 15 equal steps
+would make most of them zero: an optimizer that divides by the size of gradients, as Adam does, feels the difference.
+(D. Miyashita, E. H. Lee, B. Murmann: Convolutional Neural Networks using Logarithmic Data Representation, 2016.)
+
+A block with a value that is not finite comes back with none that is: whoever looks for infinities and NaNs in sums, as
+a gradient scaler does, finds them.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from abc import ABC, abstractmethod
 
 import numpy as np
-from numpy.typing import NDArray
 
 from distrun.runtime.backends.base import Flat
 
@@ -20,24 +25,23 @@ BLOCK = 256
 """Values that share a scale."""
 AT_ONCE = 256 * BLOCK
 """Values quantised at a time: two copies of them stay in a core's second-level cache."""
-_LEAST_SCALE = np.float32(2.0**-125)  # its reciprocal is finite; smaller values become zero
+LEAST_SCALE = np.float32(2.0**-119)
+"""Scales below it become zero. So a 64th of a scale is a normal number, as is a scale's reciprocal."""
 _ALIGNMENT = 4
 _MAGNITUDE = np.uint32(0x7FFFFFFF)  # of a float32: all but its sign
 
 
-class Quantiser:
+class Quantiser(ABC):
     """Quantises arrays, one at a time.
 
-    In bytes, an array is the float32 scales of its blocks, then its integers: int8, or two of 4 bits in a byte, which
-    are 8 more than they mean, the first in the lower half. Unused bytes at the end make it a multiple of 4.
+    In bytes, an array is the float32 scales of its blocks, then its codes. Unused bytes at the end make it a multiple
+    of 4.
     """
 
-    def __init__(self, bits: int) -> None:
-        """`bits` of an integer: 8 or 4."""
-        self._per_byte = 8 // bits
-        self._most = np.float32(2 ** (bits - 1) - 1)
+    _per_byte: int  # codes in a byte
+
+    def __init__(self) -> None:
         self._values = np.empty(AT_ONCE, np.float32)
-        self._codes = np.zeros(AT_ONCE, np.uint8)
 
     def nbytes(self, count: int) -> int:
         """Return the bytes of so many quantised values."""
@@ -51,7 +55,7 @@ class Quantiser:
         both float32. A block that is not finite, of a step that will be left out, loses nothing, lest it spoil the
         next.
         """
-        scales, codes = self._parts(out, values.size)
+        scales, codes = _parts(out, values.size)
         with np.errstate(all="ignore"):  # of what is not finite
             for first, last, width in _spans(values.size):
                 part = values[first:last].astype(np.float32, copy=False)
@@ -67,60 +71,142 @@ class Quantiser:
                 )
 
     def _quantise_blocks(self, blocks: Flat, scales: Flat, codes: Flat, lost: Flat | None) -> None:
-        """Fill in the scales and the integers of blocks, and what they lose, which may have been the blocks."""
+        """Fill in the scales and the codes of blocks, and what they lose, which may have been the blocks."""
         flat = self._values[: blocks.size]
-        scaled = flat.reshape(blocks.shape)
+        rounded = flat.reshape(blocks.shape)
         # As integers, magnitudes are ordered as the numbers are, with NaN above all; numpy compares these faster.
-        bits = scaled.view(np.uint32)
+        bits = rounded.view(np.uint32)
         np.bitwise_and(blocks.view(np.uint32), _MAGNITUDE, out=bits)
-        np.divide(bits.max(1).view(np.float32), self._most, out=scales)
-        scales[scales < _LEAST_SCALE] = 0
-        reciprocals = np.reciprocal(scales)
-        reciprocals[scales == 0] = 0
-        np.multiply(blocks, reciprocals[:, None], out=scaled)
-        np.rint(flat, out=flat)
-        if self._per_byte == 1:
-            codes.view(np.int8)[:] = flat
-        else:
-            self._pack(flat, codes)
+        reciprocals = self._fill_in(scales, bits.max(1).view(np.float32))
+        np.multiply(blocks, reciprocals[:, None], out=rounded)
+        self._round(flat)
+        self._encode(flat, codes)
         if lost is not None:
-            np.multiply(scaled, scales[:, None], out=scaled)
-            np.subtract(blocks, scaled, out=lost)
+            np.multiply(rounded, scales[:, None], out=rounded)
+            np.subtract(blocks, rounded, out=lost)
             if not np.isfinite(scales).all():
                 lost[~np.isfinite(scales)] = 0
 
-    def _pack(self, integers: Flat, target: Flat) -> None:
-        """Write integers of 4 bits, two in a byte."""
-        codes = self._codes[: integers.size + integers.size % 2]
-        codes.view(np.int8)[: integers.size] = integers
-        codes += np.uint8(8)
-        pairs = codes.view("<u2")
-        pairs &= np.uint16(0x0F0F)  # what is not finite has given any integer
-        target[:] = pairs | pairs >> np.uint16(4)
-
     def restore(self, raw: Flat, out: Flat) -> None:
         """Fill `out` with the values that were quantised into `raw`."""
-        scales, codes = self._parts(raw, out.size)
+        scales, codes = _parts(raw, out.size)
         with np.errstate(all="ignore"):
             for first, last, width in _spans(out.size):
-                part = codes[first // self._per_byte : -(-last // self._per_byte)]
-                integers = part.view(np.int8) if self._per_byte == 1 else self._unpack(part, last - first)
+                part = self._decode(codes[first // self._per_byte : -(-last // self._per_byte)], last - first)
                 target = out[first:last].reshape(-1, width)
-                np.multiply(integers.reshape(-1, width), scales[first // BLOCK : -(-last // BLOCK), None], out=target)
+                np.multiply(part.reshape(-1, width), scales[first // BLOCK : -(-last // BLOCK), None], out=target)
 
-    def _unpack(self, codes: Flat, count: int) -> NDArray[np.int8]:
-        pairs = codes.astype("<u2")
-        pairs |= pairs << np.uint16(4)
-        pairs &= np.uint16(0x0F0F)
-        integers = pairs.view(np.int8)[:count]
-        integers -= np.int8(8)
-        return integers
+    @abstractmethod
+    def _fill_in(self, scales: Flat, largest: Flat) -> Flat:
+        """Fill in the scales of blocks, given their largest magnitudes; return by what to multiply their values."""
 
-    @staticmethod
-    def _parts(raw: Flat, count: int) -> tuple[NDArray[Any], Flat]:
-        """Return the scales of a quantised array, and its integers."""
-        stop = 4 * -(-count // BLOCK)
-        return raw[:stop].view(np.float32), raw[stop:]
+    @abstractmethod
+    def _round(self, scaled: Flat) -> None:
+        """Round multiplied values, in place, to what a code can stand for."""
+
+    @abstractmethod
+    def _encode(self, rounded: Flat, codes: Flat) -> None:
+        """Write the codes of rounded values."""
+
+    @abstractmethod
+    def _decode(self, codes: Flat, count: int) -> Flat:
+        """Return so many rounded values, from their codes."""
+
+
+class Integers(Quantiser):
+    """Values as int8."""
+
+    _per_byte = 1
+    _most = np.float32(127)
+
+    def _fill_in(self, scales: Flat, largest: Flat) -> Flat:
+        np.divide(largest, self._most, out=scales)
+        scales[scales < LEAST_SCALE] = 0
+        return _quotients(np.float32(1), scales)
+
+    def _round(self, scaled: Flat) -> None:
+        np.rint(scaled, out=scaled)
+
+    def _encode(self, rounded: Flat, codes: Flat) -> None:
+        codes.view(np.int8)[:] = rounded
+
+    def _decode(self, codes: Flat, count: int) -> Flat:
+        return codes.view(np.int8)
+
+
+class Powers(Quantiser):
+    """Values as powers of two, two in a byte, the first in the lower half.
+
+    The lower 3 bits of a code are 7 for the scale, 6 for half of it, and so on until 1 for a 64th, and 0 for zero; the
+    highest bit is the sign.
+    """
+
+    _per_byte = 2
+    _four_thirds = np.float32(4 / 3)  # of 0.75, halfway between two powers, is 1
+    _sign_and_exponent = np.uint32(0xFF800000)
+    _large = np.float32(1.5 * 2.0**17)  # the numbers beside it are a 64th away
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._shifted = np.empty(AT_ONCE, np.uint32)
+        self._codes, self._signs = np.empty(AT_ONCE, np.uint16), np.empty(AT_ONCE, np.uint16)
+        self._places = np.empty(AT_ONCE // 2, np.intp)
+
+    def _fill_in(self, scales: Flat, largest: Flat) -> Flat:
+        scales[:] = largest
+        scales[scales < LEAST_SCALE] = 0
+        return _quotients(self._four_thirds, scales)
+
+    def _round(self, scaled: Flat) -> None:
+        bits = scaled.view(np.uint32)
+        bits &= self._sign_and_exponent
+        scaled += self._large
+        scaled -= self._large  # now zero, if it was less than a 64th
+
+    def _encode(self, rounded: Flat, codes: Flat) -> None:
+        count = rounded.size + rounded.size % 2
+        shifted, ours, signs = self._shifted[: rounded.size], self._codes[:count], self._signs[:count]
+        np.right_shift(rounded.view(np.uint32), np.uint32(23), out=shifted)
+        ours[: rounded.size], ours[rounded.size :] = shifted, 0
+        np.right_shift(ours, np.uint16(5), out=signs)
+        signs &= np.uint16(8)
+        ours &= np.uint16(7)  # the exponent of 1 ends in these bits, and that of a 64th in 1
+        ours |= signs
+        pairs = ours.view("<u4")
+        codes[:] = pairs | pairs >> np.uint32(12)
+
+    def _decode(self, codes: Flat, count: int) -> Flat:
+        places = self._places[: codes.size]
+        places[:] = codes
+        np.take(_PAIRS, places, out=self._values[: 2 * codes.size].view(np.uint64), mode="clip")
+        return self._values[:count]
+
+
+def _quotients(number: np.float32, scales: Flat) -> Flat:
+    """Return a number divided by scales; 0 where a scale is."""
+    result = np.divide(number, scales)
+    result[scales == 0] = 0
+    return result
+
+
+def _levels() -> Flat:
+    """Return what each byte of two powers stands for: two float32, as one number of 64 bits."""
+    powers = np.append(np.float32(0), np.exp2(np.arange(-6, 1, dtype=np.float32)))
+    levels = np.concatenate([powers, -powers])
+    both = np.stack(np.broadcast_arrays(levels, levels[:, None]), axis=-1)
+    return np.ascontiguousarray(both).view(np.uint64).reshape(256)
+
+
+_PAIRS = _levels()
+
+QUANTISERS: dict[str, type[Quantiser]] = {"int8": Integers, "int4": Powers}
+"""By the names that the wire's types have."""
+
+
+def _parts(raw: Flat, count: int) -> tuple[Flat, Flat]:
+    """Return the scales of a quantised array, and its codes."""
+    stop = 4 * -(-count // BLOCK)
+    return raw[:stop].view(np.float32), raw[stop:]
 
 
 def _spans(count: int) -> list[tuple[int, int, int]]:

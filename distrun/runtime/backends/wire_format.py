@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from distrun.runtime.backends.base import Flat
-from distrun.runtime.backends.quantisation import Quantiser
+from distrun.runtime.backends.quantisation import QUANTISERS, Quantiser
 from distrun.runtime.operations.dtypes import ELEMENT_TYPES, ElementType
 from distrun.runtime.operations.feedback import Feedback
 from distrun.runtime.operations.wire import Wire
@@ -157,4 +157,4 @@ _NONE = np.empty(0, np.int64)
 
 @functools.cache
 def _quantiser(dtype: str) -> Quantiser:
-    return Quantiser({"int8": 8, "int4": 4}[dtype])
+    return QUANTISERS[dtype]()

@@ -11,30 +11,30 @@ import distrun.torch as hvd
 hvd.init()
 RANK, SIZE = hvd.rank(), hvd.size()
 IS_QUANTISED = hvd.local_size() < SIZE
-MOST = {"int8": 127, "int4": 7}
+ROUNDING = {"int8": 1 / 254, "int4": 1 / 4}  # of the largest of 256
 
 
 def exact_sum(tensor):
     return torch.from_numpy(np.sum(hvd.allgather_object(tensor.numpy()), 0, dtype=np.float64))
 
 
-def bound_of(tensor, most):
-    """Return what may be lost if all blocks had the largest element: half a scale on the way to the owner of each part,
-    half a scale of the sum on its way back, and float32's own rounding."""
+def bound_of(tensor, rounding):
+    """Return what may be lost if all blocks had the largest element: on the way to the owner of each part, of a sum that
+    is larger by what was lost on its way back, and by float32's own rounding."""
     sent = sum(hvd.allgather_object(float(tensor.abs().max())))
-    return 1.01 * sent / most + 1e-5 * sent
+    return 2.4 * sent * rounding + 1e-5 * sent
 
 
 @check
 def a_large_tensor_is_within_its_bounds_and_a_small_one_exact():
-    for name, most in MOST.items():
+    for name, rounding in ROUNDING.items():
         compression = getattr(hvd.Compression, name)
         generator = torch.Generator().manual_seed(RANK)
         for count in (4095, 4096, 100_000, 1_000_001):
             tensor = torch.randn(count, generator=generator)
             result = hvd.allreduce(tensor, op=hvd.Sum, compression=compression, name=f"{name}.{count}")
             error = float((result - exact_sum(tensor)).abs().max())
-            assert error <= bound_of(tensor, most), (name, count, error)
+            assert error <= bound_of(tensor, rounding), (name, count, error)
             assert (error > 1e-4) == (IS_QUANTISED and count >= 4096), (name, count, error)
             assert same_on_all_ranks([result])
         whole = torch.arange(10_000) + RANK
@@ -46,7 +46,7 @@ def a_large_tensor_is_within_its_bounds_and_a_small_one_exact():
 @check
 def tensors_of_a_group_are_quantised_by_their_own_size():
     small, large = torch.full((7,), 1e-6), torch.full((5000,), 1e6)
-    for name in MOST:
+    for name in ROUNDING:
         results = hvd.grouped_allreduce(
             [small, large, small], op=hvd.Average, compression=getattr(hvd.Compression, name), name=f"group.{name}"
         )
@@ -92,7 +92,7 @@ def gradients_with(compression, unused=False, odd=None):
 def only_gradients_of_large_parameters_are_quantised():
     for unused in (False, True):
         plain = gradients_with(hvd.Compression.none, unused)
-        for name, most in MOST.items():
+        for name, rounding in ROUNDING.items():
             found = gradients_with(getattr(hvd.Compression, name), unused)
             assert found.keys() == plain.keys()
             assert same_on_all_ranks(list(found.values()))
@@ -103,7 +103,7 @@ def only_gradients_of_large_parameters_are_quantised():
                     assert error <= 1e-6 * limit, (key, error)
                 else:
                     assert (error > 0) == IS_QUANTISED, (key, error)
-                    assert error < 4 * SIZE * limit / most, (key, error, limit)
+                    assert error < 8 * SIZE * limit * rounding, (key, error, limit)
 
 
 @check
@@ -123,7 +123,7 @@ def what_int4_takes_from_gradients_comes_later_unless_they_are_not_used():
         optimizer.step()
         lost = float((weights.detach() + count * exact).abs().max())
         assert (lost > 1e-4) == IS_QUANTISED, (count, lost)
-        assert lost <= 1.5 * 4.5 / MOST["int4"], (count, lost)
+        assert lost <= 4 * 4.5 * ROUNDING["int4"], (count, lost)
         assert same_on_all_ranks([weights.detach()])
 
 
@@ -164,7 +164,7 @@ def powersgd_approximates_matrices_and_leaves_the_rest_as_it_is():
 
 @check
 def a_gradient_that_is_not_finite_is_seen_on_all_ranks():
-    for name in MOST:
+    for name in ROUNDING:
         found = gradients_with(getattr(hvd.Compression, name), odd=float("inf"))
         assert not torch.isfinite(found["0.weight"]).all()
         assert not torch.isfinite(found["3.weight"]).all()
@@ -172,11 +172,11 @@ def a_gradient_that_is_not_finite_is_seen_on_all_ranks():
 
 @check
 def ranks_without_data_left_take_part():
-    for name in MOST:
+    for name in ROUNDING:
         if RANK == 0:
             tensor = torch.linspace(-1, 1, 9000)
             result = hvd.allreduce(tensor, op=hvd.Sum, compression=getattr(hvd.Compression, name), name=f"last.{name}")
-            assert float((result - tensor).abs().max()) <= 1.01 / MOST[name] + 1e-5
+            assert float((result - tensor).abs().max()) <= 2.4 * ROUNDING[name] + 1e-5
         assert hvd.join() == 0 or SIZE == 1
 
 
@@ -186,7 +186,7 @@ def models_learn_digits_in_all_forms():
     features, targets = torch.from_numpy(digits.data).float() / 16, torch.from_numpy(digits.target)
     own, unseen = slice(RANK, 1200, SIZE), slice(1200, None)
     found = {}
-    for name in ("none", "bf16", *MOST, "powersgd"):
+    for name in ("none", "bf16", *ROUNDING, "powersgd"):
         torch.manual_seed(1)
         model = torch.nn.Sequential(
             torch.nn.Linear(64, 128),

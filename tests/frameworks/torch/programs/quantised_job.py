@@ -8,14 +8,14 @@ import torch
 import distrun.torch as hvd
 
 hvd.init()
-MOST = {"int8": 127, "int4": 7}[os.environ["DISTRUN_WIRE_DTYPE"]]
+ROUNDING = {"int8": 1 / 254, "int4": 1 / 4}[os.environ["DISTRUN_WIRE_DTYPE"]]  # of the largest of 256
 values = np.linspace(-1, 1, 50_000, dtype=np.float32)
 for result in (
     hvd.allreduce(torch.from_numpy(values), name="torch").numpy(),
     np.concatenate(hvd.allgather_object(hvd.reducescatter(torch.from_numpy(values), name="part").numpy())),
 ):
     error = np.abs(result - values).max()
-    assert 0 < error <= 1.01 / MOST, error
+    assert 0 < error <= 2.02 * ROUNDING, error
 small = torch.linspace(-1, 1, 4000)
 assert torch.equal(hvd.allreduce(small, name="small"), small)
 assert torch.equal(hvd.broadcast(torch.from_numpy(values), 0, name="weights"), torch.from_numpy(values))
