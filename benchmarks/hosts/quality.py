@@ -25,6 +25,8 @@ DILOCO, LOCAL_SGD = "DiLoCo", "local SGD"
 FORMS = (*COMPRESSIONS, DILOCO, LOCAL_SGD)
 EVERY, MOMENTUM = 20, 0.5
 """Steps between two exchanges of the last two, and a momentum for so few of them: 0.9 would ruin the loss."""
+WARM_UP = 6
+"""The part of the steps, a sixth, that DiLoCo takes together at first."""
 SEEDS = 3
 BATCH = 16
 """Samples of a rank's batch."""
@@ -55,8 +57,8 @@ def compare(rank: Rank) -> Comparison:
         notes=[
             f"Cross-entropy, mean of {SEEDS} seeds, which choose the weights and the batches; AdamW with warm-up and "
             f"cosine decay, {BATCH} samples per rank, through DistributedOptimizer(compression=...); "
-            f"{DILOCO}: DiLoCo(every={EVERY}, momentum={MOMENTUM}), {LOCAL_SGD}: LocalSGD(every={EVERY}), both "
-            "judged merged.",
+            f"{DILOCO}: DiLoCo(every={EVERY}, momentum={MOMENTUM}, warmup=...) with a warm-up of 1/{WARM_UP} of the "
+            f"steps, {LOCAL_SGD}: LocalSGD(every={EVERY}), both judged merged.",
         ],
         unit="",
     )
@@ -84,7 +86,7 @@ def _train(rank: Rank, task: Task, form: str, seed: int) -> float:
     model = task.make()
     optimizer = torch.optim.AdamW(model.parameters(), task.rate, weight_decay=0.01)
     schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: _factor(step / task.steps))
-    optimizer = _wrapped(optimizer, form)
+    optimizer = _wrapped(optimizer, form, task.steps)
     generator = torch.Generator().manual_seed(1000 * seed + rank.rank)
     for _ in range(task.steps):
         optimizer.zero_grad()
@@ -98,11 +100,11 @@ def _train(rank: Rank, task: Task, form: str, seed: int) -> float:
         return float(_loss(model.eval(), *task.unseen))
 
 
-def _wrapped(optimizer: torch.optim.Optimizer, form: str) -> Any:
+def _wrapped(optimizer: torch.optim.Optimizer, form: str, steps: int) -> Any:
     import distrun.torch as dt
 
     if form == DILOCO:
-        return dt.DiLoCo(optimizer, every=EVERY, momentum=MOMENTUM)
+        return dt.DiLoCo(optimizer, every=EVERY, momentum=MOMENTUM, warmup=steps // WARM_UP)
     if form == LOCAL_SGD:
         return dt.LocalSGD(optimizer, every=EVERY)
     compression = dt.Compression.powersgd(4) if form == "powersgd(4)" else getattr(dt.Compression, form)

@@ -7,7 +7,7 @@ alone. `groups` has one of them for each process set, which `group_factories` ma
 
 `hierarchical` divides its work in two: `local_arrays` is what the ranks of a host show each other in shared memory,
 `rail` what one rank of each host moves over the links to the others, in the type that `wire_format` says and by one of
-the `algorithms`; `quantisation` is that of integers with scales.
+the `algorithms`; `quantisation` is that of 8 or 4 bits with scales.
 
 A backend is called by the engine, for one operation at a time, or by `distrun.runtime.gpu` for what GPUs cannot do. It
 calls `transport` (the local group, links) and `operations.reduction` (the arithmetic), and knows nothing of

@@ -1,8 +1,8 @@
 """The compressors that leave tensors alone here: they say how elements travel between hosts, whatever the framework.
 
-`Compression.int8` and `.int4` send integers with scales, which round large tensors and leave small ones alone (see
-`distrun.runtime.operations.wire`); `.int4` adds what a step has lost of the gradients to those of the next. For
-gradients only, `.powersgd(rank)` sends matrices as two thin ones (see `distrun.tensor_fusion.low_rank`).
+`Compression.int8` and `.int4` send 8 or 4 bits per value, with scales, which round large tensors and leave small ones
+alone (see `distrun.runtime.operations.wire`); `.int4` adds what a step has lost of the gradients to those of the next.
+For gradients only, `.powersgd(rank)` sends matrices as two thin ones (see `distrun.tensor_fusion.low_rank`).
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ class Int8Compressor(NoneCompressor):
 
 
 class Int4Compressor(NoneCompressor):
-    """Has floating-point tensors travel between hosts as integers of 4 bits with scales; leaves them as they are
-    here."""
+    """Has floating-point tensors travel between hosts as powers of two in 4 bits, with scales; leaves them as they
+    are here."""
 
 
 @dataclass(frozen=True)

@@ -1,8 +1,8 @@
 """How the elements of a reduction travel between hosts: as they are, in half precision, or quantised.
 
-Quantised elements are integers of 8 or 4 bits that share a scale with their neighbours. Small tensors - biases, norms,
-flags - are not quantised: they are hardly anything of the bytes, and a neighbour with large elements would cost them
-their own. In an operation of many tensors they travel as they are beside the others.
+Quantised elements have 8 or 4 bits, and share a scale with their neighbours. Small tensors - biases, norms, flags -
+are not quantised: they are hardly anything of the bytes, and a neighbour with large elements would cost them their
+own. In an operation of many tensors they travel as they are beside the others.
 """
 
 from __future__ import annotations

@@ -20,7 +20,9 @@ from distrun.runtime.shared_memory.mailbox import LARGEST
 
 _LENGTH = struct.Struct("<I")
 _READ, _WRITE = select.EPOLLIN, select.EPOLLOUT
-_CHUNK = 1 << 18  # bytes of messages taken at a time
+_CHUNK = 96 << 10
+"""Bytes of messages taken at a time. From 128 KiB on, the C library maps new memory for each read, which takes longer
+than the read."""
 _MAX_READS = 8  # of a stream before other connections are read
 LARGEST_FRAME = LARGEST + (16 << 10)
 """Bytes of the largest message of a channel: leaders of hosts put envelopes around those that they pass on."""
