@@ -200,7 +200,7 @@ def _levels() -> Flat:
 _PAIRS = _levels()
 
 QUANTISERS: dict[str, type[Quantiser]] = {"int8": Integers, "int4": Powers}
-"""By the names that the wire's types have."""
+"""The quantisers by the names that the types of the wire have."""
 
 
 def _parts(raw: Flat, count: int) -> tuple[Flat, Flat]:

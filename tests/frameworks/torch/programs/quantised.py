@@ -19,8 +19,8 @@ def exact_sum(tensor):
 
 
 def bound_of(tensor, rounding):
-    """Return what may be lost if all blocks had the largest element: on the way to the owner of each part, of a sum that
-    is larger by what was lost on its way back, and by float32's own rounding."""
+    """Return what may be lost if all blocks had the largest element: on the way to the owner of each part, on the way
+    back of a sum that is larger by that, and by float32's own rounding."""
     sent = sum(hvd.allgather_object(float(tensor.abs().max())))
     return 2.4 * sent * rounding + 1e-5 * sent
 
