@@ -182,19 +182,18 @@ class HierarchicalBackend(Backend):
         if not is_direct:
             unpack(buffer, outputs)
 
-    def combine(self, sources: Sequence[Flat], reduction: Reduction) -> Flat:
-        """Return the bits that `allreduce` would give for the ranks' arrays, all of which are here, in rank order."""
-        result = np.empty_like(sources[0])
+    def combine(self, sources: Sequence[Flat], reduction: Reduction, result: Flat) -> None:
+        """Write the bits that `allreduce` would give for the ranks' arrays, which are all here, in rank order, into
+        `result`, which may be one of them."""
         within, between, _ = self._rail.stages(reduction)
         if within is None or reduction.is_widened:
             reduction.combine([sources[rank] for rank in self._order], [result])
-            return result
+            return
         shares = []
         for ranks in self._hosts.ranks:
             shares.append(np.empty_like(result))
             within.combine([sources[rank] for rank in ranks], [shares[-1]])
         between.combine(shares, [result])
-        return result
 
     def reducescatter(
         self, array: Flat, counts: Sequence[int], reduction: Reduction, what: str, room: Flat | None = None

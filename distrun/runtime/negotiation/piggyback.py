@@ -22,7 +22,7 @@ from distrun.runtime.backends.base import Flat
 from distrun.runtime.backends.dispatch import reduction_of
 from distrun.runtime.backends.hierarchical import HierarchicalBackend
 from distrun.runtime.operations.handle import Handle
-from distrun.runtime.operations.reduction import Adasum
+from distrun.runtime.operations.reduction import Adasum, Reduction
 from distrun.runtime.operations.request import CPU
 from distrun.tensor_fusion.packing import unpack
 
@@ -47,9 +47,19 @@ class Piggyback:
         # before the other has looked, hence a queue; None stands for one that the rank submitted without a payload.
         self._received: dict[int, dict[int, deque[bytes | None]]] = {}
         self._sent: set[int] = set()  # the cache ids of the requests for which our payload is under way
+        self._eligible: dict[int, bool] = {}  # by cache id
+        self._reductions: dict[int, Reduction] = {}
 
     def is_eligible(self, handle: Handle) -> bool:
         """Whether an operation's arrays may travel with its message; the same for all of its occurrences."""
+        known = self._eligible.get(handle.cache_id)
+        if known is None:
+            known = self._is_eligible(handle)
+            if handle.cache_id >= 0:
+                self._eligible[handle.cache_id] = known
+        return known
+
+    def _is_eligible(self, handle: Handle) -> bool:
         request = handle.request
         return (
             request.kind == "allreduce"
@@ -108,15 +118,25 @@ class Piggyback:
             self._received.pop(cache_id, None)
         return taken
 
-    def combine(self, own: Handle, others: dict[int, bytes]) -> Flat:
-        """The result, from our own arrays and the payloads of the other ranks."""
-        inputs = own.inputs
+    def finish(self, own: Handle) -> Flat:
+        """Write the result into an operation's outputs, from our own arrays and the payloads of the other ranks, which
+        are taken out; return it."""
+        cache_id, inputs, outputs = own.cache_id, own.inputs, own.outputs
+        others = self.take(cache_id)
+        how = self._reductions.get(cache_id)
+        if how is None:
+            how = self._reductions[cache_id] = reduction_of(self._backend, own.request)
         mine = inputs[0] if len(inputs) == 1 else np.concatenate(inputs)
         sources = [
             np.frombuffer(others[rank], mine.dtype, offset=_HEADER) if rank in others else mine
             for rank in range(self._backend.size)
         ]
-        return self._backend.combine(sources, reduction_of(self._backend, own.request))
+        is_whole = len(outputs) == 1 and outputs[0].size == mine.size
+        result = outputs[0] if is_whole else np.empty_like(mine)
+        self._backend.combine(sources, how, result)
+        if not is_whole:
+            unpack(result, outputs)
+        return result
 
     @staticmethod
     def deliver(handle: Handle, result: Flat) -> None:

@@ -84,8 +84,8 @@ class FakeHierarchicalBackend:
     def quantisation_of(self, request: Request) -> str:
         return ""
 
-    def combine(self, sources, how):
-        return sum(sources)
+    def combine(self, sources, how, result):
+        result[:] = sum(sources)
 
 
 class Rank:
