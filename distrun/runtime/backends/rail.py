@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
 
-from distrun.runtime.backends.algorithms.base import Algorithm, Scratch, Share
+from distrun.runtime.backends.algorithms.base import Algorithm, Arena, Scratch, Share
 from distrun.runtime.backends.algorithms.choice import (
     EQUAL,
     FEW_HOSTS,
@@ -57,6 +57,7 @@ class Rail:
         self._connected: set[str] = set()
         """The purposes for which all links are there: names of algorithms, and `_PROBES`."""
         self._scratch = Scratch()
+        self._arena = Arena()
         self._place = object()
         """The thing by which `Feedback` knows this rail."""
 
@@ -211,7 +212,7 @@ class Rail:
         first: int,
         feedback: Feedback | None,
     ) -> Share:
-        wire = wire_format(how.wire, sources[0].dtype, feedback)
+        wire = wire_format(how.wire, sources[0].dtype, feedback, self._arena.begin(sources[0].nbytes))
         stages_ = self.stages(how, algorithm.is_stepwise)
         if feedback is not None:
             feedback.begin(self._place, first, sources[0].size, _units(stages_))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -14,6 +15,9 @@ from distrun.runtime.operations.dtypes import ELEMENT_TYPES, ElementType
 from distrun.runtime.operations.feedback import Feedback
 from distrun.runtime.operations.wire import Wire
 from distrun.runtime.settings import QUANTISED
+
+Empty = Callable[[int, np.dtype[Any]], Flat]
+"""Makes an array of so many elements, which may hold anything."""
 
 
 class WireFormat(ABC):
@@ -26,6 +30,14 @@ class WireFormat(ABC):
     depth = 2
     """Pieces of an array in each step of its reduction, so that enough is on the wire while this rank computes, or
     another process has its core: the more, the smaller they are there."""
+
+    def __init__(self, empty: Empty = np.empty) -> None:
+        """`empty` makes the arrays that are needed until the operation is over."""
+        self._empty = empty
+
+    def landing(self, start: int, count: int) -> Flat:
+        """Return an array in which `count` elements from `start` on can be received."""
+        return self._empty(self.length(start, count), self.dtype)
 
     @abstractmethod
     def length(self, start: int, count: int) -> int:
@@ -47,14 +59,17 @@ class WireFormat(ABC):
 
     def decoded(self, raw: Flat, count: int, dtype: np.dtype[Any], start: int) -> Flat:
         """Return what `decode` does, in a new array of `dtype` where it needs one."""
-        return self.decode(raw, np.empty(count, dtype), start)
+        return self.decode(raw, self._empty(count, dtype), start)
 
 
-def wire_format(wire: Wire, dtype: np.dtype[Any], feedback: Feedback | None = None) -> WireFormat:
-    """Return the format for elements whose storage type in memory is `dtype`; `feedback` is for quantised ones."""
+def wire_format(
+    wire: Wire, dtype: np.dtype[Any], feedback: Feedback | None = None, empty: Empty = np.empty
+) -> WireFormat:
+    """Return the format for elements whose storage type in memory is `dtype`; `feedback` is for quantised ones, and
+    `empty` makes arrays that are needed until the operation is over."""
     if wire.dtype in QUANTISED:
-        return Blocks(wire, dtype, feedback)
-    return Half(ELEMENT_TYPES[wire.dtype]) if wire.dtype else AsTheyAre(dtype)
+        return Blocks(wire, dtype, feedback, empty)
+    return Half(ELEMENT_TYPES[wire.dtype], empty) if wire.dtype else AsTheyAre(dtype)
 
 
 class AsTheyAre(WireFormat):
@@ -63,6 +78,7 @@ class AsTheyAre(WireFormat):
     is_encoded = False
 
     def __init__(self, dtype: np.dtype[Any]) -> None:
+        super().__init__()
         self.dtype = dtype
 
     def length(self, start: int, count: int) -> int:
@@ -83,7 +99,8 @@ class Half(WireFormat):
 
     depth = 8
 
-    def __init__(self, element: ElementType) -> None:
+    def __init__(self, element: ElementType, empty: Empty = np.empty) -> None:
+        super().__init__(empty)
         self._element = element
         self.dtype = element.storage
 
@@ -91,7 +108,7 @@ class Half(WireFormat):
         return count
 
     def encode(self, values: Flat, start: int, are_results: bool = False) -> Flat:
-        out = np.empty(values.size, self.dtype)
+        out = self._empty(values.size, self.dtype)
         self._element.narrow(values.astype(self._element.accumulator, copy=False), out)
         return out
 
@@ -99,7 +116,7 @@ class Half(WireFormat):
         if out.dtype == self._element.accumulator:
             self._element.widen(raw, out)
         else:
-            wide = np.empty(raw.size, self._element.accumulator)
+            wide = self._empty(raw.size, self._element.accumulator)
             self._element.widen(raw, wide)
             out[:] = wide
         return out
@@ -111,8 +128,9 @@ class Blocks(WireFormat):
     dtype = np.dtype(np.uint8)
     depth = 8
 
-    def __init__(self, wire: Wire, memory: np.dtype[Any], feedback: Feedback | None) -> None:
+    def __init__(self, wire: Wire, memory: np.dtype[Any], feedback: Feedback | None, empty: Empty = np.empty) -> None:
         """`memory` is the type of elements in memory."""
+        super().__init__(empty)
         self._memory = memory
         self._feedback = feedback
         self._quantiser = _quantiser(wire.dtype)
@@ -127,7 +145,7 @@ class Blocks(WireFormat):
 
     def encode(self, values: Flat, start: int, are_results: bool = False) -> Flat:
         nbytes, places = self._quantiser.nbytes(values.size), self._places(start, values.size)
-        out = np.empty(nbytes + self._memory.itemsize * places.size, np.uint8)
+        out = self._empty(nbytes + self._memory.itemsize * places.size, self.dtype)
         if places.size:
             out[nbytes:].view(self._memory)[:] = values[places]
             values = values.copy()

@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from distrun.runtime.backends.base import Flat
-from distrun.runtime.backends.wire_format import WireFormat
+from distrun.runtime.backends.wire_format import Empty, WireFormat
 from distrun.runtime.operations.reduction import CHUNK
 from distrun.runtime.operations.stages import Stages
 from distrun.runtime.transport.host_layout import HostLayout
@@ -18,6 +18,9 @@ from distrun.runtime.transport.links import Links, Ticket
 
 SCRATCH = 64 << 20
 """Bytes received from other hosts and not combined yet, at most: with many hosts, the parts of a piece are smaller."""
+ARENA_LIMIT = 4 << 20
+"""Bytes of the largest operation whose memory is kept."""
+_ALIGNMENT = 64  # bytes of a line of the processor's cache
 
 Steps = Generator[Sequence[Ticket], None, None]
 """A piece on its way: each step posts what is sent and received, and the next one begins when that has come."""
@@ -77,7 +80,9 @@ class Share:
 
     def landing(self, part: slice) -> Flat:
         """Return where the result of a part is received before `settle` is called with it."""
-        return np.empty(self.length(part), self.wire.dtype) if self.wire.is_encoded else self.target[part]
+        if not self.wire.is_encoded:
+            return self.target[part]
+        return self.wire.landing(self._first + part.start, part.stop - part.start)
 
     def settle(self, raw: Flat, part: slice) -> None:
         """Hand the result of a part, as it travels, to all ranks of this host.
@@ -140,6 +145,33 @@ class Scratch:
                 return np.empty((count, length), dtype)
             self._memory = np.empty(nbytes, np.uint8)
         return self._memory[:nbytes].view(dtype).reshape(count, length)
+
+
+class Arena:
+    """Memory for the arrays that one operation needs until it is over; kept for the next one.
+
+    The C library gives back what a few small operations have needed, and new memory takes longer to touch than they
+    take to compute.
+    """
+
+    def __init__(self) -> None:
+        self._memory = np.empty(0, np.uint8)
+        self._used = 0
+
+    def begin(self, nbytes: int) -> Empty:
+        """Begin an operation of so many bytes; return what makes its arrays. Those of the last one are gone."""
+        if nbytes > ARENA_LIMIT:
+            return np.empty
+        if self._used > self._memory.size:
+            self._memory = np.empty(self._used, np.uint8)
+        self._used = 0
+        return self._empty
+
+    def _empty(self, count: int, dtype: np.dtype[Any]) -> Flat:
+        start = self._used
+        stop = start + count * dtype.itemsize
+        self._used = -(-stop // _ALIGNMENT) * _ALIGNMENT
+        return self._memory[start:stop].view(dtype) if stop <= self._memory.size else np.empty(count, dtype)
 
 
 def cut(size: int, length: int) -> Iterator[slice]:

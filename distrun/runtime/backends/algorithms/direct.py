@@ -9,8 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import numpy as np
-
 from distrun.runtime.backends.algorithms.base import Algorithm, Share, Steps, chunk_elements, cut, divided, run
 from distrun.runtime.backends.base import Flat
 from distrun.runtime.operations.reduction import CHUNK
@@ -71,10 +69,14 @@ class Direct(Algorithm):
         """Reduce a small array in one step: everything to every host, each of which combines all of it for itself, in
         the same order."""
         links, hosts = self._links, self._hosts
+        parts = list(cut(share.size, CHUNK // share.dtype.itemsize))
+        lengths = [share.length(part) for part in parts]
+        rows = self._scratch.rows(len(parts) * hosts.count, max(lengths, default=0), share.wire.dtype)
         posted = []
-        for part in cut(share.size, CHUNK // share.dtype.itemsize):
+        for number, part in enumerate(parts):
             sent = share.encoded(share.ours(part), part)
-            shares = list(np.empty((hosts.count, sent.size), sent.dtype))
+            mine = rows[number * hosts.count : (number + 1) * hosts.count]
+            shares = [row[: lengths[number]] for row in mine]
             shares[hosts.own] = sent  # rounded as for the other hosts: all must add up the same numbers
             tickets = []
             for host in hosts.others:

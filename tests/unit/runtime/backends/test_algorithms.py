@@ -9,6 +9,7 @@ from in_process.hosts_of_threads import DTYPES, QUIET, Job, cases, check_allredu
 
 from distrun.runtime.backends.adasum import adasum
 from distrun.runtime.backends.algorithms import choice
+from distrun.runtime.backends.algorithms.base import ARENA_LIMIT, Arena
 from distrun.runtime.backends.algorithms.choice import EQUAL, WHOLE, LinkFacts, arranged, choose, choose_broadcast
 from distrun.runtime.backends.algorithms.tree import place_in_tree
 from distrun.runtime.operations import reduction
@@ -262,3 +263,33 @@ def test_slow_links_are_measured_once_and_then_change_the_algorithm(small_pieces
     job.close()
     assert len(measured) == len(counts) * min(counts)
     assert all("tree" in names for names in found[: min(counts)])
+
+
+@settings(max_examples=50, deadline=None)
+@given(
+    operations=st.lists(
+        st.lists(st.tuples(st.integers(0, 5000), st.sampled_from(["u1", "f4", "f8"])), max_size=8), max_size=5
+    )
+)
+def test_arrays_of_an_arena_keep_what_is_written_until_the_next_operation(operations):
+    arena = Arena()
+    for wanted in operations:
+        empty = arena.begin(1000)
+        arrays = [empty(count, np.dtype(dtype)) for count, dtype in wanted]
+        for number, array in enumerate(arrays):
+            array[:] = number
+        for number, ((count, dtype), array) in enumerate(zip(wanted, arrays, strict=True)):
+            assert array.dtype == dtype
+            assert array.size == count
+            assert (array == number).all()
+
+
+def test_an_arena_keeps_its_memory_for_small_operations_alone():
+    arena = Arena()
+    arrays = []
+    for _ in range(3):
+        empty = arena.begin(ARENA_LIMIT)
+        arrays.append([empty(count, np.dtype("f4")) for count in (3, 100)])
+    addresses = [[array.ctypes.data for array in each] for each in arrays]
+    assert addresses[1] == addresses[2]  # the first operation showed how much they need
+    assert arena.begin(ARENA_LIMIT + 1) is np.empty
