@@ -14,11 +14,11 @@ import os
 import time
 from contextlib import suppress
 
+from distrun.runner.shipping.blobs import read_digest
 from distrun.runner.shipping.cache import CacheError, open_cache, touch, write_file
 
 _FRESH = 2_000_000_000  # nanoseconds since its last change in which a file may change once more unseen
 _KEPT = 30 * 86400.0  # seconds since a folder was shipped last
-_PIECE = 1 << 20
 
 Facts = tuple[int, ...]
 
@@ -69,12 +69,3 @@ class Digests:
             for entry in os.scandir(os.path.dirname(self._file)):
                 if time.time() - entry.stat().st_mtime > _KEPT:
                     os.unlink(entry.path)
-
-
-def read_digest(path: str) -> str:
-    """Return the SHA-256 of a file's content. Raises OSError."""
-    found = hashlib.sha256()
-    with open(path, "rb", buffering=0) as file:
-        while piece := file.read(_PIECE):
-            found.update(piece)
-    return found.hexdigest()

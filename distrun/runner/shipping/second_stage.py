@@ -16,7 +16,16 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING or __name__ != "distrun_second_stage":
-    from distrun.runner.shipping.cache import CacheError, discard, explain, fill, keep_newest, open_cache, touch
+    from distrun.runner.shipping.cache import (
+        CacheError,
+        by_last_use,
+        discard,
+        discard_unused,
+        explain,
+        fill,
+        hold,
+        open_cache,
+    )
     from distrun.runner.shipping.first_stage import COUNTED, Launcher
 
 _SHIPPED = "DISTRUN_SHIPPED"  # as in runtime.contract
@@ -87,17 +96,29 @@ def _prepare(
 def _brought(launcher: Launcher, cache: str, name: str, wanted: str, digest: Digest) -> str:
     """Return the folder of the cache that has a package, which is sent if it is not there, or not as it should be."""
     place = os.path.join(cache, "packages", wanted)
-    if os.path.isdir(place) and digest(os.path.join(place, name)) != wanted:
+    folder = os.path.join(place, name)
+    if not _is_intact(folder, wanted, digest):
         discard(place)
-    if not os.path.isdir(place):
         packed = launcher.ask(ask="package", name=name)
         fill(place, lambda half: _unpack(packed, name, half))
-        if digest(os.path.join(place, name)) != wanted:
+        if not _is_intact(folder, wanted, digest):
             discard(place)
-            launcher.refuse(f"the package {name} was damaged on its way or while it was written to {place}: try again")
-        keep_newest(os.path.dirname(place), _KEPT)
-    touch(place)
+            launcher.refuse(
+                f"the package {name} was damaged on its way or while it was written to {place}: try again, or delete "
+                "that there first"
+            )
+        for _, unused in by_last_use(os.path.dirname(place))[_KEPT:]:
+            discard_unused(unused)
+    hold(place)
     return place
+
+
+def _is_intact(folder: str, wanted: str, digest: Digest) -> bool:
+    """Whether a package is there as it should be; one that lost its folder, or cannot be read, is not."""
+    try:
+        return digest(folder) == wanted
+    except OSError:
+        return False
 
 
 def _unpack(packed: bytes, name: str, folder: str) -> None:

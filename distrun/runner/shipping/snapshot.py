@@ -13,9 +13,9 @@ from dataclasses import dataclass, replace
 from distrun.errors import UsageError
 from distrun.runner.protocol.handshake import HostError
 from distrun.runner.shipping import ignore
-from distrun.runner.shipping.blobs import Blobs
+from distrun.runner.shipping.blobs import Blobs, read_digest
 from distrun.runner.shipping.cache import CacheError, explain, open_cache
-from distrun.runner.shipping.digests import Digests, read_digest
+from distrun.runner.shipping.digests import Digests
 from distrun.runner.shipping.manifest import FileEntry, FolderEntry, LinkEntry, Manifest
 
 _ATTEMPTS = 3  # to read a file that is being written

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
 import os
 import shutil
+import socket
 import stat
+import time
 from pathlib import Path
 
 import pytest
@@ -17,6 +20,7 @@ from hypothesis.strategies import binary, sampled_from
 from distrun.errors import UsageError
 from distrun.runner.protocol.handshake import HostError
 from distrun.runner.shipping import snapshot, trees
+from distrun.runner.shipping.cache import explain
 from distrun.runner.shipping.delivery import Delivery
 
 NAMES = sampled_from(["a", "b", "in/a", "in/b", "in/deep/c", "d\udcff"])
@@ -192,17 +196,43 @@ def test_digests_of_folders_that_are_shipped_no_more_are_forgotten(folder, own_c
     assert list(shelf.iterdir()) == [used]
 
 
+def folder_of_job(shelf, job, host, used):
+    """Make a folder of a job's, as one that was used then."""
+    place = os.path.join(shelf, f"{job}-{host}-0-abcd")
+    os.makedirs(place)
+    os.utime(place, (used, used))
+    return place
+
+
 def test_folders_of_jobs_that_run_stay_and_the_newest(folder, own_cache):
     running, _ = ship(folder, own_cache)  # this process has it locked
     shelf = os.path.dirname(running)
-    over = []
-    for number in range(12):
-        over.append(os.path.join(shelf, f"over{number}"))
-        os.mkdir(over[-1])
-        os.utime(over[-1], (number, number))
+    over = [folder_of_job(shelf, f"over{number}", socket.gethostname(), used=number) for number in range(12)]
     os.utime(running, (0, 0))
     trees.prune(shelf)
     assert sorted(os.listdir(shelf)) == sorted(map(os.path.basename, [running, *over[-10:]]))
+
+
+def test_folders_of_jobs_on_hosts_with_the_same_home_stay_for_long(folder, own_cache, monkeypatch):
+    monkeypatch.setattr("fcntl.flock", lambda *_: None)  # as on NFS, where other hosts do not see who has locked
+    now = time.time()
+    shelf = os.path.dirname(ship(folder, own_cache)[0])
+    others = [folder_of_job(shelf, "job", f"node-{number}", used=now - number) for number in range(20)]
+    folder_of_job(shelf, "job", "node-20", used=now - 31 * 86400)
+    place, _ = ship(folder, own_cache)
+    found = {os.path.join(shelf, name) for name in os.listdir(shelf)}
+    assert set(others) < found
+    assert len(found) == 22
+    assert place in found
+
+
+def test_what_cannot_be_looked_at_keeps_no_folder_from_being_deleted(own_cache):
+    shelf = str(own_cache)
+    for number in range(12):
+        folder_of_job(shelf, f"over{number}", socket.gethostname(), used=number)
+    os.symlink("nowhere", os.path.join(shelf, f"over-{socket.gethostname()}-1-abcd"))
+    trees.prune(shelf)
+    assert len(os.listdir(shelf)) == 11
 
 
 def test_nothing_outside_a_named_folder_is_deleted_whatever_its_record_says(folder, own_cache, tmp_path):
@@ -226,15 +256,67 @@ def test_nothing_outside_a_named_folder_is_deleted_whatever_its_record_says(fold
     assert json.loads(record.read_text()) == ["a"]
 
 
-def test_what_a_process_that_was_killed_left_half_written_in_a_named_folder_goes(folder, own_cache, tmp_path):
+def test_what_a_process_that_was_killed_left_half_written_in_a_named_folder_goes(
+    folder, own_cache, tmp_path, monkeypatch
+):
     (folder / "in").mkdir()
     kept = tmp_path / "kept"
     ship(folder, own_cache, str(kept))
-    for path in (kept / ".distrun-half-1-abcdef01", kept / "in" / ".distrun-half-1-abcdef01"):
+    halves = (kept / ".distrun-half-1-abcdef01", kept / "in" / ".distrun-half-1-abcdef01")
+    for path in halves:
         path.write_text("half")
         os.utime(path, (0, 0))
     ship(folder, own_cache, str(kept))
+    assert all(path.exists() for path in halves)  # another process may write it just now: a copy has an old time
+    monkeypatch.setattr("distrun.runner.shipping.cache._STALE", -1.0)
+    ship(folder, own_cache, str(kept))
     assert state(kept) == state(folder)
+
+
+def test_a_change_of_the_same_size_and_time_comes_to_a_named_folder(folder, own_cache, tmp_path):
+    for text in ("first", "other"):
+        (folder / "a").write_text(text)
+        os.utime(folder / "a", ns=(0, 0))
+        ship(folder, own_cache, str(tmp_path / "kept"))
+        assert (tmp_path / "kept" / "a").read_text() == text
+
+
+def test_folders_of_a_named_folder_have_their_modes(folder, own_cache, tmp_path):
+    kept = tmp_path / "kept"
+    (folder / "in").mkdir()
+    for mode in (0o700, 0o755, 0o750, 0o500):
+        (folder / "in").chmod(mode)
+        ship(folder, own_cache, str(kept))
+        assert stat.S_IMODE((kept / "in").stat().st_mode) == mode | 0o700
+    (kept / "in").chmod(0o2775)
+    ship(folder, own_cache, str(kept))
+    assert stat.S_IMODE((kept / "in").stat().st_mode) == 0o2700
+
+
+def test_hosts_that_have_the_same_named_folder_may_make_it_at_once(folder, own_cache, tmp_path, monkeypatch):
+    real = os.mkdir
+
+    def other_is_faster(path, *mode):
+        real(path, *mode)
+        if os.path.basename(path) == "in":
+            real(path, *mode)
+
+    (folder / "in").mkdir()
+    monkeypatch.setattr("os.mkdir", other_is_faster)
+    ship(folder, own_cache, str(tmp_path / "kept"))
+    assert state(tmp_path / "kept") == state(folder)
+
+
+def test_of_a_full_disk_the_folder_is_named_that_is_on_it(folder, own_cache, tmp_path, monkeypatch):
+    def full(descriptor, mode):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr("os.fchmod", full)
+    kept = str(tmp_path / "kept")
+    with pytest.raises(OSError, match="No space left") as caught:
+        ship(folder, own_cache, kept)
+    said = explain(caught.value, str(own_cache))
+    assert said == f"{kept} cannot be written: No space left on device; make room or give the right to write there"
 
 
 @pytest.mark.parametrize("changed", ["a", "copy"])
