@@ -152,11 +152,10 @@ class _Walk:
         try:
             with os.scandir(place) as scanned:
                 entries = sorted(scanned, key=lambda item: item.name)
-            text = None
-            if any(entry.name == ignore.FILE for entry in entries):
-                with open(os.path.join(place, ignore.FILE), encoding="utf-8", errors="surrogateescape") as file:
-                    text = file.read()
-            rules = rules.within(self._prefix + below, text)
+            if below and any(entry.name == ".git" for entry in entries):
+                rules = rules.within(self._prefix + below, ignore.exclude(place))
+            if any(entry.name == ignore.FILE and entry.is_file() for entry in entries):
+                rules = rules.within(self._prefix + below, ignore.read(os.path.join(place, ignore.FILE)))
             for entry in entries:
                 self._take(entry, below + entry.name, rules)
         except OSError as error:
