@@ -65,6 +65,30 @@ def test_the_python_of_an_environment_that_a_host_has_made_is_known():
     assert introduce(Said({"paths": ["/c/p"]}, {"distrun": "1"}), Delivery(), b"", float("inf")).python == ""
 
 
+def test_a_host_that_takes_no_more_is_sent_no_more():
+    tried = []
+
+    class Stuck(Said):
+        def write(self, data):
+            tried.append(data)
+            if len(tried) > 1:  # after the greeting
+                raise TimeoutError
+
+        def explain_start(self, output):
+            return "it has ended"
+
+        def wait(self):
+            return 1
+
+    class Large(Delivery):
+        def answer(self, question):
+            yield from [b"piece"] * 100
+
+    with pytest.raises(HostError, match="it has ended"):
+        introduce(Stuck({"ask": "contents"}), Large(), b"", float("inf"))
+    assert len(tried) < 5
+
+
 def test_a_question_without_its_values_is_refused():
     with pytest.raises(HostError, match="it asks for"):
         introduce(Said({"ask": "contents"}), Delivery(), b"", float("inf"))
