@@ -31,7 +31,7 @@ class Digests:
         self._remembered: dict[str, tuple[Facts, str]] = {}
         self._now: dict[str, tuple[Facts, str]] = {}
         self._file: str | None = None
-        with suppress(OSError, CacheError, ValueError, TypeError):
+        with suppress(OSError, CacheError, ValueError, TypeError, AttributeError):
             shelf = os.path.join(open_cache(os.environ), "digests")
             os.makedirs(shelf, mode=0o700, exist_ok=True)
             self._file = os.path.join(shelf, hashlib.sha256(os.fsencode(folder)).hexdigest())

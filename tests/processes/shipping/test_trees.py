@@ -20,8 +20,9 @@ from hypothesis.strategies import binary, sampled_from
 from distrun.errors import UsageError
 from distrun.runner.protocol.handshake import HostError
 from distrun.runner.shipping import snapshot, trees
-from distrun.runner.shipping.cache import explain
+from distrun.runner.shipping.cache import explain, open_cache
 from distrun.runner.shipping.delivery import Delivery
+from distrun.runner.shipping.options import deliver
 
 NAMES = sampled_from(["a", "b", "in/a", "in/b", "in/deep/c", "d\udcff"])
 LARGE = 1 << 30
@@ -146,6 +147,11 @@ def test_any_history_of_a_folder_is_followed(tmp_path):
     run_state_machine_as_test(Folder, settings=chosen)
 
 
+@pytest.mark.parametrize("value", ["", "cache", "./cache"])
+def test_a_cache_that_is_no_absolute_path_does_not_count(own_cache, value):
+    assert open_cache({"XDG_CACHE_HOME": value}) == str(own_cache / ".cache" / "distrun")
+
+
 @pytest.fixture
 def folder(tmp_path):
     folder = tmp_path / "folder"
@@ -182,6 +188,15 @@ def test_a_change_of_the_same_size_and_time_is_seen(folder):
     after = snapshot.take(str(folder), "", LARGE).manifest.files[0]
     assert (before.size, before.mtime) == (after.size, after.mtime)
     assert after.digest == hashlib.sha256(b"other").hexdigest()
+
+
+@pytest.mark.parametrize("text", ["", "[1]", '{"a": 5}', '{"a": [5, 6]}'])
+def test_digests_that_were_damaged_are_made_anew(folder, own_cache, monkeypatch, text):
+    monkeypatch.setattr("distrun.runner.shipping.digests._FRESH", 0)
+    snapshot.take(str(folder), "", LARGE)
+    (made,) = (own_cache / "distrun" / "digests").iterdir()
+    made.write_text(text)
+    assert snapshot.take(str(folder), "", LARGE).manifest.files[0].digest == hashlib.sha256(b"first").hexdigest()
 
 
 def test_digests_of_folders_that_are_shipped_no_more_are_forgotten(folder, own_cache, monkeypatch):
@@ -374,3 +389,13 @@ def test_a_named_folder_that_is_a_file_there_is_refused(folder, own_cache, tmp_p
     for name in ("kept", "kept/in"):
         with pytest.raises(HostError, match=f"{name} there is no folder, or not in one: name another by --ship"):
             ship(folder, own_cache, str(tmp_path / name))
+
+
+@pytest.mark.parametrize("other", ["code", "./code", "~/code", "code/"])
+def test_two_folders_do_not_go_to_one(tmp_path, other):
+    for name in ("a", "b"):
+        (tmp_path / name).mkdir()
+    ships = [f"{tmp_path}/a:code", f"{tmp_path}/b:{other}"]
+    with pytest.raises(UsageError, match=f"a:{other} and --ship {tmp_path}/b:{other} name one folder: give each its"):
+        deliver(ships)
+    assert len(deliver([ships[0], f"{tmp_path}/b"]).snapshots) == 2
