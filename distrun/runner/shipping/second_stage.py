@@ -82,7 +82,8 @@ def _prepare(
     for number, tree in enumerate(tasks.get("trees", ())):
         from distrun.runner.shipping.trees import receive
 
-        shipped["trees"].append([tree["dir"], receive(launcher, cache, number, tree)])
+        place = receive(launcher, cache, number, tree)
+        shipped["trees"] += [[name, place] for name in tree["names"]]
     os.environ[_SHIPPED] = json.dumps(shipped)
     launcher.tell(paths=paths)
     if requirements is not None:

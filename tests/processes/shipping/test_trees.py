@@ -160,6 +160,24 @@ def folder(tmp_path):
     return folder
 
 
+def test_a_folder_is_known_by_its_names_through_links(folder, tmp_path, monkeypatch):
+    (tmp_path / "home").symlink_to(tmp_path)
+    through = tmp_path / "home" / "folder"
+    assert snapshot.take(str(through), "", LARGE).names == (str(folder), str(through))
+    monkeypatch.chdir(folder)
+    monkeypatch.setenv("PWD", str(through))
+    (folder / "in").mkdir()
+    (folder / "in" / "link").symlink_to(through / "a")
+    for given in (".", "../folder", "in/.."):
+        taken = snapshot.take(given, "", LARGE)
+        assert taken.names == (str(folder), str(through))
+        assert taken.manifest.links[0].target == "../a"
+    (message,) = json.loads(Delivery(snapshots=(taken,)).opening("job").text.partition(b"\n")[0])["tasks"]["trees"]
+    assert message["names"] == [str(folder), str(through)]
+    monkeypatch.setenv("PWD", str(tmp_path))  # of a program that has changed its folder
+    assert snapshot.take(".", "", LARGE).names == (str(folder),)
+
+
 def test_a_file_that_changes_after_the_launch_began_is_noticed(folder, own_cache):
     taken = snapshot.take(str(folder), "", LARGE)
     (folder / "a").write_text("other")
