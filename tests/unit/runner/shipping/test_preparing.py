@@ -16,7 +16,7 @@ from distrun.runner.protocol.frames import Frame, FrameKind
 from distrun.runner.protocol.handshake import MAGIC, HostError
 from distrun.runner.shipping import environment, package, second_stage
 from distrun.runner.shipping.delivery import Delivery
-from distrun.runner.shipping.first_stage import digest
+from distrun.runner.shipping.first_stage import is_intact
 
 
 @pytest.mark.parametrize(
@@ -112,7 +112,7 @@ class Sender:
 def bring(cache, packed, launcher=None):
     """Have a package brought to a cache, and return its place."""
     wanted = package.package_digest("cloudpickle")
-    return Path(second_stage._brought(launcher or Sender(packed), str(cache), "cloudpickle", wanted, digest))
+    return Path(second_stage._brought(launcher or Sender(packed), str(cache), "cloudpickle", wanted, is_intact))
 
 
 def test_what_was_added_to_a_package_on_its_way_is_not_unpacked(own_cache):
@@ -148,7 +148,7 @@ def test_a_package_that_was_damaged_in_the_cache_is_sent_anew(own_cache, damage)
     damage(bring(own_cache, packed))
     launcher = Sender(packed)
     place = bring(own_cache, packed, launcher)
-    assert digest(str(place / "cloudpickle")) == place.name
+    assert is_intact(str(place / "cloudpickle"), place.name)
     assert launcher.asked == 1
     bring(own_cache, packed, launcher)
     assert launcher.asked == 1
@@ -184,7 +184,7 @@ def test_a_package_of_a_job_that_runs_stays(own_cache):
 
 
 def test_users_and_passwords_of_indexes_are_not_shown():
-    said = "ERROR: no torch at https://user:secret@a.b/simple\nERROR: git+https://token@a.b/c failed\n"
+    said = "ERROR: no torch at https://user:se@cret@a.b/simple\nERROR: git+https://token@a.b/c failed\n"
     assert environment._end_of(said) == "no torch at https://***@a.b/simple; git+https://***@a.b/c failed"
 
 
