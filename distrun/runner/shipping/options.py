@@ -141,6 +141,8 @@ def deliver(
     for folder in folders:
         if folders.count(folder) > 1:
             raise UsageError(f"--ship {folder} is given twice: give it once")
+    # A rank that waits for its command takes the first folder that a path is in: one in another must come before it.
+    snapshots = tuple(sorted(snapshots, key=lambda item: -len(item.folder)))
     return Delivery(brings_itself, None if bootstrap is None else requirements(bootstrap), snapshots)
 
 

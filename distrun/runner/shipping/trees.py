@@ -7,6 +7,7 @@ import hashlib
 import json
 import os
 import secrets
+import shutil
 import socket
 import stat
 import time
@@ -24,6 +25,7 @@ from distrun.runner.shipping.manifest import FileEntry, Manifest
 RECORD = ".distrun-shipped.json"
 """The file in a folder named by the user that says which files of it were shipped."""
 
+_BYTECODE = "__pycache__"
 _TREES_KEPT = 10  # folders of jobs that are over
 _KEPT_OF_OTHERS = 30 * 86400.0  # seconds since the start of a job on another host that has the same cache
 _ATTEMPTS = 3
@@ -159,7 +161,7 @@ def _in_the_way(place: str, manifest: Manifest, before: set[str]) -> str | None:
             return f"{target} was not shipped, and now a folder of that name is"
     for path in manifest.paths[len(manifest.folders) :]:
         target = os.path.join(place, path)
-        if _is_folder(target) and os.listdir(target) and _is_in(place, path):
+        if _is_folder(target) and set(os.listdir(target)) - {_BYTECODE} and _is_in(place, path):
             return f"{target} holds files that were not shipped, and is no folder any more in what is shipped"
     return None
 
@@ -246,9 +248,11 @@ def _replace(target: str, write: Callable[[str], None]) -> None:
 
 
 def _remove(path: str) -> None:
-    """Delete a file, a link, or a folder in which nothing else is."""
+    """Delete a file, a link, or a folder in which nothing else is than bytecode of what was there."""
     with suppress(OSError):
         if _is_folder(path):
+            if os.listdir(path) == [_BYTECODE]:
+                shutil.rmtree(os.path.join(path, _BYTECODE))
             os.rmdir(path)
         else:
             os.unlink(path)

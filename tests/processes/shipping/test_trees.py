@@ -389,6 +389,22 @@ def test_a_folder_that_is_none_any_more_stays_with_what_a_user_keeps_in_it(folde
     assert state(kept) == {**state(folder), "own": state(kept)["own"]}
 
 
+@pytest.mark.parametrize("become", [become_file, become_link, lambda path: None])
+def test_bytecode_keeps_no_folder_that_is_none_any_more(folder, own_cache, tmp_path, become):
+    (folder / "in" / "deep").mkdir(parents=True)
+    for place in (folder / "in", folder / "in" / "deep"):
+        (place / "b.py").write_text("b")
+    kept = tmp_path / "kept"
+    ship(folder, own_cache, str(kept))
+    for place in (kept / "in", kept / "in" / "deep"):
+        (place / "__pycache__").mkdir()
+        (place / "__pycache__" / "b.cpython-310.pyc").touch()
+    shutil.rmtree(folder / "in")
+    become(folder / "in")
+    ship(folder, own_cache, str(kept))
+    assert state(kept) == state(folder)
+
+
 @pytest.mark.parametrize("become", [become_file, become_link])
 def test_what_a_user_keeps_where_a_folder_is_to_be_stays(folder, own_cache, tmp_path, become):
     kept = tmp_path / "kept"
@@ -417,3 +433,10 @@ def test_two_folders_do_not_go_to_one(tmp_path, other):
     with pytest.raises(UsageError, match=f"a:{other} and --ship {tmp_path}/b:{other} name one folder: give each its"):
         deliver(ships)
     assert len(deliver([ships[0], f"{tmp_path}/b"]).snapshots) == 2
+
+
+def test_a_folder_in_another_comes_before_it(folder, tmp_path):
+    (folder / "data").mkdir()
+    ships = [str(folder), str(folder / "data"), str(tmp_path)]
+    expected = [str(folder / "data"), str(folder), str(tmp_path)]
+    assert [item.folder for item in deliver(ships).snapshots] == expected
