@@ -6,7 +6,7 @@ import hashlib
 import os
 import secrets
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 
 from distrun.runner.shipping.cache import HALF, clear_half_written, naming, touch, write_file
@@ -71,21 +71,26 @@ class Blobs:
         descriptor = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
         with naming(target), open(descriptor, "wb", buffering=0) as file:
             if entry.size:
-                path = self.path(entry)
-                with suppress(FileNotFoundError), open(path, "rb", buffering=0) as blob:
-                    if time.time() - os.fstat(blob.fileno()).st_mtime > _PER_USE:
-                        touch(path)
-                    while piece := blob.read(_PIECE):
-                        found.update(piece)
-                        file.write(piece)
+                for piece in self._pieces(entry):
+                    found.update(piece)
+                    file.write(piece)
                 if found.hexdigest() != entry.digest:
                     os.unlink(target)
                     with suppress(FileNotFoundError):
-                        os.unlink(path)
+                        os.unlink(self.path(entry))
                     return False
             os.fchmod(file.fileno(), entry.mode)
         os.utime(target, ns=(entry.mtime, entry.mtime))
         return True
+
+    def _pieces(self, entry: FileEntry) -> Iterator[bytes]:
+        """Yield a content as far as it can be read; what is missing makes it a damaged one."""
+        path = self.path(entry)
+        with suppress(OSError), open(path, "rb", buffering=0) as blob:
+            if time.time() - os.fstat(blob.fileno()).st_mtime > _PER_USE:
+                touch(path)
+            while piece := blob.read(_PIECE):
+                yield piece
 
     def prune(self) -> None:
         """Delete, at most once a day, contents that nobody has used for long."""

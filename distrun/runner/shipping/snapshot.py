@@ -128,7 +128,10 @@ def take(folder: str, to: str, limit: int, *, remedy: str = "raise the limit, as
     folder = names[0]
     rules, prefix = ignore.rules_around(folder, os.environ)
     walk = _Walk(names, prefix)
-    walk.enter("", rules)
+    try:
+        walk.enter("", rules)
+    except RecursionError:
+        raise UsageError(f"--ship {folder} has folders in folders without end; let .gitignore leave them out") from None
     sizes = [(path, found.st_size) for path, found in walk.found]
     if sum(size for _, size in sizes) > limit:
         raise too_large(folder, sizes, format_size(limit), remedy)

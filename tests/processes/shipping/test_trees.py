@@ -362,6 +362,33 @@ def test_of_equal_files_one_that_has_not_changed_is_sent(folder, own_cache, chan
     assert [Path(place, name).read_text() for name in ("a", "copy")] == ["first", "first"]
 
 
+def test_contents_that_cannot_be_read_are_sent_anew(folder, own_cache, tmp_path, monkeypatch):
+    ship(folder, own_cache)
+    (blob,) = (own_cache / "blobs").glob("??/*")
+    damaged = tmp_path / "damaged"
+    damaged.hardlink_to(blob)
+    real = open
+
+    def fail(path, *arguments, **options):
+        if path == str(blob) and blob.samefile(damaged):
+            raise OSError(errno.EIO, os.strerror(errno.EIO), path)
+        return real(path, *arguments, **options)
+
+    monkeypatch.setattr("builtins.open", fail)
+    place, sent = ship(folder, own_cache)
+    assert Path(place, "a").read_bytes() == b"first"
+    assert sent == 5
+
+
+def test_folders_too_deep_to_follow_are_refused(folder, monkeypatch):
+    def enter(walk, below, rules):
+        enter(walk, f"{below}d/", rules)
+
+    monkeypatch.setattr("distrun.runner.shipping.snapshot._Walk.enter", enter)
+    with pytest.raises(UsageError, match=r"folders in folders without end; let \.gitignore leave them out"):
+        snapshot.take(str(folder), "", LARGE)
+
+
 def become_file(path):
     path.write_text("a file now")
 
