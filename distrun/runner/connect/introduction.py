@@ -74,7 +74,8 @@ def introduce(
                 made.had = said["found"]
             on_step(f"sending {_named(said)}")
             for piece in delivery.answer(said):
-                _write(program, Frame(FrameKind.SHIPMENT, payload=piece).encode())
+                if not _write(program, Frame(FrameKind.SHIPMENT, payload=piece).encode()):
+                    break
             if said["ask"] == "package":
                 made.sent.append(said["name"])
             _write(program, hello)
@@ -103,6 +104,9 @@ def _named(question: dict[str, Any]) -> str:
             return "what to do"
 
 
-def _write(program: Program, data: bytes) -> None:
+def _write(program: Program, data: bytes) -> bool:
+    """Send data, and return whether it went: the host takes no more of them otherwise."""
     with suppress(OSError):  # it has ended already; what it wrote, or that there is no answer, will tell why
         program.write(data)
+        return True
+    return False

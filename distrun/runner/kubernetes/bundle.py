@@ -103,7 +103,7 @@ def pack(ships: Sequence[str], bootstrap: str | None, wdir: str | None) -> Bundl
         UsageError: there is no such folder, it cannot be read, or there is too much.
     """
     snapshots = [_snapshot(value) for value in ships]
-    trees = tuple((taken.folder, f"{ROOT}/trees/{number}") for number, taken in enumerate(snapshots))
+    trees = tuple((name, f"{ROOT}/trees/{number}") for number, taken in enumerate(snapshots) for name in taken.names)
     packed = io.BytesIO()
     compressed = gzip.GzipFile("", "wb", 9, packed, mtime=0)
     with compressed, tarfile.open(fileobj=compressed, mode="w") as file:

@@ -45,10 +45,11 @@ class Arrived:
 
     def here(self, path: str) -> str:
         """Return the path on this host of what has that path on the launcher's machine, if it was shipped."""
-        for source, place in self.trees:
-            if path == source or path.startswith(f"{source}/"):
-                return place + path[len(source) :]
-        return path
+        holding = [tree for tree in self.trees if path == tree[0] or path.startswith(f"{tree[0]}/")]
+        if not holding:
+            return path
+        source, place = max(holding, key=lambda tree: len(tree[0]))  # one may be in another, which leaves it out
+        return place + path[len(source) :]
 
     def adapted(self, plan: AgentPlan) -> AgentPlan:
         """Return a plan with the paths of this host; its variables are complete."""

@@ -6,10 +6,10 @@ import hashlib
 import os
 import secrets
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 
-from distrun.runner.shipping.cache import HALF, clear_half_written, touch, write_file
+from distrun.runner.shipping.cache import HALF, clear_half_written, naming, touch, write_file
 from distrun.runner.shipping.manifest import FileEntry
 
 _KEPT = 30 * 86400.0  # seconds since a content was used last
@@ -53,14 +53,11 @@ class Blobs:
     def is_intact(self, entry: FileEntry) -> bool:
         """Whether a file's content is there, as it should be; it counts as used then."""
         try:
-            with open(self.path(entry), "rb", buffering=0) as file:
-                found = hashlib.sha256()
-                while piece := file.read(_PIECE):
-                    found.update(piece)
+            is_same = read_digest(self.path(entry)) == entry.digest
         except OSError:
             return False
         touch(self.path(entry))
-        return found.hexdigest() == entry.digest
+        return is_same
 
     def copy(self, entry: FileEntry, target: str) -> bool:
         """Write a file with its content, mode and time; False: the content here is damaged, and deleted now.
@@ -71,23 +68,29 @@ class Blobs:
             OSError: it cannot be written.
         """
         found = hashlib.sha256()
-        with open(os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb", buffering=0) as file:
+        descriptor = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        with naming(target), open(descriptor, "wb", buffering=0) as file:
             if entry.size:
-                path = self.path(entry)
-                with suppress(FileNotFoundError), open(path, "rb", buffering=0) as blob:
-                    if time.time() - os.fstat(blob.fileno()).st_mtime > _PER_USE:
-                        touch(path)
-                    while piece := blob.read(_PIECE):
-                        found.update(piece)
-                        file.write(piece)
+                for piece in self._pieces(entry):
+                    found.update(piece)
+                    file.write(piece)
                 if found.hexdigest() != entry.digest:
                     os.unlink(target)
                     with suppress(FileNotFoundError):
-                        os.unlink(path)
+                        os.unlink(self.path(entry))
                     return False
             os.fchmod(file.fileno(), entry.mode)
         os.utime(target, ns=(entry.mtime, entry.mtime))
         return True
+
+    def _pieces(self, entry: FileEntry) -> Iterator[bytes]:
+        """Yield a content as far as it can be read; what is missing makes it a damaged one."""
+        path = self.path(entry)
+        with suppress(OSError), open(path, "rb", buffering=0) as blob:
+            if time.time() - os.fstat(blob.fileno()).st_mtime > _PER_USE:
+                touch(path)
+            while piece := blob.read(_PIECE):
+                yield piece
 
     def prune(self) -> None:
         """Delete, at most once a day, contents that nobody has used for long."""
@@ -103,3 +106,12 @@ class Blobs:
                 for entry in os.scandir(folder.path) if folder.is_dir() else ():
                     if now - entry.stat().st_mtime > _KEPT:
                         os.unlink(entry.path)
+
+
+def read_digest(path: str) -> str:
+    """Return the SHA-256 of a file's content. Raises OSError."""
+    found = hashlib.sha256()
+    with open(path, "rb", buffering=0) as file:
+        while piece := file.read(_PIECE):
+            found.update(piece)
+    return found.hexdigest()

@@ -6,14 +6,15 @@ standard library, as it is also sent as text.
 
 from __future__ import annotations
 
+import fcntl
 import os
 import secrets
 import shutil
 import stat
 import tempfile
 import time
-from collections.abc import Callable, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 
 _STALE = 3600.0  # seconds after which what is half written counts as left by a process that was killed
 HALF = ".distrun-half-"
@@ -33,7 +34,9 @@ def open_cache(environ: Mapping[str, str]) -> str:
     Raises:
         CacheError: neither can be used.
     """
-    base = environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
+    base = environ.get("XDG_CACHE_HOME", "")
+    if not os.path.isabs(base):  # then the variable does not count, as its specification says
+        base = os.path.join(os.path.expanduser("~"), ".cache")
     folders = (os.path.join(base, "distrun"), os.path.join(tempfile.gettempdir(), f"distrun-{os.getuid()}"))
     problems = []
     for folder in folders:
@@ -92,7 +95,7 @@ def write_file(path: str, data: bytes, mode: int = 0o600) -> None:
     """
     half = os.path.join(os.path.dirname(path), f"{HALF}{os.getpid()}-{secrets.token_hex(4)}")
     try:
-        with open(os.open(half, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "wb") as file:
+        with naming(path), open(os.open(half, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "wb") as file:
             file.write(data)
         os.rename(half, path)
     except BaseException:
@@ -116,20 +119,44 @@ def clear_half_written(shelf: str) -> None:
         left = [entry for entry in entries if entry.name.startswith(HALF)]
     for entry in left:
         with suppress(OSError):
-            if now - entry.stat(follow_symlinks=False).st_mtime > _STALE:
+            # Not when it was written: a copy of a user's file has the time of that before it has its name.
+            if now - entry.stat(follow_symlinks=False).st_ctime > _STALE:
                 if entry.is_dir(follow_symlinks=False):
                     shutil.rmtree(entry.path, ignore_errors=True)
                 else:
                     os.unlink(entry.path)
 
 
-def keep_newest(shelf: str, count: int) -> None:
-    """Delete all but the newest folders of a folder of the cache; using one makes it new (`touch`)."""
+def by_last_use(shelf: str) -> list[tuple[float, str]]:
+    """Return when each folder of a folder of the cache was used last, and its path; the newest first."""
+    found = []
+    with suppress(OSError), os.scandir(shelf) as entries:
+        for entry in entries:
+            with suppress(OSError):  # another process has just deleted it
+                if not entry.name.startswith(".") and entry.is_dir(follow_symlinks=False):
+                    found.append((entry.stat().st_mtime, entry.path))
+    return sorted(found, reverse=True)
+
+
+def discard_unused(place: str) -> None:
+    """Delete a folder unless a process of this host holds it."""
     with suppress(OSError):
-        with os.scandir(shelf) as entries:
-            found = [(entry.stat().st_mtime, entry.path) for entry in entries if not entry.name.startswith(HALF)]
-        for _, path in sorted(found, reverse=True)[count:]:
-            discard(path)
+        descriptor = os.open(place, os.O_RDONLY)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            discard(place)
+        finally:
+            os.close(descriptor)
+
+
+def hold(place: str) -> None:
+    """Take note that a folder is used now, and have no process of this host delete it while this one lives, whichever
+    program it becomes."""
+    touch(place)
+    with suppress(OSError):  # where there are no locks nothing that is old is deleted
+        descriptor = os.open(place, os.O_RDONLY)
+        fcntl.flock(descriptor, fcntl.LOCK_SH)
+        os.set_inheritable(descriptor, True)
 
 
 def touch(place: str) -> None:
@@ -140,6 +167,16 @@ def touch(place: str) -> None:
 
 def explain(error: OSError, cache: str) -> str:
     """Return why something cannot be written, to the cache as a rule, with the remedy."""
-    path = str(error.filename or cache)
+    path = str(error.filename or cache).partition(f"/{HALF}")[0]
     said = f"{path} cannot be written: {error.strerror}; make room or give the right to write there"
     return f"{said}, or set XDG_CACHE_HOME there to a folder elsewhere" if path.startswith(cache) else said
+
+
+@contextmanager
+def naming(path: str) -> Iterator[None]:
+    """Have errors say the path: those of writing, as on a full disk, say none."""
+    try:
+        yield
+    except OSError as error:
+        error.filename = error.filename or path
+        raise

@@ -63,7 +63,7 @@ class Delivery:
             tasks["requirements"] = self.requirements
         if job and self.snapshots:
             tasks["trees"] = [
-                {"dir": item.folder, "to": item.to, "job": job, "manifest": item.digest} for item in self.snapshots
+                {"names": item.names, "to": item.to, "job": job, "manifest": item.digest} for item in self.snapshots
             ]
         needs = {name: package.package_digest(name) for name in package.NEEDS} if self.brings_itself else {}
         wanted = package.package_digest() if self.brings_itself else None

@@ -14,11 +14,11 @@ import os
 import time
 from contextlib import suppress
 
+from distrun.runner.shipping.blobs import read_digest
 from distrun.runner.shipping.cache import CacheError, open_cache, touch, write_file
 
 _FRESH = 2_000_000_000  # nanoseconds since its last change in which a file may change once more unseen
 _KEPT = 30 * 86400.0  # seconds since a folder was shipped last
-_PIECE = 1 << 20
 
 Facts = tuple[int, ...]
 
@@ -31,7 +31,7 @@ class Digests:
         self._remembered: dict[str, tuple[Facts, str]] = {}
         self._now: dict[str, tuple[Facts, str]] = {}
         self._file: str | None = None
-        with suppress(OSError, CacheError, ValueError, TypeError):
+        with suppress(OSError, CacheError, ValueError, TypeError, AttributeError):
             shelf = os.path.join(open_cache(os.environ), "digests")
             os.makedirs(shelf, mode=0o700, exist_ok=True)
             self._file = os.path.join(shelf, hashlib.sha256(os.fsencode(folder)).hexdigest())
@@ -69,12 +69,3 @@ class Digests:
             for entry in os.scandir(os.path.dirname(self._file)):
                 if time.time() - entry.stat().st_mtime > _KEPT:
                     os.unlink(entry.path)
-
-
-def read_digest(path: str) -> str:
-    """Return the SHA-256 of a file's content. Raises OSError."""
-    found = hashlib.sha256()
-    with open(path, "rb", buffering=0) as file:
-        while piece := file.read(_PIECE):
-            found.update(piece)
-    return found.hexdigest()

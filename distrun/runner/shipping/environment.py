@@ -191,7 +191,7 @@ def _end_of(said: str) -> str:
 
 def hidden(text: str) -> str:
     """Return a text without the users and passwords of its URLs."""
-    return re.sub(r"//[^/\s@]+@", "//***@", text)
+    return re.sub(r"//[^/\s]+@", "//***@", text)
 
 
 def _launcher_is_gone(timeout: float, output: int | None = None) -> bool:

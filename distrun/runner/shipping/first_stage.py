@@ -33,6 +33,14 @@ def digest(folder: str) -> str:
     return found.hexdigest()
 
 
+def is_intact(folder: str, wanted: str) -> bool:
+    """Whether a package is there with this digest; one that lost its folder, or cannot be read, is not."""
+    try:
+        return digest(folder) == wanted
+    except OSError:
+        return False
+
+
 def counted(folder: str, prefix: str = "") -> list[tuple[str, str]]:
     """Return the files of a package, each with its name below the folder and its path, in the order of their names."""
     found = []
@@ -108,7 +116,7 @@ def main(sent: dict[str, Any]) -> None:
     sys.path[:0] = sent["path"]
     lacks = [name for name in sent["needs"] if not located(name)]
     folder = located("distrun")
-    is_same = sent["package"] is None or (bool(folder) and digest(folder) == sent["package"])
+    is_same = sent["package"] is None or (bool(folder) and is_intact(folder, sent["package"]))
     if lacks or not is_same or sent["tasks"]:
         stage: dict[str, Any] = {"__name__": "distrun_second_stage", "COUNTED": COUNTED}
         launcher = Launcher()
@@ -117,7 +125,7 @@ def main(sent: dict[str, Any]) -> None:
             sys.exit("what was sent to bring distrun here was damaged on its way")
         for part in text.split(b"\0"):
             exec(compile(part, "<distrun: second stage>", "exec"), stage)
-        stage["prepare"](launcher, sent, module, is_same, lacks, digest)
+        stage["prepare"](launcher, sent, module, is_same, lacks, is_intact)
     runpy.run_module(module, run_name="__main__", alter_sys=True)
 
 

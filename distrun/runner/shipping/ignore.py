@@ -9,8 +9,11 @@ cases of the test that compares the two.
 
 from __future__ import annotations
 
+import codecs
 import os
 import re
+import stat
+import string
 import subprocess
 from collections.abc import Mapping
 from contextlib import suppress
@@ -46,17 +49,18 @@ class Rules:
 
         Args:
             folder: its path below the one that is walked, empty for that one, with `/` at its end otherwise.
-            text: the text of its .gitignore.
+            text: the text of its .gitignore, as by `read`.
         """
         rules = parse(text or "")
-        return Rules((*self.layers, (folder, rules))) if rules else self
+        return Rules((*self.layers, (_bytewise(folder), rules))) if rules else self
 
     def ignore(self, path: str, is_folder: bool) -> bool:
         """Whether a path below the folder that is walked is ignored; the folders that it is in are not."""
         if path.rpartition("/")[2] in _ALWAYS:
             return True
+        whole = _bytewise(path)
         for folder, rules in reversed(self.layers):
-            below = path.removeprefix(folder)
+            below = whole.removeprefix(folder)
             for rule in reversed(rules):
                 if (is_folder or not rule.only_folders) and rule.pattern.fullmatch(below):
                     return rule.ignores
@@ -77,7 +81,7 @@ def rules_around(folder: str, environ: Mapping[str, str]) -> tuple[Rules, str]:
     rules = Rules().within("", _text(os.path.join(top or folder, _own_rules(folder, environ))))
     if top is None:
         return rules, ""
-    rules = rules.within("", _text(os.path.join(top, ".git", "info", "exclude")))
+    rules = rules.within("", exclude(top))
     prefix = ""
     relative = os.path.relpath(folder, top)
     for part in () if relative == "." else relative.split("/"):
@@ -102,12 +106,37 @@ def _repository(folder: str) -> str | None:
     return None
 
 
+def exclude(top: str) -> str | None:
+    """Return the text of a repository's own rules, `info/exclude`, which all its worktrees share; None: it has none."""
+    place = os.path.join(top, ".git")
+    with suppress(OSError):
+        if os.path.isfile(place):  # of a worktree or a submodule.    gitdir: ../.git/modules/lib
+            with open(place, "rb") as file:
+                place = os.path.join(top, os.fsdecode(file.read().removeprefix(b"gitdir:").strip()))
+            with suppress(FileNotFoundError), open(os.path.join(place, "commondir"), "rb") as file:
+                place = os.path.join(place, os.fsdecode(file.read().strip()))
+    return _text(os.path.join(place, "info", "exclude"))
+
+
+def read(path: str) -> str:
+    """Return the text of a file of rules, a character for each byte: git compares bytes, and so `?` is one.
+
+    Raises:
+        OSError: it cannot be read.
+    """
+    with open(path, "rb") as file:
+        return file.read().removeprefix(codecs.BOM_UTF8).decode("latin-1")
+
+
 def _text(path: str) -> str | None:
     try:
-        with open(path, encoding="utf-8", errors="surrogateescape") as file:
-            return file.read()
+        return read(path) if stat.S_ISREG(os.stat(path).st_mode) else None
     except OSError:
         return None
+
+
+def _bytewise(path: str) -> str:
+    return path if path.isascii() else os.fsencode(path).decode("latin-1")
 
 
 def parse(text: str) -> tuple[Rule, ...]:
@@ -183,11 +212,16 @@ _CLASSES = {
     "lower": "a-z",
     "space": " \\t\\n\\r\\f\\v",
     "xdigit": "0-9a-fA-F",
+    "blank": " \\t",
+    "cntrl": "\\x00-\\x1f\\x7f",
+    "graph": "!-~",
+    "print": " -~",
+    "punct": re.escape(string.punctuation),
 }
 
 
 def _characters(text: str) -> tuple[str, int]:
-    """Return the regular expression of a set such as `[!a-c]`, and the length of its text; 0: it has no end."""
+    """Return the regular expression of a set such as `[!a-c]`, and the length of its text; 0: it matches nothing."""
     position = 1
     is_negated = text[1:2] in ("!", "^") and len(text) > 1
     position += is_negated
@@ -195,7 +229,9 @@ def _characters(text: str) -> tuple[str, int]:
     while position < len(text) and (text[position] != "]" or position == first):
         named = re.match(r"\[:(\w+):\]", text[position:])
         if named:
-            inside += _CLASSES.get(named[1], "")
+            if named[1] not in _CLASSES:
+                return "", 0
+            inside += _CLASSES[named[1]]
             position += len(named[0])
         elif text[position] == "\\" and position + 1 < len(text):
             inside += re.escape(text[position + 1])

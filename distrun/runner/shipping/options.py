@@ -132,13 +132,17 @@ def deliver(
     from distrun.runner.shipping.snapshot import keep, take
 
     most = parse_size(limit)
-    snapshots = tuple(take(folder, to, most) for folder, to in map(parse_ship, ships))
+    parsed = [parse_ship(value) for value in ships]
+    _check_targets(parsed)
+    snapshots = tuple(take(folder, to, most) for folder, to in parsed)
     if hosts_may_come:
         snapshots = tuple(map(keep, snapshots))
     folders = [item.folder for item in snapshots]
     for folder in folders:
         if folders.count(folder) > 1:
             raise UsageError(f"--ship {folder} is given twice: give it once")
+    # A rank that waits for its command takes the first folder that a path is in: one in another must come before it.
+    snapshots = tuple(sorted(snapshots, key=lambda item: -len(item.folder)))
     return Delivery(brings_itself, None if bootstrap is None else requirements(bootstrap), snapshots)
 
 
@@ -156,6 +160,20 @@ def parse_ship(value: str) -> tuple[str, str]:
     if to and _NOT_ALONE.fullmatch(os.path.normpath(to)):
         raise UsageError(f"--ship {value!r}: {to!r} is not a folder for code alone: give one below it")
     return here, to
+
+
+def _check_targets(parsed: Sequence[tuple[str, str]]) -> None:
+    """Check that each folder on hosts that is named has one folder of here: each would delete the other's files.
+
+    Raises:
+        UsageError: one has two.
+    """
+    seen: dict[str, str] = {}
+    for here, to in parsed:
+        place = os.path.normpath(to.removeprefix("~/")) if to else ""
+        if place and place in seen:
+            raise UsageError(f"--ship {seen[place]}:{to} and --ship {here}:{to} name one folder: give each its own")
+        seen[place] = here
 
 
 def parse_size(text: str) -> int:

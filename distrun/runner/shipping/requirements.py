@@ -12,7 +12,7 @@ RANK_NEEDS = ("numpy>=1.24", "psutil>=5.9", "cloudpickle>=3.0")
 
 _NESTED = re.compile(r"(?:-r|--requirement)(?:\s*=\s*|\s+)(.+)|-r(\S.*)")
 # Lines that name a place on this machine, or that pip would read from another file.
-_REFUSED = re.compile(r"-e\b|--editable\b|-c\b|--constraint\b|\.{0,2}/|file:|--find-links\b|-f\b")
+_REFUSED = re.compile(r"-e\b|--editable\b|\.{0,2}/|file:|(-c|--constraint|-f|--find-links)\b(?!\s*=?\s*https?://)")
 
 
 def requirements(value: str) -> tuple[str, ...]:
@@ -25,7 +25,7 @@ def requirements(value: str) -> tuple[str, ...]:
         UsageError: the file cannot be read, or speaks of what is on this machine only.
     """
     if os.path.exists(value) and not os.path.isdir(value):
-        given = _from_file(value, ())
+        given = _from_file(os.path.normpath(value), ())
     elif value.endswith(".txt"):
         raise UsageError(f"--bootstrap={value}: there is no such file: give a requirements file, or requirements")
     else:
@@ -75,7 +75,7 @@ def _check(item: str, value: str) -> None:
 
 def _from_file(path: str, outer: tuple[str, ...]) -> list[str]:
     try:
-        with open(path, encoding="utf-8") as file:
+        with open(path, encoding="utf-8-sig") as file:
             text = file.read()
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "it is not text"
@@ -85,8 +85,8 @@ def _from_file(path: str, outer: tuple[str, ...]) -> list[str]:
         line = re.sub(r"(^|\s)#.*$", "", line).strip()
         nested = _NESTED.fullmatch(line)
         if nested is not None:
-            inner = os.path.join(os.path.dirname(path), (nested[1] or nested[2]).strip())
-            if inner in outer:
+            inner = os.path.normpath(os.path.join(os.path.dirname(path), (nested[1] or nested[2]).strip()))
+            if inner in (*outer, path):
                 raise UsageError(f"--bootstrap={path}: {inner} requires itself: leave one of the lines out")
             found += _from_file(inner, (*outer, path))
         elif _REFUSED.match(line):

@@ -16,17 +16,26 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING or __name__ != "distrun_second_stage":
-    from distrun.runner.shipping.cache import CacheError, discard, explain, fill, keep_newest, open_cache, touch
+    from distrun.runner.shipping.cache import (
+        CacheError,
+        by_last_use,
+        discard,
+        discard_unused,
+        explain,
+        fill,
+        hold,
+        open_cache,
+    )
     from distrun.runner.shipping.first_stage import COUNTED, Launcher
 
 _SHIPPED = "DISTRUN_SHIPPED"  # as in runtime.contract
 _KEPT = 8  # packages of other versions that stay in the cache
 
-Digest = Callable[[str], str]
+Comparison = Callable[[str, str], bool]
 
 
 def prepare(
-    launcher: Launcher, sent: dict[str, Any], module: str, is_same: bool, lacks: list[str], digest: Digest
+    launcher: Launcher, sent: dict[str, Any], module: str, is_same: bool, lacks: list[str], is_intact: Comparison
 ) -> None:
     """Bring what is missing, and put it on the search path; with an environment, go on in its Python.
 
@@ -36,12 +45,12 @@ def prepare(
         module: the name of the module that will run.
         is_same: whether the distrun that can be imported is the launcher's.
         lacks: the packages that distrun needs and that cannot be imported.
-        digest: `first_stage.digest`.
+        is_intact: `first_stage.is_intact`.
     """
     cache = ""
     try:
         cache = open_cache(os.environ)
-        _prepare(launcher, cache, sent, module, is_same, lacks, digest)
+        _prepare(launcher, cache, sent, module, is_same, lacks, is_intact)
     except CacheError as error:
         launcher.refuse(str(error))
     except OSError as error:
@@ -55,16 +64,16 @@ def _prepare(
     module: str,
     is_same: bool,
     lacks: list[str],
-    digest: Digest,
+    is_intact: Comparison,
 ) -> None:
     tasks = sent["tasks"]
     requirements = tasks.get("requirements")
     paths: list[str] = []
     if requirements is not None or not is_same:
-        paths.append(_brought(launcher, cache, "distrun", sent["package"], digest))
+        paths.append(_brought(launcher, cache, "distrun", sent["package"], is_intact))
         sys.path[:0] = paths
     for name in lacks if requirements is None else ():
-        path = _brought(launcher, cache, name, sent["needs"][name], digest)
+        path = _brought(launcher, cache, name, sent["needs"][name], is_intact)
         sys.path.append(path)
         paths.append(path)
         _check_import(launcher, name)
@@ -73,7 +82,8 @@ def _prepare(
     for number, tree in enumerate(tasks.get("trees", ())):
         from distrun.runner.shipping.trees import receive
 
-        shipped["trees"].append([tree["dir"], receive(launcher, cache, number, tree)])
+        place = receive(launcher, cache, number, tree)
+        shipped["trees"] += [[name, place] for name in tree["names"]]
     os.environ[_SHIPPED] = json.dumps(shipped)
     launcher.tell(paths=paths)
     if requirements is not None:
@@ -84,19 +94,23 @@ def _prepare(
         go_on_in(python, paths, module)
 
 
-def _brought(launcher: Launcher, cache: str, name: str, wanted: str, digest: Digest) -> str:
+def _brought(launcher: Launcher, cache: str, name: str, wanted: str, is_intact: Comparison) -> str:
     """Return the folder of the cache that has a package, which is sent if it is not there, or not as it should be."""
     place = os.path.join(cache, "packages", wanted)
-    if os.path.isdir(place) and digest(os.path.join(place, name)) != wanted:
+    folder = os.path.join(place, name)
+    if not is_intact(folder, wanted):
         discard(place)
-    if not os.path.isdir(place):
         packed = launcher.ask(ask="package", name=name)
         fill(place, lambda half: _unpack(packed, name, half))
-        if digest(os.path.join(place, name)) != wanted:
+        if not is_intact(folder, wanted):
             discard(place)
-            launcher.refuse(f"the package {name} was damaged on its way or while it was written to {place}: try again")
-        keep_newest(os.path.dirname(place), _KEPT)
-    touch(place)
+            launcher.refuse(
+                f"the package {name} was damaged on its way or while it was written to {place}: try again, or delete "
+                "that there first"
+            )
+        for _, unused in by_last_use(os.path.dirname(place))[_KEPT:]:
+            discard_unused(unused)
+    hold(place)
     return place
 
 

@@ -13,9 +13,9 @@ from dataclasses import dataclass, replace
 from distrun.errors import UsageError
 from distrun.runner.protocol.handshake import HostError
 from distrun.runner.shipping import ignore
-from distrun.runner.shipping.blobs import Blobs
+from distrun.runner.shipping.blobs import Blobs, read_digest
 from distrun.runner.shipping.cache import CacheError, explain, open_cache
-from distrun.runner.shipping.digests import Digests, read_digest
+from distrun.runner.shipping.digests import Digests
 from distrun.runner.shipping.manifest import FileEntry, FolderEntry, LinkEntry, Manifest
 
 _ATTEMPTS = 3  # to read a file that is being written
@@ -29,6 +29,8 @@ class Snapshot:
 
     folder: str
     """Its absolute path here."""
+    names: tuple[str, ...]
+    """That, and the paths through links by which the user may call it."""
     to: str
     """The folder on hosts, empty for one of the job's own."""
     manifest: Manifest
@@ -122,10 +124,14 @@ def take(folder: str, to: str, limit: int, *, remedy: str = "raise the limit, as
     Raises:
         UsageError: a file cannot be read, changes all the time, or there is too much.
     """
-    folder = os.path.realpath(folder)
+    names = _names(folder)
+    folder = names[0]
     rules, prefix = ignore.rules_around(folder, os.environ)
-    walk = _Walk(folder, prefix)
-    walk.enter("", rules)
+    walk = _Walk(names, prefix)
+    try:
+        walk.enter("", rules)
+    except RecursionError:
+        raise UsageError(f"--ship {folder} has folders in folders without end; let .gitignore leave them out") from None
     sizes = [(path, found.st_size) for path, found in walk.found]
     if sum(size for _, size in sizes) > limit:
         raise too_large(folder, sizes, format_size(limit), remedy)
@@ -133,14 +139,25 @@ def take(folder: str, to: str, limit: int, *, remedy: str = "raise the limit, as
     files = tuple(_entry(folder, path, found, digests) for path, found in walk.found)
     digests.save()
     manifest = Manifest(files, tuple(walk.links), tuple(walk.folders))
-    return Snapshot(folder, to, manifest, zlib.compress(manifest.to_json(), 1))
+    return Snapshot(folder, names, to, manifest, zlib.compress(manifest.to_json(), 1))
+
+
+def _names(folder: str) -> tuple[str, ...]:
+    """Return the absolute paths of a folder: the one without links, as given, and as the shell has it."""
+    names = [os.path.realpath(folder), os.path.abspath(folder)]
+    present = os.environ.get("PWD", "")
+    with suppress(OSError):
+        if os.path.isabs(present) and os.path.samefile(present, os.curdir):
+            names.append(os.path.normpath(os.path.join(present, folder)))
+    return tuple(dict.fromkeys(name for name in names if os.path.realpath(name) == names[0]))
 
 
 class _Walk:
     """The entries of a folder that are not ignored."""
 
-    def __init__(self, folder: str, prefix: str) -> None:
-        self._folder = folder
+    def __init__(self, names: tuple[str, ...], prefix: str) -> None:
+        self._names = names
+        self._folder = names[0]
         self._prefix = prefix
         self.found: list[tuple[str, os.stat_result]] = []
         self.links: list[LinkEntry] = []
@@ -152,11 +169,10 @@ class _Walk:
         try:
             with os.scandir(place) as scanned:
                 entries = sorted(scanned, key=lambda item: item.name)
-            text = None
-            if any(entry.name == ignore.FILE for entry in entries):
-                with open(os.path.join(place, ignore.FILE), encoding="utf-8", errors="surrogateescape") as file:
-                    text = file.read()
-            rules = rules.within(self._prefix + below, text)
+            if below and any(entry.name == ".git" for entry in entries):
+                rules = rules.within(self._prefix + below, ignore.exclude(place))
+            if any(entry.name == ignore.FILE and entry.is_file() for entry in entries):
+                rules = rules.within(self._prefix + below, ignore.read(os.path.join(place, ignore.FILE)))
             for entry in entries:
                 self._take(entry, below + entry.name, rules)
         except OSError as error:
@@ -181,8 +197,9 @@ class _Walk:
     def _target(self, link: str, path: str) -> str:
         """Return where a link leads; one that leads into the folder by its absolute path becomes relative."""
         target = os.readlink(link)
-        if target == self._folder or target.startswith(f"{self._folder}/"):
-            return os.path.relpath(target, os.path.dirname(os.path.join(self._folder, path)))
+        for name in self._names:
+            if target == name or target.startswith(f"{name}/"):
+                return os.path.relpath(target, os.path.dirname(os.path.join(name, path)))
         return target
 
 

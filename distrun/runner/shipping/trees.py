@@ -7,22 +7,27 @@ import hashlib
 import json
 import os
 import secrets
+import shutil
 import socket
+import stat
+import time
 import zlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from functools import partial
 from typing import Any, NoReturn
 
-from distrun.runner.shipping.blobs import Blobs
-from distrun.runner.shipping.cache import HALF, clear_half_written, discard, fill, touch, write_file
+from distrun.runner.shipping.blobs import Blobs, read_digest
+from distrun.runner.shipping.cache import HALF, by_last_use, clear_half_written, discard_unused, fill, hold, write_file
 from distrun.runner.shipping.first_stage import Launcher
 from distrun.runner.shipping.manifest import FileEntry, Manifest
 
 RECORD = ".distrun-shipped.json"
 """The file in a folder named by the user that says which files of it were shipped."""
 
+_BYTECODE = "__pycache__"
 _TREES_KEPT = 10  # folders of jobs that are over
+_KEPT_OF_OTHERS = 30 * 86400.0  # seconds since the start of a job on another host that has the same cache
 _ATTEMPTS = 3
 
 
@@ -53,7 +58,7 @@ def receive(launcher: Launcher, cache: str, number: int, task: dict[str, Any]) -
     else:
         place = os.path.join(cache, "trees", f"{task['job']}-{socket.gethostname()}-{number}-{secrets.token_hex(2)}")
         fill(place, lambda half: source.write(half, manifest))
-        _keep_while_used(place)
+        hold(place)
         prune(os.path.dirname(place))
     blobs.prune()
     return place
@@ -90,8 +95,7 @@ class _Source:
             self.copy(entry, os.path.join(place, entry.path))
         for link in manifest.links:
             os.symlink(link.target, os.path.join(place, link.path))
-        for folder in reversed(manifest.folders):
-            os.chmod(os.path.join(place, folder.path), folder.mode | 0o700)
+        _set_modes(place, manifest)
 
     def copy(self, entry: FileEntry, target: str) -> None:
         """Write one file."""
@@ -132,7 +136,8 @@ def mirror(place: str, manifest: Manifest, source: _Source) -> None:
             target = os.path.join(place, folder.path)
             if not _is_folder(target):
                 _remove(target)
-                os.mkdir(target)
+                with suppress(FileExistsError):  # another host that has the same folder was faster
+                    os.mkdir(target, 0o700)
         for path in ("", *(folder.path for folder in manifest.folders)):
             clear_half_written(os.path.join(place, path))
         for entry in manifest.files:
@@ -143,6 +148,7 @@ def mirror(place: str, manifest: Manifest, source: _Source) -> None:
             target = os.path.join(place, link.path)
             if not (os.path.islink(target) and os.readlink(target) == link.target):
                 _replace(target, partial(os.symlink, link.target))
+        _set_modes(place, manifest)
         write_file(record, json.dumps(now).encode("ascii"))
 
 
@@ -155,7 +161,7 @@ def _in_the_way(place: str, manifest: Manifest, before: set[str]) -> str | None:
             return f"{target} was not shipped, and now a folder of that name is"
     for path in manifest.paths[len(manifest.folders) :]:
         target = os.path.join(place, path)
-        if _is_folder(target) and os.listdir(target) and _is_in(place, path):
+        if _is_folder(target) and set(os.listdir(target)) - {_BYTECODE} and _is_in(place, path):
             return f"{target} holds files that were not shipped, and is no folder any more in what is shipped"
     return None
 
@@ -175,27 +181,31 @@ def _is_in(place: str, path: str) -> bool:
 
 
 def prune(shelf: str) -> None:
-    """Delete the folders of jobs that are over, but for the newest."""
-    with suppress(OSError):
-        with os.scandir(shelf) as entries:
-            found = [(entry.stat().st_mtime, entry.path) for entry in entries if not entry.name.startswith(".")]
-        for _, path in sorted(found, reverse=True)[_TREES_KEPT:]:
-            descriptor = os.open(path, os.O_RDONLY)
-            try:
-                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                discard(path)
-            except BlockingIOError:  # its job runs
-                continue
-            finally:
-                os.close(descriptor)
+    """Delete the folders of jobs that are over, but for the newest.
+
+    Hosts may have the same home, and so the same cache, and the locks of one are not seen by another: of the folders
+    of other hosts only those of long ago go.
+    """
+    found = by_last_use(shelf)
+    own = [path for _, path in found if _host_of(path) == socket.gethostname()]
+    long_ago = time.time() - _KEPT_OF_OTHERS
+    for path in [*own[_TREES_KEPT:], *(path for used, path in found if path not in own and used < long_ago)]:
+        discard_unused(path)
 
 
-def _keep_while_used(place: str) -> None:
-    """Have nobody prune a folder while this process lives, whichever program it becomes."""
-    touch(place)
-    descriptor = os.open(place, os.O_RDONLY)
-    fcntl.flock(descriptor, fcntl.LOCK_SH)
-    os.set_inheritable(descriptor, True)
+def _host_of(place: str) -> str:
+    """Return the host whose job a folder is of."""
+    # 0123abcd-node-7-0-abcd
+    return os.path.basename(place).partition("-")[2].rpartition("-")[0].rpartition("-")[0]
+
+
+def _set_modes(place: str, manifest: Manifest) -> None:
+    """Give folders their modes, when they are full; what else a folder there has, such as set-group-ID, stays."""
+    for folder in reversed(manifest.folders):
+        target = os.path.join(place, folder.path)
+        mode = stat.S_IMODE(os.stat(target).st_mode)
+        if mode & 0o777 != folder.mode | 0o700:
+            os.chmod(target, (mode & ~0o777) | folder.mode | 0o700)
 
 
 @contextmanager
@@ -215,12 +225,13 @@ def _is_folder(path: str) -> bool:
 
 
 def _is_same(entry: FileEntry, target: str) -> bool:
-    """Whether a file looks as it was when it was shipped: its size, time and mode."""
+    """Whether a file is as it is to be: its size, time, mode and content."""
     try:
         found = os.lstat(target)
+        facts = (found.st_size, found.st_mtime_ns, found.st_mode)
+        return facts == (entry.size, entry.mtime, entry.mode | 0o100000) and read_digest(target) == entry.digest
     except OSError:
         return False
-    return (found.st_size, found.st_mtime_ns, found.st_mode) == (entry.size, entry.mtime, entry.mode | 0o100000)
 
 
 def _replace(target: str, write: Callable[[str], None]) -> None:
@@ -237,9 +248,11 @@ def _replace(target: str, write: Callable[[str], None]) -> None:
 
 
 def _remove(path: str) -> None:
-    """Delete a file, a link, or a folder in which nothing else is."""
+    """Delete a file, a link, or a folder in which nothing else is than bytecode of what was there."""
     with suppress(OSError):
         if _is_folder(path):
+            if os.listdir(path) == [_BYTECODE]:
+                shutil.rmtree(os.path.join(path, _BYTECODE))
             os.rmdir(path)
         else:
             os.unlink(path)

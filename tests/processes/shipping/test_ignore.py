@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import subprocess
 from pathlib import Path
@@ -12,8 +13,10 @@ from hypothesis import HealthCheck, given, settings, strategies as st
 from distrun.runner.shipping.ignore import Rules
 from distrun.runner.shipping.snapshot import take
 
-NAMES = ["a", "b", "ab", "a.py", "b.log", "[x]", "a b", "data", "keep"]
-PIECES = st.sampled_from([*NAMES, "*", "**", "?", "*.log", "a*", "[ab]", "[!a]*", "\\[x]", "[a-b]?", "*.py"])
+NAMES = ["a", "b", "ab", "a.py", "b.log", "[x]", "a b", "data", "keep", "ü", "-"]
+PIECES = st.sampled_from(
+    [*NAMES, "*", "**", "?", "*.log", "a*", "[ab]", "[!a]*", "\\[x]", "[a-b]?", "*.py", "[[:punct:]]", "[[:x:]]"]
+)
 
 
 @st.composite
@@ -108,3 +111,61 @@ def test_rules_around_a_folder_count(tmp_path: Path):
     for name in ("local", "excluded", "a.tmp", "kept"):
         (project / name).touch()
     assert [entry.path for entry in take(str(project), "", 1000).manifest.files] == ["kept"]
+
+
+def kept(folder: Path) -> list[str]:
+    """Return the paths of the files that travel."""
+    return [entry.path for entry in take(str(folder), "", 1000).manifest.files]
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        (b"\xef\xbb\xbf.env\r\n*.log\r\n", [".gitignore", "Icon"]),  # as editors on Windows write it
+        (b"*.log\n.env\nIcon\r\r\n", [".gitignore", "Icon"]),  # the name of a file of macOS ends with a return
+        (b"?env\n[[:punct:]]gitignore\n*.lo[[:x:]g]\n", ["Icon", "a.log"]),
+    ],
+)
+def test_rules_are_read_as_git_reads_them(tmp_path: Path, text, expected):
+    (tmp_path / ".gitignore").write_bytes(text)
+    for name in (".env", "a.log", "Icon"):
+        (tmp_path / name).touch()
+    assert kept(tmp_path) == expected
+    if shutil.which("git") is not None:
+        subprocess.run(["git", "init", "-q", tmp_path], check=True)
+        command = ["git", "-C", tmp_path, "ls-files", "--others", "--exclude-standard"]
+        assert subprocess.check_output(command, text=True).split() == expected
+
+
+@pytest.mark.skipif(shutil.which("git") is None, reason="git is not installed")
+def test_a_worktree_has_the_rules_of_its_repository(tmp_path: Path):
+    top, worktree = tmp_path / "top", tmp_path / "worktree"
+    subprocess.run(["git", "init", "-q", top], check=True)
+    git = ["git", "-C", top, "-c", "user.name=a", "-c", "user.email=b"]
+    subprocess.run([*git, "commit", "-q", "--allow-empty", "-m", "first"], check=True)
+    subprocess.run([*git, "worktree", "add", "-q", worktree], check=True, stdout=subprocess.DEVNULL)
+    (top / ".git" / "info" / "exclude").write_text("secret\n")
+    for name in ("secret", "kept"):
+        (worktree / name).touch()
+    assert kept(worktree) == ["kept"]
+
+
+def test_a_repository_in_the_folder_has_its_own_rules(tmp_path: Path):
+    (tmp_path / "clone" / ".git" / "info").mkdir(parents=True)
+    (tmp_path / "clone" / ".git" / "info" / "exclude").write_text("secret\n")
+    (tmp_path / "module").mkdir()
+    (tmp_path / "module" / ".git").write_text("gitdir: ../modules/module\n")
+    (tmp_path / "modules" / "module" / "info").mkdir(parents=True)
+    (tmp_path / "modules" / "module" / "info" / "exclude").write_text("other\n")
+    for place in (tmp_path, tmp_path / "clone", tmp_path / "module"):
+        for name in ("secret", "other"):
+            (place / name).touch()
+    expected = ["clone/other", "module/secret", "modules/module/info/exclude", "other", "secret"]
+    assert kept(tmp_path) == expected
+
+
+@pytest.mark.parametrize("make", [os.mkfifo, os.mkdir, lambda path: os.symlink("nowhere", path)])
+def test_rules_that_are_no_file_are_none(tmp_path: Path, make):
+    make(tmp_path / ".gitignore")
+    (tmp_path / "kept").touch()
+    assert kept(tmp_path) == ["kept"]

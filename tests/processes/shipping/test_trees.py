@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
 import os
 import shutil
+import socket
 import stat
+import time
 from pathlib import Path
 
 import pytest
@@ -17,7 +20,9 @@ from hypothesis.strategies import binary, sampled_from
 from distrun.errors import UsageError
 from distrun.runner.protocol.handshake import HostError
 from distrun.runner.shipping import snapshot, trees
+from distrun.runner.shipping.cache import explain, open_cache
 from distrun.runner.shipping.delivery import Delivery
+from distrun.runner.shipping.options import deliver
 
 NAMES = sampled_from(["a", "b", "in/a", "in/b", "in/deep/c", "d\udcff"])
 LARGE = 1 << 30
@@ -142,12 +147,35 @@ def test_any_history_of_a_folder_is_followed(tmp_path):
     run_state_machine_as_test(Folder, settings=chosen)
 
 
+@pytest.mark.parametrize("value", ["", "cache", "./cache"])
+def test_a_cache_that_is_no_absolute_path_does_not_count(own_cache, value):
+    assert open_cache({"XDG_CACHE_HOME": value}) == str(own_cache / ".cache" / "distrun")
+
+
 @pytest.fixture
 def folder(tmp_path):
     folder = tmp_path / "folder"
     folder.mkdir()
     (folder / "a").write_text("first")
     return folder
+
+
+def test_a_folder_is_known_by_its_names_through_links(folder, tmp_path, monkeypatch):
+    (tmp_path / "home").symlink_to(tmp_path)
+    through = tmp_path / "home" / "folder"
+    assert snapshot.take(str(through), "", LARGE).names == (str(folder), str(through))
+    monkeypatch.chdir(folder)
+    monkeypatch.setenv("PWD", str(through))
+    (folder / "in").mkdir()
+    (folder / "in" / "link").symlink_to(through / "a")
+    for given in (".", "../folder", "in/.."):
+        taken = snapshot.take(given, "", LARGE)
+        assert taken.names == (str(folder), str(through))
+        assert taken.manifest.links[0].target == "../a"
+    (message,) = json.loads(Delivery(snapshots=(taken,)).opening("job").text.partition(b"\n")[0])["tasks"]["trees"]
+    assert message["names"] == [str(folder), str(through)]
+    monkeypatch.setenv("PWD", str(tmp_path))  # of a program that has changed its folder
+    assert snapshot.take(".", "", LARGE).names == (str(folder),)
 
 
 def test_a_file_that_changes_after_the_launch_began_is_noticed(folder, own_cache):
@@ -180,6 +208,15 @@ def test_a_change_of_the_same_size_and_time_is_seen(folder):
     assert after.digest == hashlib.sha256(b"other").hexdigest()
 
 
+@pytest.mark.parametrize("text", ["", "[1]", '{"a": 5}', '{"a": [5, 6]}'])
+def test_digests_that_were_damaged_are_made_anew(folder, own_cache, monkeypatch, text):
+    monkeypatch.setattr("distrun.runner.shipping.digests._FRESH", 0)
+    snapshot.take(str(folder), "", LARGE)
+    (made,) = (own_cache / "distrun" / "digests").iterdir()
+    made.write_text(text)
+    assert snapshot.take(str(folder), "", LARGE).manifest.files[0].digest == hashlib.sha256(b"first").hexdigest()
+
+
 def test_digests_of_folders_that_are_shipped_no_more_are_forgotten(folder, own_cache, monkeypatch):
     monkeypatch.setattr("distrun.runner.shipping.digests._FRESH", 0)
     shelf = own_cache / "distrun" / "digests"
@@ -192,17 +229,43 @@ def test_digests_of_folders_that_are_shipped_no_more_are_forgotten(folder, own_c
     assert list(shelf.iterdir()) == [used]
 
 
+def folder_of_job(shelf, job, host, used):
+    """Make a folder of a job's, as one that was used then."""
+    place = os.path.join(shelf, f"{job}-{host}-0-abcd")
+    os.makedirs(place)
+    os.utime(place, (used, used))
+    return place
+
+
 def test_folders_of_jobs_that_run_stay_and_the_newest(folder, own_cache):
     running, _ = ship(folder, own_cache)  # this process has it locked
     shelf = os.path.dirname(running)
-    over = []
-    for number in range(12):
-        over.append(os.path.join(shelf, f"over{number}"))
-        os.mkdir(over[-1])
-        os.utime(over[-1], (number, number))
+    over = [folder_of_job(shelf, f"over{number}", socket.gethostname(), used=number) for number in range(12)]
     os.utime(running, (0, 0))
     trees.prune(shelf)
     assert sorted(os.listdir(shelf)) == sorted(map(os.path.basename, [running, *over[-10:]]))
+
+
+def test_folders_of_jobs_on_hosts_with_the_same_home_stay_for_long(folder, own_cache, monkeypatch):
+    monkeypatch.setattr("fcntl.flock", lambda *_: None)  # as on NFS, where other hosts do not see who has locked
+    now = time.time()
+    shelf = os.path.dirname(ship(folder, own_cache)[0])
+    others = [folder_of_job(shelf, "job", f"node-{number}", used=now - number) for number in range(20)]
+    folder_of_job(shelf, "job", "node-20", used=now - 31 * 86400)
+    place, _ = ship(folder, own_cache)
+    found = {os.path.join(shelf, name) for name in os.listdir(shelf)}
+    assert set(others) < found
+    assert len(found) == 22
+    assert place in found
+
+
+def test_what_cannot_be_looked_at_keeps_no_folder_from_being_deleted(own_cache):
+    shelf = str(own_cache)
+    for number in range(12):
+        folder_of_job(shelf, f"over{number}", socket.gethostname(), used=number)
+    os.symlink("nowhere", os.path.join(shelf, f"over-{socket.gethostname()}-1-abcd"))
+    trees.prune(shelf)
+    assert len(os.listdir(shelf)) == 11
 
 
 def test_nothing_outside_a_named_folder_is_deleted_whatever_its_record_says(folder, own_cache, tmp_path):
@@ -226,15 +289,67 @@ def test_nothing_outside_a_named_folder_is_deleted_whatever_its_record_says(fold
     assert json.loads(record.read_text()) == ["a"]
 
 
-def test_what_a_process_that_was_killed_left_half_written_in_a_named_folder_goes(folder, own_cache, tmp_path):
+def test_what_a_process_that_was_killed_left_half_written_in_a_named_folder_goes(
+    folder, own_cache, tmp_path, monkeypatch
+):
     (folder / "in").mkdir()
     kept = tmp_path / "kept"
     ship(folder, own_cache, str(kept))
-    for path in (kept / ".distrun-half-1-abcdef01", kept / "in" / ".distrun-half-1-abcdef01"):
+    halves = (kept / ".distrun-half-1-abcdef01", kept / "in" / ".distrun-half-1-abcdef01")
+    for path in halves:
         path.write_text("half")
         os.utime(path, (0, 0))
     ship(folder, own_cache, str(kept))
+    assert all(path.exists() for path in halves)  # another process may write it just now: a copy has an old time
+    monkeypatch.setattr("distrun.runner.shipping.cache._STALE", -1.0)
+    ship(folder, own_cache, str(kept))
     assert state(kept) == state(folder)
+
+
+def test_a_change_of_the_same_size_and_time_comes_to_a_named_folder(folder, own_cache, tmp_path):
+    for text in ("first", "other"):
+        (folder / "a").write_text(text)
+        os.utime(folder / "a", ns=(0, 0))
+        ship(folder, own_cache, str(tmp_path / "kept"))
+        assert (tmp_path / "kept" / "a").read_text() == text
+
+
+def test_folders_of_a_named_folder_have_their_modes(folder, own_cache, tmp_path):
+    kept = tmp_path / "kept"
+    (folder / "in").mkdir()
+    for mode in (0o700, 0o755, 0o750, 0o500):
+        (folder / "in").chmod(mode)
+        ship(folder, own_cache, str(kept))
+        assert stat.S_IMODE((kept / "in").stat().st_mode) == mode | 0o700
+    (kept / "in").chmod(0o2775)
+    ship(folder, own_cache, str(kept))
+    assert stat.S_IMODE((kept / "in").stat().st_mode) == 0o2700
+
+
+def test_hosts_that_have_the_same_named_folder_may_make_it_at_once(folder, own_cache, tmp_path, monkeypatch):
+    real = os.mkdir
+
+    def other_is_faster(path, *mode):
+        real(path, *mode)
+        if os.path.basename(path) == "in":
+            real(path, *mode)
+
+    (folder / "in").mkdir()
+    monkeypatch.setattr("os.mkdir", other_is_faster)
+    ship(folder, own_cache, str(tmp_path / "kept"))
+    assert state(tmp_path / "kept") == state(folder)
+
+
+def test_of_a_full_disk_the_folder_is_named_that_is_on_it(folder, own_cache, tmp_path, monkeypatch):
+    def full(descriptor, mode):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr("os.fchmod", full)
+    kept = str(tmp_path / "kept")
+    with pytest.raises(OSError, match="No space left") as caught:
+        ship(folder, own_cache, kept)
+    said = explain(caught.value, str(own_cache))
+    assert said == f"{kept} cannot be written: No space left on device; make room or give the right to write there"
 
 
 @pytest.mark.parametrize("changed", ["a", "copy"])
@@ -245,6 +360,33 @@ def test_of_equal_files_one_that_has_not_changed_is_sent(folder, own_cache, chan
     task = {"job": "j", "to": "", "manifest": taken.digest}
     place = trees.receive(Conversation(taken), str(own_cache), 0, task)
     assert [Path(place, name).read_text() for name in ("a", "copy")] == ["first", "first"]
+
+
+def test_contents_that_cannot_be_read_are_sent_anew(folder, own_cache, tmp_path, monkeypatch):
+    ship(folder, own_cache)
+    (blob,) = (own_cache / "blobs").glob("??/*")
+    damaged = tmp_path / "damaged"
+    damaged.hardlink_to(blob)
+    real = open
+
+    def fail(path, *arguments, **options):
+        if path == str(blob) and blob.samefile(damaged):
+            raise OSError(errno.EIO, os.strerror(errno.EIO), path)
+        return real(path, *arguments, **options)
+
+    monkeypatch.setattr("builtins.open", fail)
+    place, sent = ship(folder, own_cache)
+    assert Path(place, "a").read_bytes() == b"first"
+    assert sent == 5
+
+
+def test_folders_too_deep_to_follow_are_refused(folder, monkeypatch):
+    def enter(walk, below, rules):
+        enter(walk, f"{below}d/", rules)
+
+    monkeypatch.setattr("distrun.runner.shipping.snapshot._Walk.enter", enter)
+    with pytest.raises(UsageError, match=r"folders in folders without end; let \.gitignore leave them out"):
+        snapshot.take(str(folder), "", LARGE)
 
 
 def become_file(path):
@@ -274,6 +416,22 @@ def test_a_folder_that_is_none_any_more_stays_with_what_a_user_keeps_in_it(folde
     assert state(kept) == {**state(folder), "own": state(kept)["own"]}
 
 
+@pytest.mark.parametrize("become", [become_file, become_link, lambda path: None])
+def test_bytecode_keeps_no_folder_that_is_none_any_more(folder, own_cache, tmp_path, become):
+    (folder / "in" / "deep").mkdir(parents=True)
+    for place in (folder / "in", folder / "in" / "deep"):
+        (place / "b.py").write_text("b")
+    kept = tmp_path / "kept"
+    ship(folder, own_cache, str(kept))
+    for place in (kept / "in", kept / "in" / "deep"):
+        (place / "__pycache__").mkdir()
+        (place / "__pycache__" / "b.cpython-310.pyc").touch()
+    shutil.rmtree(folder / "in")
+    become(folder / "in")
+    ship(folder, own_cache, str(kept))
+    assert state(kept) == state(folder)
+
+
 @pytest.mark.parametrize("become", [become_file, become_link])
 def test_what_a_user_keeps_where_a_folder_is_to_be_stays(folder, own_cache, tmp_path, become):
     kept = tmp_path / "kept"
@@ -292,3 +450,20 @@ def test_a_named_folder_that_is_a_file_there_is_refused(folder, own_cache, tmp_p
     for name in ("kept", "kept/in"):
         with pytest.raises(HostError, match=f"{name} there is no folder, or not in one: name another by --ship"):
             ship(folder, own_cache, str(tmp_path / name))
+
+
+@pytest.mark.parametrize("other", ["code", "./code", "~/code", "code/"])
+def test_two_folders_do_not_go_to_one(tmp_path, other):
+    for name in ("a", "b"):
+        (tmp_path / name).mkdir()
+    ships = [f"{tmp_path}/a:code", f"{tmp_path}/b:{other}"]
+    with pytest.raises(UsageError, match=f"a:{other} and --ship {tmp_path}/b:{other} name one folder: give each its"):
+        deliver(ships)
+    assert len(deliver([ships[0], f"{tmp_path}/b"]).snapshots) == 2
+
+
+def test_a_folder_in_another_comes_before_it(folder, tmp_path):
+    (folder / "data").mkdir()
+    ships = [str(folder), str(folder / "data"), str(tmp_path)]
+    expected = [str(folder / "data"), str(folder), str(tmp_path)]
+    assert [item.folder for item in deliver(ships).snapshots] == expected

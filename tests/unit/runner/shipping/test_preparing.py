@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import io
 import json
+import os
+import shutil
 import zipfile
 from pathlib import Path
 
@@ -14,7 +16,7 @@ from distrun.runner.protocol.frames import Frame, FrameKind
 from distrun.runner.protocol.handshake import MAGIC, HostError
 from distrun.runner.shipping import environment, package, second_stage
 from distrun.runner.shipping.delivery import Delivery
-from distrun.runner.shipping.first_stage import digest
+from distrun.runner.shipping.first_stage import is_intact
 
 
 @pytest.mark.parametrize(
@@ -63,31 +65,126 @@ def test_the_python_of_an_environment_that_a_host_has_made_is_known():
     assert introduce(Said({"paths": ["/c/p"]}, {"distrun": "1"}), Delivery(), b"", float("inf")).python == ""
 
 
+def test_a_host_that_takes_no_more_is_sent_no_more():
+    tried = []
+
+    class Stuck(Said):
+        def write(self, data):
+            tried.append(data)
+            if len(tried) > 1:  # after the greeting
+                raise TimeoutError
+
+        def explain_start(self, output):
+            return "it has ended"
+
+        def wait(self):
+            return 1
+
+    class Large(Delivery):
+        def answer(self, question):
+            yield from [b"piece"] * 100
+
+    with pytest.raises(HostError, match="it has ended"):
+        introduce(Stuck({"ask": "contents"}), Large(), b"", float("inf"))
+    assert len(tried) < 5
+
+
 def test_a_question_without_its_values_is_refused():
     with pytest.raises(HostError, match="it asks for"):
         introduce(Said({"ask": "contents"}), Delivery(), b"", float("inf"))
 
 
-def test_what_was_added_to_a_package_on_its_way_is_not_unpacked(own_cache, monkeypatch):
+class Sender:
+    """A launcher that sends a package, whatever it is asked for."""
+
+    def __init__(self, packed):
+        self._packed = packed
+        self.asked = 0
+
+    def ask(self, **question):
+        self.asked += 1
+        return self._packed
+
+    def refuse(self, problem):
+        raise HostError(problem)
+
+
+def bring(cache, packed, launcher=None):
+    """Have a package brought to a cache, and return its place."""
+    wanted = package.package_digest("cloudpickle")
+    return Path(second_stage._brought(launcher or Sender(packed), str(cache), "cloudpickle", wanted, is_intact))
+
+
+def test_what_was_added_to_a_package_on_its_way_is_not_unpacked(own_cache):
     packed = io.BytesIO(package.archive("cloudpickle"))
     with zipfile.ZipFile(packed, "a") as file:
         for name in ("psutil.py", "cloudpickle/__pycache__/compat.cpython-311.pyc", "cloudpickle/x.pyc", "../out.py"):
             file.writestr(name, "raise SystemExit")
         file.writestr("cloudpickle/__pycache__/compat.py", "raise SystemExit")
 
-    class Launcher:
-        def ask(self, **question):
-            return packed.getvalue()
-
-    wanted = package.package_digest("cloudpickle")
-    place = second_stage._brought(Launcher(), str(own_cache), "cloudpickle", wanted, digest)
-    assert [path.name for path in Path(place).iterdir()] == ["cloudpickle"]
-    found = {str(path.relative_to(place)) for path in Path(place).rglob("*") if path.is_file()}
+    place = bring(own_cache, packed.getvalue())
+    assert [path.name for path in place.iterdir()] == ["cloudpickle"]
+    found = {str(path.relative_to(place)) for path in place.rglob("*") if path.is_file()}
     assert found == set(zipfile.ZipFile(io.BytesIO(package.archive("cloudpickle"))).namelist())
 
 
+def lose_all(place):
+    shutil.rmtree(place)
+    place.mkdir()
+
+
+def change_file(place):
+    (place / "cloudpickle" / "__init__.py").write_text("raise SystemExit")
+
+
+def become_file(place):
+    shutil.rmtree(place)
+    place.touch()
+
+
+@pytest.mark.parametrize("damage", [lose_all, change_file, become_file])
+def test_a_package_that_was_damaged_in_the_cache_is_sent_anew(own_cache, damage):
+    packed = package.archive("cloudpickle")
+    damage(bring(own_cache, packed))
+    launcher = Sender(packed)
+    place = bring(own_cache, packed, launcher)
+    assert is_intact(str(place / "cloudpickle"), place.name)
+    assert launcher.asked == 1
+    bring(own_cache, packed, launcher)
+    assert launcher.asked == 1
+
+
+def test_a_damaged_package_that_cannot_be_deleted_is_not_used(own_cache, monkeypatch):
+    packed = package.archive("cloudpickle")
+    place = bring(own_cache, packed)
+    change_file(place)
+    real = os.rename
+
+    def refused(source, target):
+        if source == str(place):
+            raise PermissionError(1, "Operation not permitted")
+        real(source, target)
+
+    monkeypatch.setattr("os.rename", refused)
+    with pytest.raises(HostError, match=f"{place}: try again, or delete that there first"):
+        bring(own_cache, packed)
+
+
+def test_a_package_of_a_job_that_runs_stays(own_cache):
+    packed = package.archive("cloudpickle")
+    place = bring(own_cache, packed)
+    place.rename(place.with_name("old"))  # of another version, and this process has it still
+    for number in range(12):
+        place.with_name(f"over{number}").mkdir()
+        os.utime(place.with_name(f"over{number}"), (number, number))
+    os.utime(place.with_name("old"), (0, 0))
+    bring(own_cache, packed)
+    over = [f"over{number}" for number in range(5, 12)]
+    assert sorted(os.listdir(place.parent)) == sorted([place.name, "old", *over])
+
+
 def test_users_and_passwords_of_indexes_are_not_shown():
-    said = "ERROR: no torch at https://user:secret@a.b/simple\nERROR: git+https://token@a.b/c failed\n"
+    said = "ERROR: no torch at https://user:se@cret@a.b/simple\nERROR: git+https://token@a.b/c failed\n"
     assert environment._end_of(said) == "no torch at https://***@a.b/simple; git+https://***@a.b/c failed"
 
 

@@ -76,18 +76,35 @@ def test_files_with_hashes_are_left_complete(tmp_path):
     assert requirements(str(tmp_path / "locked.txt")) == ("numpy==2.0 --hash=sha256:ab",)
 
 
-@pytest.mark.parametrize("line", ["-e .", "./local", "-c limits.txt", "file:///a"])
+@pytest.mark.parametrize(
+    "line", ["-e .", "./local", "-c limits.txt", "file:///a", "-f wheels", "--find-links=file:///a", "-e ./https://a"]
+)
 def test_lines_about_this_machine_are_refused(tmp_path, line):
     (tmp_path / "all.txt").write_text(f"{line}\n")
     with pytest.raises(UsageError, match=re.escape(line)):
         requirements(str(tmp_path / "all.txt"))
 
 
-def test_a_file_that_requires_itself_is_refused(tmp_path):
-    (tmp_path / "a.txt").write_text(f"-r {tmp_path}/b.txt\n")
-    (tmp_path / "b.txt").write_text(f"-r {tmp_path}/a.txt\n")
-    with pytest.raises(UsageError, match="requires itself"):
-        requirements(str(tmp_path / "a.txt"))
+@pytest.mark.parametrize("line", ["-f https://a.b/c.html", "--find-links=https://a.b/c", "--constraint http://a.b/c"])
+def test_lines_about_places_that_hosts_reach_are_taken(tmp_path, line):
+    (tmp_path / "all.txt").write_text(f"{line}\ntorch\n")
+    assert requirements(str(tmp_path / "all.txt")) == (line, "torch", *RANK_NEEDS)
+
+
+def test_a_mark_of_the_encoding_belongs_to_no_line(tmp_path):
+    (tmp_path / "base.txt").write_text("\ufeff# packages\ntorch\n")
+    (tmp_path / "all.txt").write_text("\ufeff-r base.txt\n")
+    assert requirements(str(tmp_path / "all.txt")) == ("torch", *RANK_NEEDS)
+
+
+@pytest.mark.parametrize(("first", "second"), [("{}/b.txt", "{}/a.txt"), ("./b.txt", "./a.txt"), ("./a.txt", "a.txt")])
+def test_a_file_that_requires_itself_is_refused(tmp_path, monkeypatch, first, second):
+    (tmp_path / "a.txt").write_text(f"-r {first.format(tmp_path)}\n")
+    (tmp_path / "b.txt").write_text(f"-r {second.format(tmp_path)}\n")
+    monkeypatch.chdir(tmp_path)
+    for name in (str(tmp_path / "a.txt"), "a.txt", "./a.txt"):
+        with pytest.raises(UsageError, match="requires itself"):
+            requirements(name)
 
 
 def test_folders_here_and_there(tmp_path):
@@ -120,6 +137,14 @@ def test_an_agents_plan_gets_the_paths_of_its_host():
     assert made.environ["PYTHONPATH"] == "/c/distrun:/c/trees/1/lib:/me/codex:/c/psutil"
     assert made.environ["DISTRUN_SHIPPED"] == text
     assert Arrived.of({}) is None
+
+
+def test_of_a_folder_in_another_the_inner_one_counts():
+    trees = (("/me/code", "/c/trees/1"), ("/me/code/data", "/c/trees/2"))
+    for given in (trees, trees[::-1]):
+        arrived = Arrived("", (), given)
+        paths = ("/me/code/data/x", "/me/code/data", "/me/code/database", "/me/codes")
+        assert [*map(arrived.here, paths)] == ["/c/trees/2/x", "/c/trees/2", "/c/trees/1/database", "/me/codes"]
 
 
 def test_the_command_of_a_trial_gets_the_paths_and_the_python_of_its_host():
