@@ -349,7 +349,7 @@ def test_ranks_say_that_rank_0_does_not_answer(job):
 
 
 def test_a_rank_says_that_its_relay_has_not_found_rank_0(job):
-    relay = job.relay(2, timeout=3.0)
+    relay = job.relay(2, timeout=1.5)
     (text,) = errors([job.rank(3, timeout=0.3)])
     assert text == (
         "rank 3 did not find rank 0 within 0.3 s: another rank of its host, which was to connect with rank 0 for both, "
