@@ -130,9 +130,9 @@ def test_a_rank_that_was_stopped_for_a_generation_joins_the_next(supervise):
         assert (facts["rank"], facts["size"]) == (place, 3)
 
 
-@pytest.mark.parametrize("hosts", [1, 2])
-def test_thirty_generations_leave_nothing_behind(supervise, hosts):
-    supervisor = supervise("generations", 3, FOREVER, hosts=hosts)
+@pytest.mark.parametrize(("hosts", "fan_out"), [(1, 0), (2, 0), (2, 1)], ids=["1", "2", "tree"])
+def test_thirty_generations_leave_nothing_behind(supervise, hosts, fan_out):
+    supervisor = supervise("generations", 3, FOREVER, hosts=hosts, DISTRUN_FAN_OUT=str(fan_out))
     for generation in range(1, 32):
         for rank in supervisor.members:
             begun(rank, generation)

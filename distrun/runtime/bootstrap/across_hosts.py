@@ -19,7 +19,7 @@ from distrun.runtime.mpi import rendezvous as mpi_rendezvous
 from distrun.runtime.rendezvous.across_hosts import rendezvous_across_hosts
 from distrun.runtime.rendezvous.protocol import Rendezvous, RendezvousEndpoint
 from distrun.runtime.settings import ALGORITHMS, WIRE_DTYPES
-from distrun.runtime.transport.control_tree import control_tree
+from distrun.runtime.transport.control_tree import MOST_CONNECTIONS, control_tree
 from distrun.runtime.transport.data_connections import DataConnections, needed
 from distrun.runtime.transport.host_layout import HostLayout
 from distrun.runtime.transport.links import LinkMaker, Links
@@ -41,7 +41,7 @@ def connect_across_hosts(facts: Facts) -> tuple[AnyEngine, tuple[int, int]]:
         _check(facts, layout)
         silence = facts.settings.keepalive
         agreed = rendezvous.agreed
-        tree = control_tree(layout.ranks, layout.rank, agreed["fan_out"])
+        tree = control_tree(layout.ranks, layout.rank, agreed["fan_out"], rendezvous.is_relayed)
         early = {} if tree is None else connect_tree(rendezvous, tree, deadline, facts.interruption)
         network = Network(layout.rank, rendezvous.members, rendezvous.control, rendezvous.alarms, silence)
         undo.callback(network.close)
@@ -73,7 +73,18 @@ def _rendezvous(facts: Facts) -> Rendezvous:
         settings.network,
         facts.interruption,
         settings.keepalive,
+        facts.local_meeting() if _is_large(facts) else None,
     )
+
+
+def _is_large(facts: Facts) -> bool:
+    """Whether the ranks of this host should not connect with rank 0 each, since there will be a control tree.
+
+    They cannot know that of rank 0's host, which may have another number of ranks. But there will be one if they do
+    not: rank 0 tells everybody.
+    """
+    size, local_size = facts.topology.size, facts.topology.local_size
+    return local_size > 1 and (facts.settings.fan_out > 0 or size - local_size > MOST_CONNECTIONS)
 
 
 def _agreed(facts: Facts) -> dict[str, int]:

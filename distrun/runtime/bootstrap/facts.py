@@ -60,14 +60,16 @@ class Facts:
         Raises:
             BootstrapError: they did not come within the start timeout, or the wait was interrupted.
         """
+        meeting, timeout = self.local_meeting(), self.settings.start_timeout
+        peers = rendezvous_within_host(meeting.name, meeting.key, own, len(ranks), timeout, self.interruption)
+        return LocalGroup(own, ranks, peers, self.timeouts(), network, interruption=self.interruption, meeting=meeting)
+
+    def local_meeting(self) -> LocalMeeting:
+        """Return the meeting of the ranks of this host."""
         name = f"{self.environment.job_name()}:{self.meeting}"
         if self.ranks:
             name += f":{hashlib.sha256(repr(self.ranks).encode()).hexdigest()[:16]}"
-        timeout = self.settings.start_timeout
-        key = self.environment.job_key()
-        peers = rendezvous_within_host(name, key, own, len(ranks), timeout, self.interruption)
-        meeting = LocalMeeting(name, key)
-        return LocalGroup(own, ranks, peers, self.timeouts(), network, interruption=self.interruption, meeting=meeting)
+        return LocalMeeting(name, self.environment.job_key())
 
     def start_engine(
         self,

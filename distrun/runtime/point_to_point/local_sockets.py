@@ -12,7 +12,7 @@ from distrun.errors import BootstrapError
 from distrun.host.connections.authentication import run_handshake
 from distrun.host.connections.dialer import introduce
 from distrun.host.connections.handshake import client_handshake
-from distrun.host.connections.listener import Listener
+from distrun.runtime.rendezvous.local_connections import LocalListener as _LocalListener
 from distrun.runtime.rendezvous.within_host import LocalMeeting, check_same_user
 
 _STEP_TIMEOUT = 5.0  # seconds for each step of a handshake
@@ -20,7 +20,7 @@ _BUFFER = 1 << 21  # bytes under way, if the kernel allows so many: large messag
 _SHORTEST_PAUSE, _LONGEST_PAUSE = 0.0005, 0.05  # seconds between attempts
 
 
-class LocalListener(Listener):
+class LocalListener(_LocalListener):
     """Takes connections from the ranks of this host."""
 
     def __init__(self, meeting: LocalMeeting, rank: int) -> None:
@@ -33,13 +33,12 @@ class LocalListener(Listener):
         except OSError as error:
             listener.close()
             raise BootstrapError(f"rank {rank} cannot listen for messages of this host's ranks: {error}") from None
-        super().__init__([listener], meeting.key or b"")
-        self._context = address
+        super().__init__(listener, meeting.key or b"")
 
     def _prepare(self, connection: socket.socket) -> bytes:
-        check_same_user(connection)
+        context = super()._prepare(connection)
         _widen(connection)
-        return self._context
+        return context
 
 
 def connect(meeting: LocalMeeting, rank: int, own: int, stop_fd: int, pauses: Pauses) -> socket.socket | None:

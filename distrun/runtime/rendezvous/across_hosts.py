@@ -9,9 +9,11 @@ from functools import partial
 from distrun.host.connections.tcp_options import DEAD_HOST_TIMEOUT
 from distrun.host.interfaces import further_networks, matching, own_interfaces
 from distrun.runtime.elastic.interruption import Interruption
+from distrun.runtime.rendezvous.at_host import HostClient
 from distrun.runtime.rendezvous.client import Client
 from distrun.runtime.rendezvous.protocol import Member, Rendezvous, RendezvousEndpoint
 from distrun.runtime.rendezvous.server import Server
+from distrun.runtime.rendezvous.within_host import LocalMeeting
 
 
 def rendezvous_across_hosts(
@@ -25,6 +27,7 @@ def rendezvous_across_hosts(
     network: str = "",
     interruption: Interruption | None = None,
     silence: float = DEAD_HOST_TIMEOUT,
+    at_host: LocalMeeting | None = None,
 ) -> Rendezvous:
     """Meet the ranks of all hosts.
 
@@ -39,6 +42,8 @@ def rendezvous_across_hosts(
         network: interfaces and subnets that may be used (see `host.interfaces.matching`); empty allows all.
         interruption: what ends the wait before.
         silence: seconds after which a rank that does not answer counts as gone; 0: never.
+        at_host: the meeting of this host's ranks, one of which connects with rank 0 for all; None: this rank connects
+            with rank 0 itself. Ranks may differ in this, even on one host.
 
     Raises:
         BootstrapError: a rank did not come in time or was not who it should be, or the wait was interrupted. No
@@ -51,4 +56,6 @@ def rendezvous_across_hosts(
     if rank == 0:
         return Server(size, mine, endpoint, timeout, interruption, silence).run(agreed, allowed)
     further = partial(further_networks, interfaces, network)
+    if at_host is not None:
+        return HostClient(size, mine, endpoint, timeout, interruption, silence).run_at(at_host, allowed, further)
     return Client(size, mine, endpoint, timeout, interruption, silence).run(allowed, further)

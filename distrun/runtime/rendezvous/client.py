@@ -1,4 +1,4 @@
-"""The client of the rendezvous: every rank but rank 0, which it connects with."""
+"""The client of the rendezvous: a rank other than rank 0 that connects with it, perhaps for others of its host too."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ import select
 import socket
 import time
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack
-from dataclasses import astuple, replace
+from contextlib import ExitStack, nullcontext
+from dataclasses import astuple, dataclass, replace
 from typing import Any
 
 from distrun.errors import BootstrapError
@@ -25,8 +25,18 @@ from distrun.runtime.rendezvous.protocol import (
     Member,
     Rendezvous,
     RendezvousEndpoint,
-    receive_message,
+    receive_packed,
+    unpack_message,
 )
+from distrun.runtime.rendezvous.relay import Place, Relay
+
+Further = Callable[[str], Sequence[Interface]]
+"""Returns the interfaces at which to listen beside an address."""
+
+
+def nothing_further(address: str) -> Sequence[Interface]:
+    """Listen nowhere else."""
+    return ()
 
 
 class Client:
@@ -50,13 +60,14 @@ class Client:
         self._deadline = time.monotonic() + timeout
 
     def run(
-        self, allowed: list[str] | None, further: Callable[[str], Sequence[Interface]] = lambda address: ()
+        self, allowed: list[str] | None, further: Further = nothing_further, place: Place | None = None
     ) -> Rendezvous:
         """Connect with rank 0 and wait for the table.
 
         Args:
             allowed: the addresses that may be used; None: all.
-            further: returns the interfaces at which to listen beside an address.
+            further: the interfaces at which to listen too.
+            place: where other ranks of this host come, for which this one connects too; None: none do.
         """
         with ExitStack() as undo:
             listeners: list[socket.socket] = []
@@ -65,20 +76,10 @@ class Client:
                 """Return who we are and where we listen, which depends on the address that leads to rank 0."""
                 while listeners:  # an earlier connection broke
                     listeners.pop().close()
-                address = _own_address(connection.getsockname()[0], allowed)
-                everywhere = "::" if ":" in address else "0.0.0.0"
-                more = further(address)
-                listeners.extend(
-                    listen_at([everywhere if is_loopback(address) else address, *(each.address for each in more)])
-                )
+                sockets, told = _listening(self._mine, connection, allowed, further)
+                listeners.extend(sockets)
                 for listener in listeners:
                     undo.enter_context(listener)
-                told = replace(
-                    self._mine,
-                    address=address,
-                    port=listeners[0].getsockname()[1],
-                    further=",".join(f"{each.address}/{each.prefix}" for each in more),
-                )
                 return self._introduction(CONTROL, told)
 
             server = self._connect(introduction)
@@ -88,16 +89,35 @@ class Client:
             if alarm is not None:
                 undo.enter_context(alarm)
                 set_tcp_options(alarm, self._silence)
-            members, settings = self._receive_table(server)
+            if place is None:
+                table = self._receive_table(server)
+            else:
+                with Relay(
+                    place,
+                    server,
+                    lambda member: _listening(member, server.socket, allowed, further),
+                    tells_key=self._endpoint.key is None,
+                    interruption=self._interruption,
+                ) as relay:
+                    table = self._receive_table(server, relay)
             assert alarm is not None  # rank 0 does not tell who is there before it has all alarms
             control_by_rank, alarm_by_rank = {0: control}, {0: alarm}
-            if members[0].host == self._mine.host:
+            if table.members[0].host == self._mine.host:
                 for connections in (control_by_rank, alarm_by_rank):
                     connections.pop(0).close()
             listener = Listener(listeners, server.key, is_encrypted=self._endpoint.is_encrypted)
             undo.pop_all()
         is_encrypted = self._endpoint.is_encrypted
-        return Rendezvous(members, settings, control_by_rank, alarm_by_rank, listener, server.key, is_encrypted)
+        return Rendezvous(
+            table.members,
+            table.agreed,
+            control_by_rank,
+            alarm_by_rank,
+            listener,
+            server.key,
+            is_encrypted,
+            table.is_relayed,
+        )
 
     def _introduction(self, purpose: str, member: Member) -> dict[str, Any]:
         return {"purpose": purpose, "size": self._size, "member": astuple(member)}
@@ -136,37 +156,78 @@ class Client:
                 return None
             raise BootstrapError(f"rank {self._mine.rank} reached rank 0 once and not again: {error}") from None
 
-    def _receive_table(self, server: PeerConnection) -> tuple[tuple[Member, ...], dict[str, int]]:
-        """Return all members, and what holds for everybody."""
+    def _receive_table(self, server: PeerConnection, relay: Relay | None = None) -> Table:
+        """Return what rank 0 tells everybody, which `relay` hands on."""
         endpoint, rank = format_endpoint(*server.endpoint), self._mine.rank
-        try:
-            # Rank 0 began to wait before we found it, and can tell who is missing: let it give up first.
-            until = time.monotonic() + self._timeout + ERROR_TIMEOUT
-            message = receive_message(server.socket, until, self._interruption)
-        except TimeoutError:
-            raise BootstrapError(
-                f"rank {rank} met rank 0 at {endpoint}, but some rank of another host did not come within "
-                f"{self._timeout:g} s"
-            ) from None
-        except OSError as error:
-            raise BootstrapError(
-                f"rank 0 at {endpoint} ended before all ranks had come ({error}): see what it says"
-            ) from None
+        # Rank 0 began to wait before we found it, and can tell who is missing: let it give up first.
+        until = time.monotonic() + self._timeout + ERROR_TIMEOUT
+        with nullcontext() if relay is None else relay.telling_failures():
+            if relay is not None:
+                relay.introduce(until)
+            try:
+                packed = receive_packed(server.socket, until, self._interruption)
+            except TimeoutError:
+                raise BootstrapError(
+                    f"rank {rank} met rank 0 at {endpoint}, but some rank of another host did not come within "
+                    f"{self._timeout:g} s"
+                ) from None
+            except OSError as error:
+                raise BootstrapError(
+                    f"rank 0 at {endpoint} ended before all ranks had come ({error}): see what it says"
+                ) from None
+            table = self._table(packed, server.endpoint)
+            if relay is not None:
+                relay.pass_on(packed, until)
+        return table
+
+    def _table(self, packed: bytes, endpoint: tuple[str, int]) -> Table:
+        """Return what rank 0, which was reached at `endpoint`, has told; raises `BootstrapError` if that is why the job
+        cannot start."""
+        message = unpack_message(packed)
         if "error" in message:
             raise BootstrapError(str(message["error"]))
         members = [Member(*row) for row in message["members"]]
         if [member.rank for member in members] != list(range(self._size)):
-            raise BootstrapError(f"rank 0 told rank {rank} of {len(members)} ranks instead of {self._size}")
+            raise BootstrapError(f"rank 0 told rank {self._mine.rank} of {len(members)} ranks instead of {self._size}")
         # Rank 0 can be reached at this address from here; of its others we know nothing. Ranks of its host may have
         # connected over loopback, and then listen at all addresses.
-        members[0] = replace(members[0], address=server.endpoint[0], port=server.endpoint[1])
+        address, port = endpoint
+        members[0] = replace(members[0], address=address, port=port)
         members = [
-            replace(member, address=server.endpoint[0])
+            replace(member, address=address)
             if member.host == members[0].host and is_loopback(member.address)
             else member
             for member in members
         ]
-        return tuple(members), {str(name): int(value) for name, value in message["agreed"].items()}
+        agreed = {str(name): int(value) for name, value in message["agreed"].items()}
+        return Table(tuple(members), agreed, bool(message["is_relayed"]))
+
+
+@dataclass(frozen=True)
+class Table:
+    """The message of rank 0 to everybody when all have come; see `Rendezvous`."""
+
+    members: tuple[Member, ...]
+    agreed: dict[str, int]
+    is_relayed: bool
+
+
+def _listening(
+    member: Member, connection: socket.socket, allowed: list[str] | None, further: Further
+) -> tuple[list[socket.socket], Member]:
+    """Listen for data links where `connection` leads to rank 0 from; return the sockets, and the member with where that
+    is."""
+    address = _own_address(connection.getsockname()[0], allowed)
+    everywhere = "::" if ":" in address else "0.0.0.0"
+    more = further(address)
+    sockets = listen_at([everywhere if is_loopback(address) else address, *(each.address for each in more)])
+    told = replace(
+        member,
+        address=address,
+        port=sockets[0].getsockname()[1],
+        further=",".join(f"{each.address}/{each.prefix}" for each in more),
+    )
+    return sockets, told
 
 
 def _own_address(address: str, allowed: list[str] | None) -> str:

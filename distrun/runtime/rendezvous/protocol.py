@@ -5,8 +5,17 @@ it listens itself; the *alarm* is for later. When all ranks have come, rank 0 se
 control connections, or a sentence why the job cannot start. It is compressed, since each of the ranks gets all of it.
 
     rank 0 to the others    length, compressed {"members": [[rank, host, hostname, pid, address, port, further], ...],
-                                                "agreed": {...}}
+                                                "agreed": {...}, "is_relayed": ...}
                             length, compressed {"error": "..."}
+
+In a large job one rank of each host, its *relay*, does so for the others of its host as well: it tells rank 0 who has
+come, with where they listen, and who has ended, and hands on to them what rank 0 says.
+
+    a relay to rank 0       length, compressed {"came": [{"size": ..., "member": [...]}, ...], "ended": [rank, ...]}
+    a rank to its relay     {"size": ..., "member": [...]}, as an introduction
+    a relay to a rank       a byte, with the sockets at which the rank is to listen
+                            length, compressed {"endpoint": [address, port], "key": "..."}: rank 0's, as it was reached
+                            what rank 0 says, unchanged
 """
 
 from __future__ import annotations
@@ -127,7 +136,8 @@ class Rendezvous:
     agreed: dict[str, int]
     """The numbers that rank 0 has decided for all."""
     control: dict[int, socket.socket]
-    """On rank 0: one connection per rank on another host. On another host: the one to rank 0. Elsewhere: none."""
+    """On rank 0: one connection per rank on another host that has introduced itself. On such a rank: the one to rank 0.
+    Elsewhere: none."""
     alarms: dict[int, socket.socket]
     """A second connection with the same ranks."""
     listener: Listener
@@ -136,6 +146,8 @@ class Rendezvous:
     """The job key."""
     is_encrypted: bool = False
     """Whether connections with other hosts are encrypted."""
+    is_relayed: bool = False
+    """Whether there are ranks on other hosts with which rank 0 has no connection, since others introduced them."""
 
     def addresses(self, silence: float) -> Addresses:
         """Return what is worth knowing when nobody listens any more; called before the listener is closed."""
@@ -155,28 +167,65 @@ def pack_message(message: dict[str, Any]) -> bytes:
     return _LENGTH.pack(len(text)) + text
 
 
+def unpack_message(packed: bytes) -> dict[str, Any]:
+    """Return the message that was packed."""
+    return dict(json.loads(zlib.decompressobj().decompress(packed[_LENGTH.size :], _MAX_MESSAGE)))
+
+
 def send_message(connection: socket.socket, message: dict[str, Any], timeout: float) -> None:
     """Send a message within so many seconds; raises `OSError`."""
     connection.settimeout(timeout)
     connection.sendall(pack_message(message))
 
 
-def receive_message(
-    connection: socket.socket, deadline: float, interruption: Interruption | None = None
-) -> dict[str, Any]:
-    """Receive a message until the monotonic time `deadline`; the connection blocks without a timeout afterwards.
+def receive_packed(connection: socket.socket, deadline: float, interruption: Interruption | None = None) -> bytes:
+    """Receive a message, as it was sent, until the monotonic time `deadline`; the connection blocks without a timeout
+    afterwards.
 
     Raises:
         OSError: nothing came in time, or the connection ended.
         BootstrapError: the wait was interrupted.
     """
     await_readable(connection, deadline, interruption)
-    (size,) = _LENGTH.unpack(_receive_exactly(connection, _LENGTH.size, deadline))
+    head = _receive_exactly(connection, _LENGTH.size, deadline)
+    packed = head + _receive_exactly(connection, _size(head), deadline)
+    connection.settimeout(None)
+    return packed
+
+
+class MessageReader:
+    """Receives messages on a connection as they come."""
+
+    def __init__(self, connection: socket.socket) -> None:
+        self._connection = connection
+        self._data = bytearray()
+
+    def receive(self) -> list[dict[str, Any]]:
+        """Return the messages that have come, without waiting; raises `OSError` when the connection has ended."""
+        timeout = self._connection.gettimeout()
+        self._connection.setblocking(False)
+        try:
+            while part := self._connection.recv(1 << 16):
+                self._data += part
+        except BlockingIOError:
+            self._connection.settimeout(timeout)
+            return self._take()
+        raise ConnectionError("it closed the connection")
+
+    def _take(self) -> list[dict[str, Any]]:
+        messages = []
+        while len(self._data) >= (end := _LENGTH.size) and len(self._data) >= (end := end + _size(self._data)):
+            messages.append(unpack_message(bytes(self._data[:end])))
+            del self._data[:end]
+        return messages
+
+
+def _size(head: bytes | bytearray) -> int:
+    """Return the number of bytes that follow the head of a message."""
+    (size,) = _LENGTH.unpack_from(head)
     if size > _MAX_MESSAGE:
         raise ConnectionError(f"a message of {size} bytes")
-    message = json.loads(zlib.decompressobj().decompress(_receive_exactly(connection, size, deadline), _MAX_MESSAGE))
-    connection.settimeout(None)
-    return dict(message)
+    return int(size)
 
 
 def _receive_exactly(connection: socket.socket, size: int, deadline: float) -> bytes:

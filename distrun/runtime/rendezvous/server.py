@@ -6,7 +6,7 @@ import resource
 import select
 import socket
 import time
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from contextlib import ExitStack, suppress
 from dataclasses import astuple, replace
 from typing import Any
@@ -23,6 +23,7 @@ from distrun.runtime.rendezvous.protocol import (
     CONTROL,
     ERROR_TIMEOUT,
     Member,
+    MessageReader,
     Rendezvous,
     RendezvousEndpoint,
     pack_message,
@@ -54,6 +55,8 @@ class Server:
         self._deadline = time.monotonic() + timeout
         self._members: dict[int, Member] = {}
         self._connections: dict[str, dict[int, socket.socket]] = {CONTROL: {}, ALARM: {}}
+        self._by_fd: dict[int, tuple[str, int]] = {}  # the purpose and the rank of each connection
+        self._readers: dict[int, MessageReader] = {}  # of the control connections, by rank
         self._told: set[int] = set()  # the ranks that were sent the table, or a part of it
 
     def run(self, agreed: dict[str, int], allowed: list[str] | None) -> Rendezvous:
@@ -84,7 +87,8 @@ class Server:
             self._close_local_connections()
             undo.pop_all()
         control, alarms = self._connections[CONTROL], self._connections[ALARM]
-        return Rendezvous(members, dict(agreed), control, alarms, listener, key, self._endpoint.is_encrypted)
+        is_encrypted, is_relayed = self._endpoint.is_encrypted, self._is_relayed()
+        return Rendezvous(members, dict(agreed), control, alarms, listener, key, is_encrypted, is_relayed)
 
     def _credentials(self) -> tuple[bytes, bytes]:
         """Return the greeting that clients are sent, and the key."""
@@ -105,43 +109,53 @@ class Server:
                 check(self._interruption)
                 for fd, _ in ready:
                     if fd != listener.fileno():
-                        raise BootstrapError(self._lost_message(fd))
+                        self._hear(*self._by_fd[fd])
                 while (client := listener.receive(0)) is not None:
-                    purpose, rank = self._register(*client)
-                    # Nothing is sent on these for now, so what can be read is the end of the connection.
-                    epoll.register(self._connections[purpose][rank], select.EPOLLIN)
+                    self._register(*client)
+                    epoll.register(client[0], select.EPOLLIN)
 
     def _is_complete(self) -> bool:
-        return all(len(connections) == self._size - 1 for connections in self._connections.values())
+        control, alarms = self._connections[CONTROL], self._connections[ALARM]
+        return len(self._members) == self._size and control.keys() == alarms.keys()
 
-    def _register(self, connection: socket.socket, introduction: dict[str, Any]) -> tuple[str, int]:
-        """Take in a rank that has connected; returns the purpose of the connection and the rank."""
+    def _register(self, connection: socket.socket, introduction: dict[str, Any]) -> None:
+        """Take in a rank that has connected."""
         with ExitStack() as undo:
             undo.callback(connection.close)
-            try:
-                purpose, size = str(introduction["purpose"]), int(introduction["size"])
-                member = Member(*introduction["member"])
-                rank = int(member.rank)
-                connections = self._connections[purpose]
-            except (KeyError, TypeError, ValueError):
-                raise BootstrapError(
-                    f"a process that knows the job key connected with rank 0 and said {str(introduction)[:200]!r}, "
-                    "which rank 0 does not understand: use the same version of distrun everywhere"
-                ) from None
-            sentence = self._objection(member, size, connections)
+            purpose, size, member = _understood(introduction)
+            sentence = self._objection(member, size, self._members if purpose == CONTROL else self._connections[ALARM])
             if sentence:
                 with suppress(OSError):
                     send_message(connection, {"error": sentence}, ERROR_TIMEOUT)
                 raise BootstrapError(sentence)
             undo.pop_all()
         set_tcp_options(connection, self._silence)  # it may wait for long, for the slowest rank
-        connections[rank] = connection
+        self._connections[purpose][member.rank] = connection
+        self._by_fd[connection.fileno()] = purpose, member.rank
         if purpose == CONTROL:
-            self._members[rank] = member
-        return purpose, rank
+            self._members[member.rank] = member
+            self._readers[member.rank] = MessageReader(connection)
 
-    def _objection(self, member: Member, size: int, connections: dict[int, socket.socket]) -> str:
-        """Return the reason why a rank cannot be taken in; empty when it can."""
+    def _hear(self, purpose: str, rank: int) -> None:
+        """Take in what can be read on a connection: what a relay has to say, or the end."""
+        messages = None
+        if purpose == CONTROL:
+            with suppress(OSError):
+                messages = self._readers[rank].receive()
+        if messages is None:
+            raise BootstrapError(self._lost_message(rank))
+        for message in messages:
+            for introduction in message["came"]:
+                _, size, member = _understood({"purpose": CONTROL, **introduction})
+                sentence = self._objection(member, size, self._members)
+                if sentence:
+                    raise BootstrapError(sentence)
+                self._members[member.rank] = member
+            for ended in message["ended"]:
+                raise BootstrapError(self._lost_message(ended))
+
+    def _objection(self, member: Member, size: int, known: Collection[int]) -> str:
+        """Return the reason why a rank cannot be taken in beside those that are known; empty when it can."""
         if size != self._size:
             return (
                 f"{member} was told of {size} ranks and {self._mine} of {self._size}: "
@@ -149,7 +163,7 @@ class Server:
             )
         if not 0 < member.rank < self._size:
             return f"{member} connected with rank 0 of {self._size}: ranks from 1 to {self._size - 1} are expected"
-        if member.rank in connections:
+        if member.rank in known:
             first = self._members.get(member.rank, member)
             return (
                 f"rank {member.rank} is there twice: process {first.pid} on host {first.hostname} and process "
@@ -158,17 +172,17 @@ class Server:
             )
         return ""
 
-    def _lost_message(self, fd: int) -> str:
-        for connections in self._connections.values():
-            for rank, connection in connections.items():
-                if connection.fileno() == fd:
-                    who = self._members.get(rank, f"rank {rank}")
-                    return f"{who} came and ended again before all ranks had called init(): see what it says"
-        raise AssertionError(f"no connection has descriptor {fd}")
+    def _lost_message(self, rank: int) -> str:
+        who = self._members.get(rank, f"rank {rank}")
+        return f"{who} came and ended again before all ranks had called init(): see what it says"
 
     def _timeout_message(self, listener: Listener) -> str:
         control, alarms = self._connections[CONTROL], self._connections[ALARM]
-        missing = [rank for rank in range(1, self._size) if rank not in control or rank not in alarms]
+        missing = [
+            rank
+            for rank in range(1, self._size)
+            if rank not in self._members or (rank in control and rank not in alarms)
+        ]
         listening = ", ".join(format_endpoint(*endpoint) for endpoint in listener.endpoints)
         refused = listener.describe_refused()
         return (
@@ -179,7 +193,7 @@ class Server:
 
     def _send_table(self, agreed: dict[str, int]) -> None:
         table = [astuple(self._members[rank]) for rank in range(self._size)]
-        message = pack_message({"members": table, "agreed": agreed})
+        message = pack_message({"members": table, "agreed": agreed, "is_relayed": self._is_relayed()})
         for rank, connection in self._connections[CONTROL].items():
             try:
                 self._told.add(rank)
@@ -199,6 +213,11 @@ class Server:
                 with suppress(OSError):
                     send_message(connection, {"error": sentence}, ERROR_TIMEOUT)
 
+    def _is_relayed(self) -> bool:
+        """Whether there are ranks on other hosts that have no connection with us."""
+        here, control = self._mine.host, self._connections[CONTROL]
+        return any(member.host != here and rank not in control for rank, member in self._members.items())
+
     def _close_local_connections(self) -> None:
         """Close the connections with ranks on this host: they have shared memory for all that follows."""
         for connections in self._connections.values():
@@ -209,6 +228,21 @@ class Server:
         for connections in self._connections.values():
             for connection in connections.values():
                 connection.close()
+
+
+def _understood(introduction: dict[str, Any]) -> tuple[str, int, Member]:
+    """Return the purpose of a connection, the number of ranks that the other side was told of, and who it is."""
+    try:
+        purpose, size = str(introduction["purpose"]), int(introduction["size"])
+        member = Member(*introduction["member"])
+        if purpose not in (CONTROL, ALARM):
+            raise ValueError(purpose)
+        return purpose, size, replace(member, rank=int(member.rank))
+    except (KeyError, TypeError, ValueError):
+        raise BootstrapError(
+            f"a process that knows the job key connected with rank 0 and said {str(introduction)[:200]!r}, "
+            "which rank 0 does not understand: use the same version of distrun everywhere"
+        ) from None
 
 
 def _listen_at(addresses: Iterable[tuple[str, int]], allowed: list[str] | None, hostname: str) -> list[socket.socket]:

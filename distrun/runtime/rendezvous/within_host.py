@@ -255,7 +255,13 @@ def _receive(connection: socket.socket, deadline: _Deadline) -> tuple[int, PeerI
 
 def check_same_user(connection: socket.socket) -> None:
     """Raise `BootstrapError` if the other end is not a process of our user."""
-    raw = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
-    _, uid, _ = struct.unpack("3i", raw)
+    _, uid = peer_process(connection)
     if uid != os.getuid():
         raise BootstrapError(f"user id {uid} tried to meet the ranks of user id {os.getuid()}")
+
+
+def peer_process(connection: socket.socket) -> tuple[int, int]:
+    """Return the ids of the process at the other end and of its user."""
+    raw = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
+    pid, uid, _ = struct.unpack("3i", raw)
+    return pid, uid

@@ -85,9 +85,17 @@ class ControlTree:
         return self.parent
 
 
-def control_tree(hosts: tuple[tuple[int, ...], ...], rank: int, fan_out: int) -> ControlTree | None:
-    """Return the tree of a job, or None where all ranks connect with rank 0; `fan_out` is 0 where that is not asked
-    for."""
-    if not fan_out and sum(map(len, hosts[1:])) <= MOST_CONNECTIONS:
+def control_tree(
+    hosts: tuple[tuple[int, ...], ...], rank: int, fan_out: int, is_relayed: bool = False
+) -> ControlTree | None:
+    """Return the tree of a job, or None where all ranks connect with rank 0.
+
+    Args:
+        hosts: the ranks of each host.
+        rank: the number of this rank.
+        fan_out: the most children of a leader, where rank 0 asks for a tree; 0: it does not.
+        is_relayed: whether some ranks have met rank 0 without a connection of their own, so that there must be one.
+    """
+    if not fan_out and not is_relayed and sum(map(len, hosts[1:])) <= MOST_CONNECTIONS:
         return None
     return ControlTree(hosts, rank, fan_out or FAN_OUT)

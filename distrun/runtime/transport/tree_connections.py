@@ -1,7 +1,7 @@
 """The connections of the control tree: each leader's with the one above it and with those below it.
 
-The ranks of other hosts have met rank 0, with a connection each. Now those that are no children of rank 0 give it up,
-and leaders dial their parents where these listen for data connections.
+One rank or more of each other host have met rank 0, with a connection each. Now those that are no children of rank 0
+give it up, and leaders dial their parents where these listen for data connections.
 """
 
 from __future__ import annotations
@@ -43,12 +43,11 @@ def connect_tree(
     for connections in kinds.values():
         for rank in [rank for rank in connections if rank not in kept]:
             connections.pop(rank).close()
-    if not tree.rank:
-        return {}
-    if tree.parent:  # neither none nor rank 0
+    parent = tree.parent
+    if parent is not None and parent not in rendezvous.control:
         for purpose, connections in kinds.items():
-            connections[tree.parent] = _dial(rendezvous, tree, tree.parent, purpose, deadline, interruption)
-    missing = {(purpose, child) for purpose in _PURPOSES for child in tree.children}
+            connections[parent] = _dial(rendezvous, tree, parent, purpose, deadline, interruption)
+    missing = {(purpose, child) for purpose in _PURPOSES for child in tree.children if child not in kinds[purpose]}
     early: dict[int, socket.socket] = {}
     while missing:
         with suppress(TimeoutError):
@@ -88,9 +87,10 @@ def _dial(
         return dial(at, rendezvous.key, introduction, deadline, source, stop_on, rendezvous.is_encrypted).socket
     except BootstrapError as error:
         check(interruption)
+        passes_on = ", which passes on the messages of rank 0" if parent else ""
         raise BootstrapError(
             f"rank {tree.rank} on host {ours.hostname} ({ours.address}) cannot reach rank {parent} on host "
-            f"{there.hostname}, which passes on the messages of rank 0: {error}"
+            f"{there.hostname}{passes_on}: {error}"
         ) from None
 
 
@@ -99,5 +99,5 @@ def _missing(rendezvous: Rendezvous, tree: ControlTree, children: list[int]) -> 
     refused = rendezvous.listener.describe_refused()
     return (
         f"rank {tree.rank} waited in vain for a connection from {who}"
-        f"{f' ({refused})' if refused else ''}, to which it passes on the messages of rank 0"
+        f"{f' ({refused})' if refused else ''}{', to which it passes on the messages of rank 0' if tree.rank else ''}"
     )

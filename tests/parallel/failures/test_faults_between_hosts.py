@@ -226,6 +226,35 @@ def test_a_rank_that_dies_while_the_others_gather_ends_their_wait(ranks):
     everybody[2].signal(signal.SIGKILL)
 
 
+@pytest.mark.parametrize("victim", [1, 2, 3])
+def test_a_rank_that_never_comes_is_named_where_one_connects_with_rank_0_for_its_host(ranks, victim):
+    everybody = ranks("late", str(victim), hosts=(1, 3), DISTRUN_FAN_OUT="1", DISTRUN_START_TIMEOUT="5")
+    everybody[victim].stdout.wait_for("waiting")
+    for rank in everybody:
+        if rank is not everybody[victim]:
+            assert rank.end() == 1
+            said = rank.stderr.text
+            assert f"BootstrapError: rank {victim} of 4 did not call init() within 5 s at 127.0.0.1:" in said, said
+    everybody[victim].signal(signal.SIGKILL)
+
+
+@pytest.mark.parametrize("victim", [1, 2])
+def test_a_rank_that_dies_while_the_others_gather_is_named_where_one_connects_for_its_host(ranks, victim):
+    everybody = ranks("late", "3", hosts=(1, 3), DISTRUN_FAN_OUT="1")
+    for rank in everybody[1:3]:
+        listening_ports(rank.pid)  # it has met rank 0, or the rank that connects with rank 0 for it
+    everybody[victim].signal(signal.SIGKILL)
+    pid = everybody[victim].pid
+    assert everybody[0].end() == 1
+    said = everybody[0].stderr.text
+    assert f"BootstrapError: rank {victim} (process {pid} on host host1) came and ended again before all" in said, said
+    assert everybody[3 - victim].end() == 1
+    said = everybody[3 - victim].stderr.text
+    assert re.search(rf"BootstrapError: .*process {pid}\b.* ended .*before all ranks had", said), said
+    everybody[3].tell("now")
+    everybody[3].signal(signal.SIGKILL)
+
+
 def listening_ports(pid: int) -> list[int]:
     """Return where a rank listens, as soon as it does."""
     deadline = time.monotonic() + DEADLINE

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 
 from distrun.runtime.negotiation.controller import Controller
 from distrun.runtime.negotiation.tree import envelopes
@@ -89,7 +90,8 @@ class RootControlPlane(_TreeControlPlane):
         self, local_group: LocalGroup, tree: ControlTree, clock: Callable[[], float] = waking_clock.now
     ) -> None:
         super().__init__(local_group, tree, clock)
-        self.survey = self._survey = Survey(tree.children, self._ask)
+        # Not by a method of ours: a cycle would keep this host's memory after the world.
+        self.survey = self._survey = Survey(tree.children, partial(_ask, self._leaders, tree.children))
 
     def messages(self) -> Iterator[tuple[int, bytes]]:
         for source, text in super().messages():
@@ -125,9 +127,12 @@ class RootControlPlane(_TreeControlPlane):
                 self._pass_to(child, envelope, is_urgent=True)
         self._hand_out([rank for rank in ranks if rank in self._places], message)
 
-    def _ask(self, number: int) -> None:
-        for child in self._tree.children:
-            self._pass_to(child, envelopes.pack_survey(envelopes.FLUSH, number), is_urgent=True)
+
+def _ask(network: Network, children: Sequence[int], number: int) -> None:
+    """Begin a survey."""
+    for child in children:
+        network.send(child, envelopes.pack_survey(envelopes.FLUSH, number))
+        network.alarm(child)
 
 
 class LeaderControlPlane(_TreeControlPlane):

@@ -1,0 +1,520 @@
+"""In a large job one rank of each host connects with rank 0 for all, and what goes wrong is told as if each had."""
+
+from __future__ import annotations
+
+import os
+import re
+import secrets
+import select
+import socket
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import astuple
+from typing import Any
+
+import pytest
+
+from distrun.errors import BootstrapError
+from distrun.host.connections.dialer import dial
+from distrun.runtime.rendezvous import at_host
+from distrun.runtime.rendezvous.across_hosts import rendezvous_across_hosts
+from distrun.runtime.rendezvous.local_connections import LocalListener, connect_locally
+from distrun.runtime.rendezvous.protocol import (
+    Member,
+    MessageReader,
+    Rendezvous,
+    RendezvousEndpoint,
+    pack_message,
+    send_message,
+)
+from distrun.runtime.rendezvous.relay import Relay
+from distrun.runtime.rendezvous.within_host import LocalMeeting
+
+pytestmark = pytest.mark.usefixtures("no_descriptors_left")
+KEY = bytes(range(32))
+HERE = "127.0.0.1"
+PLACE = "relay"
+
+
+class Stop:
+    """An interruption that comes when it is told to."""
+
+    def __init__(self) -> None:
+        self.stop_fd = os.eventfd(0)
+        self.interruption: str | None = None
+
+    def come(self, reason: str) -> None:
+        self.interruption = reason
+        os.eventfd_write(self.stop_fd, 1)
+
+    def close(self) -> None:
+        os.close(self.stop_fd)
+
+
+class Job:
+    """A job whose ranks are threads; its hosts have as many ranks as `counts` says."""
+
+    def __init__(self, endpoint: RendezvousEndpoint, counts: tuple[int, ...]) -> None:
+        self.endpoint = endpoint
+        self.size = sum(counts)
+        self.hosts = [host for host, count in enumerate(counts) for _ in range(count)]
+        self._name = secrets.token_hex(8)
+
+    def meeting(self, rank: int, key: bytes | None = KEY) -> LocalMeeting:
+        return LocalMeeting(f"{self._name}.{self.hosts[rank]}", key)
+
+    def rank(self, rank: int, **options: Any) -> Rank:
+        return Rank(self, rank, **options)
+
+    def ranks(self, *ranks: int, **options: Any) -> list[Rank]:
+        return [Rank(self, rank, **options) for rank in ranks]
+
+    def relay(self, rank: int, **options: Any) -> Rank:
+        """Start a rank, and wait until it has its host's place."""
+        started = Rank(self, rank, **options)
+        await_that(lambda: self.is_claimed(rank))
+        return started
+
+    def is_claimed(self, rank: int) -> bool:
+        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
+            try:
+                probe.bind(self.meeting(rank).address(PLACE))
+            except OSError:
+                return True
+        return False
+
+
+class Rank(threading.Thread):
+    """One rank's part of the rendezvous."""
+
+    def __init__(
+        self,
+        job: Job,
+        rank: int,
+        timeout: float = 20.0,
+        endpoint: RendezvousEndpoint | None = None,
+        meeting: LocalMeeting | None = None,
+        is_alone: bool = False,
+        size: int = 0,
+        stop: Stop | None = None,
+    ) -> None:
+        """`is_alone`: connects with rank 0 itself."""
+        super().__init__()
+        host = f"id-{job.hosts[rank]}"
+        self._arguments: tuple[Any, ...] = (
+            rank, size or job.size, host, host.replace("id", "host"), endpoint or job.endpoint, {"fusion": 64 + rank},
+            timeout, "", stop, 15.0, None if is_alone else meeting or job.meeting(rank),
+        )  # fmt: skip
+        self._rendezvous: Rendezvous | None = None
+        self.error: Exception | None = None
+        self.start()
+
+    def run(self) -> None:
+        try:
+            self._rendezvous = rendezvous_across_hosts(*self._arguments)
+        except Exception as error:
+            self.error = error
+
+    def end(self) -> Rendezvous:
+        self.join(40.0)
+        assert not self.is_alive(), "it still waits"
+        if self.error is not None:
+            raise self.error
+        assert self._rendezvous is not None
+        return self._rendezvous
+
+    def is_in(self, *functions: str) -> bool:
+        """Whether it is inside of one of these functions."""
+        frame = sys._current_frames().get(self.ident or 0)
+        while frame is not None:
+            if frame.f_code.co_name in functions:
+                return True
+            frame = frame.f_back
+        return False
+
+    def await_waiting(self) -> None:
+        """Wait until it has been let in by rank 0 or by its relay, and waits for the table."""
+        await_that(lambda: self.is_in("introduce", "receive_packed") and self.is_in("_receive_table", "_await_relay"))
+
+
+def await_that(holds: Any) -> None:
+    deadline = time.monotonic() + 20.0
+    while not holds():
+        assert time.monotonic() < deadline, "it does not happen"
+        select.select([], [], [], 0.001)
+
+
+@pytest.fixture
+def endpoint(no_descriptors_left) -> Iterator[RendezvousEndpoint]:
+    """A port that is kept free as an agent does it: bound, and not listening."""
+    with socket.socket() as keeper:
+        keeper.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+        keeper.bind(("0.0.0.0", 0))
+        yield RendezvousEndpoint(((HERE, keeper.getsockname()[1]),), KEY)
+
+
+@pytest.fixture
+def job(endpoint) -> Job:
+    return Job(endpoint, (2, 3, 3))
+
+
+@pytest.fixture
+def stop() -> Iterator[Stop]:
+    stop = Stop()
+    yield stop
+    stop.close()
+
+
+def close(meetings: list[Rendezvous]) -> None:
+    for rendezvous in meetings:
+        rendezvous.close()
+
+
+def errors(ranks: list[Rank]) -> list[str]:
+    """Return the error text of each rank."""
+    texts = []
+    for rank in ranks:
+        with pytest.raises(BootstrapError) as error:
+            rank.end().close()
+        texts.append(str(error.value))
+    return texts
+
+
+# All is well ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("is_encrypted", [False, True])
+@pytest.mark.parametrize("order", [range(8), range(7, -1, -1)], ids=["rising", "falling"])
+def test_all_ranks_get_the_table_and_rank_0_has_two_connections_with_each_other_host(endpoint, order, is_encrypted):
+    if is_encrypted:
+        pytest.importorskip("cryptography")
+    job = Job(RendezvousEndpoint(endpoint.addresses, KEY, is_encrypted=is_encrypted), (2, 3, 3))
+    ranks = {rank: job.rank(rank) for rank in order}
+    meetings = [ranks[rank].end() for rank in range(8)]
+    members = meetings[0].members
+    assert all(rendezvous.members == members for rendezvous in meetings)
+    assert [(member.rank, member.host, member.hostname) for member in members] == [
+        (rank, f"id-{host}", f"host-{host}") for rank, host in enumerate(job.hosts)
+    ]
+    assert all(rendezvous.agreed == {"fusion": 64} for rendezvous in meetings)
+    assert all(rendezvous.key == KEY for rendezvous in meetings)
+    assert all(rendezvous.is_relayed for rendezvous in meetings)
+    assert all(rendezvous.is_encrypted == is_encrypted for rendezvous in meetings)
+    relays = sorted(meetings[0].control)
+    assert [job.hosts[relay] for relay in relays] == [1, 2]
+    for rank, rendezvous in enumerate(meetings[1:], 1):
+        assert list(rendezvous.control) == list(rendezvous.alarms) == ([0] if rank in relays else [])
+    for relay in relays:
+        for kind in ("control", "alarms"):
+            ours, theirs = getattr(meetings[0], kind)[relay], getattr(meetings[relay], kind)[0]
+            assert ours.gettimeout() is None
+            assert theirs.gettimeout() is None
+            theirs.sendall(b"up")
+            assert ours.recv(100) == b"up"
+    assert not any(job.is_claimed(rank) for rank in range(8))
+    close(meetings)
+
+
+def test_each_rank_can_be_reached_where_the_table_says(job):
+    meetings = [rank.end() for rank in job.ranks(*range(8))]
+    for rank, member in enumerate(meetings[7].members):
+        introduction = {"rank": 7, "purpose": "data"}
+        target, deadline = [(member.address, member.port)], time.monotonic() + 10.0
+        thread = threading.Thread(target=lambda t=target, i=introduction, d=deadline: dial(t, KEY, i, d).socket.close())
+        thread.start()
+        answer = meetings[rank].listener.receive(10.0)
+        thread.join(10.0)
+        assert answer is not None
+        answer[0].close()
+        assert answer[1] == introduction
+    close(meetings)
+
+
+def test_a_job_of_which_all_ranks_connect_themselves_is_as_ever(job):
+    meetings = [rank.end() for rank in job.ranks(*range(8), is_alone=True)]
+    assert not any(rendezvous.is_relayed for rendezvous in meetings)
+    assert sorted(meetings[0].control) == list(range(2, 8))
+    close(meetings)
+
+
+def test_ranks_of_one_host_need_not_do_alike(job):
+    relay = job.relay(3)
+    ranks = [job.rank(rank, is_alone=rank in (4, 5)) for rank in (0, 1, 2, 4, 5, 6, 7)]
+    meetings = [rank.end() for rank in [*ranks, relay]]
+    assert {3, 4, 5} < set(meetings[0].control)
+    assert meetings[0].control.keys().isdisjoint({1, 2})
+    assert all(rendezvous.is_relayed for rendezvous in meetings)
+    close(meetings)
+
+
+def test_a_host_with_rank_0_and_its_neighbours_may_be_the_only_large_one(endpoint):
+    job = Job(endpoint, (4, 1))
+    meetings = [rank.end() for rank in job.ranks(*range(5))]
+    assert not any(rendezvous.is_relayed for rendezvous in meetings)
+    assert list(meetings[0].control) == [4]
+    close(meetings)
+
+
+def test_rank_0_may_come_late(job):
+    others = [job.relay(3), job.relay(7), *job.ranks(1, 2, 4, 5, 6)]
+    await_that(lambda: others[-1].is_in("pause"))
+    close([job.rank(0).end(), *[rank.end() for rank in others]])
+
+
+def test_a_hundred_and_sixty_ranks_gather_quickly(endpoint):
+    job = Job(endpoint, (8,) * 20)
+    start = time.monotonic()
+    meetings = [rank.end() for rank in job.ranks(*range(160))]
+    took = time.monotonic() - start
+    close(meetings)
+    assert len(meetings[0].control) == 19
+    assert took < 10.0
+
+
+def test_a_greeting_brings_the_key_to_all(endpoint):
+    key = secrets.token_bytes(32)
+    at_rank_0 = RendezvousEndpoint(endpoint.addresses, greeting=lambda: (b"sealed" + key, key))
+    elsewhere = RendezvousEndpoint(endpoint.addresses, opener=lambda greeting: greeting.removeprefix(b"sealed"))
+    job = Job(elsewhere, (1, 3))
+    ranks = [job.rank(0, endpoint=at_rank_0), *[job.rank(rank, meeting=job.meeting(rank, None)) for rank in (1, 2, 3)]]
+    meetings = [rank.end() for rank in ranks]
+    assert all(rendezvous.key == key for rendezvous in meetings)
+    close(meetings)
+
+
+# Strangers ------------------------------------------------------------------------------------------------------------
+
+
+def test_a_rank_that_does_not_know_its_relays_key_connects_with_rank_0_itself(job):
+    relay = job.relay(2)
+    first = job.rank(0)
+    relay.await_waiting()
+    ranks = [first, job.rank(1), relay, job.rank(3, meeting=job.meeting(3, KEY[::-1])), *job.ranks(4, 5, 6, 7)]
+    meetings = [rank.end() for rank in ranks]
+    assert {2, 3} < set(meetings[0].control)
+    close(meetings)
+
+
+@pytest.mark.parametrize("junk", [b"", b"x", b"GET / HTTP/1.1\r\n\r\n", bytes(64)])
+def test_an_intruder_at_a_host_delays_no_rank(job, junk):
+    relay = job.relay(2)
+    first = job.rank(0)
+    relay.await_waiting()
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as intruder:
+        intruder.connect(job.meeting(2).address(PLACE))
+        intruder.sendall(junk)
+        start = time.monotonic()
+        close([rank.end() for rank in [first, relay, *job.ranks(1, 3, 4, 5, 6, 7)]])
+        assert time.monotonic() - start < 5.0
+
+
+def test_a_process_of_this_user_that_says_nonsense_is_no_rank(job):
+    relay = job.relay(2)
+    first = job.rank(0)
+    relay.await_waiting()
+    with pretended(job, 2, {"tea": 1}) as stranger:
+        assert stranger.recv(1) == b""
+    close([rank.end() for rank in [first, relay, *job.ranks(1, 3, 4, 5, 6, 7)]])
+
+
+def pretended(job: Job, rank: int, introduction: dict[str, Any] | None = None) -> socket.socket:
+    """Come to the relay of a rank's host like that rank."""
+    host = job.hosts[rank]
+    introduction = introduction or {
+        "size": job.size,
+        "member": astuple(Member(rank, f"id-{host}", f"host-{host}", 4711, "", 0)),
+    }
+    return connect_locally(job.meeting(rank).address(PLACE), KEY, introduction, time.monotonic() + 10.0, None)
+
+
+# Somebody does not come -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("missing", [(1,), (2,), (4,), (2, 3, 4), (3, 5, 6)])
+def test_rank_0_names_the_missing_ranks_to_those_that_came(job, missing):
+    others = [job.rank(rank) for rank in range(1, 8) if rank not in missing]
+    leader = job.rank(0, timeout=1.5)
+    texts = errors([leader, *others])
+    named = {(1,): "rank 1", (2,): "rank 2", (4,): "rank 4", (2, 3, 4): "ranks 2-4", (3, 5, 6): "ranks 3, 5-6"}[missing]
+    assert texts[0].startswith(f"{named} of 8 did not call init() within 1.5 s at 127.0.0.1:")
+    assert set(texts) == {texts[0]}
+
+
+def test_ranks_say_that_rank_0_does_not_answer(job):
+    texts = errors([job.relay(2, timeout=0.4), job.rank(3, timeout=0.4)])
+    assert re.match(r"rank 2 did not find rank 0 within 0\.4 s: .*\(connection refused\)", texts[0])
+    assert texts[1].startswith("rank 3 did not find rank 0 within 0.4 s: ")
+
+
+def test_a_rank_says_that_its_relay_has_not_found_rank_0(job):
+    relay = job.relay(2, timeout=1.5)
+    (text,) = errors([job.rank(3, timeout=0.3)])
+    assert text == (
+        "rank 3 did not find rank 0 within 0.3 s: another rank of its host, which was to connect with rank 0 for both, "
+        "had not yet; see what that one says"
+    )
+    errors([relay])
+
+
+def test_when_a_relay_gives_up_another_rank_takes_its_place(job):
+    relay, other = job.relay(2, timeout=0.3), job.rank(3)
+    errors([relay])
+    await_that(lambda: job.is_claimed(3))
+    meetings = [rank.end() for rank in [*job.ranks(0, 1, 2), other, *job.ranks(4, 5, 6, 7)]]
+    assert 3 in meetings[0].control
+    close(meetings)
+
+
+def test_a_rank_that_comes_to_its_relay_and_dies_ends_the_waiting(job):
+    relay = job.relay(2)
+    others = [*job.ranks(0, 1), relay, job.rank(3)]
+    relay.await_waiting()
+    others[-1].await_waiting()
+    start = time.monotonic()
+    pretended(job, 4).close()
+    texts = errors(others)
+    assert texts[0].startswith("rank 4 (process 4711 on host host-1) came and ended again before all ranks had called")
+    assert set(texts) == {texts[0]}
+    assert time.monotonic() - start < 5.0
+
+
+@pytest.mark.parametrize(
+    ("rank", "size", "sentence"),
+    [
+        (3, 8, "rank 3 is there twice: process {pid} on host host-1 and process {pid} on host host-1"),
+        (1, 8, "rank 1 is there twice: process {pid} on host host-0 and process {pid} on host host-0"),
+        (4, 9, "rank 4 (process {pid} on host host-1) was told of 9 ranks and rank 0 (process {pid} on host host-0) "),
+    ],
+)
+def test_numbers_that_contradict_each_other_are_an_error_everywhere(job, rank, size, sentence):
+    relay = job.relay(2)
+    others = [*job.ranks(0, 1), relay, job.rank(3)]
+    for other in others[1:]:
+        other.await_waiting()
+    texts = errors([*others, job.rank(rank, size=size)])
+    assert texts[0].startswith(sentence.format(pid=os.getpid()))
+    assert set(texts) == {texts[0]}
+
+
+def test_a_relay_that_dies_is_told_by_those_that_wait_with_it(job):
+    other, connection = relayed_by_hand(job)
+    connection.close()
+    (text,) = errors([other])
+    assert text.startswith(
+        f"process {os.getpid()}, which connected with rank 0 for other ranks of its host, ended before all ranks had "
+        "come (it closed the connection)"
+    )
+
+
+def test_a_relay_that_says_nothing_more_is_not_waited_for_without_end(job, monkeypatch):
+    monkeypatch.setattr(at_host, "ERROR_TIMEOUT", 0.1)
+    other, connection = relayed_by_hand(job, timeout=0.5)
+    (text,) = errors([other])
+    assert text == (
+        f"rank 3 met process {os.getpid()}, which connected with rank 0 for other ranks of its host, and was not told "
+        "within 0.5 s who is there"
+    )
+    connection.close()
+
+
+def relayed_by_hand(job: Job, timeout: float = 20.0) -> tuple[Rank, socket.socket]:
+    """Let rank 3 come to a relay that is none; return it and the connection with it."""
+    place = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    place.bind(job.meeting(3).address(PLACE))
+    place.listen()
+    listener = LocalListener(place, KEY)
+    other = job.rank(3, timeout=timeout)
+    client = listener.receive(20.0)
+    listener.close()
+    assert client is not None
+    connection = client[0]
+    with socket.create_server((HERE, 0)) as opened:
+        socket.send_fds(connection, [b"!"], [opened.fileno()])
+    send_message(connection, {"endpoint": [HERE, 1], "key": ""}, 10.0)
+    return other, connection
+
+
+def test_a_relay_that_dies_is_named_on_other_hosts(job):
+    first, others = job.rank(0), job.ranks(1, 5, 6)
+    for other in others:
+        other.await_waiting()
+    start = time.monotonic()
+    member = ["id-1", "host-1", 4711, HERE, 1]
+    introduction = {"purpose": "control", "size": 8, "member": [2, *member]}
+    with dial(job.endpoint.addresses, KEY, introduction, start + 10.0).socket as relay:
+        send_message(relay, {"came": [{"size": 8, "member": [3, *member]}], "ended": []}, 10.0)
+    texts = errors([first, *others])
+    assert texts[0].startswith("rank 2 (process 4711 on host host-1) came and ended again before all ranks had called")
+    assert set(texts) == {texts[0]}
+
+
+def test_a_rank_that_is_lost_while_all_are_told_ends_it_for_its_relay(job, monkeypatch):
+    def lose_rank_4(self: Relay, packed: bytes, until: float, pass_on: Any = Relay.pass_on) -> None:
+        for connection, member in self._others.values():
+            if member.rank == 4:
+                connection.shutdown(socket.SHUT_WR)
+        pass_on(self, packed, until)
+
+    monkeypatch.setattr(Relay, "pass_on", lose_rank_4)
+    relay = job.relay(2)
+    ranks = [*job.ranks(0, 1), relay, *job.ranks(3, 4, 5, 6, 7)]
+    for rank in ranks:
+        rank.join(30.0)
+    sentence = f"rank 4 (process {os.getpid()} on host host-1) cannot be told who is there: "
+    assert str(ranks[2].error).startswith(sentence)
+    assert ranks[4].error is not None
+    close([rank.end() for rank in ranks if rank.error is None])
+
+
+# Interruptions --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("has_rank_0", [True, False])
+def test_an_interrupted_relay_tells_why(job, stop, has_rank_0):
+    relay = job.relay(2, stop=stop)
+    first = job.ranks(0) if has_rank_0 else []
+    other = job.rank(3, stop=None if has_rank_0 else stop)
+    if has_rank_0:
+        relay.await_waiting()
+        other.await_waiting()
+    else:
+        await_that(lambda: other.is_in("pause"))
+    stop.come("host gamma has joined")
+    assert errors([relay, other]) == ["host gamma has joined"] * 2
+    for text in errors(first):
+        assert text.startswith("rank 2 (process")
+
+
+def test_an_interrupted_rank_does_not_wait_for_its_relay(job, stop):
+    relay = job.relay(2)
+    first, other = job.rank(0), job.rank(3, stop=stop)
+    relay.await_waiting()
+    other.await_waiting()
+    stop.come("host gamma has joined")
+    assert errors([other]) == ["host gamma has joined"]
+    texts = errors([first, relay])
+    assert texts[0].startswith("rank 3 (process")
+    assert texts[1] == texts[0]
+
+
+# Messages -------------------------------------------------------------------------------------------------------------
+
+
+def test_messages_are_received_as_they_come():
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        reader = MessageReader(ours)
+        assert reader.receive() == []
+        packed = pack_message({"a": 1}) + pack_message({"b": "x" * 1000}) + pack_message({"c": 3})
+        theirs.sendall(packed[:2])
+        assert reader.receive() == []
+        theirs.sendall(packed[2:-1])
+        assert reader.receive() == [{"a": 1}, {"b": "x" * 1000}]
+        theirs.sendall(packed[-1:])
+        assert reader.receive() == [{"c": 3}]
+        assert ours.gettimeout() is None
+        theirs.close()
+        with pytest.raises(ConnectionError):
+            reader.receive()
