@@ -6,6 +6,7 @@ but the trials that were running.
 
 from __future__ import annotations
 
+import fcntl
 import json
 import math
 import os
@@ -67,20 +68,40 @@ class Record:
         """Create the folder and the files, or go on with those that are there.
 
         Raises:
-            UsageError: they cannot be written.
+            UsageError: they cannot be written, or another sweep writes them.
         """
         self.folder = folder
+        self.problem: str | None = None
+        """Why lines are missing in the file at present; None: none are."""
+        self._unwritten = b""
         try:
             (folder / "logs").mkdir(parents=True, exist_ok=True)
-            (folder / _HEADER).write_text(json.dumps(asdict(header), indent=2) + "\n")
-            torn = _is_torn(folder / _TRIALS)
-            self._file = (folder / _TRIALS).open("a")
-            if torn:
-                self._file.write("\n")
+            self._file = (folder / _TRIALS).open("ab", buffering=0)
         except OSError as error:
+            raise _not_writable(folder, error) from None
+        try:
+            self._lock()
+            write_whole(folder / _HEADER, json.dumps(asdict(header), indent=2) + "\n")
+            if _is_torn(folder / _TRIALS):
+                self._file.write(b"\n")
+        except OSError as error:
+            self._file.close()
+            raise _not_writable(folder, error) from None
+        except UsageError:
+            self._file.close()
+            raise
+
+    def _lock(self) -> None:
+        """Keep other sweeps away for as long as this process lives, where the file system can do that."""
+        try:
+            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
             raise UsageError(
-                f"--output {str(folder)!r} cannot be written: {error.strerror}; give a directory you may write"
+                f"{str(self.folder)!r} is in use: another distrun sweep writes its results there; wait until it has "
+                "ended, or give another directory by --output"
             ) from None
+        except OSError:  # file systems without locks
+            pass
 
     def began(self, trial: Trial, command: list[str]) -> None:
         """Write that a trial has begun."""
@@ -105,15 +126,23 @@ class Record:
             }
         )
 
+    def flush(self) -> None:
+        """Write what could not be written before, if it can be now."""
+        try:
+            while self._unwritten:
+                self._unwritten = self._unwritten[self._file.write(self._unwritten) :]
+            self.problem = None
+        except OSError as error:  # a full disk shall not end a sweep
+            self.problem = error.strerror
+
     def close(self) -> None:
         """Close the file."""
         with suppress(OSError):
             self._file.close()
 
     def _write(self, entry: dict[str, Any]) -> None:
-        with suppress(OSError):  # a full disk shall not end a sweep
-            self._file.write(json.dumps(entry, separators=(",", ":")) + "\n")
-            self._file.flush()
+        self._unwritten += json.dumps(entry, separators=(",", ":")).encode() + b"\n"
+        self.flush()
 
 
 @dataclass(frozen=True)
@@ -163,6 +192,24 @@ def read(path: str) -> Earlier:
 def is_there(folder: Path) -> bool:
     """Whether a folder has the record of a sweep."""
     return (folder / _HEADER).exists()
+
+
+def write_whole(path: Path, text: str) -> None:
+    """Write a file in one step: whoever is killed meanwhile, or finds the disk full, leaves the one that was there.
+
+    Raises:
+        OSError: it cannot be written.
+    """
+    draft = path.with_name(f".{path.name}")
+    draft.write_text(text, encoding="utf-8")
+    os.replace(draft, path)
+
+
+def _not_writable(folder: Path, error: OSError) -> UsageError:
+    return UsageError(
+        f"--output {str(folder)!r} cannot be written: {error.strerror}; give a directory you may write, with room on "
+        "its disk"
+    )
 
 
 def _is_torn(path: Path) -> bool:

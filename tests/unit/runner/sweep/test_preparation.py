@@ -16,6 +16,8 @@ def prepared(tmp_path, monkeypatch):
     plans = []
 
     def prepare(*words):
+        for plan in plans:  # one sweep at a time writes the results
+            plan.record.close()
         options = sweep.make_context("sweep", list(words)).params
         plans.append(plan := prepare_sweep({**options, "nnodes": None, "rdzv_endpoint": None}))
         return plan

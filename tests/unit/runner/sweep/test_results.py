@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import math
+import resource
+from contextlib import contextmanager
 
 import pytest
 
 from distrun.errors import UsageError
 from distrun.runner.sweep.output import Metric
 from distrun.runner.sweep.policy.trials import Member, State, Trial
+from distrun.runner.sweep.results.ending import Ending
 from distrun.runner.sweep.results.page import page
 from distrun.runner.sweep.results.record import Header, Record, read
 from distrun.runner.sweep.results.sentences import ended
 from distrun.runner.sweep.results.standing import best, groups, ranked
 from distrun.runner.sweep.results.table import Lines, lines
+from distrun.runner.sweep.search.listed import Listed
 from distrun.runner.sweep.space.command_line import parse_words
 
 
@@ -69,6 +73,59 @@ def test_a_record_is_read_as_it_was_written_and_survives_a_torn_line(tmp_path):
     again.ended(trial(5, 7.0, x="b"), ["t.py"])
     again.close()
     assert read(str(tmp_path / "s")).trials[5].value == 7.0
+
+
+@contextmanager
+def full_disk(size):
+    """Have all files end at so many bytes."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+def test_lines_for_which_there_was_no_room_are_written_when_there_is(tmp_path):
+    record = Record(tmp_path, Header(["t.py"], [], {"x": "a|b"}, "grid", True))
+    with full_disk(100):
+        record.ended(TRIALS[0], ["t.py"])
+        assert record.problem == "File too large"
+        record.ended(TRIALS[1], ["t.py"])
+    record.ended(TRIALS[4], ["t.py"])
+    assert record.problem is None
+    record.close()
+    assert [item.number for item in read(str(tmp_path)).trials] == [0, 1, 4]
+
+
+def test_a_sweep_that_is_resumed_on_a_full_disk_can_be_resumed_later(tmp_path):
+    header = Header(["t.py"], [], {"x": "a|b"}, "grid", True)
+    Record(tmp_path, header).close()
+    with full_disk(10), pytest.raises(UsageError, match="cannot be written: File too large"):
+        Record(tmp_path, header)
+    assert read(str(tmp_path)).header == header
+    Record(tmp_path, header).close()
+
+
+def test_one_sweep_at_a_time_writes_a_record(tmp_path):
+    header = Header(["t.py"], [], {"x": "a|b"}, "grid", True)
+    record = Record(tmp_path, header)
+    with pytest.raises(UsageError, match="is in use: another distrun sweep writes its results there; wait until"):
+        Record(tmp_path, Header(["other.py"], [], {}, "grid", False))
+    assert read(str(tmp_path)).header == header
+    record.close()
+    Record(tmp_path, header).close()
+
+
+def test_the_best_is_told_even_if_no_file_can_be_written(tmp_path):
+    ending = Ending(tmp_path, parse_words(["t.py", "x=a|b"], "python"), 2, True)
+    with full_disk(10):
+        said = ending.write(TRIALS, Listed([]))
+    assert said == [
+        f"3 complete, 1 pruned, 1 failed; the results cannot be written to {tmp_path}: File too large",
+        "the best is trial 4 with 2 at step 2: x=b",
+        "its command: distrun -np 2 python t.py --x=b",
+    ]
 
 
 def test_the_page_has_plots_and_escapes_what_users_write():
