@@ -28,7 +28,7 @@ class Group:
     @property
     def mean(self) -> float | None:
         """The mean of these; None: there are none."""
-        return statistics.fmean(self.complete) if self.complete else None
+        return statistics.mean(self.complete) if self.complete else None
 
     @property
     def deviation(self) -> float | None:

@@ -141,6 +141,37 @@ def test_the_page_has_plots_and_escapes_what_users_write():
     assert page([trial(n, float(n % 4 + 1), x="ab"[n % 2]) for n in range(12)], template, 1, True).count("<svg") == 3
 
 
+@pytest.mark.parametrize(
+    "values",
+    [
+        (1e308, -1e308),
+        (1.7e308, 1.7e308),
+        (5e-324, 5e-324),
+        (-5e-324,),
+        (0.0, 5e-324),
+        (5e-324, 1e-320),
+        (5e-324, 1.7e308),
+        (0.0, 0.0),
+    ],
+)
+def test_the_page_shows_values_that_are_huge_or_next_to_nothing(values):
+    template = parse_words(["t.py", "x=0..1.5", f"n=1..1{'0' * 300}", "w=log:1e-320..1e-310"])
+    text = page([trial(n, value, x=0.5, n=10**299, w=1e-315) for n, value in enumerate(values)], template, 1, True)
+    assert text.count("<svg") == 2
+    assert "nan" not in text
+
+
+def test_the_mean_of_values_whose_sum_is_infinite_is_finite():
+    (group,) = groups([trial(n, 1e308, seed=str(n)) for n in range(3)], True)
+    assert group.mean == 1e308
+
+
+def test_the_table_shows_choices_as_they_are_written():
+    written = ("[/a]", "[red]b", ":fire:", "[64,64]")
+    shown = "\n".join(lines([trial(n, 1.0, x=text) for n, text in enumerate(written)], "title", 80, 24, 0.0))
+    assert [text for text in written if text not in shown] == []
+
+
 def test_the_table_is_best_first_and_fits_the_terminal():
     shown = lines(ranked([*TRIALS, *(trial(n, 9.0, x="a") for n in range(5, 99))], True), "title", 80, 24, 0.0)
     assert len(shown) <= 16
