@@ -36,7 +36,7 @@ _OF_LAUNCHES = (
 @click.option("--grid", is_flag=True, help="Try all combinations of the values, instead of searching.")
 @click.option(
     "--seeds",
-    type=click.IntRange(1),
+    type=click.IntRange(1, 1 << 20),
     metavar="N",
     help="Run each point of a grid, or the mere command, with --seed=0 to N-1, and tell mean and standard deviation.",
 )

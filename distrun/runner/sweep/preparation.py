@@ -39,6 +39,7 @@ from distrun.runner.sweep.search.optuna_search import OptunaSearch
 from distrun.runner.sweep.search.source import Source
 from distrun.runner.sweep.space.command_line import Template, parse_words
 from distrun.runner.sweep.space.imports import first_imports
+from distrun.runner.sweep.space.ranges import Choices
 
 _DEFAULT_TRIALS = 50
 
@@ -170,8 +171,7 @@ def _with_choices(header: Header, options: Mapping[str, Any], earlier: Earlier |
 
 def _varies(template: Template) -> bool:
     """Whether there is anything to search: a parameter with more than one value."""
-    listed = [values.listed() for values in template.parameters.values()]
-    return any(values is None or len(values) > 1 for values in listed)
+    return any(not isinstance(values, Choices) or len(values.values) > 1 for values in template.parameters.values())
 
 
 def _check_script(parts: python_command.PythonCommand, agents: Sequence[AgentPlan]) -> None:

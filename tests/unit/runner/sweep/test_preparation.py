@@ -55,6 +55,12 @@ def test_a_resumed_search_does_not_repeat_what_its_seed_chose_before(prepared, t
     assert prepared("--resume", "out").source.ask(1) != values
 
 
+def test_a_search_among_more_whole_numbers_than_can_be_counted_is_prepared(prepared):
+    pytest.importorskip("optuna")
+    plan = prepared("--output", "out", "true", f"x=1..1{'0' * 20}")
+    assert 1 <= plan.source.ask(0)["x"] <= 10**20
+
+
 def test_a_sweep_has_defaults(prepared):
     plan = prepared("--output", "out", "--grid", "--prune", "true", "x=1|2")
     assert plan.metric is None

@@ -48,6 +48,9 @@ def test_a_range_is_read_and_written_again(text, expected):
         "log:1..2|3..4",
         "1..nan",
         "1..inf",
+        f"1..1{'0' * 400}",
+        "-1e308..1e308",
+        f"-1{'0' * 308}..1{'0' * 308}",
     ],
 )
 def test_what_is_no_range_is_refused_with_what_is_allowed(text):
@@ -67,6 +70,11 @@ def test_listed_floats_are_in_their_range(low, extent, parts):
     values = Floats(low, low + extent, extent / parts).listed()
     assert len(values) in (parts, parts + 1)
     assert all(low - 1e-9 <= value <= low + extent + 1e-9 for value in values)
+
+
+def test_small_steps_are_not_rounded():
+    assert parse_range("lr", "1e-13..3e-13/5e-14").listed() == [1e-13, 1.5e-13, 2e-13, 2.5e-13, 3e-13]
+    assert parse_range("lr", "0.5..1.5e13/1e13").listed() == [0.5, 1e13 + 0.5]
 
 
 def test_a_parameter_is_appended_or_put_in_its_place():
@@ -99,6 +107,13 @@ def test_a_grid_has_all_combinations_and_its_size_is_told():
     assert asked == [*points[:3], *points[5:]]
     with pytest.raises(UsageError, match="--grid cannot list the values of lr"):
         grid({"lr": Floats(0, 1)})
+
+
+def test_a_grid_that_no_memory_holds_is_refused_at_once():
+    with pytest.raises(UsageError, match="--grid has 10000000000 trials, 1048576 are allowed: give fewer values"):
+        grid(parse_words(["t.py", "a=1..100000", "b=1..100000"]).parameters)
+    with pytest.raises(UsageError, match=f"--grid has 1{'0' * 20} trials"):
+        grid(parse_words(["t.py", f"a=1..1{'0' * 20}"]).parameters)
 
 
 def test_choices_are_numbers_in_json():
