@@ -46,7 +46,6 @@ _OF_LAUNCHES = (
 @click.option(
     "--direction",
     type=click.Choice(["minimize", "maximize"]),
-    default="minimize",
     help="Whether small or large values are good. Default: minimize.",
 )
 @click.option("--maximize", is_flag=True, help="The same as --direction maximize.")

@@ -76,10 +76,10 @@ def prepare_sweep(options: Mapping[str, Any]) -> SweepPlan:
     first = check_plan(request, first, resolved.notes)
     split = _splitter(context, request)
     parts = split(template.command({}))
-    if parts is not None:
+    space = template.with_seeds(header.seeds) if header.seeds else template
+    if parts is not None and not space.has_place_in(parts.program[0]):
         _check_script(parts, first.agents)
     spares = _spares(options, parts, header.ranks)
-    space = template.with_seeds(header.seeds) if header.seeds else template
     source = _source(options, header, space, earlier)
     done = () if earlier is None else tuple(finished(earlier.trials))
     listed = HostList(lambda more: resolve_hosts(more, resolved.launcher, launch.ssh))
@@ -137,26 +137,61 @@ def _halving(header: Header, done: Sequence[Trial]) -> Halving:
 def _header(options: Mapping[str, Any], earlier: Earlier | None) -> Header:
     """Return what the sweep is: as the options say or, if they say nothing, as it was."""
     if earlier is not None and not options["words"]:
-        return earlier.header if options["np"] is None else replace(earlier.header, ranks=options["np"])
-    template = parse_words(options["words"])
+        template = earlier.header.template
+    else:
+        template = parse_words(options["words"])
     header = Header(
         list(template.words),
         list(template.fixed),
         {name: str(values) for name, values in template.parameters.items()},
         "grid" if options["grid"] or not _varies(template) else "search",
-        options["direction"] == "minimize" and not options["maximize"],
+        _minimizes(options) is not False,
         options["seeds"] or 0,
         options["np"] or 1,
     )
+    if earlier is not None:
+        header = _kept(header, options, earlier)
     if header.kind == "search" and header.seeds:
         raise UsageError(
             f"--seeds {header.seeds} repeats trials with other seeds, which a search does not: give --grid, too, or "
             "parameters with one value each as words of the command"
         )
-    if earlier is not None and header.is_same_as != earlier.header.is_same_as:
+    return header
+
+
+def _minimizes(options: Mapping[str, Any]) -> bool | None:
+    """Return whether small values are good; None: the options do not say."""
+    direction = options["direction"]
+    if options["maximize"] and direction == "minimize":
+        raise UsageError("--maximize and --direction minimize contradict each other: give one of them")
+    if options["maximize"]:
+        return False
+    return None if direction is None else bool(direction == "minimize")
+
+
+def _kept(header: Header, options: Mapping[str, Any], earlier: Earlier) -> Header:
+    """Return the header of a sweep that is resumed, which stays as it was where the options do not say.
+
+    Raises:
+        UsageError: they ask for another sweep.
+    """
+    before = earlier.header
+    header = replace(
+        header,
+        kind="grid" if options["grid"] else before.kind,
+        minimizes=before.minimizes if _minimizes(options) is None else header.minimizes,
+        seeds=header.seeds or before.seeds,
+        ranks=options["np"] or before.ranks,
+    )
+    if others := header.differences(before):
         raise UsageError(
-            f"--resume {options['resume']!r} is a sweep of another command, or of other parameters: give the same, or "
-            "none, or leave out --resume"
+            f"--resume {options['resume']!r} is a sweep of another {', and of another '.join(others)}: give the same, "
+            "or none, or leave out --resume"
+        )
+    if options["output"] is not None and Path(options["output"]).resolve() != earlier.folder.resolve():
+        raise UsageError(
+            f"--output {options['output']!r} is another directory than --resume {options['resume']!r}, in which a "
+            "sweep goes on: leave out --output"
         )
     return header
 

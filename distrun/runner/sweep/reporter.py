@@ -76,7 +76,7 @@ class Reporter:
         if is_interrupted:
             self._say(
                 f"to go on, run distrun sweep --resume {plan.record.folder} with hosts and other options as before; "
-                "the command, --trials, --metric, --prune and --seed are kept"
+                "the command, -np, --trials, --metric, --prune, --seed and the direction are kept"
             )
         plan.record.close()
 

@@ -55,10 +55,16 @@ class Header:
         parameters = {name: parse_range(name, text) for name, text in self.parameters.items()}
         return Template(tuple(self.words), tuple(self.fixed), parameters)
 
-    @property
-    def is_same_as(self) -> tuple[object, ...]:
-        """The part in which a sweep that is resumed must be as it was."""
-        return self.words, self.fixed, self.parameters, self.kind, self.minimizes, self.seeds
+    def differences(self, other: Header) -> list[str]:
+        """Return the names of what a sweep that is resumed must have as it was, and has not."""
+        parts = {
+            "command": (self.words, self.fixed) == (other.words, other.fixed),
+            "set of parameters": self.parameters == other.parameters,
+            "kind (--grid)": self.kind == other.kind,
+            "direction (--maximize)": self.minimizes == other.minimizes,
+            "number of seeds (--seeds)": self.seeds == other.seeds,
+        }
+        return [name for name, is_same in parts.items() if not is_same]
 
 
 class Record:

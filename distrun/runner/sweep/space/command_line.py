@@ -29,9 +29,13 @@ class Template:
         """Return the command of a trial: a parameter that no word names is appended as `--name=value`."""
         texts = {name: value if isinstance(value, str) else repr(value) for name, value in values.items()}
         words = [_filled(word, texts) for word in self.words]
-        named = {name for name in texts if any(f"{{{name}}}" in word for word in self.words)}
+        named = {name for name in texts if any(_place(name) in word for word in self.words)}
         options = [f"--{name}={text}" for name, text in texts.items() if name not in named]
         return [*words, *options, *self.fixed]
+
+    def has_place_in(self, word: str) -> bool:
+        """Whether the value of a parameter is put into a word."""
+        return any(_place(name) in word for name in self.parameters)
 
     def with_seeds(self, count: int) -> Template:
         """Return the same command with a parameter `seed` that has so many values, from 0 on.
@@ -43,6 +47,10 @@ class Template:
             raise UsageError(f"--seeds {count} varies the parameter {SEED}, which has values already: leave one out")
         seeds = Choices(tuple(map(str, range(count))))
         return replace(self, parameters={**self.parameters, SEED: seeds})
+
+
+def _place(name: str) -> str:
+    return f"{{{name}}}"
 
 
 def _filled(word: str, texts: Mapping[str, str]) -> str:

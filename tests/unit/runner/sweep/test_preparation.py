@@ -46,6 +46,48 @@ def test_a_sweep_that_is_resumed_keeps_what_it_is_unless_it_is_told_otherwise(pr
     assert prepared("--resume", "out").source.total == 9
 
 
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("--direction", "maximize"), "a sweep of another direction"),
+        (("--maximize",), "a sweep of another direction"),
+        (("--seeds", "3"), "a sweep of another number of seeds"),
+        (("--output", "other"), "--output 'other' is another directory than --resume 'out'"),
+        (("--maximize", "true", "x=1|3"), "of another set of parameters, and of another direction"),
+        (("false", "x=1|2"), "a sweep of another command"),
+        (("--direction", "minimize", "--maximize"), "contradict each other"),
+    ],
+)
+def test_a_sweep_is_not_resumed_as_another_one(prepared, tmp_path, words, said):
+    prepared("--output", "out", "--grid", "--seeds", "2", "-np", "1", "true", "x=1|2")
+    before = (tmp_path / "out" / "sweep.json").read_text()
+    with pytest.raises(UsageError, match=said):
+        prepared("--resume", "out", *words)
+    assert (tmp_path / "out" / "sweep.json").read_text() == before
+
+
+def test_a_sweep_that_is_resumed_with_its_command_need_not_be_told_the_rest_again(prepared):
+    chosen = ("--grid", "--seeds", "2", "--maximize", "-np", "2", "-H", "localhost:2")
+    prepared("--output", "out", *chosen, "true", "x=1|2")
+    for words in (("true", "x=1|2"), ("--output", "./out"), ("--direction", "maximize")):
+        again = prepared("--resume", "out", "-H", "localhost:2", *words)
+        assert (again.source.total, again.minimizes, again.limits.ranks) == (4, False, 2)
+
+
+def test_a_search_is_not_resumed_as_a_grid(prepared):
+    pytest.importorskip("optuna")
+    prepared("--output", "out", "true", "x=1|2")
+    with pytest.raises(UsageError, match="a sweep of another kind"):
+        prepared("--resume", "out", "--grid")
+
+
+def test_a_script_whose_name_has_a_place_in_it_is_not_missed(prepared):
+    plan = prepared("--output", "out", "--grid", "train_{x}.py", "x=a|b")
+    assert plan.template.command({"x": "a"})[1:] == ["train_a.py"]
+    with pytest.raises(UsageError, match="there is no script 'train_{y}.py'"):
+        prepared("--output", "other", "--grid", "train_{y}.py", "x=a|b")
+
+
 def test_a_resumed_search_does_not_repeat_what_its_seed_chose_before(prepared, tmp_path):
     pytest.importorskip("optuna")
     first = prepared("--output", "out", "--seed", "3", "true", "x=0..1.5")
