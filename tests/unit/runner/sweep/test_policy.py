@@ -278,6 +278,16 @@ def test_failures_end_a_sweep_when_there_are_too_many(most, ends_after):
     assert sweep.policy.status == 1
 
 
+@pytest.mark.parametrize(("ended", "status"), [(0, 1), (1, 0)])
+def test_a_time_that_is_over_before_any_trial_has_ended_is_a_failure(ended, status):
+    sweep = Driven({"a": 2}, trials=3)
+    sweep.ready("a")
+    for trial in sweep.running[:ended]:
+        sweep.end(trial)
+    sweep(events.TimeUp(1.0))
+    assert (sweep.policy.phase, sweep.policy.status) == (Phase.FINISHING, status)
+
+
 def test_a_success_or_another_failure_shows_that_the_command_is_not_simply_wrong():
     for codes in ([0, 1, 1, 1, 1], [1, 2, 1, 1, 1]):
         sweep = Driven({"a": 1}, trials=10)
