@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import threading
 from collections.abc import Callable
@@ -13,10 +14,10 @@ from distrun.runner.protocol.frames import Frame, FrameKind
 from distrun.runner.supervision.failure_report import StderrTails
 from distrun.runner.sweep.policy.trials import Member, Trial
 
-# A unit right behind a number is passed over. What goes on like 1,234.5 or 12:30 or 1.2.3 is not read at all: half of
+# A unit right behind a number is passed over. What goes on like 1,234.5 or 12:30 or 45/100 is not read at all: half of
 # it would be a wrong number. None of these patterns takes more than linear time for a line, whatever stands in it.
 _NUMBER = (
-    rb"([-+]?(?:(?:\d+(?:\.\d*)?|\.\d+)(?:e[-+]?\d+)?(?=(?!e[-+]?\d)[a-z]*(?!\w|[.,:]\d))"
+    rb"([-+]?(?:(?:\d+(?:\.\d*)?|\.\d+)(?:e[-+]?\d+)?(?=(?!e[-+]?\d)[a-z]*(?!\w|[.,:/']\d))"
     rb"|(?:nan|inf(?:inity)?)(?!\w)))"
 )
 _LONGEST = 1 << 16  # bytes of a line that are kept until it ends
@@ -28,7 +29,7 @@ class Metric:
     def __init__(self, name: str) -> None:
         """Args: the word; `val_loss` is another one than `loss`."""
         end = rb"(?![\w.-])" if name[-1:].isalnum() or name.endswith("_") else b""
-        word = rb"(?<![\w.-])" + re.escape(name.encode()) + end
+        word = rb"(?<![\w.-])" + re.escape(os.fsencode(name)) + end
         self._pattern = re.compile(word + rb"[\"']?(?:\s*[:=])?\s*" + _NUMBER, re.IGNORECASE)
 
     def last(self, line: bytes) -> float | None:

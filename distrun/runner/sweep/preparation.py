@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+import os
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -69,6 +71,7 @@ def prepare_sweep(options: Mapping[str, Any]) -> SweepPlan:
     """
     earlier = None if options["resume"] is None else read(options["resume"])
     header = _with_choices(_header(options, earlier), options, earlier)
+    metric = _metric(header)
     template = header.template
     launch = _launch(options, template, header.ranks)
     resolved, request, context = launch.resolved, launch.resolved.request, launch.context
@@ -95,7 +98,7 @@ def prepare_sweep(options: Mapping[str, Any]) -> SweepPlan:
         halving=_halving(header, done) if header.prune else None,
         earlier=done,
         record=Record(_folder(options, earlier), header),
-        metric=None if header.metric is None else Metric(header.metric),
+        metric=metric,
         ssh=launch.ssh,
         split=split,
         modules=() if parts is None else tuple(first_imports(parts.program, request.wdir or context.cwd)),
@@ -243,6 +246,17 @@ def _source(options: Mapping[str, Any], header: Header, space: Template, earlier
     )
 
 
+def _metric(header: Header) -> Metric | None:
+    if header.metric is None:
+        return None
+    if not header.metric.strip():
+        raise UsageError(
+            f"--metric {header.metric!r} is no name: give the word in front of the number, as in --metric loss for "
+            "loss=0.123"
+        )
+    return Metric(header.metric)
+
+
 def _size_note(header: Header, space: Template, source: Source, slots: int) -> str:
     at_once = f"{count(slots // header.ranks, 'trial')} of {count(header.ranks, 'rank')} at once"
     if header.kind == "grid":
@@ -270,10 +284,16 @@ def _spares(options: Mapping[str, Any], parts: python_command.PythonCommand | No
 def _folder(options: Mapping[str, Any], earlier: Earlier | None) -> Path:
     if earlier is not None:
         return earlier.folder
-    folder = Path(options["output"] or time.strftime("sweep-%Y-%m-%d-%H%M%S"))
+    folder = Path(options["output"] or _unused(time.strftime("sweep-%Y-%m-%d-%H%M%S")))
     if is_there(folder):
         raise UsageError(
             f"--output {str(folder)!r} holds a sweep already: give another directory, or go on with that one by "
             f"--resume {folder}"
         )
     return folder
+
+
+def _unused(name: str) -> str:
+    """Return a name that nothing has: several sweeps may begin in the same second."""
+    names = itertools.chain([name], (f"{name}-{number}" for number in itertools.count(2)))
+    return next(name for name in names if not os.path.lexists(name))

@@ -119,11 +119,11 @@ class Record:
             {
                 "trial": trial.number,
                 "state": trial.state.value,
-                "value": _number(trial.value),
-                "step": trial.step,
+                "value": as_json(trial.value),
+                "step": as_json(trial.step),
                 "params": trial.values,
-                "reports": [[step, _number(value)] for step, value in trial.reports],
-                "printed": _number(trial.printed),
+                "reports": [[as_json(step), as_json(value)] for step, value in trial.reports],
+                "printed": as_json(trial.printed),
                 "seconds": round(trial.seconds, 3),
                 "hosts": trial.hosts,
                 "attempts": trial.attempts,
@@ -176,9 +176,9 @@ def read(path: str) -> Earlier:
         UsageError: there is none, or it cannot be understood.
     """
     folder = Path(path)
-    if not folder.is_dir():
-        folder = folder.parent
     try:
+        if not folder.is_dir():
+            folder = folder.parent
         header = Header(**json.loads((folder / _HEADER).read_text()))
         if header.version != _VERSION:
             raise ValueError(f"version {header.version}")
@@ -197,7 +197,10 @@ def read(path: str) -> Earlier:
 
 def is_there(folder: Path) -> bool:
     """Whether a folder has the record of a sweep."""
-    return (folder / _HEADER).exists()
+    try:
+        return (folder / _HEADER).exists()
+    except OSError:  # a name that is too long, or a folder into which we may not look
+        return False
 
 
 def write_whole(path: Path, text: str) -> None:
@@ -238,7 +241,7 @@ def _trials(lines: list[str]) -> Iterator[Trial]:
                 entry["params"],
                 State.WAITING if state == "running" else State(state),
                 attempts=entry.get("attempts", 0),
-                reports=[(step, float(value)) for step, value in entry.get("reports", ())],
+                reports=[(float(step), float(value)) for step, value in entry.get("reports", ())],
                 printed=None if entry.get("printed") is None else float(entry["printed"]),
                 seconds=entry.get("seconds", 0.0),
                 story=entry.get("story", ""),
@@ -247,6 +250,6 @@ def _trials(lines: list[str]) -> Iterator[Trial]:
             continue
 
 
-def _number(value: float | None) -> float | str | None:
+def as_json(value: float | None) -> float | str | None:
     """Return a value as JSON can hold it."""
     return value if value is None or math.isfinite(value) else str(value)

@@ -84,8 +84,28 @@ def test_a_search_is_not_resumed_as_a_grid(prepared):
 def test_a_script_whose_name_has_a_place_in_it_is_not_missed(prepared):
     plan = prepared("--output", "out", "--grid", "train_{x}.py", "x=a|b")
     assert plan.template.command({"x": "a"})[1:] == ["train_a.py"]
-    with pytest.raises(UsageError, match="there is no script 'train_{y}.py'"):
+    with pytest.raises(UsageError, match=r"there is no script 'train_\{y\}\.py'"):
         prepared("--output", "other", "--grid", "train_{y}.py", "x=a|b")
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("--output", "out", "--metric", ""), "--metric '' is no name: give the word in front of the number"),
+        (("--output", "out", "--metric", " "), "--metric ' ' is no name"),
+        (("--output", "a" * 300), "cannot be written: File name too long"),
+        (("--resume", "a" * 300), r"is no sweep that can be resumed \(File name too long\)"),
+    ],
+)
+def test_names_that_are_none_are_refused(prepared, words, said):
+    with pytest.raises(UsageError, match=said):
+        prepared("--grid", *words, "true", "x=1|2")
+
+
+def test_sweeps_that_begin_in_the_same_second_have_folders_of_their_own(prepared, monkeypatch):
+    monkeypatch.setattr("time.strftime", lambda form: "sweep-now")
+    folders = [str(prepared("--grid", "true", "x=1|2").record.folder) for _ in range(3)]
+    assert folders == ["sweep-now", "sweep-now-2", "sweep-now-3"]
 
 
 def test_a_resumed_search_does_not_repeat_what_its_seed_chose_before(prepared, tmp_path):

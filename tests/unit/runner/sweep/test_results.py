@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import resource
 from contextlib import contextmanager
@@ -11,6 +12,7 @@ import pytest
 from distrun.errors import UsageError
 from distrun.runner.sweep.output import Metric
 from distrun.runner.sweep.policy.trials import Member, State, Trial
+from distrun.runner.sweep.results.best import write_best
 from distrun.runner.sweep.results.ending import Ending
 from distrun.runner.sweep.results.page import page
 from distrun.runner.sweep.results.record import Header, Record, read
@@ -96,6 +98,20 @@ def test_lines_for_which_there_was_no_room_are_written_when_there_is(tmp_path):
     assert record.problem is None
     record.close()
     assert [item.number for item in read(str(tmp_path)).trials] == [0, 1, 4]
+
+
+def test_steps_that_are_no_numbers_are_strings_in_json(tmp_path):
+    odd = trial(0, 1.0, x="a")
+    odd.reports = [(math.inf, 2.0), (math.nan, 1.0)]
+    record = Record(tmp_path, Header(["t.py"], [], {"x": "a|b"}, "grid", True))
+    record.ended(odd, ["t.py"])
+    record.close()
+    write_best(tmp_path, odd, ["t.py"], 1, True)
+    for name in ("trials.jsonl", "best.json"):
+        assert json.loads((tmp_path / name).read_text(), parse_constant=pytest.fail)["step"] == "nan"
+    (found,) = read(str(tmp_path)).trials
+    assert found.reports[0] == (math.inf, 2.0)
+    assert math.isnan(found.step)
 
 
 def test_a_sweep_that_is_resumed_on_a_full_disk_can_be_resumed_later(tmp_path):
@@ -209,6 +225,10 @@ def test_without_a_terminal_each_trial_and_each_half_minute_has_a_line():
         (b"loss: 12:30", None),
         (b"loss: 1.2.3", None),
         (b"loss: 0x1F", None),
+        (b"loss: 45/100", None),
+        (b"loss: 1'234", None),
+        (b"loss: 12/s", 12.0),
+        (b"{'loss: 12'}", 12.0),
         (b"loss: 5_000", None),
         (b"loss=0.5,acc=1", 0.5),
         (b"(loss 0.5, 3)", 0.5),
@@ -235,4 +255,5 @@ def test_a_metric_is_the_last_number_after_its_name(line, value):
 
 def test_a_metric_may_have_its_separator_in_its_name():
     assert Metric("loss:").last(b"loss:0.5") == 0.5
+    assert Metric("v\udce4rlust").last(b"v\xe4rlust: 0.5") == 0.5
     assert Metric("acc@1").last(b"acc@1 0.5 acc@10 0.9") == 0.5
