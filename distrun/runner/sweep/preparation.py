@@ -203,8 +203,15 @@ def _with_choices(header: Header, options: Mapping[str, Any], earlier: Earlier |
     """Return a header with the choices that a sweep keeps when it is resumed, unless the options say otherwise."""
     before = header if earlier is None else earlier.header
     names = ("trials", "metric", "seed", "prune_after", "prune_factor")
+    is_pruned = options["prune"] or before.prune
+    for name in ("prune_after", "prune_factor"):
+        if options[name] is not None and not is_pruned:
+            raise UsageError(
+                f"--{name.replace('_', '-')} {options[name]} has no effect without --prune: give that, too, or leave "
+                "it out"
+            )
     chosen = {name: getattr(before, name) if options[name] is None else options[name] for name in names}
-    return replace(header, prune=options["prune"] or before.prune, **chosen)
+    return replace(header, prune=is_pruned, **chosen)
 
 
 def _varies(template: Template) -> bool:
@@ -228,6 +235,11 @@ def _source(options: Mapping[str, Any], header: Header, space: Template, earlier
     """Return what chooses the values of trials."""
     done = [] if earlier is None else finished(earlier.trials)
     if header.kind == "grid":
+        if options["seed"] is not None:
+            raise UsageError(
+                f"--seed {options['seed']} is that of a search, and has no effect without one: leave it out, or "
+                "give it to the command behind --"
+            )
         if header.trials is not None:
             raise UsageError(
                 f"--trials {header.trials} has no effect without parameters to search: leave it out, or --grid"

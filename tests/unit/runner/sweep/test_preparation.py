@@ -128,5 +128,17 @@ def test_a_sweep_has_defaults(prepared):
     assert plan.metric is None
     assert plan.source.total == 2
     assert plan.halving.judge(0, 1, 9.0)
-    with pytest.raises(UsageError, match="--trials 5 has no effect"):
-        prepared("--output", "other", "--grid", "--trials", "5", "true", "x=1|2")
+
+
+@pytest.mark.parametrize(
+    ("option", "said"),
+    [
+        ("--trials", "--trials 5 has no effect"),
+        ("--seed", "--seed 5 is that of a search, and has no effect without one"),
+        ("--prune-after", "--prune-after 5 has no effect without --prune"),
+        ("--prune-factor", "--prune-factor 5 has no effect without --prune"),
+    ],
+)
+def test_options_without_effect_are_refused(prepared, option, said):
+    with pytest.raises(UsageError, match=said):
+        prepared("--output", "out", "--grid", option, "5", "true", "x=1|2")
