@@ -43,6 +43,7 @@ def test_the_best_is_first_and_what_diverged_or_failed_is_last():
     assert [item.number for item in ranked(TRIALS, False)] == [0, 4, 1, 2, 3]
     assert best(TRIALS, True).number == 4
     assert best(TRIALS[1:4], True) is None
+    assert best([trial(3, 1.0), trial(2, 1.0)], True).number == 2
 
 
 def test_trials_that_differ_in_the_seed_are_one_group():

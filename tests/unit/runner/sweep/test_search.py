@@ -121,3 +121,5 @@ def test_importance_tells_what_matters_from_what_does_not():
     assert list(shares)[-1] in ("idle", "layers")
     assert shares["idle"] < 0.25 < max(shares.values()) <= 1
     assert importances(results[:3], SPACE) == {}
+    ties = [Result(number, {"x": "ab"[number % 2]}, float(number % 2)) for number in range(6)]
+    assert importances(ties, {"x": Choices(("a", "b"))}) == {"x": 1.0}
