@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from distrun.runner.command_lines.launch_options import some_launch_options
+from distrun.runner.command_lines.launch_options import some_launch_options, some_seconds
 
 _SETTINGS = {"allow_interspersed_args": False, "help_option_names": ["-h", "--help"], "max_content_width": 120}
 _OF_LAUNCHES = (
@@ -88,7 +88,7 @@ _OF_LAUNCHES = (
 )
 @click.option(
     "--timeout",
-    type=click.FloatRange(0, min_open=True),
+    type=some_seconds,
     metavar="S",
     help="End the sweep after S seconds, with the results so far. Default: never.",
 )

@@ -237,8 +237,8 @@ def _trials(lines: list[str]) -> Iterator[Trial]:
             entry = json.loads(line)
             state = entry["state"]
             yield Trial(
-                entry["trial"],
-                entry["params"],
+                int(entry["trial"]),
+                dict(entry["params"]),
                 State.WAITING if state == "running" else State(state),
                 attempts=entry.get("attempts", 0),
                 reports=[(float(step), float(value)) for step, value in entry.get("reports", ())],

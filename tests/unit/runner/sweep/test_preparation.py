@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import click
 import pytest
 
 from distrun.errors import UsageError
@@ -128,6 +129,12 @@ def test_a_sweep_has_defaults(prepared):
     assert plan.metric is None
     assert plan.source.total == 2
     assert plan.halving.judge(0, 1, 9.0)
+
+
+def test_the_time_of_a_sweep_is_a_number():
+    for text in ("nan", "inf", "0", "-1"):
+        with pytest.raises(click.BadParameter, match="seconds"):
+            sweep.make_context("sweep", ["--timeout", text, "true"])
 
 
 @pytest.mark.parametrize(

@@ -62,7 +62,7 @@ def test_a_record_is_read_as_it_was_written_and_survives_a_torn_line(tmp_path):
     record.began(trial(5, x="b"), ["t.py"])
     record.close()
     with (tmp_path / "s" / "trials.jsonl").open("a") as file:
-        file.write('{"trial":4,"sta')
+        file.write('{"trial":4,"state":"complete","params":[1]}\n[4]\n{"trial":4,"sta')
     earlier = read(str(tmp_path / "s" / "study.db"))
     assert earlier.header == header
     assert earlier.header.template.parameters == parse_words(["t", "x=a|b", "lr=log:0.1..1.0"]).parameters

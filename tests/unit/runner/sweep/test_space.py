@@ -88,6 +88,17 @@ def test_a_bare_script_runs_by_the_same_python_and_a_word_in_hydras_style_is_no_
     assert template.command({"lr": "0.2"}) == ["/py", "t.py", "lr=0.2"]
 
 
+def test_choices_with_braces_are_refused_and_not_passed_on_as_one_word():
+    for word in ('x={"a":1}|{"b":2}', "x={1}|{2}"):
+        with pytest.raises(UsageError, match=r"parameter x=.* has braces"):
+            parse_words(["t.py", word])
+    assert parse_words(["t.py", "x={y}|{y}", "y=1|2", "{a|b}", "--", "x={1}|{2}"]).command({"y": "1"})[2:] == [
+        "x=1|1",
+        "{a|b}",
+        "x={1}|{2}",
+    ]
+
+
 def test_a_command_is_needed_and_a_parameter_is_given_once():
     with pytest.raises(UsageError, match="no command"):
         parse_words(["--", "a"])
