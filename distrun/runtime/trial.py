@@ -124,7 +124,7 @@ def _channel() -> socket.socket | None:
 def _number(value: Any, name: str) -> float:
     try:
         return float(value)
-    except (TypeError, ValueError) as error:
+    except (TypeError, ValueError, OverflowError, RuntimeError) as error:  # frameworks have their own
         raise UsageError(
             f"distrun.report was given the {name} {value!r:.100}, which is no single number ({error}): give a number, "
             "or an array or tensor with one element"

@@ -27,7 +27,8 @@ def _seconds(value: str) -> float:
     return seconds
 
 
-def _some_seconds(value: str) -> float:
+def some_seconds(value: str) -> float:
+    """Return an option's value as seconds above 0; a click type."""
     seconds = _seconds(value)
     if not seconds:
         raise click.BadParameter("0 seconds are too few: give more, or leave it out")
@@ -154,11 +155,11 @@ _OPTIONS: tuple[Callable[[Any], Any], ...] = (
         "--stdin", default="none", metavar="none|RANK", help="The rank that gets standard input. Default: none."
     ),
     click.option(
-        "--start-timeout", type=_some_seconds, metavar="S", help="Seconds the ranks may take to start. Default: 60."
+        "--start-timeout", type=some_seconds, metavar="S", help="Seconds the ranks may take to start. Default: 60."
     ),
     click.option(
         "--timeout",
-        type=_some_seconds,
+        type=some_seconds,
         metavar="S",
         help="End the job after S seconds, with exit status 124. Default: never.",
     ),

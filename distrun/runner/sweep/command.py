@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from distrun.runner.command_lines.launch_options import some_launch_options
+from distrun.runner.command_lines.launch_options import some_launch_options, some_seconds
 
 _SETTINGS = {"allow_interspersed_args": False, "help_option_names": ["-h", "--help"], "max_content_width": 120}
 _OF_LAUNCHES = (
@@ -36,7 +36,7 @@ _OF_LAUNCHES = (
 @click.option("--grid", is_flag=True, help="Try all combinations of the values, instead of searching.")
 @click.option(
     "--seeds",
-    type=click.IntRange(1),
+    type=click.IntRange(1, 1 << 20),
     metavar="N",
     help="Run each point of a grid, or the mere command, with --seed=0 to N-1, and tell mean and standard deviation.",
 )
@@ -46,7 +46,6 @@ _OF_LAUNCHES = (
 @click.option(
     "--direction",
     type=click.Choice(["minimize", "maximize"]),
-    default="minimize",
     help="Whether small or large values are good. Default: minimize.",
 )
 @click.option("--maximize", is_flag=True, help="The same as --direction maximize.")
@@ -89,7 +88,7 @@ _OF_LAUNCHES = (
 )
 @click.option(
     "--timeout",
-    type=click.FloatRange(0, min_open=True),
+    type=some_seconds,
     metavar="S",
     help="End the sweep after S seconds, with the results so far. Default: never.",
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import threading
 from collections.abc import Callable
@@ -11,15 +12,16 @@ from typing import BinaryIO
 
 from distrun.runner.protocol.frames import Frame, FrameKind
 from distrun.runner.supervision.failure_report import StderrTails
-from distrun.runner.sweep.policy.trials import Member, Trial
+from distrun.runner.sweep.policy.trials import Trial
 
-# A unit right behind a number is passed over. What goes on like 1,234.5 or 12:30 or 1.2.3 is not read at all: half of
+# A unit right behind a number is passed over. What goes on like 1,234.5 or 12:30 or 45/100 is not read at all: half of
 # it would be a wrong number. None of these patterns takes more than linear time for a line, whatever stands in it.
 _NUMBER = (
-    rb"([-+]?(?:(?:\d+(?:\.\d*)?|\.\d+)(?:e[-+]?\d+)?(?=(?!e[-+]?\d)[a-z]*(?!\w|[.,:]\d))"
+    rb"([-+]?(?:(?:\d+(?:\.\d*)?|\.\d+)(?:e[-+]?\d+)?(?=(?!e[-+]?\d)[a-z]*(?!\w|[.,:/']\d))"
     rb"|(?:nan|inf(?:inity)?)(?!\w)))"
 )
 _LONGEST = 1 << 16  # bytes of a line that are kept until it ends
+_WORDS = 256  # bytes of a piece of a longer line in which a metric's name may stand, if its number is in the next piece
 
 
 class Metric:
@@ -28,7 +30,7 @@ class Metric:
     def __init__(self, name: str) -> None:
         """Args: the word; `val_loss` is another one than `loss`."""
         end = rb"(?![\w.-])" if name[-1:].isalnum() or name.endswith("_") else b""
-        word = rb"(?<![\w.-])" + re.escape(name.encode()) + end
+        word = rb"(?<![\w.-])" + re.escape(os.fsencode(name)) + end
         self._pattern = re.compile(word + rb"[\"']?(?:\s*[:=])?\s*" + _NUMBER, re.IGNORECASE)
 
     def last(self, line: bytes) -> float | None:
@@ -40,10 +42,12 @@ class Metric:
 class _Stream:
     """The output of a running rank."""
 
-    def __init__(self, member: Member, file: BinaryIO | None, tag: bytes) -> None:
-        self.is_first = member.rank == 0
+    def __init__(self, trial: int, rank: int, file: BinaryIO | None, tag: bytes) -> None:
+        self.trial = trial
+        self.rank = rank
         self.file = file
         self.tag = tag
+        self._before = {FrameKind.STDOUT: b"", FrameKind.STDERR: b""}
         self._unfinished = {FrameKind.STDOUT: bytearray(), FrameKind.STDERR: bytearray()}
 
     def lines(self, kind: FrameKind, payload: bytes) -> list[bytes]:
@@ -64,9 +68,16 @@ class _Stream:
             del unfinished[:end]
         return done
 
-    def last_lines(self) -> list[bytes]:
-        """Return what is left of lines that have no end."""
-        return [bytes(line) for line in self._unfinished.values() if line]
+    def last_lines(self, kind: FrameKind) -> list[bytes]:
+        """Return what is left of a line that has no end."""
+        return [bytes(line)] if (line := self._unfinished[kind]) else []
+
+    def with_words_before(self, kind: FrameKind, line: bytes) -> bytes:
+        """Return a line with the last words of the piece before, if it is a piece of one that was too long."""
+        whole = self._before[kind] + line
+        # Words only: the end of val_loss is no loss.
+        self._before[kind] = b"" if line.endswith((b"\n", b"\r")) else whole[-_WORDS:].partition(b" ")[2]
+        return whole
 
 
 class TrialOutput:
@@ -104,11 +115,12 @@ class TrialOutput:
         """Expect what the ranks of a trial that is about to begin will write."""
         file = self._opened(trial)
         with self._lock:
+            self._forget(trial.number)  # an attempt that lost its host has not ended
             if file is not None:
                 self._files[trial.number] = file
             for member in trial.members:
                 tag = b"[%d] " % member.rank if len(trial.members) > 1 else b""
-                self._streams[member.process] = _Stream(member, file, tag)
+                self._streams[member.process] = _Stream(trial.number, member.rank, file, tag)
 
     def take(self, frame: Frame) -> None:
         """Take what a process has written; what spares write is kept nowhere."""
@@ -116,22 +128,21 @@ class TrialOutput:
             self.tails.record(frame.process, frame.payload)
         with self._lock:
             if (stream := self._streams.get(frame.process)) is not None:
-                self._keep(frame.process, stream, stream.lines(frame.kind, frame.payload))
+                self._keep(frame.process, stream, frame.kind, stream.lines(frame.kind, frame.payload))
 
     def exited(self, process: int) -> None:
         """Take note that a process is gone, with all its output."""
         with self._lock:
             if (stream := self._streams.pop(process, None)) is not None:
-                self._keep(process, stream, stream.last_lines())
+                for kind in (FrameKind.STDOUT, FrameKind.STDERR):
+                    self._keep(process, stream, kind, stream.last_lines(kind))
 
     def end(self, trial: Trial) -> None:
         """Close the file of a trial, and forget what its ranks wrote."""
         with self._lock:
+            self._forget(trial.number)
             for member in trial.members:
-                self._streams.pop(member.process, None)
                 self.tails.forget(member.process)
-            if (file := self._files.pop(trial.number, None)) is not None:
-                file.close()
 
     def close(self) -> None:
         """Close all files."""
@@ -140,6 +151,14 @@ class TrialOutput:
                 file.close()
             self._files.clear()
             self._streams.clear()
+
+    def _forget(self, trial: int) -> None:
+        """Close the file of a trial, and forget its ranks."""
+        for process in [process for process, stream in self._streams.items() if stream.trial == trial]:
+            del self._streams[process]
+            self.tails.forget(process)
+        if (file := self._files.pop(trial, None)) is not None:
+            file.close()
 
     def _path(self, trial: Trial) -> Path:
         return self._folder / f"trial-{trial.number}.log"
@@ -157,14 +176,14 @@ class TrialOutput:
                 )
             return None
 
-    def _keep(self, process: int, stream: _Stream, lines: list[bytes]) -> None:
+    def _keep(self, process: int, stream: _Stream, kind: FrameKind, lines: list[bytes]) -> None:
         if not lines:
             return
         if stream.file is not None:
             ended = (line if line.endswith((b"\n", b"\r")) else line + b"\n" for line in lines)
             with suppress(OSError):  # a full disk shall not end a sweep
                 stream.file.write(b"".join(stream.tag + line for line in ended))
-        if self._metric is not None and stream.is_first:
-            found = [value for line in lines if (value := self._metric.last(line)) is not None]
-            if found:
+        if self._metric is not None and stream.rank == 0:
+            values = [self._metric.last(stream.with_words_before(kind, line)) for line in lines]
+            if found := [value for value in values if value is not None]:
                 self._measured(process, found[-1])

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+import os
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -39,6 +41,7 @@ from distrun.runner.sweep.search.optuna_search import OptunaSearch
 from distrun.runner.sweep.search.source import Source
 from distrun.runner.sweep.space.command_line import Template, parse_words
 from distrun.runner.sweep.space.imports import first_imports
+from distrun.runner.sweep.space.ranges import Choices
 
 _DEFAULT_TRIALS = 50
 
@@ -68,6 +71,7 @@ def prepare_sweep(options: Mapping[str, Any]) -> SweepPlan:
     """
     earlier = None if options["resume"] is None else read(options["resume"])
     header = _with_choices(_header(options, earlier), options, earlier)
+    metric = _metric(header)
     template = header.template
     launch = _launch(options, template, header.ranks)
     resolved, request, context = launch.resolved, launch.resolved.request, launch.context
@@ -75,10 +79,10 @@ def prepare_sweep(options: Mapping[str, Any]) -> SweepPlan:
     first = check_plan(request, first, resolved.notes)
     split = _splitter(context, request)
     parts = split(template.command({}))
-    if parts is not None:
+    space = template.with_seeds(header.seeds) if header.seeds else template
+    if parts is not None and not space.has_place_in(parts.program[0]):
         _check_script(parts, first.agents)
     spares = _spares(options, parts, header.ranks)
-    space = template.with_seeds(header.seeds) if header.seeds else template
     source = _source(options, header, space, earlier)
     done = () if earlier is None else tuple(finished(earlier.trials))
     listed = HostList(lambda more: resolve_hosts(more, resolved.launcher, launch.ssh))
@@ -94,7 +98,7 @@ def prepare_sweep(options: Mapping[str, Any]) -> SweepPlan:
         halving=_halving(header, done) if header.prune else None,
         earlier=done,
         record=Record(_folder(options, earlier), header),
-        metric=None if header.metric is None else Metric(header.metric),
+        metric=metric,
         ssh=launch.ssh,
         split=split,
         modules=() if parts is None else tuple(first_imports(parts.program, request.wdir or context.cwd)),
@@ -136,26 +140,61 @@ def _halving(header: Header, done: Sequence[Trial]) -> Halving:
 def _header(options: Mapping[str, Any], earlier: Earlier | None) -> Header:
     """Return what the sweep is: as the options say or, if they say nothing, as it was."""
     if earlier is not None and not options["words"]:
-        return earlier.header if options["np"] is None else replace(earlier.header, ranks=options["np"])
-    template = parse_words(options["words"])
+        template = earlier.header.template
+    else:
+        template = parse_words(options["words"])
     header = Header(
         list(template.words),
         list(template.fixed),
         {name: str(values) for name, values in template.parameters.items()},
         "grid" if options["grid"] or not _varies(template) else "search",
-        options["direction"] == "minimize" and not options["maximize"],
+        _minimizes(options) is not False,
         options["seeds"] or 0,
         options["np"] or 1,
     )
+    if earlier is not None:
+        header = _kept(header, options, earlier)
     if header.kind == "search" and header.seeds:
         raise UsageError(
             f"--seeds {header.seeds} repeats trials with other seeds, which a search does not: give --grid, too, or "
             "parameters with one value each as words of the command"
         )
-    if earlier is not None and header.is_same_as != earlier.header.is_same_as:
+    return header
+
+
+def _minimizes(options: Mapping[str, Any]) -> bool | None:
+    """Return whether small values are good; None: the options do not say."""
+    direction = options["direction"]
+    if options["maximize"] and direction == "minimize":
+        raise UsageError("--maximize and --direction minimize contradict each other: give one of them")
+    if options["maximize"]:
+        return False
+    return None if direction is None else bool(direction == "minimize")
+
+
+def _kept(header: Header, options: Mapping[str, Any], earlier: Earlier) -> Header:
+    """Return the header of a sweep that is resumed, which stays as it was where the options do not say.
+
+    Raises:
+        UsageError: they ask for another sweep.
+    """
+    before = earlier.header
+    header = replace(
+        header,
+        kind="grid" if options["grid"] else before.kind,
+        minimizes=before.minimizes if _minimizes(options) is None else header.minimizes,
+        seeds=header.seeds or before.seeds,
+        ranks=options["np"] or before.ranks,
+    )
+    if others := header.differences(before):
         raise UsageError(
-            f"--resume {options['resume']!r} is a sweep of another command, or of other parameters: give the same, or "
-            "none, or leave out --resume"
+            f"--resume {options['resume']!r} is a sweep of another {', and of another '.join(others)}: give the same, "
+            "or none, or leave out --resume"
+        )
+    if options["output"] is not None and Path(options["output"]).resolve() != earlier.folder.resolve():
+        raise UsageError(
+            f"--output {options['output']!r} is another directory than --resume {options['resume']!r}, in which a "
+            "sweep goes on: leave out --output"
         )
     return header
 
@@ -164,14 +203,20 @@ def _with_choices(header: Header, options: Mapping[str, Any], earlier: Earlier |
     """Return a header with the choices that a sweep keeps when it is resumed, unless the options say otherwise."""
     before = header if earlier is None else earlier.header
     names = ("trials", "metric", "seed", "prune_after", "prune_factor")
+    is_pruned = options["prune"] or before.prune
+    for name in ("prune_after", "prune_factor"):
+        if options[name] is not None and not is_pruned:
+            raise UsageError(
+                f"--{name.replace('_', '-')} {options[name]} has no effect without --prune: give that, too, or leave "
+                "it out"
+            )
     chosen = {name: getattr(before, name) if options[name] is None else options[name] for name in names}
-    return replace(header, prune=options["prune"] or before.prune, **chosen)
+    return replace(header, prune=is_pruned, **chosen)
 
 
 def _varies(template: Template) -> bool:
     """Whether there is anything to search: a parameter with more than one value."""
-    listed = [values.listed() for values in template.parameters.values()]
-    return any(values is None or len(values) > 1 for values in listed)
+    return any(not isinstance(values, Choices) or len(values.values) > 1 for values in template.parameters.values())
 
 
 def _check_script(parts: python_command.PythonCommand, agents: Sequence[AgentPlan]) -> None:
@@ -190,6 +235,11 @@ def _source(options: Mapping[str, Any], header: Header, space: Template, earlier
     """Return what chooses the values of trials."""
     done = [] if earlier is None else finished(earlier.trials)
     if header.kind == "grid":
+        if options["seed"] is not None:
+            raise UsageError(
+                f"--seed {options['seed']} is that of a search, and has no effect without one: leave it out, or "
+                "give it to the command behind --"
+            )
         if header.trials is not None:
             raise UsageError(
                 f"--trials {header.trials} has no effect without parameters to search: leave it out, or --grid"
@@ -206,6 +256,17 @@ def _source(options: Mapping[str, Any], header: Header, space: Template, earlier
         [trial.result for trial in done],
         [] if earlier is None else earlier.unfinished,
     )
+
+
+def _metric(header: Header) -> Metric | None:
+    if header.metric is None:
+        return None
+    if not header.metric.strip():
+        raise UsageError(
+            f"--metric {header.metric!r} is no name: give the word in front of the number, as in --metric loss for "
+            "loss=0.123"
+        )
+    return Metric(header.metric)
 
 
 def _size_note(header: Header, space: Template, source: Source, slots: int) -> str:
@@ -235,10 +296,16 @@ def _spares(options: Mapping[str, Any], parts: python_command.PythonCommand | No
 def _folder(options: Mapping[str, Any], earlier: Earlier | None) -> Path:
     if earlier is not None:
         return earlier.folder
-    folder = Path(options["output"] or time.strftime("sweep-%Y-%m-%d-%H%M%S"))
+    folder = Path(options["output"] or _unused(time.strftime("sweep-%Y-%m-%d-%H%M%S")))
     if is_there(folder):
         raise UsageError(
             f"--output {str(folder)!r} holds a sweep already: give another directory, or go on with that one by "
             f"--resume {folder}"
         )
     return folder
+
+
+def _unused(name: str) -> str:
+    """Return a name that nothing has: several sweeps may begin in the same second."""
+    names = itertools.chain([name], (f"{name}-{number}" for number in itertools.count(2)))
+    return next(name for name in names if not os.path.lexists(name))

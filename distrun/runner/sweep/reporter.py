@@ -67,10 +67,16 @@ class Reporter:
         ending = Ending(plan.record.folder, plan.template, plan.limits.ranks, plan.minimizes)
         for line in ending.write(list(trials.values()), plan.source):
             self._say(line)
+        plan.record.flush()
+        if plan.record.problem is not None:
+            self._say(
+                f"{plan.record.folder}/trials.jsonl lacks how the last trials ended ({plan.record.problem}), so "
+                "--resume would run them again"
+            )
         if is_interrupted:
             self._say(
                 f"to go on, run distrun sweep --resume {plan.record.folder} with hosts and other options as before; "
-                "the command, --trials, --metric, --prune and --seed are kept"
+                "the command, -np, --trials, --metric, --prune, --seed and the direction are kept"
             )
         plan.record.close()
 

@@ -41,7 +41,7 @@ def wait_for(condition):
 
 
 def sleeping(run):
-    return [process for process in run.family() if process.name() == "sleep"]
+    return where(run, lambda process: process.name() == "sleep")
 
 
 def ranks(run):
@@ -87,6 +87,24 @@ def test_a_launcher_that_is_killed_leaves_nothing_but_its_record(endless, sweep)
     assert psutil.wait_procs(family, timeout=20)[1] == []
     run.assert_gone()
     assert run.results.states == ["complete", "running", "running"]
+
+
+def test_a_sweep_that_runs_is_not_resumed_beside_itself(endless, sweep):
+    run = endless()
+    before = (run.results.folder / "trials.jsonl").read_bytes()
+    other = sweep("--resume", str(run.results.folder), "-H", "localhost:2")
+    assert other.wait() == 2
+    assert b"is in use: another distrun sweep writes its results there" in other.stderr.data
+    assert other.family() == []
+    assert (run.results.folder / "trials.jsonl").read_bytes() == before
+    family = run.family()
+    run.process.kill()
+    run.wait()
+    again = sweep("--resume", str(run.results.folder), "-H", "localhost:2", "--timeout", "1")
+    assert again.wait() == 0  # at once: nothing that the killed one has left keeps it away
+    assert psutil.wait_procs(family, timeout=20)[1] == []
+    again.assert_gone()
+    run.assert_gone()
 
 
 def test_an_agent_that_is_killed_is_replaced_and_its_trials_run_again(endless):

@@ -310,7 +310,8 @@ class Policy:
         if self.phase is not Phase.RUNNING:
             return []
         self.phase, self._leave_by = Phase.FINISHING, now + grace + _LEAVE
-        if not self.status and self.trials and not any(_is_of_use(trial) for trial in self.trials.values()):
+        ends = [trial.state in (State.COMPLETE, State.PRUNED) for trial in self.trials.values()]
+        if not self.status and not any(ends):
             self.status = 1
         return [FinishAgents(grace), *self._agents_left()]
 
@@ -318,7 +319,3 @@ class Policy:
         if self.phase is Phase.FINISHING and not self._agents:
             self.phase, self._leave_by = Phase.OVER, None
         return []
-
-
-def _is_of_use(trial: Trial) -> bool:
-    return trial.state in (State.COMPLETE, State.PRUNED, State.RUNNING, State.WAITING)

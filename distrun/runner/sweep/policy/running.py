@@ -117,10 +117,12 @@ class Running:
         if not report.number:
             trial.printed = report.value
             return []
+        if trial.is_pruned:  # a script that catches the end, and goes on reporting
+            return [_tell(trial, Verdict(report.number, False))]
         trial.reports.append((report.step, report.value))
         if self._halving is None:
             return []
-        goes_on = not trial.is_pruned and self._halving.judge(trial.number, report.number, report.value)
+        goes_on = self._halving.judge(trial.number, report.number, report.value)
         trial.is_pruned = not goes_on
         return [_tell(trial, Verdict(report.number, goes_on))]
 

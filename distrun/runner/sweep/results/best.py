@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Sequence
 from pathlib import Path
 
 from distrun.runner.sweep.policy.trials import Trial
+from distrun.runner.sweep.results.record import as_json, write_whole
 from distrun.runner.sweep.results.sentences import run_line
 from distrun.runner.sweep.space.ranges import plain
 
@@ -21,12 +21,10 @@ def write_best(folder: Path, trial: Trial | None, command: Sequence[str], ranks:
     found = {
         "value": trial.value,
         "direction": "minimize" if minimizes else "maximize",
-        "step": trial.step,
+        "step": as_json(trial.step),
         "trial": trial.number,
         "params": {name: plain(value) for name, value in trial.values.items()},
         "command": list(command),
         "command_line": run_line(command, ranks),
     }
-    draft = folder / ".best.json"
-    draft.write_text(json.dumps(found, indent=2) + "\n")
-    os.replace(draft, path)
+    write_whole(path, json.dumps(found, indent=2) + "\n")

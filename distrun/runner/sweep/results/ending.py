@@ -8,6 +8,7 @@ from pathlib import Path
 
 from distrun.runner.sweep.policy.trials import Trial
 from distrun.runner.sweep.results.best import write_best
+from distrun.runner.sweep.results.record import write_whole
 from distrun.runner.sweep.results.sentences import best_lines, summary
 from distrun.runner.sweep.results.standing import best
 from distrun.runner.sweep.search.source import Source
@@ -25,15 +26,19 @@ class Ending:
 
     def write(self, trials: Sequence[Trial], source: Source) -> list[str]:
         """Write the results; return what to tell the user, also of what could not be written."""
-        from distrun.runner.sweep.results.page import page
-
         first = best(trials, self.minimizes)
         command = [] if first is None else self.template.command(first.values)
+        said = summary(trials, self.minimizes, self._written(trials, first, command, source))
+        return said if first is None else [*said, *best_lines(first, command, self.ranks)]
+
+    def _written(self, trials: Sequence[Trial], first: Trial | None, command: Sequence[str], source: Source) -> str:
+        """Write the files; return where they are, or why they are not."""
+        from distrun.runner.sweep.results.page import page
+
         try:
             write_best(self.folder, first, command, self.ranks, self.minimizes)
-            (self.folder / "index.html").write_text(page(trials, self.template, self.ranks, self.minimizes))
+            write_whole(self.folder / "index.html", page(trials, self.template, self.ranks, self.minimizes))
             source.export(self.folder / "study.db")
         except OSError as error:
-            return [f"the results cannot be written to {self.folder}: {error.strerror}"]
-        said = summary(trials, self.minimizes, str(self.folder))
-        return said if first is None else [*said, *best_lines(first, command, self.ranks)]
+            return f"the results cannot be written to {self.folder}: {error.strerror}"
+        return f"all of it is in {self.folder}/index.html"

@@ -9,6 +9,7 @@ parameters that matter together only, as fANOVA does, and needs no library.
 from __future__ import annotations
 
 import statistics
+from collections import Counter
 from collections.abc import Sequence
 
 from distrun.runner.sweep.search.source import Result
@@ -46,9 +47,11 @@ def importances(results: Sequence[Result], parameters: dict[str, Range]) -> dict
 
 def _ranks(values: Sequence[float]) -> list[float]:
     """Return the rank of each value, from 0; equal values share the mean of theirs."""
-    order = sorted(values)
-    first = {value: order.index(value) for value in set(values)}
-    return [first[value] + (order.count(value) - 1) / 2 for value in values]
+    ranks, below = {}, 0
+    for value, count in sorted(Counter(values).items()):
+        ranks[value] = below + (count - 1) / 2
+        below += count
+    return [ranks[value] for value in values]
 
 
 def _explained(ranks: Sequence[float], groups: Sequence[str]) -> float:

@@ -17,6 +17,7 @@ svg .good{fill:none;stroke:var(--forward);stroke-width:1.6}
 svg .first{fill:none;stroke:var(--waiting);stroke-width:3}
 """
 _FILLS = {State.COMPLETE: "forward-fill", State.PRUNED: "input-fill"}
+_LARGEST, _LEAST = 1e307, 1e-300  # of what axes show, so that no difference is infinite, and no step is 0
 _LEFT, _RIGHT, _TOP = 70.0, 20.0, 14.0
 
 
@@ -24,14 +25,16 @@ class _Axis:
     """A vertical axis from a low value below to a high one above."""
 
     def __init__(self, low: float, high: float, height: float, is_log: bool = False) -> None:
+        low, high = (min(max(float(end), -_LARGEST), _LARGEST) for end in (low, high))
+        if high - low < _LEAST:
+            margin = 0.5 * abs(low) if abs(low) > _LEAST else 0.5
+            low, high, is_log = low - margin, high + margin, False
         self._is_log = is_log
-        if low == high:
-            low, high = low - 0.5 * abs(low or 1.0), high + 0.5 * abs(high or 1.0)
         self.low, self.high, self._height = low, high, height
 
     def __call__(self, value: float) -> float:
         low, high = (math.log(self.low), math.log(self.high)) if self._is_log else (self.low, self.high)
-        at = math.log(value) if self._is_log else value
+        at = math.log(max(value, self.low)) if self._is_log else value
         return _TOP + self._height * (1 - (min(max(at, low), high) - low) / (high - low))
 
     @property

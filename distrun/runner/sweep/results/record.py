@@ -6,6 +6,7 @@ but the trials that were running.
 
 from __future__ import annotations
 
+import fcntl
 import json
 import math
 import os
@@ -54,10 +55,16 @@ class Header:
         parameters = {name: parse_range(name, text) for name, text in self.parameters.items()}
         return Template(tuple(self.words), tuple(self.fixed), parameters)
 
-    @property
-    def is_same_as(self) -> tuple[object, ...]:
-        """The part in which a sweep that is resumed must be as it was."""
-        return self.words, self.fixed, self.parameters, self.kind, self.minimizes, self.seeds
+    def differences(self, other: Header) -> list[str]:
+        """Return the names of what a sweep that is resumed must have as it was, and has not."""
+        parts = {
+            "command": (self.words, self.fixed) == (other.words, other.fixed),
+            "set of parameters": self.parameters == other.parameters,
+            "kind (--grid)": self.kind == other.kind,
+            "direction (--maximize)": self.minimizes == other.minimizes,
+            "number of seeds (--seeds)": self.seeds == other.seeds,
+        }
+        return [name for name, is_same in parts.items() if not is_same]
 
 
 class Record:
@@ -67,20 +74,40 @@ class Record:
         """Create the folder and the files, or go on with those that are there.
 
         Raises:
-            UsageError: they cannot be written.
+            UsageError: they cannot be written, or another sweep writes them.
         """
         self.folder = folder
+        self.problem: str | None = None
+        """Why lines are missing in the file at present; None: none are."""
+        self._unwritten = b""
         try:
             (folder / "logs").mkdir(parents=True, exist_ok=True)
-            (folder / _HEADER).write_text(json.dumps(asdict(header), indent=2) + "\n")
-            torn = _is_torn(folder / _TRIALS)
-            self._file = (folder / _TRIALS).open("a")
-            if torn:
-                self._file.write("\n")
+            self._file = (folder / _TRIALS).open("ab", buffering=0)
         except OSError as error:
+            raise _not_writable(folder, error) from None
+        try:
+            self._lock()
+            write_whole(folder / _HEADER, json.dumps(asdict(header), indent=2) + "\n")
+            if _is_torn(folder / _TRIALS):
+                self._file.write(b"\n")
+        except OSError as error:
+            self._file.close()
+            raise _not_writable(folder, error) from None
+        except UsageError:
+            self._file.close()
+            raise
+
+    def _lock(self) -> None:
+        """Keep other sweeps away for as long as this process lives, where the file system can do that."""
+        try:
+            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
             raise UsageError(
-                f"--output {str(folder)!r} cannot be written: {error.strerror}; give a directory you may write"
+                f"{str(self.folder)!r} is in use: another distrun sweep writes its results there; wait until it has "
+                "ended, or give another directory by --output"
             ) from None
+        except OSError:  # file systems without locks
+            pass
 
     def began(self, trial: Trial, command: list[str]) -> None:
         """Write that a trial has begun."""
@@ -92,11 +119,11 @@ class Record:
             {
                 "trial": trial.number,
                 "state": trial.state.value,
-                "value": _number(trial.value),
-                "step": trial.step,
+                "value": as_json(trial.value),
+                "step": as_json(trial.step),
                 "params": trial.values,
-                "reports": [[step, _number(value)] for step, value in trial.reports],
-                "printed": _number(trial.printed),
+                "reports": [[as_json(step), as_json(value)] for step, value in trial.reports],
+                "printed": as_json(trial.printed),
                 "seconds": round(trial.seconds, 3),
                 "hosts": trial.hosts,
                 "attempts": trial.attempts,
@@ -105,15 +132,23 @@ class Record:
             }
         )
 
+    def flush(self) -> None:
+        """Write what could not be written before, if it can be now."""
+        try:
+            while self._unwritten:
+                self._unwritten = self._unwritten[self._file.write(self._unwritten) :]
+            self.problem = None
+        except OSError as error:  # a full disk shall not end a sweep
+            self.problem = error.strerror
+
     def close(self) -> None:
         """Close the file."""
         with suppress(OSError):
             self._file.close()
 
     def _write(self, entry: dict[str, Any]) -> None:
-        with suppress(OSError):  # a full disk shall not end a sweep
-            self._file.write(json.dumps(entry, separators=(",", ":")) + "\n")
-            self._file.flush()
+        self._unwritten += json.dumps(entry, separators=(",", ":")).encode() + b"\n"
+        self.flush()
 
 
 @dataclass(frozen=True)
@@ -141,9 +176,9 @@ def read(path: str) -> Earlier:
         UsageError: there is none, or it cannot be understood.
     """
     folder = Path(path)
-    if not folder.is_dir():
-        folder = folder.parent
     try:
+        if not folder.is_dir():
+            folder = folder.parent
         header = Header(**json.loads((folder / _HEADER).read_text()))
         if header.version != _VERSION:
             raise ValueError(f"version {header.version}")
@@ -162,7 +197,28 @@ def read(path: str) -> Earlier:
 
 def is_there(folder: Path) -> bool:
     """Whether a folder has the record of a sweep."""
-    return (folder / _HEADER).exists()
+    try:
+        return (folder / _HEADER).exists()
+    except OSError:  # a name that is too long, or a folder into which we may not look
+        return False
+
+
+def write_whole(path: Path, text: str) -> None:
+    """Write a file in one step: whoever is killed meanwhile, or finds the disk full, leaves the one that was there.
+
+    Raises:
+        OSError: it cannot be written.
+    """
+    draft = path.with_name(f".{path.name}")
+    draft.write_text(text, encoding="utf-8")
+    os.replace(draft, path)
+
+
+def _not_writable(folder: Path, error: OSError) -> UsageError:
+    return UsageError(
+        f"--output {str(folder)!r} cannot be written: {error.strerror}; give a directory you may write, with room on "
+        "its disk"
+    )
 
 
 def _is_torn(path: Path) -> bool:
@@ -181,11 +237,11 @@ def _trials(lines: list[str]) -> Iterator[Trial]:
             entry = json.loads(line)
             state = entry["state"]
             yield Trial(
-                entry["trial"],
-                entry["params"],
+                int(entry["trial"]),
+                dict(entry["params"]),
                 State.WAITING if state == "running" else State(state),
                 attempts=entry.get("attempts", 0),
-                reports=[(step, float(value)) for step, value in entry.get("reports", ())],
+                reports=[(float(step), float(value)) for step, value in entry.get("reports", ())],
                 printed=None if entry.get("printed") is None else float(entry["printed"]),
                 seconds=entry.get("seconds", 0.0),
                 story=entry.get("story", ""),
@@ -194,6 +250,6 @@ def _trials(lines: list[str]) -> Iterator[Trial]:
             continue
 
 
-def _number(value: float | None) -> float | str | None:
+def as_json(value: float | None) -> float | str | None:
     """Return a value as JSON can hold it."""
     return value if value is None or math.isfinite(value) else str(value)

@@ -39,9 +39,9 @@ def ended(trial: Trial, minimizes: bool, trials: Iterable[Trial]) -> str:
     return f"trial {trial.number} {trial.state.value}{value}{at}{tried}, {trial.seconds:.3g} s{standing}"
 
 
-def summary(trials: Sequence[Trial], minimizes: bool, folder: str) -> list[str]:
-    """Return the sentences at the end of a sweep, without its failures."""
-    lines = [f"{counts(trials)}; all of it is in {folder}/index.html"]
+def summary(trials: Sequence[Trial], minimizes: bool, where: str) -> list[str]:
+    """Return the sentences at the end of a sweep, without its failures; `where` says where the results are."""
+    lines = [f"{counts(trials)}; {where}"]
     if any(SEED in trial.values for trial in trials):
         for group in groups(trials, minimizes)[:5]:
             if group.mean is not None:

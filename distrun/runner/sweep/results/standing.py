@@ -28,7 +28,7 @@ class Group:
     @property
     def mean(self) -> float | None:
         """The mean of these; None: there are none."""
-        return statistics.fmean(self.complete) if self.complete else None
+        return statistics.mean(self.complete) if self.complete else None
 
     @property
     def deviation(self) -> float | None:
@@ -51,8 +51,13 @@ def ranked(trials: Iterable[Trial], minimizes: bool) -> list[Trial]:
 
 def best(trials: Iterable[Trial], minimizes: bool) -> Trial | None:
     """Return the best of the complete trials; None: there is none with a value."""
-    complete = [trial for trial in trials if trial.state is State.COMPLETE and trial.result.is_finite]
-    return next(iter(ranked(complete, minimizes)), None)
+    sign = 1 if minimizes else -1
+    found = (
+        (sign * trial.value, trial.number, trial)
+        for trial in trials
+        if trial.state is State.COMPLETE and trial.value is not None and math.isfinite(trial.value)
+    )
+    return min(found, default=(None, None, None))[2]
 
 
 def groups(trials: Iterable[Trial], minimizes: bool) -> list[Group]:

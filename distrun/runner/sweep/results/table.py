@@ -136,6 +136,8 @@ def lines(trials: Sequence[Trial], title: str, columns: int, rows: int, now: flo
         force_terminal=True,
         width=max(20, columns),
         color_system=None if os.environ.get("NO_COLOR") else "standard",
+        markup=False,  # a choice may be written as [/a] or :fire:
+        emoji=False,
     )
     with console.capture() as capture:
         console.print(table)

@@ -5,12 +5,14 @@ from __future__ import annotations
 import itertools
 import math
 from collections import Counter, deque
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 
 from distrun.errors import UsageError
 from distrun.runner.sweep.search.source import Result, Values
-from distrun.runner.sweep.space.ranges import Range
+from distrun.runner.sweep.space.ranges import Range, Value
+
+_MOST = 1 << 20  # trials of a grid
 
 
 class Listed:
@@ -49,7 +51,7 @@ def grid(parameters: Mapping[str, Range]) -> list[Values]:
     """Return all combinations; the last parameter varies fastest.
 
     Raises:
-        UsageError: a range has no end of values.
+        UsageError: a range has no end of values, or there are too many combinations.
     """
     columns = []
     for name, values in parameters.items():
@@ -60,6 +62,11 @@ def grid(parameters: Mapping[str, Range]) -> list[Values]:
                 f"in {name}=0..1/0.25"
             )
         columns.append(listed)
+    total = math.prod(map(_length, columns))
+    if total > _MOST:
+        raise UsageError(
+            f"--grid has {total} trials, {_MOST} are allowed: give fewer values, or wider steps, as in a=0..1000/100"
+        )
     return [dict(zip(parameters, point, strict=True)) for point in itertools.product(*columns)]
 
 
@@ -69,6 +76,11 @@ def size_in_words(parameters: Mapping[str, Range]) -> str:
     each = " x ".join(f"{count} of {name}" for name, count in counts.items())
     total = math.prod(counts.values())
     return f"{total} trial{'s' * (total != 1)}" + (f": {each}" if len(counts) > 1 else "")
+
+
+def _length(values: Sequence[Value]) -> int:
+    """Return how many values there are; `len` knows no range of more than 2 ** 63."""
+    return (values.stop - values.start - 1) // values.step + 1 if isinstance(values, range) else len(values)
 
 
 def _key(values: Values) -> tuple[tuple[str, str], ...]:

@@ -7,6 +7,7 @@ resumed; `export` writes it for Optuna's own tools.
 from __future__ import annotations
 
 import math
+import os
 import warnings
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -16,6 +17,8 @@ from typing import Any
 from distrun.errors import UsageError
 from distrun.runner.sweep.search.source import Result, Values
 from distrun.runner.sweep.space.ranges import Choices, Integers, Range
+
+_MOST_REPORTS = 1000  # of a trial that Optuna is told of: it copies them all at each
 
 
 class OptunaSearch:
@@ -71,9 +74,8 @@ class OptunaSearch:
     def tell(self, result: Result) -> None:
         """Take note of the end of a trial. One that diverged counts as pruned: as worse than all others."""
         trial = self._running.pop(result.number)
-        for number, (_, value) in enumerate(result.reports):
-            if math.isfinite(value):
-                trial.report(value, number)
+        for number, value in _kept(result).items():
+            trial.report(value, number)
         self._study.tell(trial, *self._ending(result))
 
     def export(self, path: Path) -> None:
@@ -85,12 +87,15 @@ class OptunaSearch:
         from optuna.storages import JournalStorage
         from optuna.storages.journal import JournalFileBackend
 
-        path.unlink(missing_ok=True)
+        draft = path.with_name(f".{path.name}")
+        for left in (draft, draft.with_name(f"{draft.name}.lock")):  # by a launcher that was killed while it wrote
+            left.unlink(missing_ok=True)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            storage = JournalStorage(JournalFileBackend(str(path)))
+            storage = JournalStorage(JournalFileBackend(str(draft)))
         copy = self._optuna.create_study(study_name="sweep", storage=storage, direction=self._study.direction)
         copy.add_trials(self._study.get_trials(deepcopy=False))
+        os.replace(draft, path)
 
     def _distribution(self, values: Range) -> Any:
         kinds = self._optuna.distributions
@@ -113,7 +118,7 @@ class OptunaSearch:
 
     def _frozen(self, result: Result) -> Any:
         value, state = self._ending(result)
-        finite = {number: value for number, (_, value) in enumerate(result.reports) if math.isfinite(value)}
+        finite = _kept(result)
         if state is self._optuna.trial.TrialState.PRUNED and finite:
             value = list(finite.values())[-1]
         return self._optuna.create_trial(
@@ -123,6 +128,12 @@ class OptunaSearch:
             distributions=self._distributions,
             intermediate_values=finite,
         )
+
+
+def _kept(result: Result) -> dict[int, float]:
+    """Return the finite values that a trial reported, by number: of very many some, and the last."""
+    finite = [(number, value) for number, (_, value) in enumerate(result.reports) if math.isfinite(value)]
+    return dict(finite[:: 1 + len(finite) // _MOST_REPORTS] + finite[-1:])
 
 
 def _import_optuna() -> ModuleType:

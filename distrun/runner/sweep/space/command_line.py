@@ -10,7 +10,10 @@ from dataclasses import dataclass, field, replace
 from distrun.errors import UsageError
 from distrun.runner.sweep.space.ranges import Choices, Range, Value, parse_range
 
-_PARAMETER = re.compile(r"([A-Za-z_][A-Za-z0-9_.-]*)=([^{}]+)", re.DOTALL)
+_NAME = "[A-Za-z_][A-Za-z0-9_.-]*"
+_PARAMETER = re.compile(rf"({_NAME})=([^{{}}]+)", re.DOTALL)
+_CHOICES = re.compile(rf"({_NAME})=(.*\|.*)", re.DOTALL)
+_PLACE = re.compile(rf"\{{{_NAME}\}}")
 SEED = "seed"
 """The name of the parameter that `--seeds` varies."""
 
@@ -29,9 +32,13 @@ class Template:
         """Return the command of a trial: a parameter that no word names is appended as `--name=value`."""
         texts = {name: value if isinstance(value, str) else repr(value) for name, value in values.items()}
         words = [_filled(word, texts) for word in self.words]
-        named = {name for name in texts if any(f"{{{name}}}" in word for word in self.words)}
+        named = {name for name in texts if any(_place(name) in word for word in self.words)}
         options = [f"--{name}={text}" for name, text in texts.items() if name not in named]
         return [*words, *options, *self.fixed]
+
+    def has_place_in(self, word: str) -> bool:
+        """Whether the value of a parameter is put into a word."""
+        return any(_place(name) in word for name in self.parameters)
 
     def with_seeds(self, count: int) -> Template:
         """Return the same command with a parameter `seed` that has so many values, from 0 on.
@@ -43,6 +50,10 @@ class Template:
             raise UsageError(f"--seeds {count} varies the parameter {SEED}, which has values already: leave one out")
         seeds = Choices(tuple(map(str, range(count))))
         return replace(self, parameters={**self.parameters, SEED: seeds})
+
+
+def _place(name: str) -> str:
+    return f"{{{name}}}"
 
 
 def _filled(word: str, texts: Mapping[str, str]) -> str:
@@ -78,9 +89,20 @@ def parse_words(words: Sequence[str], python: str = sys.executable) -> Template:
     for word in rest[1:]:
         match = _PARAMETER.fullmatch(word)
         if match is None:
+            _check_word(word)
             command.append(word)
             continue
         if match[1] in parameters:
             raise UsageError(f"parameter {match[1]} is given twice: give it once, with all of its values")
         parameters[match[1]] = parse_range(match[1], match[2])
     return Template(tuple(command), tuple(fixed), parameters)
+
+
+def _check_word(word: str) -> None:
+    """Refuse what was meant as choices, rather than to pass all of them on as one argument."""
+    choices = _CHOICES.fullmatch(word)
+    if choices is not None and not _PLACE.search(word):
+        raise UsageError(
+            f"parameter {choices[1]}={choices[2]!r} has braces, which are for names of parameters: give choices "
+            "without them, or the word behind -- if it is no parameter"
+        )

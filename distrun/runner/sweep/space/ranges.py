@@ -60,7 +60,8 @@ class Floats:
         if self.step is None:
             return None
         count = math.floor((self.high - self.low) / self.step + 1e-9) + 1
-        return [round(self.low + number * self.step, 12) for number in range(count)]
+        digits = 12 + max(0, -math.floor(math.log10(self.step)))  # finer than the step
+        return [round(self.low + number * self.step, digits) for number in range(count)]
 
     def __str__(self) -> str:
         step = "" if self.step is None else f"/{self.step!r}"
@@ -97,11 +98,11 @@ def _number(name: str, text: str, word: str) -> int | float:
     for kind in (int, float):
         try:
             value = kind(word)
-        except ValueError:
+            if math.isfinite(value):
+                return value
+        except (ValueError, OverflowError):
             continue
-        if math.isfinite(value):
-            return value
-    raise UsageError(f"parameter {name}={text!r}: {word!r} is no number; {_ALLOWED}")
+    raise UsageError(f"parameter {name}={text!r}: {word!r} is no finite number; {_ALLOWED}")
 
 
 def _checked(name: str, text: str, numbers: list[int | float], is_log: bool) -> Range:
@@ -109,6 +110,8 @@ def _checked(name: str, text: str, numbers: list[int | float], is_log: bool) -> 
     step = steps[0] if steps else None
     if low >= high:
         raise UsageError(f"parameter {name}={text!r}: {low} is not below {high}; give LOW..HIGH with numbers that rise")
+    if not math.isfinite(float(high) - float(low)):
+        raise UsageError(f"parameter {name}={text!r}: the range is wider than 1.8e308; give one that is not")
     if is_log and (low <= 0 or step is not None):
         raise UsageError(f"parameter {name}={text!r}: a logarithmic range begins above 0 and has no step; {_ALLOWED}")
     if step is not None and not (0 < step <= high - low and (high - low) / step < _MOST):

@@ -64,11 +64,34 @@ def test_a_line_without_an_end_is_kept_in_the_file_and_not_in_memory(kept, piece
     while total < 5 << 20:
         kept.take(piece)
         total += len(piece)
-        assert sum(map(len, stream.last_lines())) <= output._LONGEST + len(piece)
+        assert sum(map(len, stream._unfinished.values())) <= output._LONGEST + len(piece)
     kept.end()
     data = kept.path.read_bytes()
     assert data.replace(b"\n", b"") == piece * (total // len(piece))
     assert {value for _, value in kept.measured} <= {0.123456789}  # no number is cut in two
+
+
+@pytest.mark.parametrize("name", [b"loss", b"val_loss"])
+@pytest.mark.parametrize("end", range(1, 11))
+def test_a_number_is_read_wherever_a_long_line_is_cut(kept, name, end):
+    told = name + b": 0.5 "
+    kept.take(b"x" * (output._LONGEST - 1) + b" ", told[:end], told[end:] + b"y", b"z" * output._LONGEST + b"\n")
+    kept.end()
+    assert {value for _, value in kept.measured} == ({0.5} if name == b"loss" else set())
+
+
+def test_an_attempt_that_has_lost_its_host_leaves_no_file_open(kept):
+    kept.take(b"one\n")
+    (first,) = kept.output._streams.values()
+    kept.trial.attempts = 2
+    kept.trial.members = (Member(0, 11, "b", 0),)
+    kept.output.begin(kept.trial)
+    assert first.file.closed
+    kept.take(b"late\n")
+    kept.take(b"two\n", rank=1)
+    kept.end()
+    assert kept.path.read_bytes() == b"one\ntwo\n"
+    assert kept.output._streams == {}
 
 
 def test_a_trial_whose_file_cannot_be_opened_runs_without_one_and_that_is_said_once(tmp_path):

@@ -150,6 +150,16 @@ def test_trials_that_do_badly_are_told_so_on_all_ranks_and_count_as_pruned():
     assert (sweep.told[0].value, sweep.told[0].is_pruned) == (2.0, True)
 
 
+def test_what_a_pruned_trial_reports_afterwards_does_not_count():
+    sweep = Driven({"a": 1}, trials=1, prune=True)
+    sweep.ready("a")
+    (trial,) = sweep.running
+    sweep.report(trial, 1, float("inf"))
+    assert of_kind(sweep.report(trial, 2, 0.5), actions.Tell) == [actions.Tell((0,), Verdict(2, False))]
+    sweep.end(trial)
+    assert (trial.state, trial.value) == (State.PRUNED, float("inf"))
+
+
 def test_other_ranks_wait_for_no_verdict_when_rank_0_is_done():
     sweep = Driven({"a": 2}, trials=1, ranks=2, prune=True)
     sweep.ready("a")
@@ -276,6 +286,16 @@ def test_failures_end_a_sweep_when_there_are_too_many(most, ends_after):
         count += 1
     assert count == ends_after
     assert sweep.policy.status == 1
+
+
+@pytest.mark.parametrize(("ended", "status"), [(0, 1), (1, 0)])
+def test_a_time_that_is_over_before_any_trial_has_ended_is_a_failure(ended, status):
+    sweep = Driven({"a": 2}, trials=3)
+    sweep.ready("a")
+    for trial in sweep.running[:ended]:
+        sweep.end(trial)
+    sweep(events.TimeUp(1.0))
+    assert (sweep.policy.phase, sweep.policy.status) == (Phase.FINISHING, status)
 
 
 def test_a_success_or_another_failure_shows_that_the_command_is_not_simply_wrong():

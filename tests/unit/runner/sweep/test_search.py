@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import time
 
 import pytest
 
@@ -90,9 +91,35 @@ def test_trials_that_fail_or_diverge_do_not_disturb_a_search():
     assert again.ask(4) is not None
 
 
+def test_of_very_many_reports_some_are_kept_and_the_last():
+    source = OptunaSearch(SPACE, 1, True)
+    source.tell(Result(0, source.ask(0), 0.5, True, [(step, 1 / step) for step in range(1, 100_001)]))
+    (trial,) = source._study.trials
+    assert len(trial.intermediate_values) < 1100
+    assert trial.last_step == 99_999
+    assert trial.value == 1e-5
+
+
+def test_a_study_is_written_at_once_though_a_launcher_was_killed_while_it_wrote_one(tmp_path):
+    source = OptunaSearch(SPACE, 1, True)
+    source.tell(Result(0, source.ask(0), 0.5))
+    source.export(tmp_path / "study.db")
+    whole = (tmp_path / "study.db").read_bytes()
+    for name in ("study.db", ".study.db"):
+        (tmp_path / f"{name}.lock").symlink_to(name)
+    (tmp_path / ".study.db").write_bytes(whole[:20])
+    begin = time.monotonic()
+    source.export(tmp_path / "study.db")
+    assert time.monotonic() - begin < 20  # Optuna waits for a lock for 30 s
+    assert len((tmp_path / "study.db").read_bytes()) == len(whole)
+    assert not (tmp_path / ".study.db").exists()
+
+
 def test_importance_tells_what_matters_from_what_does_not():
     results, _ = run(OptunaSearch({**SPACE, "idle": Floats(0, 1)}, 80, True, seed=5), None)
     shares = importances(results, {**SPACE, "idle": Floats(0, 1)})
     assert list(shares)[-1] in ("idle", "layers")
     assert shares["idle"] < 0.25 < max(shares.values()) <= 1
     assert importances(results[:3], SPACE) == {}
+    ties = [Result(number, {"x": "ab"[number % 2]}, float(number % 2)) for number in range(6)]
+    assert importances(ties, {"x": Choices(("a", "b"))}) == {"x": 1.0}

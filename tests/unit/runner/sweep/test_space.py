@@ -48,6 +48,9 @@ def test_a_range_is_read_and_written_again(text, expected):
         "log:1..2|3..4",
         "1..nan",
         "1..inf",
+        f"1..1{'0' * 400}",
+        "-1e308..1e308",
+        f"-1{'0' * 308}..1{'0' * 308}",
     ],
 )
 def test_what_is_no_range_is_refused_with_what_is_allowed(text):
@@ -69,6 +72,11 @@ def test_listed_floats_are_in_their_range(low, extent, parts):
     assert all(low - 1e-9 <= value <= low + extent + 1e-9 for value in values)
 
 
+def test_small_steps_are_not_rounded():
+    assert parse_range("lr", "1e-13..3e-13/5e-14").listed() == [1e-13, 1.5e-13, 2e-13, 2.5e-13, 3e-13]
+    assert parse_range("lr", "0.5..1.5e13/1e13").listed() == [0.5, 1e13 + 0.5]
+
+
 def test_a_parameter_is_appended_or_put_in_its_place():
     template = parse_words(["python", "-u", "t.py", "--out=run-{lr}", "lr=0.1..1", "w=1|2", "--", "x=5", "{w}"])
     assert list(template.parameters) == ["lr", "w"]
@@ -78,6 +86,17 @@ def test_a_parameter_is_appended_or_put_in_its_place():
 def test_a_bare_script_runs_by_the_same_python_and_a_word_in_hydras_style_is_no_parameter():
     template = parse_words(["t.py", "lr={lr}", "lr=0.1|0.2"], python="/py")
     assert template.command({"lr": "0.2"}) == ["/py", "t.py", "lr=0.2"]
+
+
+def test_choices_with_braces_are_refused_and_not_passed_on_as_one_word():
+    for word in ('x={"a":1}|{"b":2}', "x={1}|{2}"):
+        with pytest.raises(UsageError, match=r"parameter x=.* has braces"):
+            parse_words(["t.py", word])
+    assert parse_words(["t.py", "x={y}|{y}", "y=1|2", "{a|b}", "--", "x={1}|{2}"]).command({"y": "1"})[2:] == [
+        "x=1|1",
+        "{a|b}",
+        "x={1}|{2}",
+    ]
 
 
 def test_a_command_is_needed_and_a_parameter_is_given_once():
@@ -99,6 +118,13 @@ def test_a_grid_has_all_combinations_and_its_size_is_told():
     assert asked == [*points[:3], *points[5:]]
     with pytest.raises(UsageError, match="--grid cannot list the values of lr"):
         grid({"lr": Floats(0, 1)})
+
+
+def test_a_grid_that_no_memory_holds_is_refused_at_once():
+    with pytest.raises(UsageError, match="--grid has 10000000000 trials, 1048576 are allowed: give fewer values"):
+        grid(parse_words(["t.py", "a=1..100000", "b=1..100000"]).parameters)
+    with pytest.raises(UsageError, match=f"--grid has 1{'0' * 20} trials"):
+        grid(parse_words(["t.py", f"a=1..1{'0' * 20}"]).parameters)
 
 
 def test_choices_are_numbers_in_json():
