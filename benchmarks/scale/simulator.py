@@ -15,11 +15,11 @@ import itertools
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any
 from unittest import mock
 
+from benchmarks.scale.machine import PER_PACKET, Machine
 from distrun.runtime.negotiation.controller import CACHE_CAPACITY, Controller
 from distrun.runtime.negotiation.negotiator import Negotiator
 from distrun.runtime.negotiation.pending import PendingOperations
@@ -29,25 +29,6 @@ from distrun.runtime.operations.request import Request
 from distrun.runtime.operations.timeouts import FOREVER
 from distrun.runtime.transport import control_plane as transport
 from distrun.runtime.transport.control_tree import ControlTree
-
-PER_PACKET = 66
-"""Bytes on the wire around those of a message."""
-
-
-@dataclass(frozen=True)
-class Machine:
-    """The simulated hosts, and the network between them."""
-
-    cores: int
-    """The cores of a host."""
-    wake: float
-    """Seconds until a rank that sleeps has noticed a message."""
-    latency: float
-    """Seconds of a message between two hosts, besides its bytes."""
-    rate: float
-    """Bytes per second of a host's link."""
-    system_call: float
-    """Seconds of sending a message to another host, or of receiving one."""
 
 
 class Simulation:

@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-import json
 import os
-import secrets
-import subprocess
-import sys
 from collections.abc import Iterator, Mapping
 
-from benchmarks.scale.simulator import Machine, Simulation, latencies
+from benchmarks.scale import data_tables, failure_tables, real, start_tables
+from benchmarks.scale.machine import CLUSTER, Machine
+from benchmarks.scale.real import hosts_of
+from benchmarks.scale.simulator import Simulation, latencies
 from benchmarks.support.comparison import Comparison
-from benchmarks.support.measuring import Summary, summary
-from benchmarks.support.processes import ProcessError
-from distrun.host.endpoints import free_port
-from distrun.runtime.contract import LaunchContract
+from benchmarks.support.measuring import Summary, exactly, summary
 from distrun.runtime.transport.control_tree import FAN_OUT
 
 REAL, SIMULATED = "real", "simulated"
@@ -22,16 +18,17 @@ SEEN = (((1, 1), 1), ((2, 2), 1), ((1,) * 8, 2), ((4,) * 4, 2), ((8,) * 4, 2), (
 """The ranks of hosts, and fan-outs, of jobs that run both ways."""
 UNSEEN = ((32, 8, 8), (128, 8, 8), (1250, 8, 4), (1250, 8, 8), (1250, 8, 32))
 """Hosts, ranks of each, and fan-outs of jobs that are simulated alone."""
-CLUSTER = Machine(cores=16, wake=20e-6, latency=20e-6, rate=25e9 / 8, system_call=5e-6)
-"""The hosts of the latter: 25 Gbit/s, and a link latency that is usual in one room."""
-DEADLINE = 300.0
 
 
 def compare(quick: bool, environ: Mapping[str, str]) -> Iterator[Comparison]:
-    """Yield two tables: real ranks beside simulated ones, and many simulated ones."""
+    """Yield tables of the negotiation, the data, the start, and the failure of a host: real ranks beside simulated ones
+    in each of them, and many simulated ones."""
     rounds = 20 if quick else 100
     yield _seen(rounds, environ)
     yield _unseen(5 if quick else 20)
+    yield from data_tables.compare(quick, environ)
+    yield from start_tables.compare(quick, environ)
+    yield from failure_tables.compare(environ)
 
 
 def _seen(rounds: int, environ: Mapping[str, str]) -> Comparison:
@@ -48,7 +45,8 @@ def _seen(rounds: int, environ: Mapping[str, str]) -> Comparison:
         ],
     )
     for counts, fan_out in SEEN:
-        seconds = _real(counts, fan_out, rounds, environ)
+        fan_outs = {**environ, "DISTRUN_FAN_OUT": str(fan_out)}
+        seconds = real.run(counts, ["negotiate", str(rounds)], fan_outs)[0]
         simulated = summary(list(latencies(_on_one_machine(counts, fan_out, here), rounds)))
         title = f"{len(counts)} x {counts[0]}, {fan_out}"
         comparison.add(title, {REAL: Summary(seconds, (seconds, seconds), rounds), SIMULATED: simulated})
@@ -56,40 +54,9 @@ def _seen(rounds: int, environ: Mapping[str, str]) -> Comparison:
 
 
 def _on_one_machine(counts: tuple[int, ...], fan_out: int, machine: Machine) -> Simulation:
-    simulation = Simulation(_hosts(counts), fan_out, machine)
+    simulation = Simulation(hosts_of(counts), fan_out, machine)
     simulation.share_cores()
     return simulation
-
-
-def _hosts(counts: tuple[int, ...]) -> tuple[tuple[int, ...], ...]:
-    starts = [sum(counts[:host]) for host in range(len(counts))]
-    return tuple(tuple(range(start, start + count)) for start, count in zip(starts, counts, strict=True))
-
-
-def _real(counts: tuple[int, ...], fan_out: int, rounds: int, environ: Mapping[str, str]) -> float:
-    job, key, port, master = secrets.token_hex(16), secrets.token_hex(32), free_port(), free_port()
-    ranks = []
-    for host, local_ranks in enumerate(_hosts(counts)):
-        for place, rank in enumerate(local_ranks):
-            having = [other for other, count in enumerate(counts) if count > place]
-            contract = LaunchContract(
-                *(job, key, rank, sum(counts), place, counts[host], having.index(host), len(having), f"host{host}"),
-                *("127.0.0.1", master, f"127.0.0.1:{port}"),
-            )
-            born = {**environ, **contract.to_environ(), "DISTRUN_FAN_OUT": str(fan_out), "OMP_NUM_THREADS": "1"}
-            command = [sys.executable, "-m", "benchmarks.scale.ranks", str(rounds)]
-            ranks.append(subprocess.Popen(command, env=born, stdout=subprocess.PIPE, text=True))
-    try:
-        told, _ = ranks[0].communicate(timeout=DEADLINE)
-        if any(rank.wait(DEADLINE) for rank in ranks):
-            raise ProcessError("a rank failed")
-        return float(json.loads(told))
-    except subprocess.TimeoutExpired:
-        raise ProcessError(f"{sum(counts)} ranks took more than {DEADLINE:g} s") from None
-    finally:
-        for process in ranks:
-            process.kill()
-            process.wait()
 
 
 def _unseen(rounds: int) -> Comparison:
@@ -109,15 +76,15 @@ def _unseen(rounds: int) -> Comparison:
         ],
     )
     for count, local, fan_out in UNSEEN:
-        simulation = Simulation(_hosts((local,) * count), fan_out, CLUSTER)
+        simulation = Simulation(hosts_of((local,) * count), fan_out, CLUSTER)
         first = simulation.operation(simulation.requests[0])
         before = {rank.number: (rank.messages, rank.nbytes) for rank in simulation.ranks.values()}
         seconds = list(latencies(simulation, rounds))
         depth = _depth(count, fan_out)
         results = {
-            programs[0]: Summary(first, (first, first), 1),
+            programs[0]: exactly(first),
             programs[1]: summary(seconds),
-            programs[2]: Summary(2 * depth * CLUSTER.latency, (0.0, 0.0), 1),
+            programs[2]: exactly(2 * depth * CLUSTER.latency),
         }
         title = f"{count:,} x {local}, {fan_out}"
         comparison.add(title, results)

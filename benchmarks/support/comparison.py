@@ -25,7 +25,7 @@ class Comparison:
     rows: dict[str, dict[str, Summary]] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
     unit: str = "s"
-    """The unit of the measurements: s, B (bytes), or none."""
+    """The unit of the measurements: s, B (bytes), n (a number of things), or none."""
 
     def add(self, task: str, results: Mapping[str, Summary]) -> None:
         """Add a row. Programs that are not in `results` were not measured."""
@@ -38,7 +38,7 @@ class Comparison:
 
     def _row(self, task: str, results: Mapping[str, Summary]) -> list[str]:
         medians = {name: result.median for name, result in results.items()}
-        write = {"s": duration, "B": size, "": "{:.4f}".format}[self.unit]
+        write = {"s": duration, "B": size, "n": "{:,.0f}".format, "": "{:.4f}".format}[self.unit]
         values = [write(medians[name]) if name in medians else "-" for name in self.programs]
         return [task, *values, *(_ratio(medians.get(of), medians.get(to)) for of, to in self.ratios)]
 

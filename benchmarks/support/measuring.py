@@ -28,6 +28,11 @@ def summary(durations: Sequence[float]) -> Summary:
     return Summary(median, (lower, upper), len(durations))
 
 
+def exactly(value: float) -> Summary:
+    """Return the summary of something that was computed, or measured once."""
+    return Summary(value, (value, value), 1)
+
+
 def fastest(turns: Sequence[Sequence[float]]) -> Summary:
     """Return the summary of a program's runs, of each of which the fastest turn counts."""
     return summary([min(run) for run in zip(*turns, strict=True)])
