@@ -168,14 +168,16 @@ class Listener:
         while True:
             now = time.monotonic()
             self._drop_late_clients(now)
-            for fd, _ in self._epoll.poll(self._pause(now, deadline)):
+            ready = [fd for fd, _ in self._epoll.poll(self._pause(now, deadline))]
+            # Those that are here go first: where thousands come at once, new ones would put them out.
+            for fd in ready:
+                accepted = self._advance(fd) if fd in self._clients else None
+                # The other events are still there at the next call.
+                if accepted is not None:
+                    return encrypted(self._hand_over(fd), accepted.session), accepted.introduction
+            for fd in ready:
                 if fd in self._listeners:
                     self._accept(self._listeners[fd])
-                elif fd in self._clients:
-                    accepted = self._advance(fd)
-                    # The other events are still there at the next call.
-                    if accepted is not None:
-                        return encrypted(self._hand_over(fd), accepted.session), accepted.introduction
             if deadline is not None and time.monotonic() >= deadline:
                 return None
 
@@ -196,7 +198,7 @@ class Listener:
         return max(0.0, min(ends) - now) if ends else None
 
     def _accept(self, listener: socket.socket) -> None:
-        for _ in range(_BURST):
+        for _ in range(max(1, min(_BURST, self._most - len(self._clients)))):
             try:
                 connection, address = listener.accept()
             except OSError as error:

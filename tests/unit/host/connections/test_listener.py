@@ -254,6 +254,15 @@ def test_the_oldest_make_room_when_there_are_too_many(desk, monkeypatch):
         intruder.close()
 
 
+def test_honest_clients_that_come_at_once_hardly_put_each_other_out(desk, monkeypatch):
+    desk._most = 50
+    dropped = []
+    drop = desk._drop
+    monkeypatch.setattr(desk, "_drop", lambda fd: (dropped.append(fd), drop(fd)))
+    meet(desk, [Client(desk.endpoints, name=index) for index in range(300)], 30.0)
+    assert len(dropped) < 300, len(dropped)
+
+
 def test_intruders_are_dropped_when_no_files_are_left(desk):
     intruders = [knock(desk) for _ in range(20)]
     assert desk.receive(0) is None
