@@ -67,7 +67,7 @@ def _unseen(connection: float) -> Comparison:
         [BY_RANK, ROOMY, BY_HOST],
         [],
         notes=[
-            f"{BY_RANK}: as it is, with {MAX_HANDSHAKES:,} handshakes under way at most, the oldest being dropped; "
+            f"{BY_RANK}: with {MAX_HANDSHAKES:,} handshakes under way at most, the oldest being dropped; "
             f"{ROOMY}: if there were room for all; {BY_HOST}: if it connected for the others, and handed the table to "
             f"them. Rank 0 takes {connection * 1e6:.0f} us of a core for a connection, the least of measurements on "
             "this machine with real ones; the real listener and handshakes, on simulated sockets. Clients come within "

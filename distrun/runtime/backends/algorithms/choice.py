@@ -69,9 +69,8 @@ def choose(nbytes: int, hosts: int, links: LinkFacts = EQUAL, wire: Wire = AS_TH
         return DIRECT
     if nbytes <= SHORT:
         return TREE
-    if hosts & (hosts - 1) == 0:
-        return HALVING_DOUBLING
-    return RING if nbytes >= SHORT * hosts else TREE
+    is_power_of_two = hosts & (hosts - 1) == 0  # else some hosts carry three arrays
+    return RING if not is_power_of_two and nbytes >= SHORT * hosts else HALVING_DOUBLING
 
 
 def choose_broadcast(nbytes: int, hosts: int, links: LinkFacts = EQUAL) -> str:
