@@ -15,16 +15,16 @@ from examples import DTYPES, SameEverywhere, collect, dtype_of, lay_out
 distrun.init()
 me, size = distrun.rank(), distrun.size()
 piggybacked = 0
-combine = piggyback.Piggyback.combine
+finish = piggyback.Piggyback.finish
 
 
 def counted(*arguments):
     global piggybacked
     piggybacked += 1
-    return combine(*arguments)
+    return finish(*arguments)
 
 
-piggyback.Piggyback.combine = counted
+piggyback.Piggyback.finish = counted
 
 
 @dataclass(frozen=True)
@@ -90,7 +90,7 @@ for number, case in enumerate(collect(cases(), 80)):
         except AssertionError as error:
             raise AssertionError(f"{case}, turn {turn}: {error}") from error
 same.check()
-piggyback.Piggyback.combine = combine  # this process may run other programs afterwards
+piggyback.Piggyback.finish = finish  # this process may run other programs afterwards
 makes_offers = size == 2 and os.environ["DISTRUN_STALL_TIMEOUT"] == "0"
 assert (piggybacked > 0) == (me == 0 or makes_offers), "nothing travelled with its message"
 
