@@ -135,7 +135,7 @@ class Piggyback:
         result = outputs[0] if is_whole else np.empty_like(mine)
         self._backend.combine(sources, how, result)
         if not is_whole:
-            unpack(result, outputs)
+            self.deliver(own, result)
         return result
 
     @staticmethod
