@@ -13,7 +13,10 @@ from distrun.runtime import world
 
 def die(*_):
     """End when rank 0 has begun to send: Open MPI ends a rank itself that begins later and meets a dead one."""
-    world.engine().backend._requests.comm.Probe(0)
+    backend = world.engine().backend
+    sending = getattr(backend, "_links", backend)  # a backend over several hosts has links, MPI's or TCP's
+    if hasattr(sending, "_requests"):
+        sending._requests.comm.Probe(0)
     os.kill(os.getpid(), signal.SIGKILL)
 
 
