@@ -19,7 +19,7 @@ import pytest
 from hypothesis import HealthCheck, strategies as st
 
 from distrun.runtime.backends import hierarchical, rail, wire_format
-from distrun.runtime.backends.algorithms import base, choice, direct, measuring
+from distrun.runtime.backends.algorithms import base, choice, measuring
 from distrun.runtime.backends.hierarchical import HierarchicalBackend
 from distrun.runtime.operations import reduction, stages
 from distrun.runtime.operations.dtypes import name_of
@@ -198,7 +198,6 @@ def small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(choice, "ONE_STEP_LIMIT", 64)
     monkeypatch.setattr(choice, "ONE_STEP_LIMIT_OF_TWO", 512)
     monkeypatch.setattr(base, "CHUNK", 512)
-    monkeypatch.setattr(direct, "CHUNK", 512)
 
 
 @pytest.fixture(autouse=True)
