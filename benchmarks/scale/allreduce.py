@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping
 
 from benchmarks.scale.machine import PER_PACKET, Machine
 from benchmarks.scale.traces import COMPUTE, FLOAT, SEND, Trace, trace
-from distrun.runtime.backends.algorithms.choice import WHOLE, LinkFacts
+from distrun.runtime.backends.algorithms.choice import WHOLE, LinkFacts, is_worth_sharing
 from distrun.runtime.backends.algorithms.direct import Direct
 from distrun.runtime.backends.algorithms.halving_doubling import HalvingDoubling
 from distrun.runtime.backends.algorithms.ring import Ring
@@ -31,10 +31,15 @@ def mirror(name: str, hosts: int) -> Callable[[int], int] | None:
     return (lambda host: -host % hosts) if name in (WHOLE, Direct.name, Ring.name) else None
 
 
+def rails(name: str, nbytes: int, ranks: int) -> int:
+    """Return how many of a host's ranks move an array."""
+    return ranks if name != WHOLE or is_worth_sharing(nbytes) else 1
+
+
 def traces_of(name: str, hosts: int, nbytes: int, ranks: int) -> dict[int, Trace]:
     """Return what hosts with so many ranks do to reduce an array of `nbytes` per rank, each for one of its rails; of
     host 0 alone where all do the same."""
-    elements = -(-nbytes // FLOAT.itemsize // (1 if name == WHOLE else ranks))
+    elements = -(-nbytes // FLOAT.itemsize // rails(name, nbytes, ranks))
     has_mirror = mirror(name, hosts) is not None
     if has_mirror and name != WHOLE:  # all parts are to have the same size
         elements = -(-elements // hosts) * hosts
@@ -44,7 +49,7 @@ def traces_of(name: str, hosts: int, nbytes: int, ranks: int) -> dict[int, Trace
 def seconds(name: str, hosts: int, nbytes: int, ranks: int, machine: Machine) -> float:
     """Return the time of an allreduce of `nbytes` per rank between equal hosts, from its start on all."""
     traces = traces_of(name, hosts, nbytes, ranks)
-    rate = machine.rate / (1 if name == WHOLE else ranks)
+    rate = machine.rate / rails(name, nbytes, ranks)
     return replay(traces, machine, dict.fromkeys(traces, rate), mirror(name, hosts))
 
 

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from distrun.runtime.backends.algorithms.choice import WHOLE, choose
+from distrun.runtime.backends.algorithms.choice import WHOLE, choose, is_worth_sharing
 from distrun.runtime.backends.base import Backend, Flat, result_array
 from distrun.runtime.backends.local_arrays import LocalArrays
 from distrun.runtime.backends.rail import Rail, Transfer
@@ -125,8 +125,8 @@ class HierarchicalBackend(Backend):
         what: str,
         feedback: Feedback | None,
     ) -> None:
-        """Every host is sent everything, by rail 0. The ranks of a host stage their inputs, where the result is put,
-        too."""
+        """Every host is sent everything: by rail 0, or by each rail its share of what has `SHARED_FROM` bytes or more.
+        The ranks of a host stage their inputs, where the result is put, too."""
         dtype = inputs[0].dtype
         if self._is_alone:
             source, target = _source_and_target(inputs, outputs)
@@ -137,8 +137,11 @@ class HierarchicalBackend(Backend):
             pack(inputs, target)
             sources = targets = [segment.view(offset, count, dtype) for segment in self._local_ranks.segments]
             self._local.exchange((), what)
-        if self._hosts.position == 0:
-            self._rail.reduce_whole(sources, targets, reduction, what, feedback)
+        is_shared = is_worth_sharing(target.nbytes)
+        if self._hosts.has_rail if is_shared else self._hosts.position == 0:
+            first, last = self._rail.share(count) if is_shared else (0, count)
+            sources, targets = ([array[first:last] for array in arrays] for arrays in (sources, targets))
+            self._rail.reduce_whole(sources, targets, reduction, what, first, feedback)
         self._local.exchange((), what)
         if target is not outputs[0]:
             unpack(target, outputs)

@@ -166,15 +166,22 @@ class Rail:
     # Reductions ------------------------------------------------------------------------------------------------------
 
     def reduce_whole(
-        self, sources: Sequence[Flat], targets: Sequence[Flat], how: Reduction, what: str, feedback: Feedback | None
+        self,
+        sources: Sequence[Flat],
+        targets: Sequence[Flat],
+        how: Reduction,
+        what: str,
+        first: int,
+        feedback: Feedback | None,
     ) -> None:
         """Combine the `sources` of all ranks of all hosts into all `targets`, in one step: everything to every host.
 
-        Both list the flat arrays of this host's ranks.
+        Both list what this rail moves, which begins at the element `first` of the operation, of the flat arrays of this
+        host's ranks.
         """
         algorithm = self._algorithm(Direct.name, what)
         assert isinstance(algorithm, Direct)
-        algorithm.reduce_whole(self._share_for(algorithm, sources, targets, how, 0, feedback), what)
+        algorithm.reduce_whole(self._share_for(algorithm, sources, targets, how, first, feedback), what)
 
     def reduce(
         self,

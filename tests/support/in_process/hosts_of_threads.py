@@ -197,6 +197,7 @@ def small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
     """Sizes at which the way of doing things changes, a thousandth of the real ones: small arrays go all ways."""
     monkeypatch.setattr(choice, "ONE_STEP_LIMIT", 64)
     monkeypatch.setattr(choice, "ONE_STEP_LIMIT_OF_TWO", 512)
+    monkeypatch.setattr(choice, "SHARED_FROM", 128)
     monkeypatch.setattr(base, "CHUNK", 512)
 
 

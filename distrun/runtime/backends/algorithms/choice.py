@@ -21,6 +21,8 @@ ONE_STEP_LIMIT = 64 << 10
 """Bytes that a host receives, up to which every host is sent everything. At most what staging holds."""
 ONE_STEP_LIMIT_OF_TWO = 1 << 20
 """The limit for two hosts, where sending everything costs no more bytes than sending halves twice."""
+SHARED_FROM = 64 << 10
+"""Bytes of such an array from which all rails of a host move it, each its share, and not rail 0 alone."""
 FEW_HOSTS = 8
 """Hosts up to which direct exchange is best for all sizes."""
 SHORT = 64 << 10
@@ -71,6 +73,11 @@ def choose(nbytes: int, hosts: int, links: LinkFacts = EQUAL, wire: Wire = AS_TH
         return TREE
     is_power_of_two = hosts & (hosts - 1) == 0  # else some hosts carry three arrays
     return RING if not is_power_of_two and nbytes >= SHORT * hosts else HALVING_DOUBLING
+
+
+def is_worth_sharing(nbytes: int) -> bool:
+    """Whether all rails move an array of so many bytes that is sent whole, and not rail 0 alone."""
+    return nbytes >= SHARED_FROM
 
 
 def choose_broadcast(nbytes: int, hosts: int, links: LinkFacts = EQUAL) -> str:
