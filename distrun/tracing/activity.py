@@ -32,7 +32,7 @@ _WORDS = {
     OPTIMIZER: "updating its weights",
     SAVING: "writing a checkpoint",
     JOINING: "in init(), waiting for the other ranks",
-    OTHER: "busy with its own code",
+    OTHER: "busy with the script's own code",
 }
 
 

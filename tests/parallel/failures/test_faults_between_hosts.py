@@ -104,7 +104,7 @@ def test_a_missing_rank_is_reported_with_its_stack_and_the_job_goes_on(ranks, ho
     assert "allreduce 'first' has waited for" in report
     assert re.search(rf"not by {named(victim, everybody[victim].pid, host)}", report), report
     assert ("on host" in report) == (host != 0)
-    doing = rf"rank {victim} had been busy with its own code for \d+\.\d s; its main thread is at\n"
+    doing = rf"rank {victim} had been busy with the script's own code for \d+\.\d s; its main thread is at\n"
     assert re.search(doing, report), report
     assert "select.select([sys.stdin]" in everybody[0].stderr.wait_for("select.select")
     everybody[victim].tell("go on")

@@ -43,7 +43,7 @@ def told(*history, now=100):
         (OPTIMIZER, "updating its weights"),
         (SAVING, "writing a checkpoint"),
         (JOINING, "in init(), waiting for the other ranks"),
-        (OTHER, "busy with its own code"),
+        (OTHER, "busy with the script's own code"),
     ],
 )
 def test_each_state_has_its_words(state, words):
@@ -64,7 +64,7 @@ def test_whoever_sleeps_for_an_operation_waits_for_it():
 
 def test_a_script_of_which_only_operations_are_known_is_busy_since_the_last():
     history = event(JOINING, 1), event(GENERATION, 2), event(OTHER, 2), event(DONE, 40, 41, name=1)
-    assert told(*history).sentence == "had been busy with its own code for 59.0 s"
+    assert told(*history).sentence == "had been busy with the script's own code for 59.0 s"
 
 
 def test_nothing_is_said_of_a_rank_of_which_nothing_is_known():
