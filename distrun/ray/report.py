@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pickle
 import re
 import socket
 import time
@@ -17,8 +16,7 @@ from ray.exceptions import RayError
 from distrun.errors import LaunchError
 from distrun.ray.failures import Failed
 from distrun.ray.placement import WorkerFacts
-from distrun.ray.worker import Raised
-from distrun.runner.function import RemoteTraceback
+from distrun.runner.job.calls import raise_remote
 from distrun.runner.supervision.failure import Failure
 from distrun.runner.supervision.failure_report import StderrTails, format_report
 
@@ -46,7 +44,7 @@ def raise_failure(failed: Sequence[Failed], facts: Sequence[WorkerFacts], names:
     if first.stuck:
         raise LaunchError(first.stuck)
     if first.lost is None:
-        _raise(first.rank, first.raised)
+        raise_remote(first.rank, first.raised.pickled, first.raised.text)
     fact = facts[first.rank]
     is_lost = _is_node_lost(fact.node, str(first.lost))
     what = "is gone: its node is lost" if is_lost else _told_by_peers(first.rank, failed[1:]) or _by_ray(first.lost)
@@ -55,15 +53,6 @@ def raise_failure(failed: Sequence[Failed], facts: Sequence[WorkerFacts], names:
         Failure(first.rank, 1, what), name, {} if is_lost else {first.rank: fact.pid}, _last_lines(fact, is_lost)
     )
     raise LaunchError(report.removeprefix("distrun: ")) from None
-
-
-def _raise(rank: int, raised: Raised) -> NoReturn:
-    try:
-        error = pickle.loads(raised.pickled)
-        assert isinstance(error, Exception)
-    except Exception:  # its class does not exist here, takes other arguments, or ends programs
-        raise LaunchError(f"rank {rank} raised an exception that cannot be raised here:\n{raised.text}") from None
-    raise error from RemoteTraceback(rank, raised.text)
 
 
 def _told_by_peers(rank: int, others: Sequence[Failed]) -> str | None:

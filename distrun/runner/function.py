@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn, TextIO, TypeVar
 
 from distrun.errors import LaunchError, UsageError
+from distrun.runner.job.calls import pickled_call, raise_sent, result_of
 from distrun.runner.job.job import Job
 from distrun.runner.job.options import JobOptions, Outcome
 from distrun.runner.output.printer import Style
@@ -34,18 +35,6 @@ Result = TypeVar("Result")
 # Sentences about the command line: "-np 3 asks for more ranks than", "--hosts-from 'a b' cannot be executed".
 _OPTION = re.compile(r"(?<![\w-])(?<!distrun doctor )--?([a-zA-Z][a-z-]*)(?: (\d[\d.]*|'[^']*'))?")
 _WORKER = Path(__file__).with_name("agent") / "function_worker.py"
-
-
-class RemoteTraceback(Exception):  # noqa: N818  # the name multiprocessing and concurrent.futures use
-    """The cause of an exception that a rank raised: the traceback on that rank, as text."""
-
-    def __init__(self, rank: int, text: str) -> None:
-        super().__init__(rank, text)
-        self.rank = rank
-        self.text = text
-
-    def __str__(self) -> str:
-        return f"on rank {self.rank}:\n{self.text}"
 
 
 def run(
@@ -204,7 +193,7 @@ def _execute(job: Job) -> list[Any]:
         _interrupt(outcome.interrupted_by)
     if outcome.failure is not None:
         _raise(outcome)
-    return [_result(rank, outcome) for rank in range(outcome.size)]
+    return [result_of(rank, outcome.results) for rank in range(outcome.size)]
 
 
 def _hosts(listed: str | None, file: str | None) -> list[Host]:
@@ -226,13 +215,7 @@ def _check_arguments(function: object, args: object, np: object) -> None:
 
 def _pickled(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> bytes:
     """Return two pickles in a row: sys.path, so that the worker can import what the call mentions, and the call."""
-    import cloudpickle
-
-    try:
-        call: bytes = cloudpickle.dumps((function, args, kwargs))
-    except Exception as error:
-        raise LaunchError(f"{function!r} or its arguments cannot be pickled: {error}") from error
-    return pickle.dumps(sys.path) + call
+    return pickle.dumps(sys.path) + pickled_call(function, args, kwargs)
 
 
 def _sink(stream: TextIO) -> Sink:
@@ -254,20 +237,4 @@ def _raise(outcome: Outcome) -> NoReturn:
     rank = outcome.failure.rank
     if rank is None or rank not in outcome.results:
         raise LaunchError((outcome.failure_report or outcome.failure.what).removeprefix("distrun: "))
-    _, pickled, text = pickle.loads(outcome.results[rank])
-    try:
-        error = pickle.loads(pickled)
-        assert isinstance(error, BaseException)
-    except Exception:  # its class does not exist here, or takes other arguments
-        raise LaunchError(f"rank {rank} raised an exception that cannot be unpickled here:\n{text}") from None
-    raise error from RemoteTraceback(rank, text)
-
-
-def _result(rank: int, outcome: Outcome) -> Any:
-    if rank not in outcome.results:
-        raise LaunchError(f"rank {rank} exited with code 0 before the function returned")
-    _, pickled, _ = pickle.loads(outcome.results[rank])
-    try:
-        return pickle.loads(pickled)
-    except Exception as error:
-        raise LaunchError(f"the result of rank {rank} cannot be unpickled here: {error}") from error
+    raise_sent(rank, outcome.results[rank])

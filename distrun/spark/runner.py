@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import os
-import pickle
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, NoReturn, TextIO, TypeVar
-
-import cloudpickle
+from typing import Any, TextIO, TypeVar
 
 from distrun.errors import LaunchError, NotOfferedError, UsageError
-from distrun.runner.function import RemoteTraceback
+from distrun.runner.job.calls import pickled_call, raise_sent, result_of
 from distrun.runner.joining.launch import new_key
 from distrun.runner.output.sinks import TextSink
 from distrun.runner.planning.variables.environ import forwarded_settings
@@ -80,7 +77,7 @@ def run(
     assignment = Assignment(
         size=size,
         key=key,
-        call=_pickled(fn, tuple(args), dict(kwargs or {})),
+        call=pickled_call(fn, tuple(args), dict(kwargs or {})),
         env={**forwarded_settings(os.environ), **(env or {})},
         is_logged=not session.is_local(),
         start_timeout=_timeout(start_timeout),
@@ -100,38 +97,12 @@ def run(
 
 def _results(first: Report, reports: Sequence[Report]) -> list[Any]:
     if first.failed_rank is not None and first.failed_rank in first.results:
-        _raise(first.failed_rank, first.results[first.failed_rank])
+        raise_sent(first.failed_rank, first.results[first.failed_rank])
     failed = next((report for report in (first, *reports) if report.story), None)
     if failed is not None:
         kind = UsageError if failed.is_usage_error else LaunchError
         raise kind(failed.story.removeprefix("distrun: "))
-    results = []
-    for rank in range(first.size):
-        if rank not in first.results:
-            raise LaunchError(f"rank {rank} exited with code 0 before the function returned")
-        _, pickled, _ = pickle.loads(first.results[rank])
-        try:
-            results.append(pickle.loads(pickled))
-        except Exception as error:
-            raise LaunchError(f"the result of rank {rank} cannot be unpickled here: {error}") from error
-    return results
-
-
-def _raise(rank: int, result: bytes) -> NoReturn:
-    _, pickled, text = pickle.loads(result)
-    try:
-        error = pickle.loads(pickled)
-        assert isinstance(error, BaseException)
-    except Exception:  # its class does not exist here, or takes other arguments
-        raise LaunchError(f"rank {rank} raised an exception that cannot be unpickled here:\n{text}") from None
-    raise error from RemoteTraceback(rank, text)
-
-
-def _pickled(fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> bytes:
-    try:
-        return bytes(cloudpickle.dumps((fn, args, kwargs)))
-    except Exception as error:
-        raise LaunchError(f"{fn!r} or its arguments cannot be pickled: {error}") from error
+    return [result_of(rank, first.results) for rank in range(first.size)]
 
 
 def _timeout(given: float | None) -> float:

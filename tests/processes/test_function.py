@@ -13,7 +13,8 @@ import psutil
 import pytest
 
 from distrun.errors import LaunchError, UsageError
-from distrun.runner.function import RemoteTraceback, run
+from distrun.runner.function import run
+from distrun.runner.job.calls import RemoteTraceback
 
 
 @pytest.fixture

@@ -14,7 +14,7 @@ import psutil
 import pytest
 
 from distrun.errors import LaunchError, UsageError
-from distrun.runner.function import RemoteTraceback
+from distrun.runner.job.calls import RemoteTraceback
 
 pytestmark = pytest.mark.slow
 
