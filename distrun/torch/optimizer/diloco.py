@@ -79,8 +79,8 @@ def DiLoCo(  # noqa: N802 - the name of the algorithm
     have come or gone, those that are there merge, and a host that is lost takes along what it has learned since its
     last exchange.
 
-    A float16 `GradScaler` may skip different steps on different hosts, which then wait for each other in vain: use
-    bfloat16.
+    With a float16 `GradScaler` each host has a scale of its own, and a step that it skips counts all the same, so that
+    hosts come to their outer steps together.
 
     Raises:
         UsageError: an argument cannot be; there are fewer parameters than fragments; the optimizer is wrapped already.
@@ -91,6 +91,7 @@ def DiLoCo(  # noqa: N802 - the name of the algorithm
     hosts = host_set()
     outer = OuterOptimizer(settings, parameters, hosts)
     step = vars(optimizer).get("step")
+    unscales = not getattr(optimizer, "_step_supports_amp_scaling", False)
     wrapped = DistributedOptimizer(
         optimizer,
         named_parameters,
@@ -98,7 +99,7 @@ def DiLoCo(  # noqa: N802 - the name of the algorithm
         sparse_as_dense=sparse_as_dense,
         process_set=global_process_set if warmup else hosts,
     )
-    extend(wrapped, OuterDistributed, step, _outer=outer, _hosts=hosts)
+    extend(wrapped, OuterDistributed, step, _outer=outer, _hosts=hosts, _unscales=unscales)
     return wrapped
 
 
@@ -121,15 +122,36 @@ class OuterDistributed(Distributed):
 
     _outer: OuterOptimizer
     _hosts: ProcessSet
+    _unscales: bool
+    """Whether the inner optimizer leaves gradients that are scaled, or not finite, to a `GradScaler`."""
+    _step_supports_amp_scaling = True
+    """Makes a `GradScaler` call `step` for gradients that are not finite, too, with `grad_scale` and `found_inf`."""
 
     def _step(self, plain_step: Callable[..., Any], closure: Callable[[], Any] | None, options: dict[str, Any]) -> Any:
-        with torch.no_grad():
-            self._outer.begin_step()
-        result = super()._step(plain_step, closure, options)
-        with torch.no_grad():
-            self._outer.end_step()
+        names = ("grad_scale", "found_inf") if self._unscales else ()
+        scaling = {name: vars(self).pop(name) for name in names if name in vars(self)}
+        try:
+            with torch.no_grad():
+                self._outer.begin_step()
+                is_finite = not scaling or self._unscale(**scaling)
+            result = super()._step(plain_step, closure, options) if is_finite else None
+            with torch.no_grad():
+                self._outer.end_step()
+        finally:
+            vars(self).update(scaling)
         self._follow_warmup()
         return result
+
+    def _unscale(self, grad_scale: Tensor | None, found_inf: Tensor) -> bool:
+        """Do what a `GradScaler` does before other optimizers' steps; whether there is to be one."""
+        if found_inf.item():
+            return False
+        if grad_scale is not None:
+            factor = grad_scale.double().reciprocal().float()
+            for parameter in parameters_of(self):
+                if parameter.grad is not None:
+                    parameter.grad.mul_(factor.to(parameter.grad.device))
+        return True
 
     def _follow_warmup(self) -> None:
         if self.process_set is not self._hosts and self._outer.step >= self._outer.settings.warmup:

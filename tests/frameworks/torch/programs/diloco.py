@@ -4,6 +4,7 @@ What they compute is compared with all hosts in one process.
 """
 
 import copy
+from functools import partial
 
 import torch
 from checking import check, run_checks, same_on_all_ranks
@@ -102,6 +103,35 @@ def hosts_that_wait_compute_what_is_published():
         options = {"wire": None, "overlap": False, "every": 6, "fragments": len(parts)}
         train(hvd.DiLoCo(inner_of(model), model.named_parameters(), **options), model, 20)
         check_equal(model, simulated(20, 6, parts, overlap=False))
+
+
+@check
+def a_step_that_one_host_skips_counts_as_a_step():
+    for kind in (torch.optim.SGD, torch.optim.Adam, partial(torch.optim.SGD, fused=True)):
+        plain, scaled = model_of(), model_of()
+        options = {"wire": None, "overlap": False, "every": 4, "fragments": 1}
+        optimizers = [hvd.DiLoCo(kind(model.parameters(), 0.05), **options) for model in (plain, scaled)]
+        is_skipping = HOSTS and RANK in hosts()[0]
+        scaler = torch.amp.GradScaler("cpu", init_scale=1024.0)
+        for step in range(10):
+            for model, optimizer in zip((plain, scaled), optimizers, strict=True):
+                optimizer.zero_grad()
+                loss = loss_of(model, step, RANK)
+                skips = is_skipping and step in (3, 8)
+                if model is plain:
+                    (loss * (0.0 if skips else 1.0)).backward()
+                    if skips:  # by gradients of zero Adam would change something
+                        optimizer.zero_grad()
+                    optimizer.step()
+                    continue
+                scaler.scale(loss * (float("inf") if skips else 1.0)).backward()
+                if step % 2:
+                    scaler.unscale_(optimizer)
+                scaler.step(optimizer)
+                scaler.update()
+        check_equal(scaled, list(plain.state_dict().values()))
+        assert scaler.get_scale() == (256.0 if is_skipping else 1024.0)
+        assert optimizers[1]._outer.step == 10
 
 
 @check
