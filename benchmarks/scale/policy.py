@@ -100,7 +100,7 @@ def _in_full(size: int, rounds: int) -> Iterator[float]:
 class _ControlPlane:
     """Takes and gives messages at once."""
 
-    is_across_hosts = is_stuck = is_sending = False
+    is_across_hosts = speaks_for_host = is_stuck = is_sending = False
     survey = None
 
     def __init__(self) -> None:

@@ -7,7 +7,7 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
-from elastic_supervisor import Supervisor, python
+from without_launcher.elastic_supervisor import Supervisor, python
 
 PROGRAMS = Path(__file__).parent / "programs"
 

@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from elastic_supervisor import Supervisor, Waiting
+from without_launcher.elastic_supervisor import Supervisor, Waiting
 
 ROOT = Path(__file__).parents[2]
 sys.path.append(str(ROOT))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import signal
 
 import pytest
-from elastic_supervisor import Process as Rank, Supervisor, Waiting, python
+from without_launcher.elastic_supervisor import Process as Rank, Supervisor, Waiting, python
 
 from distrun.runtime.elastic.messages import Enrolled, Finished, Joined
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
-from elastic_supervisor import Waiting
+from without_launcher.elastic_supervisor import Waiting
 
 STEPS = 600
 

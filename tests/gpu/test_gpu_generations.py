@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from elastic_supervisor import Supervisor, python
+from without_launcher.elastic_supervisor import Supervisor, python
 
 PROGRAM = Path(__file__).parent / "programs" / "gpu_generations.py"
 

@@ -3,24 +3,20 @@
 from __future__ import annotations
 
 import os
-import secrets
 import shutil
 import signal
 import subprocess
 import sys
-import threading
-import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
-import psutil
 import pytest
 from warm_ranks import Command, WarmJobs
+from without_launcher.unlaunched_ranks import DEADLINE, MARK, marker, ranks
 
-DEADLINE = 60.0  # seconds; far more than anything takes, so that a busy machine fails no test
+__all__ = ["marker", "ranks"]
 PROGRAMS = Path(__file__).parent / "programs"
-MARK = "TEST_OF_DISTRUN"  # an environment variable by which the processes of a test are found
 
 
 # Jobs that somebody else launches -------------------------------------------------------------------------------------
@@ -157,147 +153,9 @@ def job(request: pytest.FixtureRequest, make_job: Callable[[str], Job]) -> Job:
     return make_job(request.param)
 
 
-# Ranks whose launcher is the test -------------------------------------------------------------------------------------
-
-
-class Stream:
-    """Collects a pipe in a thread, so that a test can wait for what appears on it."""
-
-    def __init__(self, pipe: IO[bytes]) -> None:
-        self._pipe = pipe
-        self._data = b""
-        self._changed = threading.Condition()
-        self._thread = threading.Thread(target=self._collect, daemon=True)
-        self._thread.start()
-
-    def _collect(self) -> None:
-        while piece := os.read(self._pipe.fileno(), 1 << 16):
-            with self._changed:
-                self._data += piece
-                self._changed.notify_all()
-
-    @property
-    def text(self) -> str:
-        return self._data.decode()
-
-    def wait_for(self, text: str, deadline: float = DEADLINE) -> str:
-        """Wait until the text has appeared; returns everything so far."""
-        with self._changed:
-            if not self._changed.wait_for(lambda: text.encode() in self._data, deadline):
-                raise AssertionError(f"{text!r} did not appear in {self.text[-5000:]!r}")
-            return self.text
-
-    def close(self) -> str:
-        """Wait for the end of the pipe; everything that was written."""
-        self._thread.join(DEADLINE)
-        assert not self._thread.is_alive(), "somebody still holds the pipe"
-        self._pipe.close()
-        return self.text
-
-
-class Rank:
-    """One rank, started without a launcher, so that nobody ends it when another one dies."""
-
-    def __init__(self, program: str, arguments: Sequence[str], environ: dict[str, str]) -> None:
-        self.process = subprocess.Popen(
-            [sys.executable, str(PROGRAMS / f"{program}.py"), *arguments],
-            env={**os.environ, **environ},
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-        )
-        assert self.process.stdout is not None
-        assert self.process.stderr is not None
-        self.stdout = Stream(self.process.stdout)
-        self.stderr = Stream(self.process.stderr)
-
-    @property
-    def pid(self) -> int:
-        return self.process.pid
-
-    def tell(self, text: str) -> None:
-        """Write a line to the rank's stdin."""
-        assert self.process.stdin is not None
-        self.process.stdin.write(text.encode() + b"\n")
-        self.process.stdin.flush()
-
-    def signal(self, number: int) -> None:
-        """Send a signal; after SIGSTOP, wait until the rank has stopped."""
-        self.process.send_signal(number)
-        if number == signal.SIGSTOP:
-            os.waitid(os.P_PID, self.pid, os.WSTOPPED | os.WNOWAIT)
-
-    def end(self) -> int:
-        """Wait for the end; the exit status."""
-        status = self.process.wait(DEADLINE)
-        assert self.process.stdin is not None
-        self.process.stdin.close()
-        self.stdout.close()
-        self.stderr.close()
-        return status
-
-
 @pytest.fixture(autouse=True)
 def _default_signals() -> Iterator[None]:
     """A test runner in the background may ignore SIGINT; ranks would inherit that."""
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     yield
     signal.signal(signal.SIGINT, before)
-
-
-@pytest.fixture
-def ranks(marker: str, tmp_path: Path, contracts: Callable[..., Any]) -> Iterator[Callable[..., list[Rank]]]:
-    """Starts ranks of a program as children of the test: `size` on one host, or as many on each of `hosts`."""
-    started: list[Rank] = []
-    tmp = tmp_path / "tmp"
-    tmp.mkdir()
-
-    def start(program: str, *arguments: str, size: int = 2, hosts: Sequence[int] = (), **environ: str) -> list[Rank]:
-        counts = hosts or (size,)
-        for contract in contracts(counts):
-            born = {"OMP_NUM_THREADS": "1", "TMPDIR": str(tmp), **contract.to_environ(), MARK: marker, **environ}
-            started.append(Rank(program, arguments, born))
-        return started[-sum(counts) :]
-
-    yield start
-    for rank in started:
-        if rank.process.poll() is None:
-            rank.process.kill()
-    for rank in started:
-        rank.end()
-    assert list(tmp.iterdir()) == []
-
-
-# Nothing is left ------------------------------------------------------------------------------------------------------
-
-
-@pytest.fixture
-def marker() -> Iterator[str]:
-    """A mark for a test's processes, none of which outlives the test, nor does any name they made."""
-    mark = secrets.token_hex(8)
-    before = _names()
-    yield mark
-    deadline = time.monotonic() + DEADLINE
-    while left := _family(mark):  # a launcher may return a moment before what it launched has been collected
-        gone, alive = psutil.wait_procs(left, timeout=5.0)
-        assert gone or time.monotonic() < deadline, f"processes are left: {[process.cmdline() for process in alive]}"
-    leftovers = _names() - before
-    for name in leftovers:  # other jobs of this machine may be meeting just now, so each name gets time to go
-        while name in _names():
-            assert time.monotonic() < deadline, f"/dev/shm/{name} is left"
-
-
-def _family(mark: str) -> list[psutil.Process]:
-    found = []
-    for process in psutil.process_iter():
-        try:
-            if process.environ().get(MARK) == mark and process.status() != psutil.STATUS_ZOMBIE:
-                found.append(process)
-        except psutil.Error:
-            continue
-    return found
-
-
-def _names() -> set[str]:
-    """All names in this machine's shared memory that are ours; the names of sockets go with their last process."""
-    return {name for name in os.listdir("/dev/shm") if "distrun" in name}

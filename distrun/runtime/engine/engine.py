@@ -202,7 +202,9 @@ class ProgressEngine:
         """Make progress until `handle` is done or, given None, until nothing is under way; we have taken the turn."""
         state = self._state
         try:
-            state.is_turn_due = False
+            if state.is_turn_due:
+                state.is_turn_due = False
+                self._negotiator.look_after_host()
             self._local_group.may_spin = handle is not None
             self._local_group.before_sleep = None if handle is None else partial(self._recorder.fall_asleep, handle)
             self._make_progress(handle)
@@ -294,11 +296,13 @@ class ProgressEngine:
 
     def _serve(self) -> None:
         try:
-            sleeper = self._local_group.service_sleeper()
+            sleeper = self._local_group.service_sleeper(self._negotiator.speaks_for_host)
             while not self._state.is_leaving:
                 self._service_bell.arm()
                 if not (self._state.is_leaving or self._has_work()):
-                    sleeper.sleep(CHECK_INTERVAL if self._gpu_monitor.is_busy else self._local_group.longest_nap())
+                    nap = CHECK_INTERVAL if self._gpu_monitor.is_busy else self._local_group.longest_nap()
+                    if sleeper.sleep(nap):
+                        self._state.is_turn_due = True  # other hosts are to hear of the peer that has ended
                 self._service_bell.disarm()
                 self._serve_once()
         except BaseException as error:

@@ -74,6 +74,7 @@ class Negotiator:
         self.rank = rank
         self.is_follower = controller is None
         self.is_across_hosts = control_plane.is_across_hosts
+        self.speaks_for_host = control_plane.speaks_for_host
         self._ranks = range(size)
         self._control_plane = control_plane
         self._operations = operations
@@ -150,6 +151,15 @@ class Negotiator:
     def hear_alarms(self) -> bool:
         """Whether another host has called since the last time; by the progress thread, whoever has the turn."""
         return self.is_across_hosts and self._control_plane.hear_alarms()
+
+    def look_after_host(self) -> None:
+        """Let the other hosts know which ranks of this one are gone, if they hear it from us alone.
+
+        Raises:
+            JobAbortedError: one has failed or ended.
+        """
+        if (trouble := self._control_plane.pass_on_losses()) is not None:
+            raise JobAbortedError(f"{self._operations.describe()}: {trouble}" if self._operations.pending else trouble)
 
     def check_hosts(self) -> None:
         """See whether what is under way can still be decided.

@@ -61,6 +61,10 @@ class ControlPlane:
         if is_led or local_group.ranks[0] == 0:
             self._open_mailboxes()
         self._incoming = list(self._inboxes.values())
+        self.speaks_for_host = self.is_across_hosts and local_group.own == 0 and bool(self._inboxes)
+        """Whether other hosts hear of the peers from us alone, for these have no connections with rank 0."""
+        self._missed = 0
+        self._passed_on: set[int] = set()
 
     def _open_mailboxes(self) -> None:
         local_group = self._local_group
@@ -140,8 +144,22 @@ class ControlPlane:
         return self._network is not None and self._network.is_sending
 
     def hear_alarms(self) -> bool:
-        """Whether `alarm` was called for us on another host since the last time; by the progress thread only."""
-        return self._network is not None and self._network.hear_alarms()
+        """Whether `alarm` was called for us on another host since the last time, or a peer for which we speak has left
+        or failed; by the progress thread only."""
+        is_called = self._network is not None and self._network.hear_alarms()
+        if self.speaks_for_host and self._missed != (missing := self._local_group.missing):
+            self._missed, is_called = missing, True
+        return is_called
+
+    def pass_on_losses(self) -> str | None:
+        """Tell the other hosts which peers have left; return why the job cannot go on, if one has failed or ended."""
+        if not self.speaks_for_host or self._network is None:
+            return None
+        for rank in self._inboxes:
+            if rank not in self._passed_on and (why := self._local_group.departure_of(rank)) is not None:
+                self._passed_on.add(rank)
+                self._network.pass_on_departure(rank, why)
+        return self._local_group.lost_rank()
 
     def trouble_with(self, rank: int) -> str:
         """Return a sentence about what TCP says is wrong on the way to or from a rank; empty if nothing is."""

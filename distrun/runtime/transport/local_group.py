@@ -261,6 +261,11 @@ class LocalGroup(LocalRanks):
                 return f"{self._describe_one(index, True)} {peer_process.ending(self._peers[index].pidfd)}"
         return None if self.network is None else self.network.failure
 
+    @property
+    def missing(self) -> int:
+        """The number of peers that have left or failed; any thread may ask."""
+        return sum(self.segments[index].words[STATE] in (LEFT, FAILED) for index in self.others)
+
     def departure_of(self, rank: int) -> str | None:
         """Return a sentence about a rank, of any host, that has left in an orderly way; any thread may ask."""
         if rank not in self.ranks:
@@ -302,10 +307,14 @@ class LocalGroup(LocalRanks):
         if self.network is not None:
             self.network.announce(state, reason)
 
-    def service_sleeper(self) -> Sleeper:
-        """For the progress thread: sleeps until our service bell rings, or another host calls."""
+    def service_sleeper(self, watches_peers: bool = False) -> Sleeper:
+        """For the progress thread: sleeps until our service bell rings, or another host calls.
+
+        `watches_peers`: it sees the end of peers, too.
+        """
         calls = [] if self.network is None else [self.network.alarm_fd]
-        return Sleeper(self.service_bells[self.own], {}, calls, recording.questions)
+        pidfds = self._pidfds if watches_peers else {}
+        return Sleeper(self.service_bells[self.own], pidfds, calls, recording.questions)
 
     def disown(self) -> None:
         """In a forked child: touch nothing of the parent's any more, and end a wait that the fork has interrupted."""

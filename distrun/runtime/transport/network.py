@@ -104,6 +104,8 @@ class Network:
         self.is_over = False
         """Whether there is a `failure` or a `departure`."""
         self._left: dict[int, str] = {}
+        self.has_leaders = False
+        """Whether those that we have connections with pass on what they hear to others: in a control tree."""
         self._failure: str | None = None
         self._suspicion: tuple[float, str] | None = None
         self._streams: dict[int, Stream] = {}
@@ -209,6 +211,13 @@ class Network:
         for peer, channel in self._channels.items():
             if peer not in (source, about):
                 channel.send(message)
+                if self.has_leaders:  # some rank behind it may wait, while it is about other things itself
+                    self.alarm(peer)
+
+    def pass_on_departure(self, rank: int, why: str) -> None:
+        """Tell the other hosts that a rank of this one, which has no connections of its own, has left in an orderly
+        way; `why` is a sentence about it."""
+        self._relay(self.rank, rank, _LEFT + _RANK.pack(rank) + why.encode()[:_MAX_REASON])
 
     # Trouble --------------------------------------------------------------------------------------------------------
 

@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from elastic_supervisor import DEADLINE, Supervisor, python
+from without_launcher.elastic_supervisor import DEADLINE, Supervisor, python
 
 from distrun.runtime import horovod
 

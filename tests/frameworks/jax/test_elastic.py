@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 
 import pytest
-from elastic_supervisor import Supervisor, Waiting, python
+from without_launcher.elastic_supervisor import Supervisor, Waiting, python
 
 pytest.importorskip("optax")
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from elastic_supervisor import Supervisor, python
+from without_launcher.elastic_supervisor import Supervisor, python
 
 PROGRAMS = Path(__file__).parent / "programs"
 

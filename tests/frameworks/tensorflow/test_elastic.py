@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from elastic_supervisor import Supervisor, Waiting, python
+from without_launcher.elastic_supervisor import Supervisor, Waiting, python
 
 PROGRAMS = Path(__file__).parent / "programs"
 

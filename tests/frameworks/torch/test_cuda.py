@@ -10,7 +10,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
-from elastic_supervisor import Supervisor
+from without_launcher.elastic_supervisor import Supervisor
 
 from distrun.errors import UsageError
 from distrun.runtime.devices.cpu import Cpu

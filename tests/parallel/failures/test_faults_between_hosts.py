@@ -10,27 +10,13 @@ import socket
 import threading
 import time
 
-import psutil
 import pytest
+from without_launcher.unlaunched_ranks import check_a_kill, listening_ports, named, ready
 
 from distrun.errors import BootstrapError
 from distrun.host.connections.dialer import dial
 
 DEADLINE = 60.0  # seconds; far more than anything takes
-DEAD = 1.0  # seconds within which everybody knows of a death
-DEAD_ELSEWHERE = 2.0  # the same where it happened on one of two other hosts
-
-
-def ready(ranks):
-    """Wait until all ranks have come to the scenario."""
-    for rank in ranks:
-        rank.stdout.wait_for("ready\n")
-    return ranks
-
-
-def named(rank: int, pid: int, host: int) -> str:
-    """How a rank is named: by its neighbours, who know it better, or by ranks of other hosts."""
-    return rf"rank {rank} \(process {pid}( on host host{host})?(, [a-z ]+)?\)"
 
 
 @pytest.mark.parametrize(
@@ -59,27 +45,6 @@ def test_a_killed_rank_is_named_where_leaders_of_hosts_pass_messages_on(ranks, v
 @pytest.mark.parametrize("victim", [0, 2])
 def test_a_killed_rank_is_named_whatever_the_algorithm(ranks, algorithm, victim):
     check_a_kill(ranks, "working", (1, 1, 1), victim, victim, DISTRUN_ALGORITHM=algorithm)
-
-
-def check_a_kill(ranks, scenario, hosts, victim, host, **environ):
-    everybody = ready(ranks("faults", scenario, str(victim), hosts=hosts, **environ))
-    survivors = [rank for place, rank in enumerate(everybody) if place != victim]
-    if scenario != "waiting":
-        for rank in everybody if scenario == "working" else (everybody[0], everybody[-1]):
-            rank.stdout.wait_for("big: done\n")
-    everybody[victim].signal(signal.SIGKILL)
-    killed = time.monotonic()
-    everybody[victim].process.wait()
-    for rank in survivors:
-        rank.stdout.wait_for("JobAbortedError")
-    assert time.monotonic() - killed < (DEAD if len(hosts) == 2 else DEAD_ELSEWHERE)
-    for rank in survivors:
-        assert rank.end() == 0, rank.stderr.text
-        said = rank.stdout.text
-        how = "(was killed by SIGKILL|is gone: its connection)"
-        assert re.search(rf"JobAbortedError: .*{named(victim, everybody[victim].pid, host)} {how}", said), said
-        if scenario == "waiting":
-            assert "second: JobAbortedError" in said
 
 
 @pytest.mark.parametrize("how", ["returns", "exit"])
@@ -253,17 +218,6 @@ def test_a_rank_that_dies_while_the_others_gather_is_named_where_one_connects_fo
     assert re.search(rf"BootstrapError: .*process {pid}\b.* ended .*before all ranks had", said), said
     everybody[3].tell("now")
     everybody[3].signal(signal.SIGKILL)
-
-
-def listening_ports(pid: int) -> list[int]:
-    """Return where a rank listens, as soon as it does."""
-    deadline = time.monotonic() + DEADLINE
-    while True:
-        sockets = psutil.Process(pid).net_connections("tcp")
-        found = [each.laddr.port for each in sockets if each.status == psutil.CONN_LISTEN]
-        if found:
-            return found
-        assert time.monotonic() < deadline, "it listens nowhere"
 
 
 class Intruders:

@@ -47,6 +47,11 @@ if scenario == "waiting":  # for a rank that does nothing until it is told to, i
     else:
         attempt("first")
         attempt("second")
+elif scenario == "others are busy":  # the third argument says who, besides the victim
+    if me == victim or str(me) in sys.argv[3].split(","):
+        sys.stdin.readline()
+    if me != victim:
+        attempt("first")
 elif scenario == "working":  # all are communicating when one is killed
     turn = 0
     while attempt("big", 2_000_000 if turn % 2 else 100):

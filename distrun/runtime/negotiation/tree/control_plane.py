@@ -53,6 +53,7 @@ class _TreeControlPlane(ControlPlane):
         assert self._network is not None
         self._tree = tree
         self._leaders: Network = self._network
+        self._leaders.has_leaders = True
         self._clock = clock
 
     def _pass_to(self, leader: int, envelope: bytes, is_urgent: bool = False) -> None:

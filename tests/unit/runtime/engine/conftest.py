@@ -56,13 +56,14 @@ class FakeSleeper:
     def __init__(self, group: FakeLocalGroup) -> None:
         self._group = group
 
-    def sleep(self, timeout: float | None = None) -> None:
+    def sleep(self, timeout: float | None = None) -> list[int]:
         if self._group.thread_history:
             self._group.thread_history.popleft()()
-            return
+            return []
         bell = self._group.service_bells[self._group.own]
         assert bell.is_rung.wait(DEADLINE), "nobody rings for the progress thread"
         bell.is_rung.clear()
+        return []
 
 
 class FakeLocalGroup:
@@ -105,7 +106,7 @@ class FakeLocalGroup:
     def clear_nudge(self) -> None:
         self.is_nudged = False
 
-    def service_sleeper(self) -> FakeSleeper:
+    def service_sleeper(self, watches_peers: bool) -> FakeSleeper:
         return FakeSleeper(self)
 
     def longest_nap(self) -> float | None:
@@ -123,6 +124,7 @@ class FakeControlPlane:
 
     is_stuck = False
     is_sending = False
+    speaks_for_host = False
 
     def __init__(self) -> None:
         self.is_across_hosts = False
@@ -154,6 +156,9 @@ class FakeControlPlane:
 
     def hear_alarms(self) -> bool:
         return bool(self.alarms) and self.alarms.popleft()
+
+    def pass_on_losses(self) -> str | None:
+        return None
 
     def trouble(self, is_undecided: bool) -> str | None:
         return self.lost

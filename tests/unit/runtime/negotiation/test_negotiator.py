@@ -27,6 +27,7 @@ class FakeControlPlane:
 
     is_stuck = False
     is_sending = False
+    speaks_for_host = False
     survey = None
     lost: str | None = None
     pushes = 0

@@ -1,0 +1,82 @@
+"""A rank dies where hosts exchange quantised arrays, where leaders of hosts pass messages on, and while all start."""
+
+from __future__ import annotations
+
+import re
+import signal
+
+import pytest
+from without_launcher.unlaunched_ranks import await_relay, check_a_kill, listening_ports, named, ready
+
+
+@pytest.mark.parametrize(
+    ("wire", "scenario", "hosts", "victim", "host"),
+    [
+        ("int8", "working", (1, 1), 1, 1),
+        ("int4", "working", (3, 1), 0, 0),
+        ("int4", "working", (2, 2), 3, 1),
+        ("int8", "working", (1, 1, 1), 0, 0),
+        ("int4", "working in a set", (2, 2), 2, 1),
+        ("bfloat16", "working", (3, 1), 1, 0),
+    ],
+)
+def test_a_killed_rank_is_named_where_reductions_are_quantised(ranks, wire, scenario, hosts, victim, host):
+    check_a_kill(ranks, scenario, hosts, victim, host, DISTRUN_WIRE_DTYPE=wire)
+
+
+@pytest.mark.parametrize(("victim", "host"), [(0, 0), (1, 1), (2, 1), (3, 2)])
+def test_a_killed_rank_is_named_in_the_middle_of_an_operation_where_leaders_pass_messages_on(ranks, victim, host):
+    environ = {"DISTRUN_FAN_OUT": "1", "DISTRUN_WIRE_DTYPE": "int8" if victim % 2 else ""}
+    check_a_kill(ranks, "working", (1, 2, 1), victim, host, **environ)
+
+
+BUSY = [
+    ((1, 3, 1), "1", 3, 1, (1, 2)),  # the leader of the victim's host is busy
+    ((1, 1, 1, 1), "2", 3, 3, (0, 1)),  # all leaders on the way
+    ((1, 1, 1, 1), "1", 1, 1, (0, 2)),  # a leader itself, and all next to it
+    ((2, 1), "", 1, 0, (0,)),  # there is no tree, but rank 0 speaks for its host
+]
+"""Ranks of each host, the fan-out, the victim and its host, and who is busy with its own code."""
+
+
+@pytest.mark.parametrize("how", ["is killed", "leaves"])
+@pytest.mark.parametrize(("hosts", "fan_out", "victim", "host", "busy"), BUSY)
+def test_ranks_hear_of_it_through_others_that_are_busy(ranks, how, hosts, fan_out, victim, host, busy):
+    scenario = ("others are busy", str(victim), ",".join(map(str, busy)))
+    everybody = ready(ranks("faults", *scenario, hosts=hosts, DISTRUN_FAN_OUT=fan_out))
+    if how == "leaves":
+        everybody[victim].tell("go")
+    else:
+        everybody[victim].signal(signal.SIGKILL)
+    everybody[victim].process.wait()
+    others = [rank for place, rank in enumerate(everybody) if place not in (victim, *busy)]
+    for rank in others:
+        rank.stdout.wait_for("JobAbortedError")
+    for place in busy:
+        assert "Error" not in everybody[place].stdout.text
+        everybody[place].tell("go")
+    for place, rank in enumerate(everybody):
+        if place != victim:
+            assert rank.end() == 0, rank.stderr.text
+            fate = "has left" if how == "leaves" else "(was killed by SIGKILL|is gone: its connection)"
+            said = rf"first: JobAbortedError: .*{named(victim, everybody[victim].pid, host)} {fate}"
+            assert re.search(said, rank.stdout.text), rank.stdout.text
+
+
+def test_another_rank_takes_the_place_of_one_that_dies_before_it_has_found_rank_0_for_its_host(ranks):
+    everybody = ranks("late", "0", hosts=(1, 3), DISTRUN_FAN_OUT="1", DISTRUN_START_TIMEOUT="20")
+    everybody[0].stdout.wait_for("waiting")
+    relay = await_relay(everybody[1:])
+    relay.signal(signal.SIGKILL)
+    relay.process.wait()
+    others = [rank for rank in everybody[1:] if rank is not relay]
+    second = await_relay(others)
+    everybody[0].tell("now")
+    listening_ports(second.pid)  # it has met rank 0
+    second.signal(signal.SIGKILL)
+    number = everybody.index(second)
+    said = rf"rank {number} \(process {second.pid} on host host1\) came and ended again before all"
+    assert everybody[0].end() == 1
+    assert re.search(f"BootstrapError: {said}", everybody[0].stderr.text), everybody[0].stderr.text
+    (last,) = [rank for rank in others if rank is not second]
+    assert last.end() == 1

@@ -1,0 +1,230 @@
+"""Ranks without a launcher, so that nobody ends the others when one dies; and proof that nothing of them is left."""
+
+from __future__ import annotations
+
+import os
+import re
+import secrets
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import IO, Any
+
+import psutil
+import pytest
+
+DEADLINE = 60.0  # seconds; far more than anything takes, so that a busy machine fails no test
+MARK = "TEST_OF_DISTRUN"  # an environment variable by which the processes of a test are found
+
+
+class Stream:
+    """Collects a pipe in a thread, so that a test can wait for what appears on it."""
+
+    def __init__(self, pipe: IO[bytes]) -> None:
+        self._pipe = pipe
+        self._data = b""
+        self._changed = threading.Condition()
+        self._thread = threading.Thread(target=self._collect, daemon=True)
+        self._thread.start()
+
+    def _collect(self) -> None:
+        while piece := os.read(self._pipe.fileno(), 1 << 16):
+            with self._changed:
+                self._data += piece
+                self._changed.notify_all()
+
+    @property
+    def text(self) -> str:
+        return self._data.decode()
+
+    def wait_for(self, text: str, deadline: float = DEADLINE) -> str:
+        """Wait until the text has appeared; returns everything so far."""
+        with self._changed:
+            if not self._changed.wait_for(lambda: text.encode() in self._data, deadline):
+                raise AssertionError(f"{text!r} did not appear in {self.text[-5000:]!r}")
+            return self.text
+
+    def close(self) -> str:
+        """Wait for the end of the pipe; everything that was written."""
+        self._thread.join(DEADLINE)
+        assert not self._thread.is_alive(), "somebody still holds the pipe"
+        self._pipe.close()
+        return self.text
+
+
+class Rank:
+    """One rank, started without a launcher, so that nobody ends it when another one dies."""
+
+    def __init__(self, program: Path, arguments: Sequence[str], environ: dict[str, str]) -> None:
+        self.process = subprocess.Popen(
+            [sys.executable, str(program), *arguments],
+            env={**os.environ, **environ},
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+        )
+        assert self.process.stdout is not None
+        assert self.process.stderr is not None
+        self.stdout = Stream(self.process.stdout)
+        self.stderr = Stream(self.process.stderr)
+
+    @property
+    def pid(self) -> int:
+        return self.process.pid
+
+    def tell(self, text: str) -> None:
+        """Write a line to the rank's stdin."""
+        assert self.process.stdin is not None
+        self.process.stdin.write(text.encode() + b"\n")
+        self.process.stdin.flush()
+
+    def signal(self, number: int) -> None:
+        """Send a signal; after SIGSTOP, wait until the rank has stopped."""
+        self.process.send_signal(number)
+        if number == signal.SIGSTOP:
+            self.await_stop()
+
+    def await_stop(self) -> None:
+        """Wait until a signal has stopped the rank."""
+        os.waitid(os.P_PID, self.pid, os.WSTOPPED | os.WNOWAIT)
+
+    def end(self) -> int:
+        """Wait for the end; the exit status."""
+        status = self.process.wait(DEADLINE)
+        assert self.process.stdin is not None
+        self.process.stdin.close()
+        self.stdout.close()
+        self.stderr.close()
+        return status
+
+
+@pytest.fixture
+def ranks(
+    request: pytest.FixtureRequest, marker: str, tmp_path: Path, contracts: Callable[..., Any]
+) -> Iterator[Callable[..., list[Rank]]]:
+    """Starts ranks of a program as children of the test: `size` on one host, or as many on each of `hosts`.
+
+    The programs are in the folder `programs` that lies nearest to the test.
+    """
+    programs = next(folder / "programs" for folder in request.path.parents if (folder / "programs").is_dir())
+    started: list[Rank] = []
+    tmp = tmp_path / "tmp"
+    tmp.mkdir()
+
+    def start(program: str, *arguments: str, size: int = 2, hosts: Sequence[int] = (), **environ: str) -> list[Rank]:
+        counts = hosts or (size,)
+        for contract in contracts(counts):
+            born = {"OMP_NUM_THREADS": "1", "TMPDIR": str(tmp), **contract.to_environ(), MARK: marker, **environ}
+            started.append(Rank(programs / f"{program}.py", arguments, born))
+        return started[-sum(counts) :]
+
+    yield start
+    for rank in started:
+        if rank.process.poll() is None:
+            rank.process.kill()
+    for rank in started:
+        rank.end()
+    assert list(tmp.iterdir()) == []
+
+
+# What ranks have come to ----------------------------------------------------------------------------------------------
+
+
+def listening_ports(pid: int) -> list[int]:
+    """Return where a rank listens, as soon as it does."""
+    deadline = time.monotonic() + DEADLINE
+    while True:
+        sockets = psutil.Process(pid).net_connections("tcp")
+        found = [each.laddr.port for each in sockets if each.status == psutil.CONN_LISTEN]
+        if found:
+            return found
+        assert time.monotonic() < deadline, "it listens nowhere"
+
+
+def await_relay(ranks: Sequence[Rank]) -> Rank:
+    """Return the one of these ranks that is about to connect with rank 0 for its host."""
+    deadline = time.monotonic() + DEADLINE
+    while True:
+        for rank in ranks:
+            sockets = psutil.Process(rank.pid).net_connections("unix")
+            if any("distrun-" in str(each.laddr) for each in sockets):
+                return rank
+        assert time.monotonic() < deadline, "none of them does"
+
+
+# Kills ----------------------------------------------------------------------------------------------------------------
+
+DEAD = 1.0  # seconds within which everybody knows of a death
+DEAD_ELSEWHERE = 2.0  # the same where it happened on one of two other hosts
+
+
+def ready(ranks):
+    """Wait until all ranks have come to the scenario."""
+    for rank in ranks:
+        rank.stdout.wait_for("ready\n")
+    return ranks
+
+
+def named(rank: int, pid: int, host: int) -> str:
+    """How a rank is named: by its neighbours, who know it better, or by ranks of other hosts."""
+    return rf"rank {rank} \(process {pid}( on host host{host})?(, [a-z ]+)?\)"
+
+
+def check_a_kill(ranks, scenario, hosts, victim, host, **environ):
+    everybody = ready(ranks("faults", scenario, str(victim), hosts=hosts, **environ))
+    survivors = [rank for place, rank in enumerate(everybody) if place != victim]
+    if scenario != "waiting":
+        for rank in everybody if scenario == "working" else (everybody[0], everybody[-1]):
+            rank.stdout.wait_for("big: done\n")
+    everybody[victim].signal(signal.SIGKILL)
+    killed = time.monotonic()
+    everybody[victim].process.wait()
+    for rank in survivors:
+        rank.stdout.wait_for("JobAbortedError")
+    assert time.monotonic() - killed < (DEAD if len(hosts) == 2 else DEAD_ELSEWHERE)
+    for rank in survivors:
+        assert rank.end() == 0, rank.stderr.text
+        said = rank.stdout.text
+        how = "(was killed by SIGKILL|is gone: its connection)"
+        assert re.search(rf"JobAbortedError: .*{named(victim, everybody[victim].pid, host)} {how}", said), said
+        if scenario == "waiting":
+            assert "second: JobAbortedError" in said
+
+
+# Nothing is left ------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def marker() -> Iterator[str]:
+    """A mark for a test's processes, none of which outlives the test, nor does any name they made."""
+    mark = secrets.token_hex(8)
+    before = _names()
+    yield mark
+    deadline = time.monotonic() + DEADLINE
+    while left := _family(mark):  # a launcher may return a moment before what it launched has been collected
+        gone, alive = psutil.wait_procs(left, timeout=5.0)
+        assert gone or time.monotonic() < deadline, f"processes are left: {[process.cmdline() for process in alive]}"
+    leftovers = _names() - before
+    for name in leftovers:  # other jobs of this machine may be meeting just now, so each name gets time to go
+        while name in _names():
+            assert time.monotonic() < deadline, f"/dev/shm/{name} is left"
+
+
+def _family(mark: str) -> list[psutil.Process]:
+    found = []
+    for process in psutil.process_iter():
+        try:
+            if process.environ().get(MARK) == mark and process.status() != psutil.STATUS_ZOMBIE:
+                found.append(process)
+        except psutil.Error:
+            continue
+    return found
+
+
+def _names() -> set[str]:
+    """All names in this machine's shared memory that are ours; the names of sockets go with their last process."""
+    return {name for name in os.listdir("/dev/shm") if "distrun" in name}
