@@ -1,7 +1,7 @@
 """Allreduces of cupy arrays that travel quantised between hosts: `gpu_quantised.py [exact]`.
 
 With `exact`, where there are more than two hosts, arrays in the hosts' memory are exchanged in the same way, so they
-have the same bits.
+have the same bits. Runs on the simulated GPU, where it also looks at what NCCL sends, and on real ones.
 """
 
 from __future__ import annotations
@@ -10,12 +10,12 @@ import sys
 
 import cupy
 import numpy as np
-import simulator
 
 import distrun
 from distrun import Average, Sum
 from distrun.runtime.settings import current
 
+simulator = sys.modules.get("simulator")
 distrun.init()
 rank, size = distrun.rank(), distrun.size()
 cupy.cuda.Device(distrun.device().index).use()
@@ -46,19 +46,19 @@ def check(found, seed=0, op=Sum, factor=1.0):
         assert 1e-4 * most < error <= 2.4 * most * ROUNDING, (error, most)
 
 
-def volume():
-    """Return the bytes that this rank has sent by NCCL."""
-    return sum(call.details["count"] for call in simulator.log() if call.name == "send")
+def sent():
+    """Return how often this rank has sent bytes by NCCL; on a real GPU nobody knows."""
+    return sum(call.name == "send" for call in simulator.log()) if simulator else None
 
 
 # One tensor, of several sizes; the input stays as it is
 for count in (4095, 4096, 8191, 100_001):
     given = cupy.asarray(mine(count))
     for op, factor in ((Sum, 1.0), (Average, 1.0), (Sum, 0.5)):
-        before = volume()
+        before = sent()
         found = distrun.allreduce(given, op=op, prescale_factor=2 * factor, postscale_factor=0.5)
         check(found, op=op, factor=factor)
-        assert (volume() > before) == (count >= 4096)
+        assert simulator is None or (sent() > before) == (count >= 4096)
     assert (given.get() == mine(count)).all()
     inside = cupy.asarray(mine(count))
     assert distrun.allreduce_(inside, op=Sum) is inside
@@ -112,5 +112,5 @@ if IS_EXACT:
             assert (one.get().view(np.uint32) == other.view(np.uint32)).all()
 
 distrun.shutdown()
-assert not simulator.violations(), simulator.violations()
+assert simulator is None or not simulator.violations()
 print("fine")
