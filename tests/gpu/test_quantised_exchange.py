@@ -11,21 +11,24 @@ from hypothesis import given, settings, strategies as st
 
 from distrun.runtime.backends.algorithms.base import divided
 from distrun.runtime.backends.quantisation import QUANTISERS
+from distrun.runtime.gpu.buffers import DeviceBuffer
 from distrun.runtime.gpu.driver import Driver
 from distrun.runtime.gpu.fusion_memory import FusionMemory
 from distrun.runtime.gpu.nccl.library import Communicator, unique_id
 from distrun.runtime.gpu.packing import Packer, Span, Tensor
 from distrun.runtime.gpu.quantised import exchange
-from distrun.runtime.gpu.quantised.exchange import QuantisedExchange, cut
+from distrun.runtime.gpu.quantised.exchange import QuantisedExchange
 from distrun.runtime.gpu.quantised.kernels import Kernels
+from distrun.runtime.gpu.quantised.places import cut
+from distrun.runtime.gpu.quantised.steps import Resources
 from distrun.runtime.operations.feedback import Feedback
 from distrun.runtime.operations.reduction import Average, Sum
-from distrun.runtime.operations.request import Request
+from distrun.runtime.operations.request import Request, counts_of
 from distrun.runtime.transport.host_layout import HostLayout
 from distrun.tensor_fusion.device_quantisation import PIECES, Source
 
 SMALL = 100
-LAYOUTS = {"1+1": [0, 1], "2+2": [0, 1, 0, 1], "1+2+1": [0, 1, 1, 2]}
+LAYOUTS = {"1+1": [0, 1], "1+2+1": [0, 1, 1, 2], "2+2+2": [0, 1, 2, 2, 1, 0]}
 """The host of each rank."""
 
 
@@ -39,7 +42,8 @@ class Rank:
         with driver.use():
             communicator = Communicator(nccl, size, identity, layout.rank)
         self.communicator, packer = communicator, Packer(driver)
-        self.exchange = QuantisedExchange(communicator, packer, Kernels(driver), FusionMemory(driver), layout)
+        resources = Resources(communicator, packer, Kernels(driver), FusionMemory(driver), layout)
+        self.exchange = QuantisedExchange(resources)
 
     def reduce(self, tensors, request, wire, feedback):
         with self.driver.use():
@@ -61,6 +65,15 @@ class Job:
     def reduce(self, tensors, request, wire, feedbacks):
         calls = zip(self.ranks, tensors, feedbacks, strict=True)
         list(self._threads.map(lambda call: call[0].reduce(call[1], request, wire, call[2]), calls))
+
+    def scatter(self, arrays, counts, results, request, wire):
+        def run(rank, array, result):
+            buffers = [DeviceBuffer(each.ctypes.data, each.size, each.dtype, each) for each in (array, result)]
+            with rank.driver.use():
+                rank.exchange.reducescatter(buffers[0], counts, buffers[1], request, wire, rank.stream.ptr)
+                rank.stream.synchronize()
+
+        list(self._threads.map(run, self.ranks, arrays, results))
 
     def close(self):
         list(self._threads.map(lambda rank: rank.communicator.close(), self.ranks))
@@ -108,6 +121,25 @@ class Model:
                     result[part] = self.rounded(total * np.float32(factor), layout.ranks[owner][rail], part)
         return result
 
+    def scatter(self, arrays, counts, prescale, factor, at_once):
+        """Return the parts of all ranks."""
+        number, results = -(-arrays[0].size // at_once), []
+        for rank, stop in enumerate(accumulate(counts)):
+            result = np.empty(counts[rank], np.float32)
+            for part in divided(slice(0, counts[rank]), number):
+                total = None
+                for ranks in self.layout.ranks:
+                    where = slice(stop - counts[rank] + part.start, stop - counts[rank] + part.stop)
+                    values = arrays[ranks[0]][where] * np.float32(prescale)
+                    for other in ranks[1:]:
+                        values = values + arrays[other][where] * np.float32(prescale)
+                    if rank not in ranks:
+                        values = self.rounded(values, 0, slice(0, values.size))
+                    total = values if total is None else total + values
+                result[part] = total * np.float32(factor)
+            results.append(result)
+        return results
+
     def keep(self):
         self.lost, self.now = self.now, self.lost
 
@@ -142,7 +174,7 @@ operations = st.fixed_dictionaries(
 
 
 def test_results_and_losses_are_those_of_the_definition(job, simulated, monkeypatch):
-    @settings(max_examples=15, deadline=None)
+    @settings(max_examples=40, deadline=None)
     @given(operations)
     def check(drawn):
         sizes, size, scales = drawn["sizes"], job.size, drawn["scales"]
@@ -190,6 +222,46 @@ def test_results_and_losses_are_those_of_the_definition(job, simulated, monkeypa
             owed = [feedback.owed(sum(sizes)) for feedback in feedbacks]
             total = sum(each.astype(np.float64) for each in owed if each is not None) * scales[0] * factor
             np.testing.assert_allclose(received + total, exact, rtol=0, atol=1e-4)
+        assert not simulated.violations()
+
+    check()
+
+
+SCATTERED = st.fixed_dictionaries(
+    {
+        "rows": st.integers(1, 500),
+        "row": st.sampled_from([1, 3]),
+        "at_once": st.sampled_from([1 << 20, 300]),
+        "op": st.sampled_from([Sum, Average]),
+        "scales": st.sampled_from([(1.0, 1.0), (0.3, 1.7)]),
+        "wire": st.sampled_from(["int8", "int4"]),
+        "seed": st.integers(0, 9),
+    }
+)
+
+
+def test_every_rank_gets_its_part_of_what_is_scattered(job, simulated, monkeypatch):
+    if not job.ranks[0].exchange.can_scatter:
+        assert len({len(ranks) for ranks in job.layout.ranks}) > 1
+        return
+
+    @settings(max_examples=25, deadline=None)
+    @given(SCATTERED)
+    def check(drawn):
+        monkeypatch.setattr(exchange, "MOST_AT_ONCE", drawn["at_once"])
+        shape, size, scales = (drawn["rows"], drawn["row"]), job.size, drawn["scales"]
+        request = Request("reducescatter", "x", "float32", (shape,), drawn["op"], -1, *scales)
+        counts, random = counts_of(shape, size), np.random.default_rng(drawn["seed"])
+        arrays = [random.standard_normal(sum(counts), np.float32) for _ in range(size)]
+        given_, results = [array.copy() for array in arrays], [np.empty(count, np.float32) for count in counts]
+        job.scatter(given_, counts, results, request, drawn["wire"])
+        factor = scales[1] / (size if drawn["op"] is Average else 1)
+        expected = Model(job.layout, drawn["wire"], sum(counts)).scatter(
+            arrays, counts, scales[0], factor, drawn["at_once"]
+        )
+        for result, expectation, array, before in zip(results, expected, given_, arrays, strict=True):
+            np.testing.assert_array_equal(result, expectation)
+            np.testing.assert_array_equal(array, before)
         assert not simulated.violations()
 
     check()

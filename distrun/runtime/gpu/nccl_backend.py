@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -125,11 +126,13 @@ class NcclBackend:
         if self._exchange is None:
             from distrun.runtime.gpu.quantised.exchange import QuantisedExchange
             from distrun.runtime.gpu.quantised.kernels import Kernels
+            from distrun.runtime.gpu.quantised.steps import Resources
 
             host_backend = self._host_backend
             hosts = HostLayout(tuple(map(tuple, host_backend.host_ranks)), host_backend.rank)
             kernels = Kernels(self._packer.driver)
-            self._exchange = QuantisedExchange(self._communicator, self._packer, kernels, self._fusion, hosts)
+            resources = Resources(self._communicator, self._packer, kernels, self._fusion, hosts)
+            self._exchange = QuantisedExchange(resources)
         return self._exchange
 
     def _tensors(self, handles: Sequence[DeviceHandle]) -> list[Tensor]:
@@ -183,11 +186,16 @@ class NcclBackend:
         parts: list[tuple[Location, Location, list[int]]] = []
         packs: list[tuple[int, Location, int]] = []
         unpacks: list[tuple[Location, int, int]] = []
+        quantised: list[Callable[[], None]] = []
         for buffer, shape in zip(handle.inputs, request.shapes, strict=True):
             counts = [count * units for count in counts_of(shape, self._host_backend.size)]
             output = allocate(handle, counts[rank] // units, buffer.dtype)
             outputs.append(output)
             if not sum(counts):
+                continue
+            if wire := self._scattered_as(request._replace(shapes=(shape,))):
+                scatter = self._exchange_of_bytes().reducescatter
+                quantised.append(partial(scatter, buffer, counts, output, request, wire, self.stream))
                 continue
             source, target = Location(buffer.pointer), Location(output.pointer)
             # Never in place: the input is the caller's, and stays as it is.
@@ -215,7 +223,14 @@ class NcclBackend:
             [Piece(result.pointer(base), target, count) for result, target, count in unpacks if count],
             *(reduction.wire, reduction.dtype, reduction.postscale),
         )
+        for queue in quantised:
+            queue()
         handle.outputs = outputs
+
+    def _scattered_as(self, request: Request) -> str:
+        """Return the type as which the elements of a reducescatter travel if they are quantised; else an empty text."""
+        wire = self._host_backend.wire_of(request) if request.dtype == QUANTISABLE else ""
+        return wire if wire in QUANTISED and self._exchange_of_bytes().can_scatter else ""
 
     def _scatter_calls(
         self, source: int, target: int, counts: Sequence[int], reduction: NcclReduction
