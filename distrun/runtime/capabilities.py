@@ -42,9 +42,9 @@ def communication_memory() -> dict[str, int]:
     """Return the bytes that communication holds on this rank, by kind; only kinds of which there is something.
 
     Returns:
-        On the GPU "gradient buckets" and "fusion buffers"; in host memory "pinned staging" and "shared memory", which
-        is what this rank has allocated of the memory that the ranks of a host share (large results among it, which
-        belong to the caller). Memory of NCCL's own is not counted.
+        On the GPU "gradient buckets", "fusion buffers" and "error feedback"; in host memory "pinned staging" and
+        "shared memory", which is what this rank has allocated of the memory that the ranks of a host share (large
+        results among it, which belong to the caller). Memory of NCCL's own is not counted.
     """
     totals = held_bytes()
     shared = world.engine().backend.shared_bytes if world.is_initialized() else 0

@@ -11,7 +11,7 @@ A collective costs the same whether it moves 1 KB or 100, so small tensors are f
 
 `device_packing` plans the launches of the one kernel, `packing.cu`, that copies many pieces of a GPU's memory and
 scales and casts them on the way; `runtime/gpu/packing` compiles and launches it. `device_quantisation` plans those of
-`quantising.cu`, which no collective uses yet. `low_rank` is PowerSGD. Everything here is pure, except that `packing`
+`quantising.cu`, for `runtime/gpu/quantised`. `low_rank` is PowerSGD. Everything here is pure, except that `packing`
 copies and `low_rank` computes: no communication, no framework, no GPU. The torch face, the graphs, negotiation and the
 backends call it.
 

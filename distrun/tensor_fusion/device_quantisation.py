@@ -2,14 +2,13 @@
 
 Nothing here touches a GPU. One launch gathers gradients from wherever they lie, adds what they have lost before, and
 quantises them into the bytes that `runtime.backends.quantisation` describes: bit for bit those of the host, but for the
-codes of blocks that are not finite. A second kernel adds up such arrays of several hosts in float32.
-
-Not used by the collectives yet: NCCL adds up what travels, so quantised gradients need an exchange of bytes instead.
+codes of blocks that are not finite. A second kernel adds up such arrays, and plain ones, in float32.
+`runtime/gpu/quantised` launches both, and exchanges the bytes.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from itertools import accumulate
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -22,7 +21,7 @@ BLOCK = 256
 PIECES = 128
 """Pieces of one array. A power of two, for the binary search; CUDA passes up to 4096 bytes of parameters."""
 SOURCES = 64
-"""Arrays that are added up by one launch."""
+"""Arrays that are added up by one launch: the bits of a number say which of them are plain."""
 THREADS = 256
 """Threads of a block."""
 QUANTISE, ADD_UP = "quantise", "add_up"
@@ -46,6 +45,7 @@ SUM = np.dtype(
         ("out", np.int64),
         ("count", np.int64),
         ("sources", np.int64),
+        ("plain", np.uint64),
         ("factor", np.float64),
         ("raw", np.int64, SOURCES),
     ],
@@ -59,6 +59,18 @@ class Source(NamedTuple):
 
     address: int
     count: int  # type: ignore[assignment]  # hides the method of tuples
+
+
+class Addend(NamedTuple):
+    """An array to add up, by its address: quantised, or plain float32."""
+
+    address: int
+    is_plain: bool = False
+
+
+def nbytes(count: int, bits: int) -> int:
+    """Return the bytes of so many quantised values, with codes of 8 or 4 bits: a multiple of 4."""
+    return 4 * -(-count // BLOCK) + 4 * -(-count * bits // 32)
 
 
 def read_code() -> str:
@@ -99,20 +111,26 @@ def quantising(
     return table, -(-stops[-1] // (BLOCK * THREADS))
 
 
-def adding_up(raws: Sequence[int], count: int, out: int, factor: float = 1.0) -> tuple[NDArray[Any], int]:
-    """Plan the launch that restores up to `SOURCES` arrays of `count` values, and adds them up in this order.
+def adding_up(
+    addends: Sequence[Addend], count: int, out: int, factor: float = 1.0
+) -> Iterator[tuple[NDArray[Any], int]]:
+    """Plan the launches that restore arrays of `count` values, and add them up in this order: one for up to `SOURCES`.
 
     Args:
-        raws: the addresses of their bytes.
+        addends: the arrays. Those that are plain may lie where the sum is put if they come first.
         count: the values of each.
         out: the address of the sum, in float32.
         factor: by which the sum is multiplied.
 
-    Returns:
+    Yields:
         The parameter, an array of one `SUM`, and the number of blocks.
     """
-    table = np.zeros(1, SUM)
-    row = table[0]
-    row["out"], row["count"], row["sources"], row["factor"] = out, count, len(raws), factor
-    row["raw"][: len(raws)] = raws
-    return table, -(-count // THREADS)
+    now, rest = addends[:SOURCES], addends[SOURCES:]
+    while now:
+        table = np.zeros(1, SUM)
+        row = table[0]
+        row["out"], row["count"], row["sources"], row["factor"] = out, count, len(now), 1.0 if rest else factor
+        row["plain"] = sum(addend.is_plain << place for place, addend in enumerate(now))
+        row["raw"][: len(now)] = [addend.address for addend in now]
+        yield table, -(-count // THREADS)
+        now, rest = [Addend(out, True), *rest[: SOURCES - 1]] if rest else [], rest[SOURCES - 1 :]

@@ -60,8 +60,9 @@ struct Sum {
     long long out;  // address of float32
     long long count;
     long long sources;
-    double factor;           // of the sum
-    long long raw[SOURCES];  // addresses of bytes, in the order in which they are added up
+    unsigned long long plain;  // a bit for each source: it is float32, not bytes
+    double factor;             // of the sum
+    long long raw[SOURCES];    // addresses, in the order in which they are added up
 };
 
 // A multiplied value, rounded to what a code can stand for.
@@ -152,13 +153,17 @@ __device__ __forceinline__ float restored(const unsigned char* raw, long long co
     return multiply(rounded_of(code), ((const float*)raw)[place / BLOCK]);
 }
 
+__device__ __forceinline__ float value_of(const Sum& table, int source, long long place) {
+    if (table.plain >> source & 1) return ((const float*)table.raw[source])[place];
+    return restored((const unsigned char*)table.raw[source], table.count, place);
+}
+
+// A source that is float32 may lie where the sum is put.
 extern "C" __global__ void __launch_bounds__(THREADS) add_up(const Sum table) {
     const long long place = (long long)blockIdx.x * THREADS + threadIdx.x;
     if (place >= table.count) return;
-    float sum = restored((const unsigned char*)table.raw[0], table.count, place);
-    for (int source = 1; source < table.sources; source++) {
-        sum = add(sum, restored((const unsigned char*)table.raw[source], table.count, place));
-    }
+    float sum = value_of(table, 0, place);
+    for (int source = 1; source < table.sources; source++) sum = add(sum, value_of(table, source, place));
     if (table.factor != 1.0) sum = multiply(sum, (float)table.factor);
     ((float*)table.out)[place] = sum;
 }

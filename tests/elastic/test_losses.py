@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
+import os
+from pathlib import Path
+
 import pytest
 
+PLAYING = Path(__file__).parents[1] / "frameworks" / "torch" / "programs" / "gpu"
 
-@pytest.mark.parametrize(("form", "commits"), [("int4", ()), ("powersgd", ("commits",))])
-def test_survivors_owe_what_they_owed_at_the_step_from_which_they_go_on(supervise, form, commits):
-    supervisor = supervise("losses", 3, form, *commits, hosts=2)
+
+@pytest.mark.parametrize(("form", "options"), [("int4", ()), ("int4", ("gpu",)), ("powersgd", ("commits",))])
+def test_survivors_owe_what_they_owed_at_the_step_from_which_they_go_on(supervise, gpu_environ, form, options):
+    environ = {}
+    if "gpu" in options:
+        environ = gpu_environ(3)
+        environ["PYTHONPATH"] += f"{os.pathsep}{PLAYING}"
+    supervisor = supervise("losses", 3, form, *options, hosts=2, **environ)
     for process in supervisor.members:
         process.await_step(1, 10)
     supervisor.replace(1)

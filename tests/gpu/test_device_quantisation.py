@@ -13,7 +13,7 @@ from hypothesis import given, settings, strategies as st
 
 from distrun.runtime.backends.quantisation import BLOCK, Integers, Powers
 from distrun.tensor_fusion import device_quantisation as device
-from distrun.tensor_fusion.device_quantisation import Source
+from distrun.tensor_fusion.device_quantisation import QUANTISED, SOURCES, SUM, Addend, Source, nbytes
 
 PRELUDE = Path(__file__).parents[1] / "simulator" / "kernel_prelude.h"
 RUN = """
@@ -85,19 +85,51 @@ def test_gradients_are_packed_and_quantised_as_on_the_host(kernels, counts, seed
 
 
 @settings(max_examples=40, deadline=None)
-@given(hosts=st.integers(1, 5), count=st.integers(1, 5 * BLOCK), seed=st.integers(0, 99))
-def test_sums_are_those_of_the_host_in_its_order(kernels, hosts, count, seed):
+@given(
+    are_plain=st.lists(st.booleans(), min_size=1, max_size=5) | st.lists(st.booleans(), min_size=140, max_size=140),
+    count=st.integers(1, 5 * BLOCK),
+    seed=st.integers(0, 99),
+)
+def test_sums_are_those_of_the_host_in_its_order(kernels, are_plain, count, seed):
     bits, library = kernels
-    quantiser, raws, expected = QUANTISERS[bits](), [], None
-    for values in gradients(seed, [count] * hosts):
-        raws.append(np.zeros(quantiser.nbytes(count), np.uint8))
-        quantiser.quantise(values, raws[-1])
-        restored = np.empty(count, np.float32)
-        quantiser.restore(raws[-1], restored)
+    quantiser, arrays, expected = QUANTISERS[bits](), [], None
+    for values, is_plain in zip(gradients(seed, [count] * len(are_plain)), are_plain, strict=True):
+        restored = values
+        if is_plain:
+            arrays.append(values)
+        else:
+            arrays.append(np.zeros(quantiser.nbytes(count), np.uint8))
+            quantiser.quantise(values, arrays[-1])
+            restored = np.empty(count, np.float32)
+            quantiser.restore(arrays[-1], restored)
         expected = restored if expected is None else expected + restored
-    out = np.empty(count, np.float32)
-    run(library.run_add_up, device.adding_up([raw.ctypes.data for raw in raws], count, out.ctypes.data, 1 / hosts))
-    np.testing.assert_array_equal(out, expected * np.float32(1 / hosts))
+    addends = [Addend(array.ctypes.data, is_plain) for array, is_plain in zip(arrays, are_plain, strict=True)]
+    out = arrays[0] if are_plain[0] else np.empty(count, np.float32)
+    planned = list(device.adding_up(addends, count, out.ctypes.data, 1 / len(addends)))
+    assert len(planned) == 1 + max(0, -(-(len(addends) - SOURCES) // (SOURCES - 1)))
+    for launch in planned:
+        run(library.run_add_up, launch)
+    np.testing.assert_array_equal(out, expected * np.float32(1 / len(addends)))
+
+
+@given(st.integers(0, 10 * BLOCK))
+def test_arrays_have_as_many_bytes_as_on_the_host(count):
+    assert [nbytes(count, bits) for bits in QUANTISERS] == [kind().nbytes(count) for kind in QUANTISERS.values()]
+
+
+def test_the_tables_have_the_layout_of_the_kernels_parameters(tmp_path):
+    compiler = shutil.which("g++")
+    if compiler is None:
+        pytest.skip("needs g++")
+    same = [
+        f"static_assert(offsetof({name}, {field}) == {table.fields[field][1]} && sizeof({name}) == {table.itemsize});"
+        for name, table in (("Quantised", QUANTISED), ("Sum", SUM))
+        for field in table.names
+    ]
+    code = "\n".join([f'#include "{PRELUDE}"', "#include <cstddef>", device.read_code(), *same])
+    command = [compiler, *device.options(8), "-fsyntax-only", "-x", "c++", "-"]
+    subprocess.run(command, input=code, text=True, check=True)
+    assert max(SUM.itemsize, QUANTISED.itemsize) <= 4096
 
 
 @pytest.mark.parametrize("odd", [np.inf, -np.inf, np.nan])

@@ -37,6 +37,26 @@ def test_an_error_of_nccl_is_told_on_all_ranks(gpu_job, fault, expected):
     assert "rank 1 was told" in said
 
 
+@pytest.mark.parametrize(
+    ("fault", "expected"),
+    [
+        ({"SIMULATED_NCCL_ASYNC": "send:4@1"}, r"NCCL on rank 1|rank 1 .* failed"),
+        (
+            {"SIMULATED_NCCL_FAIL": "send:3@1"},
+            r"allreduce 'second': send failed in NCCL on rank 1|rank 1 .* failed: .*allreduce 'second'",
+        ),
+        (
+            {"SIMULATED_NCCL_HANG": "recv:3@1", "DISTRUN_STALL_TIMEOUT": "1"},
+            r"gave up after \d+ s: allreduce 'second'",
+        ),
+    ],
+    ids=["later", "at once", "never"],
+)
+def test_an_error_in_an_exchange_of_quantised_arrays_is_told_on_all_ranks(gpu_job, fault, expected):
+    said = gpu_job(FAULTS, (1, 1), "failed", expected, DISTRUN_WIRE_DTYPE="int8", **fault)
+    assert said.count("was told") == 2
+
+
 NEVER = {"SIMULATED_NCCL_HANG": "allReduce:2@1", "DISTRUN_STALL_TIMEOUT": "1"}
 LOST = r"results of operations on the GPU are lost: .*gave up after \d+ s: allreduce 'second'"
 

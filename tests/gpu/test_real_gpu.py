@@ -28,9 +28,10 @@ def real_job(run_on_hosts):
     """Return a function that runs a program on ranks of this host, without a launcher, which would end all if one is
     killed."""
 
-    def run(program, size, *arguments, fail=False):
-        environ = {**os.environ, "DISTRUN_SHARE_GPUS": "1", "DISTRUN_STALL_TIMEOUT": "60"}
-        done = run_on_hosts([sys.executable, str(PROGRAMS / program), *arguments], (size,), environ)
+    def run(program, size, *arguments, fail=False, **environ):
+        environ = {**os.environ, "DISTRUN_SHARE_GPUS": "1", "DISTRUN_STALL_TIMEOUT": "60", **environ}
+        hosts = (size,) if isinstance(size, int) else size
+        done = run_on_hosts([sys.executable, str(PROGRAMS / program), *arguments], hosts, environ)
         assert isinstance(done, subprocess.CompletedProcess)
         assert (done.returncode != 0) is fail, f"exit status {done.returncode}\n{done.stdout}\n{done.stderr[-10000:]}"
         return done.stdout
@@ -50,3 +51,13 @@ def test_every_collective_with_every_dtype_on_a_real_gpu(real_job, size):
 @real
 def test_a_rank_that_is_killed_inside_an_allreduce_on_a_real_gpu(real_job):
     assert "rank 0 was told" in real_job("gpu_death.py", 2, fail=True)
+
+
+@pytest.mark.gpu
+@real
+@pytest.mark.parametrize("wire", ["int8", "int4"])
+@pytest.mark.parametrize(("size", "arguments"), [((1, 1, 1), ["exact"]), ((2, 2), [])], ids=str)
+def test_reductions_travel_quantised_between_hosts_on_a_real_gpu(real_job, size, arguments, wire):
+    environ = {"DISTRUN_WIRE_DTYPE": wire, "NCCL_MULTI_RANK_GPU_ENABLE": "1"}  # the hosts are one in truth
+    said = real_job("gpu_quantised.py", size, *arguments, **environ)
+    assert said.count("fine") == sum(size)

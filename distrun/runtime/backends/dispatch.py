@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
+from typing import TypeVar
 
 from distrun.runtime import settings
 from distrun.runtime.backends.adasum import adasum
@@ -14,6 +15,8 @@ from distrun.runtime.operations.reduction import Adasum, Reduction, reduction
 from distrun.runtime.operations.request import Request, counts_of
 from distrun.runtime.operations.wire import AS_THEY_ARE, WITH_FEEDBACK, wire_for
 
+AnyHandle = TypeVar("AnyHandle", bound=Handle)
+
 
 def execute(groups: Groups, handles: Sequence[Handle]) -> None:
     """Execute `handles`, all of one kind and, if there are several, of one `fusion_key`; fills in their outputs.
@@ -23,7 +26,7 @@ def execute(groups: Groups, handles: Sequence[Handle]) -> None:
     request, what = handles[0].request, describe(handles)
     backend = groups.backends[request.process_set]
     if request.kind == "allreduce":
-        for those in _together(backend, handles):
+        for those in together(backend, handles):
             _allreduce(backend, those, what)
         return
     for handle in handles:
@@ -67,7 +70,7 @@ def reduction_of(backend: Backend, request: Request, taking_part: int = 0) -> Re
     return reduction(*how, taking_part) if taking_part else reduction(*how)
 
 
-def _together(backend: Backend, handles: Sequence[Handle]) -> Sequence[Sequence[Handle]]:
+def together(backend: Backend, handles: Sequence[AnyHandle]) -> Sequence[Sequence[AnyHandle]]:
     """Return which of several allreduces are executed as one: all, but those whose losses may be kept, since the places
     of these change with what travels along."""
     if len(handles) == 1 or backend.quantisation_of(handles[0].request) != WITH_FEEDBACK:

@@ -11,8 +11,8 @@ comes. An operation on a GPU, step by step:
    connects them.
 4. The communication stream is made to wait for `ready`, and the operation is queued on it. `nccl_backend` calls NCCL
    (`nccl.library`): `nccl.reduction` gives a request in NCCL's terms, and `packing` plans which tensors are packed in
-   the `fusion_memory`, and copies them there and back. What NCCL cannot do, `staging` does through page-locked memory
-   and the host backend.
+   the `fusion_memory`, and copies them there and back. What travels between hosts in 8 or 4 bits is exchanged by
+   `quantised`. What NCCL cannot do, `staging` does through page-locked memory and the host backend.
 5. A second event, `finished`, is recorded behind it. For the host the operation is done; `in_flight` keeps its memory
    alive.
 6. The stream of whoever waits for the handle waits for `finished`. The host does not wait for the device.

@@ -63,6 +63,7 @@ class Arena(Protocol):
 GRADIENT_BUCKETS = "gradient buckets"
 FUSION_BUFFERS = "fusion buffers"
 PINNED_STAGING = "pinned staging"
+ERROR_FEEDBACK = "error feedback"
 
 _notes: dict[tuple[int, str], tuple[weakref.ref[Any], int]] = {}
 """The owner and its bytes, by the owner's id and the kind."""

@@ -10,21 +10,32 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from functools import partial
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from distrun.runtime.backends.base import Backend
+from distrun.runtime.backends.dispatch import together
 from distrun.runtime.gpu.buffers import DeviceBuffer
 from distrun.runtime.gpu.fusion_memory import FusionMemory
 from distrun.runtime.gpu.handles import Allocate, DeviceHandle
 from distrun.runtime.gpu.nccl.library import ITEMSIZES, AnyCommunicator, NcclError
 from distrun.runtime.gpu.nccl.reduction import BYTES, NcclReduction, nccl_reduction
-from distrun.runtime.gpu.packing import FusionSlots, Location, Packer, PackingPlan, Span, spans
+from distrun.runtime.gpu.packing import FusionSlots, Location, Packer, PackingPlan, Tensor, spans
 from distrun.runtime.operations.request import Request, counts_of
+from distrun.runtime.operations.wire import SMALL
+from distrun.runtime.settings import QUANTISED
+from distrun.runtime.transport.host_layout import HostLayout
 from distrun.tensor_fusion.device_packing import Piece
+
+if TYPE_CHECKING:
+    from distrun.runtime.gpu.quantised.exchange import QuantisedExchange
 
 PACKED_BELOW = 1 << 20
 """Bytes below which tensors are packed together; larger ones are reduced where they lie."""
+QUANTISABLE = "float32"
+"""The type of elements that may travel quantised."""
 
 
 class NcclBackend:
@@ -50,6 +61,7 @@ class NcclBackend:
         self._host_backend = host_backend
         self._ranks = ranks
         self._fusion = fusion
+        self._exchange: QuantisedExchange | None = None
         self.stream = stream
         """The stream on which operations are queued; may be changed between operations."""
 
@@ -90,13 +102,50 @@ class NcclBackend:
         return reduction
 
     def _allreduce(self, handles: Sequence[DeviceHandle]) -> None:
-        reduction = self._reduction(handles[0].request)
-        sizes = [count for handle in handles for shape in handle.request.shapes if (count := math.prod(shape))]
-        if not sizes:
+        request = handles[0].request
+        if request.dtype != QUANTISABLE or not self._host_backend.quantisation_of(request):
+            self._reduce(self._reduction(request), self._tensors(handles))
             return
+        for those in together(self._host_backend, handles):
+            self._allreduce_quantised(those)
+
+    def _allreduce_quantised(self, handles: Sequence[DeviceHandle]) -> None:
+        """Reduce the large tensors quantised, if the operator allows that, and the others as they are."""
+        shapes = tuple(shape for handle in handles for shape in handle.request.shapes)
+        request = handles[0].request._replace(shapes=shapes)
+        tensors, reduction = self._tensors(handles), self._reduction(request)
+        wire, feedback = self._host_backend.wire_of(request), handles[0].feedback if len(handles) == 1 else None
+        # The losses of a graph's gradients would change hands whenever it is replayed, and the host knows of no replay.
+        if wire not in QUANTISED or (feedback is not None and self._packer.driver.is_capturing(self.stream)):
+            self._reduce(reduction, tensors)
+            return
+        self._reduce(reduction, [tensor for tensor in tensors if tensor.size < SMALL])
+        self._exchange_of_bytes().allreduce(tensors, request, wire, feedback, self.stream)
+
+    def _exchange_of_bytes(self) -> QuantisedExchange:
+        if self._exchange is None:
+            from distrun.runtime.gpu.quantised.exchange import QuantisedExchange
+            from distrun.runtime.gpu.quantised.kernels import Kernels
+            from distrun.runtime.gpu.quantised.steps import Resources
+
+            host_backend = self._host_backend
+            hosts = HostLayout(tuple(map(tuple, host_backend.host_ranks)), host_backend.rank)
+            kernels = Kernels(self._packer.driver)
+            resources = Resources(self._communicator, self._packer, kernels, self._fusion, hosts)
+            self._exchange = QuantisedExchange(resources)
+        return self._exchange
+
+    def _tensors(self, handles: Sequence[DeviceHandle]) -> list[Tensor]:
+        """Return all tensors that have elements."""
+        sizes = [count for handle in handles for shape in handle.request.shapes if (count := math.prod(shape))]
         sources = spans([buffer for handle in handles for buffer in handle.inputs], sizes)
         targets = spans([buffer for handle in handles for buffer in handle.outputs], sizes)
-        plan = self._plan(reduction, list(zip(sources, targets, sizes, strict=True)))
+        return [Tensor(*each) for each in zip(sources, targets, sizes, strict=True)]
+
+    def _reduce(self, reduction: NcclReduction, tensors: Sequence[Tensor]) -> None:
+        if not tensors:
+            return
+        plan = self._plan(reduction, tensors)
         base = self._fusion.pointer(plan.slots.nbytes, self.stream)
         self._copy(plan.packs(base), reduction.dtype, reduction.wire, reduction.prescale)
         with self._group(len(plan.calls)):
@@ -106,12 +155,12 @@ class NcclBackend:
                 )
         self._copy(plan.unpacks(base), reduction.wire, reduction.dtype, reduction.postscale)
 
-    def _plan(self, reduction: NcclReduction, tensors: Sequence[tuple[list[Span], list[Span], int]]) -> PackingPlan:
-        """Plan an allreduce of tensors: where each comes from, where it goes to, and its number of elements."""
+    def _plan(self, reduction: NcclReduction, tensors: Sequence[Tensor]) -> PackingPlan:
+        """Plan an allreduce of tensors."""
         plan = PackingPlan(reduction)
         limit = PACKED_BELOW // (reduction.units * ITEMSIZES[reduction.dtype])
-        small = [tensor for tensor in tensors if tensor[2] < limit]
-        large = [tensor for tensor in tensors if tensor[2] >= limit]
+        small = [tensor for tensor in tensors if tensor.size < limit]
+        large = [tensor for tensor in tensors if tensor.size >= limit]
         if len(small) < 2 or self._communicator.size == 1:  # nothing to be saved
             small, large = [], list(tensors)
         for tensor in small:
@@ -137,11 +186,16 @@ class NcclBackend:
         parts: list[tuple[Location, Location, list[int]]] = []
         packs: list[tuple[int, Location, int]] = []
         unpacks: list[tuple[Location, int, int]] = []
+        quantised: list[Callable[[], None]] = []
         for buffer, shape in zip(handle.inputs, request.shapes, strict=True):
             counts = [count * units for count in counts_of(shape, self._host_backend.size)]
             output = allocate(handle, counts[rank] // units, buffer.dtype)
             outputs.append(output)
             if not sum(counts):
+                continue
+            if wire := self._scattered_as(request._replace(shapes=(shape,))):
+                scatter = self._exchange_of_bytes().reducescatter
+                quantised.append(partial(scatter, buffer, counts, output, request, wire, self.stream))
                 continue
             source, target = Location(buffer.pointer), Location(output.pointer)
             # Never in place: the input is the caller's, and stays as it is.
@@ -169,7 +223,14 @@ class NcclBackend:
             [Piece(result.pointer(base), target, count) for result, target, count in unpacks if count],
             *(reduction.wire, reduction.dtype, reduction.postscale),
         )
+        for queue in quantised:
+            queue()
         handle.outputs = outputs
+
+    def _scattered_as(self, request: Request) -> str:
+        """Return the type as which the elements of a reducescatter travel if they are quantised; else an empty text."""
+        wire = self._host_backend.wire_of(request) if request.dtype == QUANTISABLE else ""
+        return wire if wire in QUANTISED and self._exchange_of_bytes().can_scatter else ""
 
     def _scatter_calls(
         self, source: int, target: int, counts: Sequence[int], reduction: NcclReduction

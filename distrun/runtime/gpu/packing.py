@@ -22,7 +22,7 @@ _SLOT = 16  # bytes; what is packed begins at multiples of it, as 16-byte loads 
 
 
 @dataclass(frozen=True)
-class _StreamArgument:
+class StreamArgument:
     """A stream in the form in which cupy's kernels take it."""
 
     ptr: int
@@ -32,7 +32,7 @@ class Packer:
     """Launches the kernel of packing.cu, whose variants are compiled when they are first used. Any thread may call."""
 
     def __init__(self, driver: Driver) -> None:
-        self._driver = driver
+        self.driver = driver
         self._kernels: dict[tuple[str, str], Any] = {}
 
     def copy(self, pieces: Sequence[Piece], source: str, target: str, factor: float, stream: int) -> None:
@@ -52,7 +52,7 @@ class Packer:
             CollectiveError: the kernel could not be compiled or launched.
         """
         variant = choose_variant(source, target, factor)
-        stream_argument = _StreamArgument(stream)
+        stream_argument = StreamArgument(stream)
         for table, blocks in launches(pieces, variant, factor):
             try:
                 self._kernel(variant)((blocks,), (THREADS,), (table,), stream=stream_argument)
@@ -65,7 +65,7 @@ class Packer:
     def _kernel(self, variant: Variant) -> Any:
         kernel = self._kernels.get((variant.source, variant.target))
         if kernel is None:
-            made = self._driver.cupy.RawKernel(read_code(), KERNEL, variant.options)
+            made = self.driver.cupy.RawKernel(read_code(), KERNEL, variant.options)
             kernel = self._kernels.setdefault((variant.source, variant.target), made)
         return kernel
 
@@ -77,6 +77,14 @@ class Span(NamedTuple):
     """Consecutive elements in memory: the address of the first, and their number."""
 
     pointer: int
+    size: int
+
+
+class Tensor(NamedTuple):
+    """A tensor to reduce: where its elements lie, where the results go, and their number."""
+
+    sources: list[Span]
+    targets: list[Span]
     size: int
 
 

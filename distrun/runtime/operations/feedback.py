@@ -8,6 +8,7 @@ a host rounds its own share of the parts that others combine, and the result of 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -15,22 +16,42 @@ from numpy.typing import NDArray
 
 Flat = NDArray[Any]
 
+Losses = Any
+"""A flat array of float32, numpy's or one in a GPU's memory: it has `size`, slices of it are whatever those who write
+losses want, and `np.asarray` makes a numpy array of it."""
+
 Spans = list[tuple[int, int]]
+
+
+def _zeros(count: int) -> Losses:
+    return np.zeros(count, np.float32)
 
 
 class Feedback:
     """The losses of one operation on this rank, in two buffers: those of the last time, and those of now."""
 
     def __init__(self) -> None:
-        self._lost = np.empty(0, np.float32)
-        self._now = np.empty(0, np.float32)
+        self._lost: Losses = np.empty(0, np.float32)
+        self._now: Losses = np.empty(0, np.float32)
         self._where: tuple[object, int] = (None, 0)
         self._units = 1.0, 1.0
         self._results: Spans = []
         self._new_results: Spans = []
         self._has_new = False
 
-    def begin(self, place: object, first: int, count: int, units: tuple[float, float]) -> None:
+    @property
+    def now(self) -> Losses:
+        """Where the operation that has begun writes what its elements lose."""
+        return self._now
+
+    def begin(
+        self,
+        place: object,
+        first: int,
+        count: int,
+        units: tuple[float, float],
+        zeros: Callable[[int], Losses] = _zeros,
+    ) -> None:
         """Begin an operation of which this rank quantises `count` elements, from `first` on.
 
         Whatever was lost at another `place` (the rail of an earlier generation of the job) or of other elements is
@@ -41,17 +62,17 @@ class Feedback:
             first, count: the elements.
             units: by how much a loss has to be multiplied to be one of this rank's own elements, as they are given to
                 the operation: a loss of what is sent to be combined, and a loss of results.
+            zeros: makes a buffer of zeros.
         """
         if self._where != (place, first) or self._lost.size != count:
             self._where = place, first
-            self._lost = np.zeros(count, np.float32)
-            self._now = np.zeros(count, np.float32)
+            self._lost, self._now = zeros(count), zeros(count)
             self._results = []
         self._units = units
         self._new_results = []
         self._has_new = True
 
-    def losses(self, start: int, count: int, are_results: bool) -> tuple[Flat, Flat]:
+    def losses(self, start: int, count: int, are_results: bool) -> tuple[Any, Any]:
         """Return what `count` elements from the operation's element `start` on lost the last time, and where to write
         what they lose now."""
         first = start - self._where[1]
@@ -77,13 +98,14 @@ class Feedback:
         This does not depend on who combines what, as the losses themselves do: it can be given to another operation.
         None if there is nothing.
         """
-        if not self._lost.any():
+        lost = np.asarray(self._lost)
+        if not lost.any():
             return None
         whole = np.zeros(count, np.float32)
         first = self._where[1]
-        part = whole[first : first + self._lost.size]
+        part = whole[first : first + lost.size]
         share, result = map(np.float32, self._units)
-        np.multiply(self._lost, share, out=part)
+        np.multiply(lost, share, out=part)
         for start, stop in self._results:
-            np.multiply(self._lost[start:stop], result, out=part[start:stop])
+            np.multiply(lost[start:stop], result, out=part[start:stop])
         return whole

@@ -1,4 +1,7 @@
-"""Train with compressed gradients, and tell of each step what this rank's gradients have lost: `losses.py FORM`."""
+"""Train with compressed gradients, and tell of each step what this rank's gradients have lost.
+
+Usage: `losses.py FORM [commits] [gpu]`; the GPU is a simulated one.
+"""
 
 from __future__ import annotations
 
@@ -46,7 +49,12 @@ def train(state: elastic.TorchState) -> None:
 
 hvd.init()
 torch.manual_seed(1)
-form, COMMITS = sys.argv[1], sys.argv[2:] == ["commits"]
+form, *options = sys.argv[1:]
+COMMITS = "commits" in options
+if "gpu" in options:
+    import playing
+
+    playing.play()
 compression = hvd.Compression.powersgd(2) if form == "powersgd" else hvd.Compression.int4
 model = torch.nn.Sequential(torch.nn.Linear(64, 96), torch.nn.Tanh(), torch.nn.Linear(96, 64))
 optimizer = hvd.DistributedOptimizer(

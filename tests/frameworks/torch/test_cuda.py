@@ -32,6 +32,11 @@ def test_some_of_the_ranks_work_on_the_gpu(gpu_job):
     gpu_job(PROGRAMS / "on_gpu.py", 3, "process_sets", "uneven_data")
 
 
+@pytest.mark.parametrize(("size", "program"), [((1, 2), "quantised"), ((1, 1), "losses")], ids=str)
+def test_gradients_travel_quantised_between_hosts_and_what_they_lose_is_made_up_for(gpu_job, size, program, tmp_path):
+    gpu_job(PROGRAMS / "on_gpu.py", size, f"{program}:{tmp_path}", SIMULATED_GPU_JITTER="0")
+
+
 def test_streams_graphs_and_models_half_on_the_cpu(gpu_job):
     gpu_job(PROGRAMS / "streams.py", (1, 1), SIMULATED_GPU_JITTER="100")
 
@@ -60,6 +65,13 @@ def test_a_world_of_one(gpu_job):
 @pytest.mark.parametrize("program", [*HERE, "compiled"])
 def test_what_works_on_the_cpu_works_on_real_gpus(job, program):
     job("gpu/on_gpu", 2, "real", program, DISTRUN_SHARE_GPUS="1")
+
+
+@pytest.mark.gpu
+@real
+def test_quantised_gradients_on_real_gpus(job, tmp_path):
+    environ = {"DISTRUN_SHARE_GPUS": "1", "NCCL_MULTI_RANK_GPU_ENABLE": "1"}  # the hosts may be one GPU in truth
+    job("gpu/on_gpu", (1, 1), "real", "quantised", f"losses:{tmp_path}", **environ)
 
 
 @pytest.mark.gpu

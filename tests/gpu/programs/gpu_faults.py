@@ -24,9 +24,9 @@ rank = distrun.rank()
 cupy.cuda.Device(distrun.device().index).use()
 stream = cupy.cuda.Stream(non_blocking=True)
 with stream:
-    array = cupy.asarray(np.full(1000, rank + 1.0, np.float32))
+    array = cupy.asarray(np.full(5000, rank + 1.0, np.float32))
     first = distrun.allreduce(array, name="first", op=distrun.Sum)
-    assert (first.get() == 3).all()
+    np.testing.assert_allclose(first.get(), 3, 1e-6)  # quantised, or not
     try:
         second = distrun.allreduce(array, name="second", op=distrun.Sum)
         if how == "killed" and rank == 1:

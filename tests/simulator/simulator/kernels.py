@@ -121,6 +121,7 @@ def _compile(source: str, flags: Sequence[str], library: Path) -> None:
         "g++",
         "-O1",
         "-fwrapv",
+        "-ffp-contract=off",
         "-shared",
         "-fPIC",
         *flags,

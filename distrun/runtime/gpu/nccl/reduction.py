@@ -42,8 +42,8 @@ class NcclReduction(NamedTuple):
 def nccl_reduction(request: Request, wire: str = "") -> NcclReduction | None:
     """Return how NCCL carries out a reduction, or None if its result would differ in meaning from the host's.
 
-    `wire` is the type in which elements are to travel; empty for their own. NCCL adds up what travels, so quantised
-    elements, which have scales, cannot: they travel in their own type.
+    `wire` is the type in which elements are to travel; empty for their own. NCCL cannot add up quantised elements,
+    which have scales: those that are not exchanged by `gpu.quantised` travel in their own type.
     """
     dtype, op = request.dtype, request.op
     if op is Adasum:

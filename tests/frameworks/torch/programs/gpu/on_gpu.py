@@ -1,6 +1,6 @@
-"""Runs programs of the folder above with all their tensors on the GPU.
+"""Runs programs of the folder above with all their tensors on the GPU: `on_gpu.py training losses:FOLDER`.
 
-That is the simulated one or, if the first argument is `real`, this rank's own.
+That is the simulated one or, if the first argument is `real`, this rank's own. Behind a colon is a program's argument.
 """
 
 import runpy
@@ -22,4 +22,5 @@ else:
     playing.play()
 for name in names:
     checking._checks.clear()
-    runpy.run_path(str(Path(__file__).parents[1] / f"{name}.py"), run_name="__main__")
+    program, *sys.argv[1:] = name.split(":")
+    runpy.run_path(str(Path(__file__).parents[1] / f"{program}.py"), run_name="__main__")

@@ -203,4 +203,36 @@ def a_captured_reduction_can_be_replayed():
     fresh.zero_grad()
 
 
+@check
+def captured_gradients_are_quantised_unless_what_they_lose_is_to_be_made_up_for():
+    stream, kept = driver().new_stream(), []
+    for name, is_quantised in (("int8", True), ("int4", False)):
+        weights = torch.nn.Parameter(torch.zeros(80, 100))
+        weights.register_post_accumulate_grad_hook(lambda parameter: kept.append(parameter.grad))  # for the graph
+        ramp = torch.arange(8000.0).view(80, 100)
+        optimizer = hvd.DistributedOptimizer(
+            SGD([weights], 0.0), [("weights", weights)], compression=getattr(hvd.Compression, name)
+        )
+
+        def backward():
+            optimizer.zero_grad()  # noqa: B023
+            (weights * ramp * (RANK + 1.0)).sum().backward()  # noqa: B023
+
+        with playing.use(stream.ptr):
+            for _ in range(3):
+                backward()
+            driver().synchronize(driver().record(stream.ptr))
+            simulator.begin_capture(stream)
+            before = len(simulator.log())
+            backward()
+            assert any(call.name == "send" for call in simulator.log()[before:]) is is_quantised
+            graph = simulator.end_capture(stream)
+        weights.grad.fill_(-1.0)
+        graph.launch()
+        driver().synchronize(driver().record(stream.ptr))
+        error = float((weights.grad - ramp * (SIZE + 1) / 2).abs().max())
+        assert (1e-3 < error < 100) if is_quantised else error < 1e-3, error
+        assert same_on_all_ranks([weights.grad])
+
+
 run_checks()
