@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from queue import SimpleQueue
 from typing import Any
 
-from distrun.errors import BootstrapError, JobAbortedError, MismatchError
+from distrun.errors import BootstrapError, JobAbortedError, MismatchError, UsageError
 from distrun.host.connections.dialer import dial
 from distrun.host.connections.tcp_options import set_tcp_options
 from distrun.host.endpoints import parse_endpoint
@@ -90,19 +90,26 @@ class ServerConnection:
         self._layout = layout
         self._socket: socket.socket | None = None
         self._lock = threading.Lock()
-        self._is_closed = False
+        self._is_closed = self._is_ending = False
         self._queue: SimpleQueue[Request | None] = SimpleQueue()
         self._failure: Exception | None = None
         self._thread = threading.Thread(target=self._run, name=f"distrun asks server {peer.server}", daemon=True)
         self._thread.start()
 
     def ask(self, request: Request) -> Future[int]:
-        """Send a request when those before have been answered; returns what is done when its answer has come."""
+        """Send a request when those before have been answered; returns what is done when its answer has come.
+
+        Raises:
+            UsageError: `close` has been called.
+        """
+        if self._is_ending:
+            raise UsageError("this worker has left its parameter servers: close() comes last")
         self._queue.put(request)
         return request.done
 
     def close(self, abandon: bool = False) -> None:
         """End the connection, after what has been asked, or at once."""
+        self._is_ending = True
         self._queue.put(None)
         if abandon:
             with self._lock:

@@ -109,7 +109,8 @@ class Session:
         self._under_way: list[Future[int]] = []
         number, text = _numbers.next(), layout.to_json()
         self._connections = [ServerConnection(peer_of(server, number), text) for server in range(len(ends))]
-        self._is_open = True
+        self.is_open = True
+        """Whether this worker has not left."""
         self._pid = os.getpid()
         world.on_leaving(self.close)
 
@@ -280,9 +281,9 @@ class Session:
 
     def close(self) -> None:
         """Leave: what was pushed is applied, and nobody waits for this worker any more. Twice does no harm."""
-        if not self._is_open or os.getpid() != self._pid:  # a forked child has no threads that ask
+        if not self.is_open or os.getpid() != self._pid:  # a forked child has no threads that ask
             return
-        self._is_open = False
+        self.is_open = False
         has_failed = getattr(sys, "last_value", None) is not None  # then the launcher ends the others
         for connection in self._connections:
             if not has_failed:
