@@ -65,3 +65,35 @@ def test_a_host_that_is_lost_ends_the_job_with_its_servers(distrun, python, alph
     alpha.assert_gone()
     beta.assert_gone()
     job.assert_gone()
+
+
+def test_a_host_that_is_cut_off_ends_the_job_with_its_servers(distrun, python, alpha, beta):
+    """Restarts are for servers whose host is there."""
+    code = WORKER.format(synchronous=False, steps=10**6, staleness=4)
+    job = distrun("-H", "alpha:1,beta:1", "--servers", "2", "--server-restarts", "3", "--keepalive", "2", *python(code))
+    job.stdout.wait_for(b"training", 2)
+    beta.cut()
+    try:
+        assert job.wait(DEADLINE) == 1
+        assert b"nothing was heard from beta for 2 s" in job.stderr.data
+        assert b"started anew" not in job.stderr.data
+        alpha.assert_gone()
+        beta.assert_gone()
+    finally:
+        beta.mend()
+    job.assert_gone()
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_a_worker_of_either_host_that_is_killed_ends_the_servers_of_both(distrun, python, alpha, beta, rank):
+    code = WORKER.format(synchronous=True, steps=10**6, staleness=0)
+    job = distrun("-H", "alpha:1,beta:1", "--servers", "2", *python(code))
+    job.stdout.wait_for(b"training", 2)
+    host = (alpha, beta)[rank]
+    (worker,) = (process for process in host.processes() if process.environ().get("RANK") == str(rank))
+    worker.kill()
+    assert job.wait(DEADLINE) == 137
+    assert f"distrun: rank {rank} on {host.name} (pid {worker.pid}) was killed by SIGKILL".encode() in job.stderr.data
+    alpha.assert_gone()
+    beta.assert_gone()
+    job.assert_gone()
