@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from distrun.errors import UsageError
 from distrun.runtime import world
-from distrun.runtime.contract import PREFIX, SERVER_RESTARTS, SERVERS
+from distrun.runtime.contract import PREFIX, SERVER_COPIES, SERVER_RESTARTS, SERVERS
 from distrun.runtime.numbering import Numbering
 from distrun.runtime.settings import current
 from distrun.servers.clocks import needed
@@ -77,6 +77,7 @@ def peer_of(server: int, optimizer: int) -> Peer:
         settings.keepalive,
         settings.start_timeout,
         os.environ.get(SERVER_RESTARTS, "0") != "0",
+        bool(os.environ.get(SERVER_COPIES)),
     )
 
 

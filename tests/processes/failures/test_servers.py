@@ -295,3 +295,29 @@ def test_restarts_of_no_servers_are_refused(distrun, python):
     job = distrun("-np", "2", "--server-restarts", "2", *python(""))
     assert job.wait(DEADLINE) == 2
     assert b"--server-restarts 2 starts servers anew, and there are none: give --servers N too" in job.stderr.data
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        (
+            ["--server-hosts", "a"],
+            "is for parameter servers, and there are none: give --servers N too",
+        ),
+        (["--servers", "1", "--server-hosts", "a,b"], "names 2 hosts for --servers 1: give as many servers or more"),
+        (["--servers", "2", "--server-hosts", "a:2"], "gives slots, which servers do not need: give names alone"),
+        (
+            ["--servers", "2", "--server-checkpoint", "copies"],
+            "is for servers that are started anew: give --servers N and --server-restarts N too",
+        ),
+        (
+            ["--servers", "2", "--server-restarts", "1", "--server-checkpoint", "copies:often"],
+            "'copies:often' is not understood: allowed are a folder, and a folder with the seconds between copies",
+        ),
+    ],
+    ids=["no servers", "few servers", "slots", "no restarts", "no seconds"],
+)
+def test_places_of_servers_that_cannot_be_are_refused(distrun, python, options, sentence):
+    job = distrun("-np", "1", *options, *python(""))
+    assert job.wait(DEADLINE) == 2
+    assert sentence in job.stderr.data.decode()
