@@ -24,6 +24,11 @@ SERVER_MEMORY = "DISTRUN_SERVER_MEMORY"
 """The variable with the descriptor of the memory in which a server keeps its parameters; it outlives the server."""
 SERVER_RESTARTS = "DISTRUN_SERVER_RESTARTS"
 """The variable that says how often servers are started anew in all."""
+SERVER_COPIES = "DISTRUN_SERVER_COPIES"
+"""The variable that says how many seconds lie between copies of what servers hold, and, after a colon, the folder where
+they are. Only then may a server come back on another host."""
+SERVER_GENERATION = "DISTRUN_SERVER_GENERATION"
+"""The variable that tells a server which has come to another host how often servers had been started anew by then."""
 
 
 @dataclass(frozen=True)

@@ -10,24 +10,28 @@ from collections.abc import Sequence
 from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import dataclass, field
-from queue import SimpleQueue
+from queue import Empty, SimpleQueue
 from typing import Any
 
-from distrun.errors import BootstrapError, JobAbortedError, MismatchError
+from distrun.errors import BootstrapError, JobAbortedError, MismatchError, UsageError
 from distrun.host.connections.dialer import dial
 from distrun.host.connections.tcp_options import set_tcp_options
 from distrun.host.endpoints import parse_endpoint
 from distrun.servers.protocol import (
+    MEANT,
     OPTIMIZER,
     WORKER,
     Header,
     Kind,
     expect,
+    is_connected,
     receive_header,
     receive_into,
     receive_text,
     send,
 )
+
+_LOOK_AGAIN = 1.0  # seconds between looks at a connection that is not used
 
 
 @dataclass(frozen=True)
@@ -62,6 +66,8 @@ class Peer:
     """Seconds in which it must answer at first, and again when it is started anew."""
     is_restarted: bool = False
     """Whether servers that fail are started anew."""
+    may_move: bool = False
+    """Whether that may be on another host, with an older state."""
 
 
 def dialed(peer: Peer, deadline: float) -> socket.socket:
@@ -70,7 +76,7 @@ def dialed(peer: Peer, deadline: float) -> socket.socket:
     Raises:
         BootstrapError: nobody who knows the key answers.
     """
-    introduction = {WORKER: peer.worker, OPTIMIZER: peer.optimizer}
+    introduction = {WORKER: peer.worker, OPTIMIZER: peer.optimizer, MEANT: peer.server}
     endpoints = [parse_endpoint(text) for text in peer.endpoints.split(",")]
     made = dial(endpoints, peer.key, introduction, deadline, is_encrypted=peer.is_encrypted).socket
     set_tcp_options(made, peer.silence if math.isfinite(peer.silence) else 0.0, may_be_unread=True)
@@ -90,19 +96,28 @@ class ServerConnection:
         self._layout = layout
         self._socket: socket.socket | None = None
         self._lock = threading.Lock()
-        self._is_closed = False
+        self._is_closed = self._is_ending = False
         self._queue: SimpleQueue[Request | None] = SimpleQueue()
         self._failure: Exception | None = None
+        self._clock = 0  # the steps whose gradients have been answered
+        self._was_open = False
         self._thread = threading.Thread(target=self._run, name=f"distrun asks server {peer.server}", daemon=True)
         self._thread.start()
 
     def ask(self, request: Request) -> Future[int]:
-        """Send a request when those before have been answered; returns what is done when its answer has come."""
+        """Send a request when those before have been answered; returns what is done when its answer has come.
+
+        Raises:
+            UsageError: `close` has been called.
+        """
+        if self._is_ending:
+            raise UsageError("this worker has left its parameter servers: close() comes last")
         self._queue.put(request)
         return request.done
 
     def close(self, abandon: bool = False) -> None:
         """End the connection, after what has been asked, or at once."""
+        self._is_ending = True
         self._queue.put(None)
         if abandon:
             with self._lock:
@@ -113,7 +128,7 @@ class ServerConnection:
         self._thread.join()
 
     def _run(self) -> None:
-        while (request := self._queue.get()) is not None:
+        while (request := self._next()) is not None:
             if self._failure is None:
                 try:
                     request.done.set_result(self._answered(request))
@@ -122,6 +137,31 @@ class ServerConnection:
                     self._failure = error
             request.done.set_exception(self._failure)
         self._disconnect()
+
+    def _next(self) -> Request | None:
+        """Wait for the next request.
+
+        A server that has moved is told meanwhile what it cannot know, since others may wait for that: this worker may
+        have no request for as long as they wait.
+        """
+        while self._peer.may_move:
+            try:
+                return self._queue.get(timeout=_LOOK_AGAIN)
+            except Empty:
+                is_here = self._socket is not None and is_connected(self._socket)
+                if self._was_open and self._failure is None and not is_here:
+                    self._come_again()
+        return self._queue.get()
+
+    def _come_again(self) -> None:
+        self._disconnect()
+        try:
+            self._connect(time.monotonic() + self._peer.start_timeout)
+        except BootstrapError as error:
+            self._failure = JobAbortedError(f"server {self._peer.server} does not answer: {error}")
+        except (OSError, MismatchError) as error:
+            self._disconnect()
+            self._failure = error if isinstance(error, MismatchError) else None  # otherwise it is tried again
 
     def _answered(self, request: Request) -> int:
         """Return the number in the answer.
@@ -136,7 +176,10 @@ class ServerConnection:
             try:
                 connection = self._socket or self._connect(deadline)
                 send(connection, request.kind, request.number, request.needed, request.parts)
-                return self._receive(connection, request)
+                number = self._receive(connection, request)
+                if request.kind == Kind.PUSH:
+                    self._clock = request.number + 1
+                return number
             except BootstrapError as error:
                 raise JobAbortedError(f"server {self._peer.server} does not answer: {error}") from None
             except OSError as error:
@@ -165,8 +208,9 @@ class ServerConnection:
             self._socket = made
             if self._is_closed:
                 raise ConnectionAbortedError("the job ends")
-        send(made, Kind.OPEN, parts=[self._layout])
+        send(made, Kind.OPEN, self._clock, int(self._was_open), [self._layout])
         expect(expected(made), 0)
+        self._was_open = True
         return made
 
     def _disconnect(self) -> None:

@@ -114,6 +114,12 @@ class Block:
         copy[0], copy[1 : 1 + self._workers], copy[1 + self._workers :] = version, clocks, steps
         self._words[_Word.CURRENT] = other
 
+    def restore(self, version: int, clocks: Sequence[int], steps: NDArray[np.int64], arrays: Array) -> None:
+        """Take over the state of another block, in one that is new."""
+        self.arrays[...] = arrays
+        self.write_counts(version, clocks, steps)
+        self.set_ready()
+
     @property
     def is_ready(self) -> bool:
         """Whether the parameters have their first values."""

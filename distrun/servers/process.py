@@ -7,7 +7,6 @@ the workers have left: what they do when they are told to end may need it. What 
 from __future__ import annotations
 
 import os
-import select
 import signal
 import socket
 import sys
@@ -24,10 +23,18 @@ from distrun.errors import BootstrapError, DistrunError  # noqa: E402
 from distrun.host.connections.listener import Listener, listen  # noqa: E402
 from distrun.host.connections.tcp_options import set_tcp_options  # noqa: E402
 from distrun.host.endpoints import format_endpoint, parse_endpoint  # noqa: E402
-from distrun.runtime.contract import PREFIX, SERVER, SERVER_MEMORY, SERVERS  # noqa: E402
+from distrun.runtime.contract import (  # noqa: E402
+    PREFIX,
+    SERVER,
+    SERVER_COPIES,
+    SERVER_GENERATION,
+    SERVER_MEMORY,
+    SERVERS,
+)
 from distrun.runtime.settings import Settings  # noqa: E402
 from distrun.servers.calls import CallQueue  # noqa: E402
-from distrun.servers.protocol import CALLS, OPTIMIZER, WORKER  # noqa: E402
+from distrun.servers.copies import Copies  # noqa: E402
+from distrun.servers.protocol import CALLS, MEANT, OPTIMIZER, WORKER, is_connected  # noqa: E402
 from distrun.servers.service import CallService, Service, Stores  # noqa: E402
 
 _ENDING_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
@@ -40,6 +47,8 @@ class Workers:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._connections: set[socket.socket] = set()
+        self.at_end: Callable[[], None] = lambda: None
+        """Is called at the end of the process."""
         self._signals: SimpleQueue[int] = SimpleQueue()  # into which a signal handler may put things at any moment
 
     def heed_signals(self) -> None:
@@ -71,20 +80,12 @@ class Workers:
         signum = self._signals.get()
         while self._has_workers():
             time.sleep(_LOOK_AGAIN)
+        self.at_end()
         os._exit(128 + signum)
 
     def _has_workers(self) -> bool:
         with self._lock:
-            return any(map(_is_connected, self._connections))
-
-
-def _is_connected(connection: socket.socket) -> bool:
-    """Return whether the other end of a connection is there."""
-    if connection.fileno() < 0:
-        return False
-    poll = select.poll()
-    poll.register(connection, select.POLLRDHUP)
-    return not poll.poll(0)
+            return any(map(is_connected, self._connections))
 
 
 def main() -> None:
@@ -94,7 +95,12 @@ def main() -> None:
     server = int(os.environ[SERVER])
     endpoints = os.environ[SERVERS].split(";")
     settings = Settings.of(os.environ)
-    stores = Stores(int(os.environ[SERVER_MEMORY]), len(endpoints), server)
+    copies, seconds = _copies(server)
+    stores = Stores(int(os.environ[SERVER_MEMORY]), len(endpoints), server, copies)
+    if copies is not None:
+        _restore(stores, copies, server)
+        workers.at_end = copies.remove
+        threading.Thread(target=_keep, args=(stores, seconds), name="distrun copies", daemon=True).start()
     listener = _listener(endpoints[server], bytes.fromhex(os.environ[PREFIX + "KEY"]), settings.encrypt)
     calls = CallQueue()
     while True:
@@ -102,7 +108,8 @@ def main() -> None:
         assert accepted is not None  # there is no timeout
         connection, introduction = accepted
         worker, optimizer = introduction.get(WORKER), introduction.get(OPTIMIZER)
-        if not isinstance(worker, int) or not isinstance(optimizer, int):
+        is_ours = introduction.get(MEANT) == server  # addresses need not be unique
+        if not isinstance(worker, int) or not isinstance(optimizer, int) or not is_ours:
             connection.close()
             continue
         set_tcp_options(connection, settings.keepalive, may_be_unread=True)
@@ -111,6 +118,44 @@ def main() -> None:
         if optimizer == CALLS:
             service = CallService(connection, worker, calls)
         workers.serve(connection, service.run, f"distrun serves rank {worker}")
+
+
+def _copies(server: int) -> tuple[Copies | None, float]:
+    """Return where to keep copies, if any are kept, and how many seconds lie between them."""
+    told = os.environ.get(SERVER_COPIES)
+    if not told:
+        return None, 0.0
+    seconds, _, folder = told.partition(":")
+    job = Path(folder) / f"distrun-{os.environ[PREFIX + 'JOB'][:16]}"
+    return Copies(job, server, int(os.environ.get(SERVER_GENERATION, "0"))), float(seconds)
+
+
+def _restore(stores: Stores, copies: Copies, server: int) -> None:
+    """Go on with copies if this server has come from a host that is lost, and has nothing in memory.
+
+    Where there is no copy, workers that had opened a share are refused, and others may begin.
+
+    Raises:
+        BootstrapError: one is damaged.
+    """
+    if not stores.is_empty or not int(os.environ.get(SERVER_GENERATION, "0")):
+        return
+    for optimizer, (copy, age) in sorted(copies.newest().items()):
+        stores.restore(optimizer, copy)
+        print(
+            f"distrun: server {server} goes on with its copy of {age:.1f} s ago, after {copy.version} updates; those "
+            "since then are lost",
+            file=sys.stderr,
+            flush=True,
+        )
+    stores.keep_all()
+
+
+def _keep(stores: Stores, seconds: float) -> None:
+    """Make copies for ever."""
+    while True:
+        time.sleep(seconds)
+        stores.keep_all()
 
 
 def _listener(endpoints: str, key: bytes, is_encrypted: bool) -> Listener:

@@ -7,6 +7,7 @@ server answers, one after the other, so that a request without an answer is all 
 
 from __future__ import annotations
 
+import select
 import socket
 import struct
 from collections.abc import Sequence
@@ -23,8 +24,8 @@ _HEADER = struct.Struct("<B7xqqQ")
 _PIECE = 1 << 20  # bytes given to the socket at a time
 MOST_TEXT = 1 << 26
 """Bytes of the longest JSON text that is read."""
-WORKER, OPTIMIZER = "worker", "optimizer"
-"""The members of a worker's introduction: its rank, and the number of the optimizer."""
+WORKER, OPTIMIZER, MEANT = "worker", "optimizer", "server"
+"""The members of a worker's introduction: its rank, the number of the optimizer, and the server that it means."""
 CALLS = -1
 """The number that stands there for the queue of calls."""
 
@@ -33,7 +34,8 @@ class Kind(IntEnum):
     """The meaning of a message. The first group goes to the server, the second are its answers."""
 
     OPEN = 1
-    """The layout, JSON, which must be the same for all workers. Answer: OPENED."""
+    """The layout, JSON, which must be the same for all workers; number: the steps whose gradients this worker knows to
+    have been applied; needed: 1 if it has opened the share before. Answer: OPENED."""
     SET = 2
     """New values of the share; number: 1 if the state of the optimizer and the numbers of steps follow. Answer: DONE,
     when they are there."""
@@ -143,6 +145,15 @@ def expect(header: Header, length: int) -> None:
     """
     if header.length != length:
         raise MismatchError(f"a message has {header.length} bytes instead of {length}: is this the same distrun?")
+
+
+def is_connected(connection: socket.socket) -> bool:
+    """Return whether the other end of a connection is there."""
+    if connection.fileno() < 0:
+        return False
+    poll = select.poll()
+    poll.register(connection, select.POLLRDHUP)
+    return not poll.poll(0)
 
 
 def _bytes_of(part: Any) -> memoryview:

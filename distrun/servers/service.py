@@ -14,6 +14,8 @@ from numpy.typing import NDArray
 from distrun.errors import DistrunError, MismatchError
 from distrun.servers import memory
 from distrun.servers.calls import CallQueue
+from distrun.servers.clocks import LEFT
+from distrun.servers.copies import Copies, Copy
 from distrun.servers.layout import Layout, Share
 from distrun.servers.protocol import (
     Header,
@@ -30,12 +32,14 @@ from distrun.servers.store import Push, Rows, Store
 class Stores:
     """The shares that this server holds, by the number of the optimizer."""
 
-    def __init__(self, fd: int, servers: int, server: int) -> None:
+    def __init__(self, fd: int, servers: int, server: int, copies: Copies | None = None) -> None:
         """
         Args:
             fd: the memory, in which another process may have left shares.
             servers, server: the number of servers, and which one this is.
+            copies: where to keep copies of the shares, if any are kept.
         """
+        self._copies = copies
         self._fd, self._servers, self._server = fd, servers, server
         self._lock = threading.Lock()
         self._stores: dict[int, Store] = {}
@@ -45,37 +49,89 @@ class Stores:
             def reopen(share: Share, offset: int = offset, layout: Layout = layout) -> memory.Block:
                 return memory.Block(fd, offset, layout.workers, len(share.parts), share.size, layout.slots)
 
-            self._stores[optimizer] = Store(layout, servers, server, reopen)
+            self._add(optimizer, Store(layout, servers, server, reopen))
 
-    def open(self, optimizer: int, layout: Layout) -> Store:
+    def restore(self, optimizer: int, copy: Copy) -> None:
+        """Have the share of an optimizer as a copy has it."""
+        layout = Layout.from_json(copy.description)
+
+        def make(share: Share) -> memory.Block:
+            block = self._created(optimizer, layout, share)
+            block.restore(copy.version, copy.clocks, copy.steps, copy.arrays)
+            return block
+
+        self._add(optimizer, Store(layout, self._servers, self._server, make))
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether there are no shares."""
+        return not self._stores
+
+    def keep_all(self) -> None:
+        """Make copies of all shares that have changed."""
+        with self._lock:
+            stores = list(self._stores.values())
+        for store in stores:
+            store.keep(False)
+
+    def open(self, optimizer: int, layout: Layout, again: bool = False) -> Store:
         """Return the share of an optimizer, which the first worker that asks for it makes.
 
+        Args:
+            optimizer: its number.
+            layout: what there is.
+            again: whether the worker has opened it before.
+
         Raises:
-            MismatchError: another worker has described it otherwise.
+            MismatchError: another worker has described it otherwise, or it is lost.
         """
 
         def make(share: Share) -> memory.Block:
-            parts, text = len(share.parts), layout.to_json()
-            return memory.create(self._fd, optimizer, text, layout.workers, parts, share.size, layout.slots)
+            return self._created(optimizer, layout, share)
 
         with self._lock:
             store = self._stores.get(optimizer)
+            if store is None and again:
+                raise MismatchError(
+                    f"server {self._server} was lost before there was a copy of its part of this optimizer: start the "
+                    "job again"
+                )
             if store is None:
-                store = self._stores[optimizer] = Store(layout, self._servers, self._server, make)
+                store = self._add(optimizer, Store(layout, self._servers, self._server, make))
         if store.layout != layout:
             raise MismatchError(_difference(store.layout, layout))
+        return store
+
+    def _created(self, optimizer: int, layout: Layout, share: Share) -> memory.Block:
+        parts, text = len(share.parts), layout.to_json()
+        return memory.create(self._fd, optimizer, text, layout.workers, parts, share.size, layout.slots)
+
+    def _add(self, optimizer: int, store: Store) -> Store:
+        self._stores[optimizer] = store
+        if (copies := self._copies) is not None:
+
+            def keep(has_changed: bool) -> None:
+                is_due = has_changed or not copies.is_newest(optimizer, store.version, store.clocks)
+                if is_due and (copy := store.copied()) is not None:
+                    copies.save(optimizer, copy)
+
+            def keep_left() -> None:
+                clocks = store.clocks
+                copies.save_left(optimizer, [worker for worker, clock in enumerate(clocks) if clock == LEFT])
+
+            store.keep, store.keep_left = keep, keep_left
         return store
 
 
 class Service:
     """One connection with a worker."""
 
-    def __init__(self, connection: socket.socket, worker: int, open_store: Callable[[Layout], Store]) -> None:
+    def __init__(self, connection: socket.socket, worker: int, open_store: Callable[[Layout, bool], Store]) -> None:
         """
         Args:
             connection: blocks.
             worker: its rank.
-            open_store: returns the share that a layout describes.
+            open_store: returns the share that a layout describes, which this worker may have opened before.
         """
         self._connection = connection
         self._worker = worker
@@ -100,7 +156,8 @@ class Service:
         layout = Layout.from_json(receive_text(self._connection, header.length))
         if not 0 <= self._worker < layout.workers:
             raise MismatchError(f"rank {self._worker} is none of {layout.workers} workers")
-        store = self._open_store(layout)
+        store = self._open_store(layout, bool(header.needed))
+        store.rejoin(self._worker, header.number)
         send(self._connection, Kind.OPENED, store.clocks[self._worker])
         dense = np.empty(store.share.dense_size, np.float32)
         while True:
@@ -110,6 +167,7 @@ class Service:
         match header.kind:
             case Kind.SET:
                 store.set(lambda arrays: self._receive_values(store, header, arrays))
+                store.keep(True)  # whoever has the answer relies on it
                 send(self._connection, Kind.DONE, store.version)
             case Kind.PUSH:
                 pushed = self._receive_push(store, header, dense)
@@ -132,6 +190,7 @@ class Service:
             case Kind.LEAVE:
                 expect(header, 0)
                 store.leave(self._worker)
+                store.keep_left()
                 send(self._connection, Kind.DONE)
             case _:
                 raise MismatchError(f"message {header.kind} is not for a server")

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from distrun.errors import UsageError
 from distrun.runtime import world
-from distrun.runtime.contract import PREFIX, SERVER_RESTARTS, SERVERS
+from distrun.runtime.contract import PREFIX, SERVER_COPIES, SERVER_RESTARTS, SERVERS
 from distrun.runtime.numbering import Numbering
 from distrun.runtime.settings import current
 from distrun.servers.clocks import needed
@@ -77,6 +77,7 @@ def peer_of(server: int, optimizer: int) -> Peer:
         settings.keepalive,
         settings.start_timeout,
         os.environ.get(SERVER_RESTARTS, "0") != "0",
+        bool(os.environ.get(SERVER_COPIES)),
     )
 
 
@@ -109,7 +110,8 @@ class Session:
         self._under_way: list[Future[int]] = []
         number, text = _numbers.next(), layout.to_json()
         self._connections = [ServerConnection(peer_of(server, number), text) for server in range(len(ends))]
-        self._is_open = True
+        self.is_open = True
+        """Whether this worker has not left."""
         self._pid = os.getpid()
         world.on_leaving(self.close)
 
@@ -280,9 +282,9 @@ class Session:
 
     def close(self) -> None:
         """Leave: what was pushed is applied, and nobody waits for this worker any more. Twice does no harm."""
-        if not self._is_open or os.getpid() != self._pid:  # a forked child has no threads that ask
+        if not self.is_open or os.getpid() != self._pid:  # a forked child has no threads that ask
             return
-        self._is_open = False
+        self.is_open = False
         has_failed = getattr(sys, "last_value", None) is not None  # then the launcher ends the others
         for connection in self._connections:
             if not has_failed:

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from distrun.errors import MismatchError
 from distrun.servers.clocks import LEFT, are_complete, slowest
+from distrun.servers.copies import Copy
 from distrun.servers.layout import Layout, Segment, Share, Table, shares
 from distrun.servers.memory import CHUNK, Block
 from distrun.servers.rules import Array, applied, slots_of
@@ -57,6 +58,10 @@ class Store:
         self.share = shares(layout, servers)[server]
         self._block = make(self.share)
         self._changed = threading.Condition()
+        self.keep: Callable[[bool], None] = lambda has_changed: None
+        """Makes a copy of the share, if copies are kept, and if it has changed or the caller says so."""
+        self.keep_left: Callable[[], None] = lambda: None
+        """Keeps in mind beside the copy which workers have left, if copies are kept."""
         # Of a synchronous step that not all workers have come to.
         self._arrived: dict[int, NDArray[np.float64]] = {}
         self._sums = np.zeros(self.share.dense_size if layout.is_synchronous else 0, np.float32)
@@ -120,6 +125,15 @@ class Store:
             self._block.set_ready()
             self._changed.notify_all()
 
+    def copied(self) -> Copy | None:
+        """Return the state between two updates; None: the parameters have no values yet."""
+        with self._changed:
+            if not self._block.is_ready:
+                return None
+            self._changed.wait_for(lambda: self._block.owner == -1)
+            block = self._block
+            return Copy(self.layout.to_json(), block.version, block.clocks, block.steps.copy(), block.arrays.copy())
+
     # What workers do --------------------------------------------------------------------------------------------------
 
     def await_ready(self) -> None:
@@ -158,6 +172,22 @@ class Store:
             clocks[worker] = clock + 1
             self._apply(worker, clock, clocks, pushed)
 
+    def rejoin(self, worker: int, clock: int) -> None:
+        """Take note of the steps whose gradients a worker knows to have been applied: a copy may be older than that.
+
+        What it lacks is lost, and nobody may wait for it. If the job is synchronous, all have pushed those steps.
+        """
+        with self._changed:
+            clocks = self._block.clocks
+            if clock <= clocks[worker]:
+                return
+            if self.layout.is_synchronous:
+                clocks = [max(own, clock) for own in clocks]
+                self._forget_arrived()
+            clocks[worker] = clock
+            self._block.write_counts(self._block.version, clocks, self._block.steps.copy())
+            self._changed.notify_all()
+
     def leave(self, worker: int) -> None:
         """Take note that a worker pushes nothing more: nobody waits for it."""
         with self._changed:
@@ -189,6 +219,9 @@ class Store:
         pushed = Push(self._arrived[min(self._arrived)], self._present, self._sums, tables)
         clocks = [LEFT if own == LEFT else clock + 1 for own in self._block.clocks]
         self._apply(self.layout.workers, clock, clocks, pushed)
+        self._forget_arrived()
+
+    def _forget_arrived(self) -> None:
         self._arrived.clear()
         self._sums[:] = 0
         self._present[:] = False

@@ -11,18 +11,18 @@ import numpy as np
 
 from distrun.errors import NotOfferedError, UsageError
 from distrun.keras.library import around_training, attach, switch_class
+from distrun.keras.low_communication.embeddings import embeddings_of, pull_before, pull_no_more, split, whole
+from distrun.keras.low_communication.server_rules import check, check_rows, rule_of
 from distrun.runtime import world
 from distrun.servers.layout import Layout, Parameter
 from distrun.servers.rules import Rule
 from distrun.servers.session import Session, check_staleness, endpoints
 
-_KNOWN = "SGD, Adam, AdamW and Adagrad of keras.optimizers"
-_UNSUPPORTED = ("gradient_accumulation_steps", "use_ema", "amsgrad")
 _taking_part: list[bool] = []
 
 
 def AsyncOptimizer(  # noqa: N802 - a class, as far as its users see
-    optimizer: Any, staleness: float = 4, *, overlap: bool = True
+    optimizer: Any, staleness: float = 4, *, model: Any = None, overlap: bool = True
 ) -> Any:
     """Keep the parameters of `optimizer` on the job's parameter servers; returns it, for `compile`.
 
@@ -34,11 +34,14 @@ def AsyncOptimizer(  # noqa: N802 - a class, as far as its users see
         optimizer: SGD, Adam, AdamW or Adagrad of Keras 3, on the backends TensorFlow and torch. It stays the same
             object; its class becomes a subclass of its class.
         staleness, overlap: see `distrun.torch.AsyncOptimizer`.
+        model: the model whose `keras.layers.Embedding` layers are kept by rows: a forward pass pulls the rows of its
+            batch, and a step pushes those that have a gradient. SGD without momentum and Adagrad can do that, both
+            without weight decay. Without it, gradients of embeddings are pushed as dense ones.
 
-    It has two more methods: `synchronize()` waits for what is under way, and brings the newest parameters into the
-    model: before an evaluation, or before saving it. `close()` leaves: other workers wait for this one no more. The
-    state of the optimizer stays on the servers, and is not saved with the model. Gradients of embeddings are pushed as
-    dense ones.
+    It has two more methods: `synchronize()` waits for what is under way, and brings the newest parameters, with all
+    rows of embeddings, into the model: before an evaluation, or before saving it. `close()` leaves: other workers wait
+    for this one no more, and embeddings pull no more rows. The state of the optimizer stays on the servers, and is not
+    saved with the model.
 
     Raises:
         UsageError: the job has no servers, or an argument cannot be.
@@ -52,11 +55,13 @@ def AsyncOptimizer(  # noqa: N802 - a class, as far as its users see
         raise NotOfferedError(
             f"AsyncOptimizer is not offered on Keras's backend {keras.backend.backend()}: use tensorflow or torch"
         )
-    _check(optimizer)
+    check(optimizer)
+    embeddings = embeddings_of(model)
+    check_rows(optimizer, embeddings)
     if not _taking_part:
         _taking_part.append(True)
         around_training(keras, _without_xla, lambda fit, model, arguments: fit(model, **arguments))
-    attach(optimizer, "_distrun_worker", _Worker(staleness, overlap and staleness > 0))
+    attach(optimizer, "_distrun_worker", _Worker(staleness, overlap and staleness > 0, embeddings))
     plain = type(optimizer)
     kind: Any = types.new_class(plain.__name__, (_AsyncOptimizer, plain))
     kind.__qualname__, kind.__module__, kind.__doc__ = plain.__qualname__, plain.__module__, plain.__doc__
@@ -85,36 +90,53 @@ class _AsyncOptimizer(keras.optimizers.Optimizer):
         self._distrun_worker.open(self)
 
     def _backend_apply_gradients(self, grads: Any, trainable_variables: Any) -> None:
-        grads = [keras.ops.convert_to_tensor(grad) for grad in self._clip_gradients(grads)]
         worker = self._distrun_worker
+        places = worker.places_of(trainable_variables)
+        gradients, rows = [], []
+        for place, gradient in zip(places, grads, strict=True):
+            if place in worker.sparse:
+                values, own = split(gradient)
+                gradients.append(values)  # their norm is that of the whole gradient
+                rows.append(own)
+            else:
+                gradients.append(whole(gradient))
+        gradients = self._clip_gradients(gradients)
         if keras.backend.backend() == "tensorflow":
             import tensorflow as tf
 
-            present = worker.places_of(trainable_variables)
-            types_ = [tf.float32] * len(worker.variables)
-
             def exchange(rate: Any, *arrays: Any) -> list[Any]:
-                return worker.exchange(float(rate), present, arrays)
+                return worker.exchange(float(rate), places, arrays[: len(places)], arrays[len(places) :])
 
-            values = tf.numpy_function(exchange, [self.learning_rate, *grads], types_, name="distrun_push")
-            for variable, value in zip(worker.variables, values, strict=True):
+            types_ = [tf.float32] * len(worker.dense)
+            arguments = [self.learning_rate, *gradients, *rows]
+            values = tf.numpy_function(exchange, arguments, types_, name="distrun_push")
+            for place, value in zip(worker.dense, values, strict=True):
+                variable = worker.variables[place]
                 value.set_shape(variable.shape)
                 variable.assign(tf.cast(value, variable.dtype))
             return
         rate = float(keras.ops.convert_to_numpy(self.learning_rate))
-        arrays = [keras.ops.convert_to_numpy(grad) for grad in grads]
-        worker.load(worker.exchange(rate, worker.places_of(trainable_variables), arrays))
+        arrays, indices = ([keras.ops.convert_to_numpy(item) for item in items] for items in (gradients, rows))
+        worker.load(worker.exchange(rate, places, arrays, indices))
 
 
 class _Worker:
     """One optimizer's exchange with the servers, from its first step on."""
 
-    def __init__(self, staleness: float, overlap: bool) -> None:
+    def __init__(self, staleness: float, overlap: bool, embeddings: Sequence[Any]) -> None:
+        """`embeddings` are the layers that are kept by rows, if the optimizer trains them."""
         self._staleness = staleness
         self._overlap = overlap
         self._session: Session | None = None
         self.variables: list[Any] = []
         """The variables that the optimizer trains, in the order of the layout."""
+        self.dense: list[int] = []
+        """The places of those that are pulled whole, after each step."""
+        self.sparse: list[int] = []
+        """The places of those that are kept by rows."""
+        self._embeddings = embeddings
+        for layer in embeddings:
+            pull_before(layer, self._pull)
 
     def open(self, optimizer: Any) -> None:
         """Connect with the servers, and begin with the parameters of rank 0."""
@@ -130,16 +152,25 @@ class _Worker:
         if self._session is not None:
             return
         self.variables = list(optimizer._trainable_variables)
+        tables = {id(layer.embeddings) for layer in self._embeddings if layer.built}
         parameters = tuple(
-            Parameter(variable.path, tuple(variable.shape), int(not optimizer._use_weight_decay(variable)))
+            Parameter(
+                variable.path,
+                tuple(variable.shape),
+                int(not optimizer._use_weight_decay(variable)),
+                id(variable) in tables,
+            )
             for variable in self.variables
         )
-        rule = _rule(optimizer)
+        rule = rule_of(optimizer)
         rules = (rule, Rule(rule.name, {**rule.settings, "weight_decay": 0.0}))
-        session = self._session = Session(Layout(parameters, rules, world.size(), self._staleness == 0))
+        session = Session(Layout(parameters, rules, world.size(), self._staleness == 0))
+        self.sparse = session.layout.tables()
+        self.dense = [index for index in range(len(parameters)) if index not in self.sparse]
         if world.rank() == 0:
             session.start({index: _array(variable) for index, variable in enumerate(self.variables)})
         session.pull(self._staleness)
+        self._session = session
         self.load(self._values())
 
     def places_of(self, variables: Sequence[Any]) -> list[int]:
@@ -147,43 +178,68 @@ class _Worker:
         places = {id(variable): place for place, variable in enumerate(self.variables)}
         return [places[id(variable)] for variable in variables]
 
-    def exchange(self, rate: float, places: Sequence[int], gradients: Sequence[Any]) -> list[Any]:
-        """Push the gradients of a step; return newer values: those of this exchange, or of the one before."""
+    def exchange(self, rate: float, places: Sequence[int], gradients: Sequence[Any], rows: Sequence[Any]) -> list[Any]:
+        """Push the gradients of a step; return newer dense values: those of this exchange, or of the one before.
+
+        Args:
+            rate: the learning rate.
+            places: of the variables that have gradients.
+            gradients: those, whole, or of rows for variables that are kept by rows.
+            rows: which rows, for each of the latter.
+        """
         session = self._session
         assert session is not None
         session.await_values()
         values = self._values() if self._overlap else []
-        present = [False] * len(self.variables)
-        for index in range(len(self.variables)):
-            session.gradient_of(index)[...] = 0.0
+        present = [place in places for place in range(len(self.variables))]
+        for place in self.dense:
+            session.gradient_of(place)[...] = 0.0
+        sparse = {}
+        remaining = iter(rows)
         for place, gradient in zip(places, gradients, strict=True):
-            session.gradient_of(place)[...] = gradient
-            present[place] = True
-        session.push([rate, rate], present, {}, self._staleness, ahead=int(self._overlap))
+            if place in self.sparse:
+                sparse[place] = (next(remaining), gradient)
+            else:
+                session.gradient_of(place)[...] = gradient
+        session.push([rate, rate], present, sparse, self._staleness, ahead=int(self._overlap))
         if not self._overlap:
             session.await_values()
             values = self._values()
         return values
 
     def load(self, values: Sequence[Any]) -> None:
-        """Give the variables of the model these values."""
-        for variable, value in zip(self.variables, values, strict=True):
-            variable.assign(value)
+        """Give the dense variables of the model these values."""
+        for place, value in zip(self.dense, values, strict=True):
+            self.variables[place].assign(value)
 
     def synchronize(self) -> None:
         """Bring the newest parameters into the model; before the first step there are none."""
-        if self._session is not None:
-            self._session.pull(self._staleness)
+        session = self._session
+        if session is not None:
+            session.pull(self._staleness)
             self.load(self._values())
+            for place in self.sparse:
+                variable = self.variables[place]
+                rows = session.rows(place, np.arange(variable.shape[0]), self._staleness)
+                variable.assign(rows.reshape(variable.shape))
 
     def close(self) -> None:
         """Leave."""
+        for layer in self._embeddings:
+            pull_no_more(layer)
         if self._session is not None:
             self._session.close()
 
+    def _pull(self, layer: Any, rows: Any) -> Any:
+        """Return the newest values of rows of an embedding; None: it is not kept by rows, not yet or no more."""
+        if self._session is None or not self._session.is_open:
+            return None
+        place = next((place for place in self.sparse if self.variables[place] is layer.embeddings), None)
+        return None if place is None else self._session.rows(place, rows, self._staleness)
+
     def _values(self) -> list[Any]:
         assert self._session is not None
-        return [self._session.value_of(index).copy() for index in range(len(self.variables))]
+        return [self._session.value_of(place).copy() for place in self.dense]
 
 
 def _without_xla(model: Any) -> None:
@@ -194,33 +250,3 @@ def _without_xla(model: Any) -> None:
 
 def _array(variable: Any) -> Any:
     return np.asarray(keras.ops.convert_to_numpy(variable.value), np.float32)
-
-
-def _check(optimizer: Any) -> None:
-    """Check that servers can do what an optimizer does.
-
-    Raises:
-        NotOfferedError: they cannot.
-    """
-    _rule(optimizer)
-    for name in _UNSUPPORTED:
-        if getattr(optimizer, name, None):
-            raise NotOfferedError(
-                f"{type(optimizer).__name__}({name}={getattr(optimizer, name)}) is not offered by parameter servers: "
-                "leave it out"
-            )
-
-
-def _rule(optimizer: Any) -> Rule:
-    """Return the rule that does what an optimizer does."""
-    name = type(optimizer).__name__
-    if name not in ("SGD", "Adam", "AdamW", "Adagrad") or not isinstance(optimizer, getattr(keras.optimizers, name)):
-        raise NotOfferedError(f"{name} cannot run on parameter servers: allowed are {_KNOWN}, and none derived")
-    common = {"weight_decay": float(optimizer.weight_decay or 0.0)}
-    if name == "SGD":
-        momentum = float(optimizer.momentum)
-        return Rule("keras.SGD", {**common, "momentum": momentum, "nesterov": bool(optimizer.nesterov)})
-    common["eps"] = float(optimizer.epsilon)
-    if name == "Adagrad":
-        return Rule("keras.Adagrad", {**common, "initial": float(optimizer.initial_accumulator_value)})
-    return Rule("keras.Adam", {**common, "beta1": float(optimizer.beta_1), "beta2": float(optimizer.beta_2)})

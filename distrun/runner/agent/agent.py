@@ -57,6 +57,7 @@ class Agent:
         self._ending: Ending | None = None
         self._elastic: ElasticProcesses | None = None
         self._servers: Servers | None = None
+        self._orphan_grace = _ORPHAN_GRACE
         self._left = False
         self._arrived: Arrived | None = None
         if SHIPPED in os.environ:
@@ -98,8 +99,8 @@ class Agent:
         self._reap()
 
     def _launcher_lost(self) -> None:
-        # Another world of an elastic job may begin without us: our ranks must not train beside it.
-        self._finish(_ORPHAN_GRACE if self._elastic is None else 0.0)
+        # Where the job goes on without us, in another world or with our servers elsewhere, ours must not work beside.
+        self._finish(self._orphan_grace)
 
     # --- commands of the launcher
 
@@ -184,7 +185,7 @@ class Agent:
     def _start_ranks(self, plan: AgentPlan) -> None:
         if plan.remote:
             cores = machine.count_cores()
-            sharing = plan.room or len(plan.ranks)
+            sharing = plan.room or len(plan.ranks) or 1
             plan = replace(plan, environ=complete_on_host(plan.environ, os.environ, cores, sharing))
         plan = replace(plan, environ={**plan.defaults, **plan.environ})
         if self._function is not None:
@@ -201,9 +202,11 @@ class Agent:
                 self._relay,
                 lambda rank: self._start_rank(plan, rank),
             )
+        if plan.room or plan.is_outlived:
+            self._orphan_grace = 0.0
         for rank in plan.ranks:
             self._start_rank(plan, rank)
-        if plan.servers:
+        if plan.server_ports:
             from distrun.runner.agent.servers import Servers
 
             self._servers = Servers(plan, self._relay, self._start_rank)
@@ -211,8 +214,8 @@ class Agent:
 
     def _change_processes(self, frame: Frame) -> None:
         if self._servers is not None:
-            number = RankPlan.from_json(frame.payload).rank
-            self._servers.start_anew(number, self._ranks[number])
+            server = RankPlan.from_json(frame.payload)
+            self._servers.start(server, self._ranks.get(server.rank))
             return
         assert self._elastic is not None
         match frame.kind:

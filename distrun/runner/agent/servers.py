@@ -21,7 +21,7 @@ class Servers:
     """Starts servers, and starts them anew with what they had in memory.
 
     A server keeps its parameters in anonymous memory whose descriptor this agent holds, too. So they are still there
-    when the server is not, and are gone with the agent.
+    when the server is not, and are gone with the agent. One that comes from a host that is lost begins with a copy.
     """
 
     def __init__(
@@ -37,23 +37,24 @@ class Servers:
         self._relay = relay
         self._start = start
         self._servers: dict[int, RankPlan] = {}
-        for server in plan.servers:
+
+    def start_all(self) -> None:
+        """Start all servers of the host."""
+        for server in self._plan.servers:
+            self.start(server, None)
+
+    def start(self, server: RankPlan, before: RankProcess | None) -> None:
+        """Start a server, or start one anew that is gone.
+
+        Args:
+            server: which.
+            before: the process that it was; None = it is new on this host.
+        """
+        if before is not None:
+            self._relay.remove(before)
+        if server.rank not in self._servers:
             memory = os.memfd_create(f"distrun-server-{server.rank}")
             command = [sys.executable, _PROGRAM]
             environ = {**server.environ, SERVER_MEMORY: str(memory)}
             self._servers[server.rank] = replace(server, command=command, environ=environ, memory=memory)
-
-    def start_all(self) -> None:
-        """Start all servers of the host."""
-        for server in self._servers.values():
-            self._start(self._plan, server)
-
-    def start_anew(self, number: int, before: RankProcess) -> None:
-        """Start a server that is gone again.
-
-        Args:
-            number: the number of the process.
-            before: the process that it was.
-        """
-        self._relay.remove(before)
-        self._start(self._plan, self._servers[number])
+        self._start(self._plan, self._servers[server.rank])

@@ -1,8 +1,9 @@
 """Ending what a dead agent has left behind on its host, and deleting the temporary files of an elastic job.
 
 The program reads `JOB AGENT` from stdin, the name of the job and the process id of the agent, and kills every process
-of that job, which it knows by the environment. With `JOB AGENT HOST` it kills those of this host only: an elastic job
-goes on elsewhere, and what is another host to it may be another container on the same machine.
+of that job, which it knows by the environment. With `JOB AGENT HOST` it kills those of this host only: the job, elastic
+or with servers that move, goes on elsewhere, and what is another host to it may be another container on the same
+machine.
 """
 
 from __future__ import annotations

@@ -206,6 +206,17 @@ _OPTIONS: tuple[Callable[[Any], Any], ...] = (
         help="Start servers that fail anew, with their parameters, N times in all. Default: 0, the job ends.",
     ),
     click.option(
+        "--server-hosts",
+        metavar="HOST[,HOST...]",
+        help="The hosts of the parameter servers, which need have no ranks. Default: those of the ranks.",
+    ),
+    click.option(
+        "--server-checkpoint",
+        metavar="DIR[:SECONDS]",
+        help="Copy what servers hold into a folder that all hosts see, every 60 s by default: one whose host is lost, "
+        "with no rank on it, is started on another host with the last copy, as --server-restarts allows.",
+    ),
+    click.option(
         "--openmpi-env",
         is_flag=True,
         help="Also set OMPI_COMM_WORLD_RANK and its like, which jax.distributed.initialize() reads.",

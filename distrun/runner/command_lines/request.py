@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 import os
 from typing import Any
 
 from distrun.errors import UsageError
 from distrun.runner.connect.options import host_list
 from distrun.runner.observation.timeline.options import timeline_variables
+from distrun.runner.planning.hosts import Host, parse_host_list
 from distrun.runner.planning.python_command import zero_line
 from distrun.runner.planning.request import LaunchRequest
 
@@ -57,6 +59,8 @@ def launch_request(options: dict[str, Any]) -> LaunchRequest:
         ps=options["ps"],
         servers=options["servers"],
         server_restarts=_server_restarts(options),
+        server_hosts=_server_hosts(options),
+        server_copies=_server_copies(options),
         tag_output=options["tag_output"],
         output_dir=options["output_dir"],
         rank_filter=options["rank_filter"],
@@ -82,6 +86,47 @@ def _server_restarts(options: dict[str, Any]) -> int:
     if restarts and not options["servers"]:
         raise UsageError(f"--server-restarts {restarts} starts servers anew, and there are none: give --servers N too")
     return restarts
+
+
+def _server_hosts(options: dict[str, Any]) -> tuple[Host, ...]:
+    text: str | None = options["server_hosts"]
+    if text is None:
+        return ()
+    if not options["servers"]:
+        raise UsageError(f"--server-hosts {text} is for parameter servers, and there are none: give --servers N too")
+    hosts = tuple(parse_host_list(text))
+    if any(host.slots is not None for host in hosts):
+        raise UsageError(f"--server-hosts {text} gives slots, which servers do not need: give names alone, as in a,b")
+    if len(hosts) > options["servers"]:
+        raise UsageError(
+            f"--server-hosts {text} names {len(hosts)} hosts for --servers {options['servers']}: give as many servers "
+            "or more, or fewer hosts"
+        )
+    return hosts
+
+
+def _server_copies(options: dict[str, Any]) -> str:
+    text: str | None = options["server_checkpoint"]
+    if text is None:
+        return ""
+    if not (options["servers"] and options["server_restarts"]):
+        raise UsageError(
+            f"--server-checkpoint {text} is for servers that are started anew: give --servers N and "
+            "--server-restarts N too"
+        )
+    folder, colon, seconds = text.rpartition(":")
+    if not colon:
+        folder, seconds = text, "60"
+    try:
+        interval = float(seconds)
+    except ValueError:
+        interval = 0.0
+    if not folder or not 0.0 < interval < math.inf:
+        raise UsageError(
+            f"--server-checkpoint {text!r} is not understood: allowed are a folder, and a folder with the seconds "
+            "between copies, as in /shared/copies:30"
+        )
+    return f"{interval:g}:{os.path.abspath(folder)}"
 
 
 def _command(options: dict[str, Any]) -> tuple[str, ...]:

@@ -31,7 +31,7 @@ class LocalAgentProcess:
         Raises:
             LaunchError: this Python cannot be started.
         """
-        self._greeting = Greeting(0.0, plan.wdir, plan.ports, servers=len(plan.servers))
+        self._greeting = Greeting(0.0, plan.wdir, plan.ports, servers=plan.server_ports)
         self._reservations: list[socket.socket] = []
         self._spare = set() if marker else descendants.children()
         self._marker = marker

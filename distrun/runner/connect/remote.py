@@ -57,10 +57,10 @@ class RemoteAgent(ABC):
             HostError: the host cannot be used.
         """
         self.keepalive: float | None = keepalive or None
-        # An agent of an elastic job must have given us up, and ended its ranks, before we give it up and go on without:
-        # what it has heard last may be younger by an interval than what we have.
-        self._is_elastic = plan.room > 0
-        margin = keepalive / PER_SILENCE + _MARGIN if self._is_elastic else 0.0
+        # An agent without which the job goes on must have given us up, and ended its ranks, before we give it up: what
+        # it has heard last may be younger by an interval than what we have.
+        self._is_outlived = plan.room > 0 or plan.is_outlived
+        margin = keepalive / PER_SILENCE + _MARGIN if self._is_outlived else 0.0
         self._patience = keepalive + margin if keepalive else None
         self._host = plan.host
         self._job = job
@@ -70,7 +70,7 @@ class RemoteAgent(ABC):
         self._resumed_at = 0.0
         self._sweeper: threading.Thread | None = None
         self._is_clean = False
-        greeting = Greeting(keepalive, plan.wdir, plan.ports, os.environ.get(PORTS, ""), servers=len(plan.servers))
+        greeting = Greeting(keepalive, plan.wdir, plan.ports, os.environ.get(PORTS, ""), servers=plan.server_ports)
         if offer is not None:
             greeting = replace(greeting, sealing=offer.public, credential=offer.credential)
         hello = Frame(FrameKind.HELLO, payload=greeting.to_json()).encode()
@@ -151,7 +151,7 @@ class RemoteAgent(ABC):
         with suppress(OSError, HostError):  # out of reach; the agent notices that it is alone, too
             sweep = self._run(SWEEP)
             try:
-                host = f" {self._host}" if self._is_elastic else ""
+                host = f" {self._host}" if self._is_outlived else ""
                 sweep.write(f"{self._job} {self.pid}{host}\n".encode())
                 sweep.end_input()
                 while sweep.read(self._sweep_timeout()):  # a login shell may print something

@@ -22,6 +22,7 @@ from distrun.runner.job.reporter import Reporter
 from distrun.runner.output.sinks import RankFiles, Sink
 from distrun.runner.planning import endpoints
 from distrun.runner.planning.plan import LaunchPlan
+from distrun.runner.planning.variables import servers
 from distrun.runner.protocol.exits import RankExit
 from distrun.runner.protocol.frames import Frame, FrameKind
 from distrun.runner.supervision import actions, events, signals
@@ -89,8 +90,9 @@ class Job:
     def _make_policy(self) -> Policy:
         options, now = self._options, self._suspension.now()
         remote = [part.host for part in self._parts.values() if part.remote]
-        servers, restarts = self._plan.servers, self._plan.server_restarts
-        return Policy(self._host_of, options.grace, options.start_timeout, now, remote, servers, restarts)
+        plan = self._plan
+        supervised = plan.servers, plan.server_restarts, plan.servers_may_move
+        return Policy(self._host_of, options.grace, options.start_timeout, now, remote, *supervised)
 
     def _rank_files(self, directory: Path) -> RankFiles:
         processes = [item.rank for part in self._parts.values() for item in (*part.ranks, *part.servers)]
@@ -276,6 +278,8 @@ class Job:
                 self._start_ranks()
             case actions.RestartServer(number, what, restart):
                 self._restart_server(number, what, restart)
+            case actions.MoveServer():
+                self._move_server(action)
             case actions.SignalRanks(signum):
                 self._agents.broadcast(Frame.number(FrameKind.SIGNAL, signum))
             case actions.FinishAgents(grace):
@@ -294,6 +298,20 @@ class Job:
         host = self._host_of[number]
         (server,) = (server for server in self._parts[host].servers if server.rank == number)
         self._agents[host].send(Frame(FrameKind.START, number, server.to_json()))
+
+    def _move_server(self, move: actions.MoveServer) -> None:
+        number, host = move.number, move.host
+        told = f"restart {move.restart} of {self._plan.server_restarts}"
+        self._reporter.say(
+            f"{move.reason}; {self._plan.name_of(number)} is started on {host} with its last copy ({told})"
+        )
+        before = self._parts[self._host_of[number]]
+        (server,) = (server for server in before.servers if server.rank == number)
+        moved = replace(server, environ=servers.moved(server.environ, host, move.restart))
+        self._parts[before.host] = replace(before, servers=[own for own in before.servers if own is not server])
+        self._parts[host] = replace(self._parts[host], servers=[*self._parts[host].servers, moved])
+        self._host_of[number] = host
+        self._agents[host].send(Frame(FrameKind.START, number, moved.to_json()))
 
     # --- the end
 

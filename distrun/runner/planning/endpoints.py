@@ -99,13 +99,15 @@ def _tf_configs(plan: LaunchPlan, infos: Mapping[str, HostInfo], addresses: Mapp
 
 def _servers(plan: LaunchPlan, infos: Mapping[str, HostInfo], addresses: Mapping[str, Sequence[str]]) -> dict[str, str]:
     """Return the variable with the endpoints of the parameter servers; hosts without an address go by their names."""
-    return servers.found(
-        {
-            server.rank: (addresses.get(part.host) or [part.host], port)
-            for part in plan.agents
-            for server, port in zip(part.servers, infos[part.host].servers, strict=True)
-        }
-    )
+    places: dict[int, list[tuple[Sequence[str], int]]] = {}
+    for part in plan.agents:
+        for index, server in enumerate(part.servers):
+            others = [other for other in plan.agents if plan.servers_may_move and other is not part]
+            places[server.rank] = [
+                (addresses.get(host) or [host], infos[host].servers[server.rank - plan.size if others else index])
+                for host in (part.host, *(other.host for other in others))
+            ]
+    return servers.found(places)
 
 
 def interface_defaults(host: str, networks: Networks, network: str) -> dict[str, str]:

@@ -75,6 +75,11 @@ class AgentPlan:
 
     servers: list[RankPlan] = field(default_factory=list)
     """The parameter servers of the host."""
+    server_ports: int = 0
+    """The number of ports that are reserved for parameter servers, of the host or that may come to it."""
+
+    is_outlived: bool = False
+    """Whether the job goes on when the host is lost, with its servers elsewhere; elastic jobs do in any case."""
 
     def to_json(self) -> bytes:
         """Return the payload of a PLAN frame; bytes that are not UTF-8 (surrogates in Python) survive as escapes."""
@@ -107,6 +112,8 @@ class LaunchPlan:
     """The ranks, and parameter servers of ours, that never end by themselves: the job is over when all others are."""
     server_restarts: int = 0
     """How often parameter servers of ours are started anew, in all."""
+    servers_may_move: bool = False
+    """Whether one whose host is lost is started anew on another host, where each has a port."""
     ps: int | None = None
     """The number of parameter servers in TF_CONFIG; None = the ranks get no TF_CONFIG."""
     launcher: str = "ssh"
@@ -147,7 +154,7 @@ class LaunchPlan:
 
 def describe(plan: LaunchPlan, inherited: Mapping[str, str]) -> str:
     """Return the plan as text, without secrets. Variables that are as in `inherited` are left out."""
-    lines = [f"job {plan.job}: {plan.by_mpirun or spread(plan.size, len(plan.agents))}"]
+    lines = [f"job {plan.job}: {plan.by_mpirun or spread(plan.size, sum(bool(agent.ranks) for agent in plan.agents))}"]
     lines += [f"warning: {warning}" for warning in plan.warnings]
     lines += [f"note: {note}" for note in plan.notes]
     for agent in plan.agents:

@@ -35,9 +35,12 @@ def make_plan(request: LaunchRequest, context: LaunchContext, grace: float = 5.0
     agents = []
     for host, local_size in placed:
         part = host_part(host, local_size, request, context, variables)
-        part = replace(part, grace=grace, ranks=ranks[host.name], servers=own_servers.get(host.name, []))
-        agents.append(part)
+        agents.append(replace(part, ranks=ranks[host.name]))
         notes += thread_notes(part, local_size, context, variables)
+    for host in request.server_hosts:
+        if host.name not in ranks:
+            agents.append(replace(host_part(host, 1, request, context, variables), ports=0))
+    agents = [_with_servers(replace(part, grace=grace), own_servers, request) for part in agents]
     routes = {agent.host: context.routes[agent.host] for agent in agents if agent.remote}
     network = variables.network(request)
     return LaunchPlan(
@@ -49,6 +52,7 @@ def make_plan(request: LaunchRequest, context: LaunchContext, grace: float = 5.0
         network=network,
         servers=tf_config.servers(size, request.ps) | frozenset(range(size, size + request.servers)),
         server_restarts=request.server_restarts,
+        servers_may_move=bool(request.server_copies),
         ps=request.ps if request.tf_config else None,
     )
 
@@ -147,7 +151,16 @@ def _server_plans(
 ) -> dict[str, list[RankPlan]]:
     """Return the plans of the parameter servers by host; they have the numbers after those of the ranks."""
     plans: dict[str, list[RankPlan]] = {}
-    for number, host in enumerate(servers.hosts_of_each(request.servers, hosts)):
+    chosen = [host.name for host in request.server_hosts] or hosts
+    for number, host in enumerate(servers.hosts_of_each(request.servers, chosen)):
         own = plans.setdefault(host, [])
-        own.append(RankPlan(size + number, len(own), 0, 0, 0, servers.of_server(context, number), is_server=True))
+        environ = servers.of_server(request, context, number, host)
+        own.append(RankPlan(size + number, len(own), 0, 0, 0, environ, is_server=True))
     return plans
+
+
+def _with_servers(part: AgentPlan, plans: dict[str, list[RankPlan]], request: LaunchRequest) -> AgentPlan:
+    own = plans.get(part.host, [])
+    if not request.server_copies:
+        return replace(part, servers=own, server_ports=len(own))
+    return replace(part, servers=own, server_ports=request.servers, is_outlived=not part.ranks)

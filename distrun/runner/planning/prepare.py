@@ -65,7 +65,8 @@ def prepare(request: LaunchRequest, grace: float, ssh: SshOptions = _DEFAULTS) -
     else:
         plan = replace(make_plan(request, launch_context(routes), grace), launcher=resolved.launcher)
         if plan.size > 1:
-            chosen_settings(request).check_backend(request.nodes or len(plan.agents))
+            with_ranks = sum(bool(agent.ranks) for agent in plan.agents)
+            chosen_settings(request).check_backend(request.nodes or with_ranks)
     return check_plan(request, plan, resolved.notes)
 
 
@@ -94,8 +95,26 @@ def resolve(request: LaunchRequest, ssh: SshOptions) -> Resolved:
         given = tuple(replace(host, slots=request.slots or host.slots) for host in allocated.hosts)
         request = replace(request, hosts=given)
         notes = (f"hosts of {allocated}",)
+    if request.server_hosts:
+        return _with_server_hosts(request, launcher, ssh, notes)
     hosts, routes = resolve_hosts(request.hosts, launcher, ssh)
     return Resolved(replace(request, hosts=tuple(hosts)), launcher, routes, notes)
+
+
+def _with_server_hosts(request: LaunchRequest, launcher: str, ssh: SshOptions, notes: tuple[str, ...]) -> Resolved:
+    """Return the request with hosts of servers under the names that the hosts of ranks have, and all routes."""
+    own = [replace(host, slots=0) for host in request.server_hosts]  # which changes no slots of those that have ranks
+    hosts, routes = resolve_hosts([*(request.hosts or [Host("localhost")]), *own], launcher, ssh)
+    names = {host.name: host for host in hosts}
+    here = next((host for host in hosts if host.name not in routes), None)
+    found = dict.fromkeys(names.get(host.name, here) for host in own)
+    for_ranks = tuple(host for host in hosts if host.slots != 0) if request.hosts else ()
+    return Resolved(
+        replace(request, hosts=for_ranks, server_hosts=tuple(host for host in found if host is not None)),
+        launcher,
+        routes,
+        notes,
+    )
 
 
 def choose_launcher(request: LaunchRequest) -> tuple[str, Allocation | None]:
@@ -161,7 +180,7 @@ def _choose_launcher(request: LaunchRequest, allocated: Allocation | None) -> st
     """
     in_slurm = allocated is not None and allocated.scheduler == "Slurm"
     ours = () if allocated is None else allocated.hosts
-    strangers = {host.name for host in request.hosts} - {host.name for host in ours}
+    strangers = {host.name for host in (*request.hosts, *request.server_hosts)} - {host.name for host in ours}
     has_srun = shutil.which("srun") is not None
     if request.mpi_args and request.launcher != "mpirun":
         raise UsageError(f"--mpi-args {request.mpi_args!r} needs --launcher mpirun: no other launcher reads it")

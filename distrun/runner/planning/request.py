@@ -75,6 +75,11 @@ class LaunchRequest:
     """The number of parameter servers of ours, which are no ranks."""
     server_restarts: int = 0
     """How often servers that fail are started anew, in all."""
+    server_hosts: tuple[Host, ...] = ()
+    """The hosts of the servers, which need have no ranks; none = those of the ranks."""
+    server_copies: str = ""
+    """The seconds between copies of what servers hold, a colon, and the folder of the copies; empty = there are none.
+    """
     tag_output: bool = True
     output_dir: str | None = None
     rank_filter: str | None = None

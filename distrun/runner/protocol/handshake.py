@@ -59,7 +59,7 @@ class Greeting:
     credential: str = ""
     """A munge credential that vouches for it; empty = there is no munge here."""
     servers: int = 0
-    """The number of parameter servers of the host, each of which listens at a port that the agent reserves."""
+    """The number of parameter servers that may be on the host; each listens at a port that the agent reserves."""
 
     def to_json(self) -> bytes:
         """Return the payload of a HELLO frame."""

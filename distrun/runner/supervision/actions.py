@@ -27,6 +27,19 @@ class RestartServer:
 
 
 @dataclass(frozen=True)
+class MoveServer:
+    """Action: start a parameter server, whose host is lost, on another one."""
+
+    number: int
+    host: str
+    """The host where it is started."""
+    reason: str
+    """A sentence that tells how its host was lost."""
+    restart: int
+    """The number of this restart, counted over all servers from 1."""
+
+
+@dataclass(frozen=True)
 class SignalRanks:
     """Action: send this signal to the process group of every rank that is alive."""
 
@@ -54,4 +67,6 @@ class CleanUpAfter:
 
 
 if TYPE_CHECKING:
-    Action = StartRanks | RestartServer | SignalRanks | FinishAgents | KillAgents | CleanUpAfter | ElasticAction
+    Action = (
+        StartRanks | RestartServer | MoveServer | SignalRanks | FinishAgents | KillAgents | CleanUpAfter | ElasticAction
+    )

@@ -26,6 +26,7 @@ from distrun.runner.supervision.actions import (
     CleanUpAfter,
     FinishAgents,
     KillAgents,
+    MoveServer,
     RestartServer,
     SignalRanks,
     StartRanks,
@@ -76,6 +77,7 @@ class Policy:
         remote: Collection[str] = (),
         servers: Collection[int] = (),
         server_restarts: int = 0,
+        servers_may_move: bool = False,
     ) -> None:
         """
         Args:
@@ -86,6 +88,7 @@ class Policy:
             remote: the hosts that are yet to be connected to.
             servers: the ranks that never end by themselves.
             server_restarts: how often those of them that fail are started anew, in all.
+            servers_may_move: whether that can be on another host, if theirs is lost.
         """
         self.state = State.CONNECTING if remote else State.RUNNING
         self.failure: Failure | None = None
@@ -97,6 +100,7 @@ class Policy:
         self._alive = set(hosts)
         self._servers = frozenset(servers)
         self._server_restarts, self._restarted = server_restarts, 0
+        self._servers_may_move = servers_may_move
         self._starting = set(hosts)
         self._agents = set(hosts.values())
         self._connecting = Connecting(remote, start_timeout)
@@ -276,7 +280,9 @@ class Policy:
         return []
 
     def _agent_lost(self, event: events.AgentLost, now: float) -> list[Action]:
-        """Give up the ranks of that host; those of the other hosts end as after any failure."""
+        """Give up the ranks of that host; those of the other hosts end as after any failure. Servers may move."""
+        if (moves := self._moves(event)) is not None:
+            return [CleanUpAfter(event.host), *moves]
         self._alive = {rank for rank in self._alive if self._hosts[rank] != event.host}
         self._agents.discard(event.host)
         actions: list[Action] = [CleanUpAfter(event.host)]
@@ -290,6 +296,26 @@ class Policy:
         else:
             actions += self._agents_gone(set())
         return actions
+
+    def _moves(self, event: events.AgentLost) -> list[Action] | None:
+        """Have the servers of a host that is lost start on others; None: it cannot be, or there were ranks."""
+        lost = sorted(rank for rank in self._alive if self._hosts[rank] == event.host)
+        others = self._agents - {event.host}
+        is_possible = self._servers_may_move and self.state is State.RUNNING and self._servers.issuperset(lost)
+        if not (lost and others and is_possible and self._restarted + len(lost) <= self._server_restarts):
+            return None
+        self._agents.discard(event.host)
+        moves: list[Action] = []
+        for number in lost:
+            self._restarted += 1
+            self._hosts[number] = host = min(others, key=self._burden)
+            moves.append(MoveServer(number, host, event.reason, self._restarted))
+        return moves
+
+    def _burden(self, host: str) -> tuple[bool, int, str]:
+        """Return by what hosts are compared where a server is to go: first to those without ranks."""
+        here = {rank for rank in self._alive if self._hosts[rank] == host}
+        return not self._servers.issuperset(here), len(self._servers & here), host
 
     def _signalled(self, signum: int, now: float, host: str = "") -> list[Action]:
         """Obey a signal, or end as the launcher on another host does that has received one."""

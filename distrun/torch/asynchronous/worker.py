@@ -88,7 +88,8 @@ class Worker:
         index = next(number for number, own in enumerate(self._parameters) if own is weight)
 
         def pull(_: torch.nn.Module, inputs: tuple[Any, ...]) -> None:
-            self._pull_rows(index, torch.unique(inputs[0]))
+            if self._session.is_open:
+                self._pull_rows(index, torch.unique(inputs[0]))
 
         module.register_forward_pre_hook(pull)
 

@@ -1,4 +1,4 @@
-"""Parameter servers on two hosts: workers reach those of the other, and the job ends with the host that is lost."""
+"""Parameter servers on two hosts: workers reach them, and with a host that is lost they move, or the job ends."""
 
 from __future__ import annotations
 
@@ -63,5 +63,109 @@ def test_a_host_that_is_lost_ends_the_job_with_its_servers(distrun, python, alph
     assert job.wait(DEADLINE) == 137
     assert b"the agent on beta" in job.stderr.data
     alpha.assert_gone()
+    beta.assert_gone()
+    job.assert_gone()
+
+
+def test_a_host_that_is_cut_off_ends_the_job_with_its_servers(distrun, python, alpha, beta):
+    """Restarts are for servers whose host is there."""
+    code = WORKER.format(synchronous=False, steps=10**6, staleness=4)
+    job = distrun("-H", "alpha:1,beta:1", "--servers", "2", "--server-restarts", "3", "--keepalive", "2", *python(code))
+    job.stdout.wait_for(b"training", 2)
+    beta.cut()
+    try:
+        assert job.wait(DEADLINE) == 1
+        assert b"nothing was heard from beta for 2 s" in job.stderr.data
+        assert b"started anew" not in job.stderr.data
+        alpha.assert_gone()
+        beta.assert_gone()
+    finally:
+        beta.mend()
+    job.assert_gone()
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_a_worker_of_either_host_that_is_killed_ends_the_servers_of_both(distrun, python, alpha, beta, rank):
+    code = WORKER.format(synchronous=True, steps=10**6, staleness=0)
+    job = distrun("-H", "alpha:1,beta:1", "--servers", "2", *python(code))
+    job.stdout.wait_for(b"training", 2)
+    host = (alpha, beta)[rank]
+    (worker,) = (process for process in host.processes() if process.environ().get("RANK") == str(rank))
+    worker.kill()
+    assert job.wait(DEADLINE) == 137
+    assert f"distrun: rank {rank} on {host.name} (pid {worker.pid}) was killed by SIGKILL".encode() in job.stderr.data
+    alpha.assert_gone()
+    beta.assert_gone()
+    job.assert_gone()
+
+
+# The only copy is that of the beginning, so that what was pushed until the host is lost is lost with it.
+MOVED = """
+import os, time
+for _ in range(20):
+    push()
+session.await_values()
+distrun.barrier()
+print("training", flush=True)
+while not os.path.exists({file!r}):
+    time.sleep(0.05)
+for _ in range({more}[distrun.rank()]):
+    push()
+session.await_values()
+distrun.barrier()
+session.pull(float("inf"))
+assert (session.values == {expected}).all(), session.values
+"""
+
+
+@pytest.mark.parametrize(
+    ("staleness", "more", "expected", "is_cut"),
+    [(0, (2, 2), -3.0, False), (2, (2, 0), -2.0, False), (2, (2, 2), -6.0, True)],
+    ids=["synchronous", "one worker is idle", "the network is cut"],
+)
+def test_servers_of_a_host_that_is_lost_move_to_another(
+    distrun, python, alpha, beta, tmp_path, staleness, more, expected, is_cut
+):
+    head, _, _ = WORKER.format(synchronous=staleness == 0, steps=0, staleness=staleness).partition("for number")
+    push = (
+        "def push():\n"
+        "    session.await_values()\n"
+        "    session.gradient_of(0)[:] = distrun.rank() + 1\n"
+        f"    session.push([1.0], [True], {{}}, {staleness}, 0)\n"
+    )
+    file = tmp_path / "moved"
+    code = head + push + MOVED.format(file=str(file), more=more, expected=expected)
+    copies = tmp_path / "copies"
+    options = ["--servers", "1", "--server-hosts", "beta", "--server-restarts", "1"]
+    options += ["--server-checkpoint", f"{copies}:1000", "--keepalive", "2"]
+    job = distrun("-H", "alpha:2", *options, *python(code))
+    job.stdout.wait_for(b"training", 2)
+    assert [process.cmdline()[-1].rpartition("/")[2] for process in beta.agent().children()] == ["process.py"]
+    if is_cut:
+        beta.cut()
+    else:
+        beta.agent().kill()
+    try:
+        job.stderr.wait_for(b"goes on with its copy of ")
+        beta.assert_gone()
+    finally:
+        beta.mend()
+    file.touch()
+    assert job.wait(DEADLINE) == 0, job.stderr.data
+    assert b"; server 0 is started on alpha with its last copy (restart 1 of 1)\n" in job.stderr.data
+    assert list(copies.iterdir()) == []
+    alpha.assert_gone()
+    job.assert_gone()
+
+
+def test_a_host_that_is_lost_more_often_than_servers_may_move_ends_the_job(distrun, python, beta, tmp_path):
+    code = WORKER.format(synchronous=False, steps=10**6, staleness=4)
+    options = ["--servers", "2", "--server-hosts", "beta", "--server-restarts", "1"]
+    job = distrun("-np", "2", *options, "--server-checkpoint", str(tmp_path / "copies"), *python(code))
+    job.stdout.wait_for(b"training", 2)
+    beta.agent().kill()
+    assert job.wait(DEADLINE) == 137
+    assert b"the agent on beta (pid " in job.stderr.data
+    assert b"is started on" not in job.stderr.data
     beta.assert_gone()
     job.assert_gone()

@@ -134,15 +134,34 @@ def test_servers_that_are_started_anew_go_on_where_they_were(workers, staleness)
     job.assert_gone()
 
 
-def test_a_worker_that_is_killed_ends_the_job_and_the_servers(workers):
+@pytest.mark.parametrize("options", [[], ["--server-restarts", "3"]], ids=["plain", "with restarts"])
+@pytest.mark.parametrize(("rank", "staleness"), [(0, 0), (1, 0), (0, "float('inf')")])
+def test_a_worker_that_is_killed_ends_the_job_and_the_servers(workers, rank, staleness, options):
     job = workers(
-        "session = begin(0)\n"
+        f"session = begin({staleness})\n"
         "for number in range(10 ** 6):\n"
-        "    step(session, 0)\n"
-        "    if number == 5 and rank == 1: os.kill(os.getpid(), signal.SIGKILL)\n"
+        f"    step(session, {staleness})\n"
+        f"    if number == 5 and rank == {rank}: os.kill(os.getpid(), signal.SIGKILL)\n",
+        *options,
     )
     assert job.wait(DEADLINE) == 137
-    assert b"distrun: rank 1 on localhost" in job.stderr.data
+    report = job.stderr.data.decode().partition(f"distrun: rank {rank} on localhost")[2]
+    assert re.match(r" \(pid \d+\) was killed by SIGKILL\n", report), job.stderr.data
+    assert b"distrun: server" not in job.stderr.data  # they end because the job does, and that is no story
+    job.assert_gone()
+
+
+def test_a_coordinator_that_is_killed_ends_the_job_and_the_servers(distrun, python):
+    code = COORDINATED + (
+        "if rank == 0:\n"
+        "    coordinator.schedule('train', 1).fetch()\n"
+        "    os.kill(os.getpid(), signal.SIGKILL)\n"
+        "coordinator.work()\n"
+        "signal.pause()\n"
+    )
+    job = distrun("-np", "3", "--servers", "1", *python(WORKER + code))
+    assert job.wait(DEADLINE) == 137
+    assert b"distrun: rank 0 on localhost" in job.stderr.data
     job.assert_gone()
 
 
@@ -276,3 +295,29 @@ def test_restarts_of_no_servers_are_refused(distrun, python):
     job = distrun("-np", "2", "--server-restarts", "2", *python(""))
     assert job.wait(DEADLINE) == 2
     assert b"--server-restarts 2 starts servers anew, and there are none: give --servers N too" in job.stderr.data
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        (
+            ["--server-hosts", "a"],
+            "is for parameter servers, and there are none: give --servers N too",
+        ),
+        (["--servers", "1", "--server-hosts", "a,b"], "names 2 hosts for --servers 1: give as many servers or more"),
+        (["--servers", "2", "--server-hosts", "a:2"], "gives slots, which servers do not need: give names alone"),
+        (
+            ["--servers", "2", "--server-checkpoint", "copies"],
+            "is for servers that are started anew: give --servers N and --server-restarts N too",
+        ),
+        (
+            ["--servers", "2", "--server-restarts", "1", "--server-checkpoint", "copies:often"],
+            "'copies:often' is not understood: allowed are a folder, and a folder with the seconds between copies",
+        ),
+    ],
+    ids=["no servers", "few servers", "slots", "no restarts", "no seconds"],
+)
+def test_places_of_servers_that_cannot_be_are_refused(distrun, python, options, sentence):
+    job = distrun("-np", "1", *options, *python(""))
+    assert job.wait(DEADLINE) == 2
+    assert sentence in job.stderr.data.decode()

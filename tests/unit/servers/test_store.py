@@ -220,3 +220,68 @@ def test_a_block_that_was_not_completed_does_not_count(fd):
     os.ftruncate(fd, 4096)
     assert memory.scan(fd) == []
     assert os.fstat(fd).st_size == 0
+
+
+def restored(fd, store):
+    """A new store that goes on with a copy, in a memory of its own."""
+    copy = store.copied()
+
+    def make(share):
+        layout = store.layout
+        sizes = (layout.workers, len(share.parts), share.size, layout.slots)
+        block = memory.create(fd, 0, layout.to_json(), *sizes)
+        block.restore(copy.version, copy.clocks, copy.steps, copy.arrays)
+        return block
+
+    return Store(store.layout, 1, 0, make)
+
+
+@pytest.fixture
+def other_fd():
+    descriptor = os.memfd_create("other")
+    yield descriptor
+    os.close(descriptor)
+
+
+@pytest.mark.parametrize("synchronous", [False, True])
+def test_a_copy_goes_on_as_the_original_does(fd, other_fd, synchronous):
+    store = started(fd, layout_of(ADAM, synchronous))
+    for worker in range(2):
+        store.push(worker, 0, push(worker, rows=()))
+    copy = restored(other_fd, store)
+    for worker in range(2):
+        for each in (store, copy):
+            each.push(worker, 1, push(10 + worker, rows=()))
+    np.testing.assert_array_equal(copy.arrays, store.arrays)
+    assert (copy.version, copy.clocks, copy.steps.tolist()) == (store.version, store.clocks, store.steps.tolist())
+
+
+def test_nothing_is_copied_before_the_parameters_have_values(fd):
+    assert opened(fd, layout_of()).copied() is None
+
+
+def test_workers_tell_a_copy_of_the_steps_that_it_lacks(fd, other_fd):
+    copy = restored(other_fd, started(fd, layout_of()))
+    copy.rejoin(0, 5)
+    copy.rejoin(0, 3)
+    assert copy.clocks == [5, 0]
+    copy.push(0, 4, push(1))  # its answer was lost, but it had been applied
+    assert copy.version == 0
+    copy.leave(1)
+    copy.rejoin(1, 5)
+    assert copy.clocks == [5, LEFT]
+
+
+def test_a_step_that_one_worker_knows_to_be_complete_is_not_waited_for_again(fd, other_fd):
+    """The old server had applied step 6 and has answered worker 0; the answer to worker 1 was lost with it."""
+    copy = restored(other_fd, started(fd, layout_of(synchronous=True)))
+    copy.rejoin(1, 6)
+    copy.push(1, 6, push(1))
+    assert copy.clocks == [6, 6]
+    copy.rejoin(0, 7)
+    copy.await_clock(7)  # worker 1 has its answer, and the gradients of step 6 are not mixed with those of step 7
+    one, other = push(2), push(3)
+    copy.push(0, 7, one)
+    copy.push(1, 7, other)
+    np.testing.assert_allclose(copy.dense, np.arange(22) - 0.05 * (one.dense + other.dense), rtol=1e-5)
+    assert copy.clocks == [8, 8]

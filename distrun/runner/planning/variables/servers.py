@@ -7,7 +7,10 @@ from collections.abc import Mapping, Sequence
 from distrun.errors import UsageError
 from distrun.host.endpoints import format_endpoint
 from distrun.runner.planning.request import LaunchContext, LaunchRequest
-from distrun.runtime.contract import PREFIX, SERVER, SERVER_RESTARTS, SERVERS
+from distrun.runtime.contract import PREFIX, SERVER, SERVER_COPIES, SERVER_GENERATION, SERVER_RESTARTS, SERVERS
+
+HOSTNAME = PREFIX + "HOSTNAME"
+"""The variable by which what is left of a host is told apart; ranks have it from their contract."""
 
 
 def refuse(servers: int, other: str, remedy: str) -> None:
@@ -27,27 +30,40 @@ def refuse(servers: int, other: str, remedy: str) -> None:
 
 def of_rank(request: LaunchRequest) -> dict[str, str]:
     """Return the variables by which a rank finds the servers; the endpoints are known only when hosts have answered."""
-    return {SERVERS: "", SERVER_RESTARTS: str(request.server_restarts)} if request.servers else {}
+    if not request.servers:
+        return {}
+    return {SERVERS: "", SERVER_RESTARTS: str(request.server_restarts), **_copies(request)}
 
 
-def of_server(context: LaunchContext, number: int) -> dict[str, str]:
-    """Return the variables of one server."""
-    return {PREFIX + "JOB": context.job, PREFIX + "KEY": context.key, SERVER: str(number), SERVERS: ""}
+def of_server(request: LaunchRequest, context: LaunchContext, number: int, host: str) -> dict[str, str]:
+    """Return the variables of one server on a host."""
+    own = {PREFIX + "JOB": context.job, PREFIX + "KEY": context.key, SERVER: str(number), SERVERS: ""}
+    return {**own, HOSTNAME: host, **_copies(request)}
+
+
+def moved(environ: Mapping[str, str], host: str, generation: int) -> dict[str, str]:
+    """Return the variables of a server that comes to another host, after so many restarts of servers."""
+    return {**environ, HOSTNAME: host, SERVER_GENERATION: str(generation)}
+
+
+def _copies(request: LaunchRequest) -> dict[str, str]:
+    return {SERVER_COPIES: request.server_copies} if request.server_copies else {}
 
 
 def hosts_of_each(servers: int, hosts: Sequence[str]) -> list[str]:
-    """Return the host of each server: those that have ranks take turns. Servers need no slots."""
+    """Return the host of each server: hosts take turns. Servers need no slots."""
     return [hosts[number % len(hosts)] for number in range(servers)]
 
 
-def found(places: Mapping[int, tuple[Sequence[str], int]]) -> dict[str, str]:
+def found(places: Mapping[int, Sequence[tuple[Sequence[str], int]]]) -> dict[str, str]:
     """Return the variable with the endpoints of all servers; nothing if there are none.
 
     Args:
-        places: by the number of the server, the addresses of its host, the best first, and its port.
+        places: by the number of the server, the addresses of its host, the best first, and its port there; and then
+            those of the hosts that it may move to.
     """
     texts = [
-        ",".join(format_endpoint(address, port) for address in addresses)
-        for _, (addresses, port) in sorted(places.items())
+        ",".join(format_endpoint(address, port) for addresses, port in hosts for address in addresses)
+        for _, hosts in sorted(places.items())
     ]
     return {SERVERS: ";".join(texts)} if texts else {}

@@ -125,6 +125,9 @@ def check_sparse(name, make):
     same(model, alone, name)
     same_state(optimizer.state_dict(), plain.state_dict(), name)
     optimizer.close()
+    model(torch.arange(3))  # it pulls nothing more
+    with raises(UsageError, "this worker has left its parameter servers"):
+        optimizer.synchronize()
 
 
 def check_asynchronous(staleness, delayed, overlap):

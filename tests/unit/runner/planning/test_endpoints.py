@@ -27,13 +27,14 @@ ANSWERS = {
     ),
     "b": HostInfo("1", "3", 3, 83, "", (Interface("lan", "10.1.0.3", 24),), 93, (75, 76)),
 }
+SERVING = {name: replace(info, servers=(info.port + 100, info.port + 200)) for name, info in ANSWERS.items()}
 
 
-def complete(*hosts, environ=None, **request):
+def complete(*hosts, environ=None, answers=ANSWERS, **request):
     routes = {name: Route(name, f"{name}.net") for name in ("a", "b")}
     launcher = LaunchContext(environ or {}, "/", "0" * 32, "1" * 64, 4711, cores=2, slots=2, routes=routes)
     made = make_plan(LaunchRequest(("train",), hosts=tuple(Host(name, 2) for name in hosts), **request), launcher)
-    return made, completed(made, ANSWERS.__getitem__)
+    return made, completed(made, answers.__getitem__)
 
 
 def told(parts, *names):
@@ -130,3 +131,15 @@ def test_tf_config_on_one_host_needs_no_network_and_the_users_own_stands():
 def test_jax_is_told_the_same_place():
     _, parts = complete("a", "b")
     assert told(parts, "JAX_COORDINATOR_ADDRESS") == ("10.1.0.2:82",)
+
+
+def test_servers_are_found_where_they_are_and_then_where_they_may_move_to():
+    own = {"servers": 2, "server_hosts": (Host("b"),)}
+    answers = {**SERVING, "here": replace(SERVING["here"], servers=())}
+    _, parts = complete("here", answers=answers, **own)
+    assert told(parts, "DISTRUN_SERVERS") == ("10.1.0.3:183;10.1.0.3:283",)
+    _, parts = complete("here", answers=SERVING, **own, server_copies="5:/copies")
+    here = "10.1.0.1:{0},10.0.0.1:{0}"
+    assert told(parts, "DISTRUN_SERVERS") == (f"10.1.0.3:183,{here.format(181)};10.1.0.3:283,{here.format(281)}",)
+    (servers,) = [part.servers for part in parts.values() if part.servers]
+    assert servers[1].environ["DISTRUN_SERVERS"] == told(parts, "DISTRUN_SERVERS")[0]

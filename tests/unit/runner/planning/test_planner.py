@@ -232,6 +232,25 @@ def test_servers_are_planned_beside_the_ranks_and_hosts_take_turns():
     assert LAUNCHER.key not in describe(made, {})
 
 
+def test_hosts_of_servers_need_no_ranks():
+    made = remote_plan(Host("a", 2), servers=3, server_hosts=(Host("b"), Host("a")), tf_config=True)
+    assert {agent.host: [server.rank for server in agent.servers] for agent in made.agents} == {"a": [3], "b": [2, 4]}
+    assert [(agent.ranks == [], agent.ports, agent.server_ports) for agent in made.agents] == [
+        (False, 2, 1),
+        (True, 0, 2),
+    ]
+    assert ": 2 ranks on 1 host\n" in describe(made, {})
+    assert made.agents[1].servers[0].environ["DISTRUN_HOSTNAME"] == "b"
+
+
+def test_servers_with_copies_have_a_port_on_every_host():
+    made = remote_plan(Host("a", 2), servers=2, server_hosts=(Host("b"),), server_copies="5:/copies")
+    assert [(agent.server_ports, agent.is_outlived) for agent in made.agents] == [(2, False), (2, True)]
+    assert made.servers_may_move
+    assert made.agents[1].servers[1].environ["DISTRUN_SERVER_COPIES"] == "5:/copies"
+    assert made.agents[0].ranks[0].environ["DISTRUN_SERVER_COPIES"] == "5:/copies"
+
+
 def test_ranks_of_a_job_without_servers_hear_of_none():
     assert not [
         name for agent in plan(np=2).agents for rank in agent.ranks for name in rank.environ if "SERVER" in name

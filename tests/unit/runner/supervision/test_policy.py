@@ -11,6 +11,7 @@ from distrun.runner.supervision.actions import (
     CleanUpAfter,
     FinishAgents,
     KillAgents,
+    MoveServer,
     RestartServer,
     SignalRanks,
     StartRanks,
@@ -29,6 +30,7 @@ from distrun.runner.supervision.events import (
     SignalReceived,
     TimeUp,
 )
+from distrun.runner.supervision.failure import Failure
 from distrun.runner.supervision.policy import KILL_TIMEOUT, LEAVE_TIMEOUT, ROOT_CAUSE_TIMEOUT, Policy, State
 
 GRACE = 5.0
@@ -401,6 +403,46 @@ WITH_SERVERS = {
         0,
     ),
 }
+
+
+def served_elsewhere(restarts, is_allowed=True):
+    """Two ranks on a, a server on b, two on c."""
+    hosts = {0: "a", 1: "a", 2: "b", 3: "c", 4: "c"}
+    policy = Policy(hosts, GRACE, 60.0, 0.0, (), {2, 3, 4}, restarts, is_allowed)
+    for process in hosts:
+        policy.handle(RankStarted(process, 100 + process), 0)
+    return policy
+
+
+def test_servers_of_a_host_that_is_lost_move_to_hosts_without_ranks_first():
+    policy = served_elsewhere(5)
+    assert policy.handle(AgentLost("c", "c is gone", 1), 1) == [
+        CleanUpAfter("c"),
+        MoveServer(3, "b", "c is gone", 1),
+        MoveServer(4, "b", "c is gone", 2),
+    ]
+    assert policy.handle(ended(3, -9), 2) == [RestartServer(3, "was killed by SIGKILL", 3)]
+    assert policy.handle(AgentLost("b", "b is gone", 1), 3) == [
+        CleanUpAfter("b"),
+        TERM,
+    ]  # six restarts would be needed, and five are allowed
+    assert policy.failure == Failure(None, 1, "b is gone")
+
+
+def test_servers_move_beside_ranks_if_no_other_host_is_left():
+    policy = served_elsewhere(9)
+    policy.handle(AgentLost("c", "c is gone", 1), 1)
+    moved = policy.handle(AgentLost("b", "b is gone", 1), 2)
+    assert [(move.number, move.host) for move in moved[1:]] == [(2, "a"), (3, "a"), (4, "a")]
+    assert policy.handle(AgentLost("a", "a is gone", 1), 3)[0] == CleanUpAfter("a")
+    assert policy.failure == Failure(None, 1, "a is gone")
+
+
+@pytest.mark.parametrize("lost", ["a", "c"])
+def test_a_host_with_ranks_or_servers_without_copies_ends_the_job(lost):
+    policy = served_elsewhere(5, is_allowed=lost == "a")
+    assert TERM in policy.handle(AgentLost(lost, "it is gone", 1), 1)
+    assert policy.failure == Failure(None, 1, "it is gone")
 
 
 @pytest.mark.parametrize(("steps", "status", "failed"), WITH_SERVERS.values(), ids=WITH_SERVERS)
