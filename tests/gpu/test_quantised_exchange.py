@@ -19,7 +19,7 @@ from distrun.runtime.gpu.packing import Packer, Span, Tensor
 from distrun.runtime.gpu.quantised import exchange
 from distrun.runtime.gpu.quantised.exchange import QuantisedExchange
 from distrun.runtime.gpu.quantised.kernels import Kernels
-from distrun.runtime.gpu.quantised.places import cut
+from distrun.runtime.gpu.quantised.places import Places
 from distrun.runtime.gpu.quantised.steps import Resources
 from distrun.runtime.operations.feedback import Feedback
 from distrun.runtime.operations.reduction import Average, Sum
@@ -268,13 +268,15 @@ def test_every_rank_gets_its_part_of_what_is_scattered(job, simulated, monkeypat
 
 
 @given(st.lists(st.tuples(st.booleans(), st.integers(1, 9)), max_size=9), st.integers(0, 99), st.integers(0, 99))
-def test_a_cut_has_the_elements_and_neighbours_are_one(drawn, start, stop):
-    memory, sources, elements, at = [], [], [], 4096
+def test_a_part_has_the_elements_and_neighbours_are_one(drawn, start, stop):
+    sources, elements, at = [], [], 4096
     for is_zero, count in drawn:
         sources.append(Source(0 if is_zero else at, count))
         elements += [0] * count if is_zero else range(at, at + 4 * count, 4)
         at += 4 * count
-    found = cut(sources, slice(start, stop))
+    places = Places(sources, 7)
+    assert places.count == len(elements)
+    found = places.part(slice(7 + start, 7 + stop))
     memory = [place and place + 4 * step for place, count in found for step in range(count)]
     assert memory == elements[start:stop]
     for (one, count), (other, _) in pairwise(found):

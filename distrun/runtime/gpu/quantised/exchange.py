@@ -21,14 +21,14 @@ there by NCCL's own kernels, in an order that nobody knows, for about as many by
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import accumulate, pairwise
 
 from distrun.runtime.backends.algorithms.base import divided
 from distrun.runtime.gpu.buffers import DeviceBuffer
 from distrun.runtime.gpu.packing import Tensor
 from distrun.runtime.gpu.quantised.losses import DeviceLosses
-from distrun.runtime.gpu.quantised.places import cut, size_of
+from distrun.runtime.gpu.quantised.places import Places, size_of
 from distrun.runtime.gpu.quantised.steps import AllreduceStep, Operation, ReducescatterStep, Resources
 from distrun.runtime.operations.feedback import Feedback
 from distrun.runtime.operations.reduction import Average
@@ -51,10 +51,10 @@ class QuantisedExchange:
         self._hosts = resources.hosts
 
     def _operation(
-        self, request: Request, wire: str, sources: Sequence[Source], targets: Sequence[Source] = ()
+        self, request: Request, wire: str, sources: Iterable[Source], targets: Iterable[Source] = ()
     ) -> Operation:
         factor = request.postscale / (self._resources.communicator.size if request.op is Average else 1)
-        return Operation(sources, targets, wire, request.prescale, factor)
+        return Operation(Places(sources), Places(targets), wire, request.prescale, factor)
 
     # Allreduce -------------------------------------------------------------------------------------------------------
 
@@ -71,10 +71,10 @@ class QuantisedExchange:
             stream: on which to queue.
         """
         hosts = self._hosts
-        sources = _places(tensors, (tensor.sources for tensor in tensors))
-        targets = _places(tensors, (tensor.targets for tensor in tensors))
+        sources = _large(tensors, (tensor.sources for tensor in tensors))
+        targets = _large(tensors, (tensor.targets for tensor in tensors))
         operation = self._operation(request, wire, sources, targets)
-        count = sum(source.count for source in sources)
+        count = operation.sources.count
         shares = divided(slice(0, count), hosts.rails)
         if not hosts.has_rail:
             feedback = None  # this rank quantises nothing
@@ -122,12 +122,12 @@ class QuantisedExchange:
         """
         ranks = [[those[rail] for those in self._hosts.ranks] for rail in range(self._hosts.rails)]
         bounds = list(accumulate(counts, initial=0))
-        whole = [Source(array.pointer, array.size)]
+        whole = Places([Source(array.pointer, array.size)])
         number = -(-array.size // MOST_AT_ONCE)
         for step in range(number):
             # The elements of this step, in the order of the rails and then of the hosts.
             theirs = [divided(slice(*part), number)[step] for part in pairwise(bounds)]
-            sources = [source for those in ranks for rank in those for source in cut(whole, theirs[rank])]
+            sources = [source for those in ranks for rank in those for source in whole.part(theirs[rank])]
             parts, start = [], 0
             for those in ranks:
                 stops = list(accumulate((size_of(theirs[rank]) for rank in those), initial=start))
@@ -139,9 +139,7 @@ class QuantisedExchange:
             ReducescatterStep(self._resources, operation, parts, stream).queue(out)
 
 
-def _places(tensors: Sequence[Tensor], spans: Iterable[Sequence[tuple[int, int]]]) -> list[Source]:
-    """Return where the elements of tensors lie; zeros stand for the small ones."""
-    found: list[Source] = []
+def _large(tensors: Sequence[Tensor], spans: Iterable[Sequence[tuple[int, int]]]) -> Iterator[Source]:
+    """Yield where the elements of tensors lie; zeros stand for the small ones."""
     for tensor, parts in zip(tensors, spans, strict=True):
-        found += [Source(0, tensor.size)] if tensor.size < SMALL else [Source(*part) for part in parts]
-    return found
+        yield from [Source(0, tensor.size)] if tensor.size < SMALL else [Source(*part) for part in parts]

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from bisect import bisect_right
+from collections.abc import Iterable, Iterator, Sequence
 
 from distrun.tensor_fusion.device_packing import Piece
 from distrun.tensor_fusion.device_quantisation import Source
@@ -11,20 +12,41 @@ ITEMSIZE = 4
 """The bytes of a float32."""
 
 
-def cut(sources: Sequence[Source], part: slice, start: int = 0) -> list[Source]:
-    """Return some of the elements of `sources`, whose first one has the number `start`; neighbours become one."""
-    found: list[Source] = []
-    for source in sources:
-        first, stop = max(part.start, start), min(part.stop, start + source.count)
-        if first < stop:
-            address = source.address and source.address + (first - start) * ITEMSIZE
-            last = found[-1] if found else None
-            if last is not None and address == (last.address and last.address + last.count * ITEMSIZE):
-                found[-1] = Source(last.address, last.count + stop - first)
-            else:
-                found.append(Source(address, stop - first))
-        start += source.count
-    return found
+class Places:
+    """Where consecutive elements lie. Neighbours are one place; zeros stand for elements that lie nowhere."""
+
+    def __init__(self, sources: Iterable[Source], first: int = 0) -> None:
+        """`first` is the number of the first element."""
+        self._sources: list[Source] = []
+        self._starts: list[int] = []
+        start = first
+        for address, count in sources:
+            last = self._sources[-1] if self._sources else None
+            if last is not None and address == _moved(last.address, last.count):
+                self._sources[-1] = Source(last.address, last.count + count)
+            elif count:
+                self._sources.append(Source(address, count))
+                self._starts.append(start)
+            start += count
+        self.count = start - first
+        """The number of elements."""
+
+    def part(self, part: slice) -> list[Source]:
+        """Return where some of the elements lie."""
+        found: list[Source] = []
+        index = max(0, bisect_right(self._starts, part.start) - 1)
+        for (address, count), start in zip(self._sources[index:], self._starts[index:], strict=True):
+            if start >= part.stop:
+                break
+            first, stop = max(part.start, start), min(part.stop, start + count)
+            if first < stop:
+                found.append(Source(_moved(address, first - start), stop - first))
+        return found
+
+
+def _moved(address: int, count: int) -> int:
+    """Return the address of the element so many behind the one at `address`; zeros stay zeros."""
+    return address and address + count * ITEMSIZE
 
 
 def single(sources: Sequence[Source]) -> bool:

@@ -10,7 +10,7 @@ from distrun.runtime.gpu.nccl.library import AnyCommunicator
 from distrun.runtime.gpu.nccl.reduction import BYTES
 from distrun.runtime.gpu.packing import FusionSlots, Location, Packer
 from distrun.runtime.gpu.quantised.kernels import BITS, Kernels
-from distrun.runtime.gpu.quantised.places import ITEMSIZE, cut, packing, single, size_of
+from distrun.runtime.gpu.quantised.places import ITEMSIZE, Places, packing, single, size_of
 from distrun.runtime.operations.feedback import Feedback
 from distrun.runtime.transport.host_layout import HostLayout
 from distrun.tensor_fusion.device_packing import Piece
@@ -38,9 +38,9 @@ class Resources:
 class Operation:
     """A reduction of float32 numbers."""
 
-    sources: Sequence[Source]
-    """Where they lie, in order. Zeros stand for those of small tensors, which travel another way."""
-    targets: Sequence[Source]
+    sources: Places
+    """Where they lie. Zeros stand for those of small tensors, which travel another way."""
+    targets: Places
     """Where the results of an allreduce go, with zeros in the same places."""
     wire: str
     """The type on the wire."""
@@ -80,7 +80,7 @@ class Step:
 
     def _needs_room(self, piece: slice) -> bool:
         """Return whether a rail's values are packed. A host's only rank quantises them from up to `PIECES` places."""
-        sources = cut(self._operation.sources, piece)
+        sources = self._operation.sources.part(piece)
         if self._is_alone:
             return len(sources) > PIECES
         return not (single(sources) and self._operation.prescale == 1.0)
@@ -103,19 +103,19 @@ class Step:
 
     # Within the host -------------------------------------------------------------------------------------------------
 
-    def _within_host(self) -> tuple[list[Source], float]:
+    def _within_host(self) -> tuple[Places, float]:
         """Return this host's sums of our rail's piece, and what they are still to be multiplied by."""
         self._base = self._fusion.pointer(self._slots.nbytes, self._stream)
-        sources = [cut(self._operation.sources, piece) for piece in self._pieces]
+        sources = [self._operation.sources.part(piece) for piece in self._pieces]
         if self._is_alone and len(sources[0]) <= PIECES:
-            return sources[0], self._operation.prescale
+            return self._operation.sources, self._operation.prescale
         addresses: list[int] = []
         packs: list[Piece] = []
         for found, room in zip(sources, self._rooms, strict=True):
             addresses.append(self._gathered(found, room, packs))
         self._copy(packs, self._operation.prescale)
         if self._is_alone:
-            return [Source(addresses[0], size_of(self._pieces[0]))], 1.0
+            return Places([Source(addresses[0], size_of(self._pieces[0]))], self._pieces[0].start), 1.0
         return self._summed(addresses), 1.0
 
     def _gathered(self, sources: Sequence[Source], room: Location | None, packs: list[Piece]) -> int:
@@ -127,7 +127,7 @@ class Step:
         packs += packing(sources, self._at(room))
         return self._at(room)
 
-    def _summed(self, addresses: Sequence[int]) -> list[Source]:
+    def _summed(self, addresses: Sequence[int]) -> Places:
         """Send the ranks of this host their values, by rail, and add up those of our own rail, if we have one."""
         hosts, ranks = self._hosts, self._hosts.local_ranks
         sends = [
@@ -136,29 +136,30 @@ class Step:
         ]
         if not hosts.has_rail:
             self._swap(sends, [])
-            return []
-        count = size_of(self._pieces[hosts.position])
+            return Places([])
+        piece = self._pieces[hosts.position]
+        count = size_of(piece)
         rows = [self._at(self._values, place * count * ITEMSIZE) for place in range(len(ranks))]
         self._swap(sends, [(rank, row, count * ITEMSIZE) for rank, row in zip(ranks, rows, strict=True)])
         total = rows[hosts.position]
         addends = [Addend(addresses[place] if place == hosts.position else row, True) for place, row in enumerate(rows)]
         self._add_up(addends, count, total)
-        return [Source(total, count)]
+        return Places([Source(total, count)], piece.start)
 
     # Between hosts ---------------------------------------------------------------------------------------------------
 
-    def _combine(self, values: Sequence[Source], factor: float, out: int) -> None:
+    def _combine(self, values: Places, factor: float, out: int) -> None:
         """Send the other hosts their parts of our rail's piece, and put the combined own part at `out`."""
         hosts, rail = self._hosts, self._hosts.position
-        piece, parts = self._pieces[rail], self._parts[rail]
+        parts = self._parts[rail]
         own, size = parts[hosts.own], self._nbytes(parts[hosts.own])
         sends, rows = [], [self._at(self._received, host * size) for host in range(hosts.count)]
         for host in hosts.others:
             sent = self._at(self._sent, self._nbytes(*parts[:host]))
             sends.append((hosts.peer(host), sent, self._nbytes(parts[host])))
-            self._quantise(cut(values, parts[host], piece.start), parts[host], sent, factor)
+            self._quantise(values.part(parts[host]), parts[host], sent, factor)
         addends = [Addend(row) for row in rows]
-        addends[hosts.own] = Addend(self._own_values(cut(values, own, piece.start), factor), True)
+        addends[hosts.own] = Addend(self._own_values(values.part(own), factor), True)
         self._swap(sends, [(hosts.peer(host), rows[host], size) for host in hosts.others])
         self._add_up(addends, size_of(own), out, self._operation.factor)
 
@@ -227,7 +228,7 @@ class AllreduceStep(Step):
             self._sum = self._slots.add(size_of(parts[self._hosts.position][self._hosts.own]) * ITEMSIZE)
 
     def _needs_room(self, piece: slice) -> bool:
-        return super()._needs_room(piece) or not single(cut(self._operation.targets, piece))
+        return super()._needs_room(piece) or not single(self._operation.targets.part(piece))
 
     def queue(self) -> None:
         """Queue all of it."""
@@ -269,7 +270,7 @@ class AllreduceStep(Step):
         for rail, (piece, parts) in enumerate(zip(self._pieces, self._parts, strict=True)):
             room = self._rooms[rail]
             for host, part in enumerate(parts):
-                targets = cut(self._operation.targets, part)
+                targets = self._operation.targets.part(part)
                 if single(targets):
                     out = targets[0].address
                 else:
