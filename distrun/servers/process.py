@@ -126,8 +126,7 @@ def _copies(server: int) -> tuple[Copies | None, float]:
     if not told:
         return None, 0.0
     seconds, _, folder = told.partition(":")
-    job = Path(folder) / f"distrun-{os.environ[PREFIX + 'JOB'][:16]}"
-    return Copies(job, server, int(os.environ.get(SERVER_GENERATION, "0"))), float(seconds)
+    return Copies(Path(folder), server, int(os.environ.get(SERVER_GENERATION, "0"))), float(seconds)
 
 
 def _restore(stores: Stores, copies: Copies, server: int) -> None:

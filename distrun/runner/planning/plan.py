@@ -112,8 +112,9 @@ class LaunchPlan:
     """The ranks, and parameter servers of ours, that never end by themselves: the job is over when all others are."""
     server_restarts: int = 0
     """How often parameter servers of ours are started anew, in all."""
-    servers_may_move: bool = False
-    """Whether one whose host is lost is started anew on another host, where each has a port."""
+    server_copies: str = ""
+    """The folder of the job where servers keep copies, with which one whose host is lost is started anew on another
+    host; each has a port on all of them. Empty = servers do not move."""
     ps: int | None = None
     """The number of parameter servers in TF_CONFIG; None = the ranks get no TF_CONFIG."""
     launcher: str = "ssh"

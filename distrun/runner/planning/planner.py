@@ -30,7 +30,8 @@ def make_plan(request: LaunchRequest, context: LaunchContext, grace: float = 5.0
     variables = common_variables(request, context)
     notes += variables.notes
     meeting = Meeting(master_address([(host.name, ranks) for host, ranks in placed], context), context.master_port)
-    ranks = _rank_plans(placed, rank_variables(request, context, variables), request, meeting)
+    made = rank_variables(request, context, variables)
+    ranks = _rank_plans(placed, made, servers.of_rank(request, context), request, meeting)
     own_servers = _server_plans([host.name for host, _ in placed], request, context, size)
     agents = []
     for host, local_size in placed:
@@ -52,7 +53,7 @@ def make_plan(request: LaunchRequest, context: LaunchContext, grace: float = 5.0
         network=network,
         servers=tf_config.servers(size, request.ps) | frozenset(range(size, size + request.servers)),
         server_restarts=request.server_restarts,
-        servers_may_move=bool(request.server_copies),
+        server_copies=servers.copies_of(request, context).partition(":")[2],
         ps=request.ps if request.tf_config else None,
     )
 
@@ -122,7 +123,11 @@ def thread_notes(part: AgentPlan, ranks: int, context: LaunchContext, variables:
 
 
 def _rank_plans(
-    placed: list[tuple[Host, int]], made: RankVariables, request: LaunchRequest, meeting: Meeting
+    placed: list[tuple[Host, int]],
+    made: RankVariables,
+    servers_of_all: dict[str, str],
+    request: LaunchRequest,
+    meeting: Meeting,
 ) -> dict[str, list[RankPlan]]:
     """Return the plans of all ranks, by host and in rank order."""
     order = host_of_each_rank([ranks for _, ranks in placed], request.map_by == "node")
@@ -139,7 +144,7 @@ def _rank_plans(
             contract.local_size,
             contract.cross_rank,
             contract.cross_size,
-            made.of(contract, node, len(placed)) | servers.of_rank(request),
+            made.of(contract, node, len(placed)) | servers_of_all,
             contract.rank == request.stdin,
         )
         plans[contract.hostname].append(plan)

@@ -246,9 +246,9 @@ def test_hosts_of_servers_need_no_ranks():
 def test_servers_with_copies_have_a_port_on_every_host():
     made = remote_plan(Host("a", 2), servers=2, server_hosts=(Host("b"),), server_copies="5:/copies")
     assert [(agent.server_ports, agent.is_outlived) for agent in made.agents] == [(2, False), (2, True)]
-    assert made.servers_may_move
-    assert made.agents[1].servers[1].environ["DISTRUN_SERVER_COPIES"] == "5:/copies"
-    assert made.agents[0].ranks[0].environ["DISTRUN_SERVER_COPIES"] == "5:/copies"
+    assert made.server_copies == "/copies/distrun-" + "0" * 16
+    for process in (made.agents[1].servers[1], made.agents[0].ranks[0]):
+        assert process.environ["DISTRUN_SERVER_COPIES"] == "5:" + made.server_copies
 
 
 def test_ranks_of_a_job_without_servers_hear_of_none():
