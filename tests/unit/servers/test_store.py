@@ -13,8 +13,8 @@ from distrun.servers import memory, store as store_module
 from distrun.servers.clocks import LEFT
 from distrun.servers.layout import Layout, Parameter
 from distrun.servers.rules import Rule
-from distrun.servers.service import Stores
 from distrun.servers.store import Push, Rows, Store
+from distrun.servers.stores import Stores
 
 ADAM = Rule(
     "torch.Adam",
