@@ -92,7 +92,7 @@ class Job:
         options, now = self._options, self._suspension.now()
         remote = [part.host for part in self._parts.values() if part.remote]
         plan = self._plan
-        supervised = plan.servers, plan.server_restarts, bool(plan.server_copies)
+        supervised = plan.servers, plan.server_restarts, plan.refuges
         return Policy(self._host_of, options.grace, options.start_timeout, now, remote, *supervised)
 
     def _rank_files(self, directory: Path) -> RankFiles:

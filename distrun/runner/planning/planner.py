@@ -41,7 +41,8 @@ def make_plan(request: LaunchRequest, context: LaunchContext, grace: float = 5.0
     for host in request.server_hosts:
         if host.name not in ranks:
             agents.append(replace(host_part(host, 1, request, context, variables), ports=0))
-    agents = [_with_servers(replace(part, grace=grace), own_servers, request) for part in agents]
+    refuges = servers.refuges({part.host: len(part.ranks) for part in agents}) if request.server_copies else frozenset()
+    agents = [_with_servers(replace(part, grace=grace), own_servers, request, refuges) for part in agents]
     routes = {agent.host: context.routes[agent.host] for agent in agents if agent.remote}
     network = variables.network(request)
     return LaunchPlan(
@@ -164,8 +165,11 @@ def _server_plans(
     return plans
 
 
-def _with_servers(part: AgentPlan, plans: dict[str, list[RankPlan]], request: LaunchRequest) -> AgentPlan:
+def _with_servers(
+    part: AgentPlan, plans: dict[str, list[RankPlan]], request: LaunchRequest, refuges: frozenset[str]
+) -> AgentPlan:
     own = plans.get(part.host, [])
-    if not request.server_copies:
-        return replace(part, servers=own, server_ports=len(own))
-    return replace(part, servers=own, server_ports=request.servers, is_outlived=not part.ranks)
+    takes_servers = part.host in refuges
+    ports = request.servers if takes_servers else len(own)
+    is_outlived = bool(request.server_copies) and not part.ranks
+    return replace(part, servers=own, server_ports=ports, takes_servers=takes_servers, is_outlived=is_outlived)

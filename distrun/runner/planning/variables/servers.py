@@ -9,6 +9,7 @@ from distrun.host.endpoints import format_endpoint
 from distrun.runner.planning.request import LaunchContext, LaunchRequest
 from distrun.runtime.contract import PREFIX, SERVER, SERVER_COPIES, SERVER_GENERATION, SERVER_RESTARTS, SERVERS
 
+_MOST_REFUGES = 8
 HOSTNAME = PREFIX + "HOSTNAME"
 """The variable by which what is left of a host is told apart; ranks have it from their contract."""
 
@@ -39,6 +40,17 @@ def of_server(request: LaunchRequest, context: LaunchContext, number: int, host:
     """Return the variables of one server on a host."""
     own = {PREFIX + "JOB": context.job, PREFIX + "KEY": context.key, SERVER: str(number), SERVERS: ""}
     return {**own, HOSTNAME: host, **_copies(request, context)}
+
+
+def refuges(ranks: Mapping[str, int]) -> frozenset[str]:
+    """Return the hosts to which servers of others may come: a few, first those without ranks.
+
+    Workers must know beforehand where a server may be, and a variable of the environment holds 128 KiB.
+
+    Args:
+        ranks: the number of ranks of each host.
+    """
+    return frozenset(sorted(ranks, key=lambda host: ranks[host] > 0)[:_MOST_REFUGES])
 
 
 def moved(environ: Mapping[str, str], host: str, generation: int) -> dict[str, str]:
